@@ -1,0 +1,96 @@
+"""Additional authenticated data: which bytes bind a module to its place (PME 4.4).
+
+    module AAD = AAD prefix | file-unique | type (1) | row group (2) | column (2) | page (2)
+                 '---- file AAD ---------'   '----------- AAD suffix ----------------------'
+
+Ordinals are little-endian int16. The footer has the type byte only; modules without a page
+ordinal end after the column. Pure byte arithmetic: no cipher and no file is known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from modcrypt.errors import LimitError
+
+__all__ = ["MAX_ORDINAL", "ModuleId", "ModuleType", "module_aad", "ordinal_bytes"]
+
+MAX_ORDINAL = 32_767
+"""The largest row group, column or page ordinal: they are int16 in the AAD (PME 4.4.2)."""
+
+
+class ModuleType(IntEnum):
+    """The ten module types (PME 4.4.2)."""
+
+    FOOTER = 0
+    COLUMN_METADATA = 1
+    DATA_PAGE = 2
+    DICTIONARY_PAGE = 3
+    DATA_PAGE_HEADER = 4
+    DICTIONARY_PAGE_HEADER = 5
+    COLUMN_INDEX = 6
+    OFFSET_INDEX = 7
+    BLOOM_FILTER_HEADER = 8
+    BLOOM_FILTER_BITSET = 9
+
+    @property
+    def has_page(self) -> bool:
+        """Whether the AAD suffix ends in a page ordinal: data pages and their headers alone."""
+        return self in (ModuleType.DATA_PAGE, ModuleType.DATA_PAGE_HEADER)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleId:
+    """The address of one module in a file. `path` is the dotted leaf path, for messages only."""
+
+    type: ModuleType
+    row_group: int | None = None
+    column: int | None = None
+    page: int | None = None
+    path: str | None = None
+
+    def __str__(self) -> str:
+        parts = [self.type.name.lower().replace("_", " ")]
+        if self.row_group is not None:
+            parts.append(f"row group {self.row_group}")
+        if self.column is not None:
+            parts.append(f"column {self.column if self.path is None else self.path}")
+        if self.page is not None:
+            parts.append(f"page {self.page}")
+        return ", ".join(parts)
+
+
+def ordinal_bytes(ordinal: int) -> bytes:
+    """Spell an ordinal as the AAD does: int16, little-endian (PME 4.4.2).
+
+    Raises:
+        LimitError: the ordinal is not in 0..32767.
+    """
+    if not 0 <= ordinal <= MAX_ORDINAL:
+        raise LimitError(
+            f"ordinal {ordinal} is not in 0..{MAX_ORDINAL}: row groups, columns and the pages of "
+            "a chunk are numbered by an int16 (PME 4.4.2); write fewer, larger ones"
+        )
+    return ordinal.to_bytes(2, "little")
+
+
+def module_aad(file_aad: bytes, module: ModuleId) -> bytes:
+    """Build the AAD of one module (PME 4.4.2).
+
+    Args:
+        file_aad: AAD prefix followed by the file-unique bytes.
+        module: the address; ordinals that its type does not use must be None.
+
+    Raises:
+        ValueError: an ordinal is missing or superfluous for the type.
+        LimitError: an ordinal is not in 0..32767.
+    """
+    in_chunk = module.type is not ModuleType.FOOTER
+    given = (module.row_group is not None, module.column is not None, module.page is not None)
+    if given != (in_chunk, in_chunk, module.type.has_page):
+        raise ValueError(f"the ordinals do not fit the module type: {module!r}")
+    ordinals = (module.row_group, module.column, module.page)
+    return b"".join(
+        [file_aad, bytes((module.type,)), *(ordinal_bytes(o) for o in ordinals if o is not None)]
+    )

@@ -1,0 +1,141 @@
+"""The failure words of modcrypt: whose fault it is, one word each.
+
+Vectors, error classes and documentation share the words in `ModcryptError.word`.
+A caller's own mistake (a key of 15 bytes, an unknown column) is a plain `ValueError`
+raised before anything is written; an `OSError` of the file system passes through.
+No message ever holds key bytes, plaintext or key metadata.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from modcrypt.aad import ModuleId
+
+__all__ = [
+    "AadPrefixError",
+    "ChecksumError",
+    "FooterSignatureError",
+    "FormatError",
+    "IntegrityError",
+    "KeyAccessDeniedError",
+    "KeyExhaustedError",
+    "KeyMaterialError",
+    "KeyNotFoundError",
+    "KeyRetrievalError",
+    "LimitError",
+    "ModcryptError",
+    "PlaintextError",
+    "TagMismatchError",
+    "TruncationError",
+    "UnsupportedFormatError",
+]
+
+
+class ModcryptError(Exception):
+    """Base of every error that modcrypt raises about a file or a key. Never raised itself."""
+
+    word = "error"
+
+
+class FormatError(ModcryptError, ValueError):
+    """The bytes break the format's rules."""
+
+    word = "format"
+
+
+class UnsupportedFormatError(FormatError):
+    """Legal, or known from a writer, but not handled; the message names the writer."""
+
+    word = "unsupported"
+
+
+class LimitError(FormatError):
+    """A declared length or count passes one of modcrypt's named limits or the format's own."""
+
+    word = "limit"
+
+
+class IntegrityError(ModcryptError):
+    """Well formed, but does not authenticate. Its subclasses say what."""
+
+    word = "integrity"
+
+
+class TagMismatchError(IntegrityError):
+    """The GCM tag of one module does not fit: wrong key, wrong AAD or altered bytes."""
+
+    word = "tag"
+
+    def __init__(self, module: ModuleId | None, hint: str = "") -> None:
+        self.module = module
+        where = "GCM module" if module is None else str(module)
+        super().__init__(
+            f"{where}: the tag does not match: wrong key, wrong AAD prefix or altered bytes; "
+            f"AES-GCM cannot tell which{hint and '. ' + hint}"
+        )
+
+
+class FooterSignatureError(IntegrityError):
+    """The signature of a plaintext footer does not fit its bytes (PME 4.3.2)."""
+
+    word = "signature"
+
+
+class ChecksumError(IntegrityError):
+    """A page's CRC-32 does not fit its stored bytes."""
+
+    word = "checksum"
+
+
+class AadPrefixError(IntegrityError):
+    """The AAD prefix is missing though required, not used by the file, or unlike the stored one."""
+
+    word = "aad-prefix"
+
+
+class TruncationError(IntegrityError):
+    """A module is cut short, or a stream's length differs from the trusted one."""
+
+    word = "truncation"
+
+
+class PlaintextError(IntegrityError):
+    """An encrypted file was expected and a plaintext one found."""
+
+    word = "plaintext"
+
+
+class KeyRetrievalError(ModcryptError):
+    """A key could not be had."""
+
+    word = "key"
+
+
+class KeyNotFoundError(KeyRetrievalError):
+    """No key was given or found; `.column` is the dotted leaf path, None for the footer key."""
+
+    word = "no-key"
+
+    def __init__(self, message: str, column: str | None = None) -> None:
+        self.column = column
+        super().__init__(message)
+
+
+class KeyAccessDeniedError(KeyRetrievalError):
+    """The key exists, but its keeper refuses it."""
+
+    word = "denied"
+
+
+class KeyMaterialError(KeyRetrievalError, ValueError):
+    """A retrieved key, or the material that leads to it, is malformed."""
+
+    word = "key-material"
+
+
+class KeyExhaustedError(ModcryptError):
+    """One key has sealed 2**32 modules (PME 4.1.4; NIST SP 800-38D 8.3)."""
+
+    word = "exhausted"

@@ -1,0 +1,126 @@
+"""AES keys that never show themselves, and how many seals each has done in this process."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import threading
+from collections.abc import Callable
+from typing import NoReturn, TypeAlias
+
+from modcrypt.errors import KeyExhaustedError
+
+__all__ = ["INVOCATION_LIMIT", "Key", "KeyLike", "KeyRetriever", "as_key"]
+
+KEY_LENGTHS = (16, 24, 32)
+"""AES key lengths in bytes (PME 4.1: 128, 192 and 256 bits)."""
+
+INVOCATION_LIMIT = 2**32
+"""Seals allowed under one key with random 96-bit nonces (NIST SP 800-38D 8.3; PME 4.1.4)."""
+
+
+class InvocationCounter:
+    """Counts the seals under one key; shared by every `Key` of the same bytes."""
+
+    __slots__ = ("_lock", "count")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.count = 0
+
+    def add(self) -> None:
+        """Count one seal, before it happens.
+
+        Raises:
+            KeyExhaustedError: the key has reached `INVOCATION_LIMIT`.
+        """
+        with self._lock:
+            if self.count >= INVOCATION_LIMIT:
+                raise KeyExhaustedError(
+                    "this key has sealed 2**32 modules in this process, the most that NIST SP "
+                    "800-38D 8.3 allows with random nonces; use a new key"
+                )
+            self.count += 1
+
+
+# Counters outlive their Key objects: a caller that builds a new Key from the same bytes for
+# every file must not start from zero. Indexed by a keyed digest, so no key bytes stay here.
+_digest_key = secrets.token_bytes(32)
+_counters: dict[bytes, InvocationCounter] = {}
+
+
+class Key:
+    """An AES key of 16, 24 or 32 bytes.
+
+    Its value never appears in a repr, a str, a format or a pickle; keys compare in constant
+    time. `invocations` is the number of seals under these key bytes in this process.
+
+    Raises:
+        ValueError: the key does not have 16, 24 or 32 bytes (PME 4.1).
+    """
+
+    __slots__ = ("_counter", "_value")
+
+    def __init__(self, value: bytes | bytearray | memoryview) -> None:
+        if isinstance(value, str) or not isinstance(value, bytes | bytearray | memoryview):
+            raise TypeError(f"an AES key is bytes, not {type(value).__name__}")
+        if len(value) not in KEY_LENGTHS:
+            raise ValueError(f"an AES key has 16, 24 or 32 bytes, not {len(value)}")
+        self._value = bytes(value)
+        digest = hashlib.blake2b(self._value, key=_digest_key, digest_size=16).digest()
+        self._counter = _counters.setdefault(digest, InvocationCounter())
+
+    @classmethod
+    def generate(cls, length: int = 16) -> Key:
+        """Make a fresh random key of `length` bytes."""
+        return cls(secrets.token_bytes(length))
+
+    @property
+    def invocations(self) -> int:
+        """Seals done under these key bytes in this process."""
+        return self._counter.count
+
+    def __len__(self) -> int:
+        """Length in bytes."""
+        return len(self._value)
+
+    def __repr__(self) -> str:
+        return f"Key({len(self._value) * 8} bits, REDACTED)"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Key):
+            return NotImplemented
+        return hmac.compare_digest(self._value, other._value)
+
+    def __hash__(self) -> int:
+        return id(self._counter)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Key can't be pickled or copied: pass a reference to it instead")
+
+
+KeyLike: TypeAlias = Key | bytes
+"""What the API takes as a key."""
+
+KeyRetriever: TypeAlias = Callable[[bytes], KeyLike | None]
+"""Called with the key metadata that the file stores; gives the key, or None when there is none."""
+
+
+def as_key(value: KeyLike | bytearray | memoryview) -> Key:
+    """Give `value` as a `Key`.
+
+    Raises:
+        ValueError: not 16, 24 or 32 bytes.
+    """
+    return value if isinstance(value, Key) else Key(value)
+
+
+def key_bytes(key: Key) -> bytes:
+    """Give the raw bytes, for `aead` alone."""
+    return key._value
+
+
+def invocation_counter(key: Key) -> InvocationCounter:
+    """Give the counter of the key's bytes, for `aead` alone."""
+    return key._counter

@@ -1,0 +1,472 @@
+"""Where bytes come from and go to: positional sources, append-only sinks, atomic publishing.
+
+A source is read by position, never by a shared cursor; a sink only grows. A destination given
+as a path appears complete or not at all: temporary file beside it, fsync, rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import secrets
+import threading
+from collections.abc import Iterator
+from typing import IO, Any, Protocol, TypeAlias
+
+from modcrypt.errors import TruncationError
+
+__all__ = [
+    "Destination",
+    "Output",
+    "Sink",
+    "Source",
+    "SourceLike",
+    "Window",
+    "open_sink",
+    "open_source",
+]
+
+SourceLike: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes]"
+"""A path, an fsspec URL (`scheme://...`), bytes in memory, or a seekable binary file object."""
+
+Destination: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
+"""A path, an fsspec URL, or a writable binary file object."""
+
+BLOCK = 1 << 20
+"""Bytes moved by one system call: small enough to stay in the processor's cache."""
+
+
+WORTH_A_THREAD = 8 << 20
+"""Source size in bytes above which writing gets a thread of its own."""
+
+
+class Source(Protocol):
+    """Random access to the bytes of one file."""
+
+    name: str
+    size: int
+
+    @property
+    def whole(self) -> bytes | bytearray | None:
+        """The file itself, where it is in memory already."""
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        """Fill `view` from `offset`; a short read is a TruncationError."""
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Give exactly `length` bytes from `offset`."""
+
+
+class Sink(Protocol):
+    """Grows by `append`."""
+
+    def append(self, data: memoryview | bytes) -> None:
+        """Write all of `data` at the end."""
+
+
+# --- sources -------------------------------------------------------------------------------
+
+
+class _ReadAt:
+    name: str
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        raise NotImplementedError
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        out = bytearray(length)
+        self.read_into(offset, memoryview(out))
+        return bytes(out)
+
+    def _short(self, offset: int) -> TruncationError:
+        return TruncationError(f"{self.name}: ended at byte {offset} while being read")
+
+
+class FileSource(_ReadAt):
+    """A local file, read by pread into buffers that are reused.
+
+    That beats mapping it (no page faults), and a file that someone truncates meanwhile is an
+    error instead of a SIGBUS.
+    """
+
+    whole = None
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+        self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        self.size = os.fstat(self._fd).st_size
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        done = 0
+        while done < len(view):
+            n = os.preadv(self._fd, [view[done:]], offset + done)
+            if n == 0:
+                raise self._short(offset + done)
+            done += n
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class MemorySource(_ReadAt):
+    """Bytes in memory."""
+
+    name = "<bytes>"
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        self._view = memoryview(data).cast("B")
+        self.size = len(self._view)
+        self.whole = None if isinstance(data, memoryview) else data
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        part = self._view[offset : offset + len(view)]
+        if len(part) < len(view):
+            raise self._short(offset + len(part))
+        view[:] = part
+
+
+class ObjectSource(_ReadAt):
+    """A seekable binary file object; its position is not kept."""
+
+    whole = None
+
+    def __init__(self, file: IO[bytes], name: str | None = None) -> None:
+        self._file = file
+        self.name = name or str(getattr(file, "name", "<file object>"))
+        self.size = file.seek(0, os.SEEK_END)
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        self._file.seek(offset)
+        done = 0
+        while done < len(view):
+            data = self._file.read(len(view) - done)
+            if not data:
+                raise self._short(offset + done)
+            view[done : done + len(data)] = data
+            done += len(data)
+
+
+def _is_url(where: str) -> bool:
+    return "://" in where or "::" in where
+
+
+def _fsspec(url: str) -> Any:
+    try:
+        import fsspec
+    except ImportError:
+        raise ValueError(
+            f"{url}: reading and writing URLs needs fsspec: pip install fsspec"
+        ) from None
+    return fsspec
+
+
+@contextlib.contextmanager
+def open_source(source: SourceLike) -> Iterator[Source]:
+    """Open a source for positional reads and close what was opened here."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        yield MemorySource(source)
+    elif isinstance(source, str | os.PathLike):
+        where = os.fspath(source)
+        if _is_url(where):
+            with _fsspec(where).open(where, "rb") as opened:
+                yield ObjectSource(opened, where)
+            return
+        file = FileSource(where)
+        try:
+            yield file
+        finally:
+            file.close()
+    else:
+        yield ObjectSource(source)
+
+
+# --- sinks ---------------------------------------------------------------------------------
+
+
+class FdSink:
+    """Appends to a file descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def append(self, data: memoryview | bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+
+class ObjectSink:
+    """Appends to a writable binary file object."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def append(self, data: memoryview | bytes) -> None:
+        view = memoryview(data)
+        while view:
+            # Buffered objects may keep the view they are given: hand them bytes of their own.
+            written = self._file.write(bytes(view))
+            view = view[len(view) if written is None else written :]
+
+
+@contextlib.contextmanager
+def open_sink(destination: Destination, *, overwrite: bool) -> Iterator[Sink]:
+    """Open a sink; a path or URL is published when the block ends without an error.
+
+    Raises:
+        FileExistsError: the path exists and `overwrite` is False.
+    """
+    if not isinstance(destination, str | os.PathLike):
+        yield ObjectSink(destination)
+        return
+    where = os.fspath(destination)
+    if _is_url(where):
+        with _url_sink(where, overwrite) as sink:
+            yield sink
+        return
+    with _path_sink(where, overwrite) as sink:
+        yield sink
+
+
+@contextlib.contextmanager
+def _path_sink(where: str, overwrite: bool) -> Iterator[Sink]:
+    target = os.path.realpath(where)  # a symbolic link keeps pointing at what we write
+    if not overwrite and os.path.lexists(where):
+        raise FileExistsError(17, "the destination exists; it is only replaced on request", where)
+    if os.path.isdir(target):
+        raise IsADirectoryError(21, "the destination is a directory", where)
+    folder, name = os.path.split(target)
+    temporary = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(6)}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+    fd = os.open(temporary, flags, 0o666)
+    try:
+        try:
+            yield FdSink(fd)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        _publish(temporary, target, overwrite)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    _fsync_folder(folder)
+
+
+def _publish(temporary: str, target: str, overwrite: bool) -> None:
+    if overwrite:
+        os.replace(temporary, target)
+        return
+    os.link(temporary, target)  # unlike rename, refuses a file that appeared meanwhile
+    os.unlink(temporary)
+
+
+def _fsync_folder(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _url_sink(url: str, overwrite: bool) -> Iterator[Sink]:
+    filesystem, path = _fsspec(url).core.url_to_fs(url)
+    if not overwrite and filesystem.exists(path):
+        raise FileExistsError(17, "the destination exists; it is only replaced on request", url)
+    file = filesystem.open(path, "wb", autocommit=False)
+    try:
+        yield ObjectSink(file)
+        file.close()
+        file.commit()
+    except BaseException:
+        file.discard()
+        raise
+
+
+# --- moving windows and buffers --------------------------------------------------------------
+
+
+class Window:
+    """The part of a source that is in memory: `buffer[:stop]` holds the bytes from `base` on.
+
+    One window serves all chunks of a file, so its buffer is allocated once.
+    """
+
+    __slots__ = ("_source", "base", "buffer", "stop", "view")
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.base = 0
+        self.buffer: bytes | bytearray = bytearray() if source.whole is None else source.whole
+        self.view = memoryview(self.buffer)
+        self.stop = len(self.buffer)
+
+    def fill(self, start: int, need: int, end: int) -> None:
+        """Make the source's bytes [start, need) present, reading ahead but not past `end`.
+
+        Raises:
+            TruncationError: the source is shorter than it was.
+        """
+        if self._source.whole is not None:
+            return
+        have = self.base + self.stop
+        if not self.base <= start <= have:
+            self.base, self.stop, have = start, 0, start
+        if need <= have:
+            return
+        if need - self.base > len(self.buffer):
+            self._move(start, need - start)
+        until = min(max(need, min(end, have + BLOCK)), self.base + len(self.buffer))
+        index = self.stop
+        self.stop = until - self.base
+        self._source.read_into(have, self.view[index : self.stop])
+
+    def _move(self, start: int, size: int) -> None:
+        """Put the bytes from `start` on to the front, in a buffer of at least `size` bytes."""
+        kept = self.view[start - self.base : self.stop]
+        if size > len(self.buffer):
+            fresh = bytearray(max(BLOCK + (BLOCK >> 4), size + (size >> 4)))
+            fresh[: len(kept)] = kept
+            self.buffer, self.view = fresh, memoryview(fresh)
+        else:
+            self.view[: len(kept)] = bytes(kept)
+        self.base, self.stop = start, len(kept)
+
+
+class Output:
+    """Collects what is written in reused buffers; a second thread may do the writing.
+
+    Write at `view[at:]` after `reserve`, then advance `at`; `position` is the file's length so
+    far. The thread pays because a page-cache write costs more than AES on the same bytes.
+    """
+
+    def __init__(self, sink: Sink, *, background: bool) -> None:
+        self._sink = sink
+        self._written = 0
+        self.at = 0
+        self.view = memoryview(bytearray(BLOCK + (BLOCK >> 3)))
+        self._writer = _Writer(sink) if background else None
+
+    @property
+    def position(self) -> int:
+        """Bytes written so far."""
+        return self._written + self.at
+
+    def reserve(self, size: int) -> None:
+        """Make room for `size` bytes at `view[at:]`; may change `view` and `at`."""
+        if self.at + size <= len(self.view):
+            return
+        self.flush()
+        if size > len(self.view):
+            self.view = memoryview(bytearray(size))
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append a copy of `data`."""
+        size = len(data)
+        self.reserve(size)
+        self.view[self.at : self.at + size] = data
+        self.at += size
+
+    def copy_from(self, source: Source, start: int, end: int) -> None:
+        """Append the source's bytes [start, end) as they are."""
+        while start < end:
+            size = min(BLOCK, end - start)
+            self.reserve(size)
+            source.read_into(start, self.view[self.at : self.at + size])
+            self.at += size
+            start += size
+
+    def flush(self) -> None:
+        """Hand what is collected to the sink."""
+        if not self.at:
+            return
+        if self._writer is None:
+            self._sink.append(self.view[: self.at])
+        else:
+            self.view = self._writer.swap(self.view, self.at)
+        self._written += self.at
+        self.at = 0
+
+    def close(self, *, complete: bool) -> None:
+        """Write the rest, if the file is complete, and end the thread. An error of it surfaces."""
+        try:
+            if complete:
+                self.flush()
+        finally:
+            if self._writer is not None:
+                self._writer.close(raise_error=complete)
+
+
+@contextlib.contextmanager
+def open_output(
+    destination: Destination, source: Source, *, overwrite: bool, threads: int | None
+) -> Iterator[Output]:
+    """Open the destination of what is made from `source`, published if the block succeeds.
+
+    Writes go to a second thread when `threads` allows it: by default for files that take longer
+    to write than a thread to start. A caller's own file object is only called in its thread.
+    """
+    if threads is not None and threads < 1:
+        raise ValueError("threads is at least 1")
+    is_path = isinstance(destination, str | os.PathLike)
+    if threads is None:
+        threads = usable_cores() if source.size > WORTH_A_THREAD else 1
+    with open_sink(destination, overwrite=overwrite) as sink:
+        output = Output(sink, background=threads > 1 and is_path)
+        complete = False
+        try:
+            yield output
+            complete = True
+        finally:
+            output.close(complete=complete)
+
+
+class _Writer:
+    """Appends full buffers to a sink on a thread of its own, in order."""
+
+    _BUFFERS = 3
+
+    def __init__(self, sink: Sink) -> None:
+        self._full: queue.SimpleQueue[tuple[memoryview, int] | None] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
+        for _ in range(self._BUFFERS - 1):
+            self._free.put(None)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(
+            target=self._run, args=(sink,), name="modcrypt-writer", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, sink: Sink) -> None:
+        while (item := self._full.get()) is not None:
+            view, size = item
+            if self._error is None:
+                try:
+                    sink.append(view[:size])
+                except BaseException as error:  # handed to the thread that fills the buffers
+                    self._error = error
+            self._free.put(view)
+
+    def swap(self, view: memoryview, size: int) -> memoryview:
+        """Queue a full buffer and give an empty one of at least its size."""
+        self._full.put((view, size))
+        empty = self._free.get()
+        if self._error is not None:
+            raise self._error
+        return memoryview(bytearray(len(view))) if empty is None else empty
+
+    def close(self, *, raise_error: bool) -> None:
+        self._full.put(None)
+        self._thread.join()
+        if raise_error and self._error is not None:
+            raise self._error
+
+
+def usable_cores() -> int:
+    """Count the processors that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every platform
+        return os.cpu_count() or 1
