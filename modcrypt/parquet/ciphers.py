@@ -1,0 +1,197 @@
+"""Which key and which mode serve which module, and the AADs of one column chunk.
+
+Column keys are resolved before the first page is touched: a missing key costs no work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from modcrypt.aad import ModuleId, ModuleType, module_aad
+from modcrypt.aead import CtrCipher, GcmCipher, TagError
+from modcrypt.errors import (
+    KeyAccessDeniedError,
+    KeyMaterialError,
+    KeyNotFoundError,
+    KeyRetrievalError,
+    ModcryptError,
+    TagMismatchError,
+    TruncationError,
+)
+from modcrypt.keys import Key, as_key
+from modcrypt.parquet.properties import (
+    GCM_CTR_V1,
+    FileDecryptionProperties,
+    FileEncryptionProperties,
+)
+from modcrypt.parquet.schema import covering_name
+
+__all__ = ["ChunkCipher", "ColumnKey", "FileCipher", "assign_keys", "find_key"]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnKey:
+    """How one column is encrypted: its key, and whether that key is its own or the footer's."""
+
+    key: Key
+    own: bool
+    metadata: bytes | None = None
+
+
+class FileCipher:
+    """The keys of one file, bound to its file AAD and algorithm."""
+
+    def __init__(self, file_aad: bytes, algorithm: str) -> None:
+        self.file_aad = file_aad
+        self.algorithm = algorithm
+        self._gcm: dict[Key, GcmCipher] = {}
+        self._ctr: dict[Key, CtrCipher] = {}
+
+    def gcm(self, key: Key) -> GcmCipher:
+        """Give the GCM cipher of a key, made once."""
+        cipher = self._gcm.get(key)
+        if cipher is None:
+            cipher = self._gcm[key] = GcmCipher(key)
+        return cipher
+
+    def pages(self, key: Key) -> GcmCipher | CtrCipher:
+        """Give the cipher of page bodies: CTR under AES_GCM_CTR_V1 (PME 4.2.2), else GCM."""
+        if self.algorithm != GCM_CTR_V1:
+            return self.gcm(key)
+        cipher = self._ctr.get(key)
+        if cipher is None:
+            cipher = self._ctr[key] = CtrCipher(key)
+        return cipher
+
+    def seal(self, key: Key, module: ModuleId, plaintext: bytes) -> bytes:
+        """Seal one metadata module, framing included."""
+        return self.gcm(key).seal(plaintext, module_aad(self.file_aad, module))
+
+    def open(self, key: Key, module: ModuleId, data: bytes | memoryview, hint: str = "") -> bytes:
+        """Open one metadata module that fills `data` exactly.
+
+        Raises:
+            TruncationError: its length field and `data` disagree.
+            TagMismatchError: it does not authenticate.
+        """
+        view = memoryview(data)
+        size = len(view) - 4
+        if size < GcmCipher.overhead - 4 or int.from_bytes(view[:4], "little") != size:
+            raise TruncationError(
+                f"{module}: its length field does not agree with the {len(view)} bytes it has"
+            )
+        try:
+            return self.gcm(key).open(view, module_aad(self.file_aad, module))
+        except TagError:
+            raise TagMismatchError(module, hint) from None
+
+
+class ChunkCipher:
+    """The ciphers and AADs of one encrypted column chunk.
+
+    The AADs of the four page modules are kept ready; data pages add their ordinal (PME 4.4.2).
+    """
+
+    __slots__ = (
+        "column",
+        "data",
+        "data_header",
+        "dictionary",
+        "dictionary_header",
+        "file",
+        "key",
+        "page",
+        "path",
+        "row_group",
+        "tag_hint",
+    )
+
+    def __init__(
+        self, file: FileCipher, key: Key, row_group: int, column: int, path: str, hint: str = ""
+    ) -> None:
+        self.file, self.key, self.row_group, self.column = file, key, row_group, column
+        self.path, self.tag_hint = path, hint
+        self.page = file.pages(key)
+        prefix, suffix = file.file_aad, module_aad(b"", self.id(ModuleType.COLUMN_METADATA))[1:]
+        self.data = prefix + bytes((ModuleType.DATA_PAGE,)) + suffix
+        self.data_header = prefix + bytes((ModuleType.DATA_PAGE_HEADER,)) + suffix
+        self.dictionary = prefix + bytes((ModuleType.DICTIONARY_PAGE,)) + suffix
+        self.dictionary_header = prefix + bytes((ModuleType.DICTIONARY_PAGE_HEADER,)) + suffix
+
+    def id(self, module_type: ModuleType, page: int | None = None) -> ModuleId:
+        """Give the address of one of the chunk's modules."""
+        return ModuleId(module_type, self.row_group, self.column, page, self.path)
+
+    def seal(self, module_type: ModuleType, plaintext: bytes) -> bytes:
+        """Seal one of the chunk's metadata modules."""
+        return self.file.seal(self.key, self.id(module_type), plaintext)
+
+    def open(self, module_type: ModuleType, data: bytes | memoryview) -> bytes:
+        """Open one of the chunk's metadata modules."""
+        return self.file.open(self.key, self.id(module_type), data, self.tag_hint)
+
+
+def assign_keys(
+    leaves: list[tuple[str, ...]], properties: FileEncryptionProperties
+) -> list[ColumnKey | None]:
+    """Say for each leaf how it is encrypted; None is plaintext.
+
+    Raises:
+        ValueError: the properties name columns that the file doesn't have.
+    """
+    assert isinstance(properties.footer_key, Key)
+    footer = ColumnKey(properties.footer_key, own=False)
+    rules: dict[str, ColumnKey | None] = dict.fromkeys(properties.plaintext_columns)
+    for name, key in properties.column_keys.items():
+        rules[name] = ColumnKey(as_key(key), True, properties.column_key_metadata.get(name))
+    names = [covering_name(path, rules) for path in leaves]
+    groups = {".".join(path[:n]) for path in leaves for n in range(1, len(path) + 1)}
+    if unknown := sorted(rules.keys() - groups):
+        raise ValueError(
+            f"columns that the file doesn't have: {', '.join(unknown)}; it has "
+            f"{', '.join('.'.join(path) for path in leaves[:20])}{', ...' * (len(leaves) > 20)}"
+        )
+    return [footer if name is None else rules[name] for name in names]
+
+
+def find_key(
+    properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None, what: str,
+    column: str | None = None,
+) -> Key | None:  # fmt: skip
+    """Give the key that the caller gave, or what the retriever has for the key metadata.
+
+    Raises:
+        KeyRetrievalError: the retriever failed; its own KeyRetrievalErrors pass through.
+    """
+    if given is not None or properties.key_retriever is None or metadata is None:
+        return given
+    found = _guarded(lambda: properties.key_retriever(metadata), what, column)  # type: ignore[misc]
+    if found is None:
+        return None
+    try:
+        return as_key(found)
+    except (TypeError, ValueError) as error:
+        raise KeyMaterialError(f"{what}: the key retriever's answer is no key: {error}") from None
+
+
+T = TypeVar("T")
+
+
+def _guarded(call: Callable[[], T], what: str, column: str | None) -> T:
+    """Run the caller's callback; name the key it was asked for when it fails.
+
+    The callback's own message may hold key material, so only its type is repeated.
+    """
+    try:
+        return call()
+    except ModcryptError:
+        raise
+    except LookupError as error:
+        raise KeyNotFoundError(f"{what}: the key retriever knows no such key", column) from error
+    except PermissionError as error:
+        raise KeyAccessDeniedError(f"{what}: the key retriever was refused") from error
+    except Exception as error:
+        kind = type(error).__name__
+        raise KeyRetrievalError(f"{what}: the key retriever failed with {kind}") from error

@@ -1,0 +1,565 @@
+"""Encrypted Parquet to plaintext Parquet, pages never decoded.
+
+The reverse of the encryptor: every module is opened and appended in the order of the source.
+Nothing that a sealed header, a length prefix, a chunk size or an offset says is taken alone:
+they must all agree, and no page is passed on before its tag has been verified.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import NamedTuple, TypeAlias
+
+from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType
+from modcrypt.aead import GCM_OVERHEAD, TagError
+from modcrypt.errors import (
+    ChecksumError,
+    FormatError,
+    KeyNotFoundError,
+    TagMismatchError,
+    TruncationError,
+)
+from modcrypt.keys import Key
+from modcrypt.parquet.ciphers import ChunkCipher, find_key
+from modcrypt.parquet.encryptor import (
+    MAX_PAGE_HEADER,
+    in_writing_order,
+    too_many_pages,
+    unexpected_page,
+)
+from modcrypt.parquet.footer import (
+    FOOTER,
+    EncryptedFooter,
+    open_column_metadata,
+    read_encrypted,
+    take_mark,
+)
+from modcrypt.parquet.framing import MAGIC_PLAINTEXT, close_tail
+from modcrypt.parquet.idl import STRUCT, ThriftStruct, copy, decode, encode, skip_field
+from modcrypt.parquet.modules import Part, Span, file_spans
+from modcrypt.parquet.page_header import (
+    DATA_PAGE,
+    DATA_PAGE_V2,
+    DICTIONARY_PAGE,
+    PageHeader,
+    scan,
+    splice,
+    v2_layout,
+)
+from modcrypt.parquet.projection import drop_columns
+from modcrypt.parquet.properties import FileDecryptionProperties
+from modcrypt.parquet.relocation import ChunkMove, Relocation
+from modcrypt.parquet.schema import covering_name, leaf_paths
+from modcrypt.storage import (
+    Destination,
+    Output,
+    Sink,
+    Source,
+    SourceLike,
+    Window,
+    open_output,
+    open_source,
+)
+
+__all__ = ["ModuleSpan", "decrypt_parquet", "list_modules"]
+
+UNCOMPRESSED = 0
+"""CompressionCodec of the IDL."""
+
+
+def decrypt_parquet(
+    source: SourceLike,
+    destination: Destination,
+    properties: FileDecryptionProperties,
+    *,
+    overwrite: bool = True,
+    threads: int | None = None,
+) -> None:
+    """Decrypt a Parquet file of any compliant writer, module by module, without decoding a value.
+
+    A file that `encrypt_parquet` made comes back byte for byte where the plaintext file had no
+    gaps and was spelt canonically, as PyArrow's and parquet-java's are; else module for module.
+
+    Args:
+        source: path, fsspec URL, bytes or seekable binary file object.
+        destination: path or fsspec URL, which appears complete or not at all, or a writable
+            binary file object, which gets authenticated bytes only, but perhaps not all.
+        properties: keys, and what the caller insists on.
+        overwrite: replace an existing destination; otherwise it is a FileExistsError.
+        threads: 1 does everything in the calling thread, 2 writes in a thread of its own; None
+            chooses by the file's size and the processors.
+
+    Raises:
+        PlaintextError: the file is not encrypted, or its footer signature was stripped.
+        IntegrityError: something does not authenticate; its subclass and message say what.
+        KeyRetrievalError: a key is missing or was refused.
+        UnsupportedFormatError: the file's algorithm is not among `properties.algorithms`, or a
+            layout is known but not handled.
+        FormatError, LimitError: the bytes break the format, or a limit.
+        FileExistsError, OSError: from the file system.
+    """
+    with open_source(source) as opened:
+        plan = _plan(opened, properties)
+        with open_output(destination, opened, overwrite=overwrite, threads=threads) as out:
+            _Decryption(opened, out, plan).run()
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleSpan:
+    """One module and the bytes [start, end) that it takes in the file, framing included."""
+
+    module: ModuleId
+    start: int
+    end: int
+
+
+def list_modules(source: SourceLike, properties: FileDecryptionProperties) -> list[ModuleSpan]:
+    """Open every module of a file that the keys allow, and say where it is, in file order.
+
+    Modules inside the footer (column metadata) are not listed: they have no place of their own.
+
+    Raises:
+        ModcryptError: as `decrypt_parquet`.
+    """
+    found: list[ModuleSpan] = []
+
+    def note(module: ModuleId, start: int, end: int) -> None:
+        found.append(ModuleSpan(module, start, end))
+
+    with open_source(source) as opened:
+        plan = _plan(opened, properties)
+        out = Output(_Nowhere(), background=False)
+        _Decryption(opened, out, plan, note).run()
+        found.append(ModuleSpan(FOOTER, plan.footer.module_start, opened.size - 8))
+    return sorted(found, key=lambda span: span.start)
+
+
+class _Nowhere(Sink):
+    def append(self, data: memoryview | bytes) -> None:
+        pass
+
+
+Trace: TypeAlias = Callable[[ModuleId, int, int], None]
+
+
+# --- what is known before the first page ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    footer: EncryptedFooter
+    leaves: list[tuple[str, ...]]
+    keep: list[bool]
+    ciphers: dict[tuple[int, int], ChunkCipher]  # of the encrypted chunks that are kept
+    spans: list[Span]
+
+
+def _plan(source: Source, properties: FileDecryptionProperties) -> _Plan:
+    footer = read_encrypted(source, properties)
+    metadata = footer.metadata
+    leaves = leaf_paths(metadata.schema)
+    _check_ordinals(metadata, len(leaves))
+    keys = _Keys(footer, leaves, properties)
+    for r, row_group in enumerate(metadata.row_groups):
+        for c, chunk in enumerate(row_group.columns):
+            keys.resolve(chunk, r, c)
+    keep = keys.kept()
+    hint = (
+        "Some versions of Arrow C++ wrote AES_GCM_V1 into plaintext footers of files whose pages "
+        "are AES_GCM_CTR_V1"
+        if footer.plaintext_footer
+        else ""
+    )
+    ciphers = {
+        (r, c): ChunkCipher(footer.cipher, key, r, c, ".".join(leaves[c]), hint)
+        for (r, c), key in keys.found.items()
+        if keep[c]
+    }
+    for r, row_group in enumerate(metadata.row_groups):
+        for c, chunk in enumerate(row_group.columns):
+            _reveal(chunk, leaves[c], ciphers.get((r, c)), keep[c], f"row group {r}")
+    spans = file_spans(metadata, len(leaves), footer.body_end, source)
+    return _Plan(footer, leaves, keep, ciphers, spans)
+
+
+def _check_ordinals(metadata: ThriftStruct, leaves: int) -> None:
+    """Hold RowGroup.ordinal against the position.
+
+    parquet-java goes by the one, Arrow C++ by the other: only a file in which both agree means
+    the same to all readers.
+    """
+    for r, row_group in enumerate(metadata.row_groups):
+        if row_group.ordinal is not None and row_group.ordinal != r:
+            raise FormatError(
+                f"row group {r} says it has ordinal {row_group.ordinal}: row groups were reordered"
+            )
+        if len(row_group.columns) != leaves:
+            raise FormatError(
+                f"row group {r} has {len(row_group.columns)} column chunks, the schema {leaves}"
+            )
+
+
+class _Keys:
+    """Finds the key of every encrypted chunk, asking the retriever once per column and metadata."""
+
+    def __init__(
+        self,
+        footer: EncryptedFooter,
+        leaves: list[tuple[str, ...]],
+        properties: FileDecryptionProperties,
+    ) -> None:
+        self._footer, self._leaves, self._properties = footer, leaves, properties
+        self._asked: dict[tuple[int, bytes | None], Key | None] = {}
+        self.found: dict[tuple[int, int], Key] = {}
+        self._missing: set[int] = set()
+
+    def resolve(self, chunk: ThriftStruct, row_group: int, column: int) -> None:
+        """Find the key of one chunk, or note that its column has none."""
+        crypto = chunk.crypto_metadata
+        if crypto is None:
+            return
+        path = ".".join(self._leaves[column])
+        own = crypto.ENCRYPTION_WITH_COLUMN_KEY
+        if own is None and crypto.ENCRYPTION_WITH_FOOTER_KEY is None:
+            raise FormatError(f"column {path}: its crypto metadata names no known kind of key")
+        key = self._footer.footer_key if own is None else self._own_key(own, column, path)
+        if key is None:
+            self._missing.add(column)
+        else:
+            self.found[row_group, column] = key
+
+    def _own_key(self, own: ThriftStruct, column: int, path: str) -> Key | None:
+        leaf = self._leaves[column]
+        if own.path_in_schema != [name.encode() for name in leaf]:
+            raise FormatError(f"column {path}: its crypto metadata names another column")
+        question = column, own.key_metadata
+        if question not in self._asked:
+            keys = self._properties.column_keys
+            name = covering_name(leaf, dict.fromkeys(keys))
+            given = None if name is None else keys[name]
+            assert given is None or isinstance(given, Key)
+            self._asked[question] = find_key(
+                self._properties, given, own.key_metadata, f"column {path}", path
+            )
+        return self._asked[question]
+
+    def kept(self) -> list[bool]:
+        """Say which columns can be read.
+
+        Raises:
+            KeyNotFoundError: some can't, and the caller did not ask to drop them.
+        """
+        if self._missing and self._properties.on_missing_key == "error":
+            names = [".".join(self._leaves[c]) for c in sorted(self._missing)]
+            more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+            raise KeyNotFoundError(
+                f"no key for column {', '.join(names[:20])}{more}; give it in column_keys, or "
+                'leave such columns out with on_missing_key="drop"',
+                names[0],
+            )
+        return [c not in self._missing for c in range(len(self._leaves))]
+
+
+def _reveal(
+    chunk: ThriftStruct, leaf: tuple[str, ...], cipher: ChunkCipher | None, keep: bool, where: str
+) -> None:
+    """Put a chunk's ColumnMetaData in place, opened where it is sealed; None where dropped."""
+    if not keep:
+        chunk.meta_data = None
+        return
+    if cipher is not None and chunk.encrypted_column_metadata is not None:
+        chunk.meta_data = open_column_metadata(chunk, cipher)
+    path = ".".join(leaf)
+    if chunk.meta_data is None:
+        raise FormatError(f"{where}, column {path}: the column metadata is missing")
+    if chunk.meta_data.path_in_schema != [name.encode() for name in leaf]:
+        raise FormatError(f"{where}, column {path}: its metadata is that of another column")
+
+
+# --- the walk ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Decryption:
+    """One file on its way from encrypted to plain."""
+
+    source: Source
+    out: Output
+    plan: _Plan
+    trace: Trace | None = None
+    moves: Relocation = field(default_factory=Relocation)
+
+    def run(self) -> None:
+        out = self.out
+        window = Window(self.source)
+        out.write(MAGIC_PLAINTEXT)
+        for span in in_writing_order(self.plan.spans):
+            start = out.position
+            cipher = self.plan.ciphers.get((span.row_group, span.column))
+            if span.part is Part.PAGES:
+                self._write_pages(window, span, cipher)
+            elif span.part is Part.OFFSET_INDEX:
+                self._write_offset_index(span, cipher)
+            elif cipher is None:
+                out.copy_from(self.source, span.start, span.end)
+            elif span.part is Part.COLUMN_INDEX:
+                out.write(unpadded(self._open(span, cipher, ModuleType.COLUMN_INDEX)))
+            else:
+                self._write_bloom_filter(span, cipher)
+            self.moves.add(span, start, out.position)
+        out.write(close_tail(encode(self._new_metadata()), MAGIC_PLAINTEXT))
+
+    def _write_pages(self, window: Window, span: Span, cipher: ChunkCipher | None) -> None:
+        move = ChunkMove(span.start, self.out.position)
+        if cipher is None:
+            move.copied = True
+            self.out.copy_from(self.source, span.start, span.end)
+        else:
+            chunk = self.plan.footer.metadata.row_groups[span.row_group].columns[span.column]
+            move.keep_pages = chunk.offset_index_offset is not None
+            open_pages(window, span, cipher, self.out, move, chunk.meta_data, self.trace)
+        move.new_end = self.out.position
+        self.moves.chunks[span.row_group, span.column] = move
+
+    def _open(self, span: Span, cipher: ChunkCipher, module_type: ModuleType) -> bytes:
+        """Open the module that fills a span."""
+        if self.trace is not None:
+            self.trace(cipher.id(module_type), span.start, span.end)
+        return cipher.open(module_type, self.source.read_at(span.start, span.end - span.start))
+
+    def _write_offset_index(self, span: Span, cipher: ChunkCipher | None) -> None:
+        if cipher is None:
+            data = self.source.read_at(span.start, span.end - span.start)
+        else:
+            data = self._open(span, cipher, ModuleType.OFFSET_INDEX)
+        index, _ = decode("OffsetIndex", data)
+        self.moves.relocate_index(span, index)
+        self.out.write(encode(index))
+
+    def _write_bloom_filter(self, span: Span, cipher: ChunkCipher) -> None:
+        """Open header module and bitset module, which follow each other directly."""
+        data = memoryview(self.source.read_at(span.start, span.end - span.start))
+        middle = 4 + int.from_bytes(data[:4], "little")
+        if middle > len(data):
+            raise TruncationError(f"{span}: its header module declares {middle} bytes")
+        if self.trace is not None:
+            border = span.start + middle
+            self.trace(cipher.id(ModuleType.BLOOM_FILTER_HEADER), span.start, border)
+            self.trace(cipher.id(ModuleType.BLOOM_FILTER_BITSET), border, span.end)
+        header = unpadded(cipher.open(ModuleType.BLOOM_FILTER_HEADER, data[:middle]))
+        bitset = cipher.open(ModuleType.BLOOM_FILTER_BITSET, data[middle:])
+        declared = decode("BloomFilterHeader", header)[0].numBytes
+        if declared != len(bitset):
+            raise FormatError(f"{span}: its header declares {declared} bytes, not {len(bitset)}")
+        self.out.write(header)
+        self.out.write(bitset)
+
+    def _new_metadata(self) -> ThriftStruct:
+        """Give the footer of a plaintext file."""
+        metadata = copy(self.plan.footer.metadata)
+        absent = take_mark(metadata)
+        metadata.row_groups, _ = self.moves.row_groups(metadata.row_groups)
+        metadata.encryption_algorithm = metadata.footer_signing_key_metadata = None
+        for row_group in metadata.row_groups:
+            for name in absent & {"ordinal", "file_offset", "total_compressed_size"}:
+                setattr(row_group, name, None)
+            for chunk in row_group.columns:
+                chunk.crypto_metadata = chunk.encrypted_column_metadata = None
+                if "bloom_filter_length" in absent:
+                    chunk.meta_data.bloom_filter_length = None
+        return metadata if all(self.plan.keep) else drop_columns(metadata, self.plan.keep)
+
+
+def unpadded(data: bytes) -> bytes:
+    """Cut what parquet-java puts after the STOP of a struct that it seals."""
+    try:
+        return data[: skip_field(STRUCT, data, 0, 1)]
+    except IndexError:
+        raise FormatError("a sealed struct ends before its STOP") from None
+
+
+# --- the page loop -------------------------------------------------------------------------------
+
+
+_length = Struct("<I").unpack_from
+
+
+def open_pages(
+    window: Window, span: Span, cipher: ChunkCipher, out: Output, move: ChunkMove,
+    md: ThriftStruct, trace: Trace | None,
+) -> None:  # fmt: skip
+    """Open the pages of one chunk: header module, page module, for each.
+
+    `move` learns where pages went and how much the headers shrank.
+    """
+    open_header, overhead = cipher.file.gcm(cipher.key).open, cipher.page.overhead
+    # Whether the first page is a dictionary decides its AAD, so it must be known beforehand.
+    is_dictionary = move.has_dictionary = bool(md.dictionary_page_offset)
+    uncompressed = md.codec == UNCOMPRESSED
+    position, end = span.start, span.end
+    ordinal, grown = 0, 0
+    while position < end:
+        if is_dictionary:
+            header_aad, page_aad = cipher.dictionary_header, cipher.dictionary
+        else:
+            if ordinal > MAX_ORDINAL:
+                raise too_many_pages(str(span))
+            suffix = ordinal.to_bytes(2, "little")
+            header_aad, page_aad = cipher.data_header + suffix, cipher.data + suffix
+        page = _Page(cipher, is_dictionary, ordinal)
+        start, middle = _header_module(window, position, end, page)
+        try:
+            plain = open_header(window.view[start:middle], header_aad)
+        except TagError:
+            raise TagMismatchError(page.header_id(), cipher.tag_hint) from None
+        header = scan(plain, 0, len(plain))
+        kind, size = header[1], header[3]
+        if kind != (DICTIONARY_PAGE if is_dictionary else DATA_PAGE) and (
+            is_dictionary or kind != DATA_PAGE_V2
+        ):
+            raise unexpected_page(cipher, kind)
+        total = middle - start + size
+        if size < overhead or position + total > end:
+            raise FormatError(
+                f"{page.id()}: its header says {size} bytes; a module has at least {overhead}, "
+                f"and its chunk has {end - position - middle + start} left"
+            )
+        if start + total > window.stop:
+            window.fill(position, position + total, end)
+            middle += position - window.base - start
+        body = window.view[middle : middle + size]
+        plain_size = size - overhead
+        if plain_size != header[2] and (
+            uncompressed or (kind == DATA_PAGE_V2 and not v2_layout(plain).is_compressed)
+        ):
+            raise FormatError(
+                f"{page.id()}: an uncompressed page of {header[2]} bytes opens to {plain_size}"
+            )
+        if not is_dictionary:
+            if not ordinal:
+                move.first_data_page = position, out.position
+            ordinal += 1
+        before = out.position
+        new_header_size = _write_page(out, plain, header, body, page, page_aad)
+        if trace is not None:
+            border = position + total - size
+            trace(page.header_id(), position, border)
+            trace(page.id(), border, position + total)
+        if move.keep_pages and not is_dictionary:
+            move.pages.append((position, before, out.position - before))
+        grown += new_header_size - (total - size)
+        is_dictionary = False
+        position += total
+    move.header_growth = grown
+
+
+class _Page(NamedTuple):
+    """The address of a page, spelt out only when an error or a trace needs it."""
+
+    cipher: ChunkCipher
+    is_dictionary: bool
+    ordinal: int
+
+    def id(self) -> ModuleId:
+        if self.is_dictionary:
+            return self.cipher.id(ModuleType.DICTIONARY_PAGE)
+        return self.cipher.id(ModuleType.DATA_PAGE, self.ordinal)
+
+    def header_id(self) -> ModuleId:
+        if self.is_dictionary:
+            return self.cipher.id(ModuleType.DICTIONARY_PAGE_HEADER)
+        return self.cipher.id(ModuleType.DATA_PAGE_HEADER, self.ordinal)
+
+
+def _header_module(window: Window, position: int, end: int, page: _Page) -> tuple[int, int]:
+    """Bring a page's header module into the window; give its span there."""
+    if position + 4 > window.base + window.stop:
+        window.fill(position, min(end, position + 4), end)
+    start = position - window.base
+    (length,) = _length(window.buffer, start) if end - position >= 4 else (0,)
+    if length < GCM_OVERHEAD - 4 or length > MAX_PAGE_HEADER or position + 4 + length > end:
+        raise TruncationError(
+            f"{page.header_id()}: its length field says {length} bytes; a module has at least "
+            f"{GCM_OVERHEAD - 4}, and its chunk has {end - position - 4} left"
+        )
+    if start + 4 + length > window.stop:
+        window.fill(position, position + 4 + length, end)
+        start = position - window.base
+    return start, start + 4 + length
+
+
+def _write_page(
+    out: Output, plain: bytes, header: PageHeader, body: memoryview, page: _Page, aad: bytes
+) -> int:
+    """Open a page module and append the page; give its new header's size."""
+    cipher = page.cipher.page
+    plain_size = len(body) - cipher.overhead
+    if header[6] is not None:
+        return _write_checked(out, plain, header, body, page, aad)
+    new_header = splice(plain, 0, header, plain_size)
+    header_size = len(new_header)
+    room = plain_size + cipher.slack
+    if out.at + header_size + room > len(out.view):
+        out.reserve(header_size + room)
+    at, view = out.at, out.view
+    view[at : at + header_size] = new_header
+    at += header_size
+    _open_body(plain, header[1], body, page, aad, view[at : at + room])
+    out.at = at + plain_size
+    return header_size
+
+
+def _write_checked(
+    out: Output, plain: bytes, header: PageHeader, body: memoryview, page: _Page, aad: bytes
+) -> int:
+    """Do the same for a page with a CRC.
+
+    A CRC is over the stored bytes, so the plain page needs one of its own. Under CTR it is all
+    there is to check a body by, and the sealed header holds it.
+    """
+    cipher = page.cipher.page
+    if cipher.overhead != GCM_OVERHEAD and zlib.crc32(body) != header.crc:
+        raise ChecksumError(f"{page.id()}: the CRC in its header does not fit its stored bytes")
+    plain_size = len(body) - cipher.overhead
+    opened = memoryview(bytearray(plain_size + cipher.slack))
+    _open_body(plain, header.type, body, page, aad, opened)
+    new_header = splice(plain, 0, header, plain_size, zlib.crc32(opened[:plain_size]))
+    out.write(new_header)
+    out.write(opened[:plain_size])
+    return len(new_header)
+
+
+def _open_body(
+    plain: bytes, kind: int, body: memoryview, page: _Page, aad: bytes, into: memoryview
+) -> None:
+    """Open a page module in either layout.
+
+    Data pages V2 come whole (Arrow C++, arrow-rs, Polars, arrow-go) or as parquet-java writes
+    them, levels in clear before the module of the values. Length fields tell which; where both
+    could be, the tag does.
+    """
+    if _length(body)[0] == len(body) - 4:
+        try:
+            page.cipher.page.open_into(body, aad, into)
+            return
+        except TagError:
+            if kind != DATA_PAGE_V2:
+                raise TagMismatchError(page.id(), page.cipher.tag_hint) from None
+    elif kind != DATA_PAGE_V2:
+        raise TruncationError(
+            f"{page.id()}: its length field says {_length(body)[0]} bytes, its header "
+            f"{len(body) - 4}"
+        )
+    clear = v2_layout(plain).levels_size
+    module = body[clear:]
+    if len(module) < page.cipher.page.overhead or _length(module)[0] != len(module) - 4:
+        raise TagMismatchError(page.id(), page.cipher.tag_hint)
+    into[:clear] = body[:clear]
+    try:
+        page.cipher.page.open_into(module, aad, into[clear:])
+    except TagError:
+        into[:clear] = bytes(clear)
+        raise TagMismatchError(page.id(), page.cipher.tag_hint) from None

@@ -1,0 +1,362 @@
+"""Plaintext Parquet to encrypted Parquet, pages never decoded.
+
+One forward pass: every page, index and bloom filter is sealed as it stands and appended, in the
+order of the source; what changes in the footer are offsets, sizes and the crypto metadata.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from os import urandom
+
+from modcrypt.aad import MAX_ORDINAL, ModuleType
+from modcrypt.aead import CTR_SLACK, GCM_OVERHEAD
+from modcrypt.errors import ChecksumError, FormatError, LimitError, UnsupportedFormatError
+from modcrypt.parquet.ciphers import ChunkCipher, ColumnKey, FileCipher, assign_keys
+from modcrypt.parquet.footer import build_tail, mark_absent, protect_chunk, read_plain
+from modcrypt.parquet.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT
+from modcrypt.parquet.idl import ThriftStruct, copy, decode, encode
+from modcrypt.parquet.modules import Part, Span, file_spans
+from modcrypt.parquet.page_header import (
+    DATA_PAGE,
+    DATA_PAGE_V2,
+    DICTIONARY_PAGE,
+    PageHeader,
+    scan,
+    splice,
+    v2_layout,
+)
+from modcrypt.parquet.properties import FILE_UNIQUE_SIZE, FileEncryptionProperties
+from modcrypt.parquet.relocation import ChunkMove, Relocation
+from modcrypt.parquet.schema import leaf_paths
+from modcrypt.storage import (
+    Destination,
+    Output,
+    Source,
+    SourceLike,
+    Window,
+    open_output,
+    open_source,
+)
+
+__all__ = ["encrypt_parquet"]
+
+MAX_PAGE_HEADER = 16 << 20
+"""Longest page header read, in bytes; Arrow C++ has the same limit."""
+
+
+def encrypt_parquet(
+    source: SourceLike,
+    destination: Destination,
+    properties: FileEncryptionProperties,
+    *,
+    overwrite: bool = True,
+    threads: int | None = None,
+) -> None:
+    """Encrypt a plaintext Parquet file page by page (PME 4, 5), without decoding a value.
+
+    Args:
+        source: path, fsspec URL, bytes or seekable binary file object.
+        destination: path or fsspec URL, which appears complete or not at all, or a writable
+            binary file object.
+        properties: keys, footer mode, algorithm and AAD prefix.
+        overwrite: replace an existing destination; otherwise it is a FileExistsError.
+        threads: 1 does everything in the calling thread, 2 writes in a thread of its own; None
+            chooses by the file's size and the processors.
+
+    Raises:
+        ValueError: the properties name columns that the file doesn't have.
+        UnsupportedFormatError: the source is encrypted already, or has pages of an unknown kind.
+        FormatError: the source breaks the format.
+        LimitError: more row groups, columns or pages than ordinals can number (PME 4.4.2).
+        ChecksumError: a page of the source does not fit its CRC.
+        KeyExhaustedError: a key has done 2**32 seals.
+        FileExistsError, OSError: from the file system.
+    """
+    with open_source(source) as opened:
+        plan = _plan(opened, properties)
+        with open_output(destination, opened, overwrite=overwrite, threads=threads) as out:
+            _Encryption(opened, out, plan, properties).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """All that is known, and checked, before the first byte is written."""
+
+    metadata: ThriftStruct
+    leaves: list[tuple[str, ...]]
+    columns: list[ColumnKey | None]
+    spans: list[Span]
+
+
+def _plan(source: Source, properties: FileEncryptionProperties) -> _Plan:
+    footer = read_plain(source)
+    metadata = footer.metadata
+    leaves = leaf_paths(metadata.schema)
+    columns = assign_keys(leaves, properties)
+    for r, row_group in enumerate(metadata.row_groups):
+        for c, chunk in enumerate(row_group.columns):
+            if chunk.meta_data is None:
+                raise FormatError(f"row group {r}, column {c}: the column metadata is missing")
+            if columns[min(c, len(columns) - 1)] is not None:
+                _check_page_count(chunk.meta_data, r, c)
+    spans = file_spans(metadata, len(leaves), footer.body_end, source)
+    return _Plan(metadata, leaves, columns, spans)
+
+
+def _check_page_count(md: ThriftStruct, row_group: int, column: int) -> None:
+    """Refuse too many pages before writing, where the writer counted them."""
+    stats = md.encoding_stats or ()
+    pages = sum(s.count for s in stats if s.page_type in (DATA_PAGE, DATA_PAGE_V2))
+    if pages > MAX_ORDINAL + 1:
+        raise too_many_pages(f"row group {row_group}, column {column} with {pages} data pages")
+
+
+def too_many_pages(where: str) -> LimitError:
+    """Say that a chunk has more pages than an ordinal can number."""
+    return LimitError(
+        f"{where}: a column chunk has at most {MAX_ORDINAL + 1} data pages, their ordinals are "
+        "int16 (PME 4.4.2); write larger pages or smaller row groups"
+    )
+
+
+class _Encryption:
+    """One file on its way from plain to encrypted."""
+
+    def __init__(
+        self, source: Source, out: Output, plan: _Plan, properties: FileEncryptionProperties
+    ) -> None:
+        self.source, self.out, self.plan, self.properties = source, out, plan, properties
+        self.unique = urandom(FILE_UNIQUE_SIZE)
+        file_aad = (properties.aad_prefix or b"") + self.unique
+        self.cipher = FileCipher(file_aad, properties.encryption_algorithm)
+        self.window = Window(source)
+        self.moves = Relocation()
+
+    def run(self) -> None:
+        properties, out = self.properties, self.out
+        magic = MAGIC_PLAINTEXT if properties.plaintext_footer else MAGIC_ENCRYPTED
+        out.write(magic)
+        for span in in_writing_order(self.plan.spans):
+            start = out.position
+            cipher = self._chunk_cipher(span.row_group, span.column)
+            if span.part is Part.PAGES:
+                self._write_pages(span, cipher)
+            elif span.part is Part.OFFSET_INDEX:
+                self._write_offset_index(span, cipher)
+            elif cipher is None:
+                out.copy_from(self.source, span.start, span.end)
+            elif span.part is Part.COLUMN_INDEX:
+                data = self.source.read_at(span.start, span.end - span.start)
+                out.write(cipher.seal(ModuleType.COLUMN_INDEX, data))
+            else:
+                self._write_bloom_filter(span, cipher)
+            self.moves.add(span, start, out.position)
+        metadata = self._new_metadata()
+        out.write(build_tail(metadata, self.cipher, properties, self.unique))
+
+    def _chunk_cipher(self, row_group: int, column: int) -> ChunkCipher | None:
+        rule = self.plan.columns[column]
+        if rule is None:
+            return None
+        path = ".".join(self.plan.leaves[column])
+        return ChunkCipher(self.cipher, rule.key, row_group, column, path)
+
+    def _write_pages(self, span: Span, cipher: ChunkCipher | None) -> None:
+        move = ChunkMove(span.start, self.out.position)
+        if cipher is None:
+            move.copied = True
+            self.out.copy_from(self.source, span.start, span.end)
+        else:
+            chunk = self.plan.metadata.row_groups[span.row_group].columns[span.column]
+            move.keep_pages = chunk.offset_index_offset is not None
+            levels_plain = self.properties.data_page_v2_levels == "plaintext"
+            seal_pages(self.window, span, cipher, self.out, move, levels_plain)
+        move.new_end = self.out.position
+        self.moves.chunks[span.row_group, span.column] = move
+
+    def _write_offset_index(self, span: Span, cipher: ChunkCipher | None) -> None:
+        data = self.source.read_at(span.start, span.end - span.start)
+        index, _ = decode("OffsetIndex", data)
+        self.moves.relocate_index(span, index)
+        new = encode(index)
+        self.out.write(new if cipher is None else cipher.seal(ModuleType.OFFSET_INDEX, new))
+
+    def _write_bloom_filter(self, span: Span, cipher: ChunkCipher) -> None:
+        """Seal header and bitset as a module each (PME 4.4.2, types 8 and 9)."""
+        data = self.source.read_at(span.start, span.end - span.start)
+        header, size = decode("BloomFilterHeader", data)
+        if header.numBytes != len(data) - size:
+            raise FormatError(
+                f"{span}: its header declares {header.numBytes} bytes, {len(data) - size} are there"
+            )
+        self.out.write(cipher.seal(ModuleType.BLOOM_FILTER_HEADER, data[:size]))
+        self.out.write(cipher.seal(ModuleType.BLOOM_FILTER_BITSET, data[size:]))
+
+    def _new_metadata(self) -> ThriftStruct:
+        """Give the footer with offsets moved, column metadata sealed and ordinals set."""
+        metadata = copy(self.plan.metadata)
+        metadata.row_groups, absent = self.moves.row_groups(metadata.row_groups)
+        plaintext_footer = self.properties.plaintext_footer
+        for r, row_group in enumerate(metadata.row_groups):
+            if row_group.ordinal is None:
+                absent.add("ordinal")
+            row_group.ordinal = r
+            for c, chunk in enumerate(row_group.columns):
+                cipher = self._chunk_cipher(r, c)
+                protect_chunk(chunk, self.plan.columns[c], cipher, plaintext_footer)
+        mark_absent(metadata, frozenset(absent))
+        return metadata
+
+
+def in_writing_order(spans: list[Span]) -> list[Span]:
+    """Keep the file's order, but put offset indexes that come before their chunk to the end.
+
+    No known writer puts one there, and its content is only known once its chunk is written.
+    """
+    starts = {(s.row_group, s.column): s.start for s in spans if s.part is Part.PAGES}
+    early = [
+        span for span in spans
+        if span.part is Part.OFFSET_INDEX
+        and starts.get((span.row_group, span.column), -1) > span.start
+    ]  # fmt: skip
+    if not early:
+        return spans
+    held = set(early)
+    return [span for span in spans if span not in held] + early
+
+
+# --- the page loop -------------------------------------------------------------------------------
+
+
+def seal_pages(
+    window: Window,
+    span: Span,
+    cipher: ChunkCipher,
+    out: Output,
+    move: ChunkMove,
+    levels_plain: bool,
+) -> None:
+    """Seal the pages of one chunk: header module, page module, for each.
+
+    `move` learns where pages went and how much the headers grew.
+    """
+    header_cipher = cipher.file.gcm(cipher.key)
+    seal_header, seal_page = header_cipher.seal_into, cipher.page.seal_into
+    overhead = cipher.page.overhead
+    position, end = span.start, span.end
+    ordinal, grown = 0, 0
+    keep = move.keep_pages
+    while position < end:
+        start, header = _read_page(window, position, end, cipher)
+        body, kind, size = header[0], header[1], header[3]
+        if kind in (DATA_PAGE, DATA_PAGE_V2):
+            if ordinal > MAX_ORDINAL:
+                raise too_many_pages(str(span))
+            suffix = ordinal.to_bytes(2, "little")
+            header_aad, page_aad = cipher.data_header + suffix, cipher.data + suffix
+            if not ordinal:
+                move.first_data_page = position, out.position
+            ordinal += 1
+        elif kind == DICTIONARY_PAGE and position == span.start:
+            move.has_dictionary = True
+            header_aad, page_aad = cipher.dictionary_header, cipher.dictionary
+        else:
+            raise unexpected_page(cipher, kind)
+        if header[6] is not None or (levels_plain and kind == DATA_PAGE_V2):
+            new_header, module = _seal_apart(window, start, header, cipher, page_aad, levels_plain)
+        else:
+            new_header, module = splice(window.buffer, start, header, size + overhead), None
+        header_size = len(new_header)
+        total = GCM_OVERHEAD + header_size + overhead + size
+        if out.at + total + CTR_SLACK > len(out.view):
+            out.reserve(total + CTR_SLACK)
+        at = out.at
+        view = out.view
+        after_header = seal_header(view, at, new_header, header_size, header_aad)
+        if module is None:
+            out.at = seal_page(view, after_header, window.view[body : body + size], size, page_aad)
+        else:
+            view[after_header : at + total] = module
+            out.at = at + total
+        if keep and kind != DICTIONARY_PAGE:
+            move.pages.append((position, out.position - total, total))
+        grown += GCM_OVERHEAD + header_size - (body - start)
+        position += body - start + size
+    move.header_growth = grown
+
+
+def _read_page(
+    window: Window, position: int, end: int, cipher: ChunkCipher
+) -> tuple[int, PageHeader]:
+    """Bring the page at `position` into the window whole; give its index there and its header."""
+    start = position - window.base
+    if 0 <= start < window.stop:
+        try:
+            header = scan(window.buffer, start, window.stop)
+        except FormatError:
+            pass  # perhaps cut by the window's end
+        else:
+            if header[0] + header[3] <= min(window.stop, end - window.base):
+                return start, header
+    size = 1
+    while True:
+        window.fill(position, min(end, position + size), end)
+        start = position - window.base
+        try:
+            header = scan(window.buffer, start, min(window.stop, end - window.base))
+        except FormatError as error:
+            size = 2 * (window.stop - start)
+            if window.base + window.stop < end and size <= 2 * MAX_PAGE_HEADER:
+                continue
+            raise FormatError(
+                f"row group {cipher.row_group}, column {cipher.path}, byte {position}: {error}"
+            ) from None
+        page_end = position + header.end - start + header.compressed_size
+        if page_end > end:
+            raise FormatError(
+                f"row group {cipher.row_group}, column {cipher.path}: the page at byte {position} "
+                f"ends at {page_end}, its chunk at {end}"
+            )
+        if page_end <= window.base + window.stop:
+            return start, header
+        size = page_end - position
+
+
+def _seal_apart(
+    window: Window, start: int, header: PageHeader, cipher: ChunkCipher, aad: bytes,
+    levels_plain: bool,
+) -> tuple[bytes | bytearray, bytes]:  # fmt: skip
+    """Seal a page before its header; give the new header and what takes the page's place.
+
+    For pages whose header needs the sealed bytes' CRC, and for data pages V2 in parquet-java's
+    layout: [levels in clear][module of the values].
+    """
+    size = header.compressed_size
+    body = window.view[header.end : header.end + size]
+    if header.crc is not None and zlib.crc32(body) != header.crc:
+        raise ChecksumError(
+            f"row group {cipher.row_group}, column {cipher.path}: the CRC of a page does not fit "
+            "its bytes: the source is damaged, and encrypting it would hide that"
+        )
+    clear = 0
+    if levels_plain and header.type == DATA_PAGE_V2:
+        clear = v2_layout(window.view[start : header.end]).levels_size
+        if clear > size:
+            raise FormatError(f"a data page V2 declares {clear} bytes of levels in {size} bytes")
+    page = cipher.page
+    out = bytearray(size + page.overhead + CTR_SLACK)
+    out[:clear] = body[:clear]
+    page.seal_into(memoryview(out), clear, body[clear:], size - clear, aad)
+    module = bytes(memoryview(out)[: size + page.overhead])
+    crc = None if header.crc is None else zlib.crc32(module)
+    return splice(window.buffer, start, header, len(module), crc), module
+
+
+def unexpected_page(cipher: ChunkCipher, kind: int) -> UnsupportedFormatError:
+    """Say that a page is of a kind that has no module type, or stands in the wrong place."""
+    return UnsupportedFormatError(
+        f"row group {cipher.row_group}, column {cipher.path}: a page of type {kind} "
+        + ("after the first" if kind == DICTIONARY_PAGE else "has no module type in the format")
+    )

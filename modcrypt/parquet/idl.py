@@ -1,0 +1,516 @@
+"""The Thrift structs of Parquet, from bytes and back without loss: the only thriftpy2 importer.
+
+thriftpy2 reads `thrift/parquet.thrift` and makes the classes. The compact protocol itself is
+spelt here, because thriftpy2's drops fields that the IDL doesn't know, takes about ten times
+as long, and answers bad bytes with TypeError, OverflowError or struct.error. Here:
+
+- a field of a newer writer is kept as it stands and written back in its place;
+- strings and binaries stay bytes;
+- writers that spell canonically (ascending ids, shortest varints, as all the known ones do) get
+  the same bytes back from `encode(decode(...))`;
+- every failure is a FormatError, every count is checked against the bytes that exist.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from functools import cache
+from pathlib import Path
+from struct import Struct
+from types import ModuleType
+from typing import Any, NamedTuple, TypeAlias
+
+import thriftpy2
+
+from modcrypt.errors import FormatError, LimitError
+
+__all__ = [
+    "I32",
+    "ThriftStruct",
+    "copy",
+    "decode",
+    "encode",
+    "extension",
+    "new",
+    "read_int",
+    "set_extension",
+    "skip_field",
+    "varint",
+    "zigzag",
+]
+
+MAX_NESTING = 64
+"""Deepest nesting of structs and containers read from a file; Parquet's own IDL needs 10."""
+
+MAX_FIELD_ID = 32_767
+"""Field ids are int16; the last one is kept for extensions ("Binary Protocol Extensions")."""
+
+ThriftStruct: TypeAlias = Any
+"""An instance of a class that thriftpy2 made: a field that is not set is None."""
+
+# Compact protocol wire types.
+TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+UUID = 13
+
+# thriftpy2's TType numbers (its IDL's types) -> wire types.
+_BOOL = 2
+_WIRE = {_BOOL: TRUE, 3: BYTE, 4: DOUBLE, 6: I16, 8: I32, 10: I64, 11: BINARY, 12: STRUCT}
+_WIRE |= {13: MAP, 14: SET, 15: LIST, 18: BINARY}
+
+_BITS = {I16: 16, I32: 32, I64: 64}
+_double = Struct("<d")
+
+
+class _Field(NamedTuple):
+    id: int
+    wire: int
+    name: str
+    plan: _Plan | None  # of a struct, or of the elements of a list of structs
+    element: int  # wire type of a list's elements
+
+
+class _Plan:
+    """What the codec needs to know of one struct class."""
+
+    __slots__ = ("by_id", "cls", "in_order", "required")
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        self.by_id: dict[int, _Field] = {}
+        spec: dict[int, tuple[Any, ...]] = cls.thrift_spec  # type: ignore[attr-defined]
+        for field_id, (ttype, name, *rest) in sorted(spec.items()):
+            sub: Any = rest[0] if len(rest) == 2 else None
+            plan, element = None, 0
+            if ttype == 12:
+                plan = _plan(sub)
+            elif ttype == 15:
+                nested = isinstance(sub, tuple)
+                element = _WIRE[sub[0] if nested else sub]
+                plan = _plan(sub[1]) if nested and element == STRUCT else None
+            self.by_id[field_id] = _Field(field_id, _WIRE[ttype], name, plan, element)
+            setattr(cls, name, None)  # an unset field reads as None without a slot per instance
+        self.in_order = tuple(self.by_id.values())
+        self.required = tuple(f[1] for f in spec.values() if f[-1])
+
+
+@cache
+def _plan(cls: Any) -> _Plan:
+    return _Plan(cls)
+
+
+def _idl_text() -> Path:
+    """Find parquet.thrift: in the wheel beside the package, in a checkout one level up."""
+    shipped = Path(str(importlib.resources.files("modcrypt"))) / "thrift" / "parquet.thrift"
+    return shipped if shipped.is_file() else Path(__file__).parents[2] / "thrift/parquet.thrift"
+
+
+@cache
+def _idl() -> ModuleType:
+    module: ModuleType = thriftpy2.load(str(_idl_text()), module_name="modcrypt_parquet_thrift")
+    return module
+
+
+@cache
+def _named(struct: str) -> _Plan:
+    return _plan(getattr(_idl(), struct))
+
+
+def new(struct: str, **fields: object) -> ThriftStruct:
+    """Make a struct of the IDL by its name."""
+    value: ThriftStruct = object.__new__(_named(struct).cls)
+    value.__dict__.update(fields)
+    return value
+
+
+def extension(value: ThriftStruct) -> bytes | None:
+    """Give the struct's extension: the binary under the id that the format reserves for it."""
+    for field_id, wire, raw in value.__dict__.get("_unknown", ()):
+        if field_id == MAX_FIELD_ID and wire == BINARY:
+            return _read_binary(raw, 0)[0]
+    return None
+
+
+def set_extension(value: ThriftStruct, data: bytes | None) -> None:
+    """Set the struct's extension, or remove it."""
+    others = [entry for entry in value.__dict__.get("_unknown", ()) if entry[0] != MAX_FIELD_ID]
+    if data is not None:
+        others.append((MAX_FIELD_ID, BINARY, varint(len(data)) + data))
+    value._unknown = others
+
+
+def copy(value: ThriftStruct, keep: tuple[str, ...] | None = None) -> ThriftStruct:
+    """Copy a struct one level deep; with `keep`, only those fields and none of the unknown."""
+    twin = object.__new__(type(value))
+    fields = value.__dict__
+    twin.__dict__.update(fields if keep is None else {k: fields[k] for k in keep if k in fields})
+    return twin
+
+
+# --- reading -------------------------------------------------------------------------------
+
+
+def decode(struct: str, data: bytes, at: int = 0) -> tuple[ThriftStruct, int]:
+    """Read one struct at `data[at:]`; give it and the position after its STOP.
+
+    Raises:
+        FormatError: the bytes are not that struct.
+        LimitError: nested deeper than `MAX_NESTING`.
+    """
+    try:
+        value, end = _read_struct(_named(struct), data, at, 0)
+    except IndexError:
+        raise FormatError(f"{struct}: the bytes end inside the struct") from None
+    except FormatError as error:
+        raise type(error)(f"{struct}: {error}") from None
+    if end > len(data):
+        raise FormatError(f"{struct}: the bytes end inside the struct")
+    return value, end
+
+
+def _read_struct(plan: _Plan, data: bytes, at: int, depth: int) -> tuple[ThriftStruct, int]:
+    if depth > MAX_NESTING:
+        raise LimitError(f"nested deeper than {MAX_NESTING} levels")
+    value: ThriftStruct = object.__new__(plan.cls)
+    fields = value.__dict__
+    by_id = plan.by_id
+    field_id = 0
+    while True:
+        head = data[at]
+        at += 1
+        if head == 0:
+            break
+        wire = head & 15
+        if head > 15:
+            field_id += head >> 4
+        else:
+            field_id, at = read_int(data, at, 16)
+        field = by_id.get(field_id)
+        if field is None:
+            at = _keep_unknown(fields, field_id, wire, data, at, depth)
+            continue
+        if wire != field.wire and not (wire == FALSE and field.wire == TRUE):
+            raise FormatError(f"field {field.name} has wire type {wire}, not {field.wire}")
+        name = field.name
+        if name in fields:
+            raise FormatError(f"field {name} comes twice")
+        if wire in _BITS:
+            byte = data[at]
+            if byte < 128:  # one byte: most of them
+                fields[name] = (byte >> 1) ^ -(byte & 1)
+                at += 1
+            else:
+                fields[name], at = read_int(data, at, _BITS[wire])
+        elif wire == BINARY:
+            fields[name], at = _read_binary(data, at)
+        elif wire == STRUCT:
+            assert field.plan is not None
+            fields[name], at = _read_struct(field.plan, data, at, depth + 1)
+        elif wire == LIST:
+            fields[name], at = _read_list(field, data, at, depth)
+        else:
+            fields[name], at = _read_scalar(wire, data, at)
+    for name in plan.required:
+        if name not in fields:
+            raise FormatError(f"{plan.cls.__name__}: required field {name} is missing")
+    return value, at
+
+
+def _keep_unknown(
+    fields: dict[str, Any], field_id: int, wire: int, data: bytes, at: int, depth: int
+) -> int:
+    end = skip_field(wire, data, at, depth + 1)
+    if end > len(data):
+        raise IndexError
+    if not 0 < field_id <= MAX_FIELD_ID:
+        raise FormatError(f"field id {field_id} is out of range")
+    fields.setdefault("_unknown", []).append((field_id, wire, data[at:end]))
+    return end
+
+
+def _read_varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise FormatError("a varint is longer than 10 bytes")
+
+
+def read_int(data: bytes | bytearray, at: int, bits: int) -> tuple[int, int]:
+    """Read a zigzag varint of at most `bits` bits; give it and the position after it."""
+    value, at = _read_varint(data, at)
+    if value >> bits:
+        raise FormatError(f"an integer does not fit {bits} bits")
+    return (value >> 1) ^ -(value & 1), at
+
+
+def _read_binary(data: bytes, at: int) -> tuple[bytes, int]:
+    length = data[at]
+    if length < 128:
+        at += 1
+    else:
+        length, at = _read_varint(data, at)
+    end = at + length
+    if end > len(data):
+        raise LimitError(f"a binary declares {length} bytes where {len(data) - at} exist")
+    return data[at:end], end
+
+
+def _read_scalar(wire: int, data: bytes, at: int) -> tuple[Any, int]:
+    if wire in (TRUE, FALSE):
+        return wire == TRUE, at
+    if wire == BYTE:
+        return data[at], at + 1
+    if wire == DOUBLE:
+        if at + 8 > len(data):
+            raise IndexError
+        return _double.unpack_from(data, at)[0], at + 8
+    raise FormatError(f"wire type {wire} can't stand here")
+
+
+def _read_list_head(data: bytes | bytearray, at: int) -> tuple[int, int, int]:
+    head = data[at]
+    at += 1
+    count = head >> 4
+    if count == 15:
+        count, at = _read_varint(data, at)
+    # Every element takes a byte at least, so no count can ask for more memory than bytes exist.
+    if count > len(data) - at:
+        raise LimitError(f"a list declares {count} elements where {len(data) - at} bytes exist")
+    return head & 15, count, at
+
+
+def _read_list(field: _Field, data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
+    element, count, at = _read_list_head(data, at)
+    if count == 0:
+        return [], at
+    bools = element in (TRUE, FALSE) and field.element == TRUE
+    if element != field.element and not bools:
+        raise FormatError(f"field {field.name} lists wire type {element}, not {field.element}")
+    values: list[Any] = []
+    append = values.append
+    if field.plan is not None:
+        plan = field.plan
+        for _ in range(count):
+            value, at = _read_struct(plan, data, at, depth + 1)
+            append(value)
+    elif bools:
+        flags = data[at : at + count]
+        if len(flags) < count or not set(flags) <= {0, 1, 2}:
+            raise FormatError(f"field {field.name} holds a byte that is no boolean")
+        return [flag == 1 for flag in flags], at + count
+    elif element in _BITS:
+        bits = _BITS[element]
+        for _ in range(count):
+            value, at = read_int(data, at, bits)
+            append(value)
+    elif element == BINARY:
+        for _ in range(count):
+            value, at = _read_binary(data, at)
+            append(value)
+    else:
+        for _ in range(count):
+            value, at = _read_scalar(element, data, at)
+            append(value)
+    return values, at
+
+
+# --- skipping what the IDL doesn't know ----------------------------------------------------
+
+
+def _skip_struct(data: bytes | bytearray, at: int, depth: int) -> int:
+    """Give the position after the struct that starts at `at`, with `skip_field`'s promise."""
+    if depth > MAX_NESTING:
+        raise LimitError(f"nested deeper than {MAX_NESTING} levels")
+    while True:
+        head = data[at]
+        at += 1
+        if head == 0:
+            return at
+        if head < 16:  # the field id follows as a varint of its own
+            while data[at] > 127:
+                at += 1
+            at += 1
+        wire = head & 15
+        if I16 <= wire <= I64:
+            while data[at] > 127:
+                at += 1
+            at += 1
+        elif wire == BINARY:
+            length = data[at]
+            if length < 128:
+                at += 1 + length
+            else:
+                length, at = _read_varint(data, at)
+                at += length
+        elif wire == STRUCT:
+            at = _skip_struct(data, at, depth + 1)
+        elif wire > FALSE:
+            at = skip_field(wire, data, at, depth + 1)
+
+
+def skip_field(wire: int, data: bytes | bytearray, at: int, depth: int) -> int:
+    """Give the position after a value of wire type `wire`, nested `depth` deep, at `at`.
+
+    May give a position past the end, which the caller checks, or raise IndexError there.
+    """
+    if depth > MAX_NESTING:
+        raise LimitError(f"nested deeper than {MAX_NESTING} levels")
+    if wire in (TRUE, FALSE):
+        return at
+    if wire == BYTE:
+        return at + 1
+    if wire in _BITS:
+        return _read_varint(data, at)[1]
+    if wire == DOUBLE:
+        return at + 8
+    if wire == UUID:
+        return at + 16
+    if wire == BINARY:
+        length, at = _read_varint(data, at)
+        return at + length
+    if wire == STRUCT:
+        return _skip_struct(data, at, depth)
+    if wire in (LIST, SET):
+        element, count, at = _read_list_head(data, at)
+        return _skip_elements((element,), count, data, at, depth)
+    if wire == MAP:
+        count, at = _read_varint(data, at)
+        if count > len(data) - at:
+            raise LimitError(f"a map declares {count} entries where {len(data) - at} bytes exist")
+        if count == 0:
+            return at
+        kinds = data[at]
+        return _skip_elements((kinds >> 4, kinds & 15), count, data, at + 1, depth)
+    raise FormatError(f"wire type {wire} does not exist")
+
+
+def _skip_elements(
+    kinds: tuple[int, ...], count: int, data: bytes | bytearray, at: int, depth: int
+) -> int:
+    for _ in range(count):
+        for kind in kinds:
+            # In a container a boolean is a byte, not a wire type.
+            at = at + 1 if kind in (TRUE, FALSE) else skip_field(kind, data, at, depth + 1)
+        if at > len(data):
+            raise IndexError
+    return at
+
+
+# --- writing -------------------------------------------------------------------------------
+
+
+def zigzag(value: int) -> int:
+    """Map a signed integer of at most 64 bits to the unsigned one that compact varints hold."""
+    return (value << 1) ^ (value >> 63)
+
+
+def varint(value: int) -> bytes:
+    """Spell an unsigned integer as a varint."""
+    if value < 128:
+        return bytes((value,))
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def encode(value: ThriftStruct) -> bytes:
+    """Spell a struct in the compact protocol, fields in ascending order of their ids."""
+    out = bytearray()
+    _write_struct(out, value)
+    return bytes(out)
+
+
+def _write_struct(out: bytearray, value: ThriftStruct) -> None:
+    cls: Any = type(value)
+    plan: _Plan = _plan(cls)
+    fields = value.__dict__
+    if "_unknown" in fields:
+        _write_with_unknown(out, plan, fields)
+        return
+    last = 0
+    for field in plan.in_order:
+        item = fields.get(field.name)
+        if item is not None:
+            _write_field(out, field, item, last)
+            last = field.id
+    out.append(0)
+
+
+def _write_with_unknown(out: bytearray, plan: _Plan, fields: dict[str, Any]) -> None:
+    entries: list[tuple[int, Any]] = [
+        (field.id, field) for field in plan.in_order if fields.get(field.name) is not None
+    ]
+    entries += [(unknown[0], unknown) for unknown in fields["_unknown"]]
+    entries.sort(key=lambda entry: entry[0])
+    last = 0
+    for field_id, entry in entries:
+        if isinstance(entry, _Field):
+            _write_field(out, entry, fields[entry.name], last)
+        else:
+            _write_head(out, field_id, entry[1], last)
+            out += entry[2]
+        last = field_id
+    out.append(0)
+
+
+def _write_head(out: bytearray, field_id: int, wire: int, last: int) -> None:
+    delta = field_id - last
+    if 0 < delta < 16:
+        out.append(delta << 4 | wire)
+    else:
+        out.append(wire)
+        out += varint(zigzag(field_id))
+
+
+def _write_field(out: bytearray, field: _Field, item: Any, last: int) -> None:
+    wire = field.wire
+    if wire == TRUE and not item:
+        wire = FALSE
+    _write_head(out, field.id, wire, last)
+    if wire == STRUCT:
+        _write_struct(out, item)
+    elif wire == LIST:
+        _write_list(out, field, item)
+    else:
+        _write_scalar(out, wire, item)
+
+
+def _write_scalar(out: bytearray, wire: int, item: Any) -> None:
+    if wire in _BITS:
+        item = (item << 1) ^ (item >> 63)
+        if item < 128:
+            out.append(item)
+        else:
+            out += varint(item)
+    elif wire == BINARY:
+        out += varint(len(item))
+        out += item
+    elif wire == BYTE:
+        out.append(item)
+    elif wire == DOUBLE:
+        out += _double.pack(item)
+
+
+def _write_list(out: bytearray, field: _Field, items: list[Any]) -> None:
+    count = len(items)
+    if count < 15:
+        out.append(count << 4 | field.element)
+    else:
+        out.append(0xF0 | field.element)
+        out += varint(count)
+    if field.element == STRUCT:
+        for item in items:
+            _write_struct(out, item)
+    elif field.element == TRUE:
+        out += bytes(1 if item else 2 for item in items)
+    else:
+        for item in items:
+            _write_scalar(out, field.element, item)

@@ -1,0 +1,160 @@
+"""Where a file's modules lie: one span per column chunk, index and bloom filter.
+
+Takes footer metadata, gives positions, in file order; every span is checked to lie between the
+magic and the footer, and none may overlap another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
+from modcrypt.parquet.framing import MAGIC_SIZE
+from modcrypt.parquet.idl import ThriftStruct, decode
+from modcrypt.storage import Source
+
+__all__ = ["Part", "Span", "file_spans"]
+
+MAX_COLUMNS = 32_768
+MAX_ROW_GROUPS = 32_767
+"""Ordinals are int16 (PME 4.4.2); Arrow C++ takes no row group ordinal of 32767."""
+
+MAX_BLOOM_HEADER = 1024
+"""A bloom filter header is about 15 bytes, or 132 where parquet-java pads it."""
+
+
+class Part(IntEnum):
+    """What a span holds."""
+
+    PAGES = 0
+    COLUMN_INDEX = 1
+    OFFSET_INDEX = 2
+    BLOOM_FILTER = 3
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """The bytes [start, end) of one part of one column chunk."""
+
+    start: int
+    end: int
+    part: Part
+    row_group: int
+    column: int
+
+    def __str__(self) -> str:
+        name = self.part.name.lower().replace("_", " ")
+        return f"{name} of row group {self.row_group}, column {self.column}"
+
+
+def file_spans(metadata: ThriftStruct, leaves: int, body_end: int, source: Source) -> list[Span]:
+    """List every span of the file, sorted by position.
+
+    Args:
+        metadata: FileMetaData whose chunks all have their `meta_data`, or None for chunks that
+            are to be left out.
+        leaves: number of leaf columns in the schema.
+        body_end: where the footer starts.
+
+    Raises:
+        FormatError: a span lies outside the body, two overlap, or a chunk is missing.
+        LimitError: more row groups or columns than an ordinal can number.
+        UnsupportedFormatError: a chunk lies in another file.
+    """
+    _check_counts(metadata, leaves)
+    spans = [
+        span
+        for r, row_group in enumerate(metadata.row_groups)
+        for c, chunk in enumerate(row_group.columns)
+        if chunk.meta_data is not None
+        for span in _chunk_spans(chunk, r, c, source, body_end)
+    ]
+    spans.sort()
+    reached, last = MAGIC_SIZE, None
+    for span in spans:
+        if span.start < MAGIC_SIZE or span.end < span.start or span.end > body_end:
+            raise FormatError(
+                f"{span}: bytes {span.start} to {span.end} do not lie between the magic and the "
+                f"footer at {body_end}"
+            )
+        if span.start < reached and span.end > span.start:
+            raise FormatError(f"{span} starts at byte {span.start}, inside {last}")
+        reached, last = max(reached, span.end), span
+    return spans
+
+
+def _check_counts(metadata: ThriftStruct, leaves: int) -> None:
+    row_groups = metadata.row_groups
+    if len(row_groups) > MAX_ROW_GROUPS or leaves > MAX_COLUMNS:
+        raise LimitError(
+            f"{len(row_groups)} row groups of {leaves} columns: ordinals are int16, so encrypted "
+            f"files have at most {MAX_ROW_GROUPS} row groups and {MAX_COLUMNS} columns (PME 4.4.2)"
+        )
+    for r, row_group in enumerate(row_groups):
+        if len(row_group.columns) != leaves:
+            raise FormatError(
+                f"row group {r} has {len(row_group.columns)} column chunks, the schema {leaves}"
+            )
+        for c, chunk in enumerate(row_group.columns):
+            if chunk.file_path is not None:  # never opened: a path from a file is not trusted
+                raise UnsupportedFormatError(
+                    f"row group {r}, column {c} lies in another file, as in a _metadata summary"
+                )
+
+
+def _chunk_spans(
+    chunk: ThriftStruct, row_group: int, column: int, source: Source, body_end: int
+) -> list[Span]:
+    md = chunk.meta_data
+    start = chunk_start(md)
+    spans = []
+    if md.total_compressed_size:  # a chunk without pages has no place
+        end = start + md.total_compressed_size
+        spans.append(Span(start, end, Part.PAGES, row_group, column))
+    for part, offset, length in (
+        (Part.COLUMN_INDEX, chunk.column_index_offset, chunk.column_index_length),
+        (Part.OFFSET_INDEX, chunk.offset_index_offset, chunk.offset_index_length),
+    ):
+        if offset is None and length is None:
+            continue
+        if offset is None or length is None or length <= 0:
+            raise FormatError(
+                f"row group {row_group}, column {column}: {part.name.lower()} at {offset} with "
+                f"length {length}"
+            )
+        spans.append(Span(offset, offset + length, part, row_group, column))
+    if md.bloom_filter_offset is not None:
+        length = md.bloom_filter_length
+        if length is None:
+            length = _bloom_length(chunk, source, body_end)
+        start = md.bloom_filter_offset
+        spans.append(Span(start, start + length, Part.BLOOM_FILTER, row_group, column))
+    return spans
+
+
+def chunk_start(md: ThriftStruct) -> int:
+    """Give the offset of a chunk's first page: its dictionary's if it has one.
+
+    `ColumnChunk.file_offset` says it in no reliable way. A dictionary offset of 0 means none;
+    PyArrow gives the data pages of an empty chunk the offset 0.
+    """
+    dictionary: int | None = md.dictionary_page_offset
+    data: int = md.data_page_offset
+    return dictionary if dictionary and (dictionary < data or data <= 0) else data
+
+
+def _bloom_length(chunk: ThriftStruct, source: Source, body_end: int) -> int:
+    """Measure a bloom filter whose writer stored no length (before parquet-format 2.10)."""
+    offset = chunk.meta_data.bloom_filter_offset
+    if not MAGIC_SIZE <= offset < body_end:
+        raise FormatError(f"a bloom filter at byte {offset} lies outside the file's modules")
+    room = body_end - offset
+    if chunk.crypto_metadata is None:
+        data = source.read_at(offset, min(room, MAX_BLOOM_HEADER))
+        header, size = decode("BloomFilterHeader", data)
+        return size + int(header.numBytes)
+    first = 4 + int.from_bytes(source.read_at(offset, min(room, 4)), "little")
+    if first + 4 > room:
+        raise LimitError(f"a bloom filter header at byte {offset} declares {first} bytes")
+    return first + 4 + int.from_bytes(source.read_at(offset + first, 4), "little")

@@ -1,0 +1,187 @@
+"""The hot path: find a page header's end and its size and CRC fields; splice new ones in.
+
+    PageHeader   1 type (i32) | 2 uncompressed_page_size (i32) | 3 compressed_page_size (i32)
+                 | 4 crc (i32, optional) | 5..8 one struct for the page's kind | ...
+
+Encrypting a page changes fields 3 and 4 alone, so the rest of the header is copied as it
+stands, with the fields and statistics of whatever writer made it. This runs once per page,
+next to about a microsecond of AES, so a regular expression walks the usual header in one call
+into C; what it doesn't match (long statistics, deep nesting, odd field order) is walked in
+Python, with the same result.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from modcrypt.errors import FormatError
+from modcrypt.parquet.idl import I32, decode, read_int, skip_field, varint, zigzag
+
+__all__ = [
+    "DATA_PAGE",
+    "DATA_PAGE_V2",
+    "DICTIONARY_PAGE",
+    "INDEX_PAGE",
+    "PageHeader",
+    "V2Layout",
+    "scan",
+    "splice",
+    "v2_layout",
+]
+
+DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = range(4)
+"""PageType values of the IDL."""
+
+
+class PageHeader(NamedTuple):
+    """What a scan finds; positions are those of the scanned buffer."""
+
+    end: int
+    type: int
+    uncompressed_size: int
+    compressed_size: int
+    size_start: int  # span of compressed_page_size's varint
+    size_end: int
+    crc: int | None  # as an unsigned 32-bit number
+    crc_start: int  # span of crc's varint, -1 and -1 without
+    crc_end: int
+
+
+class V2Layout(NamedTuple):
+    """The fields of data_page_header_v2 that say which bytes of the body are levels."""
+
+    levels_size: int
+    is_compressed: bool
+
+
+def _usual_header() -> re.Pattern[bytes]:
+    """Build the expression for headers with fields in order, structs two deep, binaries to 40."""
+
+    def heads(wire: int) -> bytes:
+        return b"[" + b"".join(b"\\x%x%x" % (delta, wire) for delta in range(1, 16)) + b"]"
+
+    i32 = rb"[\x80-\xff]{0,4}+[\x00-\x7f]"
+    i64 = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
+    binary = b"|".join(b"\\x%02x.{%d}" % (n, n) for n in range(41))
+    flat = b"(?:%s%s|%s%s|%s(?:%s)|%s|%s)" % (
+        heads(6), i64, heads(5), i32, heads(8), binary, heads(1), heads(2),
+    )  # fmt: skip
+    inner = b"%s%s*+\\x00" % (heads(12), flat)
+    outer = b"%s(?:%s|%s)*+\\x00" % (heads(12), flat, inner)
+    sizes = rb"\x15([\x00-\x7f])\x15(%s)\x15(%s)(?:\x15(%s))?+" % (i32, i32, i32)
+    return re.compile(sizes + outer + rb"\x00", re.DOTALL)
+
+
+_usual = _usual_header().match
+
+
+def scan(buffer: bytes | bytearray, start: int, stop: int) -> PageHeader:
+    """Find the header that starts at `buffer[start]`, in a buffer that is filled up to `stop`.
+
+    Raises:
+        FormatError: not a page header, or the bytes end inside it.
+    """
+    match = _usual(buffer, start, stop)
+    if match is None:
+        return _scan_any(buffer, start, stop)
+    kind, plain, stored, crc = match.groups()
+    size_start, size_end = match.span(3)
+    crc_start, crc_end = match.span(4)
+    header = PageHeader(
+        match.end(), kind[0] >> 1, _size(plain), _size(stored), size_start, size_end,
+        None if crc is None else read_int(crc, 0, 32)[0] & 0xFFFFFFFF, crc_start, crc_end,
+    )  # fmt: skip
+    if kind[0] & 1:
+        raise FormatError("page header: a negative type")
+    return header
+
+
+def _size(raw: bytes) -> int:
+    """Read the varint of a size: a zigzag number that may not be negative."""
+    length = len(raw)
+    if length == 3:
+        value = raw[0] & 127 | (raw[1] & 127) << 7 | raw[2] << 14
+    elif length == 2:
+        value = raw[0] & 127 | raw[1] << 7
+    elif length == 1:
+        value = raw[0]
+    else:
+        signed = read_int(raw, 0, 32)[0]
+        value = signed * 2 if signed >= 0 else 1
+    if value & 1:
+        raise FormatError("page header: a negative size")
+    return value >> 1
+
+
+def _scan_any(buffer: bytes | bytearray, start: int, stop: int) -> PageHeader:
+    """Walk any legal header, field by field."""
+    found: dict[int, tuple[int, int, int]] = {}  # field id: value, start and end of its varint
+    at, field_id = start, 0
+    try:
+        while (head := buffer[at]) != 0:
+            at += 1
+            wire = head & 15
+            if head > 15:
+                field_id += head >> 4
+            else:
+                field_id, at = read_int(buffer, at, 16)
+            if not 1 <= field_id <= 4:
+                at = skip_field(wire, buffer, at, 1)
+                continue
+            if wire != I32 or field_id in found:
+                raise FormatError(f"page header: field {field_id} is no single i32")
+            value, end = read_int(buffer, at, 32)
+            found[field_id] = value, at, end
+            at = end
+    except IndexError:
+        at = stop
+    if at >= stop:
+        raise FormatError("page header: the bytes end inside it")
+    if not found.keys() >= {1, 2, 3} or min(found[i][0] for i in (1, 2, 3)) < 0:
+        raise FormatError("page header: type or a size is missing or negative")
+    crc, crc_start, crc_end = found.get(4, (None, -1, -1))
+    return PageHeader(
+        at + 1, found[1][0], found[2][0], *found[3],
+        None if crc is None else crc & 0xFFFFFFFF, crc_start, crc_end,
+    )  # fmt: skip
+
+
+def splice(
+    buffer: bytes | bytearray, start: int, header: PageHeader, size: int, crc: int | None = None
+) -> bytes | bytearray:
+    """Give the header's bytes with another compressed_page_size and, if it has one, another crc.
+
+    Args:
+        size: the new compressed_page_size, not negative.
+        crc: the new CRC as an unsigned 32-bit number; ignored where the header has none.
+    """
+    raw = size << 1
+    if 16383 < raw < 2097152:
+        new_size = bytes((raw & 127 | 128, raw >> 7 & 127 | 128, raw >> 14))
+    else:
+        new_size = varint(raw)
+    if header[6] is None or crc is None:
+        return buffer[start : header[4]] + new_size + buffer[header[5] : header[0]]
+    signed = crc - (1 << 32) if crc >> 31 else crc
+    changes = [(*header[4:6], new_size), (*header[7:9], varint(zigzag(signed)))]
+    out, at = bytearray(), start
+    for begin, end, new in sorted(changes):
+        out += buffer[at:begin] + new
+        at = end
+    return out + buffer[at : header.end]
+
+
+def v2_layout(header: bytes | bytearray | memoryview) -> V2Layout:
+    """Read level lengths and is_compressed from the whole header of a data page V2.
+
+    Raises:
+        FormatError: they are missing or negative.
+    """
+    v2 = decode("PageHeader", bytes(header))[0].data_page_header_v2
+    if v2 is None:
+        raise FormatError("page header: a data page V2 without data_page_header_v2")
+    definition, repetition = v2.definition_levels_byte_length, v2.repetition_levels_byte_length
+    if definition < 0 or repetition < 0:
+        raise FormatError("page header: a negative level length")
+    return V2Layout(definition + repetition, v2.is_compressed is not False)

@@ -1,0 +1,143 @@
+"""What the caller says about encrypting and decrypting a file: frozen, keyword-only values.
+
+Everything that can be wrong without looking at a file is a ValueError here, at construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from modcrypt.keys import Key, KeyLike, KeyRetriever, as_key
+
+__all__ = ["ALGORITHMS", "FILE_UNIQUE_SIZE", "FileDecryptionProperties", "FileEncryptionProperties"]
+
+GCM_V1 = "AES_GCM_V1"
+GCM_CTR_V1 = "AES_GCM_CTR_V1"
+ALGORITHMS = (GCM_V1, GCM_CTR_V1)
+"""PME 4.2: all modules under GCM, or page bodies under CTR and the rest under GCM."""
+
+FILE_UNIQUE_SIZE = 8
+"""Bytes of `aad_file_unique` that every compliant writer makes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEncryptionProperties:
+    """How a file is to be encrypted (PME 4, 5).
+
+    Args:
+        footer_key: key of 16, 24 or 32 bytes; seals or signs the footer, and every column that
+            is named nowhere below.
+        column_keys: dotted column name to key. The name of a group covers all its leaves; the
+            longest name wins. All given here are sealed with keys of their own.
+        plaintext_columns: names of columns or groups to leave unencrypted, said aloud.
+        footer_key_metadata: opaque bytes by which a reader's key retriever finds the footer key.
+        column_key_metadata: the same by column name; names as in `column_keys`.
+        aad_prefix: binds the file to its name or place: a reader that expects another prefix
+            refuses the file.
+        store_aad_prefix: whether the prefix is written into the file; if not, readers must
+            supply it.
+        plaintext_footer: leave the footer readable for legacy readers, signed with the footer
+            key (PME 5.5); else the footer is sealed (PME 5.4).
+        encryption_algorithm: `"AES_GCM_V1"`, or `"AES_GCM_CTR_V1"`, which does not authenticate
+            page bodies.
+        data_page_v2_levels: `"encrypted"` seals the whole body of a data page V2, as Arrow does;
+            `"plaintext"` leaves its repetition and definition levels readable and
+            unauthenticated, the only layout that parquet-java reads.
+
+    Raises:
+        ValueError: a key of another length or of zeros alone, a name given twice, key metadata
+            for a column without a key, an unknown algorithm, an empty prefix.
+    """
+
+    footer_key: KeyLike
+    column_keys: Mapping[str, KeyLike] = field(default_factory=dict)
+    plaintext_columns: Sequence[str] = ()
+    footer_key_metadata: bytes | None = field(default=None, repr=False)
+    column_key_metadata: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    aad_prefix: bytes | None = None
+    store_aad_prefix: bool = True
+    plaintext_footer: bool = False
+    encryption_algorithm: str = GCM_V1
+    data_page_v2_levels: Literal["encrypted", "plaintext"] = "encrypted"
+
+    def __post_init__(self) -> None:
+        _set(self, "footer_key", _usable(self.footer_key, "footer key"))
+        keys = {name: _usable(key, f"key of {name}") for name, key in self.column_keys.items()}
+        _set(self, "column_keys", keys)
+        plaintext = _names(self.plaintext_columns, "plaintext_columns")
+        _set(self, "plaintext_columns", plaintext)
+        _set(self, "column_key_metadata", dict(self.column_key_metadata))
+        if both := sorted(keys.keys() & set(plaintext)):
+            raise ValueError(f"columns with a key and declared plaintext: {', '.join(both)}")
+        if extra := sorted(self.column_key_metadata.keys() - keys.keys()):
+            raise ValueError(f"key metadata for columns without a key: {', '.join(extra)}")
+        if self.encryption_algorithm not in ALGORITHMS:
+            raise ValueError(f"encryption_algorithm is one of {', '.join(ALGORITHMS)}")
+        if self.aad_prefix is not None and not self.aad_prefix:
+            raise ValueError("an AAD prefix has at least one byte; leave it None for no prefix")
+        if self.data_page_v2_levels not in ("encrypted", "plaintext"):
+            raise ValueError('data_page_v2_levels is "encrypted" or "plaintext"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileDecryptionProperties:
+    """Which keys open a file, and what the caller insists on.
+
+    Args:
+        footer_key: opens the footer and the columns under it.
+        column_keys: dotted leaf path, or the name of a group around it, to key.
+        key_retriever: called with a module's key metadata where no key is given above; gives a
+            key, or None.
+        aad_prefix: the prefix that the file must have been written with; also supplies one that
+            the file does not store.
+        algorithms: names that are accepted. The name in an encrypted-footer file is not
+            authenticated, and a forged `AES_GCM_CTR_V1` turns authentication off, so only
+            `AES_GCM_V1` is accepted unless said otherwise.
+        on_missing_key: `"error"`, or `"drop"` to leave columns out whose key is not given.
+        check_footer_integrity: verify the signature of a plaintext footer, for which the footer
+            key is needed.
+        aad_file_unique_size: bytes of `aad_file_unique` when `aad_prefix` is given: the border
+            between the two is not authenticated, so another length is refused.
+
+    Raises:
+        ValueError: a key of another length, an unknown algorithm.
+    """
+
+    footer_key: KeyLike | None = None
+    column_keys: Mapping[str, KeyLike] = field(default_factory=dict)
+    key_retriever: KeyRetriever | None = None
+    aad_prefix: bytes | None = None
+    algorithms: Sequence[str] = (GCM_V1,)
+    on_missing_key: Literal["error", "drop"] = "error"
+    check_footer_integrity: bool = True
+    aad_file_unique_size: int = FILE_UNIQUE_SIZE
+
+    def __post_init__(self) -> None:
+        if self.footer_key is not None:
+            _set(self, "footer_key", as_key(self.footer_key))
+        _set(self, "column_keys", {name: as_key(key) for name, key in self.column_keys.items()})
+        _set(self, "algorithms", _names(self.algorithms, "algorithms"))
+        if not self.algorithms or not set(self.algorithms) <= set(ALGORITHMS):
+            raise ValueError(f"algorithms are one or more of {', '.join(ALGORITHMS)}")
+        if self.on_missing_key not in ("error", "drop"):
+            raise ValueError('on_missing_key is "error" or "drop"')
+
+
+def _set(target: object, name: str, value: object) -> None:
+    object.__setattr__(target, name, value)  # frozen for everyone else
+
+
+def _names(names: Sequence[str], what: str) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise ValueError(f"{what} takes several names, not one string")
+    return tuple(names)
+
+
+def _usable(key: KeyLike, what: str) -> Key:
+    """Take a key for sealing. Zeros are never meant, and parquet-java refuses them."""
+    checked = as_key(key)
+    if checked == Key(bytes(len(checked))):
+        raise ValueError(f"the {what} is all zeros")
+    return checked

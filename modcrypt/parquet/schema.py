@@ -1,0 +1,107 @@
+"""The leaves of a Parquet schema, and which names cover them. Pure values, no IO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+from modcrypt.errors import FormatError, LimitError
+from modcrypt.parquet.idl import ThriftStruct, copy
+
+__all__ = ["covering_name", "keep_leaves", "leaf_paths"]
+
+MAX_SCHEMA_DEPTH = 200
+"""Deepest nesting of groups read from a file; paths grow with it."""
+
+T = TypeVar("T")
+
+
+def leaf_paths(schema: list[ThriftStruct]) -> list[tuple[str, ...]]:
+    """Give the path of every leaf, in column order.
+
+    Raises:
+        FormatError: child counts that don't add up, or a name that is not UTF-8.
+        LimitError: nested deeper than `MAX_SCHEMA_DEPTH`.
+    """
+    return [path for path, _ in _leaves(schema)]
+
+
+def _leaves(schema: list[ThriftStruct]) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Walk the flattened tree; give each leaf's path and its element's index."""
+    if not schema:
+        raise FormatError("the schema is empty")
+    open_groups: list[list[int]] = [[_children(schema[0])]]  # children still to come
+    path: list[str] = []
+    index = 0
+    while open_groups:
+        if open_groups[-1][0] == 0:
+            open_groups.pop()
+            if path:
+                path.pop()
+            continue
+        open_groups[-1][0] -= 1
+        index += 1
+        if index >= len(schema):
+            raise FormatError("the schema declares more children than it has elements")
+        try:
+            name = schema[index].name.decode()
+        except UnicodeDecodeError:
+            raise FormatError(f"schema element {index}: the name is not UTF-8") from None
+        element = schema[index]
+        if element.type is not None:  # some writers give leaves a num_children of 0
+            if element.num_children:
+                raise FormatError(f"schema element {index} has both a type and children")
+            yield (*path, name), index
+            continue
+        if len(path) >= MAX_SCHEMA_DEPTH:
+            raise LimitError(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels")
+        path.append(name)
+        open_groups.append([_children(element)])
+    if index != len(schema) - 1:
+        raise FormatError("the schema has elements that belong to no group")
+
+
+def _children(element: ThriftStruct) -> int:
+    count: int = element.num_children or 0
+    if count < 0:
+        raise FormatError("a schema element declares a negative number of children")
+    return count
+
+
+def covering_name(path: tuple[str, ...], names: dict[str, T]) -> str | None:
+    """Find the longest of `names` that is the dotted path of the leaf or of a group around it."""
+    for length in range(len(path), 0, -1):
+        name = ".".join(path[:length])
+        if name in names:
+            return name
+    return None
+
+
+def keep_leaves(schema: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct]:
+    """Give the schema with some leaves left out, and the groups that this empties."""
+    kept_leaf = {index: flag for (_, index), flag in zip(_leaves(schema), keep, strict=True)}
+    out: list[ThriftStruct] = []
+
+    def walk(index: int) -> tuple[int, bool]:
+        """Copy the subtree at `index`; give the index after it and whether anything was kept."""
+        element = schema[index]
+        if index in kept_leaf:
+            if kept_leaf[index]:
+                out.append(element)
+            return index + 1, kept_leaf[index]
+        place = len(out)
+        out.append(element)
+        following, children = index + 1, 0
+        for _ in range(element.num_children or 0):
+            following, kept = walk(following)
+            children += kept
+        # A group that had no children before stays; the root always does.
+        if children == 0 and index > 0 and element.num_children:
+            del out[place:]
+            return following, False
+        out[place] = copy(element)
+        out[place].num_children = children
+        return following, True
+
+    walk(0)
+    return out
