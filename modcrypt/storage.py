@@ -11,7 +11,7 @@ import os
 import queue
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any, Protocol, TypeAlias
 
 from modcrypt.errors import TruncationError
@@ -345,6 +345,7 @@ class Output:
     def __init__(self, sink: Sink, *, background: bool) -> None:
         self._sink = sink
         self._written = 0
+        self.progress: Callable[[int], None] | None = None
         self.at = 0
         self.view = memoryview(bytearray(BLOCK + (BLOCK >> 3)))
         self._writer = _Writer(sink) if background else None
@@ -388,6 +389,8 @@ class Output:
             self.view = self._writer.swap(self.view, self.at)
         self._written += self.at
         self.at = 0
+        if self.progress is not None:
+            self.progress(self._written)
 
     def close(self, *, complete: bool) -> None:
         """Write the rest, if the file is complete, and end the thread. An error of it surfaces."""

@@ -39,7 +39,7 @@ from modcrypt.parquet.footer import (
 )
 from modcrypt.parquet.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.idl import STRUCT, ThriftStruct, copy, decode, encode, skip_field
-from modcrypt.parquet.modules import Part, Span, file_spans
+from modcrypt.parquet.modules import Part, Span, check_column_metadata, check_shape, file_spans
 from modcrypt.parquet.page_header import (
     DATA_PAGE,
     DATA_PAGE_V2,
@@ -77,6 +77,7 @@ def decrypt_parquet(
     *,
     overwrite: bool = True,
     threads: int | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> None:
     """Decrypt a Parquet file of any compliant writer, module by module, without decoding a value.
 
@@ -91,6 +92,8 @@ def decrypt_parquet(
         overwrite: replace an existing destination; otherwise it is a FileExistsError.
         threads: 1 does everything in the calling thread, 2 writes in a thread of its own; None
             chooses by the file's size and the processors.
+        progress: called now and then, in the calling thread, with the bytes written so far; the
+            end is close to the source's size.
 
     Raises:
         PlaintextError: the file is not encrypted, or its footer signature was stripped.
@@ -104,6 +107,7 @@ def decrypt_parquet(
     with open_source(source) as opened:
         plan = _plan(opened, properties)
         with open_output(destination, opened, overwrite=overwrite, threads=threads) as out:
+            out.progress = progress
             _Decryption(opened, out, plan).run()
 
 
@@ -161,7 +165,8 @@ def _plan(source: Source, properties: FileDecryptionProperties) -> _Plan:
     footer = read_encrypted(source, properties)
     metadata = footer.metadata
     leaves = leaf_paths(metadata.schema)
-    _check_ordinals(metadata, len(leaves))
+    check_shape(metadata, len(leaves))
+    _check_ordinals(metadata)
     keys = _Keys(footer, leaves, properties)
     for r, row_group in enumerate(metadata.row_groups):
         for c, chunk in enumerate(row_group.columns):
@@ -180,12 +185,14 @@ def _plan(source: Source, properties: FileDecryptionProperties) -> _Plan:
     }
     for r, row_group in enumerate(metadata.row_groups):
         for c, chunk in enumerate(row_group.columns):
-            _reveal(chunk, leaves[c], ciphers.get((r, c)), keep[c], f"row group {r}")
-    spans = file_spans(metadata, len(leaves), footer.body_end, source)
+            _reveal(chunk, ciphers.get((r, c)), keep[c])
+            if keep[c]:
+                check_column_metadata(chunk.meta_data, leaves[c], r)
+    spans = file_spans(metadata, footer.body_end, source)
     return _Plan(footer, leaves, keep, ciphers, spans)
 
 
-def _check_ordinals(metadata: ThriftStruct, leaves: int) -> None:
+def _check_ordinals(metadata: ThriftStruct) -> None:
     """Hold RowGroup.ordinal against the position.
 
     parquet-java goes by the one, Arrow C++ by the other: only a file in which both agree means
@@ -196,14 +203,10 @@ def _check_ordinals(metadata: ThriftStruct, leaves: int) -> None:
             raise FormatError(
                 f"row group {r} says it has ordinal {row_group.ordinal}: row groups were reordered"
             )
-        if len(row_group.columns) != leaves:
-            raise FormatError(
-                f"row group {r} has {len(row_group.columns)} column chunks, the schema {leaves}"
-            )
 
 
 class _Keys:
-    """Finds the key of every encrypted chunk, asking the retriever once per column and metadata."""
+    """Finds the key of every encrypted chunk, asking the retriever once per key metadata."""
 
     def __init__(
         self,
@@ -212,7 +215,7 @@ class _Keys:
         properties: FileDecryptionProperties,
     ) -> None:
         self._footer, self._leaves, self._properties = footer, leaves, properties
-        self._asked: dict[tuple[int, bytes | None], Key | None] = {}
+        self._asked: dict[tuple[Key | None, bytes | None], Key | None] = {}
         self.found: dict[tuple[int, int], Key] = {}
         self._missing: set[int] = set()
 
@@ -225,22 +228,25 @@ class _Keys:
         own = crypto.ENCRYPTION_WITH_COLUMN_KEY
         if own is None and crypto.ENCRYPTION_WITH_FOOTER_KEY is None:
             raise FormatError(f"column {path}: its crypto metadata names no known kind of key")
-        key = self._footer.footer_key if own is None else self._own_key(own, column, path)
+        key = (
+            self._footer.footer_key
+            if own is None
+            else self._own_key(own, self._leaves[column], path)
+        )
         if key is None:
             self._missing.add(column)
         else:
             self.found[row_group, column] = key
 
-    def _own_key(self, own: ThriftStruct, column: int, path: str) -> Key | None:
-        leaf = self._leaves[column]
+    def _own_key(self, own: ThriftStruct, leaf: tuple[str, ...], path: str) -> Key | None:
         if own.path_in_schema != [name.encode() for name in leaf]:
             raise FormatError(f"column {path}: its crypto metadata names another column")
-        question = column, own.key_metadata
+        keys = self._properties.column_keys
+        name = covering_name(leaf, keys)
+        given = None if name is None else keys[name]
+        assert given is None or isinstance(given, Key)
+        question = given, own.key_metadata
         if question not in self._asked:
-            keys = self._properties.column_keys
-            name = covering_name(leaf, dict.fromkeys(keys))
-            given = None if name is None else keys[name]
-            assert given is None or isinstance(given, Key)
             self._asked[question] = find_key(
                 self._properties, given, own.key_metadata, f"column {path}", path
             )
@@ -263,20 +269,12 @@ class _Keys:
         return [c not in self._missing for c in range(len(self._leaves))]
 
 
-def _reveal(
-    chunk: ThriftStruct, leaf: tuple[str, ...], cipher: ChunkCipher | None, keep: bool, where: str
-) -> None:
+def _reveal(chunk: ThriftStruct, cipher: ChunkCipher | None, keep: bool) -> None:
     """Put a chunk's ColumnMetaData in place, opened where it is sealed; None where dropped."""
     if not keep:
         chunk.meta_data = None
-        return
-    if cipher is not None and chunk.encrypted_column_metadata is not None:
+    elif cipher is not None and chunk.encrypted_column_metadata is not None:
         chunk.meta_data = open_column_metadata(chunk, cipher)
-    path = ".".join(leaf)
-    if chunk.meta_data is None:
-        raise FormatError(f"{where}, column {path}: the column metadata is missing")
-    if chunk.meta_data.path_in_schema != [name.encode() for name in leaf]:
-        raise FormatError(f"{where}, column {path}: its metadata is that of another column")
 
 
 # --- the walk ------------------------------------------------------------------------------------

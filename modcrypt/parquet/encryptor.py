@@ -7,6 +7,7 @@ order of the source; what changes in the footer are offsets, sizes and the crypt
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from os import urandom
 
@@ -17,7 +18,7 @@ from modcrypt.parquet.ciphers import ChunkCipher, ColumnKey, FileCipher, assign_
 from modcrypt.parquet.footer import build_tail, mark_absent, protect_chunk, read_plain
 from modcrypt.parquet.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT
 from modcrypt.parquet.idl import ThriftStruct, copy, decode, encode
-from modcrypt.parquet.modules import Part, Span, file_spans
+from modcrypt.parquet.modules import Part, Span, check_column_metadata, check_shape, file_spans
 from modcrypt.parquet.page_header import (
     DATA_PAGE,
     DATA_PAGE_V2,
@@ -53,6 +54,7 @@ def encrypt_parquet(
     *,
     overwrite: bool = True,
     threads: int | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> None:
     """Encrypt a plaintext Parquet file page by page (PME 4, 5), without decoding a value.
 
@@ -64,6 +66,8 @@ def encrypt_parquet(
         overwrite: replace an existing destination; otherwise it is a FileExistsError.
         threads: 1 does everything in the calling thread, 2 writes in a thread of its own; None
             chooses by the file's size and the processors.
+        progress: called now and then, in the calling thread, with the bytes written so far; the
+            end is close to the source's size.
 
     Raises:
         ValueError: the properties name columns that the file doesn't have.
@@ -77,6 +81,7 @@ def encrypt_parquet(
     with open_source(source) as opened:
         plan = _plan(opened, properties)
         with open_output(destination, opened, overwrite=overwrite, threads=threads) as out:
+            out.progress = progress
             _Encryption(opened, out, plan, properties).run()
 
 
@@ -95,13 +100,13 @@ def _plan(source: Source, properties: FileEncryptionProperties) -> _Plan:
     metadata = footer.metadata
     leaves = leaf_paths(metadata.schema)
     columns = assign_keys(leaves, properties)
+    check_shape(metadata, len(leaves))
     for r, row_group in enumerate(metadata.row_groups):
         for c, chunk in enumerate(row_group.columns):
-            if chunk.meta_data is None:
-                raise FormatError(f"row group {r}, column {c}: the column metadata is missing")
-            if columns[min(c, len(columns) - 1)] is not None:
+            check_column_metadata(chunk.meta_data, leaves[c], r)
+            if columns[c] is not None:
                 _check_page_count(chunk.meta_data, r, c)
-    spans = file_spans(metadata, len(leaves), footer.body_end, source)
+    spans = file_spans(metadata, footer.body_end, source)
     return _Plan(metadata, leaves, columns, spans)
 
 

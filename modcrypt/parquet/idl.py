@@ -42,6 +42,9 @@ __all__ = [
 MAX_NESTING = 64
 """Deepest nesting of structs and containers read from a file; Parquet's own IDL needs 10."""
 
+MAX_LIST = 1_000_000
+"""Most elements of one list read from a file; Arrow C++ has the same limit by default."""
+
 MAX_FIELD_ID = 32_767
 """Field ids are int16; the last one is kept for extensions ("Binary Protocol Extensions")."""
 
@@ -279,8 +282,11 @@ def _read_list_head(data: bytes | bytearray, at: int) -> tuple[int, int, int]:
     if count == 15:
         count, at = _read_varint(data, at)
     # Every element takes a byte at least, so no count can ask for more memory than bytes exist.
-    if count > len(data) - at:
-        raise LimitError(f"a list declares {count} elements where {len(data) - at} bytes exist")
+    if count > min(len(data) - at, MAX_LIST):
+        raise LimitError(
+            f"a list declares {count} elements where {len(data) - at} bytes exist and at most "
+            f"{MAX_LIST} elements are read"
+        )
     return head & 15, count, at
 
 

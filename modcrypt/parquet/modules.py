@@ -14,7 +14,7 @@ from modcrypt.parquet.framing import MAGIC_SIZE
 from modcrypt.parquet.idl import ThriftStruct, decode
 from modcrypt.storage import Source
 
-__all__ = ["Part", "Span", "file_spans"]
+__all__ = ["Part", "Span", "check_column_metadata", "check_shape", "file_spans"]
 
 MAX_COLUMNS = 32_768
 MAX_ROW_GROUPS = 32_767
@@ -48,21 +48,17 @@ class Span:
         return f"{name} of row group {self.row_group}, column {self.column}"
 
 
-def file_spans(metadata: ThriftStruct, leaves: int, body_end: int, source: Source) -> list[Span]:
+def file_spans(metadata: ThriftStruct, body_end: int, source: Source) -> list[Span]:
     """List every span of the file, sorted by position.
 
     Args:
         metadata: FileMetaData whose chunks all have their `meta_data`, or None for chunks that
             are to be left out.
-        leaves: number of leaf columns in the schema.
         body_end: where the footer starts.
 
     Raises:
-        FormatError: a span lies outside the body, two overlap, or a chunk is missing.
-        LimitError: more row groups or columns than an ordinal can number.
-        UnsupportedFormatError: a chunk lies in another file.
+        FormatError: a span lies outside the body, or two overlap.
     """
-    _check_counts(metadata, leaves)
     spans = [
         span
         for r, row_group in enumerate(metadata.row_groups)
@@ -84,7 +80,14 @@ def file_spans(metadata: ThriftStruct, leaves: int, body_end: int, source: Sourc
     return spans
 
 
-def _check_counts(metadata: ThriftStruct, leaves: int) -> None:
+def check_shape(metadata: ThriftStruct, leaves: int) -> None:
+    """Check that every row group has a chunk for each of the schema's leaves, in this file.
+
+    Raises:
+        FormatError: a chunk is missing or superfluous.
+        LimitError: more row groups or columns than an ordinal can number.
+        UnsupportedFormatError: a chunk lies in another file.
+    """
     row_groups = metadata.row_groups
     if len(row_groups) > MAX_ROW_GROUPS or leaves > MAX_COLUMNS:
         raise LimitError(
@@ -101,6 +104,19 @@ def _check_counts(metadata: ThriftStruct, leaves: int) -> None:
                 raise UnsupportedFormatError(
                     f"row group {r}, column {c} lies in another file, as in a _metadata summary"
                 )
+
+
+def check_column_metadata(md: ThriftStruct | None, leaf: tuple[str, ...], row_group: int) -> None:
+    """Check that a chunk's ColumnMetaData is there and is that of its column.
+
+    Raises:
+        FormatError: it is missing, or names another column: its key would be the wrong one.
+    """
+    where = f"row group {row_group}, column {'.'.join(leaf)}"
+    if md is None:
+        raise FormatError(f"{where}: the column metadata is missing")
+    if md.path_in_schema != [name.encode() for name in leaf]:
+        raise FormatError(f"{where}: its metadata is that of another column")
 
 
 def _chunk_spans(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Container, Iterator
 
 from modcrypt.errors import FormatError, LimitError
 from modcrypt.parquet.idl import ThriftStruct, copy
@@ -12,8 +11,6 @@ __all__ = ["covering_name", "keep_leaves", "leaf_paths"]
 
 MAX_SCHEMA_DEPTH = 200
 """Deepest nesting of groups read from a file; paths grow with it."""
-
-T = TypeVar("T")
 
 
 def leaf_paths(schema: list[ThriftStruct]) -> list[tuple[str, ...]]:
@@ -68,7 +65,7 @@ def _children(element: ThriftStruct) -> int:
     return count
 
 
-def covering_name(path: tuple[str, ...], names: dict[str, T]) -> str | None:
+def covering_name(path: tuple[str, ...], names: Container[str]) -> str | None:
     """Find the longest of `names` that is the dotted path of the leaf or of a group around it."""
     for length in range(len(path), 0, -1):
         name = ".".join(path[:length])
