@@ -36,45 +36,56 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ROOMS = {
-    "modcrypt.aad": ("ModuleId", "ModuleType"),
-    "modcrypt.errors": (
-        "AadPrefixError",
-        "ChecksumError",
-        "FooterSignatureError",
-        "FormatError",
-        "IntegrityError",
-        "KeyAccessDeniedError",
-        "KeyExhaustedError",
-        "KeyMaterialError",
-        "KeyNotFoundError",
-        "KeyRetrievalError",
-        "LimitError",
-        "ModcryptError",
-        "PlaintextError",
-        "TagMismatchError",
-        "TruncationError",
-        "UnsupportedFormatError",
-    ),
-    "modcrypt.keys": ("Key", "KeyRetriever"),
-    "modcrypt.parquet.decryptor": ("ModuleSpan", "decrypt_parquet", "list_modules"),
-    "modcrypt.parquet.encryptor": ("encrypt_parquet",),
-    "modcrypt.parquet.properties": ("FileDecryptionProperties", "FileEncryptionProperties"),
-}
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
-
-__all__ = [  # noqa: PLE0604 (the names are strings, from the table above)
-    *_ROOM_OF,
+__all__ = [
+    "AadPrefixError",
+    "ChecksumError",
+    "FileDecryptionProperties",
+    "FileEncryptionProperties",
+    "FooterSignatureError",
+    "FormatError",
+    "IntegrityError",
+    "Key",
+    "KeyAccessDeniedError",
+    "KeyExhaustedError",
+    "KeyMaterialError",
+    "KeyNotFoundError",
+    "KeyRetrievalError",
+    "KeyRetriever",
+    "LimitError",
+    "ModcryptError",
+    "ModuleId",
+    "ModuleSpan",
+    "ModuleType",
+    "PlaintextError",
+    "TagMismatchError",
+    "TruncationError",
+    "UnsupportedFormatError",
+    "decrypt_parquet",
+    "encrypt_parquet",
+    "list_modules",
 ]
+
+_ROOM_OF = {
+    "FileDecryptionProperties": "modcrypt.parquet.properties",
+    "FileEncryptionProperties": "modcrypt.parquet.properties",
+    "Key": "modcrypt.keys",
+    "KeyRetriever": "modcrypt.keys",
+    "ModuleId": "modcrypt.aad",
+    "ModuleSpan": "modcrypt.parquet.decryptor",
+    "ModuleType": "modcrypt.aad",
+    "decrypt_parquet": "modcrypt.parquet.decryptor",
+    "encrypt_parquet": "modcrypt.parquet.encryptor",
+    "list_modules": "modcrypt.parquet.decryptor",
+}
 
 
 def __getattr__(name: str) -> object:
-    room = _ROOM_OF.get(name)
-    if room is None:
+    if name not in __all__:
         raise AttributeError(f"module 'modcrypt' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(room), name)
+    room = import_module(_ROOM_OF.get(name, "modcrypt.errors"))
+    value = globals()[name] = getattr(room, name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOM_OF})
+    return sorted({*globals(), *__all__})

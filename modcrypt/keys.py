@@ -65,9 +65,9 @@ class Key:
     def __init__(self, value: bytes | bytearray | memoryview) -> None:
         if isinstance(value, str) or not isinstance(value, bytes | bytearray | memoryview):
             raise TypeError(f"an AES key is bytes, not {type(value).__name__}")
-        if len(value) not in KEY_LENGTHS:
-            raise ValueError(f"an AES key has 16, 24 or 32 bytes, not {len(value)}")
         self._value = bytes(value)
+        if len(self._value) not in KEY_LENGTHS:
+            raise ValueError(f"an AES key has 16, 24 or 32 bytes, not {len(self._value)}")
         digest = hashlib.blake2b(self._value, key=_digest_key, digest_size=16).digest()
         self._counter = _counters.setdefault(digest, InvocationCounter())
 
@@ -98,6 +98,9 @@ class Key:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Key can't be pickled or copied: pass a reference to it instead")
+
+    def __getstate__(self) -> NoReturn:  # the inherited one would hand out the slots
+        self.__reduce__()
 
 
 KeyLike: TypeAlias = Key | bytes

@@ -7,8 +7,10 @@ as a path appears complete or not at all: temporary file beside it, fsync, renam
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import queue
+import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator
@@ -147,8 +149,17 @@ class ObjectSource(_ReadAt):
             done += len(data)
 
 
-def _is_url(where: str) -> bool:
-    return "://" in where or "::" in where
+_URL = re.compile(r"(?:[a-z][a-z0-9+.-]*::)*[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_LOCAL_URL = re.compile(r"(?:file|local)://", re.IGNORECASE)
+
+
+def _local_path(where: str | os.PathLike[str]) -> str | None:
+    """Give the local path that is meant; None for a URL of fsspec, which only a str can be."""
+    if not isinstance(where, str):
+        return os.fspath(where)
+    if match := _LOCAL_URL.match(where):
+        return where[match.end() :]
+    return None if _URL.match(where) else where
 
 
 def _fsspec(url: str) -> Any:
@@ -167,12 +178,13 @@ def open_source(source: SourceLike) -> Iterator[Source]:
     if isinstance(source, bytes | bytearray | memoryview):
         yield MemorySource(source)
     elif isinstance(source, str | os.PathLike):
-        where = os.fspath(source)
-        if _is_url(where):
-            with _fsspec(where).open(where, "rb") as opened:
-                yield ObjectSource(opened, where)
+        path = _local_path(source)
+        if path is None:
+            url = os.fspath(source)
+            with _fsspec(url).open(url, "rb") as opened:
+                yield ObjectSource(opened, url)
             return
-        file = FileSource(where)
+        file = FileSource(path)
         try:
             yield file
         finally:
@@ -207,7 +219,11 @@ class ObjectSink:
         while view:
             # Buffered objects may keep the view they are given: hand them bytes of their own.
             written = self._file.write(bytes(view))
-            view = view[len(view) if written is None else written :]
+            if written is None and not isinstance(self._file, io.RawIOBase):
+                return  # a writer of someone's own, which says nothing of its success
+            if not written:
+                raise BlockingIOError("the destination takes no more bytes at the moment")
+            view = view[written:]
 
 
 @contextlib.contextmanager
@@ -220,13 +236,14 @@ def open_sink(destination: Destination, *, overwrite: bool) -> Iterator[Sink]:
     if not isinstance(destination, str | os.PathLike):
         yield ObjectSink(destination)
         return
-    where = os.fspath(destination)
-    if _is_url(where):
-        with _url_sink(where, overwrite) as sink:
-            yield sink
-        return
-    with _path_sink(where, overwrite) as sink:
-        yield sink
+    path = _local_path(destination)
+    sink = (
+        _url_sink(os.fspath(destination), overwrite)
+        if path is None
+        else _path_sink(path, overwrite)
+    )
+    with sink as opened:
+        yield opened
 
 
 @contextlib.contextmanager
@@ -236,8 +253,8 @@ def _path_sink(where: str, overwrite: bool) -> Iterator[Sink]:
         raise FileExistsError(17, "the destination exists; it is only replaced on request", where)
     if os.path.isdir(target):
         raise IsADirectoryError(21, "the destination is a directory", where)
-    folder, name = os.path.split(target)
-    temporary = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(6)}.tmp")
+    folder = os.path.dirname(target)
+    temporary = os.path.join(folder, _temporary_name())
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
     fd = os.open(temporary, flags, 0o666)
     try:
@@ -252,6 +269,10 @@ def _path_sink(where: str, overwrite: bool) -> Iterator[Sink]:
             os.unlink(temporary)
         raise
     _fsync_folder(folder)
+
+
+def _temporary_name() -> str:
+    return f".modcrypt-{secrets.token_hex(8)}.tmp"
 
 
 def _publish(temporary: str, target: str, overwrite: bool) -> None:
@@ -270,18 +291,36 @@ def _fsync_folder(folder: str) -> None:
         os.close(fd)
 
 
+# Object stores make an object appear by one last request, which `autocommit=False` holds back.
+_COMMITTING = frozenset({"s3", "s3a", "gs", "gcs"})
+
+
 @contextlib.contextmanager
 def _url_sink(url: str, overwrite: bool) -> Iterator[Sink]:
     filesystem, path = _fsspec(url).core.url_to_fs(url)
     if not overwrite and filesystem.exists(path):
         raise FileExistsError(17, "the destination exists; it is only replaced on request", url)
-    file = filesystem.open(path, "wb", autocommit=False)
+    protocol = filesystem.protocol
+    protocols = {protocol} if isinstance(protocol, str) else set(protocol)
+    if protocols & _COMMITTING:
+        file = filesystem.open(path, "wb", autocommit=False)
+        publish, withdraw = file.commit, file.discard
+    else:
+        temporary = f"{filesystem._parent(path)}/{_temporary_name()}"
+        file = filesystem.open(temporary, "wb")
+
+        def publish() -> None:
+            filesystem.mv(temporary, path)
+
+        def withdraw() -> None:
+            filesystem.rm_file(temporary)
+
     try:
-        yield ObjectSink(file)
-        file.close()
-        file.commit()
+        with file:
+            yield ObjectSink(file)
+        publish()
     except BaseException:
-        file.discard()
+        withdraw()
         raise
 
 

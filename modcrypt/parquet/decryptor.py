@@ -19,6 +19,7 @@ from modcrypt.errors import (
     ChecksumError,
     FormatError,
     KeyNotFoundError,
+    PlaintextError,
     TagMismatchError,
     TruncationError,
 )
@@ -218,11 +219,13 @@ class _Keys:
         self._asked: dict[tuple[Key | None, bytes | None], Key | None] = {}
         self.found: dict[tuple[int, int], Key] = {}
         self._missing: set[int] = set()
+        self._plaintext: set[int] = set()
 
     def resolve(self, chunk: ThriftStruct, row_group: int, column: int) -> None:
         """Find the key of one chunk, or note that its column has none."""
         crypto = chunk.crypto_metadata
         if crypto is None:
+            self._plaintext.add(column)
             return
         path = ".".join(self._leaves[column])
         own = crypto.ENCRYPTION_WITH_COLUMN_KEY
@@ -256,8 +259,10 @@ class _Keys:
         """Say which columns can be read.
 
         Raises:
-            KeyNotFoundError: some can't, and the caller did not ask to drop them.
+            KeyNotFoundError: some can't, and the caller did not ask to drop them; or none can.
+            PlaintextError: a key was given for a column that is not encrypted.
         """
+        self._check_given()
         if self._missing and self._properties.on_missing_key == "error":
             names = [".".join(self._leaves[c]) for c in sorted(self._missing)]
             more = f" and {len(names) - 20} more" if len(names) > 20 else ""
@@ -266,7 +271,27 @@ class _Keys:
                 'leave such columns out with on_missing_key="drop"',
                 names[0],
             )
+        if self._leaves and len(self._missing) == len(self._leaves):
+            raise KeyNotFoundError("no key for any of the columns", ".".join(self._leaves[0]))
         return [c not in self._missing for c in range(len(self._leaves))]
+
+    def _check_given(self) -> None:
+        """Refuse plaintext where a key says that an encrypted column is expected.
+
+        A group's key may cover plaintext leaves, as long as something in the group is encrypted.
+        """
+        keys = self._properties.column_keys
+        covered: dict[str, list[int]] = {}
+        for c, leaf in enumerate(self._leaves):
+            name = covering_name(leaf, keys)
+            if name is not None:
+                covered.setdefault(name, []).append(c)
+        bare = sorted(name for name, columns in covered.items() if self._plaintext >= set(columns))
+        if bare:
+            raise PlaintextError(
+                f"a key is given for {', '.join(bare)}, but the file has it in plaintext; if that "
+                "is meant to be so, leave the key out"
+            )
 
 
 def _reveal(chunk: ThriftStruct, cipher: ChunkCipher | None, keep: bool) -> None:
@@ -275,6 +300,12 @@ def _reveal(chunk: ThriftStruct, cipher: ChunkCipher | None, keep: bool) -> None
         chunk.meta_data = None
     elif cipher is not None and chunk.encrypted_column_metadata is not None:
         chunk.meta_data = open_column_metadata(chunk, cipher)
+    elif cipher is not None and chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY is not None:
+        # PME 5.3. Else a holder of the footer key alone could put forged metadata in its place.
+        raise FormatError(
+            f"row group {cipher.row_group}, column {cipher.path}: encrypted with a key of its own, "
+            "but its column metadata is not"
+        )
 
 
 # --- the walk ------------------------------------------------------------------------------------
@@ -361,6 +392,8 @@ class _Decryption:
         absent = take_mark(metadata)
         metadata.row_groups, _ = self.moves.row_groups(metadata.row_groups)
         metadata.encryption_algorithm = metadata.footer_signing_key_metadata = None
+        if not all(self.plan.keep):
+            metadata = drop_columns(metadata, self.plan.keep)
         for row_group in metadata.row_groups:
             for name in absent & {"ordinal", "file_offset", "total_compressed_size"}:
                 setattr(row_group, name, None)
@@ -368,7 +401,7 @@ class _Decryption:
                 chunk.crypto_metadata = chunk.encrypted_column_metadata = None
                 if "bloom_filter_length" in absent:
                     chunk.meta_data.bloom_filter_length = None
-        return metadata if all(self.plan.keep) else drop_columns(metadata, self.plan.keep)
+        return metadata
 
 
 def unpadded(data: bytes) -> bytes:

@@ -34,6 +34,7 @@ from modcrypt.parquet.idl import (
     ThriftStruct,
     copy,
     decode,
+    decode_some,
     encode,
     extension,
     new,
@@ -63,6 +64,8 @@ FOOTER = ModuleId(ModuleType.FOOTER)
 
 MAX_AAD_SIZE = 64 << 10
 """Longest AAD prefix or file-unique read from a file, in bytes."""
+
+_SIGNATURE_FIELDS = frozenset({"encryption_algorithm", "footer_signing_key_metadata"})
 
 # All that a legacy reader needs to skip an encrypted chunk. What else ColumnMetaData holds
 # (statistics, sizes, bounds, key-value pairs, fields of newer writers) tells about the data.
@@ -154,9 +157,10 @@ def _open_sealed(tail: Tail, properties: FileDecryptionProperties) -> EncryptedF
 
 
 def _open_signed(tail: Tail, properties: FileDecryptionProperties, name: str) -> EncryptedFooter:
-    metadata, end = decode("FileMetaData", tail.data)
-    if metadata.encryption_algorithm is None:
-        if _has_encrypted_chunks(metadata):
+    # Only what the signature needs is read before the signature is verified.
+    crypto, end = decode_some("FileMetaData", tail.data, _SIGNATURE_FIELDS)
+    if crypto.encryption_algorithm is None:
+        if _has_encrypted_chunks(decode("FileMetaData", tail.data)[0]):
             raise PlaintextError(
                 f"{name} has encrypted columns but an unsigned footer: its encryption algorithm "
                 "was removed, perhaps to make readers trust an altered footer"
@@ -167,10 +171,10 @@ def _open_signed(tail: Tail, properties: FileDecryptionProperties, name: str) ->
             f"{name}: {len(tail.data) - end} bytes stand after the footer, not the "
             f"{SIGNATURE_SIZE} of its signature"
         )
-    algorithm, file_aad = _algorithm(metadata.encryption_algorithm, properties)
+    algorithm, file_aad = _algorithm(crypto.encryption_algorithm, properties)
     cipher = FileCipher(file_aad, algorithm)
     key = find_key(
-        properties, _footer_key(properties), metadata.footer_signing_key_metadata, "footer key"
+        properties, _footer_key(properties), crypto.footer_signing_key_metadata, "footer key"
     )
     if properties.check_footer_integrity:
         if key is None:
@@ -179,6 +183,7 @@ def _open_signed(tail: Tail, properties: FileDecryptionProperties, name: str) ->
                 "check_footer_integrity=False reads it unchecked"
             )
         _verify(cipher, key, tail.data)
+    metadata, _ = decode("FileMetaData", tail.data)
     return EncryptedFooter(metadata, tail.start, tail.start, cipher, key, plaintext_footer=True)
 
 

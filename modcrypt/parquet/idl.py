@@ -29,6 +29,7 @@ __all__ = [
     "ThriftStruct",
     "copy",
     "decode",
+    "decode_some",
     "encode",
     "extension",
     "new",
@@ -75,7 +76,7 @@ class _Field(NamedTuple):
 class _Plan:
     """What the codec needs to know of one struct class."""
 
-    __slots__ = ("by_id", "cls", "in_order", "required")
+    __slots__ = ("by_id", "cls", "in_order", "is_union", "required")
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
@@ -93,6 +94,7 @@ class _Plan:
             self.by_id[field_id] = _Field(field_id, _WIRE[ttype], name, plan, element)
             setattr(cls, name, None)  # an unset field reads as None without a slot per instance
         self.in_order = tuple(self.by_id.values())
+        self.is_union = cls in _idl().__thrift_meta__["unions"]
         self.required = tuple(f[1] for f in spec.values() if f[-1])
 
 
@@ -170,7 +172,42 @@ def decode(struct: str, data: bytes, at: int = 0) -> tuple[ThriftStruct, int]:
     return value, end
 
 
-def _read_struct(plan: _Plan, data: bytes, at: int, depth: int) -> tuple[ThriftStruct, int]:
+def decode_some(struct: str, data: bytes, names: frozenset[str]) -> tuple[ThriftStruct, int]:
+    """Read only the named fields of a struct, skipping the rest: for bytes not yet authenticated.
+
+    Raises:
+        FormatError: the bytes are not a struct.
+    """
+    plan = _named(struct)
+    value: ThriftStruct = object.__new__(plan.cls)
+    at = field_id = 0
+    try:
+        while (head := data[at]) != 0:
+            at += 1
+            if head > 15:
+                field_id += head >> 4
+            else:
+                field_id, at = read_int(data, at, 16)
+            end = skip_field(head & 15, data, at, 1)
+            field = plan.by_id.get(field_id)
+            if field is not None and field.name in names:
+                # A struct of this field alone, its id in the long form.
+                alone = bytes((head & 15,)) + varint(zigzag(field_id)) + data[at:end] + b"\0"
+                read, _ = _read_struct(plan, alone, 0, 0, required=())
+                if field.name in value.__dict__:
+                    raise FormatError(f"{struct}: field {field.name} comes twice")
+                value.__dict__.update(read.__dict__)
+            at = end
+    except IndexError:
+        at = len(data)
+    if at >= len(data):
+        raise FormatError(f"{struct}: the bytes end inside the struct")
+    return value, at + 1
+
+
+def _read_struct(
+    plan: _Plan, data: bytes, at: int, depth: int, required: tuple[str, ...] | None = None
+) -> tuple[ThriftStruct, int]:
     if depth > MAX_NESTING:
         raise LimitError(f"nested deeper than {MAX_NESTING} levels")
     value: ThriftStruct = object.__new__(plan.cls)
@@ -212,7 +249,9 @@ def _read_struct(plan: _Plan, data: bytes, at: int, depth: int) -> tuple[ThriftS
             fields[name], at = _read_list(field, data, at, depth)
         else:
             fields[name], at = _read_scalar(wire, data, at)
-    for name in plan.required:
+    if plan.is_union and len(fields) != 1:  # one unknown member counts as one
+        raise FormatError(f"union {plan.cls.__name__} has {len(fields)} members")
+    for name in plan.required if required is None else required:
         if name not in fields:
             raise FormatError(f"{plan.cls.__name__}: required field {name} is missing")
     return value, at
@@ -338,14 +377,13 @@ def _skip_struct(data: bytes | bytearray, at: int, depth: int) -> int:
         if head == 0:
             return at
         if head < 16:  # the field id follows as a varint of its own
-            while data[at] > 127:
-                at += 1
-            at += 1
+            _, at = _read_varint(data, at)
         wire = head & 15
         if I16 <= wire <= I64:
-            while data[at] > 127:
+            if data[at] < 128:
                 at += 1
-            at += 1
+            else:
+                _, at = _read_varint(data, at)
         elif wire == BINARY:
             length = data[at]
             if length < 128:
@@ -355,7 +393,7 @@ def _skip_struct(data: bytes | bytearray, at: int, depth: int) -> int:
                 at += length
         elif wire == STRUCT:
             at = _skip_struct(data, at, depth + 1)
-        elif wire > FALSE:
+        elif wire not in (TRUE, FALSE):
             at = skip_field(wire, data, at, depth + 1)
 
 
@@ -411,8 +449,8 @@ def _skip_elements(
 
 
 def zigzag(value: int) -> int:
-    """Map a signed integer of at most 64 bits to the unsigned one that compact varints hold."""
-    return (value << 1) ^ (value >> 63)
+    """Map a signed integer to the unsigned one that compact varints hold."""
+    return value << 1 if value >= 0 else ~(value << 1)
 
 
 def varint(value: int) -> bytes:
@@ -491,9 +529,11 @@ def _write_field(out: bytearray, field: _Field, item: Any, last: int) -> None:
 
 def _write_scalar(out: bytearray, wire: int, item: Any) -> None:
     if wire in _BITS:
-        item = (item << 1) ^ (item >> 63)
+        item = item << 1 if item >= 0 else ~(item << 1)
         if item < 128:
             out.append(item)
+        elif item >> _BITS[wire]:
+            raise FormatError(f"an integer does not fit {_BITS[wire]} bits")
         else:
             out += varint(item)
     elif wire == BINARY:

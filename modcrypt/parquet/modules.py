@@ -117,6 +117,14 @@ def check_column_metadata(md: ThriftStruct | None, leaf: tuple[str, ...], row_gr
         raise FormatError(f"{where}: the column metadata is missing")
     if md.path_in_schema != [name.encode() for name in leaf]:
         raise FormatError(f"{where}: its metadata is that of another column")
+    numbers = (
+        md.num_values,
+        md.total_uncompressed_size,
+        md.total_compressed_size,
+        md.data_page_offset,
+    )
+    if min(numbers) < 0:
+        raise FormatError(f"{where}: a size, count or offset is negative")
 
 
 def _chunk_spans(
@@ -127,6 +135,11 @@ def _chunk_spans(
     spans = []
     if md.total_compressed_size:  # a chunk without pages has no place
         end = start + md.total_compressed_size
+        if md.data_page_offset > end:
+            raise FormatError(
+                f"row group {row_group}, column {column}: data_page_offset {md.data_page_offset} "
+                f"lies outside the chunk, bytes {start} to {end}"
+            )
         spans.append(Span(start, end, Part.PAGES, row_group, column))
     for part, offset, length in (
         (Part.COLUMN_INDEX, chunk.column_index_offset, chunk.column_index_length),

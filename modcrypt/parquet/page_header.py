@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from modcrypt.errors import FormatError
+from modcrypt.errors import FormatError, LimitError
 from modcrypt.parquet.idl import I32, decode, read_int, skip_field, varint, zigzag
 
 __all__ = [
@@ -58,8 +58,8 @@ class V2Layout(NamedTuple):
 def _usual_header() -> re.Pattern[bytes]:
     """Build the expression for headers with fields in order, structs two deep, binaries to 64."""
 
-    def heads(wire: int) -> bytes:
-        return b"[" + b"".join(b"\\x%x%x" % (delta, wire) for delta in range(1, 16)) + b"]"
+    def heads(wire: int, first: int = 1) -> bytes:
+        return b"[" + b"".join(b"\\x%x%x" % (delta, wire) for delta in range(first, 16)) + b"]"
 
     i32 = rb"[\x80-\xff]{0,4}+[\x00-\x7f]"
     i64 = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
@@ -68,9 +68,11 @@ def _usual_header() -> re.Pattern[bytes]:
         heads(6), i64, heads(5), i32, heads(8), binary, heads(1), heads(2),
     )  # fmt: skip
     inner = b"%s%s*+\\x00" % (heads(12), flat)
-    outer = b"%s(?:%s|%s)*+\\x00" % (heads(12), flat, inner)
-    sizes = rb"\x15([\x00-\x7f])\x15(%s)\x15(%s)(?:\x15(%s))?+" % (i32, i32, i32)
-    return re.compile(sizes + outer + rb"\x00", re.DOTALL)
+    sizes = rb"\x15([\x00-\x7f])\x15(%s)\x15(%s)" % (i32, i32)
+    # The struct of the page's kind has an id from 5 on, whether or not a crc comes before it.
+    crc = rb"(?:\x15(%s)%s|%s)" % (i32, heads(12), heads(12, 2))
+    body = b"(?:%s|%s)*+\\x00" % (flat, inner)
+    return re.compile(sizes + crc + body + rb"\x00", re.DOTALL)
 
 
 _usual = _usual_header().match
@@ -163,6 +165,8 @@ def splice(
     if 16383 < raw < 2097152:
         new_size = bytes((raw & 127 | 128, raw >> 7 & 127 | 128, raw >> 14))
     else:
+        if raw >> 32:
+            raise LimitError(f"a page of {size} bytes with its overhead passes the format's 2 GiB")
         new_size = varint(raw)
     if header[6] is None or crc is None:
         return buffer[start : header[4]] + new_size + buffer[header[5] : header[0]]

@@ -75,6 +75,10 @@ class FileEncryptionProperties:
             raise ValueError(f"key metadata for columns without a key: {', '.join(extra)}")
         if self.encryption_algorithm not in ALGORITHMS:
             raise ValueError(f"encryption_algorithm is one of {', '.join(ALGORITHMS)}")
+        _check_bytes(self.footer_key_metadata, "footer_key_metadata")
+        for name, metadata in self.column_key_metadata.items():
+            _check_bytes(metadata, f"column_key_metadata of {name}")
+        _check_bytes(self.aad_prefix, "aad_prefix")
         if self.aad_prefix is not None and not self.aad_prefix:
             raise ValueError("an AAD prefix has at least one byte; leave it None for no prefix")
         if self.data_page_v2_levels not in ("encrypted", "plaintext"):
@@ -107,7 +111,7 @@ class FileDecryptionProperties:
 
     footer_key: KeyLike | None = None
     column_keys: Mapping[str, KeyLike] = field(default_factory=dict)
-    key_retriever: KeyRetriever | None = None
+    key_retriever: KeyRetriever | None = field(default=None, repr=False)
     aad_prefix: bytes | None = None
     algorithms: Sequence[str] = (GCM_V1,)
     on_missing_key: Literal["error", "drop"] = "error"
@@ -118,6 +122,7 @@ class FileDecryptionProperties:
         if self.footer_key is not None:
             _set(self, "footer_key", as_key(self.footer_key))
         _set(self, "column_keys", {name: as_key(key) for name, key in self.column_keys.items()})
+        _check_bytes(self.aad_prefix, "aad_prefix")
         _set(self, "algorithms", _names(self.algorithms, "algorithms"))
         if not self.algorithms or not set(self.algorithms) <= set(ALGORITHMS):
             raise ValueError(f"algorithms are one or more of {', '.join(ALGORITHMS)}")
@@ -127,6 +132,11 @@ class FileDecryptionProperties:
 
 def _set(target: object, name: str, value: object) -> None:
     object.__setattr__(target, name, value)  # frozen for everyone else
+
+
+def _check_bytes(value: bytes | None, what: str) -> None:
+    if value is not None and not isinstance(value, bytes):
+        raise TypeError(f"{what} is bytes, not {type(value).__name__}")
 
 
 def _names(names: Sequence[str], what: str) -> tuple[str, ...]:
