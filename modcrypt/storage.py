@@ -7,11 +7,13 @@ as a path appears complete or not at all: temporary file beside it, fsync, renam
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import queue
 import re
 import secrets
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from typing import IO, Any, Protocol, TypeAlias
@@ -97,7 +99,11 @@ class FileSource(_ReadAt):
     def __init__(self, path: str) -> None:
         self.name = path
         self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        self.size = os.fstat(self._fd).st_size
+        status = os.fstat(self._fd)
+        if stat.S_ISDIR(status.st_mode):
+            os.close(self._fd)
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        self.size = status.st_size
 
     def read_into(self, offset: int, view: memoryview) -> None:
         done = 0
@@ -134,15 +140,15 @@ class ObjectSource(_ReadAt):
     whole = None
 
     def __init__(self, file: IO[bytes], name: str | None = None) -> None:
-        self._file = file
+        self.file = file
         self.name = name or str(getattr(file, "name", "<file object>"))
         self.size = file.seek(0, os.SEEK_END)
 
     def read_into(self, offset: int, view: memoryview) -> None:
-        self._file.seek(offset)
+        self.file.seek(offset)
         done = 0
         while done < len(view):
-            data = self._file.read(len(view) - done)
+            data = self.file.read(len(view) - done)
             if not data:
                 raise self._short(offset + done)
             view[done : done + len(data)] = data
@@ -197,15 +203,25 @@ def open_source(source: SourceLike) -> Iterator[Source]:
 
 
 class FdSink:
-    """Appends to a file descriptor."""
+    """Appends to a file descriptor; an error names the destination, not the temporary file."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, fd: int, name: str) -> None:
+        self._fd, self._name = fd, name
 
     def append(self, data: memoryview | bytes) -> None:
         view = memoryview(data)
-        while view:
-            view = view[os.write(self._fd, view) :]
+        with _naming(self._name):
+            while view:
+                view = view[os.write(self._fd, view) :]
+
+
+@contextlib.contextmanager
+def _naming(where: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        error.filename, error.filename2 = where, None
+        raise
 
 
 class ObjectSink:
@@ -246,24 +262,33 @@ def open_sink(destination: Destination, *, overwrite: bool) -> Iterator[Sink]:
         yield opened
 
 
+def _exists(where: str) -> FileExistsError:
+    return FileExistsError(
+        errno.EEXIST, "the destination exists; it is only replaced on request", where
+    )
+
+
 @contextlib.contextmanager
 def _path_sink(where: str, overwrite: bool) -> Iterator[Sink]:
     target = os.path.realpath(where)  # a symbolic link keeps pointing at what we write
     if not overwrite and os.path.lexists(where):
-        raise FileExistsError(17, "the destination exists; it is only replaced on request", where)
+        raise _exists(where)
     if os.path.isdir(target):
-        raise IsADirectoryError(21, "the destination is a directory", where)
+        raise IsADirectoryError(errno.EISDIR, "the destination is a directory", where)
     folder = os.path.dirname(target)
     temporary = os.path.join(folder, _temporary_name())
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-    fd = os.open(temporary, flags, 0o666)
+    with _naming(where):
+        fd = os.open(temporary, flags, 0o666)
     try:
         try:
-            yield FdSink(fd)
-            os.fsync(fd)
+            yield FdSink(fd, where)
+            with _naming(where):
+                os.fsync(fd)
         finally:
             os.close(fd)
-        _publish(temporary, target, overwrite)
+        with _naming(where):
+            _publish(temporary, target, overwrite)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
@@ -299,7 +324,7 @@ _COMMITTING = frozenset({"s3", "s3a", "gs", "gcs"})
 def _url_sink(url: str, overwrite: bool) -> Iterator[Sink]:
     filesystem, path = _fsspec(url).core.url_to_fs(url)
     if not overwrite and filesystem.exists(path):
-        raise FileExistsError(17, "the destination exists; it is only replaced on request", url)
+        raise _exists(url)
     protocol = filesystem.protocol
     protocols = {protocol} if isinstance(protocol, str) else set(protocol)
     if protocols & _COMMITTING:
@@ -452,6 +477,8 @@ def open_output(
     """
     if threads is not None and threads < 1:
         raise ValueError("threads is at least 1")
+    if isinstance(source, ObjectSource) and source.file is destination:
+        raise ValueError("source and destination are the same file object")
     is_path = isinstance(destination, str | os.PathLike)
     if threads is None:
         threads = usable_cores() if source.size > WORTH_A_THREAD else 1

@@ -39,13 +39,15 @@ from modcrypt.parquet.footer import (
     take_mark,
 )
 from modcrypt.parquet.framing import MAGIC_PLAINTEXT, close_tail
-from modcrypt.parquet.idl import STRUCT, ThriftStruct, copy, decode, encode, skip_field
+from modcrypt.parquet.idl import ThriftStruct, copy, decode, encode, struct_end
 from modcrypt.parquet.modules import Part, Span, check_column_metadata, check_shape, file_spans
 from modcrypt.parquet.page_header import (
     DATA_PAGE,
     DATA_PAGE_V2,
     DICTIONARY_PAGE,
+    UNCOMPRESSED,
     PageHeader,
+    contradicts,
     scan,
     splice,
     v2_layout,
@@ -66,9 +68,6 @@ from modcrypt.storage import (
 )
 
 __all__ = ["ModuleSpan", "decrypt_parquet", "list_modules"]
-
-UNCOMPRESSED = 0
-"""CompressionCodec of the IDL."""
 
 
 def decrypt_parquet(
@@ -335,7 +334,8 @@ class _Decryption:
             elif cipher is None:
                 out.copy_from(self.source, span.start, span.end)
             elif span.part is Part.COLUMN_INDEX:
-                out.write(unpadded(self._open(span, cipher, ModuleType.COLUMN_INDEX)))
+                data = self._open(span, cipher, ModuleType.COLUMN_INDEX)
+                out.write(data[: struct_end(data)])
             else:
                 self._write_bloom_filter(span, cipher)
             self.moves.add(span, start, out.position)
@@ -378,12 +378,14 @@ class _Decryption:
             border = span.start + middle
             self.trace(cipher.id(ModuleType.BLOOM_FILTER_HEADER), span.start, border)
             self.trace(cipher.id(ModuleType.BLOOM_FILTER_BITSET), border, span.end)
-        header = unpadded(cipher.open(ModuleType.BLOOM_FILTER_HEADER, data[:middle]))
+        header = cipher.open(ModuleType.BLOOM_FILTER_HEADER, data[:middle])
         bitset = cipher.open(ModuleType.BLOOM_FILTER_BITSET, data[middle:])
-        declared = decode("BloomFilterHeader", header)[0].numBytes
-        if declared != len(bitset):
-            raise FormatError(f"{span}: its header declares {declared} bytes, not {len(bitset)}")
-        self.out.write(header)
+        decoded, end = decode("BloomFilterHeader", header)
+        if decoded.numBytes != len(bitset):
+            raise FormatError(
+                f"{span}: its header declares {decoded.numBytes} bytes, not {len(bitset)}"
+            )
+        self.out.write(header[:end])
         self.out.write(bitset)
 
     def _new_metadata(self) -> ThriftStruct:
@@ -402,14 +404,6 @@ class _Decryption:
                 if "bloom_filter_length" in absent:
                     chunk.meta_data.bloom_filter_length = None
         return metadata
-
-
-def unpadded(data: bytes) -> bytes:
-    """Cut what parquet-java puts after the STOP of a struct that it seals."""
-    try:
-        return data[: skip_field(STRUCT, data, 0, 1)]
-    except IndexError:
-        raise FormatError("a sealed struct ends before its STOP") from None
 
 
 # --- the page loop -------------------------------------------------------------------------------
@@ -463,9 +457,7 @@ def open_pages(
             middle += position - window.base - start
         body = window.view[middle : middle + size]
         plain_size = size - overhead
-        if plain_size != header[2] and (
-            uncompressed or (kind == DATA_PAGE_V2 and not v2_layout(plain).is_compressed)
-        ):
+        if contradicts(header, plain, plain_size, uncompressed):
             raise FormatError(
                 f"{page.id()}: an uncompressed page of {header[2]} bytes opens to {plain_size}"
             )

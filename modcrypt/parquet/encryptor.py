@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import urandom
+from typing import NamedTuple
 
 from modcrypt.aad import MAX_ORDINAL, ModuleType
 from modcrypt.aead import CTR_SLACK, GCM_OVERHEAD
@@ -17,13 +18,15 @@ from modcrypt.errors import ChecksumError, FormatError, LimitError, UnsupportedF
 from modcrypt.parquet.ciphers import ChunkCipher, ColumnKey, FileCipher, assign_keys
 from modcrypt.parquet.footer import build_tail, mark_absent, protect_chunk, read_plain
 from modcrypt.parquet.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT
-from modcrypt.parquet.idl import ThriftStruct, copy, decode, encode
+from modcrypt.parquet.idl import ThriftStruct, copy, decode, encode, struct_end
 from modcrypt.parquet.modules import Part, Span, check_column_metadata, check_shape, file_spans
 from modcrypt.parquet.page_header import (
     DATA_PAGE,
     DATA_PAGE_V2,
     DICTIONARY_PAGE,
+    UNCOMPRESSED,
     PageHeader,
+    contradicts,
     scan,
     splice,
     v2_layout,
@@ -154,6 +157,7 @@ class _Encryption:
                 out.copy_from(self.source, span.start, span.end)
             elif span.part is Part.COLUMN_INDEX:
                 data = self.source.read_at(span.start, span.end - span.start)
+                struct_end(data)  # what is no index would be refused on the way back
                 out.write(cipher.seal(ModuleType.COLUMN_INDEX, data))
             else:
                 self._write_bloom_filter(span, cipher)
@@ -176,8 +180,11 @@ class _Encryption:
         else:
             chunk = self.plan.metadata.row_groups[span.row_group].columns[span.column]
             move.keep_pages = chunk.offset_index_offset is not None
-            levels_plain = self.properties.data_page_v2_levels == "plaintext"
-            seal_pages(self.window, span, cipher, self.out, move, levels_plain)
+            how = PageRules(
+                uncompressed=chunk.meta_data.codec == UNCOMPRESSED,
+                levels_plain=self.properties.data_page_v2_levels == "plaintext",
+            )
+            seal_pages(self.window, span, cipher, self.out, move, how)
         move.new_end = self.out.position
         self.moves.chunks[span.row_group, span.column] = move
 
@@ -235,13 +242,15 @@ def in_writing_order(spans: list[Span]) -> list[Span]:
 # --- the page loop -------------------------------------------------------------------------------
 
 
+class PageRules(NamedTuple):
+    """What the page loop must know of a chunk's codec and the caller's wishes."""
+
+    uncompressed: bool
+    levels_plain: bool
+
+
 def seal_pages(
-    window: Window,
-    span: Span,
-    cipher: ChunkCipher,
-    out: Output,
-    move: ChunkMove,
-    levels_plain: bool,
+    window: Window, span: Span, cipher: ChunkCipher, out: Output, move: ChunkMove, rules: PageRules
 ) -> None:
     """Seal the pages of one chunk: header module, page module, for each.
 
@@ -250,6 +259,7 @@ def seal_pages(
     header_cipher = cipher.file.gcm(cipher.key)
     seal_header, seal_page = header_cipher.seal_into, cipher.page.seal_into
     overhead = cipher.page.overhead
+    uncompressed, levels_plain = rules
     position, end = span.start, span.end
     ordinal, grown = 0, 0
     keep = move.keep_pages
@@ -269,6 +279,11 @@ def seal_pages(
             header_aad, page_aad = cipher.dictionary_header, cipher.dictionary
         else:
             raise unexpected_page(cipher, kind)
+        if size != header[2] and contradicts(header, window.view[start:body], size, uncompressed):
+            raise FormatError(
+                f"row group {cipher.row_group}, column {cipher.path}: an uncompressed page of "
+                f"{size} bytes, its header says {header[2]}"
+            )
         if header[6] is not None or (levels_plain and kind == DATA_PAGE_V2):
             new_header, module = _seal_apart(window, start, header, cipher, page_aad, levels_plain)
         else:

@@ -36,6 +36,7 @@ __all__ = [
     "read_int",
     "set_extension",
     "skip_field",
+    "struct_end",
     "varint",
     "zigzag",
 ]
@@ -172,6 +173,21 @@ def decode(struct: str, data: bytes, at: int = 0) -> tuple[ThriftStruct, int]:
     return value, end
 
 
+def struct_end(data: bytes) -> int:
+    """Give the length of the struct that `data` begins with; parquet-java pads what it seals.
+
+    Raises:
+        FormatError: `data` begins with no struct, or ends inside it.
+    """
+    try:
+        end = _skip_struct(data, 0, 0)
+    except IndexError:
+        end = len(data) + 1
+    if end > len(data):
+        raise FormatError("the bytes end inside the struct")
+    return end
+
+
 def decode_some(struct: str, data: bytes, names: frozenset[str]) -> tuple[ThriftStruct, int]:
     """Read only the named fields of a struct, skipping the rest: for bytes not yet authenticated.
 
@@ -306,7 +322,7 @@ def _read_scalar(wire: int, data: bytes, at: int) -> tuple[Any, int]:
     if wire in (TRUE, FALSE):
         return wire == TRUE, at
     if wire == BYTE:
-        return data[at], at + 1
+        return (data[at] ^ 128) - 128, at + 1
     if wire == DOUBLE:
         if at + 8 > len(data):
             raise IndexError
@@ -540,7 +556,7 @@ def _write_scalar(out: bytearray, wire: int, item: Any) -> None:
         out += varint(len(item))
         out += item
     elif wire == BYTE:
-        out.append(item)
+        out.append(item & 255)
     elif wire == DOUBLE:
         out += _double.pack(item)
 

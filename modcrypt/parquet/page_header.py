@@ -24,7 +24,9 @@ __all__ = [
     "DICTIONARY_PAGE",
     "INDEX_PAGE",
     "PageHeader",
+    "UNCOMPRESSED",
     "V2Layout",
+    "contradicts",
     "scan",
     "splice",
     "v2_layout",
@@ -32,6 +34,10 @@ __all__ = [
 
 DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = range(4)
 """PageType values of the IDL."""
+
+
+UNCOMPRESSED = 0
+"""CompressionCodec of the IDL."""
 
 
 class PageHeader(NamedTuple):
@@ -177,6 +183,21 @@ def splice(
         out += buffer[at:begin] + new
         at = end
     return out + buffer[at : header.end]
+
+
+def contradicts(
+    header: PageHeader, raw: bytes | bytearray | memoryview, size: int, uncompressed: bool
+) -> bool:
+    """Say whether a page that is not compressed has another size than its header declares.
+
+    Args:
+        raw: the header's own bytes, read only for the flag of data pages V2.
+        size: of the plain page as it is stored.
+        uncompressed: whether the column's codec is UNCOMPRESSED.
+    """
+    if size == header[2]:
+        return False
+    return uncompressed or (header[1] == DATA_PAGE_V2 and not v2_layout(raw).is_compressed)
 
 
 def v2_layout(header: bytes | bytearray | memoryview) -> V2Layout:

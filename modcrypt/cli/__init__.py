@@ -1,0 +1,28 @@
+"""The command line: `modcrypt encrypt|decrypt|modules`. `app` has the commands.
+
+Nothing heavy is imported before a command runs, so `--help` and `--version` answer at once.
+"""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["run"]
+
+
+def run() -> None:
+    """Run the program with `sys.argv`; always ends in SystemExit with a documented exit code."""
+    from modcrypt.cli.signals import raise_on_signals
+
+    raise_on_signals()
+    try:
+        from modcrypt.cli.app import program
+    except ModuleNotFoundError as error:
+        if error.name != "click":
+            raise
+        sys.stderr.write(
+            "modcrypt: error: usage: the command line needs click and rich: "
+            "pip install 'modcrypt[cli]'\n"
+        )
+        sys.exit(2)
+    program.main(prog_name="modcrypt")

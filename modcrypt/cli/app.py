@@ -1,0 +1,469 @@
+"""The commands and their options: arguments in, one library call, a result or a failure out."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NoReturn, TypeVar
+
+import click
+
+import modcrypt
+from modcrypt.cli import key_refs
+from modcrypt.cli.failures import EXIT_CODES, explain, module_fields, printable
+from modcrypt.cli.progress import progress_bar
+from modcrypt.cli.signals import Stopped
+
+__all__ = ["program"]
+
+ALGORITHMS = ("AES_GCM_V1", "AES_GCM_CTR_V1")
+
+_SIGPIPE_EXIT = 141
+"""What a shell reports for a program whose reader went away."""
+
+
+class _Program(click.Group):
+    """A group whose failures are one line on stderr and an exit code of `EXIT_CODES`."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **more: Any) -> NoReturn:
+        arguments = list(sys.argv[1:] if args is None else args)
+        more["standalone_mode"] = False  # click's own handling exits with 1 for what is no failure
+        try:
+            result = super().main(arguments, *rest, **more)
+            sys.stdout.flush()
+        except (Exception, Stopped) as error:
+            failure = explain(error, arguments)
+            click.echo(failure.line(), err=True)
+            if "--json" in arguments:
+                _print(json.dumps(failure.fields()))
+            sys.exit(failure.code)
+        sys.exit(result if isinstance(result, int) else 0)
+
+
+def _print(text: str) -> None:
+    """Print to stdout; end quietly when its reader has gone, as `| head` does."""
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(_SIGPIPE_EXIT)
+
+
+# --- options that several commands share ---------------------------------------------------------
+
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[F], F]
+
+
+def _together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    def apply(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return apply
+
+
+_key_options = _together(
+    click.option(
+        "--key-file",
+        metavar="PATH",
+        help="Footer key: a file of 16, 24 or 32 raw bytes, or of their hex or base64 text.",
+    ),
+    click.option(
+        "--key-env",
+        metavar="VARIABLE",
+        help="Footer key: an environment variable with the hex or base64 text.",
+    ),
+    click.option(
+        "--key-fd",
+        metavar="N",
+        type=click.IntRange(min=0),
+        help="Footer key: an open file descriptor, read to its end; contents as of --key-file.",
+    ),
+    click.option(
+        "--column-key",
+        "column_key_refs",
+        metavar="NAME=REF",
+        multiple=True,
+        help="Key of a column, or of all columns in a group. REF is file:PATH, env:VARIABLE or "
+        "fd:N. Repeatable.",
+    ),
+)
+_prefix_options = _together(
+    click.option("--aad-prefix", metavar="TEXT", help="AAD prefix, as UTF-8."),
+    click.option(
+        "--aad-prefix-file",
+        metavar="PATH",
+        help="AAD prefix: the bytes of a file, newline included if there is one.",
+    ),
+)
+_json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one line of JSON on stdout, failures included."
+)
+_output_options = _together(
+    click.option("--force", is_flag=True, help="Replace DESTINATION if it exists."),
+    click.option(
+        "--threads",
+        type=click.IntRange(min=1),
+        help="1: one thread; 2 or more: write in a second one. Default: by size and processors.",
+    ),
+    _json_option,
+)
+_reading_options = _together(
+    click.option(
+        "--accept",
+        metavar="ALGORITHM",
+        type=click.Choice(ALGORITHMS),
+        multiple=True,
+        help="Accept files of this algorithm; repeatable. Default: AES_GCM_V1 alone, because "
+        "AES_GCM_CTR_V1 does not authenticate pages and the name in a file can be forged.",
+    ),
+    click.option(
+        "--on-missing-key",
+        type=click.Choice(["error", "drop"]),
+        default="error",
+        show_default=True,
+        help="What to do with columns whose key is not given: refuse the file or leave them out.",
+    ),
+    click.option(
+        "--no-check-footer",
+        is_flag=True,
+        help="Trust a plaintext footer without verifying its signature.",
+    ),
+)
+
+
+def _footer_key(
+    key_file: str | None, key_env: str | None, key_fd: int | None
+) -> modcrypt.Key | None:
+    given = [value for value in (key_file, key_env, key_fd) if value is not None]
+    if len(given) > 1:
+        raise click.UsageError("--key-file, --key-env and --key-fd exclude each other")
+    if key_file is not None:
+        return key_refs.from_file(key_file, "footer key")
+    if key_env is not None:
+        return key_refs.from_env(key_env, "footer key")
+    return None if key_fd is None else key_refs.from_fd(key_fd, "footer key")
+
+
+def _aad_prefix(text: str | None, path: str | None) -> bytes | None:
+    if text is not None and path is not None:
+        raise click.UsageError("--aad-prefix and --aad-prefix-file exclude each other")
+    if text is None and path is None:
+        return None
+    if path is None:
+        prefix = os.fsencode(text or "")
+    else:
+        with open(path, "rb") as file:
+            prefix = file.read()
+    if not prefix:
+        raise click.UsageError("the AAD prefix is empty; leave the option out for no prefix")
+    return prefix
+
+
+def _check_paths(*paths: str) -> None:
+    if "-" in paths:
+        raise click.UsageError("pipes don't do: Parquet is read from its end, and written whole")
+
+
+def _column_key_metadata(values: tuple[str, ...], columns: Sequence[str]) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for value in values:
+        # Column names may hold a "=": the longest one that has a key is meant.
+        names = [name for name in columns if value.startswith(f"{name}=")]
+        if not names:
+            raise click.UsageError(
+                "--column-key-metadata takes NAME=TEXT, for a NAME that --column-key gives a key"
+            )
+        name = max(names, key=len)
+        found[name] = os.fsencode(value[len(name) + 1 :])
+    return found
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+# click keeps the lines of a paragraph after \b as they are.
+_FIRST_EXAMPLE = """\b
+A first file:
+  (umask 077; openssl rand -hex 16 > footer.key)
+  modcrypt encrypt --key-file footer.key orders.parquet orders.enc.parquet
+  modcrypt decrypt --key-file footer.key orders.enc.parquet orders.again.parquet
+
+\b
+Exit codes:
+"""
+
+_ENCRYPT_EXAMPLE = """\b
+Example: prices under a key of their own, ship dates readable by everyone
+  modcrypt encrypt --key-file footer.key --column-key price=file:price.key \\
+      --plaintext-column shipped orders.parquet orders.enc.parquet"""
+
+_DECRYPT_EXAMPLE = """\b
+Example: all that the footer key opens, without the columns under other keys
+  modcrypt decrypt --key-file footer.key --on-missing-key drop \\
+      orders.enc.parquet orders.public.parquet"""
+
+_MODULES_EXAMPLE = """\b
+Example:
+  modcrypt modules --key-file footer.key --column-key price=file:price.key \\
+      orders.enc.parquet"""
+
+
+@click.group(
+    cls=_Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=_FIRST_EXAMPLE + EXIT_CODES,
+    invoke_without_command=True,
+)
+@click.version_option(modcrypt.__version__, message="modcrypt %(version)s")
+@click.pass_context
+def program(context: click.Context) -> None:
+    """Encrypt and decrypt Parquet files, column by column, without decoding a value.
+
+    Keys come from files, environment variables or file descriptors, never from arguments, which
+    other users could see.
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(2)
+
+
+@program.command(epilog=_ENCRYPT_EXAMPLE)
+@click.argument("source")
+@click.argument("destination")
+@_key_options
+@click.option(
+    "--plaintext-column",
+    "plaintext_columns",
+    metavar="NAME",
+    multiple=True,
+    help="Leave a column, or all columns in a group, unencrypted and unauthenticated. Repeatable.",
+)
+@click.option(
+    "--plaintext-footer",
+    is_flag=True,
+    help="Sign the footer with the footer key but leave it readable: schema, row counts and what "
+    "is known of plaintext columns stay open to readers without keys.",
+)
+@click.option(
+    "--algorithm",
+    type=click.Choice(ALGORITHMS),
+    default=ALGORITHMS[0],
+    show_default=True,
+    help="AES_GCM_CTR_V1 does not authenticate pages.",
+)
+@_prefix_options
+@click.option(
+    "--no-store-aad-prefix",
+    is_flag=True,
+    help="Keep the AAD prefix out of the file: readers must know it.",
+)
+@click.option(
+    "--footer-key-metadata",
+    metavar="TEXT",
+    help="Stored in the file, in clear, for readers to find the footer key by.",
+)
+@click.option(
+    "--column-key-metadata",
+    metavar="NAME=TEXT",
+    multiple=True,
+    help="The same for the key of a column; in clear if the footer is plaintext. Repeatable.",
+)
+@click.option(
+    "--v2-levels",
+    type=click.Choice(["encrypted", "plaintext"]),
+    default="encrypted",
+    show_default=True,
+    help="Levels of data pages V2: parquet-java reads no encrypted ones, Arrow no plaintext ones.",
+)
+@_output_options
+def encrypt(
+    *,
+    source: str,
+    destination: str,
+    key_file: str | None,
+    key_env: str | None,
+    key_fd: int | None,
+    column_key_refs: tuple[str, ...],
+    plaintext_columns: tuple[str, ...],
+    plaintext_footer: bool,
+    algorithm: str,
+    aad_prefix: str | None,
+    aad_prefix_file: str | None,
+    no_store_aad_prefix: bool,
+    footer_key_metadata: str | None,
+    column_key_metadata: tuple[str, ...],
+    v2_levels: Literal["encrypted", "plaintext"],
+    force: bool,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Encrypt the Parquet file SOURCE into DESTINATION.
+
+    Both are paths or, with fsspec installed, URLs. Columns that are named nowhere are sealed with
+    the footer key. DESTINATION appears when it is complete, or not at all.
+    """
+    _check_paths(source, destination)
+    footer_key = _footer_key(key_file, key_env, key_fd)
+    if footer_key is None:
+        raise click.UsageError("a footer key is needed: --key-file, --key-env or --key-fd")
+    if no_store_aad_prefix and aad_prefix is None and aad_prefix_file is None:
+        raise click.UsageError("--no-store-aad-prefix needs --aad-prefix or --aad-prefix-file")
+    column_keys = key_refs.read_refs(column_key_refs)
+    properties = modcrypt.FileEncryptionProperties(
+        footer_key=footer_key,
+        column_keys=column_keys,
+        plaintext_columns=plaintext_columns,
+        footer_key_metadata=None
+        if footer_key_metadata is None
+        else os.fsencode(footer_key_metadata),
+        column_key_metadata=_column_key_metadata(column_key_metadata, list(column_keys)),
+        aad_prefix=_aad_prefix(aad_prefix, aad_prefix_file),
+        store_aad_prefix=not no_store_aad_prefix,
+        plaintext_footer=plaintext_footer,
+        encryption_algorithm=algorithm,
+        data_page_v2_levels=v2_levels,
+    )
+
+    def work(progress: Callable[[int], None] | None) -> None:
+        modcrypt.encrypt_parquet(
+            source, destination, properties, overwrite=force, threads=threads, progress=progress
+        )
+
+    _convert("Encrypting", source, destination, work, as_json)
+
+
+@program.command(epilog=_DECRYPT_EXAMPLE)
+@click.argument("source")
+@click.argument("destination")
+@_key_options
+@_prefix_options
+@_reading_options
+@_output_options
+def decrypt(
+    *,
+    source: str,
+    destination: str,
+    force: bool,
+    threads: int | None,
+    as_json: bool,
+    **reading: Any,
+) -> None:
+    """Decrypt the encrypted Parquet file SOURCE into DESTINATION.
+
+    Every module is authenticated on the way. DESTINATION appears when it is complete, or not at
+    all. An AAD prefix that is given must be the one that the file was written with.
+    """
+    _check_paths(source, destination)
+    properties = _decryption_properties(**reading)
+
+    def work(progress: Callable[[int], None] | None) -> None:
+        modcrypt.decrypt_parquet(
+            source, destination, properties, overwrite=force, threads=threads, progress=progress
+        )
+
+    _convert("Decrypting", source, destination, work, as_json)
+
+
+@program.command(epilog=_MODULES_EXAMPLE)
+@click.argument("file")
+@_key_options
+@_prefix_options
+@_reading_options
+@_json_option
+def modules(*, file: str, as_json: bool, **reading: Any) -> None:
+    """Show where every encrypted module of FILE lies, in file order.
+
+    Each one is opened and authenticated on the way. Modules inside the footer are not listed.
+    """
+    _check_paths(file)
+    spans = modcrypt.list_modules(file, _decryption_properties(**reading))
+    rows = [
+        {**module_fields(span.module), "offset": span.start, "size": span.end - span.start}
+        for span in spans
+    ]
+    if as_json:
+        _print(json.dumps({"file": file, "modules": rows}))
+    else:
+        _print(_table(rows))
+
+
+def _decryption_properties(
+    *,
+    key_file: str | None,
+    key_env: str | None,
+    key_fd: int | None,
+    column_key_refs: tuple[str, ...],
+    aad_prefix: str | None,
+    aad_prefix_file: str | None,
+    accept: tuple[str, ...],
+    on_missing_key: Literal["error", "drop"],
+    no_check_footer: bool,
+) -> modcrypt.FileDecryptionProperties:
+    return modcrypt.FileDecryptionProperties(
+        footer_key=_footer_key(key_file, key_env, key_fd),
+        column_keys=key_refs.read_refs(column_key_refs),
+        aad_prefix=_aad_prefix(aad_prefix, aad_prefix_file),
+        algorithms=accept or ALGORITHMS[:1],
+        on_missing_key=on_missing_key,
+        check_footer_integrity=not no_check_footer,
+    )
+
+
+def _convert(
+    verb: str,
+    source: str,
+    destination: str,
+    work: Callable[[Callable[[int], None] | None], None],
+    as_json: bool,
+) -> None:
+    source_size = _size(source)
+    started = time.perf_counter()
+    with progress_bar(verb, source_size) as progress:
+        work(progress)
+    seconds = time.perf_counter() - started
+    if as_json:
+        result = {
+            "source": source,
+            "destination": destination,
+            "source_bytes": source_size,
+            "destination_bytes": _size(destination),
+            "seconds": round(seconds, 6),
+        }
+        _print(json.dumps(result))
+
+
+def _size(path: str) -> int | None:
+    """Give a file's size; None where the path is a URL, or nothing that can be looked at."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None
+
+
+_COLUMNS = ("type", "row_group", "path", "page", "offset", "size")
+_TITLES = ("module", "row group", "column", "page", "offset", "size")
+_WORDS = ("type", "path")
+"""Columns of the table that are aligned to the left."""
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    """Align the module table; what a module type doesn't have is a dash."""
+    cells = [_TITLES, *(tuple(_cell(row[name]) for name in _COLUMNS) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if name in _WORDS else cell.rjust(width)
+            for name, cell, width in zip(_COLUMNS, line, widths, strict=True)
+        ).rstrip()
+        for line in cells
+    )
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else printable(str(value))

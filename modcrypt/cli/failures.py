@@ -1,0 +1,174 @@
+"""From an exception to one line on stderr, one JSON object and one exit code.
+
+Words are those of `modcrypt.errors`; `usage`, `file`, `interrupted` and `internal` are added for
+what is no fault of a Parquet file or a key. A line never shows a traceback, a control character
+of a hostile file's column names, or what looks like a key among the arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from modcrypt.aad import ModuleId
+from modcrypt.cli.signals import Stopped
+from modcrypt.errors import (
+    FormatError,
+    IntegrityError,
+    KeyExhaustedError,
+    KeyRetrievalError,
+    ModcryptError,
+    UnsupportedFormatError,
+)
+
+__all__ = ["EXIT_CODES", "Failure", "explain", "looks_like_key", "module_fields", "printable"]
+
+EXIT_CODES = """\
+0    done
+1    integrity: the file does not authenticate, is damaged or is not what was expected
+2    usage: wrong arguments, a file that isn't there, a destination that exists
+3    a key is missing, denied or malformed
+5    unsupported: legal, but not handled, or not accepted without being asked for
+70   internal: a bug in modcrypt
+74   input or output failed, as on a full disk
+130  interrupted by Ctrl-C; 143 ended by SIGTERM"""
+
+# The first class that fits decides: UnsupportedFormatError is a FormatError.
+_CODES: tuple[tuple[type[ModcryptError], int], ...] = (
+    (UnsupportedFormatError, 5),
+    (KeyRetrievalError, 3),
+    (KeyExhaustedError, 3),
+    (IntegrityError, 1),
+    (FormatError, 1),
+)
+
+# What the library's messages call its arguments, and what they are called here.
+_OPTION_NAMES = (
+    ("give it in column_keys", "give it with --column-key"),
+    ('on_missing_key="drop"', "--on-missing-key drop"),
+    ("check_footer_integrity=False", "--no-check-footer"),
+    ("pass aad_prefix", "pass --aad-prefix"),
+    ('pass algorithms=["AES_GCM_V1"]', "pass --accept AES_GCM_V1"),
+    ('pass algorithms=["AES_GCM_CTR_V1"]', "pass --accept AES_GCM_CTR_V1"),
+    ("no footer key is given", "no --key-file, --key-env or --key-fd is given"),
+)
+
+_USAGE_OS_ERRORS = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the user is told about an exception."""
+
+    word: str
+    message: str
+    code: int
+    module: ModuleId | None = None
+
+    def line(self) -> str:
+        """Give the line for stderr."""
+        return f"modcrypt: error: {self.word}: {self.message}"
+
+    def fields(self) -> dict[str, Any]:
+        """Give what `--json` prints."""
+        module = None if self.module is None else module_fields(self.module)
+        return {"error": self.word, "message": self.message, "module": module}
+
+
+def explain(error: BaseException, arguments: Sequence[str]) -> Failure:
+    """Say what happened and with which exit code the program ends."""
+    if isinstance(error, ModcryptError):
+        code = next((code for kind, code in _CODES if isinstance(error, kind)), 1)
+        message = str(error)
+        for name, option in _OPTION_NAMES:
+            message = message.replace(name, option)
+        return Failure(error.word, printable(message), code, getattr(error, "module", None))
+    if isinstance(error, click.ClickException):
+        return Failure("usage", printable(_hide_keys(_click_message(error), arguments)), 2)
+    if isinstance(error, ImportError):  # of an fsspec file system, for one
+        return Failure("usage", printable(str(error)), 2)
+    if isinstance(error, OSError):
+        code = 2 if isinstance(error, _USAGE_OS_ERRORS) else 74
+        return Failure("file", printable(_os_message(error)), code)
+    if isinstance(error, Stopped):
+        return Failure("interrupted", f"ended by {error.signal}", int(error.code or 1))
+    if type(error) is ValueError:  # subclasses, as UnicodeDecodeError, are no message to a caller
+        return Failure("usage", printable(_hide_keys(str(error), arguments)), 2)
+    return Failure("internal", _internal_message(error), 70)
+
+
+def _click_message(error: click.ClickException) -> str:
+    message = error.format_message().rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return message if context is None else f"{message}; see {context.command_path} --help"
+
+
+def _os_message(error: OSError) -> str:
+    if error.strerror is None:
+        return str(error) or type(error).__name__
+    where = "" if error.filename is None else f"{error.filename}: "
+    if isinstance(error, FileExistsError):
+        return f"{where}the destination exists; --force replaces it"
+    return where + error.strerror
+
+
+def _internal_message(error: BaseException) -> str:
+    """Name the place but not the exception's text, which may hold values of the file."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = ""
+    if trace is not None:
+        name = trace.tb_frame.f_globals.get("__name__", "?")
+        where = f" in {name}, line {trace.tb_lineno}"
+    return f"unexpected {type(error).__name__}{where}: this is a bug in modcrypt, please report it"
+
+
+def module_fields(module: ModuleId) -> dict[str, Any]:
+    """Spell a module's address for JSON."""
+    return {
+        "type": module.type.name.lower().replace("_", " "),
+        "row_group": module.row_group,
+        "column": module.column,
+        "path": module.path,
+        "page": module.page,
+    }
+
+
+def printable(text: str) -> str:
+    """Escape what is no printable character: names in files may hold newlines and escape codes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+# 16, 24 or 32 bytes: as text of a key's own length without a dot or slash, hex, or base64.
+_KEY_SHAPES = re.compile(
+    r"[^./\\]{16}|[^./\\]{24}|[^./\\]{32}"
+    r"|[0-9A-Fa-f]{48}|[0-9A-Fa-f]{64}"
+    r"|[0-9A-Za-z+/_-]{22}(==)?|[0-9A-Za-z+/_-]{32}|[0-9A-Za-z+/_-]{43}=?"
+)
+
+
+def looks_like_key(text: str) -> bool:
+    """Tell whether `text` may be a key that was given in place of a reference to one."""
+    return _KEY_SHAPES.fullmatch(text) is not None
+
+
+def _hide_keys(message: str, arguments: Sequence[str]) -> str:
+    """Take what looks like a key among the arguments out of a message that repeats them."""
+    for argument in arguments:
+        rests = [argument[m.end() :] for m in re.finditer("[=:]", argument)]
+        pieces = {argument, argument.strip(), *rests, *re.split("[=:]", argument)}
+        for piece in sorted(pieces, key=len, reverse=True):
+            if looks_like_key(piece) and not piece.startswith("--"):
+                message = message.replace(piece, "(hidden)")
+    return message

@@ -1,0 +1,162 @@
+"""Keys from files, environment variables and file descriptors, never from the arguments.
+
+A reference that is wrong is not repeated in a message when it may be a key itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+import stat
+
+import click
+
+from modcrypt.cli.failures import looks_like_key
+from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KeyNotFoundError
+from modcrypt.keys import Key
+
+__all__ = ["from_env", "from_fd", "from_file", "read_refs"]
+
+KEY_LENGTHS = (16, 24, 32)
+
+MAX_KEY_FILE = 4096
+"""Bytes read of a key file: the longest key in hex, and a lot of white space, take less."""
+
+_REF = re.compile(r"(?P<name>.+?)=(?P<kind>file|env|fd):(?P<where>.+)", re.DOTALL)
+
+
+def read_refs(values: tuple[str, ...]) -> dict[str, Key]:
+    """Read the keys of `NAME=file:PATH`, `NAME=env:NAME` and `NAME=fd:N`."""
+    parsed: dict[str, tuple[str, str]] = {}
+    for value in values:
+        match = _REF.fullmatch(value)
+        if match is None:
+            raise click.UsageError(
+                "--column-key takes NAME=file:PATH, NAME=env:VARIABLE or NAME=fd:N; a key itself "
+                "is never an argument, other users could see it (the value is not repeated here)"
+            )
+        name, kind, where = match.group("name", "kind", "where")
+        if name in parsed:
+            raise click.UsageError(f"--column-key is given twice for {name}")
+        if kind == "fd" and not (where.isascii() and where.isdigit()):
+            raise click.UsageError(f"--column-key {name}=fd:N takes a number")
+        parsed[name] = kind, where
+    return {
+        name: _read(kind, where, f"key of column {name}") for name, (kind, where) in parsed.items()
+    }
+
+
+def _read(kind: str, where: str, what: str) -> Key:
+    if kind == "file":
+        return from_file(where, what)
+    if kind == "env":
+        return from_env(where, what)
+    return from_fd(int(where), what)
+
+
+def from_file(path: str, what: str) -> Key:
+    """Read a key file; warns where other users can read it too.
+
+    Raises:
+        KeyNotFoundError: no such file.
+        KeyAccessDeniedError: it may not be read.
+        KeyMaterialError: no key is in it.
+    """
+    path = os.path.expanduser(path)  # the shell leaves the ~ of name=file:~/x alone
+    shown = "(not repeated, it looks like a key)" if looks_like_key(path) else path
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            data = file.read(MAX_KEY_FILE + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        raise KeyNotFoundError(f"{what}: there is no key file {shown}") from None
+    except PermissionError:
+        raise KeyAccessDeniedError(f"{what}: key file {shown} may not be read") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a file name"
+        raise KeyMaterialError(f"{what}: key file {shown}: {reason}") from None
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISREG(status.st_mode) and mode & (stat.S_IRGRP | stat.S_IROTH):
+        click.echo(
+            f"modcrypt: warning: other users can read key file {shown} (mode {mode:04o}); "
+            f"chmod 600 keeps it private",
+            err=True,
+        )
+    return _parse(data, f"{what}: key file {shown}")
+
+
+def from_env(name: str, what: str) -> Key:
+    """Read a key from an environment variable, as hex or base64.
+
+    Raises:
+        KeyNotFoundError: the variable is not set.
+        KeyMaterialError: no key is in it.
+    """
+    shown = "(not repeated, it looks like a key)" if looks_like_key(name) else name
+    value = os.environ.get(name)
+    if not value:
+        raise KeyNotFoundError(f"{what}: the environment variable {shown} is not set")
+    return _parse(os.fsencode(value), f"{what}: environment variable {shown}", raw=False)
+
+
+def from_fd(fd: int, what: str) -> Key:
+    """Read a key from an open file descriptor, up to its end.
+
+    Raises:
+        KeyNotFoundError: the descriptor is not open, or at its end.
+        KeyMaterialError: no key is in it.
+    """
+    data = b""
+    try:
+        if os.isatty(fd):
+            raise click.UsageError(f"{what}: file descriptor {fd} is a terminal; pipe the key in")
+        while len(data) <= MAX_KEY_FILE and (more := os.read(fd, MAX_KEY_FILE)):
+            data += more
+    except OSError as error:
+        raise KeyNotFoundError(f"{what}: file descriptor {fd}: {error.strerror}") from None
+    except OverflowError:
+        raise KeyNotFoundError(f"{what}: no such file descriptor") from None
+    if not data:
+        raise KeyNotFoundError(
+            f"{what}: file descriptor {fd} has nothing to read; each key needs its own"
+        )
+    return _parse(data, f"{what}: file descriptor {fd}")
+
+
+def _parse(data: bytes, where: str, *, raw: bool = True) -> Key:
+    """Take a key as hex, as base64 (either alphabet, padded or not) or, if `raw`, as it is."""
+    text = data.strip()
+    if (key := _from_hex(text)) is not None:
+        return key
+    if (key := _from_base64(text)) is not None:
+        # AES-192 as base64 has the length of a raw AES-256 key: a guess could weaken a key.
+        if raw and len(data) == 32:
+            raise KeyMaterialError(
+                f"{where} holds 32 characters, a raw 256-bit key or a 192-bit key as base64; "
+                "write a raw key as hex, or end base64 with a newline"
+            )
+        return key
+    if raw and len(data) in KEY_LENGTHS:
+        return Key(data)
+    forms = (
+        "16, 24 or 32 raw bytes, or their hex or base64 text"
+        if raw
+        else ("the hex or base64 text of 16, 24 or 32 bytes")
+    )
+    size = f"more than {MAX_KEY_FILE}" if len(data) > MAX_KEY_FILE else str(len(data))
+    raise KeyMaterialError(f"{where} holds no key: {forms} are wanted, it has {size} bytes")
+
+
+def _from_hex(text: bytes) -> Key | None:
+    if len(text) not in (32, 48, 64) or re.fullmatch(rb"[0-9A-Fa-f]+", text) is None:
+        return None
+    return Key(binascii.unhexlify(text))
+
+
+def _from_base64(text: bytes) -> Key | None:
+    standard = text.replace(b"-", b"+").replace(b"_", b"/")
+    if re.fullmatch(rb"[0-9A-Za-z+/]{22}(==)?|[0-9A-Za-z+/]{32}|[0-9A-Za-z+/]{43}=?", standard):
+        return Key(base64.b64decode(standard + b"=" * (-len(standard) % 4)))
+    return None
