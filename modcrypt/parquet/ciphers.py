@@ -165,7 +165,8 @@ def find_key(
     Raises:
         KeyRetrievalError: the retriever failed; its own KeyRetrievalErrors pass through.
     """
-    if given is not None or properties.key_retriever is None or metadata is None:
+    # Arrow C++ writes key metadata of no bytes where it has none: nothing to look up by.
+    if given is not None or properties.key_retriever is None or not metadata:
         return given
     found = _guarded(lambda: properties.key_retriever(metadata), what, column)  # type: ignore[misc]
     if found is None:
