@@ -1,7 +1,7 @@
 """AES-GCM and AES-CTR over whole modules: the only importer of `cryptography`.
 
-    GCM module   length (4, little-endian) | nonce (12) | ciphertext | tag (16)     (PME 4.2.1)
-    CTR module   length (4, little-endian) | nonce (12) | ciphertext                (PME 4.2.2)
+    GCM module   length (4, little-endian) | nonce (12) | ciphertext | tag (16)     (PME 5.1)
+    CTR module   length (4, little-endian) | nonce (12) | ciphertext                (PME 5.1)
 
 The length counts what follows it. Why each nonce is safe: every seal takes 96 fresh bits from
 the operating system (NIST SP 800-38D 8.2.2, RBG-based construction), never a counter that a
@@ -110,7 +110,7 @@ class GcmCipher:
             raise TagError from None
 
     def sign(self, message: bytes, aad: bytes) -> bytes:
-        """Give nonce and tag of a plaintext footer; its ciphertext is thrown away (PME 4.3.2)."""
+        """Give nonce and tag of a plaintext footer; its ciphertext is thrown away (PME 5.5)."""
         sealed = self.seal(message, aad)
         return sealed[LENGTH_SIZE:_BODY] + sealed[-TAG_SIZE:]
 

@@ -78,7 +78,7 @@ class TagMismatchError(IntegrityError):
 
 
 class FooterSignatureError(IntegrityError):
-    """The signature of a plaintext footer does not fit its bytes (PME 4.3.2)."""
+    """The signature of a plaintext footer does not fit its bytes (PME 5.5)."""
 
     word = "signature"
 

@@ -14,7 +14,7 @@ from modcrypt.errors import KeyExhaustedError
 __all__ = ["INVOCATION_LIMIT", "Key", "KeyLike", "KeyRetriever", "as_key"]
 
 KEY_LENGTHS = (16, 24, 32)
-"""AES key lengths in bytes (PME 4.1: 128, 192 and 256 bits)."""
+"""AES key lengths in bytes (PME 4: 128, 192 and 256 bits)."""
 
 INVOCATION_LIMIT = 2**32
 """Seals allowed under one key with random 96-bit nonces (NIST SP 800-38D 8.3; PME 4.1.4)."""
@@ -57,7 +57,7 @@ class Key:
     time. `invocations` is the number of seals under these key bytes in this process.
 
     Raises:
-        ValueError: the key does not have 16, 24 or 32 bytes (PME 4.1).
+        ValueError: the key does not have 16, 24 or 32 bytes (PME 4).
     """
 
     __slots__ = ("_counter", "_value")

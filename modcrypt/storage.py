@@ -282,6 +282,8 @@ def _path_sink(where: str, overwrite: bool) -> Iterator[Sink]:
         fd = os.open(temporary, flags, 0o666)
     try:
         try:
+            with contextlib.suppress(FileNotFoundError):  # who replaces a private file keeps it so
+                os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))
             yield FdSink(fd, where)
             with _naming(where):
                 os.fsync(fd)
@@ -383,9 +385,8 @@ class Window:
         if need - self.base > len(self.buffer):
             self._move(start, need - start)
         until = min(max(need, min(end, have + BLOCK)), self.base + len(self.buffer))
-        index = self.stop
+        self._source.read_into(have, self.view[self.stop : until - self.base])
         self.stop = until - self.base
-        self._source.read_into(have, self.view[index : self.stop])
 
     def _move(self, start: int, size: int) -> None:
         """Put the bytes from `start` on to the front, in a buffer of at least `size` bytes."""

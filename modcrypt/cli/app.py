@@ -330,10 +330,11 @@ def encrypt(
         data_page_v2_levels=v2_levels,
     )
 
-    def work(progress: Callable[[int], None] | None) -> None:
+    def work(progress: Callable[[int], None] | None) -> dict[str, Any]:
         modcrypt.encrypt_parquet(
             source, destination, properties, overwrite=force, threads=threads, progress=progress
         )
+        return {}
 
     _convert("Encrypting", source, destination, work, as_json)
 
@@ -362,10 +363,14 @@ def decrypt(
     _check_paths(source, destination)
     properties = _decryption_properties(**reading)
 
-    def work(progress: Callable[[int], None] | None) -> None:
-        modcrypt.decrypt_parquet(
+    def work(progress: Callable[[int], None] | None) -> dict[str, Any]:
+        dropped = modcrypt.decrypt_parquet(
             source, destination, properties, overwrite=force, threads=threads, progress=progress
         )
+        if dropped:
+            names = printable(", ".join(dropped))
+            click.echo(f"modcrypt: left out, for want of a key: {names}", err=True)
+        return {"dropped": dropped}
 
     _convert("Decrypting", source, destination, work, as_json)
 
@@ -419,13 +424,13 @@ def _convert(
     verb: str,
     source: str,
     destination: str,
-    work: Callable[[Callable[[int], None] | None], None],
+    work: Callable[[Callable[[int], None] | None], dict[str, Any]],
     as_json: bool,
 ) -> None:
     source_size = _size(source)
     started = time.perf_counter()
     with progress_bar(verb, source_size) as progress:
-        work(progress)
+        more = work(progress)
     seconds = time.perf_counter() - started
     if as_json:
         result = {
@@ -434,6 +439,7 @@ def _convert(
             "source_bytes": source_size,
             "destination_bytes": _size(destination),
             "seconds": round(seconds, 6),
+            **more,
         }
         _print(json.dumps(result))
 

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import NamedTuple, TypeAlias
 
 from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType
-from modcrypt.aead import GCM_OVERHEAD, TagError
+from modcrypt.aead import GCM_OVERHEAD, CtrCipher, GcmCipher, TagError
 from modcrypt.errors import (
     ChecksumError,
     FormatError,
@@ -78,7 +78,7 @@ def decrypt_parquet(
     overwrite: bool = True,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
-) -> None:
+) -> tuple[str, ...]:
     """Decrypt a Parquet file of any compliant writer, module by module, without decoding a value.
 
     A file that `encrypt_parquet` made comes back byte for byte where the plaintext file had no
@@ -95,6 +95,10 @@ def decrypt_parquet(
         progress: called now and then, in the calling thread, with the bytes written so far; the
             end is close to the source's size.
 
+    Returns:
+        The columns that were left out for want of a key: none unless
+        `properties.on_missing_key` is `"drop"`.
+
     Raises:
         PlaintextError: the file is not encrypted, or its footer signature was stripped.
         IntegrityError: something does not authenticate; its subclass and message say what.
@@ -109,6 +113,9 @@ def decrypt_parquet(
         with open_output(destination, opened, overwrite=overwrite, threads=threads) as out:
             out.progress = progress
             _Decryption(opened, out, plan).run()
+    return tuple(
+        ".".join(leaf) for leaf, kept in zip(plan.leaves, plan.keep, strict=True) if not kept
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -564,25 +571,25 @@ def _open_body(
     them, levels in clear before the module of the values. Length fields tell which; where both
     could be, the tag does.
     """
-    if _length(body)[0] == len(body) - 4:
-        try:
-            page.cipher.page.open_into(body, aad, into)
-            return
-        except TagError:
-            if kind != DATA_PAGE_V2:
-                raise TagMismatchError(page.id(), page.cipher.tag_hint) from None
-    elif kind != DATA_PAGE_V2:
+    cipher, stored = page.cipher.page, len(body) - 4
+    whole = _length(body)[0] == stored
+    if whole and _opens(cipher, body, aad, into):
+        return
+    clear = v2_layout(plain).levels_size if kind == DATA_PAGE_V2 else 0
+    if not clear and not whole:
         raise TruncationError(
-            f"{page.id()}: its length field says {_length(body)[0]} bytes, its header "
-            f"{len(body) - 4}"
+            f"{page.id()}: its length field says {_length(body)[0]} bytes, its header {stored}"
         )
-    clear = v2_layout(plain).levels_size
-    module = body[clear:]
-    if len(module) < page.cipher.page.overhead or _length(module)[0] != len(module) - 4:
+    values = body[clear:]
+    fits = len(values) >= cipher.overhead and _length(values)[0] == stored - clear
+    if not (clear and fits and _opens(cipher, values, aad, into[clear:])):
         raise TagMismatchError(page.id(), page.cipher.tag_hint)
     into[:clear] = body[:clear]
+
+
+def _opens(cipher: GcmCipher | CtrCipher, module: memoryview, aad: bytes, into: memoryview) -> bool:
     try:
-        page.cipher.page.open_into(module, aad, into[clear:])
+        cipher.open_into(module, aad, into)
     except TagError:
-        into[:clear] = bytes(clear)
-        raise TagMismatchError(page.id(), page.cipher.tag_hint) from None
+        return False
+    return True

@@ -18,7 +18,7 @@ from modcrypt.errors import ChecksumError, FormatError, LimitError, UnsupportedF
 from modcrypt.parquet.ciphers import ChunkCipher, ColumnKey, FileCipher, assign_keys
 from modcrypt.parquet.footer import build_tail, mark_absent, protect_chunk, read_plain
 from modcrypt.parquet.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT
-from modcrypt.parquet.idl import ThriftStruct, copy, decode, encode, struct_end
+from modcrypt.parquet.idl import ThriftStruct, copy, decode, encode
 from modcrypt.parquet.modules import Part, Span, check_column_metadata, check_shape, file_spans
 from modcrypt.parquet.page_header import (
     DATA_PAGE,
@@ -157,7 +157,7 @@ class _Encryption:
                 out.copy_from(self.source, span.start, span.end)
             elif span.part is Part.COLUMN_INDEX:
                 data = self.source.read_at(span.start, span.end - span.start)
-                struct_end(data)  # what is no index would be refused on the way back
+                _check_filled(span, decode("ColumnIndex", data)[1])
                 out.write(cipher.seal(ModuleType.COLUMN_INDEX, data))
             else:
                 self._write_bloom_filter(span, cipher)
@@ -190,7 +190,8 @@ class _Encryption:
 
     def _write_offset_index(self, span: Span, cipher: ChunkCipher | None) -> None:
         data = self.source.read_at(span.start, span.end - span.start)
-        index, _ = decode("OffsetIndex", data)
+        index, end = decode("OffsetIndex", data)
+        _check_filled(span, end)
         self.moves.relocate_index(span, index)
         new = encode(index)
         self.out.write(new if cipher is None else cipher.seal(ModuleType.OFFSET_INDEX, new))
@@ -220,6 +221,12 @@ class _Encryption:
                 protect_chunk(chunk, self.plan.columns[c], cipher, plaintext_footer)
         mark_absent(metadata, frozenset(absent))
         return metadata
+
+
+def _check_filled(span: Span, size: int) -> None:
+    """Refuse what would be lost or refused on the way back."""
+    if size != span.end - span.start:
+        raise FormatError(f"{span}: {span.end - span.start - size} bytes stand after its end")
 
 
 def in_writing_order(spans: list[Span]) -> list[Span]:

@@ -90,10 +90,9 @@ class Relocation:
         new.total_byte_size += sum(move.header_growth for move in moves)
         new.total_compressed_size = sum(move.new_end - move.new_start for move in moves)
         # Split planners go by this one (parquet-java for chunks whose metadata is sealed).
-        new.file_offset = min(
-            (move.new_start for move in moves),
-            default=self._borders.get(old.file_offset, MAGIC_SIZE),
-        )
+        if old.num_rows or old.file_offset != 0:  # PyArrow leaves 0 in an empty one
+            nowhere = self._borders.get(old.file_offset, MAGIC_SIZE)
+            new.file_offset = min((move.new_start for move in moves), default=nowhere)
         return new
 
     def _chunk(self, old: ThriftStruct, r: int, c: int, absent: set[str]) -> ThriftStruct:
