@@ -1,0 +1,93 @@
+"""Try an installed modcrypt[cli], away from the checkout: `.ci/run` does so with the built wheel.
+
+Needs nothing but what the wheel itself brings.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from importlib import resources
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as pe
+
+import modcrypt
+
+KEY = modcrypt.Key.generate(16)
+COLUMN_KEY = bytes(range(32))
+TEXT_KEY = bytes(range(100, 116))
+
+
+def check(holds: object, what: str) -> None:
+    if not holds:
+        sys.exit(f"smoke: FAILED: {what}")
+
+
+def check_package() -> None:
+    where = Path(modcrypt.__file__).resolve().parent
+    site = Path(sysconfig.get_path("purelib")).resolve()
+    check(where.parent == site, f"modcrypt comes from {where}, not from {site}")
+    package = resources.files("modcrypt")
+    for name in ("py.typed", "thrift/parquet.thrift"):
+        check(package.joinpath(name).is_file(), f"{name} is in the package")
+
+
+def check_api(folder: Path, table: pa.Table) -> None:
+    plain, sealed, back = (folder / f"api-{n}.parquet" for n in ("plain", "sealed", "back"))
+    pq.write_table(table, plain)
+    column_keys = {"name": COLUMN_KEY}
+    modcrypt.encrypt_parquet(
+        plain,
+        sealed,
+        modcrypt.FileEncryptionProperties(footer_key=KEY, column_keys=column_keys),
+    )
+    properties = modcrypt.FileDecryptionProperties(footer_key=KEY, column_keys=column_keys)
+    modcrypt.decrypt_parquet(sealed, back, properties)
+    check(sealed.read_bytes()[:4] == b"PARE", "the file has an encrypted footer")
+    check(back.read_bytes() == plain.read_bytes(), "decrypting gives the same bytes")
+    check(modcrypt.list_modules(sealed, properties), "the modules can be listed")
+
+
+def check_program(folder: Path, table: pa.Table) -> None:
+    pq.write_table(table, folder / "plain.parquet")
+    (folder / "text.key").write_text(f"{TEXT_KEY.hex()}\n")
+    (folder / "text.key").chmod(0o600)
+    key = ("--key-file", "text.key")
+    run(folder, 0, "encrypt", *key, "plain.parquet", "sealed.parquet")
+    properties = pe.create_decryption_properties(footer_key=TEXT_KEY)
+    theirs = pq.read_table(folder / "sealed.parquet", decryption_properties=properties)
+    check(theirs.equals(table), "PyArrow reads the encrypted file")
+    run(folder, 0, "decrypt", *key, "sealed.parquet", "back.parquet")
+    check(pq.read_table(folder / "back.parquet").equals(table), "the program decrypts")
+    run(folder, 2, "decrypt", *key, "sealed.parquet", "back.parquet")
+    run(folder, 3, "decrypt", "sealed.parquet", "other.parquet")
+    run(folder, 1, "decrypt", *key, "plain.parquet", "other.parquet")
+    version = run(folder, 0, "--version")
+    check(version == f"modcrypt {modcrypt.__version__}\n", f"the version is {version}")
+
+
+def run(folder: Path, code: int, *arguments: str) -> str:
+    program = Path(sys.executable).with_name("modcrypt")
+    done = subprocess.run(
+        [program, *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+    check(done.returncode == code, f"{arguments}: exit code {done.returncode}, not {code}: {done}")
+    return done.stdout
+
+
+def main() -> None:
+    table = pa.table({"id": range(1000), "name": [f"name-{n % 7}" for n in range(1000)]})
+    check_package()
+    with tempfile.TemporaryDirectory() as name:
+        check_api(Path(name), table)
+        check_program(Path(name), table)
+    print("smoke: ok")
+
+
+if __name__ == "__main__":
+    main()
