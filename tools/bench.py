@@ -1,0 +1,577 @@
+"""Measure modcrypt against PyArrow and against the bare work, side by side in one run.
+
+    python tools/bench.py                        everything, on TPC-H lineitem, scale 1
+    python tools/bench.py --scale 0.1 --quick    a fast look
+    python tools/bench.py --json result.json     table on stdout, JSON in a file
+
+Without --json the table goes to stderr and the JSON to stdout. Repetitions are interleaved
+(A, B, A, B, ...) after a warm-up each; a figure is the median [min-max]. Outputs are deleted
+before a timed run, not in it: freeing 200 MB of tmpfs pages takes as long as encrypting them.
+Inputs stay in a cache folder, on tmpfs where there is one. The ratio is the peer's time over
+modcrypt's where the target is >=, modcrypt's over the peer's where it is <=.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import cProfile
+import gc
+import importlib.metadata
+import json
+import os
+import platform
+import pstats
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as pe
+from cryptography.hazmat.backends.openssl import backend
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+import modcrypt as mc
+from modcrypt.aad import module_aad
+from modcrypt.aead import GCM_OVERHEAD, GcmCipher
+from modcrypt.parquet import decryptor, encryptor
+from modcrypt.parquet.footer import build_tail
+from modcrypt.parquet.page_header import PageHeader, scan, splice
+from modcrypt.storage import MemorySource, Output, usable_cores
+
+KEY = bytes(range(1, 17))
+NONCE, AAD = bytes(12), bytes(15)  # constant, for what is sealed here is thrown away
+MIB = 1 << 20
+Job = Callable[[], object]
+
+
+# --- figures ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A median with the extremes beside it."""
+
+    median: float
+    least: float
+    most: float
+    unit: str
+
+    def __str__(self) -> str:
+        factor, unit = (1e3, "ms") if self.unit == "s" and self.median < 1 else (1, self.unit)
+        mid, low, high = (
+            f"{factor * n:.0f}" if factor * n >= 1000 else f"{factor * n:.3g}"
+            for n in (self.median, self.least, self.most)
+        )
+        return f"{mid} {unit} [{low}-{high}]" if low != high else f"{mid} {unit}"
+
+
+def figure(samples: Sequence[float], unit: str = "s") -> Figure:
+    return Figure(statistics.median(samples), min(samples), max(samples), unit)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    modcrypt: Figure | None
+    peer: Figure | None = None
+    ratio: float | None = None
+    target: str = ""
+    met: bool | None = None
+
+    def __str__(self) -> str:
+        ratio = "" if self.ratio is None else f"{self.ratio:.3g}x"
+        met = {None: "", True: "yes", False: "NO"}[self.met]
+        return line(self.name, self.modcrypt or "", self.peer or "", ratio, self.target, met)
+
+
+def line(*cells: object) -> str:
+    widths = (62, 23, 23, 6, 11, 3)
+    return "  ".join(f"{c!s:<{w}}" for c, w in zip(cells, widths, strict=True)).rstrip()
+
+
+def faster(name: str, ours: Figure, peer: Figure, least: float) -> Row:
+    ratio = peer.median / ours.median
+    return Row(name, ours, peer, ratio, f">= {least:g}x", ratio >= least)
+
+
+def within(name: str, ours: Figure, peer: Figure, most: float) -> Row:
+    ratio = ours.median / peer.median
+    return Row(name, ours, peer, ratio, f"<= {most:g}x", ratio <= most)
+
+
+def below(name: str, ours: Figure, peer: Figure, most: float) -> Row:
+    return Row(name, ours, peer, None, f"<= {most:g} {ours.unit}", ours.median <= most)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all sections share: inputs that stay in `cache`, the rest of the files in `work`."""
+
+    repeat: int
+    scale: float
+    columns: int
+    cache: Path
+    work: Path
+
+    @property
+    def scratch(self) -> Path:
+        """Emptied before each run."""
+        return self.work / "scratch"
+
+    def seconds(
+        self, jobs: dict[str, Job], clock: Callable[[], float] = time.perf_counter
+    ) -> dict[str, list[float]]:
+        """Run the jobs in turn, `repeat` times after a warm-up."""
+        taken: dict[str, list[float]] = {name: [] for name in jobs}
+        for turn in range(self.repeat + 1):
+            for name, run in jobs.items():
+                for leftover in self.scratch.iterdir():
+                    leftover.unlink()
+                gc.collect()
+                start = clock()
+                run()
+                if turn:
+                    taken[name].append(clock() - start)
+        return taken
+
+    def time(self, jobs: dict[str, Job]) -> dict[str, Figure]:
+        """Give the wall time of each job."""
+        return {name: figure(taken) for name, taken in self.seconds(jobs).items()}
+
+    def cached(self, name: str, make: Callable[[Path], object]) -> Path:
+        """Give an input file, made on first use."""
+        path = self.cache / f"{name}-pyarrow{pa.__version__}.parquet"
+        if not path.exists():
+            unfinished = path.with_suffix(".tmp")
+            make(unfinished)
+            unfinished.rename(path)
+        return path
+
+    def lineitem(self, kind: str = "", **options: Any) -> dict[str, Path]:
+        """Give lineitem as PyArrow writes it with these options, and as `encrypt_parquet` does."""
+        write = partial(write_lineitem, self.scale, options)
+        plain = self.cached(f"lineitem-{self.scale:g}{kind}", write)
+        sealed = self.work / f"{plain.stem}.encrypted"
+        job("encrypt", plain, sealed)()
+        return {"encrypt": plain, "decrypt": sealed}
+
+
+def write_lineitem(scale: float, options: dict[str, Any], path: Path) -> None:
+    tpchgen = str(Path(sys.executable).with_name("tpchgen-cli"))
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        command = [tpchgen, "parquet", "-s", f"{scale:g}", "--tables=lineitem", "-o", folder]
+        subprocess.run(command, check=True, capture_output=True)
+        table = pq.read_table(Path(folder) / "lineitem.parquet")
+    # tpchgen says string_view; what PyArrow's users have, and what it is fast at, are strings.
+    fields = [f.with_type(pa.string()) if f.type == pa.string_view() else f for f in table.schema]
+    pq.write_table(table.cast(pa.schema(fields)), path, compression="snappy", **options)
+
+
+def job(
+    way: str, source: Any, to: Any, *, threads: int | None = None, keys: Any = MappingProxyType({})
+) -> Job:
+    """Prepare encrypt_parquet or decrypt_parquet with `KEY` and column keys."""
+    if way == "encrypt":
+        sealing = mc.FileEncryptionProperties(footer_key=KEY, column_keys=keys)
+        return partial(mc.encrypt_parquet, source, to, sealing, threads=threads)
+    opening = mc.FileDecryptionProperties(footer_key=KEY, column_keys=keys)
+    return partial(mc.decrypt_parquet, source, to, opening, threads=threads)
+
+
+# --- the bare work ---------------------------------------------------------------------------
+
+
+def copy_file(source: Path, destination: Path | str) -> None:
+    """Copy through one reused buffer, which stays in the processor's cache."""
+    buffer = memoryview(bytearray(MIB))
+    with open(source, "rb", buffering=0) as old, open(destination, "wb", buffering=0) as new:
+        while size := old.readinto(buffer):
+            new.write(buffer[:size])
+
+
+def plain_pages(path: Path) -> list[tuple[int, PageHeader]]:
+    """Give start and header of every page, in chunks where PyArrow says they are."""
+    data, metadata, pages = path.read_bytes(), pq.read_metadata(path), []
+    for r in range(metadata.num_row_groups):
+        for c in range(metadata.num_columns):
+            chunk = metadata.row_group(r).column(c)
+            at = chunk.dictionary_page_offset or chunk.data_page_offset
+            end = at + chunk.total_compressed_size
+            while at < end:
+                pages.append((at, scan(data, at, end)))
+                at = pages[-1][1].end + pages[-1][1].compressed_size
+    return pages
+
+
+def page_parts(path: Path, *, headers: bool) -> list[memoryview]:
+    """Give the bodies of a plaintext file's pages, and their headers on request."""
+    view, parts = memoryview(path.read_bytes()), []
+    for start, header in plain_pages(path):
+        parts += [view[start : header.end]] if headers else []
+        parts.append(view[header.end : header.end + header.compressed_size])
+    return parts
+
+
+def bare_aes(way: str, files: dict[str, Path], *, headers: bool) -> Job:
+    """Prepare nothing but encrypt_into or decrypt_into over all pages, into a reused buffer."""
+    call, calls = AESGCM(KEY).encrypt_into, []
+    room = memoryview(bytearray(64 * MIB))
+    if way == "encrypt":
+        parts = page_parts(files["encrypt"], headers=headers)
+        calls = [(NONCE, part, AAD, room[: len(part) + 16]) for part in parts]
+    else:
+        call, data = AESGCM(KEY).decrypt_into, files["decrypt"].read_bytes()
+        view, properties = memoryview(data), mc.FileDecryptionProperties(footer_key=KEY)
+        file_aad = decryptor._plan(MemorySource(data), properties).footer.cipher.file_aad
+        for module in mc.list_modules(data, properties):
+            start, end, kind = module.start, module.end, module.module.type.name
+            if kind.endswith("_PAGE") or (headers and kind.endswith("_PAGE_HEADER")):
+                aad = module_aad(file_aad, module.module)
+                out = room[: end - start - GCM_OVERHEAD]
+                calls.append((data[start + 4 : start + 16], view[start + 16 : end], aad, out))
+
+    def run() -> None:
+        for nonce, part, aad, out in calls:
+            call(nonce, part, aad, out)
+
+    return run
+
+
+def in_turn(first: Job, second: Job) -> None:
+    first()
+    second()
+
+
+def at_once(first: Job, second: Job) -> None:
+    thread = threading.Thread(target=first)
+    thread.start()
+    second()
+    thread.join()
+
+
+# --- sections --------------------------------------------------------------------------------
+
+
+def against_pyarrow(bench: Bench) -> Iterator[Row]:
+    files, out, theirs = bench.lineitem(), bench.scratch / "a", bench.scratch / "b"
+    names = pq.read_schema(files["encrypt"]).names
+    keys = {name: bytes((n + 1,)) * 16 for n, name in enumerate(names)}
+    keyed = files | {"decrypt": bench.work / "column-keys"}
+    job("encrypt", keyed["encrypt"], keyed["decrypt"], keys=keys)()
+    for way, source in files.items():
+        t = bench.time({
+            "one key": job(way, source, out),
+            "column keys": job(way, keyed[way], out, keys=keys),
+            "PyArrow": partial(pyarrow_rewrite, way, source, theirs),
+        })  # fmt: skip
+        yield faster(f"{way}, one key; peer PyArrow", t["one key"], t["PyArrow"], 20)
+        name = f"{way}, {len(keys)} column keys; peer PyArrow, one key"
+        yield faster(name, t["column keys"], t["PyArrow"], 20)
+    job("decrypt", keyed["decrypt"], out, keys=keys)()
+    if out.read_bytes() != files["encrypt"].read_bytes():
+        raise SystemExit("decrypting did not give the input back: these figures mean nothing")
+
+
+def pyarrow_rewrite(way: str, source: Path, destination: Path) -> None:
+    if way == "encrypt":
+        keys = pe.create_encryption_properties(footer_key=KEY)
+        pq.write_table(pq.read_table(source), destination, encryption_properties=keys)
+    else:
+        keys = pe.create_decryption_properties(footer_key=KEY)
+        pq.write_table(pq.read_table(source, decryption_properties=keys), destination)
+
+
+def against_bare_work(bench: Bench) -> Iterator[Row]:
+    files, out, raw = bench.lineitem(), bench.scratch / "a", bench.scratch / "b"
+    for way, source in files.items():
+        copy, aes = partial(copy_file, source, raw), bare_aes(way, files, headers=False)
+        t = bench.time({
+            "threads=1": job(way, source, out, threads=1), "bare 1": partial(in_turn, copy, aes),
+            "threads=2": job(way, source, out, threads=2), "bare 2": partial(at_once, copy, aes),
+            "copy": copy, "copyfile": partial(shutil.copyfile, source, raw), "AES": aes,
+        })  # fmt: skip
+        yield within(f"{way}, threads=1; peer copy, then AES", t["threads=1"], t["bare 1"], 2)
+        yield within(f"{way}, threads=2; peer copy beside AES", t["threads=2"], t["bare 2"], 2)
+        yield Row("  AES of the page bodies alone", None, t["AES"])
+        yield Row("  copy through one buffer", None, t["copy"])
+        yield Row("  shutil.copyfile", None, t["copyfile"])
+
+
+def small_pages(bench: Bench) -> Iterator[Row]:
+    """From memory to nowhere, in CPU time; the rest beside the parts is the loop around them."""
+    files = bench.lineitem("-8k", data_page_size=8192, write_batch_size=64)
+    pages, parts = plain_pages(files["encrypt"]), page_parts(files["encrypt"], headers=True)
+    data = files["encrypt"].read_bytes()
+    jobs: dict[str, Job] = {
+        "scan": lambda: [scan(data, start, len(data)) for start, _ in pages],
+        "splice": lambda: [splice(data, s, h, h[3] + GCM_OVERHEAD) for s, h in pages],
+        "seal": partial(seal_all, parts, memoryview(bytearray(64 * MIB))),
+    }
+    with open(os.devnull, "wb", buffering=0) as nowhere:
+        for way, source in files.items():
+            jobs[way] = job(way, source.read_bytes(), nowhere, threads=1)
+            jobs[f"AES {way}"] = bare_aes(way, files, headers=True)
+        taken = bench.seconds(jobs, time.process_time)
+    us = {name: [s * 1e6 / len(pages) for s in all_] for name, all_ in taken.items()}
+
+    def beyond(name: str, aes: str) -> Figure:
+        return figure([a - b for a, b in zip(us[name], us[f"AES {aes}"], strict=True)], "us")
+
+    yield page_sizes(files["encrypt"])
+    for way in files:
+        peer = figure(us[f"AES {way}"], "us")
+        yield below(f"{way}, beyond AES; peer AES", beyond(way, way), peer, 10)
+    yield Row("  of encrypt: scan the header", figure(us["scan"], "us"))
+    yield Row("  of encrypt: splice the header", figure(us["splice"], "us"))
+    yield Row("  of encrypt: seal header and body, beyond AES", beyond("seal", "encrypt"))
+
+
+def seal_all(parts: Sequence[memoryview], room: memoryview) -> None:
+    """Seal as the encryptor does: fresh nonce, count, framing."""
+    seal = GcmCipher(mc.Key(KEY)).seal_into
+    for part in parts:
+        seal(room, 0, part, len(part), AAD)
+
+
+def page_sizes(path: Path) -> Row:
+    sizes = [header.compressed_size for _, header in plain_pages(path)]
+    return Row(f"({len(sizes):,} pages of {sum(sizes) // len(sizes):,} stored bytes)", None)
+
+
+def second_thread(bench: Bench) -> Iterator[Row]:
+    files = bench.lineitem("-1m", data_page_size=MIB, max_rows_per_page=1 << 30)
+    yield page_sizes(files["encrypt"])
+    out = bench.scratch / "a"
+    for way, source in files.items():
+        data = source.read_bytes()
+        with open(os.devnull, "wb", buffering=0) as nowhere:
+            t = bench.time({
+                "two": job(way, source, out, threads=2), "one": job(way, source, out, threads=1),
+                "memory": job(way, data, nowhere, threads=1),
+                "read": partial(copy_file, source, os.devnull),
+                "write": partial(out.write_bytes, data),
+            })  # fmt: skip
+        yield faster(f"{way}, threads=2; peer threads=1", t["two"], t["one"], 1.5)
+        yield Row("  from memory to nowhere, threads=1", t["memory"])
+        yield Row("  bare read of the file", None, t["read"])
+        yield Row("  bare write of the file, a bound for both", None, t["write"])
+
+
+# VmHWM is this process's own; Linux hands the ru_maxrss of a parent down through exec.
+PEAK = """
+import resource, sys, modcrypt as mc
+way, source, destination, key = sys.argv[1:]
+mc.encrypt_parquet, mc.decrypt_parquet  # imported on first use
+keys = {"footer_key": bytes.fromhex(key)}
+if way == "encrypt":
+    mc.encrypt_parquet(source, destination, mc.FileEncryptionProperties(**keys))
+elif way == "decrypt":
+    mc.decrypt_parquet(source, destination, mc.FileDecryptionProperties(**keys))
+try:
+    peak = int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) * 1024
+except OSError:
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+print(peak / 1e6)
+"""
+
+
+def peak_memory(bench: Bench) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory(dir=bench.work) as folder:
+        plain, sealed = Path(folder) / "plain", Path(folder) / "sealed"
+        schema = pa.schema([(f"c{n}", pa.int64()) for n in range(8)])
+        random = np.random.default_rng(1)
+        with pq.ParquetWriter(plain, schema, compression="none", use_dictionary=False) as writer:
+            for _ in range(30):
+                columns = [random.integers(0, 1 << 62, MIB) for _ in schema]
+                writer.write_table(pa.table(columns, schema=schema))
+        size, idle = f"{plain.stat().st_size / 1e9:.1f} GB file", peak_of("idle", plain, sealed)
+        for way, source, destination in (("encrypt", plain, sealed), ("decrypt", sealed, plain)):
+            peak = peak_of(way, source, destination)
+            yield below(f"peak memory, {way} a {size}; peer importing modcrypt", peak, idle, 256)
+
+
+def peak_of(way: str, source: Path, destination: Path) -> Figure:
+    command = [sys.executable, "-c", PEAK, way, str(source), str(destination), KEY.hex()]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return figure([float(done.stdout)], "MB")
+
+
+# --- footers ---------------------------------------------------------------------------------
+
+
+class Kms(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
+    """Unwraps by base64 alone, so that asking it costs PyArrow nothing."""
+
+    def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
+        """Give the DEK."""
+        return base64.b64decode(wrapped_key)
+
+
+def key_material(key: bytes, *, is_footer: bool) -> bytes:
+    """Spell PKMT1 key material, stored in the file, single wrapping."""
+    instance = {"kmsInstanceID": "DEFAULT", "kmsInstanceURL": "DEFAULT"} if is_footer else {}
+    wrapped = {"masterKeyID": "bench", "wrappedDEK": base64.b64encode(key).decode()}
+    material = {"keyMaterialType": "PKMT1", "internalStorage": True, "isFooterKey": is_footer}
+    return json.dumps(material | instance | wrapped | {"doubleWrapping": False}).encode()
+
+
+def footers(bench: Bench) -> Iterator[Row]:
+    count = bench.columns
+    table = pa.table({f"column_{n}": pa.array(range(10), pa.int32()) for n in range(count)})
+    plain = bench.cached(f"wide-{count}", partial(pq.write_table, table, row_group_size=1))
+    keys = {name: os.urandom(16) for name in table.column_names}
+    path = bench.work / "wide"
+    sealing = mc.FileEncryptionProperties(
+        footer_key=KEY, footer_key_metadata=key_material(KEY, is_footer=True), column_keys=keys,
+        column_key_metadata={n: key_material(key, is_footer=False) for n, key in keys.items()},
+    )  # fmt: skip
+    mc.encrypt_parquet(plain, path, sealing)
+    opening = mc.FileDecryptionProperties(
+        key_retriever=lambda material: base64.b64decode(json.loads(material)["wrappedDEK"])
+    )
+    old, new = MemorySource(plain.read_bytes()), MemorySource(path.read_bytes())
+    read = partial(decryptor._plan, new, opening)
+    read_plain = partial(encryptor._plan, old, sealing)
+    nowhere = Output(decryptor._Nowhere(), background=False)
+    encryption = encryptor._Encryption(old, nowhere, read_plain(), sealing)
+    encryption.run()  # learns the new offsets that the footer is made from
+
+    def write() -> None:
+        build_tail(encryption._new_metadata(), encryption.cipher, sealing, encryption.unique)
+
+    t = bench.time({
+        "open": read, "PyArrow": partial(pyarrow_open, path, touch=True),
+        "lazy": partial(pyarrow_open, path, touch=False), "plan": read_plain, "write": write,
+    })  # fmt: skip
+    ratio = t["PyArrow"].median / t["open"].median
+    name = f"open {count:,} columns x 10 row groups, a key each; peer PyArrow"
+    yield Row(name, t["open"], t["PyArrow"], ratio, "report")
+    yield Row("  PyArrow's open before it decrypts column metadata", None, t["lazy"])
+    yield from shares("open", read)
+    yield Row("encrypt: read and check the plaintext footer", t["plan"])
+    yield from shares("read", read_plain)
+    yield Row("encrypt: seal column metadata, write the footer", t["write"])
+    yield from shares("write", write)
+
+
+def pyarrow_open(path: Path, *, touch: bool) -> None:
+    """Open with PyArrow's key tools; `touch` decrypts all column metadata, as modcrypt does."""
+    key_tools = pe.CryptoFactory(lambda _: Kms())
+    keys = key_tools.file_decryption_properties(pe.KmsConnectionConfig())
+    metadata = pq.ParquetFile(path, decryption_properties=keys).metadata
+    for r in range(metadata.num_row_groups if touch else 0):
+        row_group = metadata.row_group(r)
+        for c in range(metadata.num_columns):
+            row_group.column(c)
+
+
+def shares(what: str, timed: Job) -> Iterator[Row]:
+    """Say where the time goes, by cProfile, which makes small functions look larger."""
+    profile = cProfile.Profile()
+    profile.runcall(timed)
+    spent: dict[str, float] = {}
+    for function, (*_, own, _, callers) in vars(pstats.Stats(profile))["stats"].items():
+        # What built-ins take counts for the functions that call them.
+        built_in = {caller: entry[2] for caller, entry in callers.items()}
+        for blamed, seconds in (built_in if function[0] == "~" else {function: own}).items():
+            kind = kind_of_work(Path(blamed[0]).stem, blamed[2])
+            spent[kind] = spent.get(kind, 0) + seconds
+    for kind, seconds in sorted(spent.items(), key=lambda item: -item[1]):
+        if (share := 100 * seconds / sum(spent.values())) >= 2:
+            yield Row(f"  of {what}: {kind}", Figure(share, share, share, "%"))
+
+
+def kind_of_work(room: str, function: str) -> str:
+    if room in ("aead", "aad", "keys", "ciphers"):
+        return "AES, AADs and keys"
+    if room == "idl" and function not in ("new", "copy"):
+        writes = function.startswith(("encode", "varint", "zigzag", "_write"))
+        return "encode Thrift" if writes else "decode Thrift"
+    return f"in {room}.py"
+
+
+# --- the run ---------------------------------------------------------------------------------
+
+SECTIONS: dict[str, tuple[str, Callable[[Bench], Iterator[Row]]]] = {
+    "pyarrow": ("Whole files against PyArrow", against_pyarrow),
+    "bare": ("Whole files against the bare work", against_bare_work),
+    "pages": ("8 KiB pages, CPU time per page, from memory to nowhere", small_pages),
+    "threads": ("1 MiB pages, a second thread", second_thread),
+    "memory": ("Peak memory", peak_memory),
+    "footers": ("Footers", footers),
+}
+
+
+def machine() -> dict[str, str]:
+    """Name what the figures depend on."""
+    info = Path("/proc/cpuinfo")
+    rows = info.read_text().splitlines() if info.exists() else []
+    models = [row.partition(": ")[2] for row in rows if row.startswith("model name")]
+    packages = ("modcrypt", "cryptography", "pyarrow")
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
+    return {
+        "cpu": f"{[*models, platform.machine()][0]}, {usable_cores()} cores",
+        "load": f"{os.getloadavg()[0]:.1f} at the start",
+        "versions": ", ".join([f"Python {platform.python_version()}", *versions]),
+        "openssl": backend.openssl_version_text(),
+    }
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--scale", type=float, default=1, help="TPC-H scale factor")
+    parser.add_argument("--repeat", type=int, default=5, help="timed runs of each job")
+    parser.add_argument("--quick", action="store_true", help="3 runs, no 2 GB file, 200 columns")
+    parser.add_argument("--skip-large", action="store_true", help="leave the 2 GB file out")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the JSON goes")
+    shared = Path("/dev/shm")
+    folder = shared if shared.is_dir() else Path(tempfile.gettempdir())
+    parser.add_argument("--cache", type=Path, default=folder / f"modcrypt-bench-{os.getuid()}")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    args.cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    say = partial(print, file=sys.stdout if args.json else sys.stderr, flush=True)
+    facts = machine() | {"input": f"TPC-H lineitem, scale {args.scale:g}, in {args.cache}"}
+    say(*(f"{name}: {value}" for name, value in facts.items()), sep="\n")
+    say("\n" + line("figure", "modcrypt", "peer", "ratio", "target", "met"))
+    repeat, columns = (3, 200) if args.quick else (args.repeat, 2000)
+    skipped = {"memory"} if args.quick or args.skip_large else set()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(dir=args.cache) as work:
+        bench = Bench(repeat, args.scale, columns, args.cache, Path(work))
+        bench.scratch.mkdir()
+        for name in (name for name in args.only if name not in skipped):
+            title, section = SECTIONS[name]
+            say(f"\n{title}")
+            for row in section(bench):
+                say(row)
+                rows.append({"section": name} | asdict(row))
+    result = json.dumps({"machine": facts, "repeat": repeat, "rows": rows}, indent=1)
+    if args.json:
+        args.json.write_text(result + "\n")
+    else:
+        print(result)
+
+
+if __name__ == "__main__":
+    main()
