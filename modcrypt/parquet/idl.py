@@ -47,6 +47,10 @@ MAX_NESTING = 64
 MAX_LIST = 1_000_000
 """Most elements of one list read from a file; Arrow C++ has the same limit by default."""
 
+MAX_STRUCTS = 100_000
+"""Most structs of one list, page locations apart: ordinals allow 32,768 columns or row groups, and
+a hostile footer of dense structs would take a hundred times its size in memory."""
+
 MAX_FIELD_ID = 32_767
 """Field ids are int16; the last one is kept for extensions ("Binary Protocol Extensions")."""
 
@@ -228,7 +232,7 @@ def _read_struct(
         raise LimitError(f"nested deeper than {MAX_NESTING} levels")
     value: ThriftStruct = object.__new__(plan.cls)
     fields = value.__dict__
-    by_id = plan.by_id
+    by_id, size = plan.by_id, len(data)
     field_id = 0
     while True:
         head = data[at]
@@ -244,12 +248,12 @@ def _read_struct(
         if field is None:
             at = _keep_unknown(fields, field_id, wire, data, at, depth)
             continue
-        if wire != field.wire and not (wire == FALSE and field.wire == TRUE):
-            raise FormatError(f"field {field.name} has wire type {wire}, not {field.wire}")
-        name = field.name
+        _, expected, name, sub, _ = field
+        if wire != expected and not (wire == FALSE and expected == TRUE):
+            raise FormatError(f"field {name} has wire type {wire}, not {expected}")
         if name in fields:
             raise FormatError(f"field {name} comes twice")
-        if wire in _BITS:
+        if I16 <= wire <= I64:
             byte = data[at]
             if byte < 128:  # one byte: most of them
                 fields[name] = (byte >> 1) ^ -(byte & 1)
@@ -257,10 +261,15 @@ def _read_struct(
             else:
                 fields[name], at = read_int(data, at, _BITS[wire])
         elif wire == BINARY:
-            fields[name], at = _read_binary(data, at)
-        elif wire == STRUCT:
-            assert field.plan is not None
-            fields[name], at = _read_struct(field.plan, data, at, depth + 1)
+            length = data[at]
+            end = at + 1 + length
+            if length < 128 and end <= size:
+                fields[name] = data[at + 1 : end]
+                at = end
+            else:
+                fields[name], at = _read_binary(data, at)
+        elif sub is not None and wire == STRUCT:
+            fields[name], at = _read_struct(sub, data, at, depth + 1)
         elif wire == LIST:
             fields[name], at = _read_list(field, data, at, depth)
         else:
@@ -300,7 +309,17 @@ def _read_varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
 
 def read_int(data: bytes | bytearray, at: int, bits: int) -> tuple[int, int]:
     """Read a zigzag varint of at most `bits` bits; give it and the position after it."""
-    value, at = _read_varint(data, at)
+    byte = data[at]
+    value = byte & 127
+    shift = 0
+    while byte > 127:
+        at += 1
+        shift += 7
+        if shift > 63:
+            raise FormatError("a varint is longer than 10 bytes")
+        byte = data[at]
+        value |= (byte & 127) << shift
+    at += 1
     if value >> bits:
         raise FormatError(f"an integer does not fit {bits} bits")
     return (value >> 1) ^ -(value & 1), at
@@ -349,6 +368,10 @@ def _read_list(field: _Field, data: bytes, at: int, depth: int) -> tuple[list[An
     element, count, at = _read_list_head(data, at)
     if count == 0:
         return [], at
+    if count > MAX_STRUCTS and element == STRUCT and field.name != "page_locations":
+        raise LimitError(
+            f"field {field.name} lists {count} structs; at most {MAX_STRUCTS} are read"
+        )
     bools = element in (TRUE, FALSE) and field.element == TRUE
     if element != field.element and not bools:
         raise FormatError(f"field {field.name} lists wire type {element}, not {field.element}")
@@ -497,10 +520,21 @@ def _write_struct(out: bytearray, value: ThriftStruct) -> None:
         return
     last = 0
     for field in plan.in_order:
-        item = fields.get(field.name)
-        if item is not None:
+        field_id, wire, name, _, _ = field
+        item = fields.get(name)
+        if item is None:
+            continue
+        delta = field_id - last
+        if wire in _BITS and delta < 16:  # the common case, without a call
+            item = item << 1 if item >= 0 else ~(item << 1)
+            out.append(delta << 4 | wire)
+            if item < 128:
+                out.append(item)
+            else:
+                _write_unsigned(out, item, _BITS[wire])
+        else:
             _write_field(out, field, item, last)
-            last = field.id
+        last = field_id
     out.append(0)
 
 
@@ -546,19 +580,23 @@ def _write_field(out: bytearray, field: _Field, item: Any, last: int) -> None:
 def _write_scalar(out: bytearray, wire: int, item: Any) -> None:
     if wire in _BITS:
         item = item << 1 if item >= 0 else ~(item << 1)
-        if item < 128:
-            out.append(item)
-        elif item >> _BITS[wire]:
-            raise FormatError(f"an integer does not fit {_BITS[wire]} bits")
-        else:
-            out += varint(item)
+        _write_unsigned(out, item, _BITS[wire])
     elif wire == BINARY:
-        out += varint(len(item))
+        _write_unsigned(out, len(item), 32)
         out += item
     elif wire == BYTE:
         out.append(item & 255)
     elif wire == DOUBLE:
         out += _double.pack(item)
+
+
+def _write_unsigned(out: bytearray, value: int, bits: int) -> None:
+    if value >> bits:
+        raise FormatError(f"an integer does not fit {bits} bits")
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
 
 
 def _write_list(out: bytearray, field: _Field, items: list[Any]) -> None:
@@ -567,7 +605,7 @@ def _write_list(out: bytearray, field: _Field, items: list[Any]) -> None:
         out.append(count << 4 | field.element)
     else:
         out.append(0xF0 | field.element)
-        out += varint(count)
+        _write_unsigned(out, count, 32)
     if field.element == STRUCT:
         for item in items:
             _write_struct(out, item)

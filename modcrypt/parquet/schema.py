@@ -98,7 +98,7 @@ def keep_leaves(schema: list[ThriftStruct], keep: list[bool]) -> list[ThriftStru
             return following, False
         out[place] = copy(element)
         out[place].num_children = children
-        _check_map(out, place)
+        _check_map(out, place, schema[index + 1 : index + 2])
         return following, True
 
     walk(0)
@@ -108,14 +108,17 @@ def keep_leaves(schema: list[ThriftStruct], keep: list[bool]) -> list[ThriftStru
 _MAP, _MAP_KEY_VALUE = 1, 2  # ConvertedType of the IDL
 
 
-def _check_map(schema: list[ThriftStruct], place: int) -> None:
-    """Make a plain group of a map that lost its keys or values: readers refuse half a map."""
+def _check_map(schema: list[ThriftStruct], place: int, before: list[ThriftStruct]) -> None:
+    """Make a plain group of a map that lost its keys or values: readers refuse half a map.
+
+    `before` holds the group's first child as it was.
+    """
     group = schema[place]
     logical = group.logicalType is not None and group.logicalType.MAP is not None
     if not logical and group.converted_type not in (_MAP, _MAP_KEY_VALUE):
         return
     pairs = schema[place + 1] if place + 1 < len(schema) else None
-    if pairs is None or pairs.type is not None or pairs.num_children == 2:
+    if pairs is None or not before or pairs.num_children == before[0].num_children:
         return
     schema[place + 1] = copy(pairs)
     for element in (group, schema[place + 1]):

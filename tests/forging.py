@@ -1,0 +1,145 @@
+"""What an attacker with a pen, or with the footer key, does to a file.
+
+Sealing and signing here go straight to `cryptography`: a fault in modcrypt's own `aead` or
+`aad` must not hide itself. Footers are changed as structs of the IDL and spelt again.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from modcrypt import (
+    FileDecryptionProperties,
+    FileEncryptionProperties,
+    decrypt_parquet,
+    encrypt_parquet,
+)
+from modcrypt.parquet.idl import ThriftStruct, decode, encode
+
+Change = Callable[[ThriftStruct], object]
+
+FOOTER_SUFFIX = b"\x00"
+
+
+def plain_file(table: pa.Table, **options: Any) -> bytes:
+    """Write a plaintext file with PyArrow."""
+    out = io.BytesIO()
+    pq.write_table(table, out, **options)
+    return out.getvalue()
+
+
+def encrypted(source: bytes, properties: FileEncryptionProperties) -> bytes:
+    out = io.BytesIO()
+    encrypt_parquet(source, out, properties)
+    return out.getvalue()
+
+
+def decrypted(source: bytes, properties: FileDecryptionProperties) -> bytes:
+    out = io.BytesIO()
+    decrypt_parquet(source, out, properties)
+    return out.getvalue()
+
+
+def seal(key: bytes, plaintext: bytes, aad: bytes) -> bytes:
+    """Give a GCM module, framing included (PME 4.2.1)."""
+    nonce = os.urandom(12)
+    body = nonce + AESGCM(key).encrypt(nonce, plaintext, aad)
+    return len(body).to_bytes(4, "little") + body
+
+
+def open_module(key: bytes, module: bytes, aad: bytes) -> bytes:
+    return AESGCM(key).decrypt(module[4:16], module[16:], aad)
+
+
+def sign(key: bytes, footer: bytes, aad: bytes) -> bytes:
+    """Give nonce and tag of a plaintext footer (PME 4.3.2)."""
+    sealed = seal(key, footer, aad)
+    return sealed[4:16] + sealed[-16:]
+
+
+def module_suffix(kind: int, row_group: int, column: int, page: int | None = None) -> bytes:
+    """Give the AAD suffix of a module in a column chunk (PME 4.4.2)."""
+    ordinals = (row_group, column) if page is None else (row_group, column, page)
+    return bytes((kind,)) + b"".join(o.to_bytes(2, "little") for o in ordinals)
+
+
+def split_tail(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """Give the body with its magic, what stands before the closing length, and the magic."""
+    size = int.from_bytes(data[-8:-4], "little")
+    return data[: -8 - size], data[-8 - size : -8], data[-4:]
+
+
+def join_tail(body: bytes, tail: bytes, magic: bytes) -> bytes:
+    return body + tail + len(tail).to_bytes(4, "little") + magic
+
+
+def read_plain_footer(data: bytes) -> ThriftStruct:
+    return decode("FileMetaData", split_tail(data)[1])[0]
+
+
+def edit_plain(data: bytes, change: Change) -> bytes:
+    """Change the footer of a plaintext file."""
+    body, tail, magic = split_tail(data)
+    metadata, _ = decode("FileMetaData", tail)
+    change(metadata)
+    return join_tail(body, encode(metadata), magic)
+
+
+@dataclass
+class Opened:
+    """An encrypted file as its footer-key holder sees it."""
+
+    body: bytes
+    crypto: bytes  # FileCryptoMetaData as it is spelt; empty in plaintext footer mode
+    metadata: ThriftStruct
+    file_aad: bytes
+    magic: bytes
+
+    def closed(self, key: bytes) -> bytes:
+        """Seal or sign the footer again."""
+        footer, aad = encode(self.metadata), self.file_aad + FOOTER_SUFFIX
+        if self.magic == b"PARE":
+            return join_tail(self.body, self.crypto + seal(key, footer, aad), self.magic)
+        return join_tail(self.body, footer + sign(key, footer, aad), self.magic)
+
+
+def opened(data: bytes, key: bytes, aad_prefix: bytes = b"") -> Opened:
+    body, tail, magic = split_tail(data)
+    if magic == b"PAR1":
+        metadata, _ = decode("FileMetaData", tail)
+        file_aad = _file_aad(metadata.encryption_algorithm, aad_prefix)
+        return Opened(body, b"", metadata, file_aad, magic)
+    crypto, end = decode("FileCryptoMetaData", tail)
+    file_aad = _file_aad(crypto.encryption_algorithm, aad_prefix)
+    metadata, _ = decode("FileMetaData", open_module(key, tail[end:], file_aad + FOOTER_SUFFIX))
+    return Opened(body, tail[:end], metadata, file_aad, magic)
+
+
+def _file_aad(union: ThriftStruct, supplied: bytes) -> bytes:
+    algorithm = union.AES_GCM_V1 or union.AES_GCM_CTR_V1
+    prefix: bytes = algorithm.aad_prefix or supplied
+    unique: bytes = algorithm.aad_file_unique
+    return prefix + unique
+
+
+def reclosed(data: bytes, key: bytes, change: Change) -> bytes:
+    """Change the footer of an encrypted file as a holder of the footer key can."""
+    file = opened(data, key)
+    change(file.metadata)
+    return file.closed(key)
+
+
+def edit_crypto(data: bytes, change: Change) -> bytes:
+    """Change FileCryptoMetaData, for which no key is needed: nothing authenticates it."""
+    body, tail, magic = split_tail(data)
+    crypto, end = decode("FileCryptoMetaData", tail)
+    change(crypto)
+    return join_tail(body, encode(crypto) + tail[end:], magic)

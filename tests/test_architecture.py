@@ -1,0 +1,269 @@
+"""The rules of the package's rooms, read from its syntax trees and from a fresh interpreter."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import modcrypt
+
+PACKAGE = Path(modcrypt.__file__).parent
+
+# Imports point down only: from a row to its own or to a lower one. A new file needs a row.
+ROWS = [
+    {"modcrypt.errors"},
+    {"modcrypt.storage", "modcrypt.aead", "modcrypt.keys", "modcrypt.aad"},
+    {
+        "modcrypt.parquet",
+        "modcrypt.parquet.framing",
+        "modcrypt.parquet.page_header",
+        "modcrypt.parquet.idl",
+        "modcrypt.parquet.properties",
+    },
+    {
+        "modcrypt.parquet.schema",
+        "modcrypt.parquet.footer",
+        "modcrypt.parquet.modules",
+        "modcrypt.parquet.ciphers",
+        "modcrypt.parquet.relocation",
+        "modcrypt.parquet.projection",
+    },
+    {"modcrypt.parquet.encryptor", "modcrypt.parquet.decryptor"},
+    {"modcrypt"},
+    {
+        "modcrypt.cli",
+        "modcrypt.cli.app",
+        "modcrypt.cli.failures",
+        "modcrypt.cli.key_refs",
+        "modcrypt.cli.progress",
+        "modcrypt.cli.signals",
+    },
+]
+
+# What is not in the standard library, and who may import it.
+IMPORTERS = {
+    "cryptography": {"modcrypt.aead"},
+    "thriftpy2": {"modcrypt.parquet.idl"},
+    "pyarrow": {"modcrypt.parquet.projection"},  # where Arrow schemas come in and go out
+    "fsspec": {"modcrypt.storage"},
+    "click": {"modcrypt.cli.app", "modcrypt.cli.failures", "modcrypt.cli.key_refs"},
+    "rich": {"modcrypt.cli.progress"},
+}
+
+# Wire arithmetic does no IO: the standard library's ways to files, processes and networks.
+IO_MODULES = {"io", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile", "urllib", "http"}
+MAY_DO_IO = {
+    "modcrypt.storage",
+    "modcrypt.parquet.idl",  # finds and reads the IDL
+}
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {name_of(path): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+
+
+def is_for_type_checkers(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    )
+
+
+def nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Walk what is executed: not the imports that only type checkers see."""
+    yield tree
+    for child in ast.iter_child_nodes(tree):
+        if not is_for_type_checkers(child):
+            yield from nodes(child)
+
+
+def imports(room: str) -> Iterator[str]:
+    """Name what a room imports, at its top or in a function."""
+    for node in nodes(trees()[room]):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{room} has a relative import"
+            assert node.module is not None
+            for alias in node.names:
+                below = f"{node.module}.{alias.name}"
+                yield below if below in trees() else node.module
+
+
+def rooms_imported(room: str) -> set[str]:
+    return {name for name in imports(room) if name.split(".")[0] == "modcrypt"}
+
+
+def row(room: str) -> int:
+    (found,) = (number for number, rooms in enumerate(ROWS) if room in rooms)
+    return found
+
+
+def test_every_file_has_a_row_and_every_row_its_files() -> None:
+    assert set().union(*ROWS) == set(trees())
+    assert sum(map(len, ROWS)) == len(trees())
+
+
+def test_the_walk_sees_imports_at_the_top_and_in_functions() -> None:
+    """A rule that sees nothing holds for everything."""
+    assert "modcrypt.keys" in set(imports("modcrypt.aead"))
+    assert "pyarrow" in set(imports("modcrypt.parquet.projection"))  # inside a function
+    assert "modcrypt.aad" not in set(imports("modcrypt.errors"))  # for type checkers alone
+
+
+@pytest.mark.parametrize("room", sorted(trees()))
+def test_imports_point_down(room: str) -> None:
+    upward = {name for name in rooms_imported(room) if row(name) > row(room)}
+    assert not upward
+
+
+def test_errors_imports_nothing() -> None:
+    assert set(imports("modcrypt.errors")) <= {"__future__", "typing"}
+
+
+def test_no_imports_go_in_circles() -> None:
+    graph = {room: rooms_imported(room) - {room} for room in trees()}
+    TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+@pytest.mark.parametrize("room", sorted(trees()))
+def test_other_packages_are_imported_where_they_belong(room: str) -> None:
+    roots = {name.split(".")[0] for name in imports(room)} - {"modcrypt", "__future__"}
+    for root in roots - sys.stdlib_module_names:
+        assert room in IMPORTERS.get(root, ()), f"{room} imports {root}"
+
+
+@pytest.mark.parametrize("package", list(IMPORTERS))
+def test_each_package_is_still_imported_where_the_table_says(package: str) -> None:
+    for room in IMPORTERS[package]:
+        assert package in {name.split(".")[0] for name in imports(room)}
+
+
+def test_parquet_and_ags1_never_import_each_other() -> None:
+    for room in trees():
+        for own, other in (("parquet", "ags1"), ("ags1", "parquet")):
+            if room.startswith(f"modcrypt.{own}"):
+                assert not [n for n in imports(room) if n.startswith(f"modcrypt.{other}")]
+
+
+@pytest.mark.parametrize("room", sorted(trees()))
+def test_nothing_below_the_command_line_does_io_but_storage(room: str) -> None:
+    if room in MAY_DO_IO or room.startswith("modcrypt.cli"):
+        return
+    taken = set()
+    for node in nodes(trees()[room]):
+        if isinstance(node, ast.Import):
+            taken |= {alias.name.split(".")[0] for alias in node.names} & IO_MODULES
+        elif isinstance(node, ast.ImportFrom) and node.module in IO_MODULES:
+            taken |= {f"{node.module}.{alias.name}" for alias in node.names} - {"os.urandom"}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            taken |= {node.func.id} & {"open", "print", "input", "exec", "eval"}
+    assert not taken
+
+
+def test_nothing_is_imported_by_a_computed_name_but_the_public_names() -> None:
+    for room, tree in trees().items():
+        called = {
+            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            for node in nodes(tree)
+            if isinstance(node, ast.Call)
+        }
+        assert room == "modcrypt" or not called & {"import_module", "__import__"}, room
+
+
+def test_raw_key_bytes_are_taken_out_in_aead_alone() -> None:
+    for room, tree in trees().items():
+        for node in nodes(tree):
+            if isinstance(node, ast.Attribute):
+                assert node.attr != "_value" or room == "modcrypt.keys", room
+            elif isinstance(node, ast.ImportFrom):
+                taken = {alias.name for alias in node.names} & {"key_bytes", "invocation_counter"}
+                assert not taken or room == "modcrypt.aead", room
+
+
+def test_no_room_logs_or_warns() -> None:
+    """What is never written can't leak: results are values, failures are errors."""
+    for room in trees():
+        assert not set(imports(room)) & {"logging", "warnings", "syslog"}, room
+
+
+# --- what a fresh interpreter loads --------------------------------------------------------------
+
+
+def loaded_by(statement: str) -> set[str]:
+    script = f"import sys; {statement}; print(*sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    return {name.split(".")[0] for name in run.stdout.split()}
+
+
+HEAVY = {"pyarrow", "thriftpy2", "cryptography", "numpy", "fsspec", "pandas"}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import modcrypt",
+        "import modcrypt.cli",
+        "import modcrypt.cli.app",
+        "import modcrypt; modcrypt.Key(bytes(16)); modcrypt.TagMismatchError",
+        "import modcrypt; modcrypt.FileEncryptionProperties(footer_key=b'0123456789012345')",
+    ],
+)
+def test_start_up_loads_none_of_the_heavy_packages(statement: str) -> None:
+    assert not loaded_by(statement) & HEAVY
+
+
+def test_encrypting_needs_no_pyarrow() -> None:
+    loaded = loaded_by("import modcrypt; modcrypt.encrypt_parquet; modcrypt.decrypt_parquet")
+    assert {"thriftpy2", "cryptography"} <= loaded
+    assert not loaded & {"pyarrow", "numpy", "fsspec"}
+
+
+# --- the public names ----------------------------------------------------------------------------
+
+
+def test_every_public_name_is_there_and_listed_once() -> None:
+    assert sorted(modcrypt.__all__) == sorted(set(modcrypt.__all__))
+    for name in modcrypt.__all__:
+        assert getattr(modcrypt, name).__name__ == name or name == "KeyRetriever"
+        assert name in dir(modcrypt)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        modcrypt.nothing  # noqa: B018 (looking it up is the test)
+
+
+def test_every_error_is_public_and_has_a_word_of_its_own() -> None:
+    from modcrypt import errors
+
+    classes = [getattr(errors, name) for name in errors.__all__]
+    assert {cls.__name__ for cls in classes} <= set(modcrypt.__all__)
+    assert all(issubclass(cls, errors.ModcryptError) for cls in classes)
+    words = [cls.word for cls in classes]
+    assert len(set(words)) == len(words)
+    assert {"format", "unsupported", "limit", "tag", "signature", "aad-prefix"} <= set(words)
+    assert {"truncation", "plaintext", "no-key", "denied", "key-material", "exhausted"} <= set(
+        words
+    )
+
+
+def test_a_callers_except_value_error_catches_what_the_design_says() -> None:
+    for error in (modcrypt.FormatError, modcrypt.LimitError, modcrypt.KeyMaterialError):
+        assert issubclass(error, ValueError)
+    for integrity in (modcrypt.TagMismatchError, modcrypt.PlaintextError, modcrypt.TruncationError):
+        assert issubclass(integrity, modcrypt.IntegrityError)
+        assert not issubclass(integrity, ValueError)

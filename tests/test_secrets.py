@@ -1,0 +1,435 @@
+"""No key, plaintext or key metadata in anything that is shown, logged, raised or left behind."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import functools
+import io
+import logging
+import os
+import pickle
+import pprint
+import traceback
+import urllib.parse
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import modcrypt
+from modcrypt import (
+    FileDecryptionProperties,
+    FileEncryptionProperties,
+    Key,
+    decrypt_parquet,
+    encrypt_parquet,
+    errors,
+    list_modules,
+    storage,
+)
+from modcrypt.aead import CtrCipher, GcmCipher
+from modcrypt.keys import invocation_counter
+from modcrypt.parquet.ciphers import ChunkCipher, ColumnKey, FileCipher
+from modcrypt.parquet.footer import read_encrypted
+from tests.support import write_plain
+
+# Markers: no eight bytes of them occur by accident, and every spelling of them can be searched.
+FOOTER = b"Fk!qZ7wv%h2Tj-16"
+COLUMN = bytes(range(0xC1, 0xD9))  # 24 bytes, none of them ASCII
+SHORT = b"Sk?xW4ce@9MnVt!"
+FOOTER_ID, COLUMN_ID = b"Mf:pLo9&e4nUyRb+1", b"Mc:x8Hd~sGk5Qw=2"
+VALUES = ["one Vq*zjx7w-kmnp", "two Vq*zjx7w-kmnp"]
+NUMBER = int.from_bytes(b"Pn$8byte", "little")
+
+KEYS = {"footer key": FOOTER, "column key": COLUMN, "key of 15 bytes": SHORT}
+SECRETS = {
+    **KEYS,
+    "footer key metadata": FOOTER_ID,
+    "column key metadata": COLUMN_ID,
+    "plaintext": b"Vq*zjx7w-kmnp",
+    "plaintext number": b"Pn$8byte",
+}
+WINDOW = 8
+"""A part of so many bytes counts as a leak, too."""
+
+
+def spellings(secret: bytes) -> set[bytes]:
+    """Spell a secret, and each part of it, as programs do that show bytes."""
+    out = set()
+    for at in range(len(secret) - WINDOW + 1):
+        part = secret[at : at + WINDOW]
+        out |= {part, part.hex().encode(), part.hex(" ").encode(), repr(part)[2:-1].encode()}
+        out |= {repr(list(part))[1:-1].encode(), urllib.parse.quote(part).encode()}
+        # Six or nine bytes make whole characters of base64, whatever stands around them.
+        if at + 9 <= len(secret):
+            out.add(base64.b64encode(secret[at : at + 9]))
+            out.add(base64.urlsafe_b64encode(secret[at : at + 9]))
+    out.add(str(int.from_bytes(secret, "big")).encode())
+    out.add(str(int.from_bytes(secret, "little")).encode())
+    return out
+
+
+SEARCHED = {name: spellings(secret) for name, secret in SECRETS.items()}
+
+
+def leaks(shown: str | bytes, names: Any = tuple(SECRETS)) -> list[str]:
+    data = shown.encode("utf-8", "surrogateescape") if isinstance(shown, str) else shown
+    lower = data.lower()
+    return [
+        name
+        for name in names
+        if any(spelling in data or spelling.lower() in lower for spelling in SEARCHED[name])
+    ]
+
+
+@pytest.mark.parametrize("name", list(SECRETS))
+def test_the_search_finds_what_it_looks_for(name: str) -> None:
+    secret = SECRETS[name]
+    ways: list[Callable[[bytes], str | bytes]] = [
+        bytes,
+        repr,
+        lambda data: data.hex(),
+        lambda data: data.hex().upper(),
+        lambda data: repr(list(data)),
+        lambda data: repr({"key": data}),
+    ]
+    if len(secret) > 15:
+        ways += [base64.b64encode, lambda data: base64.urlsafe_b64encode(b"xy" + data)]
+    for way in ways:
+        assert leaks(way(secret)) == [name]
+    assert leaks(b"nothing of the kind") == []
+
+
+# --- the scene -----------------------------------------------------------------------------------
+
+
+def marked_table() -> pa.Table:
+    return pa.table(
+        {
+            "name": VALUES * 20,
+            "number": pa.array([NUMBER] * 40, pa.int64()),
+            "other": pa.array([{"value": VALUES[n % 2]} for n in range(40)]),
+        }
+    )
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    return write_plain(
+        tmp_path / "plain",
+        marked_table(),
+        compression="none",
+        write_page_index=True,
+        write_page_checksum=True,
+        bloom_filter_options={"name": {"ndv": 10, "fpp": 0.1}},
+    )
+
+
+def encryption(**changes: Any) -> FileEncryptionProperties:
+    given = {
+        "footer_key": FOOTER,
+        "column_keys": {"name": COLUMN},
+        "footer_key_metadata": FOOTER_ID,
+        "column_key_metadata": {"name": COLUMN_ID},
+        "aad_prefix": b"prefix",
+    }
+    return FileEncryptionProperties(**(given | changes))
+
+
+def decryption(**changes: Any) -> FileDecryptionProperties:
+    given = {"footer_key": FOOTER, "column_keys": {"name": COLUMN}, "aad_prefix": b"prefix"}
+    return FileDecryptionProperties(**(given | changes))
+
+
+def sealed_bytes(plain: Path, **changes: Any) -> bytes:
+    out = io.BytesIO()
+    encrypt_parquet(plain, out, encryption(**changes))
+    return out.getvalue()
+
+
+def changed(data: bytes, at: int, new: bytes) -> bytes:
+    return data[:at] + new + data[at + len(new) :]
+
+
+# --- what is shown -------------------------------------------------------------------------------
+
+
+def public_objects(plain: Path) -> list[object]:
+    lookup = {FOOTER_ID: FOOTER, COLUMN_ID: COLUMN}
+    key = Key(COLUMN)
+    sealed = sealed_bytes(plain)
+    cipher = FileCipher(b"", "AES_GCM_CTR_V1")
+    cipher.gcm(key), cipher.pages(key)
+    with storage.open_source(sealed) as source:
+        footer = read_encrypted(source, decryption())
+    return [
+        key,
+        invocation_counter(key),
+        encryption(),
+        decryption(),
+        decryption(key_retriever=functools.partial(dict.get, lookup)),
+        decryption(key_retriever=lookup.get),
+        list_modules(sealed, decryption()),
+        GcmCipher(key),
+        CtrCipher(key),
+        cipher,
+        ChunkCipher(cipher, key, 0, 0, "name"),
+        ColumnKey(key, own=True),
+        footer.cipher,
+        footer.footer_key,
+        modcrypt.KeyNotFoundError("no key", "name"),
+    ]
+
+
+def test_no_object_shows_a_secret(plain: Path) -> None:
+    for shown in public_objects(plain):
+        for text in (
+            repr(shown),
+            str(shown),
+            f"{shown}",
+            ascii(shown),
+            pprint.pformat(shown),
+            pprint.pformat(getattr(shown, "__dict__", None) and _without_metadata(vars(shown))),
+        ):
+            assert leaks(text) == [], type(shown)
+
+
+def _without_metadata(fields: dict[str, Any]) -> dict[str, Any]:
+    """Keep what a debugger would show; key metadata and retrievers are the caller's own values."""
+    own = {"footer_key_metadata", "column_key_metadata", "key_retriever"}
+    return {name: value for name, value in fields.items() if name not in own}
+
+
+def test_properties_do_not_pickle_or_copy_their_keys() -> None:
+    for properties in (encryption(), decryption()):
+        for way in (pickle.dumps, copy.deepcopy):
+            with pytest.raises(TypeError) as caught:
+                way(properties)
+            assert leaks("".join(traceback.format_exception(caught.value))) == []
+
+
+# --- what is raised ------------------------------------------------------------------------------
+
+
+def last_of(data: bytes, what: bytes) -> int:
+    return data.rindex(what)
+
+
+def scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], object]]]:
+    """Name every way to fail: the error, and what brings it about."""
+    sealed, signed = sealed_bytes(plain), sealed_bytes(plain, plaintext_footer=True)
+    original = plain.read_bytes()
+    spans = list_modules(sealed, decryption())
+    page = next(s for s in spans if s.module.type is modcrypt.ModuleType.DATA_PAGE)
+
+    def encrypt(source: bytes = original, **changes: Any) -> Callable[[], object]:
+        return lambda: encrypt_parquet(source, io.BytesIO(), encryption(**changes))
+
+    def decrypt(source: bytes = sealed, **changes: Any) -> Callable[[], object]:
+        return lambda: decrypt_parquet(source, io.BytesIO(), decryption(**changes))
+
+    def retrieved(retriever: Callable[[bytes], Any]) -> Callable[[], object]:
+        return decrypt(column_keys={}, key_retriever=retriever)
+
+    def fail_with(error: Exception) -> Callable[[bytes], Any]:
+        def retrieve(metadata: bytes) -> Any:
+            raise error
+
+        return retrieve
+
+    known: dict[bytes, bytes] = {}
+    spent = Key(COLUMN[:16])
+    invocation_counter(spent).count = 2**32
+    value_at = last_of(original, VALUES[0].encode())
+    return {
+        "key of 15 bytes": (ValueError, lambda: Key(SHORT)),
+        "footer key of 15 bytes": (ValueError, lambda: encryption(footer_key=SHORT)),
+        "column key of 15 bytes": (ValueError, lambda: decryption(column_keys={"name": SHORT})),
+        "key as text": (TypeError, lambda: Key(FOOTER.decode())),  # type: ignore[arg-type]  # the mistake
+        "keys in a list": (TypeError, lambda: encryption(footer_key=[FOOTER])),
+        "hex key": (ValueError, lambda: Key(FOOTER.hex()[:-2].encode())),
+        "base64 key": (ValueError, lambda: decryption(footer_key=base64.b64encode(SHORT))),
+        "all zeros": (ValueError, lambda: encryption(footer_key=bytes(16))),
+        "key and plaintext": (ValueError, lambda: encryption(plaintext_columns=["name"])),
+        "unknown column": (
+            ValueError,
+            encrypt(column_keys={"nome": COLUMN}, column_key_metadata={}),
+        ),
+        "metadata without a key": (
+            ValueError,
+            lambda: encryption(column_key_metadata={"number": COLUMN_ID}),
+        ),
+        "wrong footer key": (modcrypt.TagMismatchError, decrypt(footer_key=COLUMN)),
+        "wrong column key": (modcrypt.TagMismatchError, decrypt(column_keys={"name": FOOTER})),
+        "altered page": (
+            modcrypt.TagMismatchError,
+            decrypt(changed(sealed, page.end - 20, bytes(4))),
+        ),
+        "altered signature": (
+            modcrypt.FooterSignatureError,
+            decrypt(changed(signed, len(signed) - 20, bytes(4))),
+        ),
+        "altered plaintext page": (
+            modcrypt.ChecksumError,
+            encrypt(changed(original, original.index(VALUES[0].encode()), b"!")),
+        ),
+        "wrong prefix": (modcrypt.AadPrefixError, decrypt(aad_prefix=b"another")),
+        "length field altered": (
+            modcrypt.TruncationError,
+            decrypt(changed(sealed, 4, b"\x01\0\0\0")),
+        ),
+        "plaintext file": (modcrypt.PlaintextError, decrypt(original)),
+        "no footer key": (modcrypt.KeyNotFoundError, decrypt(footer_key=None)),
+        "no column key": (modcrypt.KeyNotFoundError, decrypt(column_keys={})),
+        "retriever knows nothing": (modcrypt.KeyNotFoundError, retrieved(known.__getitem__)),
+        "retriever gives nothing": (modcrypt.KeyNotFoundError, retrieved(known.get)),
+        "retriever is refused": (
+            modcrypt.KeyAccessDeniedError,
+            retrieved(fail_with(PermissionError("refused"))),
+        ),
+        "retriever fails": (modcrypt.KeyRetrievalError, retrieved(fail_with(RuntimeError("boom")))),
+        "retriever gives 15 bytes": (modcrypt.KeyMaterialError, retrieved(lambda _: SHORT)),
+        "retriever gives text": (
+            modcrypt.KeyMaterialError,
+            retrieved(lambda _: FOOTER.decode()),
+        ),
+        "retriever gives a list": (modcrypt.KeyMaterialError, retrieved(lambda _: [COLUMN])),
+        "spent key": (modcrypt.KeyExhaustedError, encrypt(footer_key=spent)),
+        "encrypted already": (modcrypt.UnsupportedFormatError, encrypt(sealed)),
+        "algorithm": (
+            modcrypt.UnsupportedFormatError,
+            decrypt(sealed_bytes(plain, encryption_algorithm="AES_GCM_CTR_V1")),
+        ),
+        "cut short": (modcrypt.FormatError, decrypt(sealed[:-9])),
+        "cut plaintext": (modcrypt.FormatError, encrypt(original[: value_at + 5])),
+        "huge footer": (
+            modcrypt.LimitError,
+            decrypt(changed(sealed, len(sealed) - 8, b"\xff\xff\xff\x7f")),
+        ),
+        "key for the footer as a path": (
+            OSError,
+            lambda: decrypt_parquet("/no/such/file", io.BytesIO(), decryption()),
+        ),
+    }
+
+
+def raised(work: Callable[[], object], expected: type[Exception]) -> Exception:
+    with pytest.raises(expected) as caught:
+        work()
+    return caught.value
+
+
+def test_no_error_shows_a_secret(plain: Path) -> None:
+    met = set()
+    for name, (expected, work) in scenes(plain).items():
+        error = raised(work, expected)
+        met.add(type(error))
+        chain: BaseException | None = error
+        while chain is not None:
+            shown = [str(chain), repr(chain), repr(chain.args), repr(vars(chain))]
+            if type(chain).__module__.startswith("modcrypt") or chain is error:
+                assert leaks("\n".join(shown)) == [], name
+            chain = chain.__cause__ or chain.__context__
+        # As a program prints it that catches nothing, with the source lines of this test left out.
+        text = "".join(traceback.TracebackException.from_exception(error).format_exception_only())
+        assert leaks(text) == [], name
+        printed = "".join(traceback.format_exception(error))
+        assert leaks(printed, KEYS) == [], name
+    classes: list[type] = [getattr(errors, name) for name in errors.__all__]
+    leaves = {cls for cls in classes if not cls.__subclasses__()}
+    assert leaves <= met, "an error that no scene brings about"
+
+
+def test_a_tag_error_holds_on_to_no_bytes(plain: Path) -> None:
+    error: BaseException | None = raised(scenes(plain)["altered page"][1], errors.TagMismatchError)
+    while error is not None:
+        assert not [value for value in error.args if not isinstance(value, str)]
+        error = error.__cause__ or error.__context__
+
+
+# --- what is written -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("plaintext_footer", [False, True])
+@pytest.mark.parametrize("algorithm", ["AES_GCM_V1", "AES_GCM_CTR_V1"])
+def test_nothing_is_printed_logged_or_warned_of_and_no_file_holds_a_secret(
+    plain: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    algorithm: str,
+    plaintext_footer: bool,
+    threads: int,
+) -> None:
+    monkeypatch.setattr(storage, "BLOCK", 1024)
+    temporary_folder = tmp_path / "tmp"
+    temporary_folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary_folder))
+    out = tmp_path / "out"
+    out.mkdir()
+    seen: list[bytes] = []
+
+    def look(_: int) -> None:
+        """Read what lies there while the work is under way."""
+        seen.extend(path.read_bytes() for path in out.iterdir())
+
+    properties = encryption(encryption_algorithm=algorithm, plaintext_footer=plaintext_footer)
+    with caplog.at_level(logging.DEBUG), warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        encrypt_parquet(plain, out / "sealed", properties, threads=threads, progress=look)
+        sealed = (out / "sealed").read_bytes()
+        decrypt_parquet(
+            out / "sealed",
+            tmp_path / "back",
+            decryption(algorithms=[algorithm]),
+            threads=threads,
+        )
+    assert seen, "nothing was there to look at"
+    in_the_open = {"footer key metadata", "column key metadata"}  # that is what they are for
+    for data in (*seen, sealed):
+        assert set(leaks(data)) <= in_the_open
+    assert set(leaks(sealed)) & in_the_open
+    back = (tmp_path / "back").read_bytes()
+    assert leaks(back) == ["plaintext", "plaintext number"]
+    assert back == plain.read_bytes()
+    assert os.listdir(temporary_folder) == []
+    assert sorted(os.listdir(out)) == ["sealed"]
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
+    assert warned == []
+
+
+def test_failing_prints_and_logs_nothing(
+    plain: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        for expected, work in scenes(plain).values():
+            raised(work, expected)
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
+
+
+def test_plaintext_columns_are_plaintext_and_all_others_are_not(plain: Path) -> None:
+    """The search above would pass on a file that lost its values: here they are to be found."""
+    out = io.BytesIO()
+    properties = FileEncryptionProperties(footer_key=FOOTER, plaintext_columns=["name"])
+    encrypt_parquet(plain, out, properties)
+    assert leaks(out.getvalue()) == ["plaintext"]
+
+
+def test_dropping_a_column_leaves_none_of_its_values(plain: Path) -> None:
+    opened = io.BytesIO()
+    properties = decryption(column_keys={}, on_missing_key="drop")
+    decrypt_parquet(sealed_bytes(plain), opened, properties)
+    assert leaks(opened.getvalue()) == ["plaintext", "plaintext number"]  # of those that stay
+    opened = io.BytesIO()
+    keys = {"name": COLUMN, "other": COLUMN}
+    sealed = sealed_bytes(plain, column_keys=keys, column_key_metadata={})
+    decrypt_parquet(sealed, opened, properties)
+    assert leaks(opened.getvalue()) == ["plaintext number"]

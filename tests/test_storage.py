@@ -1,0 +1,835 @@
+"""Sources read by position, sinks that grow, destinations that are complete or not there."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import io
+import os
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from modcrypt import (
+    FileDecryptionProperties,
+    FileEncryptionProperties,
+    decrypt_parquet,
+    encrypt_parquet,
+    storage,
+)
+from modcrypt.errors import TruncationError
+from modcrypt.storage import MemorySource, Output, Window, open_output, open_sink, open_source
+from tests.support import FOOTER_KEY, write_plain
+
+DATA = bytes(i * 7 & 0xFF for i in range(1000))
+
+ENCRYPTION = FileEncryptionProperties(footer_key=FOOTER_KEY)
+DECRYPTION = FileDecryptionProperties(footer_key=FOOTER_KEY)
+
+
+def writer_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "modcrypt-writer"]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_stays() -> Iterator[None]:
+    yield
+    assert not writer_threads()
+
+
+@pytest.fixture
+def memory_url() -> Iterator[str]:
+    """Give a folder of fsspec's memory file system that is nobody else's."""
+    folder = f"/modcrypt-{uuid.uuid4()}"
+    filesystem = fsspec.filesystem("memory")
+    filesystem.mkdir(folder)
+    yield f"memory:/{folder}"
+    filesystem.rm(folder, recursive=True)
+
+
+def listing(memory_url: str) -> list[str]:
+    filesystem, path = fsspec.core.url_to_fs(memory_url)
+    return sorted(name.rsplit("/", 1)[1] for name in filesystem.find(path))
+
+
+# --- sources -------------------------------------------------------------------------------------
+
+
+class OneByteAtATime(io.BytesIO):
+    """A file object that reads short, as sockets and raw files may."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        return super().read(1 if size else 0)
+
+
+@contextlib.contextmanager
+def as_path(path: Path, _: str) -> Iterator[Any]:
+    yield path
+
+
+@contextlib.contextmanager
+def as_str(path: Path, _: str) -> Iterator[Any]:
+    yield str(path)
+
+
+@contextlib.contextmanager
+def as_file_url(path: Path, _: str) -> Iterator[Any]:
+    yield f"file://{path}"
+
+
+@contextlib.contextmanager
+def as_memory_url(path: Path, url: str) -> Iterator[Any]:
+    with fsspec.open(f"{url}/x", "wb") as file:
+        file.write(path.read_bytes())
+    yield f"{url}/x"
+
+
+@contextlib.contextmanager
+def as_open_file(path: Path, _: str) -> Iterator[Any]:
+    with path.open("rb") as file:
+        file.seek(3)  # where its cursor stands does not matter
+        yield file
+
+
+@contextlib.contextmanager
+def as_raw_file(path: Path, _: str) -> Iterator[Any]:
+    with path.open("rb", buffering=0) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def as_spooled_file(path: Path, _: str) -> Iterator[Any]:
+    with tempfile.SpooledTemporaryFile() as file:
+        file.write(path.read_bytes())
+        yield file
+
+
+def in_memory(kind: Callable[[bytes], Any]) -> Any:
+    @contextlib.contextmanager
+    def give(path: Path, _: str) -> Iterator[Any]:
+        yield kind(path.read_bytes())
+
+    return give
+
+
+SOURCES = {
+    "path": as_path,
+    "str": as_str,
+    "file url": as_file_url,
+    "memory url": as_memory_url,
+    "open file": as_open_file,
+    "raw file": as_raw_file,
+    "spooled file": as_spooled_file,
+    "bytes": in_memory(bytes),
+    "bytearray": in_memory(bytearray),
+    "memoryview": in_memory(memoryview),
+    "slice of a memoryview": in_memory(lambda data: memoryview(b"xx" + data + b"y")[2:-1]),
+    "memoryview of rows": in_memory(lambda data: memoryview(data).cast("B", [len(data), 1])),
+    "BytesIO": in_memory(io.BytesIO),
+    "short reads": in_memory(OneByteAtATime),
+}
+
+
+@pytest.mark.parametrize("kind", list(SOURCES))
+def test_every_kind_of_source_gives_the_bytes_of_any_place(
+    kind: str, tmp_path: Path, memory_url: str
+) -> None:
+    path = tmp_path / "source"
+    path.write_bytes(DATA)
+    with SOURCES[kind](path, memory_url) as given_source, open_source(given_source) as source:
+        assert source.size == len(DATA)
+        assert source.whole is None or source.whole == DATA
+        for start, size in ((0, 0), (0, 1), (0, 1000), (999, 1), (1000, 0), (400, 77), (3, 4)):
+            assert source.read_at(start, size) == DATA[start : start + size]
+            view = memoryview(bytearray(size + 2))
+            source.read_into(start, view[1:-1])
+            assert view.tobytes() == b"\0" + DATA[start : start + size] + b"\0"
+        for start, size in ((1000, 1), (999, 2), (0, 1001), (5000, 1)):
+            with pytest.raises(TruncationError, match="ended at byte"):
+                source.read_at(start, size)
+
+
+def test_a_memoryview_of_numbers_is_read_by_bytes() -> None:
+    with open_source(memoryview(array.array("Q", DATA))) as source:
+        assert source.size == len(DATA)
+        assert source.read_at(3, 10) == DATA[3:13]
+
+
+@pytest.mark.parametrize("kind", list(SOURCES))
+def test_every_kind_of_source_can_be_encrypted_and_decrypted(
+    kind: str, tmp_path: Path, memory_url: str
+) -> None:
+    plain = write_plain(tmp_path / "plain")
+    sealed = tmp_path / "sealed"
+    with SOURCES[kind](plain, memory_url) as source:
+        encrypt_parquet(source, sealed, ENCRYPTION)
+    with SOURCES[kind](sealed, memory_url) as source:
+        decrypt_parquet(source, tmp_path / "back", DECRYPTION)
+    assert (tmp_path / "back").read_bytes() == plain.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["open file", "raw file", "BytesIO"])
+def test_the_callers_file_object_stays_open(kind: str, tmp_path: Path, memory_url: str) -> None:
+    path = tmp_path / "source"
+    path.write_bytes(DATA)
+    with SOURCES[kind](path, memory_url) as file:
+        with open_source(file):
+            pass
+        assert not file.closed
+
+
+def open_descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts descriptors in /proc")
+def test_files_opened_here_are_closed_here_even_after_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "source"
+    path.write_bytes(DATA)
+    before = open_descriptors()
+    with pytest.raises(RuntimeError), open_source(path):
+        raise RuntimeError
+    with pytest.raises(RuntimeError), open_sink(tmp_path / "sink", overwrite=True):
+        raise RuntimeError
+    assert open_descriptors() == before
+
+
+def test_a_missing_source_is_the_systems_error(tmp_path: Path, memory_url: str) -> None:
+    for source in (tmp_path / "none", f"file://{tmp_path}/none", f"{memory_url}/none"):
+        with pytest.raises(FileNotFoundError), open_source(source):
+            pass
+    with pytest.raises(IsADirectoryError), open_source(tmp_path) as opened:
+        opened.read_at(0, 1)
+
+
+# --- the window ----------------------------------------------------------------------------------
+
+
+class WatchedSource(MemorySource):
+    """Hides that it is in memory, and notes how far it was read."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.whole = None
+        self.reached = 0
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        super().read_into(offset, view)
+        self.reached = max(self.reached, offset + len(view))
+
+
+FILLS = st.lists(st.tuples(*[st.integers(0, 200)] * 3).map(sorted), max_size=15)
+
+
+@settings(max_examples=400)
+@given(FILLS, st.sampled_from([1, 2, 7, 16, 64]), st.booleans())
+def test_a_window_shows_the_sources_bytes(
+    fills: list[list[int]], block: int, in_memory: bool
+) -> None:
+    data = DATA[:200]
+    source = MemorySource(data) if in_memory else WatchedSource(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage, "BLOCK", block)
+        window = Window(source)
+        furthest = 0
+        for start, need, end in fills:
+            window.fill(start, need, end)
+            furthest = max(furthest, end)
+            index = start - window.base
+            assert index >= 0
+            assert window.buffer[index : need - window.base] == data[start:need]
+            assert window.view[index : need - window.base] == data[start:need]
+            # All that is there is right, not only what was asked for.
+            assert window.base + window.stop >= need
+            assert window.buffer[: window.stop] == data[window.base : window.base + window.stop]
+            if isinstance(source, WatchedSource):
+                assert source.reached <= furthest
+
+
+def test_a_window_reads_ahead_by_blocks_and_each_byte_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(storage, "BLOCK", 64)
+    reads: list[tuple[int, int]] = []
+
+    class Counted(WatchedSource):
+        def read_into(self, offset: int, view: memoryview) -> None:
+            reads.append((offset, len(view)))
+            super().read_into(offset, view)
+
+    window = Window(Counted(DATA))
+    for at in range(0, 1000, 10):
+        window.fill(at, at + 10, 1000)
+    assert sum(size for _, size in reads) == 1000
+    assert [offset for offset, _ in reads] == sorted({offset for offset, _ in reads})
+    assert len(reads) <= 1000 // 64 * 2
+    assert len(window.buffer) < 3 * 64
+
+
+def test_a_source_that_shrinks_is_a_truncation_and_never_stale_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(storage, "BLOCK", 16)
+    file = io.BytesIO(DATA)
+    with open_source(file) as source:
+        window = Window(source)
+        window.fill(0, 100, 1000)
+        file.truncate(150)
+        for _ in range(2):
+            with pytest.raises(TruncationError):
+                window.fill(100, 300, 1000)
+
+
+# --- output --------------------------------------------------------------------------------------
+
+
+class Collected(storage.Sink):
+    """Keeps what it is given, as bytes of its own, and who gave it."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.threads: set[str] = set()
+
+    def append(self, data: memoryview | bytes) -> None:
+        self.parts.append(bytes(data))
+        self.threads.add(threading.current_thread().name)
+
+
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from(["write", "in place", "copy", "flush"]), st.integers(0, 90)),
+    max_size=25,
+)
+
+
+@settings(max_examples=300)
+@given(OPERATIONS, st.booleans(), st.sampled_from([8, 16, 64]))
+def test_output_arrives_whole_and_in_order(
+    operations: list[tuple[str, int]], background: bool, block: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage, "BLOCK", block)
+        sink, expected, source = Collected(), bytearray(), MemorySource(DATA)
+        out = Output(sink, background=background)
+        for number, (operation, size) in enumerate(operations):
+            part = bytes((number + i) & 0xFF for i in range(size))
+            if operation == "write":
+                out.write(part)
+            elif operation == "in place":
+                out.reserve(size)
+                out.view[out.at : out.at + size] = part
+                out.at += size
+            elif operation == "copy":
+                part = DATA[number : number + size]
+                out.copy_from(source, number, number + size)
+            else:
+                part = b""
+                out.flush()
+            expected += part
+            assert out.position == len(expected)
+        out.close(complete=True)
+        assert b"".join(sink.parts) == expected
+        assert sink.threads <= ({"modcrypt-writer"} if background else {"MainThread"})
+
+
+def test_an_output_that_is_not_complete_does_not_write_its_rest() -> None:
+    for background in (False, True):
+        sink = Collected()
+        out = Output(sink, background=background)
+        out.write(b"part")
+        out.close(complete=False)
+        assert sink.parts == []
+
+
+class FailingSink(storage.Sink):
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def append(self, data: memoryview | bytes) -> None:
+        if self.left == 0:
+            raise OSError(28, "no space left on device")
+        self.left -= 1
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("at", range(12))
+def test_a_sinks_error_surfaces_whenever_it_comes(
+    background: bool, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "BLOCK", 16)
+
+    def run() -> None:
+        out = Output(FailingSink(at), background=background)
+        complete = False
+        try:
+            for _ in range(12):
+                out.write(bytes(18))  # a whole buffer each
+            complete = True
+        finally:
+            out.close(complete=complete)
+
+    with pytest.raises(OSError, match="no space left"):
+        run()
+
+
+def test_after_an_error_nothing_more_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hole in the file would be worse than its end."""
+    monkeypatch.setattr(storage, "BLOCK", 16)
+    calls: list[bytes] = []
+
+    class FailsOnce(storage.Sink):
+        def append(self, data: memoryview | bytes) -> None:
+            calls.append(bytes(data))
+            if len(calls) == 2:
+                raise OSError(28, "no space left on device")
+
+    out = Output(FailsOnce(), background=True)
+    with contextlib.suppress(OSError):
+        for number in range(12):
+            out.write(bytes((number,)) * 18)
+    with pytest.raises(OSError, match="no space left"):
+        out.close(complete=True)
+    assert len(calls) == 2
+
+
+def test_the_background_thread_goes_round_with_three_buffers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Memory stays what it was, however long the file."""
+    monkeypatch.setattr(storage, "BLOCK", 16)
+    buffers: dict[int, object] = {}
+
+    class Watching(storage.Sink):
+        def append(self, data: memoryview | bytes) -> None:
+            assert isinstance(data, memoryview)
+            buffers[id(data.obj)] = data.obj  # held on to, so that no id comes twice
+
+    out = Output(Watching(), background=True)
+    for _ in range(50):
+        out.write(bytes(18))
+    out.close(complete=True)
+    assert 1 <= len(buffers) <= 3
+
+
+def test_a_callers_file_object_is_called_in_the_callers_thread_alone(tmp_path: Path) -> None:
+    callers: set[str] = set()
+
+    class Watched(io.BytesIO):
+        def write(self, data: Any) -> int:
+            callers.add(threading.current_thread().name)
+            return super().write(data)
+
+    encrypt_parquet(write_plain(tmp_path / "plain"), Watched(), ENCRYPTION, threads=2)
+    assert callers == {"MainThread"}
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_fewer_than_one_thread_is_a_callers_mistake(tmp_path: Path, threads: int) -> None:
+    plain = write_plain(tmp_path / "plain")
+    with pytest.raises(ValueError, match="threads"):
+        encrypt_parquet(plain, tmp_path / "sealed", ENCRYPTION, threads=threads)
+    assert os.listdir(tmp_path) == ["plain"]
+
+
+# --- file objects as destinations ----------------------------------------------------------------
+
+
+class ShortWrites(io.RawIOBase):
+    """A raw file that takes seven bytes at a time."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def write(self, data: Any) -> int:
+        part = bytes(data[:7])
+        self.data += part
+        return len(part)
+
+
+class Silent:
+    """Someone's own writer, which does not say what it took."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+
+def test_file_objects_get_every_byte_and_stay_open() -> None:
+    buffered, short, silent = io.BytesIO(), ShortWrites(), Silent()
+    sinks: list[Any] = [buffered, short, silent]
+    for file in sinks:
+        with open_sink(file, overwrite=False) as sink:
+            sink.append(DATA)
+            sink.append(memoryview(DATA)[5:9])
+    assert buffered.getvalue() == short.data == silent.data == DATA + DATA[5:9]
+    assert not buffered.closed
+    assert not short.closed
+
+
+@pytest.mark.parametrize("answer", [0, None])
+def test_a_raw_file_that_takes_nothing_is_an_error_and_no_endless_loop(answer: int | None) -> None:
+    """RawIOBase.write: "None is returned if the raw stream is set not to block and no single
+    byte could be readily written to it."
+    """
+
+    class Full(io.RawIOBase):
+        calls = 0
+
+        def write(self, data: Any) -> Any:
+            self.calls += 1
+            assert self.calls < 10, "called again and again"
+            return answer
+
+    file: Any = Full()
+    with pytest.raises(BlockingIOError), open_sink(file, overwrite=True) as sink:
+        sink.append(DATA)
+
+
+# --- published paths -----------------------------------------------------------------------------
+
+
+def write_and_raise(
+    destination: Any,
+    error: type[BaseException] = RuntimeError,
+    *,
+    overwrite: bool = True,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> None:
+    with open_sink(destination, overwrite=overwrite) as sink:
+        sink.append(DATA)
+        meanwhile()
+        raise error
+
+
+@contextlib.contextmanager
+def failing_writes(at: int, patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Let the write number `at` to a path fail; give a list with the number of writes so far."""
+    calls = [0]
+    write = os.write
+
+    def limited(fd: int, data: Any) -> int:
+        calls[0] += 1
+        if calls[0] > at:
+            raise OSError(28, "no space left on device")
+        return write(fd, data)
+
+    patch.setattr(os, "write", limited)
+    yield calls
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("existing", [None, b"what was there"])
+def test_a_write_that_fails_leaves_nothing_whichever_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, existing: bytes | None
+) -> None:
+    monkeypatch.setattr(storage, "BLOCK", 512)
+    plain = write_plain(tmp_path / "plain", row_group_size=10)
+    destination = tmp_path / "sealed"
+    if existing is not None:
+        destination.write_bytes(existing)
+    before = sorted(os.listdir(tmp_path))
+    at = 0
+    while True:
+        with monkeypatch.context() as patch, failing_writes(at, patch) as calls:
+            try:
+                encrypt_parquet(plain, destination, ENCRYPTION, threads=threads)
+            except OSError as error:
+                assert error.errno == 28  # noqa: PT017 (the last round raises nothing)
+            else:
+                assert calls[0] == at
+                break
+        assert sorted(os.listdir(tmp_path)) == before
+        assert existing is None or destination.read_bytes() == existing
+        assert not writer_threads()
+        at += 1
+    assert at > 10
+    decrypt_parquet(destination, tmp_path / "back", DECRYPTION)
+    assert (tmp_path / "back").read_bytes() == plain.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("step", "overwrite"), [("fsync", True), ("replace", True), ("link", False)]
+)
+def test_a_step_of_publishing_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, overwrite: bool
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(5, "input/output error")
+
+    monkeypatch.setattr(os, step, fail)
+    with (
+        pytest.raises(OSError, match="input/output"),
+        open_sink(tmp_path / "new", overwrite=overwrite) as sink,
+    ):
+        sink.append(DATA)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_any_exception_leaves_neither_destination_nor_temporary_file(
+    tmp_path: Path, error: type[BaseException], overwrite: bool
+) -> None:
+    def check() -> None:
+        assert os.listdir(tmp_path) != []
+        assert not (tmp_path / "new").exists()
+
+    with pytest.raises(error):
+        write_and_raise(tmp_path / "new", error, overwrite=overwrite, meanwhile=check)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_is_synced_before_it_is_published_and_its_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+
+    def noted(name: str) -> None:
+        function = getattr(os, name)
+
+        def run(*arguments: Any) -> Any:
+            steps.append(name)
+            return function(*arguments)
+
+        monkeypatch.setattr(os, name, run)
+
+    for name in ("write", "fsync", "replace"):
+        noted(name)
+    with open_sink(tmp_path / "new", overwrite=True) as sink:
+        sink.append(DATA)
+    assert steps == ["write", "fsync", "replace", "fsync"]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_progress_callback_that_raises_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    monkeypatch.setattr(storage, "BLOCK", 512)
+    plain = write_plain(tmp_path / "plain", row_group_size=10)
+    sealed = tmp_path / "sealed"
+    encrypt_parquet(plain, sealed, ENCRYPTION)
+    before = sealed.read_bytes()
+    seen: list[int] = []
+
+    def stop(done: int) -> None:
+        seen.append(done)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        encrypt_parquet(plain, sealed, ENCRYPTION, threads=threads, progress=stop)
+    seen.clear()
+    with pytest.raises(KeyboardInterrupt):
+        decrypt_parquet(sealed, tmp_path / "back", DECRYPTION, threads=threads, progress=stop)
+    assert sorted(os.listdir(tmp_path)) == ["plain", "sealed"]
+    assert sealed.read_bytes() == before
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_progress_grows_to_the_size_of_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    monkeypatch.setattr(storage, "BLOCK", 512)
+    plain, seen, callers = write_plain(tmp_path / "plain"), [0], set()
+
+    def note(done: int) -> None:
+        seen.append(done)
+        callers.add(threading.current_thread())
+
+    encrypt_parquet(plain, tmp_path / "sealed", ENCRYPTION, threads=threads, progress=note)
+    assert seen == sorted(set(seen))
+    assert seen[-1] == (tmp_path / "sealed").stat().st_size
+    assert callers == {threading.main_thread()}
+
+
+def test_an_existing_file_is_replaced_only_on_request(tmp_path: Path) -> None:
+    path = tmp_path / "there"
+    path.write_bytes(b"old")
+    with pytest.raises(FileExistsError) as caught, open_sink(path, overwrite=False):
+        pytest.fail("opened all the same")
+    assert caught.value.errno == 17
+    assert path.read_bytes() == b"old"
+    with open_sink(path, overwrite=True) as sink:
+        sink.append(b"new")
+        assert path.read_bytes() == b"old"  # until it is complete
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["there"]
+
+
+def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+
+    def write_ours() -> None:
+        with open_sink(path, overwrite=False) as sink:
+            sink.append(b"ours")
+            path.write_bytes(b"theirs")
+
+    with pytest.raises(FileExistsError):
+        write_ours()
+    assert path.read_bytes() == b"theirs"
+    assert os.listdir(tmp_path) == ["new"]
+
+
+def test_a_symbolic_link_keeps_pointing_at_what_is_written(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    target, link, second = tmp_path / "data" / "target", tmp_path / "link", tmp_path / "second"
+    target.write_bytes(b"old")
+    link.symlink_to(target)
+    second.symlink_to("link")
+    with open_sink(second, overwrite=True) as sink:
+        sink.append(b"new")
+    assert link.is_symlink()
+    assert second.is_symlink()
+    assert target.read_bytes() == b"new"
+    assert os.listdir(tmp_path / "data") == ["target"]
+    for path in (link, second):
+        with pytest.raises(FileExistsError), open_sink(path, overwrite=False):
+            pass
+
+
+def test_a_link_to_nowhere_counts_as_existing_and_can_be_filled(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "target")
+    with pytest.raises(FileExistsError), open_sink(link, overwrite=False):
+        pass
+    with open_sink(link, overwrite=True) as sink:
+        sink.append(b"new")
+    assert link.is_symlink()
+    assert (tmp_path / "target").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_permissions_follow_the_umask(
+    tmp_path: Path, umask: int, mode: int, overwrite: bool
+) -> None:
+    before = os.umask(umask)
+    try:
+        with open_sink(tmp_path / "new", overwrite=overwrite) as sink:
+            sink.append(DATA)
+            (temporary,) = tmp_path.iterdir()
+            assert temporary.stat().st_mode & 0o777 == mode  # and at no time more
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == mode
+
+
+def test_a_directory_or_a_missing_folder_is_the_systems_error(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError), open_sink(tmp_path / "folder", overwrite=True):
+        pass
+    with pytest.raises(FileNotFoundError), open_sink(tmp_path / "no" / "new", overwrite=True):
+        pass
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+# The last two have 254 and 255 bytes, the most that file systems take.
+NAMES = ["a::b.parquet", "s3:x", "file:x", "x y", "-", ".hidden", "é" * 127, "n" * 255]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", [Path, str])
+def test_any_legal_file_name_is_a_local_path(
+    tmp_path: Path, name: str, kind: Callable[[Path], Any]
+) -> None:
+    with open_sink(kind(tmp_path / name), overwrite=False) as sink:
+        sink.append(DATA)
+    assert os.listdir(tmp_path) == [name]
+    with open_source(kind(tmp_path / name)) as source:
+        assert source.read_at(0, 1000) == DATA
+
+
+def test_a_relative_path_with_colons_is_local(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with open_sink("a::b", overwrite=True) as sink:
+        sink.append(DATA)
+    assert os.listdir(tmp_path) == ["a::b"]
+
+
+def test_a_file_may_be_replaced_by_its_own_encryption(tmp_path: Path) -> None:
+    plain = write_plain(tmp_path / "file")
+    before = plain.read_bytes()
+    encrypt_parquet(plain, plain, ENCRYPTION)
+    assert plain.read_bytes()[:4] == b"PARE"
+    decrypt_parquet(plain, plain, DECRYPTION)
+    assert plain.read_bytes() == before
+
+
+# --- published URLs ------------------------------------------------------------------------------
+
+
+def test_a_url_appears_complete_or_not_at_all(memory_url: str) -> None:
+    url = f"{memory_url}/new"
+
+    def check() -> None:
+        assert "new" not in listing(memory_url)
+
+    with pytest.raises(RuntimeError):
+        write_and_raise(url, meanwhile=check)
+    assert listing(memory_url) == []
+    with open_sink(url, overwrite=False) as sink:
+        sink.append(b"first ")
+        sink.append(b"version")
+    assert listing(memory_url) == ["new"]
+    with pytest.raises(RuntimeError):
+        write_and_raise(url)
+    with fsspec.open(url, "rb") as file:
+        assert file.read() == b"first version"
+    with pytest.raises(FileExistsError), open_sink(url, overwrite=False):
+        pass
+    with open_sink(url, overwrite=True) as sink:
+        sink.append(b"other")
+    with fsspec.open(url, "rb") as file:
+        assert file.read() == b"other"
+    assert listing(memory_url) == ["new"]
+
+
+def test_a_file_url_is_published_like_a_path(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with open_sink(f"file://{tmp_path}/new", overwrite=False) as sink:
+            sink.append(DATA)
+            assert len(os.listdir(tmp_path)) == 1
+            assert not (tmp_path / "new").exists()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o640
+    with pytest.raises(RuntimeError):
+        write_and_raise(f"file://{tmp_path}/two")
+    assert os.listdir(tmp_path) == ["new"]
+
+
+def test_an_output_to_a_url_comes_whole(memory_url: str, tmp_path: Path) -> None:
+    plain = write_plain(tmp_path / "plain")
+    for threads in (1, 2):
+        encrypt_parquet(plain, f"{memory_url}/sealed", ENCRYPTION, threads=threads)
+        decrypt_parquet(f"{memory_url}/sealed", f"{memory_url}/back", DECRYPTION, threads=threads)
+        with fsspec.open(f"{memory_url}/back", "rb") as file:
+            assert file.read() == plain.read_bytes()
+    assert listing(memory_url) == ["back", "sealed"]
+
+
+def test_open_output_publishes_what_was_written(tmp_path: Path) -> None:
+    for threads in (None, 1, 2):
+        source = MemorySource(DATA)
+        with open_output(tmp_path / "new", source, overwrite=True, threads=threads) as out:
+            out.write(DATA)
+        assert (tmp_path / "new").read_bytes() == DATA
+
+
+def test_without_fsspec_a_url_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(ValueError, match="pip install fsspec"), open_source("s3://bucket/key"):
+        pass

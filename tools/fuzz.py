@@ -1,0 +1,286 @@
+"""Any bytes either give a result or raise ModcryptError, nothing else.
+
+And what `encrypt_parquet` takes, `decrypt_parquet` gives back: a file that can be sealed but not
+opened is lost data.
+
+    python tools/fuzz.py [--seconds N] [--seed N] [--folder DIR] [--keep-going]
+    python tools/fuzz.py --replay FILE
+
+Each round takes one of a few small files, alters it with seeded random edits and runs it both
+ways. Some edits are made behind the lock, as a hostile key holder would: a footer, a page header
+or an index is opened, altered and sealed again, so that authentication does not stop them.
+On a failure the altered file is written to the folder, and the seed and round are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+# After the path: a script's own folder alone is on it.
+from modcrypt import (
+    FileDecryptionProperties,
+    FileEncryptionProperties,
+    ModcryptError,
+    ModuleType,
+    list_modules,
+)
+from modcrypt.aad import module_aad
+from tests import forging
+
+FOOTER_KEY = b"0123456789012345"
+COLUMN_KEY = b"1234567890123450"
+ALGORITHMS = ("AES_GCM_V1", "AES_GCM_CTR_V1")
+
+WRITERS = [
+    FileEncryptionProperties(footer_key=FOOTER_KEY),
+    FileEncryptionProperties(
+        footer_key=FOOTER_KEY, plaintext_footer=True, data_page_v2_levels="plaintext"
+    ),
+    FileEncryptionProperties(footer_key=FOOTER_KEY, encryption_algorithm="AES_GCM_CTR_V1"),
+]
+READERS = [
+    FileDecryptionProperties(
+        footer_key=FOOTER_KEY, column_keys={"b": COLUMN_KEY}, algorithms=ALGORITHMS
+    ),
+    FileDecryptionProperties(
+        footer_key=FOOTER_KEY, on_missing_key="drop", check_footer_integrity=False
+    ),
+]
+OWN_READER = FileDecryptionProperties(footer_key=FOOTER_KEY, algorithms=ALGORITHMS)
+
+INTERESTING = (0, 1, 2, 3, 4, 15, 28, 31, 32, 127, 128, 255, 2**15, 2**31 - 1, 2**32 - 1, 2**63 - 1)
+
+
+@dataclass(frozen=True)
+class Base:
+    """A valid file to start from."""
+
+    plain: bool
+    data: bytes
+
+
+def bases() -> list[Base]:
+    """Write small files that between them have every kind of module."""
+    table = pa.table(
+        {
+            "a": [1, 1, None, 7],
+            "b": ["x", "yy", "x", None],
+            "s": [{"n": 1.5, "l": [1, 2]}, {"n": None, "l": []}, None, {"n": 2.5, "l": None}],
+        }
+    )
+    full: dict[str, Any] = {
+        "row_group_size": 2,
+        "write_page_index": True,
+        "bloom_filter_options": {"a": True, "b": True},
+    }
+    plain = [
+        forging.plain_file(table, **full),
+        forging.plain_file(
+            table, data_page_version="2.0", write_page_checksum=True, store_schema=False, **full
+        ),
+        forging.plain_file(table, compression="none", use_dictionary=False, data_page_size=1),
+    ]
+    keyed: dict[str, Any] = {"column_keys": {"b": COLUMN_KEY}, "plaintext_columns": ["s.n"]}
+    writers = [
+        FileEncryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"part"),
+        FileEncryptionProperties(footer_key=FOOTER_KEY, footer_key_metadata=b"kf", **keyed),
+        FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_footer=True, **keyed),
+        FileEncryptionProperties(
+            footer_key=FOOTER_KEY, plaintext_footer=True, data_page_v2_levels="plaintext"
+        ),
+        FileEncryptionProperties(footer_key=FOOTER_KEY, encryption_algorithm="AES_GCM_CTR_V1"),
+    ]
+    sealed = [forging.encrypted(data, writer) for data in plain for writer in writers]
+    return [Base(True, data) for data in plain] + [Base(False, data) for data in sealed]
+
+
+# --- edits ----------------------------------------------------------------------------------------
+
+
+def edit(rng: random.Random, data: bytes, *, same_size: bool = False) -> bytes:
+    """Alter a few places of some bytes."""
+    out = bytearray(data)
+    for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
+        if not out:
+            break
+        at = rng.randrange(len(out))
+        kind = rng.randrange(3 if same_size else 8)
+        if kind == 0:
+            out[at] ^= 1 << rng.randrange(8)
+        elif kind == 1:
+            out[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+        elif kind == 2:
+            size = rng.choice((2, 4, 8))
+            raw = (rng.choice(INTERESTING) & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+            out[at : at + size] = raw[: len(out) - at]
+        elif kind == 3:
+            del out[at : at + rng.randrange(1, 20)]
+        elif kind == 4:
+            out[at:at] = rng.randbytes(rng.randrange(1, 20))
+        elif kind == 5:
+            length = rng.randrange(1, 64)
+            start = rng.randrange(len(out))
+            out[at : at + length] = out[start : start + length]
+        elif kind == 6:
+            value = rng.choice(INTERESTING)
+            out[at : at + 1] = _varint(value)
+        else:
+            out[at:at] = out[at : at + rng.randrange(1, 200)] * rng.choice((1, 2, 50))
+    return bytes(out)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes(out) + bytes((value,))
+
+
+def alter_bytes(rng: random.Random, data: bytes) -> bytes:
+    return edit(rng, data)
+
+
+def alter_footer(rng: random.Random, data: bytes) -> bytes:
+    """Alter the bytes between the modules and the closing length, which stays true."""
+    body, tail, magic = forging.split_tail(data)
+    return forging.join_tail(body, edit(rng, tail), magic)
+
+
+def alter_behind_footer_lock(rng: random.Random, data: bytes) -> bytes:
+    """Alter the footer's bytes and seal or sign it again."""
+    body, tail, magic = forging.split_tail(data)
+    file = forging.opened(data, FOOTER_KEY)
+    aad = file.file_aad + forging.FOOTER_SUFFIX
+    if magic == b"PAR1":
+        footer = edit(rng, tail[:-28])
+        return forging.join_tail(body, footer + forging.sign(FOOTER_KEY, footer, aad), magic)
+    plain = forging.open_module(FOOTER_KEY, tail[len(file.crypto) :], aad)
+    sealed = forging.seal(FOOTER_KEY, edit(rng, plain), aad)
+    return forging.join_tail(body, file.crypto + sealed, magic)
+
+
+def alter_behind_module_lock(rng: random.Random, data: bytes) -> bytes:
+    """Alter the plaintext of some sealed modules, sizes kept, and seal them again."""
+    out = bytearray(data)
+    file_aad = forging.opened(data, FOOTER_KEY).file_aad
+    modules = [
+        span
+        for span in list_modules(data, READERS[0])
+        if span.module.type not in (ModuleType.FOOTER, ModuleType.DATA_PAGE)
+    ]
+    for span in rng.sample(modules, min(len(modules), rng.choice((1, 1, 2, 5)))):
+        aad = module_aad(file_aad, span.module)
+        module = data[span.start : span.end]
+        for key in (FOOTER_KEY, COLUMN_KEY):
+            try:
+                plain = forging.open_module(key, module, aad)
+            except Exception:  # the other key's module, or a CTR page
+                continue
+            altered = edit(rng, plain, same_size=True)
+            out[span.start : span.end] = forging.seal(key, altered, aad)
+    return bytes(out)
+
+
+Alter = Callable[[random.Random, bytes], bytes]
+PLAIN_EDITS: list[Alter] = [alter_bytes, alter_footer]
+SEALED_EDITS: list[Alter] = [
+    alter_bytes, alter_footer, alter_behind_footer_lock, alter_behind_footer_lock,
+    alter_behind_module_lock, alter_behind_module_lock,
+]  # fmt: skip
+
+
+# --- the invariant --------------------------------------------------------------------------------
+
+
+def check(data: bytes) -> str:
+    """Run some bytes both ways; give what came of it, or raise what should not have come."""
+    outcomes = []
+    for writer in WRITERS:
+        try:
+            sealed = forging.encrypted(data, writer)
+        except ModcryptError as error:
+            outcomes.append(error.word)
+            continue
+        outcomes.append("sealed")
+        forging.decrypted(sealed, OWN_READER)
+    for reader in READERS:
+        try:
+            forging.decrypted(data, reader)
+            outcomes.append("opened")
+        except ModcryptError as error:
+            outcomes.append(error.word)
+    return " ".join(outcomes)
+
+
+def rounds(seed: int, files: list[Base]) -> Iterator[tuple[int, bytes]]:
+    """Give altered files without end; round `n` of a seed is always the same edit."""
+    for number in itertools.count():
+        rng = random.Random(f"{seed}/{number}")
+        base = rng.choice(files)
+        alter = rng.choice(PLAIN_EDITS if base.plain else SEALED_EDITS)
+        yield number, alter(rng, base.data)
+
+
+def reproducer(folder: Path, seed: int, number: int, data: bytes) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"fuzz-{seed}-{number}.parquet"
+    path.write_bytes(data)
+    return path
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description="Fuzz both directions.")
+    arguments.add_argument("--seconds", type=float, help="stop then; without it, never")
+    arguments.add_argument("--seed", type=int, default=None, help="default: a random one")
+    arguments.add_argument("--folder", type=Path, default=Path("fuzz-failures"))
+    arguments.add_argument("--keep-going", action="store_true", help="count failures, go on")
+    arguments.add_argument("--replay", type=Path, help="run one file and show its traceback")
+    options = arguments.parse_args()
+    if options.replay is not None:
+        print(check(options.replay.read_bytes()))
+        return 0
+    seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
+    return run(seed, options.seconds, options.folder, keep_going=options.keep_going)
+
+
+def run(seed: int, seconds: float | None, folder: Path, *, keep_going: bool) -> int:
+    """Fuzz until the time is over or a round fails; give the exit code."""
+    print(f"seed {seed}", flush=True)
+    end = None if seconds is None else time.monotonic() + seconds
+    failures: dict[str, int] = {}
+    number = 0
+    for number, data in rounds(seed, bases()):
+        if end is not None and time.monotonic() > end:
+            break
+        try:
+            check(data)
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            what = f"{type(error).__name__} in {Path(place.filename).name}:{place.lineno}: {error}"
+            failures.setdefault(what, number)
+            if failures[what] == number:
+                path = reproducer(folder, seed, number, data)
+                print(f"seed {seed}, round {number}: {what}\n  {path}", flush=True)
+            if not keep_going:
+                traceback.print_exc()
+                return 1
+    print(f"{number} rounds, {len(failures)} kinds of failure")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
