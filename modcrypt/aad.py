@@ -90,7 +90,8 @@ def module_aad(file_aad: bytes, module: ModuleId) -> bytes:
     given = (module.row_group is not None, module.column is not None, module.page is not None)
     if given != (in_chunk, in_chunk, module.type.has_page):
         raise ValueError(f"the ordinals do not fit the module type: {module!r}")
-    ordinals = (module.row_group, module.column, module.page)
-    return b"".join(
-        [file_aad, bytes((module.type,)), *(ordinal_bytes(o) for o in ordinals if o is not None)]
-    )
+    aad = file_aad + bytes((module.type,))
+    for ordinal in (module.row_group, module.column, module.page):
+        if ordinal is not None:
+            aad += ordinal_bytes(ordinal)
+    return aad
