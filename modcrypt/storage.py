@@ -275,6 +275,8 @@ def _path_sink(where: str, overwrite: bool) -> Iterator[Sink]:
         raise _exists(where)
     if os.path.isdir(target):
         raise IsADirectoryError(errno.EISDIR, "the destination is a directory", where)
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise FileExistsError(errno.EEXIST, "the destination is no regular file", where)
     folder = os.path.dirname(target)
     temporary = os.path.join(folder, _temporary_name())
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)

@@ -139,7 +139,8 @@ def assign_keys(
     """Say for each leaf how it is encrypted; None is plaintext.
 
     Raises:
-        ValueError: the properties name columns that the file doesn't have.
+        ValueError: the properties name columns that the file doesn't have, or by a name that
+            fits several.
     """
     assert isinstance(properties.footer_key, Key)
     footer = ColumnKey(properties.footer_key, own=False)
@@ -147,8 +148,15 @@ def assign_keys(
     for name, key in properties.column_keys.items():
         rules[name] = ColumnKey(as_key(key), True, properties.column_key_metadata.get(name))
     names = [covering_name(path, rules) for path in leaves]
-    groups = {".".join(path[:n]) for path in leaves for n in range(1, len(path) + 1)}
-    if unknown := sorted(rules.keys() - groups):
+    groups: dict[str, set[tuple[str, ...]]] = {}
+    for path in leaves:
+        for length in range(1, len(path) + 1):
+            groups.setdefault(".".join(path[:length]), set()).add(path[:length])
+    if unclear := sorted(name for name in rules if len(groups.get(name, ())) > 1):
+        raise ValueError(
+            f"names that mean several columns, because some have dots: {', '.join(unclear)}"
+        )
+    if unknown := sorted(rules.keys() - groups.keys()):
         raise ValueError(
             f"columns that the file doesn't have: {', '.join(unknown)}; it has "
             f"{', '.join('.'.join(path) for path in leaves[:20])}{', ...' * (len(leaves) > 20)}"

@@ -548,7 +548,7 @@ def _write_checked(
     """Do the same for a page with a CRC.
 
     A CRC is over the stored bytes, so the plain page needs one of its own. Under CTR it is all
-    there is to check a body by, and the sealed header holds it.
+    there is to notice damage by. It is no tag: whoever alters a page on purpose can keep its CRC.
     """
     cipher = page.cipher.page
     if cipher.overhead != GCM_OVERHEAD and zlib.crc32(body) != header.crc:

@@ -91,7 +91,9 @@ class FileDecryptionProperties:
 
     Args:
         footer_key: opens the footer and the columns under it.
-        column_keys: dotted leaf path, or the name of a group around it, to key.
+        column_keys: dotted leaf path, or the name of a group around it, to key. Names that a file
+            doesn't have are ignored, so that one mapping serves many files; a column that has a
+            key here and lies in plaintext is an error.
         key_retriever: called with a module's key metadata where no key is given above; gives a
             key, or None.
         aad_prefix: the prefix that the file must have been written with; also supplies one that

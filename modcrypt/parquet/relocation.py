@@ -147,3 +147,5 @@ class Relocation:
             md.dictionary_page_offset = move.new_start
         elif md.dictionary_page_offset:
             raise FormatError(f"{where}: dictionary_page_offset is set, the page is no dictionary")
+        else:
+            md.dictionary_page_offset = None  # some writers say 0 for none
