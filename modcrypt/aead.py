@@ -15,6 +15,7 @@ An object here belongs to one thread at a time; make one per thread, they are ch
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
 from os import urandom
 from struct import Struct
 from typing import TypeAlias
@@ -47,6 +48,16 @@ _put_head = Struct("<I12s").pack_into
 _CTR_START = b"\x00\x00\x00\x01"
 
 
+def _first_count(cipher: GcmCipher | CtrCipher, key: Key) -> Callable[[], None]:
+    """Give what counts a cipher's first seal and then puts the key's counter in its own place."""
+
+    def count() -> None:
+        cipher._count = invocation_counter(key).add
+        cipher._count()
+
+    return count
+
+
 class TagError(Exception):
     """A tag did not match. Callers turn it into a `TagMismatchError` with the module's address."""
 
@@ -63,7 +74,7 @@ class GcmCipher:
         self._gcm = AESGCM(key_bytes(key))
         self._encrypt_into = self._gcm.encrypt_into
         self._decrypt_into = self._gcm.decrypt_into
-        self._count = invocation_counter(key).add
+        self._count = _first_count(self, key)
 
     def seal_into(
         self, out: memoryview, at: int, plaintext: ReadableBuffer, size: int, aad: bytes
@@ -143,7 +154,7 @@ class CtrCipher:
     def __init__(self, key: Key) -> None:
         # CTR encrypts and decrypts by the same operation; the IV is set anew for every module.
         self._context = Cipher(AES(key_bytes(key)), CTR(bytes(16))).encryptor()
-        self._count = invocation_counter(key).add
+        self._count = _first_count(self, key)
 
     def seal_into(
         self, out: memoryview, at: int, plaintext: ReadableBuffer, size: int, aad: bytes

@@ -70,11 +70,15 @@ class TagMismatchError(IntegrityError):
 
     def __init__(self, module: ModuleId | None, hint: str = "") -> None:
         self.module = module
+        self._hint = hint
         where = "GCM module" if module is None else str(module)
         super().__init__(
             f"{where}: the tag does not match: wrong key, wrong AAD prefix or altered bytes; "
             f"AES-GCM cannot tell which{hint and '. ' + hint}"
         )
+
+    def __reduce__(self) -> tuple[type[TagMismatchError], tuple[ModuleId | None, str]]:
+        return type(self), (self.module, self._hint)  # so that worker processes can raise it
 
 
 class FooterSignatureError(IntegrityError):

@@ -45,7 +45,8 @@ class InvocationCounter:
 
 
 # Counters outlive their Key objects: a caller that builds a new Key from the same bytes for
-# every file must not start from zero. Indexed by a keyed digest, so no key bytes stay here.
+# every file must not start from zero. Indexed by a keyed digest, so no key bytes stay here; made
+# at the first seal, so keys that only open files leave nothing behind.
 _digest_key = secrets.token_bytes(32)
 _counters: dict[bytes, InvocationCounter] = {}
 
@@ -60,7 +61,7 @@ class Key:
         ValueError: the key does not have 16, 24 or 32 bytes (PME 4).
     """
 
-    __slots__ = ("_counter", "_value")
+    __slots__ = ("_digest", "_value")
 
     def __init__(self, value: bytes | bytearray | memoryview) -> None:
         if isinstance(value, str) or not isinstance(value, bytes | bytearray | memoryview):
@@ -68,8 +69,7 @@ class Key:
         self._value = bytes(value)
         if len(self._value) not in KEY_LENGTHS:
             raise ValueError(f"an AES key has 16, 24 or 32 bytes, not {len(self._value)}")
-        digest = hashlib.blake2b(self._value, key=_digest_key, digest_size=16).digest()
-        self._counter = _counters.setdefault(digest, InvocationCounter())
+        self._digest = hashlib.blake2b(self._value, key=_digest_key, digest_size=16).digest()
 
     @classmethod
     def generate(cls, length: int = 16) -> Key:
@@ -79,7 +79,8 @@ class Key:
     @property
     def invocations(self) -> int:
         """Seals done under these key bytes in this process."""
-        return self._counter.count
+        counter = _counters.get(self._digest)
+        return 0 if counter is None else counter.count
 
     def __len__(self) -> int:
         """Length in bytes."""
@@ -94,7 +95,7 @@ class Key:
         return hmac.compare_digest(self._value, other._value)
 
     def __hash__(self) -> int:
-        return id(self._counter)
+        return hash(self._digest)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Key can't be pickled or copied: pass a reference to it instead")
@@ -125,5 +126,5 @@ def key_bytes(key: Key) -> bytes:
 
 
 def invocation_counter(key: Key) -> InvocationCounter:
-    """Give the counter of the key's bytes, for `aead` alone."""
-    return key._counter
+    """Give the counter of the key's bytes, made at the first call, for `aead` alone."""
+    return _counters.setdefault(key._digest, InvocationCounter())

@@ -98,23 +98,26 @@ class FileSource(_ReadAt):
 
     def __init__(self, path: str) -> None:
         self.name = path
-        self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        status = os.fstat(self._fd)
+        self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        status = os.fstat(self.fd)
         if stat.S_ISDIR(status.st_mode):
-            os.close(self._fd)
+            os.close(self.fd)
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self.fd)
+            raise OSError(errno.EINVAL, "the source is no regular file", path)
         self.size = status.st_size
 
     def read_into(self, offset: int, view: memoryview) -> None:
         done = 0
         while done < len(view):
-            n = os.preadv(self._fd, [view[done:]], offset + done)
+            n = os.preadv(self.fd, [view[done:]], offset + done)
             if n == 0:
                 raise self._short(offset + done)
             done += n
 
     def close(self) -> None:
-        os.close(self._fd)
+        os.close(self.fd)
 
 
 class MemorySource(_ReadAt):
@@ -142,7 +145,8 @@ class ObjectSource(_ReadAt):
     def __init__(self, file: IO[bytes], name: str | None = None) -> None:
         self.file = file
         self.name = name or str(getattr(file, "name", "<file object>"))
-        self.size = file.seek(0, os.SEEK_END)
+        file.seek(0, os.SEEK_END)
+        self.size = file.tell()
 
     def read_into(self, offset: int, view: memoryview) -> None:
         self.file.seek(offset)
@@ -195,8 +199,17 @@ def open_source(source: SourceLike) -> Iterator[Source]:
             yield file
         finally:
             file.close()
-    else:
+    elif hasattr(source, "read") and hasattr(source, "seek"):
         yield ObjectSource(source)
+    else:
+        try:
+            view = memoryview(source)  # type: ignore[arg-type]  # whatever has a buffer
+        except TypeError:
+            raise TypeError(
+                "a source is a path, a URL, bytes or a seekable binary file object, not "
+                f"{type(source).__name__}"
+            ) from None
+        yield MemorySource(view)
 
 
 # --- sinks ---------------------------------------------------------------------------------
@@ -220,8 +233,7 @@ def _naming(where: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        error.filename, error.filename2 = where, None
-        raise
+        raise OSError(error.errno, error.strerror, where) from error
 
 
 class ObjectSink:
@@ -250,6 +262,11 @@ def open_sink(destination: Destination, *, overwrite: bool) -> Iterator[Sink]:
         FileExistsError: the path exists and `overwrite` is False.
     """
     if not isinstance(destination, str | os.PathLike):
+        if not hasattr(destination, "write"):
+            raise TypeError(
+                "a destination is a path, a URL or a writable binary file object, not "
+                f"{type(destination).__name__}"
+            )
         yield ObjectSink(destination)
         return
     path = _local_path(destination)
@@ -276,7 +293,7 @@ def _path_sink(where: str, overwrite: bool) -> Iterator[Sink]:
     if os.path.isdir(target):
         raise IsADirectoryError(errno.EISDIR, "the destination is a directory", where)
     if os.path.exists(target) and not os.path.isfile(target):
-        raise FileExistsError(errno.EEXIST, "the destination is no regular file", where)
+        raise OSError(errno.EINVAL, "the destination is no regular file", where)
     folder = os.path.dirname(target)
     temporary = os.path.join(folder, _temporary_name())
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
@@ -308,16 +325,29 @@ def _publish(temporary: str, target: str, overwrite: bool) -> None:
     if overwrite:
         os.replace(temporary, target)
         return
-    os.link(temporary, target)  # unlike rename, refuses a file that appeared meanwhile
-    os.unlink(temporary)
+    try:
+        os.link(temporary, target)  # unlike rename, refuses a file that appeared meanwhile
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        if os.path.lexists(target):  # no hard links on this file system: look, then rename
+            raise _exists(target) from None
+        os.replace(temporary, target)
+    else:
+        os.unlink(temporary)
 
 
 def _fsync_folder(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    """Make the new name durable where the folder may be opened and synced.
+
+    The file is published by now: a folder that can't be synced is no reason to call it a failure.
+    """
+    with contextlib.suppress(OSError):
+        fd = os.open(folder or ".", os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 # Object stores make an object appear by one last request, which `autocommit=False` holds back.
@@ -480,8 +510,8 @@ def open_output(
     """
     if threads is not None and threads < 1:
         raise ValueError("threads is at least 1")
-    if isinstance(source, ObjectSource) and source.file is destination:
-        raise ValueError("source and destination are the same file object")
+    if _same_file(source, destination):
+        raise ValueError("the destination is a file object on the source itself")
     is_path = isinstance(destination, str | os.PathLike)
     if threads is None:
         threads = usable_cores() if source.size > WORTH_A_THREAD else 1
@@ -493,6 +523,22 @@ def open_output(
             complete = True
         finally:
             output.close(complete=complete)
+
+
+def _same_file(source: Source, destination: Destination) -> bool:
+    """Tell whether writing to a caller's file object would overwrite what is still to be read."""
+    if isinstance(destination, str | os.PathLike):
+        return False
+    if isinstance(source, ObjectSource) and source.file is destination:
+        return True
+    try:
+        if isinstance(source, FileSource):
+            return os.path.sameopenfile(source.fd, destination.fileno())
+        if isinstance(source, ObjectSource):
+            return os.path.sameopenfile(source.file.fileno(), destination.fileno())
+        return False
+    except (AttributeError, OSError):  # one of them is no file of the system
+        return False
 
 
 class _Writer:

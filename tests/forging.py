@@ -49,7 +49,7 @@ def decrypted(source: bytes, properties: FileDecryptionProperties) -> bytes:
 
 
 def seal(key: bytes, plaintext: bytes, aad: bytes) -> bytes:
-    """Give a GCM module, framing included (PME 4.2.1)."""
+    """Give a GCM module, framing included (PME 5.1)."""
     nonce = os.urandom(12)
     body = nonce + AESGCM(key).encrypt(nonce, plaintext, aad)
     return len(body).to_bytes(4, "little") + body
@@ -60,7 +60,7 @@ def open_module(key: bytes, module: bytes, aad: bytes) -> bytes:
 
 
 def sign(key: bytes, footer: bytes, aad: bytes) -> bytes:
-    """Give nonce and tag of a plaintext footer (PME 4.3.2)."""
+    """Give nonce and tag of a plaintext footer (PME 5.5)."""
     sealed = seal(key, footer, aad)
     return sealed[4:16] + sealed[-16:]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import io
 import os
+import stat
 import sys
 import tempfile
 import threading
@@ -833,3 +835,62 @@ def test_without_fsspec_a_url_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ValueError, match="pip install fsspec"), open_source("s3://bucket/key"):
         pass
+
+
+def test_a_destination_that_is_no_regular_file_is_left_alone(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with pytest.raises(OSError, match="no regular file"), open_sink(fifo, overwrite=True):
+        pytest.fail("opened")
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+
+
+def test_without_hard_links_a_new_file_is_renamed_and_an_old_one_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAT and many network file systems know no hard links."""
+
+    def no_links(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    out = tmp_path / "out"
+    with open_sink(out, overwrite=False) as sink:
+        sink.append(b"new")
+    assert out.read_bytes() == b"new"
+
+    def write_while_another_does() -> None:
+        with open_sink(tmp_path / "late", overwrite=False) as sink:
+            sink.append(b"mine")
+            (tmp_path / "late").write_bytes(b"theirs")
+
+    with pytest.raises(FileExistsError):
+        write_while_another_does()
+    assert (tmp_path / "late").read_bytes() == b"theirs"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["late", "out"]
+
+
+def test_a_folder_that_cannot_be_synced_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is published by then; drop boxes can be written but not opened."""
+    really_open = os.open
+
+    def refuse_folders(path: str, flags: int, *rest: int) -> int:
+        if os.path.isdir(path):
+            raise PermissionError(errno.EACCES, "not readable", path)
+        return really_open(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refuse_folders)
+    with open_sink(tmp_path / "out", overwrite=True) as sink:
+        sink.append(b"new")
+    assert (tmp_path / "out").read_bytes() == b"new"
+
+
+def test_who_replaces_a_private_file_keeps_it_private(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.write_bytes(b"old")
+    out.chmod(0o600)
+    with open_sink(out, overwrite=True) as sink:
+        sink.append(b"new")
+    assert (out.read_bytes(), stat.S_IMODE(out.stat().st_mode)) == (b"new", 0o600)

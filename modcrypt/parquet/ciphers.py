@@ -154,7 +154,8 @@ def assign_keys(
             groups.setdefault(".".join(path[:length]), set()).add(path[:length])
     if unclear := sorted(name for name in rules if len(groups.get(name, ())) > 1):
         raise ValueError(
-            f"names that mean several columns, because some have dots: {', '.join(unclear)}"
+            f"names that mean several columns, because some have dots: {', '.join(unclear)}; "
+            "such columns can only be left under the footer key"
         )
     if unknown := sorted(rules.keys() - groups.keys()):
         raise ValueError(

@@ -82,7 +82,8 @@ def decrypt_parquet(
     """Decrypt a Parquet file of any compliant writer, module by module, without decoding a value.
 
     A file that `encrypt_parquet` made comes back byte for byte where the plaintext file had no
-    gaps and was spelt canonically, as PyArrow's and parquet-java's are; else module for module.
+    gaps and was spelt canonically, as those of PyArrow, parquet-java and DuckDB are; else module
+    for module: the same pages, indexes and bloom filters in the same order, offsets set anew.
 
     Args:
         source: path, fsspec URL, bytes or seekable binary file object.
@@ -169,6 +170,8 @@ class _Plan:
 
 
 def _plan(source: Source, properties: FileDecryptionProperties) -> _Plan:
+    if not isinstance(properties, FileDecryptionProperties):
+        raise TypeError(f"properties are FileDecryptionProperties, not {type(properties).__name__}")
     footer = read_encrypted(source, properties)
     metadata = footer.metadata
     leaves = leaf_paths(metadata.schema)
@@ -225,18 +228,23 @@ class _Keys:
         self._asked: dict[tuple[Key | None, bytes | None], Key | None] = {}
         self.found: dict[tuple[int, int], Key] = {}
         self._missing: set[int] = set()
-        self._plaintext: set[int] = set()
+        self._kinds: dict[int, str] = {}
 
     def resolve(self, chunk: ThriftStruct, row_group: int, column: int) -> None:
         """Find the key of one chunk, or note that its column has none."""
         crypto = chunk.crypto_metadata
-        if crypto is None:
-            self._plaintext.add(column)
-            return
         path = ".".join(self._leaves[column])
-        own = crypto.ENCRYPTION_WITH_COLUMN_KEY
-        if own is None and crypto.ENCRYPTION_WITH_FOOTER_KEY is None:
+        own = None if crypto is None else crypto.ENCRYPTION_WITH_COLUMN_KEY
+        if crypto is not None and own is None and crypto.ENCRYPTION_WITH_FOOTER_KEY is None:
             raise FormatError(f"column {path}: its crypto metadata names no known kind of key")
+        kind = "plaintext" if crypto is None else "footer key" if own is None else "column key"
+        if self._kinds.setdefault(column, kind) != kind:
+            raise FormatError(
+                f"column {path}: {self._kinds[column]} in one row group and {kind} in row group "
+                f"{row_group}: no writer does so"
+            )
+        if crypto is None:
+            return
         key = (
             self._footer.footer_key
             if own is None
@@ -292,7 +300,11 @@ class _Keys:
             name = covering_name(leaf, keys)
             if name is not None:
                 covered.setdefault(name, []).append(c)
-        bare = sorted(name for name, columns in covered.items() if self._plaintext >= set(columns))
+        bare = sorted(
+            name
+            for name, columns in covered.items()
+            if all(self._kinds.get(c) == "plaintext" for c in columns)
+        )
         if bare:
             raise PlaintextError(
                 f"a key is given for {', '.join(bare)}, but the file has it in plaintext; if that "

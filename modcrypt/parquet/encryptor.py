@@ -61,6 +61,9 @@ def encrypt_parquet(
 ) -> None:
     """Encrypt a plaintext Parquet file page by page (PME 4, 5), without decoding a value.
 
+    What the footer's known fields refer to is encrypted; bytes between those (Polars leaves a copy
+    of the column metadata, statistics included) are left out.
+
     Args:
         source: path, fsspec URL, bytes or seekable binary file object.
         destination: path or fsspec URL, which appears complete or not at all, or a writable
@@ -81,6 +84,8 @@ def encrypt_parquet(
         KeyExhaustedError: a key has done 2**32 seals.
         FileExistsError, OSError: from the file system.
     """
+    if not isinstance(properties, FileEncryptionProperties):
+        raise TypeError(f"properties are FileEncryptionProperties, not {type(properties).__name__}")
     with open_source(source) as opened:
         plan = _plan(opened, properties)
         with open_output(destination, opened, overwrite=overwrite, threads=threads) as out:

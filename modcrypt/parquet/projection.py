@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 
 from modcrypt.parquet.idl import ThriftStruct, copy
 from modcrypt.parquet.schema import keep_leaves, leaf_paths
@@ -10,6 +11,19 @@ from modcrypt.parquet.schema import keep_leaves, leaf_paths
 __all__ = ["drop_columns"]
 
 _ARROW_SCHEMA = b"ARROW:schema"
+_PANDAS = b"pandas"
+_GEO = b"geo"
+# Other engines' own schemas of the file: Spark, for one, fills a column that its schema names and
+# the file lacks with nulls. Without them, readers go by the Parquet schema.
+_FOREIGN_SCHEMAS = frozenset(
+    {
+        b"org.apache.spark.sql.parquet.row.metadata",
+        b"parquet.avro.schema",
+        b"avro.schema",
+        b"parquet.proto.descriptor",
+        b"iceberg.schema",
+    }
+)
 
 
 def drop_columns(metadata: ThriftStruct, keep: list[bool]) -> ThriftStruct:
@@ -50,35 +64,60 @@ def _sorting(columns: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct
 
 
 def _key_values(metadata: ThriftStruct, keep: list[bool]) -> list[ThriftStruct]:
-    """Adapt the Arrow schema, which Arrow readers match with the columns by position."""
+    """Adapt or remove the pairs in which engines repeat the schema."""
+    fields: dict[str, set[bool]] = {}
+    for path, flag in zip(leaf_paths(metadata.schema), keep, strict=True):
+        fields.setdefault(path[0], set()).add(flag)
+    gone = {name for name, flags in fields.items() if flags == {False}}
+    torn = any(len(flags) > 1 for flags in fields.values())
     out = []
     for pair in metadata.key_value_metadata:
-        if pair.key != _ARROW_SCHEMA:
-            out.append(pair)
-            continue
         adapted = copy(pair)
-        adapted.value = _arrow_schema(pair.value, metadata, keep)
-        if adapted.value is not None:
+        if pair.key != _ARROW_SCHEMA:
+            adapted.value = _adapted(pair.key, pair.value, gone)
+        else:
+            # A nested field that lost leaves has another type: go by the Parquet schema alone.
+            adapted.value = None if torn else _arrow_schema(pair.value, gone)
+        if adapted.value is not None or pair.value is None:
             out.append(adapted)
     return out
 
 
-def _arrow_schema(value: bytes | None, metadata: ThriftStruct, keep: list[bool]) -> bytes | None:
-    """Remove top-level fields from a serialised Arrow schema.
+def _adapted(key: bytes, value: bytes | None, gone: set[str]) -> bytes | None:
+    """Give a pair's value without the columns that are gone; None where the pair must go."""
+    if value is None or key not in {_PANDAS, _GEO, *_FOREIGN_SCHEMAS}:
+        return value
+    if key in _FOREIGN_SCHEMAS:
+        return None
+    try:
+        about = json.loads(value)
+        if key == _PANDAS:
+            about["columns"] = [c for c in about["columns"] if c.get("field_name") not in gone]
+            indexes = about["index_columns"]
+            about["index_columns"] = [i for i in indexes if isinstance(i, dict) or i not in gone]
+        else:
+            about["columns"] = {n: c for n, c in about["columns"].items() if n not in gone}
+            if about["primary_column"] in gone:
+                return None
+        return json.dumps(about).encode()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None  # unreadable to its reader as well
 
-    None where a nested field lost leaves, or the value is unreadable: readers then go by the
-    Parquet schema alone.
+
+def _arrow_schema(value: bytes | None, gone: set[str]) -> bytes | None:
+    """Remove top-level fields from a serialised Arrow schema, which is matched by position.
+
+    None where it is unreadable: readers then go by the Parquet schema alone.
     """
     import pyarrow as pa
 
-    fields: dict[str, set[bool]] = {}
-    for path, flag in zip(leaf_paths(metadata.schema), keep, strict=True):
-        fields.setdefault(path[0], set()).add(flag)
-    if any(len(flags) > 1 for flags in fields.values()):
-        return None
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value or b"")))
     except (pa.ArrowException, ValueError, OSError):
         return None
-    kept = [field for field in schema if fields.get(field.name) == {True}]
-    return base64.b64encode(pa.schema(kept, schema.metadata).serialize().to_pybytes())
+    about = {k: _adapted(k, v, gone) for k, v in (schema.metadata or {}).items()}
+    kept = pa.schema(
+        [field for field in schema if field.name not in gone],
+        {k: v for k, v in about.items() if v is not None},
+    )
+    return base64.b64encode(kept.serialize().to_pybytes())

@@ -5,8 +5,9 @@ Everything that can be wrong without looking at a file is a ValueError here, at 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal
 
 from modcrypt.keys import Key, KeyLike, KeyRetriever, as_key
@@ -64,11 +65,11 @@ class FileEncryptionProperties:
 
     def __post_init__(self) -> None:
         _set(self, "footer_key", _usable(self.footer_key, "footer key"))
-        keys = {name: _usable(key, f"key of {name}") for name, key in self.column_keys.items()}
+        keys = _column_keys(self.column_keys, _usable)
         _set(self, "column_keys", keys)
         plaintext = _names(self.plaintext_columns, "plaintext_columns")
         _set(self, "plaintext_columns", plaintext)
-        _set(self, "column_key_metadata", dict(self.column_key_metadata))
+        _set(self, "column_key_metadata", MappingProxyType(dict(self.column_key_metadata)))
         if both := sorted(keys.keys() & set(plaintext)):
             raise ValueError(f"columns with a key and declared plaintext: {', '.join(both)}")
         if extra := sorted(self.column_key_metadata.keys() - keys.keys()):
@@ -122,8 +123,10 @@ class FileDecryptionProperties:
 
     def __post_init__(self) -> None:
         if self.footer_key is not None:
-            _set(self, "footer_key", as_key(self.footer_key))
-        _set(self, "column_keys", {name: as_key(key) for name, key in self.column_keys.items()})
+            _set(self, "footer_key", _any_key(self.footer_key, "footer key"))
+        _set(self, "column_keys", _column_keys(self.column_keys, _any_key))
+        if self.key_retriever is not None and not callable(self.key_retriever):
+            raise TypeError("key_retriever is called with key metadata: give a function")
         _check_bytes(self.aad_prefix, "aad_prefix")
         _set(self, "algorithms", _names(self.algorithms, "algorithms"))
         if not self.algorithms or not set(self.algorithms) <= set(ALGORITHMS):
@@ -142,14 +145,33 @@ def _check_bytes(value: bytes | None, what: str) -> None:
 
 
 def _names(names: Sequence[str], what: str) -> tuple[str, ...]:
-    if isinstance(names, str):
+    if isinstance(names, str | bytes):
         raise ValueError(f"{what} takes several names, not one string")
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{what}: names are str")
     return tuple(names)
+
+
+def _column_keys(
+    keys: Mapping[str, KeyLike], check: Callable[[KeyLike, str], Key]
+) -> Mapping[str, Key]:
+    if not isinstance(keys, Mapping):
+        raise TypeError(f"column_keys maps names to keys, it is no {type(keys).__name__}")
+    names = _names(list(keys), "column_keys")
+    checked = {name: check(keys[name], f"key of {name}") for name in names}
+    return MappingProxyType(checked)  # what was checked can't be changed
+
+
+def _any_key(key: KeyLike, what: str) -> Key:
+    try:
+        return as_key(key)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{what}: {error}") from None
 
 
 def _usable(key: KeyLike, what: str) -> Key:
     """Take a key for sealing. Zeros are never meant, and parquet-java refuses them."""
-    checked = as_key(key)
+    checked = _any_key(key, what)
     if checked == Key(bytes(len(checked))):
         raise ValueError(f"the {what} is all zeros")
     return checked
