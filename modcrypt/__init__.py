@@ -1,4 +1,4 @@
-"""Parquet Modular Encryption and AGS1 in Python: files encrypted module by module.
+"""Parquet Modular Encryption in Python: files encrypted module by module.
 
 The names below are imported on first use, so that `import modcrypt` and the command line start
 at once.

@@ -48,16 +48,6 @@ _put_head = Struct("<I12s").pack_into
 _CTR_START = b"\x00\x00\x00\x01"
 
 
-def _first_count(cipher: GcmCipher | CtrCipher, key: Key) -> Callable[[], None]:
-    """Give what counts a cipher's first seal and then puts the key's counter in its own place."""
-
-    def count() -> None:
-        cipher._count = invocation_counter(key).add
-        cipher._count()
-
-    return count
-
-
 class TagError(Exception):
     """A tag did not match. Callers turn it into a `TagMismatchError` with the module's address."""
 
@@ -65,7 +55,7 @@ class TagError(Exception):
 class GcmCipher:
     """Seals and opens GCM modules under one key."""
 
-    __slots__ = ("_count", "_decrypt_into", "_encrypt_into", "_gcm")
+    __slots__ = ("_count", "_decrypt_into", "_encrypt_into", "_gcm", "_key")
 
     overhead = GCM_OVERHEAD
     slack = 0
@@ -74,7 +64,8 @@ class GcmCipher:
         self._gcm = AESGCM(key_bytes(key))
         self._encrypt_into = self._gcm.encrypt_into
         self._decrypt_into = self._gcm.decrypt_into
-        self._count = _first_count(self, key)
+        self._key = key
+        self._count: Callable[[], None] | None = None
 
     def seal_into(
         self, out: memoryview, at: int, plaintext: ReadableBuffer, size: int, aad: bytes
@@ -84,6 +75,8 @@ class GcmCipher:
         Raises:
             KeyExhaustedError: the key has done 2**32 seals.
         """
+        if self._count is None:  # at the first seal: opening leaves no counter behind
+            self._count = invocation_counter(self._key).add
         self._count()
         nonce = urandom(NONCE_SIZE)
         end = at + GCM_OVERHEAD + size
@@ -146,7 +139,7 @@ class CtrCipher:
     Takes and ignores an AAD, so that a page loop serves both modes.
     """
 
-    __slots__ = ("_context", "_count")
+    __slots__ = ("_context", "_count", "_key")
 
     overhead = CTR_OVERHEAD
     slack = CTR_SLACK
@@ -154,7 +147,8 @@ class CtrCipher:
     def __init__(self, key: Key) -> None:
         # CTR encrypts and decrypts by the same operation; the IV is set anew for every module.
         self._context = Cipher(AES(key_bytes(key)), CTR(bytes(16))).encryptor()
-        self._count = _first_count(self, key)
+        self._key = key
+        self._count: Callable[[], None] | None = None
 
     def seal_into(
         self, out: memoryview, at: int, plaintext: ReadableBuffer, size: int, aad: bytes
@@ -164,6 +158,8 @@ class CtrCipher:
         Raises:
             KeyExhaustedError: the key has done 2**32 seals.
         """
+        if self._count is None:  # at the first seal: opening leaves no counter behind
+            self._count = invocation_counter(self._key).add
         self._count()
         nonce = urandom(NONCE_SIZE)
         end = at + CTR_OVERHEAD + size

@@ -10,23 +10,22 @@ import contextlib
 import errno
 import io
 import os
-import queue
 import re
 import secrets
 import stat
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import IO, Any, Protocol, TypeAlias
 
 from modcrypt.errors import TruncationError
 
 __all__ = [
     "Destination",
-    "Output",
+    "FileSource",
+    "MemorySource",
+    "ObjectSource",
     "Sink",
     "Source",
     "SourceLike",
-    "Window",
     "open_sink",
     "open_source",
 ]
@@ -36,13 +35,6 @@ SourceLike: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview
 
 Destination: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
 """A path, an fsspec URL, or a writable binary file object."""
-
-BLOCK = 1 << 20
-"""Bytes moved by one system call: small enough to stay in the processor's cache."""
-
-
-WORTH_A_THREAD = 8 << 20
-"""Source size in bytes above which writing gets a thread of its own."""
 
 
 class Source(Protocol):
@@ -109,6 +101,7 @@ class FileSource(_ReadAt):
         self.size = status.st_size
 
     def read_into(self, offset: int, view: memoryview) -> None:
+        """Fill `view` from `offset`."""
         done = 0
         while done < len(view):
             n = os.preadv(self.fd, [view[done:]], offset + done)
@@ -117,6 +110,7 @@ class FileSource(_ReadAt):
             done += n
 
     def close(self) -> None:
+        """Close the file."""
         os.close(self.fd)
 
 
@@ -131,6 +125,7 @@ class MemorySource(_ReadAt):
         self.whole = None if isinstance(data, memoryview) else data
 
     def read_into(self, offset: int, view: memoryview) -> None:
+        """Fill `view` from `offset`."""
         part = self._view[offset : offset + len(view)]
         if len(part) < len(view):
             raise self._short(offset + len(part))
@@ -149,6 +144,7 @@ class ObjectSource(_ReadAt):
         self.size = file.tell()
 
     def read_into(self, offset: int, view: memoryview) -> None:
+        """Fill `view` from `offset`."""
         self.file.seek(offset)
         done = 0
         while done < len(view):
@@ -381,210 +377,3 @@ def _url_sink(url: str, overwrite: bool) -> Iterator[Sink]:
     except BaseException:
         withdraw()
         raise
-
-
-# --- moving windows and buffers --------------------------------------------------------------
-
-
-class Window:
-    """The part of a source that is in memory: `buffer[:stop]` holds the bytes from `base` on.
-
-    One window serves all chunks of a file, so its buffer is allocated once.
-    """
-
-    __slots__ = ("_source", "base", "buffer", "stop", "view")
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self.base = 0
-        self.buffer: bytes | bytearray = bytearray() if source.whole is None else source.whole
-        self.view = memoryview(self.buffer)
-        self.stop = len(self.buffer)
-
-    def fill(self, start: int, need: int, end: int) -> None:
-        """Make the source's bytes [start, need) present, reading ahead but not past `end`.
-
-        Raises:
-            TruncationError: the source is shorter than it was.
-        """
-        if self._source.whole is not None:
-            return
-        have = self.base + self.stop
-        if not self.base <= start <= have:
-            self.base, self.stop, have = start, 0, start
-        if need <= have:
-            return
-        if need - self.base > len(self.buffer):
-            self._move(start, need - start)
-        until = min(max(need, min(end, have + BLOCK)), self.base + len(self.buffer))
-        self._source.read_into(have, self.view[self.stop : until - self.base])
-        self.stop = until - self.base
-
-    def _move(self, start: int, size: int) -> None:
-        """Put the bytes from `start` on to the front, in a buffer of at least `size` bytes."""
-        kept = self.view[start - self.base : self.stop]
-        if size > len(self.buffer):
-            fresh = bytearray(max(BLOCK + (BLOCK >> 4), size + (size >> 4)))
-            fresh[: len(kept)] = kept
-            self.buffer, self.view = fresh, memoryview(fresh)
-        else:
-            self.view[: len(kept)] = bytes(kept)
-        self.base, self.stop = start, len(kept)
-
-
-class Output:
-    """Collects what is written in reused buffers; a second thread may do the writing.
-
-    Write at `view[at:]` after `reserve`, then advance `at`; `position` is the file's length so
-    far. The thread pays because a page-cache write costs more than AES on the same bytes.
-    """
-
-    def __init__(self, sink: Sink, *, background: bool) -> None:
-        self._sink = sink
-        self._written = 0
-        self.progress: Callable[[int], None] | None = None
-        self.at = 0
-        self.view = memoryview(bytearray(BLOCK + (BLOCK >> 3)))
-        self._writer = _Writer(sink) if background else None
-
-    @property
-    def position(self) -> int:
-        """Bytes written so far."""
-        return self._written + self.at
-
-    def reserve(self, size: int) -> None:
-        """Make room for `size` bytes at `view[at:]`; may change `view` and `at`."""
-        if self.at + size <= len(self.view):
-            return
-        self.flush()
-        if size > len(self.view):
-            self.view = memoryview(bytearray(size))
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Append a copy of `data`."""
-        size = len(data)
-        self.reserve(size)
-        self.view[self.at : self.at + size] = data
-        self.at += size
-
-    def copy_from(self, source: Source, start: int, end: int) -> None:
-        """Append the source's bytes [start, end) as they are."""
-        while start < end:
-            size = min(BLOCK, end - start)
-            self.reserve(size)
-            source.read_into(start, self.view[self.at : self.at + size])
-            self.at += size
-            start += size
-
-    def flush(self) -> None:
-        """Hand what is collected to the sink."""
-        if not self.at:
-            return
-        if self._writer is None:
-            self._sink.append(self.view[: self.at])
-        else:
-            self.view = self._writer.swap(self.view, self.at)
-        self._written += self.at
-        self.at = 0
-        if self.progress is not None:
-            self.progress(self._written)
-
-    def close(self, *, complete: bool) -> None:
-        """Write the rest, if the file is complete, and end the thread. An error of it surfaces."""
-        try:
-            if complete:
-                self.flush()
-        finally:
-            if self._writer is not None:
-                self._writer.close(raise_error=complete)
-
-
-@contextlib.contextmanager
-def open_output(
-    destination: Destination, source: Source, *, overwrite: bool, threads: int | None
-) -> Iterator[Output]:
-    """Open the destination of what is made from `source`, published if the block succeeds.
-
-    Writes go to a second thread when `threads` allows it: by default for files that take longer
-    to write than a thread to start. A caller's own file object is only called in its thread.
-    """
-    if threads is not None and threads < 1:
-        raise ValueError("threads is at least 1")
-    if _same_file(source, destination):
-        raise ValueError("the destination is a file object on the source itself")
-    is_path = isinstance(destination, str | os.PathLike)
-    if threads is None:
-        threads = usable_cores() if source.size > WORTH_A_THREAD else 1
-    with open_sink(destination, overwrite=overwrite) as sink:
-        output = Output(sink, background=threads > 1 and is_path)
-        complete = False
-        try:
-            yield output
-            complete = True
-        finally:
-            output.close(complete=complete)
-
-
-def _same_file(source: Source, destination: Destination) -> bool:
-    """Tell whether writing to a caller's file object would overwrite what is still to be read."""
-    if isinstance(destination, str | os.PathLike):
-        return False
-    if isinstance(source, ObjectSource) and source.file is destination:
-        return True
-    try:
-        if isinstance(source, FileSource):
-            return os.path.sameopenfile(source.fd, destination.fileno())
-        if isinstance(source, ObjectSource):
-            return os.path.sameopenfile(source.file.fileno(), destination.fileno())
-        return False
-    except (AttributeError, OSError):  # one of them is no file of the system
-        return False
-
-
-class _Writer:
-    """Appends full buffers to a sink on a thread of its own, in order."""
-
-    _BUFFERS = 3
-
-    def __init__(self, sink: Sink) -> None:
-        self._full: queue.SimpleQueue[tuple[memoryview, int] | None] = queue.SimpleQueue()
-        self._free: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
-        for _ in range(self._BUFFERS - 1):
-            self._free.put(None)
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(
-            target=self._run, args=(sink,), name="modcrypt-writer", daemon=True
-        )
-        self._thread.start()
-
-    def _run(self, sink: Sink) -> None:
-        while (item := self._full.get()) is not None:
-            view, size = item
-            if self._error is None:
-                try:
-                    sink.append(view[:size])
-                except BaseException as error:  # handed to the thread that fills the buffers
-                    self._error = error
-            self._free.put(view)
-
-    def swap(self, view: memoryview, size: int) -> memoryview:
-        """Queue a full buffer and give an empty one of at least its size."""
-        self._full.put((view, size))
-        empty = self._free.get()
-        if self._error is not None:
-            raise self._error
-        return memoryview(bytearray(len(view))) if empty is None else empty
-
-    def close(self, *, raise_error: bool) -> None:
-        self._full.put(None)
-        self._thread.join()
-        if raise_error and self._error is not None:
-            raise self._error
-
-
-def usable_cores() -> int:
-    """Count the processors that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every platform
-        return os.cpu_count() or 1

@@ -19,7 +19,13 @@ PACKAGE = Path(modcrypt.__file__).parent
 # Imports point down only: from a row to its own or to a lower one. A new file needs a row.
 ROWS = [
     {"modcrypt.errors"},
-    {"modcrypt.storage", "modcrypt.aead", "modcrypt.keys", "modcrypt.aad"},
+    {
+        "modcrypt.buffers",
+        "modcrypt.storage",
+        "modcrypt.aead",
+        "modcrypt.keys",
+        "modcrypt.aad",
+    },
     {
         "modcrypt.parquet",
         "modcrypt.parquet.framing",
@@ -45,6 +51,7 @@ ROWS = [
         "modcrypt.cli.progress",
         "modcrypt.cli.signals",
     },
+    {"modcrypt.__main__"},
 ]
 
 # What is not in the standard library, and who may import it.
@@ -61,6 +68,7 @@ IMPORTERS = {
 IO_MODULES = {"io", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile", "urllib", "http"}
 MAY_DO_IO = {
     "modcrypt.storage",
+    "modcrypt.buffers",  # opens what it fills
     "modcrypt.parquet.idl",  # finds and reads the IDL
 }
 

@@ -25,6 +25,7 @@ from modcrypt import (
     FileDecryptionProperties,
     FileEncryptionProperties,
     Key,
+    buffers,
     decrypt_parquet,
     encrypt_parquet,
     errors,
@@ -367,7 +368,7 @@ def test_nothing_is_printed_logged_or_warned_of_and_no_file_holds_a_secret(
     plaintext_footer: bool,
     threads: int,
 ) -> None:
-    monkeypatch.setattr(storage, "BLOCK", 1024)
+    monkeypatch.setattr(buffers, "BLOCK", 1024)
     temporary_folder = tmp_path / "tmp"
     temporary_folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary_folder))

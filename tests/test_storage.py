@@ -24,12 +24,14 @@ from hypothesis import strategies as st
 from modcrypt import (
     FileDecryptionProperties,
     FileEncryptionProperties,
+    buffers,
     decrypt_parquet,
     encrypt_parquet,
     storage,
 )
+from modcrypt.buffers import Output, Window, open_output
 from modcrypt.errors import TruncationError
-from modcrypt.storage import MemorySource, Output, Window, open_output, open_sink, open_source
+from modcrypt.storage import MemorySource, open_sink, open_source
 from tests.support import FOOTER_KEY, write_plain
 
 DATA = bytes(i * 7 & 0xFF for i in range(1000))
@@ -240,7 +242,7 @@ def test_a_window_shows_the_sources_bytes(
     data = DATA[:200]
     source = MemorySource(data) if in_memory else WatchedSource(data)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage, "BLOCK", block)
+        patch.setattr(buffers, "BLOCK", block)
         window = Window(source)
         furthest = 0
         for start, need, end in fills:
@@ -260,7 +262,7 @@ def test_a_window_shows_the_sources_bytes(
 def test_a_window_reads_ahead_by_blocks_and_each_byte_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(storage, "BLOCK", 64)
+    monkeypatch.setattr(buffers, "BLOCK", 64)
     reads: list[tuple[int, int]] = []
 
     class Counted(WatchedSource):
@@ -280,7 +282,7 @@ def test_a_window_reads_ahead_by_blocks_and_each_byte_once(
 def test_a_source_that_shrinks_is_a_truncation_and_never_stale_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(storage, "BLOCK", 16)
+    monkeypatch.setattr(buffers, "BLOCK", 16)
     file = io.BytesIO(DATA)
     with open_source(file) as source:
         window = Window(source)
@@ -318,7 +320,7 @@ def test_output_arrives_whole_and_in_order(
     operations: list[tuple[str, int]], background: bool, block: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage, "BLOCK", block)
+        patch.setattr(buffers, "BLOCK", block)
         sink, expected, source = Collected(), bytearray(), MemorySource(DATA)
         out = Output(sink, background=background)
         for number, (operation, size) in enumerate(operations):
@@ -366,7 +368,7 @@ class FailingSink(storage.Sink):
 def test_a_sinks_error_surfaces_whenever_it_comes(
     background: bool, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "BLOCK", 16)
+    monkeypatch.setattr(buffers, "BLOCK", 16)
 
     def run() -> None:
         out = Output(FailingSink(at), background=background)
@@ -384,7 +386,7 @@ def test_a_sinks_error_surfaces_whenever_it_comes(
 
 def test_after_an_error_nothing_more_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hole in the file would be worse than its end."""
-    monkeypatch.setattr(storage, "BLOCK", 16)
+    monkeypatch.setattr(buffers, "BLOCK", 16)
     calls: list[bytes] = []
 
     class FailsOnce(storage.Sink):
@@ -406,19 +408,19 @@ def test_the_background_thread_goes_round_with_three_buffers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Memory stays what it was, however long the file."""
-    monkeypatch.setattr(storage, "BLOCK", 16)
-    buffers: dict[int, object] = {}
+    monkeypatch.setattr(buffers, "BLOCK", 16)
+    seen_buffers: dict[int, object] = {}
 
     class Watching(storage.Sink):
         def append(self, data: memoryview | bytes) -> None:
             assert isinstance(data, memoryview)
-            buffers[id(data.obj)] = data.obj  # held on to, so that no id comes twice
+            seen_buffers[id(data.obj)] = data.obj  # held on to, so that no id comes twice
 
     out = Output(Watching(), background=True)
     for _ in range(50):
         out.write(bytes(18))
     out.close(complete=True)
-    assert 1 <= len(buffers) <= 3
+    assert 1 <= len(seen_buffers) <= 3
 
 
 def test_a_callers_file_object_is_called_in_the_callers_thread_alone(tmp_path: Path) -> None:
@@ -534,7 +536,7 @@ def failing_writes(at: int, patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 def test_a_write_that_fails_leaves_nothing_whichever_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, existing: bytes | None
 ) -> None:
-    monkeypatch.setattr(storage, "BLOCK", 512)
+    monkeypatch.setattr(buffers, "BLOCK", 512)
     plain = write_plain(tmp_path / "plain", row_group_size=10)
     destination = tmp_path / "sealed"
     if existing is not None:
@@ -616,7 +618,7 @@ def test_a_file_is_synced_before_it_is_published_and_its_folder_after(
 def test_a_progress_callback_that_raises_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    monkeypatch.setattr(storage, "BLOCK", 512)
+    monkeypatch.setattr(buffers, "BLOCK", 512)
     plain = write_plain(tmp_path / "plain", row_group_size=10)
     sealed = tmp_path / "sealed"
     encrypt_parquet(plain, sealed, ENCRYPTION)
@@ -641,7 +643,7 @@ def test_a_progress_callback_that_raises_leaves_nothing(
 def test_progress_grows_to_the_size_of_what_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    monkeypatch.setattr(storage, "BLOCK", 512)
+    monkeypatch.setattr(buffers, "BLOCK", 512)
     plain, seen, callers = write_plain(tmp_path / "plain"), [0], set()
 
     def note(done: int) -> None:

@@ -46,10 +46,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 import modcrypt as mc
 from modcrypt.aad import module_aad
 from modcrypt.aead import GCM_OVERHEAD, GcmCipher
+from modcrypt.buffers import Output, usable_cores
 from modcrypt.parquet import decryptor, encryptor
 from modcrypt.parquet.footer import build_tail
 from modcrypt.parquet.page_header import PageHeader, scan, splice
-from modcrypt.storage import MemorySource, Output, usable_cores
+from modcrypt.storage import MemorySource
 
 KEY = bytes(range(1, 17))
 NONCE, AAD = bytes(12), bytes(15)  # constant, for what is sealed here is thrown away

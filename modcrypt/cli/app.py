@@ -16,10 +16,9 @@ from modcrypt.cli import key_refs
 from modcrypt.cli.failures import EXIT_CODES, explain, module_fields, printable
 from modcrypt.cli.progress import progress_bar
 from modcrypt.cli.signals import Stopped
+from modcrypt.parquet.properties import ALGORITHMS
 
 __all__ = ["program"]
-
-ALGORITHMS = ("AES_GCM_V1", "AES_GCM_CTR_V1")
 
 _SIGPIPE_EXIT = 141
 """What a shell reports for a program whose reader went away."""

@@ -15,11 +15,9 @@ import click
 
 from modcrypt.cli.failures import looks_like_key
 from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KeyNotFoundError
-from modcrypt.keys import Key
+from modcrypt.keys import KEY_LENGTHS, Key
 
 __all__ = ["from_env", "from_fd", "from_file", "read_refs"]
-
-KEY_LENGTHS = (16, 24, 32)
 
 MAX_KEY_FILE = 4096
 """Bytes read of a key file: the longest key in hex, and a lot of white space, take less."""

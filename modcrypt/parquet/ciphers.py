@@ -130,7 +130,7 @@ class ChunkCipher:
 
     def open(self, module_type: ModuleType, data: bytes | memoryview) -> bytes:
         """Open one of the chunk's metadata modules."""
-        return self.file.open(self.key, self.id(module_type), data, self.tag_hint)
+        return self.file.open(self.key, self.id(module_type), data)
 
 
 def assign_keys(

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType
 from modcrypt.aead import GCM_OVERHEAD, CtrCipher, GcmCipher, TagError
+from modcrypt.buffers import Output, Window, open_output
 from modcrypt.errors import (
     ChecksumError,
     FormatError,
@@ -25,12 +26,6 @@ from modcrypt.errors import (
 )
 from modcrypt.keys import Key
 from modcrypt.parquet.ciphers import ChunkCipher, find_key
-from modcrypt.parquet.encryptor import (
-    MAX_PAGE_HEADER,
-    in_writing_order,
-    too_many_pages,
-    unexpected_page,
-)
 from modcrypt.parquet.footer import (
     FOOTER,
     EncryptedFooter,
@@ -40,7 +35,17 @@ from modcrypt.parquet.footer import (
 )
 from modcrypt.parquet.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.idl import ThriftStruct, copy, decode, encode, struct_end
-from modcrypt.parquet.modules import Part, Span, check_column_metadata, check_shape, file_spans
+from modcrypt.parquet.modules import (
+    MAX_PAGE_HEADER,
+    Part,
+    Span,
+    check_column_metadata,
+    check_shape,
+    file_spans,
+    in_writing_order,
+    too_many_pages,
+    unexpected_page,
+)
 from modcrypt.parquet.page_header import (
     DATA_PAGE,
     DATA_PAGE_V2,
@@ -56,16 +61,7 @@ from modcrypt.parquet.projection import drop_columns
 from modcrypt.parquet.properties import FileDecryptionProperties
 from modcrypt.parquet.relocation import ChunkMove, Relocation
 from modcrypt.parquet.schema import covering_name, leaf_paths
-from modcrypt.storage import (
-    Destination,
-    Output,
-    Sink,
-    Source,
-    SourceLike,
-    Window,
-    open_output,
-    open_source,
-)
+from modcrypt.storage import Destination, Sink, Source, SourceLike, open_source
 
 __all__ = ["ModuleSpan", "decrypt_parquet", "list_modules"]
 
@@ -464,7 +460,7 @@ def open_pages(
         if kind != (DICTIONARY_PAGE if is_dictionary else DATA_PAGE) and (
             is_dictionary or kind != DATA_PAGE_V2
         ):
-            raise unexpected_page(cipher, kind)
+            raise unexpected_page(str(span), kind)
         total = middle - start + size
         if size < overhead or position + total > end:
             raise FormatError(

@@ -14,12 +14,23 @@ from typing import NamedTuple
 
 from modcrypt.aad import MAX_ORDINAL, ModuleType
 from modcrypt.aead import CTR_SLACK, GCM_OVERHEAD
-from modcrypt.errors import ChecksumError, FormatError, LimitError, UnsupportedFormatError
+from modcrypt.buffers import Output, Window, open_output
+from modcrypt.errors import ChecksumError, FormatError
 from modcrypt.parquet.ciphers import ChunkCipher, ColumnKey, FileCipher, assign_keys
 from modcrypt.parquet.footer import build_tail, mark_absent, protect_chunk, read_plain
 from modcrypt.parquet.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT
 from modcrypt.parquet.idl import ThriftStruct, copy, decode, encode
-from modcrypt.parquet.modules import Part, Span, check_column_metadata, check_shape, file_spans
+from modcrypt.parquet.modules import (
+    MAX_PAGE_HEADER,
+    Part,
+    Span,
+    check_column_metadata,
+    check_shape,
+    file_spans,
+    in_writing_order,
+    too_many_pages,
+    unexpected_page,
+)
 from modcrypt.parquet.page_header import (
     DATA_PAGE,
     DATA_PAGE_V2,
@@ -34,20 +45,9 @@ from modcrypt.parquet.page_header import (
 from modcrypt.parquet.properties import FILE_UNIQUE_SIZE, FileEncryptionProperties
 from modcrypt.parquet.relocation import ChunkMove, Relocation
 from modcrypt.parquet.schema import leaf_paths
-from modcrypt.storage import (
-    Destination,
-    Output,
-    Source,
-    SourceLike,
-    Window,
-    open_output,
-    open_source,
-)
+from modcrypt.storage import Destination, Source, SourceLike, open_source
 
 __all__ = ["encrypt_parquet"]
-
-MAX_PAGE_HEADER = 16 << 20
-"""Longest page header read, in bytes; Arrow C++ has the same limit."""
 
 
 def encrypt_parquet(
@@ -124,14 +124,6 @@ def _check_page_count(md: ThriftStruct, row_group: int, column: int) -> None:
     pages = sum(s.count for s in stats if s.page_type in (DATA_PAGE, DATA_PAGE_V2))
     if pages > MAX_ORDINAL + 1:
         raise too_many_pages(f"row group {row_group}, column {column} with {pages} data pages")
-
-
-def too_many_pages(where: str) -> LimitError:
-    """Say that a chunk has more pages than an ordinal can number."""
-    return LimitError(
-        f"{where}: a column chunk has at most {MAX_ORDINAL + 1} data pages, their ordinals are "
-        "int16 (PME 4.4.2); write larger pages or smaller row groups"
-    )
 
 
 class _Encryption:
@@ -234,23 +226,6 @@ def _check_filled(span: Span, size: int) -> None:
         raise FormatError(f"{span}: {span.end - span.start - size} bytes stand after its end")
 
 
-def in_writing_order(spans: list[Span]) -> list[Span]:
-    """Keep the file's order, but put offset indexes that come before their chunk to the end.
-
-    No known writer puts one there, and its content is only known once its chunk is written.
-    """
-    starts = {(s.row_group, s.column): s.start for s in spans if s.part is Part.PAGES}
-    early = [
-        span for span in spans
-        if span.part is Part.OFFSET_INDEX
-        and starts.get((span.row_group, span.column), -1) > span.start
-    ]  # fmt: skip
-    if not early:
-        return spans
-    held = set(early)
-    return [span for span in spans if span not in held] + early
-
-
 # --- the page loop -------------------------------------------------------------------------------
 
 
@@ -290,7 +265,7 @@ def seal_pages(
             move.has_dictionary = True
             header_aad, page_aad = cipher.dictionary_header, cipher.dictionary
         else:
-            raise unexpected_page(cipher, kind)
+            raise unexpected_page(str(span), kind)
         if size != header[2] and contradicts(header, window.view[start:body], size, uncompressed):
             raise FormatError(
                 f"row group {cipher.row_group}, column {cipher.path}: an uncompressed page of "
@@ -384,11 +359,3 @@ def _seal_apart(
     module = bytes(memoryview(out)[: size + page.overhead])
     crc = None if header.crc is None else zlib.crc32(module)
     return splice(window.buffer, start, header, len(module), crc), module
-
-
-def unexpected_page(cipher: ChunkCipher, kind: int) -> UnsupportedFormatError:
-    """Say that a page is of a kind that has no module type, or stands in the wrong place."""
-    return UnsupportedFormatError(
-        f"row group {cipher.row_group}, column {cipher.path}: a page of type {kind} "
-        + ("after the first" if kind == DICTIONARY_PAGE else "has no module type in the format")
-    )

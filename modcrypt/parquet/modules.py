@@ -9,19 +9,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from modcrypt.aad import MAX_ORDINAL
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.parquet.framing import MAGIC_SIZE
 from modcrypt.parquet.idl import ThriftStruct, decode
+from modcrypt.parquet.page_header import DICTIONARY_PAGE
 from modcrypt.storage import Source
 
-__all__ = ["Part", "Span", "check_column_metadata", "check_shape", "file_spans"]
+__all__ = [
+    "MAX_PAGE_HEADER",
+    "Part",
+    "Span",
+    "check_column_metadata",
+    "check_shape",
+    "file_spans",
+    "in_writing_order",
+    "too_many_pages",
+    "unexpected_page",
+]
 
-MAX_COLUMNS = 32_768
+MAX_COLUMNS = MAX_ORDINAL + 1
 MAX_ROW_GROUPS = 32_767
 """Ordinals are int16 (PME 4.4.2); Arrow C++ takes no row group ordinal of 32767."""
 
 MAX_BLOOM_HEADER = 1024
 """A bloom filter header is about 15 bytes, or 132 where parquet-java pads it."""
+
+
+MAX_PAGE_HEADER = 16 << 20
+"""Longest page header read, in bytes; Arrow C++ has the same limit."""
 
 
 class Part(IntEnum):
@@ -187,3 +203,36 @@ def _bloom_length(chunk: ThriftStruct, source: Source, body_end: int) -> int:
     if first + 4 > room:
         raise LimitError(f"a bloom filter header at byte {offset} declares {first} bytes")
     return first + 4 + int.from_bytes(source.read_at(offset + first, 4), "little")
+
+
+def in_writing_order(spans: list[Span]) -> list[Span]:
+    """Keep the file's order, but put offset indexes that come before their chunk to the end.
+
+    No known writer puts one there, and its content is only known once its chunk is written.
+    """
+    starts = {(s.row_group, s.column): s.start for s in spans if s.part is Part.PAGES}
+    early = [
+        span for span in spans
+        if span.part is Part.OFFSET_INDEX
+        and starts.get((span.row_group, span.column), -1) > span.start
+    ]  # fmt: skip
+    if not early:
+        return spans
+    held = set(early)
+    return [span for span in spans if span not in held] + early
+
+
+def too_many_pages(where: str) -> LimitError:
+    """Say that a chunk has more pages than an ordinal can number."""
+    return LimitError(
+        f"{where}: a column chunk has at most {MAX_ORDINAL + 1} data pages, their ordinals are "
+        "int16 (PME 4.4.2); write larger pages or smaller row groups"
+    )
+
+
+def unexpected_page(where: str, kind: int) -> UnsupportedFormatError:
+    """Say that a page is of a kind that has no module type, or stands in the wrong place."""
+    return UnsupportedFormatError(
+        f"{where}: a page of type {kind} "
+        + ("after the first" if kind == DICTIONARY_PAGE else "has no module type in the format")
+    )

@@ -1,0 +1,5 @@
+"""`python -m modcrypt` is the command line."""
+
+from modcrypt.cli import run
+
+run()
