@@ -85,7 +85,11 @@ class GcmCipher:
         return end
 
     def seal(self, plaintext: bytes, aad: bytes) -> bytes:
-        """Give the whole module of `plaintext`, framing included."""
+        """Give the whole module of `plaintext`, framing included.
+
+        Raises:
+            KeyExhaustedError: the key has done 2**32 seals.
+        """
         out = bytearray(GCM_OVERHEAD + len(plaintext))
         self.seal_into(memoryview(out), 0, plaintext, len(plaintext), aad)
         return bytes(out)
@@ -114,7 +118,11 @@ class GcmCipher:
             raise TagError from None
 
     def sign(self, message: bytes, aad: bytes) -> bytes:
-        """Give nonce and tag of a plaintext footer; its ciphertext is thrown away (PME 5.5)."""
+        """Give nonce and tag of a plaintext footer; its ciphertext is thrown away (PME 5.5).
+
+        Raises:
+            KeyExhaustedError: the key has done 2**32 seals.
+        """
         sealed = self.seal(message, aad)
         return sealed[LENGTH_SIZE:_BODY] + sealed[-TAG_SIZE:]
 

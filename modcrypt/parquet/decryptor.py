@@ -103,6 +103,8 @@ def decrypt_parquet(
         UnsupportedFormatError: the file's algorithm is not among `properties.algorithms`, or a
             layout is known but not handled.
         FormatError, LimitError: the bytes break the format, or a limit.
+        ValueError: `threads` is below 1, or the destination is a file object on the source.
+        TypeError: an argument is of another kind.
         FileExistsError, OSError: from the file system.
     """
     with open_source(source) as opened:

@@ -76,10 +76,14 @@ def encrypt_parquet(
             end is close to the source's size.
 
     Raises:
-        ValueError: the properties name columns that the file doesn't have.
+        ValueError: the properties name columns that the file doesn't have, `threads` is below 1,
+            or the destination is a file object on the source.
+        TypeError: an argument is of another kind.
         UnsupportedFormatError: the source is encrypted already, or has pages of an unknown kind.
         FormatError: the source breaks the format.
-        LimitError: more row groups, columns or pages than ordinals can number (PME 4.4.2).
+        LimitError: more row groups, columns or pages than ordinals can number (PME 4.4.2): before
+            the first byte is written, but for pages that the writer did not count in
+            `encoding_stats`.
         ChecksumError: a page of the source does not fit its CRC.
         KeyExhaustedError: a key has done 2**32 seals.
         FileExistsError, OSError: from the file system.

@@ -1,6 +1,6 @@
 """What the caller says about encrypting and decrypting a file: frozen, keyword-only values.
 
-Everything that can be wrong without looking at a file is a ValueError here, at construction.
+Everything that can be wrong without looking at a file is a ValueError or TypeError at construction.
 """
 
 from __future__ import annotations
