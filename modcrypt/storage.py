@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import IO, Any, Protocol, TypeAlias
 
@@ -37,21 +38,30 @@ Destination: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
 """A path, an fsspec URL, or a writable binary file object."""
 
 
-class Source(Protocol):
+class Source(ABC):
     """Random access to the bytes of one file."""
 
     name: str
     size: int
+    whole: bytes | bytearray | None = None
+    """The file itself, where it is in memory already."""
 
-    @property
-    def whole(self) -> bytes | bytearray | None:
-        """The file itself, where it is in memory already."""
-
+    @abstractmethod
     def read_into(self, offset: int, view: memoryview) -> None:
-        """Fill `view` from `offset`; a short read is a TruncationError."""
+        """Fill `view` from `offset`.
+
+        Raises:
+            TruncationError: the file is shorter than it was.
+        """
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Give exactly `length` bytes from `offset`."""
+        """Give exactly `length` bytes from `offset`; raises as `read_into`."""
+        out = bytearray(length)
+        self.read_into(offset, memoryview(out))
+        return bytes(out)
+
+    def _short(self, offset: int) -> TruncationError:
+        return TruncationError(f"{self.name}: ended at byte {offset} while being read")
 
 
 class Sink(Protocol):
@@ -64,29 +74,12 @@ class Sink(Protocol):
 # --- sources -------------------------------------------------------------------------------
 
 
-class _ReadAt:
-    name: str
-
-    def read_into(self, offset: int, view: memoryview) -> None:
-        raise NotImplementedError
-
-    def read_at(self, offset: int, length: int) -> bytes:
-        out = bytearray(length)
-        self.read_into(offset, memoryview(out))
-        return bytes(out)
-
-    def _short(self, offset: int) -> TruncationError:
-        return TruncationError(f"{self.name}: ended at byte {offset} while being read")
-
-
-class FileSource(_ReadAt):
+class FileSource(Source):
     """A local file, read by pread into buffers that are reused.
 
     That beats mapping it (no page faults), and a file that someone truncates meanwhile is an
     error instead of a SIGBUS.
     """
-
-    whole = None
 
     def __init__(self, path: str) -> None:
         self.name = path
@@ -114,7 +107,7 @@ class FileSource(_ReadAt):
         os.close(self.fd)
 
 
-class MemorySource(_ReadAt):
+class MemorySource(Source):
     """Bytes in memory."""
 
     name = "<bytes>"
@@ -132,10 +125,8 @@ class MemorySource(_ReadAt):
         view[:] = part
 
 
-class ObjectSource(_ReadAt):
+class ObjectSource(Source):
     """A seekable binary file object; its position is not kept."""
-
-    whole = None
 
     def __init__(self, file: IO[bytes], name: str | None = None) -> None:
         self.file = file
