@@ -959,3 +959,9 @@ def test_without_a_terminal_there_is_no_progress(large: Path) -> None:
         cwd=large, env=environment(), capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert answer.stderr == ""
+
+
+def test_the_module_is_the_program(folder: Path) -> None:
+    command = [sys.executable, "-m", "modcrypt", "--version"]
+    answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    assert answer.stdout == run(folder, "--version").stdout

@@ -8,6 +8,7 @@ filters into encrypted files, and does not read them.
 from __future__ import annotations
 
 import base64
+import io
 import itertools
 import json
 from pathlib import Path
@@ -19,6 +20,8 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
+from modcrypt.parquet.idl import ThriftStruct
+from tests.forging import edit_plain, plain_file
 from tests.interop.conftest import (
     Case,
     case_name,
@@ -401,3 +404,22 @@ def doubly_wrapped(key: bytes, master_id: str) -> bytes:
         wrappedKEK=seal_base64(MASTERS[master_id], kek, master_id.encode()),
         wrappedDEK=seal_base64(kek, key, kek_id),
     )
+
+
+def test_an_offset_of_zero_for_no_dictionary_does_not_reach_readers(tmp_path: Path) -> None:
+    """Some writers say 0 for none; Arrow C++ takes the field's presence for a dictionary."""
+
+    def say_zero(metadata: ThriftStruct) -> None:
+        for chunk in metadata.row_groups[0].columns:
+            assert chunk.meta_data.dictionary_page_offset is None
+            chunk.meta_data.dictionary_page_offset = 0
+
+    table = pa.table({"a": [1, 2, 3]})
+    source = edit_plain(plain_file(table, use_dictionary=False), say_zero)
+    assert pq.read_table(pa.BufferReader(source)).equals(table)
+    mc.encrypt_parquet(source, tmp_path / "out", mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
+    assert read_with_pyarrow(tmp_path / "out", FOOTER_KEY).equals(table)
+    back = io.BytesIO()
+    keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
+    mc.decrypt_parquet(tmp_path / "out", back, keys)
+    assert pq.read_table(pa.BufferReader(back.getvalue())).equals(table)
