@@ -37,6 +37,7 @@ ROWS = [
         "modcrypt.parquet.schema",
         "modcrypt.parquet.footer",
         "modcrypt.parquet.modules",
+        "modcrypt.parquet.pages",
         "modcrypt.parquet.ciphers",
         "modcrypt.parquet.relocation",
         "modcrypt.parquet.projection",

@@ -101,6 +101,7 @@ class ChunkCipher:
         "dictionary",
         "dictionary_header",
         "file",
+        "header",
         "key",
         "page",
         "path",
@@ -113,7 +114,7 @@ class ChunkCipher:
     ) -> None:
         self.file, self.key, self.row_group, self.column = file, key, row_group, column
         self.path, self.tag_hint = path, hint
-        self.page = file.pages(key)
+        self.header, self.page = file.gcm(key), file.pages(key)
         prefix, suffix = file.file_aad, module_aad(b"", self.id(ModuleType.COLUMN_METADATA))[1:]
         self.data = prefix + bytes((ModuleType.DATA_PAGE,)) + suffix
         self.data_header = prefix + bytes((ModuleType.DATA_PAGE_HEADER,)) + suffix

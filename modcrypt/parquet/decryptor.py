@@ -10,18 +10,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from struct import Struct
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType
-from modcrypt.aead import GCM_OVERHEAD, CtrCipher, GcmCipher, TagError
+from modcrypt.aad import ModuleId, ModuleType
 from modcrypt.buffers import Output, Window, open_output
 from modcrypt.errors import (
-    ChecksumError,
     FormatError,
     KeyNotFoundError,
     PlaintextError,
-    TagMismatchError,
     TruncationError,
 )
 from modcrypt.keys import Key
@@ -36,27 +32,18 @@ from modcrypt.parquet.footer import (
 from modcrypt.parquet.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.idl import ThriftStruct, copy, decode, encode, struct_end
 from modcrypt.parquet.modules import (
-    MAX_PAGE_HEADER,
     Part,
     Span,
     check_column_metadata,
     check_shape,
     file_spans,
     in_writing_order,
-    too_many_pages,
-    unexpected_page,
 )
 from modcrypt.parquet.page_header import (
-    DATA_PAGE,
-    DATA_PAGE_V2,
-    DICTIONARY_PAGE,
     UNCOMPRESSED,
-    PageHeader,
-    contradicts,
-    scan,
     splice,
-    v2_layout,
 )
+from modcrypt.parquet.pages import EncryptedPage, Page, open_body, open_checked, open_header
 from modcrypt.parquet.projection import drop_columns
 from modcrypt.parquet.properties import FileDecryptionProperties
 from modcrypt.parquet.relocation import ChunkMove, Relocation
@@ -426,9 +413,6 @@ class _Decryption:
 # --- the page loop -------------------------------------------------------------------------------
 
 
-_length = Struct("<I").unpack_from
-
-
 def open_pages(
     window: Window, span: Span, cipher: ChunkCipher, out: Output, move: ChunkMove,
     md: ThriftStruct, trace: Trace | None,
@@ -437,108 +421,39 @@ def open_pages(
 
     `move` learns where pages went and how much the headers shrank.
     """
-    open_header, overhead = cipher.file.gcm(cipher.key).open, cipher.page.overhead
     # Whether the first page is a dictionary decides its AAD, so it must be known beforehand.
     is_dictionary = move.has_dictionary = bool(md.dictionary_page_offset)
     uncompressed = md.codec == UNCOMPRESSED
     position, end = span.start, span.end
     ordinal, grown = 0, 0
     while position < end:
-        if is_dictionary:
-            header_aad, page_aad = cipher.dictionary_header, cipher.dictionary
-        else:
-            if ordinal > MAX_ORDINAL:
-                raise too_many_pages(str(span))
-            suffix = ordinal.to_bytes(2, "little")
-            header_aad, page_aad = cipher.data_header + suffix, cipher.data + suffix
-        page = _Page(cipher, is_dictionary, ordinal)
-        start, middle = _header_module(window, position, end, page)
-        try:
-            plain = open_header(window.view[start:middle], header_aad)
-        except TagError:
-            raise TagMismatchError(page.header_id(), cipher.tag_hint) from None
-        header = scan(plain, 0, len(plain))
-        kind, size = header[1], header[3]
-        if kind != (DICTIONARY_PAGE if is_dictionary else DATA_PAGE) and (
-            is_dictionary or kind != DATA_PAGE_V2
-        ):
-            raise unexpected_page(str(span), kind)
-        total = middle - start + size
-        if size < overhead or position + total > end:
-            raise FormatError(
-                f"{page.id()}: its header says {size} bytes; a module has at least {overhead}, "
-                f"and its chunk has {end - position - middle + start} left"
-            )
-        if start + total > window.stop:
-            window.fill(position, position + total, end)
-            middle += position - window.base - start
-        body = window.view[middle : middle + size]
-        plain_size = size - overhead
-        if contradicts(header, plain, plain_size, uncompressed):
-            raise FormatError(
-                f"{page.id()}: an uncompressed page of {header[2]} bytes opens to {plain_size}"
-            )
+        page = Page(cipher, is_dictionary, ordinal)
+        sealed = open_header(window, position, end, page, uncompressed)
+        total = sealed[5]
+        before = out.position
         if not is_dictionary:
             if not ordinal:
-                move.first_data_page = position, out.position
+                move.first_data_page = position, before
             ordinal += 1
-        before = out.position
-        new_header_size = _write_page(out, plain, header, body, page, page_aad)
+        border = total - len(sealed[3])
+        grown += _write_page(out, sealed) - border
         if trace is not None:
-            border = position + total - size
-            trace(page.header_id(), position, border)
-            trace(page.id(), border, position + total)
+            trace(page.header_id(), position, position + border)
+            trace(page.id(), position + border, position + total)
         if move.keep_pages and not is_dictionary:
             move.pages.append((position, before, out.position - before))
-        grown += new_header_size - (total - size)
         is_dictionary = False
         position += total
     move.header_growth = grown
 
 
-class _Page(NamedTuple):
-    """The address of a page, spelt out only when an error or a trace needs it."""
-
-    cipher: ChunkCipher
-    is_dictionary: bool
-    ordinal: int
-
-    def id(self) -> ModuleId:
-        if self.is_dictionary:
-            return self.cipher.id(ModuleType.DICTIONARY_PAGE)
-        return self.cipher.id(ModuleType.DATA_PAGE, self.ordinal)
-
-    def header_id(self) -> ModuleId:
-        if self.is_dictionary:
-            return self.cipher.id(ModuleType.DICTIONARY_PAGE_HEADER)
-        return self.cipher.id(ModuleType.DATA_PAGE_HEADER, self.ordinal)
-
-
-def _header_module(window: Window, position: int, end: int, page: _Page) -> tuple[int, int]:
-    """Bring a page's header module into the window; give its span there."""
-    if position + 4 > window.base + window.stop:
-        window.fill(position, min(end, position + 4), end)
-    start = position - window.base
-    (length,) = _length(window.buffer, start) if end - position >= 4 else (0,)
-    if length < GCM_OVERHEAD - 4 or length > MAX_PAGE_HEADER or position + 4 + length > end:
-        raise TruncationError(
-            f"{page.header_id()}: its length field says {length} bytes; a module has at least "
-            f"{GCM_OVERHEAD - 4}, and its chunk has {end - position - 4} left"
-        )
-    if start + 4 + length > window.stop:
-        window.fill(position, position + 4 + length, end)
-        start = position - window.base
-    return start, start + 4 + length
-
-
-def _write_page(
-    out: Output, plain: bytes, header: PageHeader, body: memoryview, page: _Page, aad: bytes
-) -> int:
-    """Open a page module and append the page; give its new header's size."""
+def _write_page(out: Output, sealed: EncryptedPage) -> int:
+    """Open a page's body and append the page; give its new header's size."""
+    page, plain, header, body, _, _ = sealed
     cipher = page.cipher.page
     plain_size = len(body) - cipher.overhead
     if header[6] is not None:
-        return _write_checked(out, plain, header, body, page, aad)
+        return _write_checked(out, sealed, plain_size)
     new_header = splice(plain, 0, header, plain_size)
     header_size = len(new_header)
     room = plain_size + cipher.slack
@@ -547,59 +462,15 @@ def _write_page(
     at, view = out.at, out.view
     view[at : at + header_size] = new_header
     at += header_size
-    _open_body(plain, header[1], body, page, aad, view[at : at + room])
+    open_body(sealed, view[at : at + room])
     out.at = at + plain_size
     return header_size
 
 
-def _write_checked(
-    out: Output, plain: bytes, header: PageHeader, body: memoryview, page: _Page, aad: bytes
-) -> int:
-    """Do the same for a page with a CRC.
-
-    A CRC is over the stored bytes, so the plain page needs one of its own. Under CTR it is all
-    there is to notice damage by. It is no tag: whoever alters a page on purpose can keep its CRC.
-    """
-    cipher = page.cipher.page
-    if cipher.overhead != GCM_OVERHEAD and zlib.crc32(body) != header.crc:
-        raise ChecksumError(f"{page.id()}: the CRC in its header does not fit its stored bytes")
-    plain_size = len(body) - cipher.overhead
-    opened = memoryview(bytearray(plain_size + cipher.slack))
-    _open_body(plain, header.type, body, page, aad, opened)
-    new_header = splice(plain, 0, header, plain_size, zlib.crc32(opened[:plain_size]))
+def _write_checked(out: Output, sealed: EncryptedPage, plain_size: int) -> int:
+    """Do the same for a page with a CRC."""
+    opened = open_checked(sealed)
+    new_header = splice(sealed.plain, 0, sealed.header, plain_size, zlib.crc32(opened))
     out.write(new_header)
-    out.write(opened[:plain_size])
+    out.write(opened)
     return len(new_header)
-
-
-def _open_body(
-    plain: bytes, kind: int, body: memoryview, page: _Page, aad: bytes, into: memoryview
-) -> None:
-    """Open a page module in either layout.
-
-    Data pages V2 come whole (Arrow C++, arrow-rs, Polars, arrow-go) or as parquet-java writes
-    them, levels in clear before the module of the values. Length fields tell which; where both
-    could be, the tag does.
-    """
-    cipher, stored = page.cipher.page, len(body) - 4
-    whole = _length(body)[0] == stored
-    if whole and _opens(cipher, body, aad, into):
-        return
-    clear = v2_layout(plain).levels_size if kind == DATA_PAGE_V2 else 0
-    if not clear and not whole:
-        raise TruncationError(
-            f"{page.id()}: its length field says {_length(body)[0]} bytes, its header {stored}"
-        )
-    values = body[clear:]
-    fits = len(values) >= cipher.overhead and _length(values)[0] == stored - clear
-    if not (clear and fits and _opens(cipher, values, aad, into[clear:])):
-        raise TagMismatchError(page.id(), page.cipher.tag_hint)
-    into[:clear] = body[:clear]
-
-
-def _opens(cipher: GcmCipher | CtrCipher, module: memoryview, aad: bytes, into: memoryview) -> bool:
-    try:
-        cipher.open_into(module, aad, into)
-    except TagError:
-        return False
-    return True

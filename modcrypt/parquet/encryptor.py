@@ -247,8 +247,7 @@ def seal_pages(
 
     `move` learns where pages went and how much the headers grew.
     """
-    header_cipher = cipher.file.gcm(cipher.key)
-    seal_header, seal_page = header_cipher.seal_into, cipher.page.seal_into
+    seal_header, seal_page = cipher.header.seal_into, cipher.page.seal_into
     overhead = cipher.page.overhead
     uncompressed, levels_plain = rules
     position, end = span.start, span.end
