@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from modcrypt.parquet.decryptor import ModuleSpan, decrypt_parquet, list_modules
     from modcrypt.parquet.encryptor import encrypt_parquet
     from modcrypt.parquet.properties import FileDecryptionProperties, FileEncryptionProperties
+    from modcrypt.parquet.view import open_parquet
 
 __version__ = "0.1.0"
 
@@ -63,6 +64,7 @@ __all__ = [
     "decrypt_parquet",
     "encrypt_parquet",
     "list_modules",
+    "open_parquet",
 ]
 
 _ROOM_OF = {
@@ -76,6 +78,7 @@ _ROOM_OF = {
     "decrypt_parquet": "modcrypt.parquet.decryptor",
     "encrypt_parquet": "modcrypt.parquet.encryptor",
     "list_modules": "modcrypt.parquet.decryptor",
+    "open_parquet": "modcrypt.parquet.view",
 }
 
 

@@ -42,7 +42,7 @@ ROWS = [
         "modcrypt.parquet.relocation",
         "modcrypt.parquet.projection",
     },
-    {"modcrypt.parquet.encryptor", "modcrypt.parquet.decryptor"},
+    {"modcrypt.parquet.encryptor", "modcrypt.parquet.decryptor", "modcrypt.parquet.view"},
     {"modcrypt"},
     {
         "modcrypt.cli",
@@ -70,6 +70,7 @@ IO_MODULES = {"io", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile
 MAY_DO_IO = {
     "modcrypt.storage",
     "modcrypt.buffers",  # opens what it fills
+    "modcrypt.parquet.view",  # is a file object
     "modcrypt.parquet.idl",  # finds and reads the IDL
 }
 

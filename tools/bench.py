@@ -238,7 +238,7 @@ def bare_aes(way: str, files: dict[str, Path], *, headers: bool) -> Job:
     else:
         call, data = AESGCM(KEY).decrypt_into, files["decrypt"].read_bytes()
         view, properties = memoryview(data), mc.FileDecryptionProperties(footer_key=KEY)
-        file_aad = decryptor._plan(MemorySource(data), properties).footer.cipher.file_aad
+        file_aad = decryptor.plan_decryption(MemorySource(data), properties).footer.cipher.file_aad
         for module in mc.list_modules(data, properties):
             start, end, kind = module.start, module.end, module.module.type.name
             if kind.endswith("_PAGE") or (headers and kind.endswith("_PAGE_HEADER")):
@@ -447,7 +447,7 @@ def footers(bench: Bench) -> Iterator[Row]:
         key_retriever=lambda material: base64.b64decode(json.loads(material)["wrappedDEK"])
     )
     old, new = MemorySource(plain.read_bytes()), MemorySource(path.read_bytes())
-    read = partial(decryptor._plan, new, opening)
+    read = partial(decryptor.plan_decryption, new, opening)
     read_plain = partial(encryptor._plan, old, sealing)
     nowhere = Output(decryptor._Nowhere(), background=False)
     encryption = encryptor._Encryption(old, nowhere, read_plain(), sealing)

@@ -95,7 +95,7 @@ def decrypt_parquet(
         FileExistsError, OSError: from the file system.
     """
     with open_source(source) as opened:
-        plan = _plan(opened, properties)
+        plan = plan_decryption(opened, properties)
         with open_output(destination, opened, overwrite=overwrite, threads=threads) as out:
             out.progress = progress
             _Decryption(opened, out, plan).run()
@@ -127,7 +127,7 @@ def list_modules(source: SourceLike, properties: FileDecryptionProperties) -> li
         found.append(ModuleSpan(module, start, end))
 
     with open_source(source) as opened:
-        plan = _plan(opened, properties)
+        plan = plan_decryption(opened, properties)
         out = Output(_Nowhere(), background=False)
         _Decryption(opened, out, plan, note).run()
         found.append(ModuleSpan(FOOTER, plan.footer.module_start, opened.size - 8))
@@ -146,7 +146,9 @@ Trace: TypeAlias = Callable[[ModuleId, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
+    """All that is known of a file, and checked, before its first page."""
+
     footer: EncryptedFooter
     leaves: list[tuple[str, ...]]
     keep: list[bool]
@@ -154,7 +156,8 @@ class _Plan:
     spans: list[Span]
 
 
-def _plan(source: Source, properties: FileDecryptionProperties) -> _Plan:
+def plan_decryption(source: Source, properties: FileDecryptionProperties) -> Plan:
+    """Open the footer, find the keys, open the column metadata; raises as `decrypt_parquet`."""
     if not isinstance(properties, FileDecryptionProperties):
         raise TypeError(f"properties are FileDecryptionProperties, not {type(properties).__name__}")
     footer = read_encrypted(source, properties)
@@ -184,7 +187,7 @@ def _plan(source: Source, properties: FileDecryptionProperties) -> _Plan:
             if keep[c]:
                 check_column_metadata(chunk.meta_data, leaves[c], r)
     spans = file_spans(metadata, footer.body_end, source)
-    return _Plan(footer, leaves, keep, ciphers, spans)
+    return Plan(footer, leaves, keep, ciphers, spans)
 
 
 def _check_ordinals(metadata: ThriftStruct) -> None:
@@ -320,7 +323,7 @@ class _Decryption:
 
     source: Source
     out: Output
-    plan: _Plan
+    plan: Plan
     trace: Trace | None = None
     moves: Relocation = field(default_factory=Relocation)
 
@@ -343,7 +346,9 @@ class _Decryption:
             else:
                 self._write_bloom_filter(span, cipher)
             self.moves.add(span, start, out.position)
-        out.write(close_tail(encode(self._new_metadata()), MAGIC_PLAINTEXT))
+        row_groups, _ = self.moves.row_groups(self.plan.footer.metadata.row_groups)
+        metadata = plain_metadata(self.plan, row_groups)
+        out.write(close_tail(encode(metadata), MAGIC_PLAINTEXT))
 
     def _write_pages(self, window: Window, span: Span, cipher: ChunkCipher | None) -> None:
         move = ChunkMove(span.start, self.out.position)
@@ -392,22 +397,23 @@ class _Decryption:
         self.out.write(header[:end])
         self.out.write(bitset)
 
-    def _new_metadata(self) -> ThriftStruct:
-        """Give the footer of a plaintext file."""
-        metadata = copy(self.plan.footer.metadata)
-        absent = take_mark(metadata)
-        metadata.row_groups, _ = self.moves.row_groups(metadata.row_groups)
-        metadata.encryption_algorithm = metadata.footer_signing_key_metadata = None
-        if not all(self.plan.keep):
-            metadata = drop_columns(metadata, self.plan.keep)
-        for row_group in metadata.row_groups:
-            for name in absent & {"ordinal", "file_offset", "total_compressed_size"}:
-                setattr(row_group, name, None)
-            for chunk in row_group.columns:
-                chunk.crypto_metadata = chunk.encrypted_column_metadata = None
-                if "bloom_filter_length" in absent:
-                    chunk.meta_data.bloom_filter_length = None
-        return metadata
+
+def plain_metadata(plan: Plan, row_groups: list[ThriftStruct]) -> ThriftStruct:
+    """Give the footer of a plaintext file with these row groups, which are changed."""
+    metadata = copy(plan.footer.metadata)
+    absent = take_mark(metadata)
+    metadata.row_groups = row_groups
+    metadata.encryption_algorithm = metadata.footer_signing_key_metadata = None
+    if not all(plan.keep):
+        metadata = drop_columns(metadata, plan.keep)
+    for row_group in metadata.row_groups:
+        for name in absent & {"ordinal", "file_offset", "total_compressed_size"}:
+            setattr(row_group, name, None)
+        for chunk in row_group.columns:
+            chunk.crypto_metadata = chunk.encrypted_column_metadata = None
+            if "bloom_filter_length" in absent:
+                chunk.meta_data.bloom_filter_length = None
+    return metadata
 
 
 # --- the page loop -------------------------------------------------------------------------------

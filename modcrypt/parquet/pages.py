@@ -118,7 +118,7 @@ def open_header(
 
 def _header_module(window: Window, position: int, end: int, page: Page) -> tuple[int, int]:
     """Bring a page's header module into the window; give its span there."""
-    if position + 4 > window.base + window.stop:
+    if not window.base <= position <= window.base + window.stop - 4:
         window.fill(position, min(end, position + 4), end)
     start = position - window.base
     (length,) = _length(window.buffer, start) if end - position >= 4 else (0,)
