@@ -25,7 +25,6 @@ __all__ = ["Output", "Window", "open_output", "usable_cores"]
 BLOCK = 1 << 20
 """Bytes moved by one system call: small enough to stay in the processor's cache."""
 
-
 WORTH_A_THREAD = 8 << 20
 """Source size in bytes above which writing gets a thread of its own."""
 

@@ -35,6 +35,7 @@ ROWS = [
     },
     {
         "modcrypt.parquet.schema",
+        "modcrypt.parquet.bloom",
         "modcrypt.parquet.footer",
         "modcrypt.parquet.modules",
         "modcrypt.parquet.pages",

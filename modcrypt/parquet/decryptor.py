@@ -18,9 +18,9 @@ from modcrypt.errors import (
     FormatError,
     KeyNotFoundError,
     PlaintextError,
-    TruncationError,
 )
 from modcrypt.keys import Key
+from modcrypt.parquet.bloom import open_bloom_filter
 from modcrypt.parquet.ciphers import ChunkCipher, find_key
 from modcrypt.parquet.footer import (
     FOOTER,
@@ -378,24 +378,14 @@ class _Decryption:
         self.out.write(encode(index))
 
     def _write_bloom_filter(self, span: Span, cipher: ChunkCipher) -> None:
-        """Open header module and bitset module, which follow each other directly."""
-        data = memoryview(self.source.read_at(span.start, span.end - span.start))
-        middle = 4 + int.from_bytes(data[:4], "little")
-        if middle > len(data):
-            raise TruncationError(f"{span}: its header module declares {middle} bytes")
+        data = self.source.read_at(span.start, span.end - span.start)
+        opened = open_bloom_filter(cipher, span, data)
         if self.trace is not None:
-            border = span.start + middle
+            border = span.start + opened.border
             self.trace(cipher.id(ModuleType.BLOOM_FILTER_HEADER), span.start, border)
             self.trace(cipher.id(ModuleType.BLOOM_FILTER_BITSET), border, span.end)
-        header = cipher.open(ModuleType.BLOOM_FILTER_HEADER, data[:middle])
-        bitset = cipher.open(ModuleType.BLOOM_FILTER_BITSET, data[middle:])
-        decoded, end = decode("BloomFilterHeader", header)
-        if decoded.numBytes != len(bitset):
-            raise FormatError(
-                f"{span}: its header declares {decoded.numBytes} bytes, not {len(bitset)}"
-            )
-        self.out.write(header[:end])
-        self.out.write(bitset)
+        self.out.write(opened.header)
+        self.out.write(opened.bitset)
 
 
 def plain_metadata(plan: Plan, row_groups: list[ThriftStruct]) -> ThriftStruct:

@@ -13,9 +13,10 @@ from os import urandom
 from typing import NamedTuple
 
 from modcrypt.aad import MAX_ORDINAL, ModuleType
-from modcrypt.aead import CTR_SLACK, GCM_OVERHEAD
+from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.buffers import Output, Window, open_output
 from modcrypt.errors import ChecksumError, FormatError
+from modcrypt.parquet.bloom import seal_bloom_filter
 from modcrypt.parquet.ciphers import ChunkCipher, ColumnKey, FileCipher, assign_keys
 from modcrypt.parquet.footer import build_tail, mark_absent, protect_chunk, read_plain
 from modcrypt.parquet.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT
@@ -140,6 +141,7 @@ class _Encryption:
         self.unique = urandom(FILE_UNIQUE_SIZE)
         file_aad = (properties.aad_prefix or b"") + self.unique
         self.cipher = FileCipher(file_aad, properties.encryption_algorithm)
+        self.ciphers: dict[tuple[int, int], ChunkCipher] = {}  # of the chunks met so far
         self.window = Window(source)
         self.moves = Relocation()
 
@@ -161,7 +163,8 @@ class _Encryption:
                 _check_filled(span, decode("ColumnIndex", data)[1])
                 out.write(cipher.seal(ModuleType.COLUMN_INDEX, data))
             else:
-                self._write_bloom_filter(span, cipher)
+                data = self.source.read_at(span.start, span.end - span.start)
+                out.write(seal_bloom_filter(cipher, span, data))
             self.moves.add(span, start, out.position)
         metadata = self._new_metadata()
         out.write(build_tail(metadata, self.cipher, properties, self.unique))
@@ -170,8 +173,12 @@ class _Encryption:
         rule = self.plan.columns[column]
         if rule is None:
             return None
-        path = ".".join(self.plan.leaves[column])
-        return ChunkCipher(self.cipher, rule.key, row_group, column, path)
+        cipher = self.ciphers.get((row_group, column))
+        if cipher is None:
+            path = ".".join(self.plan.leaves[column])
+            cipher = ChunkCipher(self.cipher, rule.key, row_group, column, path)
+            self.ciphers[row_group, column] = cipher
+        return cipher
 
     def _write_pages(self, span: Span, cipher: ChunkCipher | None) -> None:
         move = ChunkMove(span.start, self.out.position)
@@ -196,17 +203,6 @@ class _Encryption:
         self.moves.relocate_index(span, index)
         new = encode(index)
         self.out.write(new if cipher is None else cipher.seal(ModuleType.OFFSET_INDEX, new))
-
-    def _write_bloom_filter(self, span: Span, cipher: ChunkCipher) -> None:
-        """Seal header and bitset as a module each (PME 4.4.2, types 8 and 9)."""
-        data = self.source.read_at(span.start, span.end - span.start)
-        header, size = decode("BloomFilterHeader", data)
-        if header.numBytes != len(data) - size:
-            raise FormatError(
-                f"{span}: its header declares {header.numBytes} bytes, {len(data) - size} are there"
-            )
-        self.out.write(cipher.seal(ModuleType.BLOOM_FILTER_HEADER, data[:size]))
-        self.out.write(cipher.seal(ModuleType.BLOOM_FILTER_BITSET, data[size:]))
 
     def _new_metadata(self) -> ThriftStruct:
         """Give the footer with offsets moved, column metadata sealed and ordinals set."""
@@ -248,7 +244,7 @@ def seal_pages(
     `move` learns where pages went and how much the headers grew.
     """
     seal_header, seal_page = cipher.header.seal_into, cipher.page.seal_into
-    overhead = cipher.page.overhead
+    overhead, slack = cipher.page.overhead, cipher.page.slack
     uncompressed, levels_plain = rules
     position, end = span.start, span.end
     ordinal, grown = 0, 0
@@ -280,8 +276,8 @@ def seal_pages(
             new_header, module = splice(window.buffer, start, header, size + overhead), None
         header_size = len(new_header)
         total = GCM_OVERHEAD + header_size + overhead + size
-        if out.at + total + CTR_SLACK > len(out.view):
-            out.reserve(total + CTR_SLACK)
+        if out.at + total + slack > len(out.view):
+            out.reserve(total + slack)
         at = out.at
         view = out.view
         after_header = seal_header(view, at, new_header, header_size, header_aad)
@@ -356,7 +352,7 @@ def _seal_apart(
         if clear > size:
             raise FormatError(f"a data page V2 declares {clear} bytes of levels in {size} bytes")
     page = cipher.page
-    out = bytearray(size + page.overhead + CTR_SLACK)
+    out = bytearray(size + page.overhead + page.slack)
     out[:clear] = body[:clear]
     page.seal_into(memoryview(out), clear, body[clear:], size - clear, aad)
     module = bytes(memoryview(out)[: size + page.overhead])

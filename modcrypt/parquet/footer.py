@@ -148,7 +148,7 @@ def _open_sealed(tail: Tail, properties: FileDecryptionProperties) -> EncryptedF
     if key is None:
         raise KeyNotFoundError("the footer is encrypted and no footer key is given")
     cipher = FileCipher(file_aad, algorithm)
-    footer = cipher.open(key, FOOTER, memoryview(tail.data)[end:], _boundary_hint(properties))
+    footer = cipher.open(key, FOOTER, memoryview(tail.data)[end:], _prefix_hint(properties))
     # parquet-java pads the modules that it seals: bytes may follow the struct's STOP.
     metadata, _ = decode("FileMetaData", footer)
     return EncryptedFooter(
@@ -206,7 +206,7 @@ def _footer_key(properties: FileDecryptionProperties) -> Key | None:
     return key
 
 
-def _boundary_hint(properties: FileDecryptionProperties) -> str:
+def _prefix_hint(properties: FileDecryptionProperties) -> str:
     return "" if properties.aad_prefix is None else "The AAD prefix given is part of the AAD"
 
 

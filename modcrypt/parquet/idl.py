@@ -309,7 +309,7 @@ def _read_varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
 
 def read_int(data: bytes | bytearray, at: int, bits: int) -> tuple[int, int]:
     """Read a zigzag varint of at most `bits` bits; give it and the position after it."""
-    byte = data[at]
+    byte = data[at]  # `_read_varint` once more, without its call: offsets and sizes come here
     value = byte & 127
     shift = 0
     while byte > 127:

@@ -22,10 +22,11 @@ from typing import Any
 from modcrypt.aad import ModuleType
 from modcrypt.buffers import Window
 from modcrypt.errors import FormatError
+from modcrypt.parquet.bloom import open_bloom_filter
 from modcrypt.parquet.ciphers import ChunkCipher
 from modcrypt.parquet.decryptor import Plan, plain_metadata, plan_decryption
 from modcrypt.parquet.framing import MAGIC_PLAINTEXT, close_tail
-from modcrypt.parquet.idl import ThriftStruct, copy, decode, encode, struct_end, varint
+from modcrypt.parquet.idl import ThriftStruct, copy, encode, struct_end, varint
 from modcrypt.parquet.modules import Part, Span
 from modcrypt.parquet.page_header import UNCOMPRESSED, splice
 from modcrypt.parquet.pages import EncryptedPage, Page, open_body, open_checked, open_header
@@ -239,15 +240,8 @@ class _SmallPart(_Part):
             kind = ModuleType[part.name]
             plain = cipher.open(kind, data)
             return _filled(plain[: struct_end(plain)], len(data))
-        middle = 4 + int.from_bytes(data[:4], "little")
-        header = cipher.open(ModuleType.BLOOM_FILTER_HEADER, data[:middle])
-        bitset = cipher.open(ModuleType.BLOOM_FILTER_BITSET, data[middle:])
-        decoded, end = decode("BloomFilterHeader", header)
-        if decoded.numBytes != len(bitset):
-            raise FormatError(
-                f"{self.span}: its header declares {decoded.numBytes} bytes, not {len(bitset)}"
-            )
-        return _filled(header[:end], len(data) - len(bitset)) + bitset
+        header, bitset, _ = open_bloom_filter(cipher, self.span, data)
+        return _filled(header, len(data) - len(bitset)) + bitset
 
 
 class _Pages(_Part):
