@@ -55,7 +55,11 @@ def test_mistakes_in_encryption_properties(
         ({"key_retriever": {b"kf": FOOTER_KEY}}, TypeError, "give a function"),
         ({"algorithms": "AES_GCM_V1"}, ValueError, "algorithms takes several names"),
         ({"algorithms": []}, ValueError, "one or more of"),
-        ({"on_missing_key": "null"}, ValueError, "on_missing_key"),
+        ({"on_missing_key": "nulls"}, ValueError, "on_missing_key"),
+        ({"require_encrypted": "ssn"}, ValueError, "several names"),
+        ({"require_encrypted": [1]}, TypeError, "names are str"),
+        ({"aad_prefix_verifier": b"prefix"}, TypeError, "give a function"),
+        ({"aad_prefix": b"x", "aad_prefix_verifier": bool}, ValueError, "not both"),
         ({"aad_prefix": "text"}, TypeError, "aad_prefix is bytes"),
     ],
 )

@@ -121,6 +121,11 @@ class ChunkCipher:
         self.dictionary = prefix + bytes((ModuleType.DICTIONARY_PAGE,)) + suffix
         self.dictionary_header = prefix + bytes((ModuleType.DICTIONARY_PAGE_HEADER,)) + suffix
 
+    def apart(self) -> ChunkCipher:
+        """Give the same with ciphers of its own, for another thread."""
+        file = FileCipher(self.file.file_aad, self.file.algorithm)
+        return ChunkCipher(file, self.key, self.row_group, self.column, self.path, self.tag_hint)
+
     def id(self, module_type: ModuleType, page: int | None = None) -> ModuleId:
         """Give the address of one of the chunk's modules."""
         return ModuleId(module_type, self.row_group, self.column, page, self.path)

@@ -14,40 +14,18 @@ from typing import TypeAlias
 
 from modcrypt.aad import ModuleId, ModuleType
 from modcrypt.buffers import Output, Window, open_output
-from modcrypt.errors import (
-    FormatError,
-    KeyNotFoundError,
-    PlaintextError,
-)
-from modcrypt.keys import Key
 from modcrypt.parquet.bloom import open_bloom_filter
-from modcrypt.parquet.ciphers import ChunkCipher, find_key
-from modcrypt.parquet.footer import (
-    FOOTER,
-    EncryptedFooter,
-    open_column_metadata,
-    read_encrypted,
-    take_mark,
-)
+from modcrypt.parquet.ciphers import ChunkCipher
+from modcrypt.parquet.footer import FOOTER
 from modcrypt.parquet.framing import MAGIC_PLAINTEXT, close_tail
-from modcrypt.parquet.idl import ThriftStruct, copy, decode, encode, struct_end
-from modcrypt.parquet.modules import (
-    Part,
-    Span,
-    check_column_metadata,
-    check_shape,
-    file_spans,
-    in_writing_order,
-)
-from modcrypt.parquet.page_header import (
-    UNCOMPRESSED,
-    splice,
-)
+from modcrypt.parquet.idl import ThriftStruct, decode, encode, struct_end
+from modcrypt.parquet.modules import Part, Span, in_writing_order
+from modcrypt.parquet.page_header import UNCOMPRESSED, splice
 from modcrypt.parquet.pages import EncryptedPage, Page, open_body, open_checked, open_header
-from modcrypt.parquet.projection import drop_columns
+from modcrypt.parquet.plain_footer import plain_metadata, selected_row_groups
+from modcrypt.parquet.plan import Plan, plan_decryption
 from modcrypt.parquet.properties import FileDecryptionProperties
 from modcrypt.parquet.relocation import ChunkMove, Relocation
-from modcrypt.parquet.schema import covering_name, leaf_paths
 from modcrypt.storage import Destination, Sink, Source, SourceLike, open_source
 
 __all__ = ["ModuleSpan", "decrypt_parquet", "list_modules"]
@@ -80,8 +58,8 @@ def decrypt_parquet(
             end is close to the source's size.
 
     Returns:
-        The columns that were left out for want of a key: none unless
-        `properties.on_missing_key` is `"drop"`.
+        The columns without a key, which were left out or filled with nulls, as
+        `properties.on_missing_key` says.
 
     Raises:
         PlaintextError: the file is not encrypted, or its footer signature was stripped.
@@ -99,9 +77,7 @@ def decrypt_parquet(
         with open_output(destination, opened, overwrite=overwrite, threads=threads) as out:
             out.progress = progress
             _Decryption(opened, out, plan).run()
-    return tuple(
-        ".".join(leaf) for leaf, kept in zip(plan.leaves, plan.keep, strict=True) if not kept
-    )
+    return plan.missing_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +106,8 @@ def list_modules(source: SourceLike, properties: FileDecryptionProperties) -> li
         plan = plan_decryption(opened, properties)
         out = Output(_Nowhere(), background=False)
         _Decryption(opened, out, plan, note).run()
-        found.append(ModuleSpan(FOOTER, plan.footer.module_start, opened.size - 8))
+        if plan.footer.encrypted:
+            found.append(ModuleSpan(FOOTER, plan.footer.module_start, opened.size - 8))
     return sorted(found, key=lambda span: span.start)
 
 
@@ -140,178 +117,6 @@ class _Nowhere(Sink):
 
 
 Trace: TypeAlias = Callable[[ModuleId, int, int], None]
-
-
-# --- what is known before the first page ---------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """All that is known of a file, and checked, before its first page."""
-
-    footer: EncryptedFooter
-    leaves: list[tuple[str, ...]]
-    keep: list[bool]
-    ciphers: dict[tuple[int, int], ChunkCipher]  # of the encrypted chunks that are kept
-    spans: list[Span]
-
-
-def plan_decryption(source: Source, properties: FileDecryptionProperties) -> Plan:
-    """Open the footer, find the keys, open the column metadata; raises as `decrypt_parquet`."""
-    if not isinstance(properties, FileDecryptionProperties):
-        raise TypeError(f"properties are FileDecryptionProperties, not {type(properties).__name__}")
-    footer = read_encrypted(source, properties)
-    metadata = footer.metadata
-    leaves = leaf_paths(metadata.schema)
-    check_shape(metadata, len(leaves))
-    _check_ordinals(metadata)
-    keys = _Keys(footer, leaves, properties)
-    for r, row_group in enumerate(metadata.row_groups):
-        for c, chunk in enumerate(row_group.columns):
-            keys.resolve(chunk, r, c)
-    keep = keys.kept()
-    hint = (
-        "Some versions of Arrow C++ wrote AES_GCM_V1 into plaintext footers of files whose pages "
-        "are AES_GCM_CTR_V1"
-        if footer.plaintext_footer
-        else ""
-    )
-    ciphers = {
-        (r, c): ChunkCipher(footer.cipher, key, r, c, ".".join(leaves[c]), hint)
-        for (r, c), key in keys.found.items()
-        if keep[c]
-    }
-    for r, row_group in enumerate(metadata.row_groups):
-        for c, chunk in enumerate(row_group.columns):
-            _reveal(chunk, ciphers.get((r, c)), keep[c])
-            if keep[c]:
-                check_column_metadata(chunk.meta_data, leaves[c], r)
-    spans = file_spans(metadata, footer.body_end, source)
-    return Plan(footer, leaves, keep, ciphers, spans)
-
-
-def _check_ordinals(metadata: ThriftStruct) -> None:
-    """Hold RowGroup.ordinal against the position.
-
-    parquet-java goes by the one, Arrow C++ by the other: only a file in which both agree means
-    the same to all readers.
-    """
-    for r, row_group in enumerate(metadata.row_groups):
-        if row_group.ordinal is not None and row_group.ordinal != r:
-            raise FormatError(
-                f"row group {r} says it has ordinal {row_group.ordinal}: row groups were reordered"
-            )
-
-
-class _Keys:
-    """Finds the key of every encrypted chunk, asking the retriever once per key metadata."""
-
-    def __init__(
-        self,
-        footer: EncryptedFooter,
-        leaves: list[tuple[str, ...]],
-        properties: FileDecryptionProperties,
-    ) -> None:
-        self._footer, self._leaves, self._properties = footer, leaves, properties
-        self._asked: dict[tuple[Key | None, bytes | None], Key | None] = {}
-        self.found: dict[tuple[int, int], Key] = {}
-        self._missing: set[int] = set()
-        self._kinds: dict[int, str] = {}
-
-    def resolve(self, chunk: ThriftStruct, row_group: int, column: int) -> None:
-        """Find the key of one chunk, or note that its column has none."""
-        crypto = chunk.crypto_metadata
-        path = ".".join(self._leaves[column])
-        own = None if crypto is None else crypto.ENCRYPTION_WITH_COLUMN_KEY
-        if crypto is not None and own is None and crypto.ENCRYPTION_WITH_FOOTER_KEY is None:
-            raise FormatError(f"column {path}: its crypto metadata names no known kind of key")
-        kind = "plaintext" if crypto is None else "footer key" if own is None else "column key"
-        if self._kinds.setdefault(column, kind) != kind:
-            raise FormatError(
-                f"column {path}: {self._kinds[column]} in one row group and {kind} in row group "
-                f"{row_group}: no writer does so"
-            )
-        if crypto is None:
-            return
-        key = (
-            self._footer.footer_key
-            if own is None
-            else self._own_key(own, self._leaves[column], path)
-        )
-        if key is None:
-            self._missing.add(column)
-        else:
-            self.found[row_group, column] = key
-
-    def _own_key(self, own: ThriftStruct, leaf: tuple[str, ...], path: str) -> Key | None:
-        if own.path_in_schema != [name.encode() for name in leaf]:
-            raise FormatError(f"column {path}: its crypto metadata names another column")
-        keys = self._properties.column_keys
-        name = covering_name(leaf, keys)
-        given = None if name is None else keys[name]
-        assert given is None or isinstance(given, Key)
-        question = given, own.key_metadata
-        if question not in self._asked:
-            self._asked[question] = find_key(
-                self._properties, given, own.key_metadata, f"column {path}", path
-            )
-        return self._asked[question]
-
-    def kept(self) -> list[bool]:
-        """Say which columns can be read.
-
-        Raises:
-            KeyNotFoundError: some can't, and the caller did not ask to drop them; or none can.
-            PlaintextError: a key was given for a column that is not encrypted.
-        """
-        self._check_given()
-        if self._missing and self._properties.on_missing_key == "error":
-            names = [".".join(self._leaves[c]) for c in sorted(self._missing)]
-            more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-            raise KeyNotFoundError(
-                f"no key for column {', '.join(names[:20])}{more}; give it in column_keys, or "
-                'leave such columns out with on_missing_key="drop"',
-                names[0],
-            )
-        if self._leaves and len(self._missing) == len(self._leaves):
-            raise KeyNotFoundError("no key for any of the columns", ".".join(self._leaves[0]))
-        return [c not in self._missing for c in range(len(self._leaves))]
-
-    def _check_given(self) -> None:
-        """Refuse plaintext where a key says that an encrypted column is expected.
-
-        A group's key may cover plaintext leaves, as long as something in the group is encrypted.
-        """
-        keys = self._properties.column_keys
-        covered: dict[str, list[int]] = {}
-        for c, leaf in enumerate(self._leaves):
-            name = covering_name(leaf, keys)
-            if name is not None:
-                covered.setdefault(name, []).append(c)
-        bare = sorted(
-            name
-            for name, columns in covered.items()
-            if all(self._kinds.get(c) == "plaintext" for c in columns)
-        )
-        if bare:
-            raise PlaintextError(
-                f"a key is given for {', '.join(bare)}, but the file has it in plaintext; if that "
-                "is meant to be so, leave the key out"
-            )
-
-
-def _reveal(chunk: ThriftStruct, cipher: ChunkCipher | None, keep: bool) -> None:
-    """Put a chunk's ColumnMetaData in place, opened where it is sealed; None where dropped."""
-    if not keep:
-        chunk.meta_data = None
-    elif cipher is not None and chunk.encrypted_column_metadata is not None:
-        chunk.meta_data = open_column_metadata(chunk, cipher)
-    elif cipher is not None and chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY is not None:
-        # PME 5.3. Else a holder of the footer key alone could put forged metadata in its place.
-        raise FormatError(
-            f"row group {cipher.row_group}, column {cipher.path}: encrypted with a key of its own, "
-            "but its column metadata is not"
-        )
 
 
 # --- the walk ------------------------------------------------------------------------------------
@@ -346,8 +151,9 @@ class _Decryption:
             else:
                 self._write_bloom_filter(span, cipher)
             self.moves.add(span, start, out.position)
-        row_groups, _ = self.moves.row_groups(self.plan.footer.metadata.row_groups)
-        metadata = plain_metadata(self.plan, row_groups)
+        row_groups, _ = self.moves.row_groups(selected_row_groups(self.plan))
+        metadata, nulls = plain_metadata(self.plan, row_groups, out.position)
+        out.write(nulls)
         out.write(close_tail(encode(metadata), MAGIC_PLAINTEXT))
 
     def _write_pages(self, window: Window, span: Span, cipher: ChunkCipher | None) -> None:
@@ -356,7 +162,7 @@ class _Decryption:
             move.copied = True
             self.out.copy_from(self.source, span.start, span.end)
         else:
-            chunk = self.plan.footer.metadata.row_groups[span.row_group].columns[span.column]
+            chunk = self.plan.chunks[span.row_group, span.column]
             move.keep_pages = chunk.offset_index_offset is not None
             open_pages(window, span, cipher, self.out, move, chunk.meta_data, self.trace)
         move.new_end = self.out.position
@@ -386,24 +192,6 @@ class _Decryption:
             self.trace(cipher.id(ModuleType.BLOOM_FILTER_BITSET), border, span.end)
         self.out.write(opened.header)
         self.out.write(opened.bitset)
-
-
-def plain_metadata(plan: Plan, row_groups: list[ThriftStruct]) -> ThriftStruct:
-    """Give the footer of a plaintext file with these row groups, which are changed."""
-    metadata = copy(plan.footer.metadata)
-    absent = take_mark(metadata)
-    metadata.row_groups = row_groups
-    metadata.encryption_algorithm = metadata.footer_signing_key_metadata = None
-    if not all(plan.keep):
-        metadata = drop_columns(metadata, plan.keep)
-    for row_group in metadata.row_groups:
-        for name in absent & {"ordinal", "file_offset", "total_compressed_size"}:
-            setattr(row_group, name, None)
-        for chunk in row_group.columns:
-            chunk.crypto_metadata = chunk.encrypted_column_metadata = None
-            if "bloom_filter_length" in absent:
-                chunk.meta_data.bloom_filter_length = None
-    return metadata
 
 
 # --- the page loop -------------------------------------------------------------------------------

@@ -122,6 +122,7 @@ class EncryptedFooter:
     cipher: FileCipher
     footer_key: Key | None
     plaintext_footer: bool
+    encrypted: bool = True  # False for a plaintext file, where the caller takes those
 
 
 def read_encrypted(source: Source, properties: FileDecryptionProperties) -> EncryptedFooter:
@@ -151,6 +152,7 @@ def _open_sealed(tail: Tail, properties: FileDecryptionProperties) -> EncryptedF
     footer = cipher.open(key, FOOTER, memoryview(tail.data)[end:], _prefix_hint(properties))
     # parquet-java pads the modules that it seals: bytes may follow the struct's STOP.
     metadata, _ = decode("FileMetaData", footer)
+    _check_prefix(crypto.encryption_algorithm, properties)
     return EncryptedFooter(
         metadata, tail.start, tail.start + end, cipher, key, plaintext_footer=False
     )
@@ -165,7 +167,14 @@ def _open_signed(tail: Tail, properties: FileDecryptionProperties, name: str) ->
                 f"{name} has encrypted columns but an unsigned footer: its encryption algorithm "
                 "was removed, perhaps to make readers trust an altered footer"
             )
-        raise PlaintextError(f"{name} is a plaintext file where an encrypted one is expected")
+        if properties.require_encrypted is False:
+            metadata = decode("FileMetaData", tail.data)[0]
+            nothing = FileCipher(b"", GCM_V1)
+            return EncryptedFooter(metadata, tail.start, tail.start, nothing, None, True, False)
+        raise PlaintextError(
+            f"{name} is a plaintext file where an encrypted one is expected; if that is meant to "
+            "be so, require_encrypted=False reads it"
+        )
     if end != len(tail.data) - SIGNATURE_SIZE:
         raise FormatError(
             f"{name}: {len(tail.data) - end} bytes stand after the footer, not the "
@@ -183,6 +192,7 @@ def _open_signed(tail: Tail, properties: FileDecryptionProperties, name: str) ->
                 "check_footer_integrity=False reads it unchecked"
             )
         _verify(cipher, key, tail.data)
+    _check_prefix(crypto.encryption_algorithm, properties)
     metadata, _ = decode("FileMetaData", tail.data)
     return EncryptedFooter(metadata, tail.start, tail.start, cipher, key, plaintext_footer=True)
 
@@ -248,15 +258,32 @@ def _file_aad(struct: ThriftStruct, properties: FileDecryptionProperties) -> byt
         raise AadPrefixError("the file stores another AAD prefix than the one given")
     if given and not stored and not struct.supply_aad_prefix:
         raise AadPrefixError("an AAD prefix is given, but the file was written without one")
+    verifier = properties.aad_prefix_verifier
+    if verifier is not None and not stored:
+        raise AadPrefixError("the file stores no AAD prefix that aad_prefix_verifier could check")
     # The border between prefix and file-unique is not authenticated: moved by two bytes,
     # "part.10" + 8 bytes passes for "part.1" + 9.
-    if given is not None and len(unique) != properties.aad_file_unique_size:
+    checked = given is not None or verifier is not None
+    if checked and len(unique) != properties.aad_file_unique_size:
         raise AadPrefixError(
             f"aad_file_unique has {len(unique)} bytes, not {properties.aad_file_unique_size}: "
             "bytes may have been moved between it and the AAD prefix"
         )
     prefix: bytes = stored or given or b""
     return prefix + bytes(unique)
+
+
+def _check_prefix(union: ThriftStruct, properties: FileDecryptionProperties) -> None:
+    """Let the caller judge the stored AAD prefix, which is authenticated by now."""
+    verifier = properties.aad_prefix_verifier
+    if verifier is None:
+        return
+    prefix: bytes = (union.AES_GCM_V1 or union.AES_GCM_CTR_V1).aad_prefix
+    if verifier(prefix) is not True:
+        raise AadPrefixError(
+            f"aad_prefix_verifier refuses the file's AAD prefix {prefix[:200]!r}; it accepts one "
+            "by returning True"
+        )
 
 
 def open_column_metadata(chunk: ThriftStruct, cipher: ChunkCipher) -> ThriftStruct:

@@ -6,6 +6,7 @@ magic and the footer, and none may overlap another.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -22,6 +23,7 @@ __all__ = [
     "Span",
     "check_column_metadata",
     "check_shape",
+    "chunk_spans",
     "file_spans",
     "in_writing_order",
     "too_many_pages",
@@ -68,18 +70,27 @@ def file_spans(metadata: ThriftStruct, body_end: int, source: Source) -> list[Sp
     """List every span of the file, sorted by position.
 
     Args:
-        metadata: FileMetaData whose chunks all have their `meta_data`, or None for chunks that
-            are to be left out.
+        metadata: FileMetaData whose chunks all have their `meta_data`.
         body_end: where the footer starts.
 
     Raises:
         FormatError: a span lies outside the body, or two overlap.
     """
-    spans = [
-        span
+    chunks = {
+        (r, c): chunk
         for r, row_group in enumerate(metadata.row_groups)
         for c, chunk in enumerate(row_group.columns)
-        if chunk.meta_data is not None
+    }
+    return chunk_spans(chunks, body_end, source)
+
+
+def chunk_spans(
+    chunks: Mapping[tuple[int, int], ThriftStruct], body_end: int, source: Source
+) -> list[Span]:
+    """List the spans of some chunks, by row group and column; the rest as `file_spans`."""
+    spans = [
+        span
+        for (r, c), chunk in chunks.items()
         for span in _chunk_spans(chunk, r, c, source, body_end)
     ]
     spans.sort()

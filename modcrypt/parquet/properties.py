@@ -99,25 +99,34 @@ class FileDecryptionProperties:
             key, or None.
         aad_prefix: the prefix that the file must have been written with; also supplies one that
             the file does not store.
+        aad_prefix_verifier: instead of `aad_prefix`: called with the prefix that the file stores,
+            after the footer is authenticated; what is not True refuses the file.
         algorithms: names that are accepted. The name in an encrypted-footer file is not
             authenticated, and a forged `AES_GCM_CTR_V1` turns authentication off, so only
             `AES_GCM_V1` is accepted unless said otherwise.
-        on_missing_key: `"error"`, or `"drop"` to leave columns out whose key is not given.
+        on_missing_key: `"error"`, or what to do with columns whose key is not given: `"drop"`
+            leaves them out, `"null"` fills them with nulls.
+        require_encrypted: True refuses plaintext files; names of columns or groups refuse also
+            those in which one of them is in plaintext, or under the footer key where
+            `column_keys` has a key for it; False takes plaintext for what it is, keys given or
+            not.
         check_footer_integrity: verify the signature of a plaintext footer, for which the footer
             key is needed.
-        aad_file_unique_size: bytes of `aad_file_unique` when `aad_prefix` is given: the border
-            between the two is not authenticated, so another length is refused.
+        aad_file_unique_size: bytes of `aad_file_unique` when the AAD prefix is checked: the
+            border between the two is not authenticated, so another length is refused.
 
     Raises:
-        ValueError: a key of another length, an unknown algorithm.
+        ValueError: a key of another length, an unknown algorithm, both a prefix and a verifier.
     """
 
     footer_key: KeyLike | None = None
     column_keys: Mapping[str, KeyLike] = field(default_factory=dict)
     key_retriever: KeyRetriever | None = field(default=None, repr=False)
     aad_prefix: bytes | None = None
+    aad_prefix_verifier: Callable[[bytes], bool] | None = None
     algorithms: Sequence[str] = (GCM_V1,)
-    on_missing_key: Literal["error", "drop"] = "error"
+    on_missing_key: Literal["error", "drop", "null"] = "error"
+    require_encrypted: bool | Sequence[str] = True
     check_footer_integrity: bool = True
     aad_file_unique_size: int = FILE_UNIQUE_SIZE
 
@@ -131,8 +140,16 @@ class FileDecryptionProperties:
         _set(self, "algorithms", _names(self.algorithms, "algorithms"))
         if not self.algorithms or not set(self.algorithms) <= set(ALGORITHMS):
             raise ValueError(f"algorithms are one or more of {', '.join(ALGORITHMS)}")
-        if self.on_missing_key not in ("error", "drop"):
-            raise ValueError('on_missing_key is "error" or "drop"')
+        if self.on_missing_key not in ("error", "drop", "null"):
+            raise ValueError('on_missing_key is "error", "drop" or "null"')
+        if not isinstance(self.require_encrypted, bool):
+            names = _names(self.require_encrypted, "require_encrypted")
+            _set(self, "require_encrypted", names)
+        if self.aad_prefix_verifier is not None:
+            if not callable(self.aad_prefix_verifier):
+                raise TypeError("aad_prefix_verifier is called with an AAD prefix: give a function")
+            if self.aad_prefix is not None:
+                raise ValueError("give aad_prefix or aad_prefix_verifier, not both")
 
 
 def _set(target: object, name: str, value: object) -> None:

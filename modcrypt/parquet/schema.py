@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
+from typing import NamedTuple
 
 from modcrypt.errors import FormatError, LimitError
 from modcrypt.parquet.idl import ThriftStruct, copy
 
-__all__ = ["covering_name", "keep_leaves", "leaf_paths"]
+__all__ = ["Leaf", "covering_name", "keep_leaves", "leaf_elements", "leaf_paths", "leaves_of"]
 
 MAX_SCHEMA_DEPTH = 200
 """Deepest nesting of groups read from a file; paths grow with it."""
@@ -23,18 +24,20 @@ def leaf_paths(schema: list[ThriftStruct]) -> list[tuple[str, ...]]:
     return [path for path, _ in _leaves(schema)]
 
 
-def _leaves(schema: list[ThriftStruct]) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Walk the flattened tree; give each leaf's path and its element's index."""
+def _leaves(schema: list[ThriftStruct]) -> Iterator[tuple[tuple[str, ...], tuple[int, ...]]]:
+    """Walk the flattened tree; give each leaf's path, and the elements on it, its own last."""
     if not schema:
         raise FormatError("the schema is empty")
     open_groups: list[list[int]] = [[_children(schema[0])]]  # children still to come
     path: list[str] = []
+    elements: list[int] = []
     index = 0
     while open_groups:
         if open_groups[-1][0] == 0:
             open_groups.pop()
             if path:
                 path.pop()
+                elements.pop()
             continue
         open_groups[-1][0] -= 1
         index += 1
@@ -48,11 +51,12 @@ def _leaves(schema: list[ThriftStruct]) -> Iterator[tuple[tuple[str, ...], int]]
         if element.type is not None:  # some writers give leaves a num_children of 0
             if element.num_children:
                 raise FormatError(f"schema element {index} has both a type and children")
-            yield (*path, name), index
+            yield (*path, name), (*elements, index)
             continue
         if len(path) >= MAX_SCHEMA_DEPTH:
             raise LimitError(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels")
         path.append(name)
+        elements.append(index)
         open_groups.append([_children(element)])
     if index != len(schema) - 1:
         raise FormatError("the schema has elements that belong to no group")
@@ -65,6 +69,29 @@ def _children(element: ThriftStruct) -> int:
     return count
 
 
+_REQUIRED, _REPEATED = 0, 2  # FieldRepetitionType of the IDL
+
+
+class Leaf(NamedTuple):
+    """A leaf column of a schema."""
+
+    path: tuple[str, ...]
+    element: int  # index of its schema element
+    field: int  # index of its top-level field's element
+    max_definition: int
+    max_repetition: int
+
+
+def leaf_elements(schema: list[ThriftStruct]) -> list[Leaf]:
+    """Give every leaf with its levels, in column order; raises as `leaf_paths`."""
+    out = []
+    for path, elements in _leaves(schema):
+        kinds = [schema[index].repetition_type for index in elements]
+        definition, repetition = len(kinds) - kinds.count(_REQUIRED), kinds.count(_REPEATED)
+        out.append(Leaf(path, elements[-1], elements[0], definition, repetition))
+    return out
+
+
 def covering_name(path: tuple[str, ...], names: Container[str]) -> str | None:
     """Find the longest of `names` that is the dotted path of the leaf or of a group around it."""
     for length in range(len(path), 0, -1):
@@ -74,9 +101,28 @@ def covering_name(path: tuple[str, ...], names: Container[str]) -> str | None:
     return None
 
 
+def leaves_of(leaves: list[tuple[str, ...]], names: Iterable[str]) -> list[int]:
+    """Give the indexes of the leaves that are named, or lie in a group that is.
+
+    Raises:
+        ValueError: names that fit no leaf: all of them, sorted.
+    """
+    wanted = set(names)
+    out, met = [], set()
+    for index, path in enumerate(leaves):
+        fitting = {".".join(path[:n]) for n in range(1, len(path) + 1)} & wanted
+        if fitting:
+            out.append(index)
+            met |= fitting
+    if unknown := sorted(wanted - met):
+        raise ValueError(f"columns that the file doesn't have: {', '.join(unknown)}")
+    return out
+
+
 def keep_leaves(schema: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct]:
     """Give the schema with some leaves left out, and the groups that this empties."""
-    kept_leaf = {index: flag for (_, index), flag in zip(_leaves(schema), keep, strict=True)}
+    flags = zip(_leaves(schema), keep, strict=True)
+    kept_leaf = {elements[-1]: flag for (_, elements), flag in flags}
     out: list[ThriftStruct] = []
 
     def walk(index: int) -> tuple[int, bool]:

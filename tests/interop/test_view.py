@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import modcrypt as mc
 from modcrypt.parquet.idl import encode, new
-from modcrypt.parquet.view import _filled
+from modcrypt.parquet.parts import _filled
 from tests.judge import judged
 from tests.support import COLUMN_KEY, FOOTER_KEY, small_table, write_plain
 

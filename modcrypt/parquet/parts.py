@@ -1,0 +1,217 @@
+"""The parts of an encrypted file as the plaintext bytes that take their place in a view.
+
+Every module keeps its place: the plaintext of a page, index or bloom filter is shorter than its
+modules by their nonces, tags and lengths, and its Thrift header is lengthened by just as much,
+with a field that readers skip.
+
+    encrypted   [header module      ][body module            ]
+    plaintext   [header | filling   ][ body                  ]     the same bytes from start to end
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from queue import Empty, SimpleQueue
+
+from modcrypt.aad import ModuleType
+from modcrypt.buffers import Window
+from modcrypt.errors import FormatError
+from modcrypt.parquet.bloom import open_bloom_filter
+from modcrypt.parquet.ciphers import ChunkCipher
+from modcrypt.parquet.idl import ThriftStruct, struct_end, varint
+from modcrypt.parquet.modules import Part, Span
+from modcrypt.parquet.page_header import UNCOMPRESSED, splice
+from modcrypt.parquet.pages import EncryptedPage, Page, open_body, open_checked, open_header
+from modcrypt.parquet.plan import Plan
+from modcrypt.storage import Source
+
+__all__ = ["PageReader", "PartReader", "overlay", "part_readers"]
+
+# The head of a binary field 32767, which the format reserves for what readers skip, in the long
+# form: wire type 8, then the id as a zigzag varint.
+_FILLING = b"\x08\xfe\xff\x03"
+
+
+def part_readers(source: Source, plan: Plan, spans: Iterable[Span]) -> list[PartReader]:
+    """Give a reader for each of these spans of a plan."""
+    windows = Windows(source)
+    return [_reader(windows, plan, span) for span in spans]
+
+
+def _reader(windows: Windows, plan: Plan, span: Span) -> PartReader:
+    place = span.row_group, span.column
+    cipher = plan.ciphers.get(place)
+    if cipher is None:
+        return PartReader(windows, span)
+    if span.part is not Part.PAGES:
+        return _SmallPart(windows, span, cipher)
+    return PageReader(windows, span, cipher, plan.chunks[place].meta_data)
+
+
+class Windows:
+    """As many windows on one source as there are threads at work on it."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._idle: SimpleQueue[Window] = SimpleQueue()
+
+    @contextmanager
+    def one(self) -> Iterator[Window]:
+        """Lend a window."""
+        try:
+            window = self._idle.get_nowait()
+        except Empty:
+            window = Window(self.source)
+        try:
+            yield window
+        finally:
+            self._idle.put(window)
+
+
+class PartReader:
+    """A part of a plaintext column: bytes as they are."""
+
+    def __init__(self, windows: Windows, span: Span) -> None:
+        self.span = span
+        self._windows = windows
+
+    def read(self, offset: int, out: memoryview) -> None:
+        """Put the part's bytes from `offset` on into `out`, which may begin before it.
+
+        From any thread. Bytes of `out` that are not the part's stay as they are.
+
+        Raises:
+            ModcryptError: a module that is needed does not authenticate or breaks the format.
+        """
+        low = max(offset, self.span.start)
+        high = min(offset + len(out), self.span.end)
+        if low < high:
+            self._windows.source.read_into(low, out[low - offset : high - offset])
+
+
+class _SealedPart(PartReader):
+    """A part that is opened, by one thread at a time."""
+
+    def __init__(self, windows: Windows, span: Span, cipher: ChunkCipher) -> None:
+        super().__init__(windows, span)
+        self._of_chunk = cipher
+        self._lock = threading.Lock()
+
+    @cached_property
+    def _cipher(self) -> ChunkCipher:
+        """The chunk's cipher, for the thread that holds the lock."""
+        return self._of_chunk.apart()
+
+
+class _SmallPart(_SealedPart):
+    """An index or a bloom filter: opened whole, at its first reading, and kept."""
+
+    def __init__(self, windows: Windows, span: Span, cipher: ChunkCipher) -> None:
+        super().__init__(windows, span, cipher)
+        self._plain: bytes | None = None
+
+    def read(self, offset: int, out: memoryview) -> None:
+        with self._lock:
+            if self._plain is None:
+                start, end = self.span.start, self.span.end
+                self._plain = self._open(self._windows.source.read_at(start, end - start))
+        overlay(out, offset, self.span.start, self._plain)
+
+    def _open(self, data: bytes) -> bytes:
+        cipher, part = self._cipher, self.span.part
+        if part is not Part.BLOOM_FILTER:
+            kind = ModuleType[part.name]
+            plain = cipher.open(kind, data)
+            return _filled(plain[: struct_end(plain)], len(data))
+        header, bitset, _ = open_bloom_filter(cipher, self.span, data)
+        return _filled(header, len(data) - len(bitset)) + bitset
+
+
+class PageReader(_SealedPart):
+    """The pages of one chunk. Where pages begin is found by opening headers, and remembered."""
+
+    def __init__(self, windows: Windows, span: Span, cipher: ChunkCipher, md: ThriftStruct) -> None:
+        super().__init__(windows, span, cipher)
+        self._uncompressed = md.codec == UNCOMPRESSED
+        self._has_dictionary = bool(md.dictionary_page_offset)
+        self._starts = [span.start]  # of the pages found so far, and of the one after them
+
+    def read(self, offset: int, out: memoryview) -> None:
+        with self._lock, self._windows.one() as window:
+            self._read(window, offset, out)
+
+    def _read(self, window: Window, offset: int, out: memoryview) -> None:
+        high = min(offset + len(out), self.span.end)
+        for index, start in enumerate(self._starts):  # grows while it is walked
+            if start >= high:
+                return
+            known = index + 1 < len(self._starts)
+            if known and self._starts[index + 1] <= offset:
+                continue
+            sealed = self._open_header(window, index)
+            end = start + sealed.total
+            if not known:
+                self._starts.append(end)
+            elif end != self._starts[index + 1]:
+                raise FormatError(
+                    f"{sealed.page.id()} ends at byte {end}, by the offset index at "
+                    f"{self._starts[index + 1]}"
+                )
+            if end > offset:
+                self._put(sealed, start, offset, out)
+
+    def _open_header(self, window: Window, index: int) -> EncryptedPage:
+        is_dictionary = self._has_dictionary and index == 0
+        page = Page(self._cipher, is_dictionary, index - self._has_dictionary)
+        start, end = self._starts[index], self.span.end
+        return open_header(window, start, end, page, self._uncompressed)
+
+    def _put(self, sealed: EncryptedPage, start: int, offset: int, out: memoryview) -> None:
+        cipher = self._cipher.page
+        size = len(sealed.body) - cipher.overhead
+        body = start + sealed.total - size
+        inside = offset <= body and body + size <= offset + len(out)
+        crc = None
+        if sealed.header.crc is not None:
+            opened = open_checked(sealed)
+            crc = zlib.crc32(opened)
+            overlay(out, offset, body, opened)
+        elif inside and not cipher.slack:  # most pages of a large read: without a copy
+            open_body(sealed, out[body - offset : body - offset + size])
+        else:
+            opened = memoryview(bytearray(size + cipher.slack))
+            open_body(sealed, opened)
+            overlay(out, offset, body, opened[:size])
+        header = splice(sealed.plain, 0, sealed.header, size, crc)
+        overlay(out, offset, start, _filled(header, body - start))
+
+
+# --- bytes --------------------------------------------------------------------------------------
+
+
+def overlay(out: memoryview, offset: int, start: int, data: bytes | memoryview) -> None:
+    """Put what `data`, which stands at `start`, has of the bytes from `offset` on into `out`."""
+    low, high = max(offset, start), min(offset + len(out), start + len(data))
+    if low < high:
+        out[low - offset : high - offset] = data[low - start : high - start]
+
+
+def _filled(struct: bytes | bytearray, size: int) -> bytes:
+    """Lengthen a spelt struct to `size` bytes by a field that readers skip."""
+    missing = size - len(struct)
+    if missing == 0:
+        return bytes(struct)
+    content = missing - len(_FILLING) - 1
+    length = varint(max(content, 0))
+    if len(length) == 2:
+        content -= 1
+        # One byte more than fits a one-byte length is spelt with a two-byte one: legal, and read
+        # by all.
+        length = bytes((content & 127 | 128, content >> 7))
+    if content < 0 or len(length) > 2:
+        raise FormatError(f"a sealed header leaves {missing} bytes to fill")
+    return bytes(struct[:-1]) + _FILLING + length + bytes(content) + b"\0"

@@ -1,0 +1,279 @@
+"""What is known of an encrypted file, and checked, before its first page.
+
+The footer is opened once. Keys are looked for, and column metadata opened, only for the columns
+and row groups that are wanted, and once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from modcrypt.errors import FormatError, KeyNotFoundError, PlaintextError
+from modcrypt.keys import Key
+from modcrypt.parquet.ciphers import ChunkCipher, find_key
+from modcrypt.parquet.footer import EncryptedFooter, open_column_metadata, read_encrypted
+from modcrypt.parquet.idl import ThriftStruct, copy
+from modcrypt.parquet.modules import Span, check_column_metadata, check_shape, chunk_spans
+from modcrypt.parquet.properties import FileDecryptionProperties
+from modcrypt.parquet.schema import covering_name, leaf_paths
+from modcrypt.storage import Source
+
+__all__ = ["OpenFile", "Plan", "plan_decryption"]
+
+PLAINTEXT, UNDER_FOOTER_KEY, UNDER_COLUMN_KEY = "plaintext", "footer key", "column key"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The wanted columns and row groups of a file: their ciphers, metadata and places."""
+
+    footer: EncryptedFooter
+    leaves: list[tuple[str, ...]]
+    keep: list[bool]  # by leaf: wanted, and there is a key or none is needed
+    missing: list[int]  # leaves that are wanted, but have no key
+    nulls: list[int]  # those of them that are to be there, filled with nulls
+    row_groups: list[int]
+    chunks: dict[tuple[int, int], ThriftStruct]  # ColumnChunks, their metadata opened
+    ciphers: dict[tuple[int, int], ChunkCipher]  # of the encrypted ones
+    spans: list[Span]
+
+    @property
+    def missing_names(self) -> tuple[str, ...]:
+        """Dotted names of the columns without a key."""
+        return tuple(".".join(self.leaves[c]) for c in self.missing)
+
+
+def plan_decryption(source: Source, properties: FileDecryptionProperties) -> Plan:
+    """Open the footer, find all keys, open the column metadata; raises as `decrypt_parquet`."""
+    return OpenFile(source, properties).select()
+
+
+class OpenFile:
+    """An encrypted file whose footer is open, and what was found out about it so far."""
+
+    def __init__(self, source: Source, properties: FileDecryptionProperties) -> None:
+        if not isinstance(properties, FileDecryptionProperties):
+            raise TypeError(
+                f"properties are FileDecryptionProperties, not {type(properties).__name__}"
+            )
+        self.source, self.properties = source, properties
+        self.footer = read_encrypted(source, properties)
+        self.metadata = self.footer.metadata
+        self.leaves = leaf_paths(self.metadata.schema)
+        check_shape(self.metadata, len(self.leaves))
+        _check_ordinals(self.metadata)
+        self._keys: dict[tuple[Key | None, bytes | None], Key | None] = {}
+        self._opened: dict[tuple[int, int], tuple[ThriftStruct, ChunkCipher | None]] = {}
+        self._check_required()
+
+    def select(
+        self,
+        columns: Iterable[int] | None = None,
+        row_groups: Sequence[int] | None = None,
+        *,
+        partial_groups: bool = False,
+    ) -> Plan:
+        """Find the keys of some columns in some row groups, and open their column metadata.
+
+        Args:
+            columns: indexes of leaves; None for all.
+            row_groups: ordinals, in the order wanted; None for all.
+            partial_groups: where missing columns are to be filled with nulls, leave those out
+                that are part of a group with others that are there; else they are an error.
+
+        Raises:
+            KeyNotFoundError: keys are missing, and the properties don't say what to do then.
+            PlaintextError: a key was given for a column that is not encrypted.
+            ModcryptError: as `decrypt_parquet`.
+        """
+        wanted = list(range(len(self.leaves))) if columns is None else sorted(set(columns))
+        ordinals = list(range(len(self.metadata.row_groups)) if row_groups is None else row_groups)
+        kinds = {c: self._kind(c, ordinals) for c in wanted}
+        self._check_given(kinds)
+        found: dict[tuple[int, int], Key] = {}
+        missing: list[int] = []
+        for c, kind in kinds.items():
+            for r in ordinals if kind in (UNDER_FOOTER_KEY, UNDER_COLUMN_KEY) else ():
+                key = self._key(r, c)
+                if key is not None:
+                    found[r, c] = key
+                elif c not in missing[-1:]:
+                    missing.append(c)
+        nulls = self._nulls(missing, wanted, partial_groups)
+        kept = set(wanted).difference(missing)
+        keep = [c in kept for c in range(len(self.leaves))]
+        opened = {(r, c): self._open(r, c, found.get((r, c))) for r, c in product(ordinals, kept)}
+        chunks = {place: chunk for place, (chunk, _) in opened.items()}
+        ciphers = {place: cipher for place, (_, cipher) in opened.items() if cipher is not None}
+        spans = chunk_spans(chunks, self.footer.body_end, self.source)
+        return Plan(
+            self.footer, self.leaves, keep, missing, nulls, ordinals, chunks, ciphers, spans
+        )
+
+    # --- what the caller insists on --------------------------------------------------------------
+
+    def _check_required(self) -> None:
+        """Refuse plaintext, and a key of another kind, in columns that must be encrypted."""
+        names = self.properties.require_encrypted
+        if isinstance(names, bool):
+            return
+        ordinals = range(len(self.metadata.row_groups))
+        for c, leaf in enumerate(self.leaves):
+            if covering_name(leaf, names) is None:
+                continue
+            kind = self._kind(c, ordinals)
+            path = ".".join(leaf)
+            if kind == PLAINTEXT:
+                raise PlaintextError(f"column {path} is in plaintext, and must be encrypted")
+            # Who holds the footer key alone could put a column of their own in its place.
+            if kind == UNDER_FOOTER_KEY and covering_name(leaf, self.properties.column_keys):
+                raise PlaintextError(
+                    f"column {path} is encrypted with the footer key, and must be with its own"
+                )
+
+    def _check_given(self, kinds: dict[int, str | None]) -> None:
+        """Refuse plaintext where a key says that an encrypted column is expected.
+
+        A group's key may cover plaintext leaves, as long as something in the group is encrypted.
+        """
+        if self.properties.require_encrypted is False:
+            return
+        keys = self.properties.column_keys
+        covered: dict[str, set[str | None]] = {}
+        for c, kind in kinds.items():
+            name = covering_name(self.leaves[c], keys)
+            if name is not None:
+                covered.setdefault(name, set()).add(kind)
+        if bare := sorted(name for name, found in covered.items() if found == {PLAINTEXT}):
+            raise PlaintextError(
+                f"a key is given for {', '.join(bare)}, but the file has it in plaintext; if that "
+                "is meant to be so, leave the key out"
+            )
+
+    def _nulls(self, missing: list[int], wanted: list[int], partial_groups: bool) -> list[int]:
+        """Say which of the missing columns are to be there, filled with nulls.
+
+        Raises:
+            KeyNotFoundError: they are an error, or all there is, or part of a group.
+        """
+        what = self.properties.on_missing_key
+        if missing and what == "error":
+            raise self._no_key(
+                missing,
+                "give it in column_keys, or leave such columns out with "
+                'on_missing_key="drop", or fill them with "null"',
+            )
+        if what == "drop":
+            if missing and len(missing) == len(wanted):
+                raise KeyNotFoundError(
+                    "no key for any of the columns", ".".join(self.leaves[missing[0]])
+                )
+            return []
+        there = {self.leaves[c][0] for c in wanted if c not in missing}
+        partial = [c for c in missing if self.leaves[c][0] in there]
+        if partial and not partial_groups:
+            raise self._no_key(
+                partial,
+                "it is a part of a group with others, and can't be null alone in a file: "
+                'on_missing_key="drop" leaves it out, and read_table fills it',
+            )
+        return [c for c in missing if c not in partial]
+
+    def _no_key(self, missing: list[int], advice: str) -> KeyNotFoundError:
+        names = [".".join(self.leaves[c]) for c in missing]
+        more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+        return KeyNotFoundError(
+            f"no key for column {', '.join(names[:20])}{more}; {advice}", names[0]
+        )
+
+    # --- chunks ----------------------------------------------------------------------------------
+
+    def _kind(self, column: int, ordinals: Iterable[int]) -> str | None:
+        """Say how a column is encrypted; None where there are no row groups."""
+        found = None
+        path = ".".join(self.leaves[column])
+        for r in ordinals:
+            crypto = self.metadata.row_groups[r].columns[column].crypto_metadata
+            if crypto is None:
+                kind = PLAINTEXT
+            elif crypto.ENCRYPTION_WITH_COLUMN_KEY is not None:
+                kind = UNDER_COLUMN_KEY
+            elif crypto.ENCRYPTION_WITH_FOOTER_KEY is not None:
+                kind = UNDER_FOOTER_KEY
+            else:
+                raise FormatError(f"column {path}: its crypto metadata names no known kind of key")
+            if found not in (None, kind):
+                raise FormatError(
+                    f"column {path}: {found} in one row group and {kind} in row group {r}: no "
+                    "writer does so"
+                )
+            found = kind
+        return found
+
+    def _key(self, row_group: int, column: int) -> Key | None:
+        """Give the key of an encrypted chunk, asking the retriever once per key metadata."""
+        crypto = self.metadata.row_groups[row_group].columns[column].crypto_metadata
+        own = crypto.ENCRYPTION_WITH_COLUMN_KEY
+        if own is None:
+            return self.footer.footer_key
+        leaf = self.leaves[column]
+        path = ".".join(leaf)
+        if own.path_in_schema != [name.encode() for name in leaf]:
+            raise FormatError(f"column {path}: its crypto metadata names another column")
+        keys = self.properties.column_keys
+        name = covering_name(leaf, keys)
+        given = None if name is None else keys[name]
+        assert given is None or isinstance(given, Key)
+        question = given, own.key_metadata
+        if question not in self._keys:
+            self._keys[question] = find_key(
+                self.properties, given, own.key_metadata, f"column {path}", path
+            )
+        return self._keys[question]
+
+    def _open(
+        self, row_group: int, column: int, key: Key | None
+    ) -> tuple[ThriftStruct, ChunkCipher | None]:
+        """Give a chunk with its ColumnMetaData in place, opened where it is sealed."""
+        opened = self._opened.get((row_group, column))
+        if opened is not None:
+            return opened
+        chunk = copy(self.metadata.row_groups[row_group].columns[column])
+        cipher = None
+        if key is not None:
+            path = ".".join(self.leaves[column])
+            cipher = ChunkCipher(self.footer.cipher, key, row_group, column, path, self._hint())
+            if chunk.encrypted_column_metadata is not None:
+                chunk.meta_data = open_column_metadata(chunk, cipher)
+            elif chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY is not None:
+                # PME 5.3. Else a holder of the footer key alone could put forged metadata there.
+                raise FormatError(
+                    f"row group {row_group}, column {path}: encrypted with a key of its own, but "
+                    "its column metadata is not"
+                )
+        check_column_metadata(chunk.meta_data, self.leaves[column], row_group)
+        self._opened[row_group, column] = chunk, cipher
+        return chunk, cipher
+
+    def _hint(self) -> str:
+        if not self.footer.plaintext_footer:
+            return ""
+        return (
+            "Some versions of Arrow C++ wrote AES_GCM_V1 into plaintext footers of files whose "
+            "pages are AES_GCM_CTR_V1"
+        )
+
+
+def _check_ordinals(metadata: ThriftStruct) -> None:
+    """Hold RowGroup.ordinal against the position.
+
+    parquet-java goes by the one, Arrow C++ by the other: only a file in which both agree means
+    the same to all readers.
+    """
+    for r, row_group in enumerate(metadata.row_groups):
+        if row_group.ordinal is not None and row_group.ordinal != r:
+            raise FormatError(
+                f"row group {r} says it has ordinal {row_group.ordinal}: row groups were reordered"
+            )
