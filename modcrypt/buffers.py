@@ -10,6 +10,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from modcrypt.storage import (
     Destination,
@@ -59,15 +60,19 @@ class Window:
             return
         if need - self.base > len(self.buffer):
             self._move(start, need - start)
-        until = min(max(need, min(end, have + BLOCK)), self.base + len(self.buffer))
+        until = min(max(need, min(end, have + self._block())), self.base + len(self.buffer))
         self._source.read_into(have, self.view[self.stop : until - self.base])
         self.stop = until - self.base
+
+    def _block(self) -> int:
+        return max(BLOCK, self._source.least_read)
 
     def _move(self, start: int, size: int) -> None:
         """Put the bytes from `start` on to the front, in a buffer of at least `size` bytes."""
         kept = self.view[start - self.base : self.stop]
         if size > len(self.buffer):
-            fresh = bytearray(max(BLOCK + (BLOCK >> 4), size + (size >> 4)))
+            block = self._block()
+            fresh = bytearray(max(block + (block >> 4), size + (size >> 4)))
             fresh[: len(kept)] = kept
             self.buffer, self.view = fresh, memoryview(fresh)
         else:
@@ -113,7 +118,7 @@ class Output:
     def copy_from(self, source: Source, start: int, end: int) -> None:
         """Append the source's bytes [start, end) as they are."""
         while start < end:
-            size = min(BLOCK, end - start)
+            size = min(max(BLOCK, source.least_read), end - start)
             self.reserve(size)
             source.read_into(start, self.view[self.at : self.at + size])
             self.at += size
@@ -144,7 +149,12 @@ class Output:
 
 @contextlib.contextmanager
 def open_output(
-    destination: Destination, source: Source, *, overwrite: bool, threads: int | None
+    destination: Destination,
+    source: Source | None,
+    *,
+    overwrite: bool,
+    threads: int | None,
+    filesystem: Any = None,
 ) -> Iterator[Output]:
     """Open the destination of what is made from `source`, published if the block succeeds.
 
@@ -153,12 +163,13 @@ def open_output(
     """
     if threads is not None and threads < 1:
         raise ValueError("threads is at least 1")
-    if _same_file(source, destination):
+    if source is not None and _same_file(source, destination):
         raise ValueError("the destination is a file object on the source itself")
     is_path = isinstance(destination, str | os.PathLike)
     if threads is None:
-        threads = usable_cores() if source.size > WORTH_A_THREAD else 1
-    with open_sink(destination, overwrite=overwrite) as sink:
+        small = source is not None and source.size <= WORTH_A_THREAD
+        threads = 1 if small else usable_cores()
+    with open_sink(destination, overwrite=overwrite, filesystem=filesystem) as sink:
         output = Output(sink, background=threads > 1 and is_path)
         complete = False
         try:

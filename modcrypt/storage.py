@@ -1,7 +1,11 @@
 """Where bytes come from and go to: positional sources, append-only sinks, atomic publishing.
 
-A source is read by position, never by a shared cursor; a sink only grows. A destination given
-as a path appears complete or not at all: temporary file beside it, fsync, rename.
+A source is read by position, never by a shared cursor, and from any thread; a sink only grows. A
+destination given as a path appears complete or not at all: temporary file beside it, fsync,
+rename. In a store it appears by the one request that completes its upload or moves it there.
+
+File systems are those of pyarrow and of fsspec, told apart by what they can do. What they say is
+local is read and written here; no URL is opened but the caller's.
 """
 
 from __future__ import annotations
@@ -10,11 +14,15 @@ import contextlib
 import errno
 import io
 import os
+import posixpath
 import re
 import secrets
 import stat
+import threading
+import urllib.parse
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import IO, Any, Protocol, TypeAlias
 
 from modcrypt.errors import TruncationError
@@ -24,9 +32,11 @@ __all__ = [
     "FileSource",
     "MemorySource",
     "ObjectSource",
+    "RangeSource",
     "Sink",
     "Source",
     "SourceLike",
+    "locate",
     "open_sink",
     "open_source",
 ]
@@ -39,12 +49,14 @@ Destination: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
 
 
 class Source(ABC):
-    """Random access to the bytes of one file."""
+    """Random access to the bytes of one file, from any thread."""
 
     name: str
     size: int
     whole: bytes | bytearray | None = None
     """The file itself, where it is in memory already."""
+    least_read = 0
+    """Bytes worth asking for at once, where a small read takes as long as a large one."""
 
     @abstractmethod
     def read_into(self, offset: int, view: memoryview) -> None:
@@ -130,24 +142,53 @@ class ObjectSource(Source):
 
     def __init__(self, file: IO[bytes], name: str | None = None) -> None:
         self.file = file
+        self._lock = threading.Lock()  # there is one cursor for all threads
         self.name = name or str(getattr(file, "name", "<file object>"))
         file.seek(0, os.SEEK_END)
         self.size = file.tell()
 
     def read_into(self, offset: int, view: memoryview) -> None:
         """Fill `view` from `offset`."""
-        self.file.seek(offset)
-        done = 0
-        while done < len(view):
-            data = self.file.read(len(view) - done)
-            if not data:
-                raise self._short(offset + done)
-            view[done : done + len(data)] = data
-            done += len(data)
+        if offset + len(view) > self.size:  # some objects don't even seek there
+            raise self._short(self.size)
+        with self._lock:
+            self.file.seek(offset)
+            done = 0
+            while done < len(view):
+                data = self.file.read(len(view) - done)
+                if not data:
+                    raise self._short(offset + done)
+                view[done : done + len(data)] = data
+                done += len(data)
 
+
+class RangeSource(Source):
+    """An object in a store: each read is one request, for just its bytes."""
+
+    least_read = 8 << 20  # a request takes as long as some megabytes
+
+    def __init__(self, fetch: Callable[[int, int], bytes], size: int, name: str) -> None:
+        self._fetch, self.size, self.name = fetch, size, name
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        """Fill `view` from `offset`."""
+        view[:] = self.read_at(offset, len(view))
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Give exactly `length` bytes from `offset`; raises as `read_into`."""
+        end = offset + length
+        if end > self.size:
+            raise self._short(self.size)
+        data = self._fetch(offset, end) if length else b""
+        if len(data) < length:
+            raise self._short(offset + len(data))
+        return data
+
+
+# --- which file system ---------------------------------------------------------------------
 
 _URL = re.compile(r"(?:[a-z][a-z0-9+.-]*::)*[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_LOCAL_URL = re.compile(r"(?:file|local)://", re.IGNORECASE)
+_LOCAL_URL = re.compile(r"(file|local)://", re.IGNORECASE)
 
 
 def _local_path(where: str | os.PathLike[str]) -> str | None:
@@ -155,8 +196,15 @@ def _local_path(where: str | os.PathLike[str]) -> str | None:
     if not isinstance(where, str):
         return os.fspath(where)
     if match := _LOCAL_URL.match(where):
-        return where[match.end() :]
+        path = where[match.end() :]
+        # A file URI is percent-encoded (RFC 8089): so pathlib writes and pyarrow reads it, though
+        # fsspec does not. `local:` is fsspec's alone, and taken as fsspec takes it.
+        return _unquoted(path) if match[1].lower() == "file" else path
     return None if _URL.match(where) else where
+
+
+def _unquoted(path: str) -> str:
+    return os.fsdecode(urllib.parse.unquote_to_bytes(os.fsencode(path)))
 
 
 def _fsspec(url: str) -> Any:
@@ -169,23 +217,72 @@ def _fsspec(url: str) -> Any:
     return fsspec
 
 
+def locate(where: Any, filesystem: Any) -> tuple[Any, str]:
+    """Find the file system that is meant, None for the local one, and the path in it.
+
+    Raises:
+        TypeError: `where` is no path, or `filesystem` no file system.
+        ValueError: a URL, and fsspec is not installed.
+    """
+    if filesystem is not None:
+        path = os.fspath(where) if isinstance(where, str | os.PathLike) else None
+        if not isinstance(path, str):
+            raise TypeError(f"with a filesystem, give a path in it, not {type(where).__name__}")
+        return _unwrap(filesystem, path)
+    local = _local_path(where)
+    if local is not None:
+        return None, local
+    return _unwrap(*_fsspec(where).core.url_to_fs(where))
+
+
+def _unwrap(filesystem: Any, path: str) -> tuple[Any, str]:
+    """Find the file system that does the work, None for the local one, and the path in it."""
+    if hasattr(filesystem, "base_fs"):  # pyarrow's SubTreeFileSystem
+        below = posixpath.join(filesystem.base_path, path.lstrip("/"))
+        return _unwrap(filesystem.base_fs, below)
+    if hasattr(filesystem, "handler") and hasattr(filesystem.handler, "fs"):  # FSSpecHandler
+        return _unwrap(filesystem.handler.fs, path)
+    if _is_arrow(filesystem):
+        return (None if filesystem.type_name == "local" else filesystem), path
+    if hasattr(filesystem, "open") and hasattr(filesystem, "protocol"):
+        path = filesystem._strip_protocol(path)
+        if _is_arrow(getattr(filesystem, "fs", None)):  # fsspec's ArrowFSWrapper
+            return _unwrap(filesystem.fs, path)
+        protocol = filesystem.protocol
+        names = (protocol,) if isinstance(protocol, str) else protocol
+        return (None if "file" in names else filesystem), path
+    raise TypeError(
+        f"a filesystem is one of pyarrow.fs or of fsspec, not {type(filesystem).__name__}"
+    )
+
+
+def _is_arrow(filesystem: Any) -> bool:
+    return hasattr(filesystem, "open_input_file")
+
+
+# --- opening a source ----------------------------------------------------------------------
+
+
 @contextlib.contextmanager
-def open_source(source: SourceLike) -> Iterator[Source]:
-    """Open a source for positional reads and close what was opened here."""
-    if isinstance(source, bytes | bytearray | memoryview):
+def open_source(source: SourceLike, *, filesystem: Any = None) -> Iterator[Source]:
+    """Open a source for positional reads and close what was opened here.
+
+    Args:
+        source: path, fsspec URL, bytes or seekable binary file object; with a file system, a path
+            in it.
+        filesystem: a file system of pyarrow or fsspec.
+
+    Raises:
+        TypeError: `source` or `filesystem` is of another kind.
+        ValueError: a URL, and fsspec is not installed.
+    """
+    if filesystem is not None or isinstance(source, str | os.PathLike):
+        place, path = locate(source, filesystem)
+        name = os.fspath(source)  # type: ignore[arg-type]  # locate takes nothing but paths
+        with _stored_source(place, path, name) as stored:
+            yield stored
+    elif isinstance(source, bytes | bytearray | memoryview):
         yield MemorySource(source)
-    elif isinstance(source, str | os.PathLike):
-        path = _local_path(source)
-        if path is None:
-            url = os.fspath(source)
-            with _fsspec(url).open(url, "rb") as opened:
-                yield ObjectSource(opened, url)
-            return
-        file = FileSource(path)
-        try:
-            yield file
-        finally:
-            file.close()
     elif hasattr(source, "read") and hasattr(source, "seek"):
         yield ObjectSource(source)
     else:
@@ -197,6 +294,38 @@ def open_source(source: SourceLike) -> Iterator[Source]:
                 f"{type(source).__name__}"
             ) from None
         yield MemorySource(view)
+
+
+@contextlib.contextmanager
+def _stored_source(filesystem: Any, path: str, name: str) -> Iterator[Source]:
+    if filesystem is None:
+        with contextlib.closing(FileSource(path)) as local:
+            yield local
+    elif _is_arrow(filesystem):
+        with filesystem.open_input_file(path) as file:
+            yield RangeSource(
+                lambda start, end: file.read_at(end - start, start), file.size(), name
+            )
+    else:
+        # An open file rather than `cat_file`: it makes s3fs insist, at every read, on the version
+        # that it found at first.
+        with filesystem.open(path, "rb") as file:
+            fetch = _fetcher(filesystem, file)
+            yield ObjectSource(file, name) if fetch is None else RangeSource(fetch, file.size, name)
+
+
+def _fetcher(filesystem: Any, file: Any) -> Callable[[int, int], bytes] | None:
+    """Give the way around the cache of an fsspec file, which may read 50 MB ahead.
+
+    Only for asynchronous file systems: their requests run on a loop of their own, so that any
+    thread may make them, while others (FTP) have one connection. And not for those that are there
+    to cache: they pose as what is below, but for their type.
+    """
+    asynchronous = getattr(type(filesystem), "async_impl", False)
+    below = getattr(file, "fs", None)
+    if asynchronous and getattr(below, "async_impl", False) and file.size is not None:
+        return getattr(file, "_fetch_range", None)
+    return None
 
 
 # --- sinks ---------------------------------------------------------------------------------
@@ -242,28 +371,46 @@ class ObjectSink:
 
 
 @contextlib.contextmanager
-def open_sink(destination: Destination, *, overwrite: bool) -> Iterator[Sink]:
+def open_sink(
+    destination: Destination, *, overwrite: bool, filesystem: Any = None
+) -> Iterator[Sink]:
     """Open a sink; a path or URL is published when the block ends without an error.
+
+    Args:
+        destination: path, fsspec URL or writable binary file object; with a file system, a path
+            in it.
+        overwrite: whether to replace what is there.
+        filesystem: a file system of pyarrow or fsspec.
 
     Raises:
         FileExistsError: the path exists and `overwrite` is False.
+        TypeError: `destination` or `filesystem` is of another kind.
+        ValueError: a URL, and fsspec is not installed.
     """
-    if not isinstance(destination, str | os.PathLike):
-        if not hasattr(destination, "write"):
-            raise TypeError(
-                "a destination is a path, a URL or a writable binary file object, not "
-                f"{type(destination).__name__}"
-            )
+    if filesystem is not None or isinstance(destination, str | os.PathLike):
+        place, path = locate(destination, filesystem)
+        name = os.fspath(destination)  # type: ignore[arg-type]  # locate takes nothing but paths
+        with _stored_sink(place, path, name, overwrite) as stored:
+            yield stored
+    elif hasattr(destination, "write"):
         yield ObjectSink(destination)
-        return
-    path = _local_path(destination)
-    sink = (
-        _url_sink(os.fspath(destination), overwrite)
-        if path is None
-        else _path_sink(path, overwrite)
-    )
-    with sink as opened:
-        yield opened
+    else:
+        raise TypeError(
+            "a destination is a path, a URL or a writable binary file object, not "
+            f"{type(destination).__name__}"
+        )
+
+
+def _stored_sink(
+    filesystem: Any, path: str, name: str, overwrite: bool
+) -> AbstractContextManager[Sink]:
+    if filesystem is None:
+        return _path_sink(path, overwrite)
+    if _is_arrow(filesystem):
+        return _arrow_sink(filesystem, path, name, overwrite)
+    if _commits(filesystem):
+        return _committed_sink(filesystem, path, name, overwrite)
+    return _fsspec_sink(filesystem, path, name, overwrite)
 
 
 def _exists(where: str) -> FileExistsError:
@@ -337,34 +484,98 @@ def _fsync_folder(folder: str) -> None:
             os.close(fd)
 
 
-# Object stores make an object appear by one last request, which `autocommit=False` holds back.
-_COMMITTING = frozenset({"s3", "s3a", "gs", "gcs"})
+def _arrow_sink(
+    filesystem: Any, path: str, name: str, overwrite: bool
+) -> AbstractContextManager[Sink]:
+    # pyarrow has no way to abandon an upload: closing the stream, or losing it, completes it.
+    return _moved_sink(
+        path,
+        name,
+        posixpath.dirname(path),
+        lambda: not overwrite and filesystem.get_file_info(path).type.name != "NotFound",
+        create=lambda where: filesystem.open_output_stream(where, compression=None),
+        move=filesystem.move,
+        delete=filesystem.delete_file,
+    )
+
+
+def _fsspec_sink(
+    filesystem: Any, path: str, name: str, overwrite: bool
+) -> AbstractContextManager[Sink]:
+    return _moved_sink(
+        path,
+        name,
+        filesystem._parent(path),
+        lambda: not overwrite and filesystem.exists(path),
+        create=lambda where: filesystem.open(where, "wb"),
+        move=filesystem.mv,
+        delete=filesystem.rm_file,
+    )
 
 
 @contextlib.contextmanager
-def _url_sink(url: str, overwrite: bool) -> Iterator[Sink]:
-    filesystem, path = _fsspec(url).core.url_to_fs(url)
-    if not overwrite and filesystem.exists(path):
-        raise _exists(url)
-    protocol = filesystem.protocol
-    protocols = {protocol} if isinstance(protocol, str) else set(protocol)
-    if protocols & _COMMITTING:
-        file = filesystem.open(path, "wb", autocommit=False)
-        publish, withdraw = file.commit, file.discard
-    else:
-        temporary = f"{filesystem._parent(path)}/{_temporary_name()}"
-        file = filesystem.open(temporary, "wb")
-
-        def publish() -> None:
-            filesystem.mv(temporary, path)
-
-        def withdraw() -> None:
-            filesystem.rm_file(temporary)
-
+def _moved_sink(
+    path: str,
+    name: str,
+    folder: str,
+    in_the_way: Callable[[], bool],
+    *,
+    create: Callable[[str], Any],
+    move: Callable[[str, str], object],
+    delete: Callable[[str], object],
+) -> Iterator[Sink]:
+    """Write beside the destination and move it there: what `_path_sink` does, in a store."""
+    if in_the_way():
+        raise _exists(name)
+    temporary = posixpath.join(folder, _temporary_name())
     try:
-        with file:
+        with create(temporary) as file:
             yield ObjectSink(file)
-        publish()
+        if in_the_way():  # by now
+            raise _exists(name)
+        move(temporary, path)
     except BaseException:
-        withdraw()
+        with contextlib.suppress(Exception):  # what went wrong first is what matters
+            delete(temporary)
         raise
+
+
+def _commits(filesystem: Any) -> bool:
+    """Tell whether its files can hold back the last request, which makes an object appear.
+
+    All of fsspec's files have `commit` and `discard`, but few heed them.
+    """
+    packages = {cls.__module__.partition(".")[0] for cls in type(filesystem).__mro__}
+    return not packages.isdisjoint({"s3fs", "gcsfs"})
+
+
+@contextlib.contextmanager
+def _committed_sink(filesystem: Any, path: str, name: str, overwrite: bool) -> Iterator[Sink]:
+    filesystem.invalidate_cache(path)  # a listing of an hour ago says nothing of today
+    if not overwrite and filesystem.exists(path):
+        raise _exists(name)
+    file = _create(filesystem, path, overwrite)
+    try:
+        yield ObjectSink(file)
+        file.close()
+        try:
+            file.commit()
+        except FileExistsError:  # the store has refused: somebody else was faster
+            raise _exists(name) from None
+    except BaseException:
+        file.closed = True  # or losing the file would upload what is left of it
+        with contextlib.suppress(Exception):  # what went wrong first is what matters
+            file.discard()
+        raise
+
+
+def _create(filesystem: Any, path: str, overwrite: bool) -> Any:
+    """Open an upload that only `commit` completes."""
+    try:
+        # The store itself refuses what appears meanwhile.
+        file = filesystem.open(path, "wb" if overwrite else "xb", autocommit=True)
+    except NotImplementedError:  # unknown to older releases
+        file = filesystem.open(path, "wb", autocommit=True)
+    # Not by `open(autocommit=False)`, which keeps the file in the file system's next transaction.
+    file.autocommit = False
+    return file

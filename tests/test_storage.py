@@ -12,11 +12,16 @@ import sys
 import tempfile
 import threading
 import uuid
+import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import fsspec.implementations.arrow
+import fsspec.implementations.local
+import pyarrow.fs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,7 +36,7 @@ from modcrypt import (
 )
 from modcrypt.buffers import Output, Window, open_output
 from modcrypt.errors import TruncationError
-from modcrypt.storage import MemorySource, open_sink, open_source
+from modcrypt.storage import FileSource, MemorySource, open_sink, open_source
 from tests.support import FOOTER_KEY, write_plain
 
 DATA = bytes(i * 7 & 0xFF for i in range(1000))
@@ -213,6 +218,124 @@ def test_a_missing_source_is_the_systems_error(tmp_path: Path, memory_url: str) 
             pass
     with pytest.raises(IsADirectoryError), open_source(tmp_path) as opened:
         opened.read_at(0, 1)
+
+
+FILE_SYSTEMS: dict[str, Callable[[], Any]] = {
+    "pyarrow": pyarrow.fs.LocalFileSystem,
+    "fsspec": fsspec.implementations.local.LocalFileSystem,
+    "pyarrow over fsspec": lambda: pyarrow.fs.PyFileSystem(
+        pyarrow.fs.FSSpecHandler(fsspec.implementations.local.LocalFileSystem())
+    ),
+    "fsspec over pyarrow": lambda: fsspec.implementations.arrow.ArrowFSWrapper(
+        pyarrow.fs.LocalFileSystem()
+    ),
+    "a folder": lambda: pyarrow.fs.SubTreeFileSystem("/", pyarrow.fs.LocalFileSystem()),
+}
+
+
+@pytest.mark.parametrize("kind", list(FILE_SYSTEMS))
+def test_what_a_local_file_system_names_is_read_and_written_as_a_path(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filesystem, synced = FILE_SYSTEMS[kind](), list[int]()
+    monkeypatch.setattr(os, "fsync", synced.append)
+    for path in (tmp_path / "a b", str(tmp_path / "c%20d")):
+        with open_sink(path, overwrite=False, filesystem=filesystem) as sink:
+            sink.append(DATA)
+            assert not Path(path).exists()
+        assert Path(path).read_bytes() == DATA
+        with pytest.raises(FileExistsError), open_sink(path, overwrite=False):
+            pass
+        with open_source(path, filesystem=filesystem) as source:
+            assert isinstance(source, FileSource)
+            assert source.read_at(3, 4) == DATA[3:7]
+    assert sorted(os.listdir(tmp_path)) == ["a b", "c%20d"]
+    assert len(synced) == 4
+
+
+def test_a_folder_of_a_local_file_system_is_the_root_of_its_paths(tmp_path: Path) -> None:
+    (tmp_path / "one" / "two").mkdir(parents=True)
+    filesystem = pyarrow.fs.SubTreeFileSystem(
+        "two", pyarrow.fs.SubTreeFileSystem(str(tmp_path / "one"), pyarrow.fs.LocalFileSystem())
+    )
+    for path in ("relative", "/absolute"):
+        with open_sink(path, overwrite=False, filesystem=filesystem) as sink:
+            sink.append(DATA)
+        with open_source(path, filesystem=filesystem) as source:
+            assert source.read_at(0, 1000) == DATA
+    assert sorted(os.listdir(tmp_path / "one" / "two")) == ["absolute", "relative"]
+
+
+class BytesPath:
+    def __fspath__(self) -> bytes:
+        return b"x"
+
+
+def test_with_a_file_system_only_a_path_will_do(tmp_path: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    for where in (DATA, io.BytesIO(DATA), 3, None, BytesPath()):
+        with pytest.raises(TypeError, match="give a path in it"):
+            open_source(where, filesystem=memory).__enter__()  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="give a path in it"):
+            open_sink(where, overwrite=True, filesystem=memory).__enter__()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("filesystem", ["s3", 3, os, io.BytesIO(), pyarrow.fs])
+def test_a_file_system_is_one_of_pyarrow_or_fsspec(filesystem: Any, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"pyarrow\.fs or of fsspec"):
+        open_source(tmp_path / "x", filesystem=filesystem).__enter__()
+    with pytest.raises(TypeError, match=r"pyarrow\.fs or of fsspec"):
+        open_sink(tmp_path / "x", overwrite=True, filesystem=filesystem).__enter__()
+    assert os.listdir(tmp_path) == []
+
+
+def test_threads_share_the_cursor_of_a_file_object() -> None:
+    with open_source(OneByteAtATime(DATA)) as source, ThreadPoolExecutor(8) as pool:
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            found = list(pool.map(lambda start: source.read_at(start, 200), range(0, 800, 7)))
+        finally:
+            sys.setswitchinterval(before)
+    assert found == [DATA[start : start + 200] for start in range(0, 800, 7)]
+
+
+@pytest.mark.parametrize("name", ["a b", "a%20b", "100%", "x#y?z=1&é", "%zz", "\udcff"])
+def test_a_file_url_is_percent_encoded_as_pathlib_and_pyarrow_have_it(
+    tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    url = path.as_uri()
+    with open_sink(url, overwrite=False) as sink:
+        sink.append(DATA)
+    assert os.listdir(tmp_path) == [name]
+    with open_source(url) as source:
+        assert source.read_at(0, 1000) == DATA
+    if name.isascii():
+        filesystem, there = pyarrow.fs.FileSystem.from_uri(url)
+        assert there == str(path)
+        assert filesystem.get_file_info(there).is_file
+
+
+def test_a_local_url_is_taken_as_fsspec_takes_it(tmp_path: Path) -> None:
+    (tmp_path / "a%20b").write_bytes(DATA)
+    for url in (f"local://{tmp_path}/a%20b", f"file://{tmp_path}/a%2520b"):
+        with open_source(url) as source:
+            assert source.read_at(0, 1000) == DATA
+
+
+def test_chained_urls_are_read(tmp_path: Path, memory_url: str) -> None:
+    with fsspec.open(f"{memory_url}/x", "wb") as file:
+        file.write(DATA)
+    with fsspec.open(f"{memory_url}/x.zip", "wb") as file, zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("x", DATA)
+    (tmp_path / "x").write_bytes(DATA)
+    cached = [f"{kind}::{memory_url}/x" for kind in ("simplecache", "filecache")]
+    for url in (*cached, f"zip://x::{memory_url}/x.zip", f"simplecache::file://{tmp_path}/x"):
+        with open_source(url) as source:
+            assert (source.size, source.name) == (1000, url)
+            assert source.read_at(400, 300) == DATA[400:700]
+            assert source.read_at(3, 4) == DATA[3:7]
 
 
 # --- the window ----------------------------------------------------------------------------------

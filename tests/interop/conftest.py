@@ -1,4 +1,4 @@
-"""What the interop tests share: a JVM, covering matrices, PKMT1, an independent look into files.
+"""What the interop tests share: a JVM, an S3 server, matrices, PKMT1, a look into files.
 
 The look into files is written from the format's field ids alone, without `modcrypt` and
 without its IDL, so that it can judge both.
@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pytest
@@ -20,6 +20,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import modcrypt as mc
 from tests.interop.parquet_java import ParquetJava, why_unavailable
+
+if TYPE_CHECKING:
+    from tests.servers import ObjectStore
 
 Case: TypeAlias = dict[str, Any]
 
@@ -37,6 +40,22 @@ def java() -> Iterator[ParquetJava]:
         pytest.skip(reason)
     with ParquetJava() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def store() -> Iterator[ObjectStore]:
+    """Run an S3 server on the loopback interface; no client is led anywhere else."""
+    from tests.servers import object_store  # moto takes a while to load
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.upper().endswith("_PROXY") or name.startswith("AWS_"):
+                patch.delenv(name)
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.setenv("AWS_CONFIG_FILE", os.devnull)
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+        with object_store() as running:
+            yield running
 
 
 # --- matrices ------------------------------------------------------------------------------------

@@ -1,0 +1,136 @@
+"""An S3 server on the loopback interface, which notes every request and can refuse or delay one."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import boto3  # type: ignore[import-untyped]  # ships no types
+import fsspec
+import pyarrow.fs
+from moto.moto_server.werkzeug_app import (
+    DomainDispatcherApplication,
+    MotoRequestHandler,
+    create_backend_app,
+)
+from werkzeug.serving import make_server
+
+KEY, SECRET, REGION = "nobody", "nothing", "us-east-1"
+
+REFUSAL = b"<Error><Code>AccessDenied</Code><Message>refused by the test</Message></Error>"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request, and how many bytes its answer had."""
+
+    method: str
+    path: str
+    query: str
+    range: str | None
+    answered: int
+
+
+@dataclass
+class ObjectStore:
+    """A running server: `requests` is its log, `hook` sees each request before it is served."""
+
+    port: int = 0
+    requests: list[Request] = field(default_factory=list)
+    hook: Callable[[str, str, str], bool] = lambda method, path, query: True
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """What fsspec needs to come here, and nowhere else."""
+        client = {"endpoint_url": self.endpoint, "region_name": REGION}
+        return {"key": KEY, "secret": SECRET, "client_kwargs": client}
+
+    def arrow(self) -> pyarrow.fs.S3FileSystem:
+        return pyarrow.fs.S3FileSystem(
+            access_key=KEY,
+            secret_key=SECRET,
+            region=REGION,
+            scheme="http",
+            endpoint_override=f"127.0.0.1:{self.port}",
+        )
+
+    def s3fs(self, **options: Any) -> Any:
+        options = {**self.storage_options, "skip_instance_cache": True, **options}
+        return fsspec.filesystem("s3", **options)
+
+    def judge(self) -> Any:
+        """A client of neither."""
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name=REGION,
+            aws_access_key_id=KEY,
+            aws_secret_access_key=SECRET,
+        )
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[list[Request]]:
+        """Give a list that gets the requests made meanwhile."""
+        start, log = len(self.requests), list[Request]()
+        try:
+            yield log
+        finally:
+            log += self.requests[start:]
+
+    @contextlib.contextmanager
+    def hooked(self, hook: Callable[[str, str, str], bool]) -> Iterator[None]:
+        """Call `hook` with method, path and query of each request; False refuses it."""
+        before, self.hook = self.hook, hook
+        try:
+            yield
+        finally:
+            self.hook = before
+
+
+@dataclass
+class _Watching:
+    """The WSGI application of the server, and the log."""
+
+    application: Any
+    store: ObjectStore
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        query, byte_range = environ["QUERY_STRING"], environ.get("HTTP_RANGE")
+        if self.store.hook(method, path, query):
+            body = b"".join(self.application(environ, start_response))
+        else:
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            start_response("403 Forbidden", [("Content-Length", str(len(REFUSAL)))])
+            body = REFUSAL
+        self.store.requests.append(Request(method, path, query, byte_range, len(body)))
+        return [body]
+
+
+class _Quiet(MotoRequestHandler):
+    def log(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def object_store() -> Iterator[ObjectStore]:
+    """Run an S3 server on a free port."""
+    store = ObjectStore()
+    application = _Watching(DomainDispatcherApplication(create_backend_app), store)
+    server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=_Quiet)
+    store.port = server.server_port
+    thread = threading.Thread(target=server.serve_forever, name="object-store", daemon=True)
+    thread.start()
+    try:
+        yield store
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
