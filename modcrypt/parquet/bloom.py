@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from modcrypt.aad import ModuleType
 from modcrypt.errors import FormatError, TruncationError
 from modcrypt.parquet.ciphers import ChunkCipher
-from modcrypt.parquet.idl import decode
+from modcrypt.parquet.idl import ThriftStruct, decode
 from modcrypt.parquet.modules import Span
 
-__all__ = ["BloomFilter", "open_bloom_filter", "seal_bloom_filter"]
+__all__ = ["BloomFilter", "bloom_hash", "may_hold", "open_bloom_filter", "seal_bloom_filter"]
 
 
 class BloomFilter(NamedTuple):
@@ -55,3 +56,43 @@ def open_bloom_filter(cipher: ChunkCipher, span: Span, data: bytes) -> BloomFilt
 def _check_size(span: Span, declared: int, found: int) -> None:
     if declared != found:
         raise FormatError(f"{span}: its header declares {declared} bytes, {found} are there")
+
+
+# --- asking it -----------------------------------------------------------------------------------
+
+_BLOCK = 32
+# A bit in each of a block's eight words (BloomFilter.md, "Split block Bloom filters").
+_SALTS = (
+    0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31,
+)  # fmt: skip
+
+
+def bloom_hash(value: bytes) -> int:
+    """Hash the plain encoding of a value, a byte array without its length: XXH64, seed 0."""
+    import xxhash  # only filters that ask for equality need it
+
+    return xxhash.xxh64_intdigest(value)
+
+
+def may_hold(header: ThriftStruct, bitset: bytes, hashes: Iterable[int]) -> bool:
+    """Say whether one of the values with these hashes may be there; so too of an unknown filter.
+
+    Raises:
+        FormatError: the bitset is no whole number of blocks.
+    """
+    known = header.algorithm.BLOCK, header.hash.XXHASH, header.compression.UNCOMPRESSED
+    if None in known:
+        return True
+    if not bitset or len(bitset) % _BLOCK:
+        raise FormatError(f"a bitset of {len(bitset)} bytes is no whole number of 32-byte blocks")
+    return any(_is_set(bitset, value) for value in hashes)
+
+
+def _is_set(bitset: bytes, value: int) -> bool:
+    start = (value >> 32) * (len(bitset) // _BLOCK) >> 32
+    block = int.from_bytes(bitset[start * _BLOCK : (start + 1) * _BLOCK], "little")
+    key = value & 0xFFFFFFFF
+    return all(
+        block >> (32 * word + ((key * salt & 0xFFFFFFFF) >> 27)) & 1
+        for word, salt in enumerate(_SALTS)
+    )

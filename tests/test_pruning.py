@@ -1,0 +1,740 @@
+"""Which rows a filter can match, judged by what PyArrow keeps of the same rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import math
+import random
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from modcrypt.errors import FormatError
+from modcrypt.parquet import pruning
+from modcrypt.parquet.expressions import read_expression, referenced_fields
+from modcrypt.parquet.idl import ThriftStruct, copy, decode, new
+from modcrypt.parquet.pruning import Ranges, candidate_rows
+
+NAN = float("nan")
+f = pc.field
+
+
+class File:
+    """A plaintext file, and which of its parts were asked for."""
+
+    def __init__(self, data: bytes) -> None:
+        length = int.from_bytes(data[-8:-4], "little")
+        self.data = data
+        self.metadata, _ = decode("FileMetaData", data[-8 - length : -8])
+        self.asked: list[tuple[str, int, int]] = []
+
+    def _ask(self, what: str, row_group: int, column: int) -> ThriftStruct:
+        assert (what, row_group, column) not in self.asked, "asked twice"
+        self.asked.append((what, row_group, column))
+        return self.metadata.row_groups[row_group].columns[column]
+
+    def column_index(self, row_group: int, column: int) -> ThriftStruct | None:
+        chunk = self._ask("column index", row_group, column)
+        return decode("ColumnIndex", self.data, chunk.column_index_offset)[0]
+
+    def offset_index(self, row_group: int, column: int) -> ThriftStruct | None:
+        chunk = self._ask("offset index", row_group, column)
+        return decode("OffsetIndex", self.data, chunk.offset_index_offset)[0]
+
+    def bloom_filter(self, row_group: int, column: int) -> tuple[ThriftStruct, bytes] | None:
+        chunk = self._ask("bloom filter", row_group, column)
+        header, end = decode("BloomFilterHeader", self.data, chunk.meta_data.bloom_filter_offset)
+        return header, self.data[end : end + header.numBytes]
+
+    def candidates(self, expression: pc.Expression, **how: Any) -> dict[int, Ranges]:
+        self.asked.clear()
+        row_groups = range(len(self.metadata.row_groups))
+        return candidate_rows(self.metadata, expression, self, row_groups=row_groups, **how)
+
+
+def written(table: pa.Table, **options: Any) -> File:
+    """Write a table with PyArrow: pages of ten rows, and their index."""
+    wanted = {"write_page_index": True, "write_batch_size": 10, "data_page_size": 1}
+    sink = io.BytesIO()
+    pq.write_table(table, sink, **(wanted | options))
+    return File(sink.getvalue())
+
+
+def lost(
+    table: pa.Table, file: File, found: dict[int, Ranges], expression: pc.Expression
+) -> list[int]:
+    """Give the rows that PyArrow keeps of a table and the candidates leave out."""
+    numbered = table.append_column("row number", pa.array(range(table.num_rows), pa.int64()))
+    wanted = numbered.filter(expression)["row number"].to_pylist()
+    starts = [0]
+    for row_group in file.metadata.row_groups:
+        starts.append(starts[-1] + row_group.num_rows)
+    covered = {
+        starts[r] + row for r, ranges in found.items() for a, b in ranges for row in range(a, b)
+    }
+    return [row for row in wanted if row not in covered]
+
+
+def read_fields(expression: pc.Expression) -> set[tuple[str, ...]]:
+    fields = referenced_fields(expression)
+    assert fields is not None
+    return set(fields)
+
+
+def check_shape(file: File, found: dict[int, Ranges]) -> None:
+    for r, ranges in found.items():
+        borders = [border for interval in ranges for border in interval]
+        assert borders == sorted(set(borders)), "not sorted, empty, overlapping or not merged"
+        assert borders[0] >= 0
+        assert borders[-1] <= file.metadata.row_groups[r].num_rows
+
+
+# --- nothing that matches is left out ------------------------------------------------------------
+
+DAY = dt.date(2026, 1, 1)
+POOLS: dict[str, tuple[Any, list[Any]]] = {
+    "i": (pa.int32(), [-3, -1, 0, 1, 2, 5, 9]),
+    "u": (pa.uint64(), [0, 1, 7, 2**63, 2**64 - 1]),
+    "s": (pa.string(), ["", "a", "ab", "b", "é", "z" * 70]),
+    "x": (pa.float64(), [-1.5, -0.0, 0.0, 1.0, 2.5, NAN, math.inf]),
+    "h": (pa.float32(), [-1.5, 0.0, 1.0, 2.5, NAN]),
+    "t": (pa.timestamp("us"), [dt.datetime(2026, 1, 1, hour) for hour in (0, 3, 7)]),
+    "m": (pa.decimal128(8, 2), [Decimal("-1.25"), Decimal("0.00"), Decimal("7.50")]),
+    "d": (pa.date32(), [DAY, DAY + dt.timedelta(2), DAY + dt.timedelta(9)]),
+    "b": (pa.bool_(), [True, False]),
+    "k": (pa.dictionary(pa.int32(), pa.string()), ["a", "b", "z"]),
+    "f": (pa.binary(2), [b"aa", b"ab", b"zz"]),
+    "l": (pa.list_(pa.int32()), [[], [1], [1, None, 9]]),
+    "o": (
+        pa.struct({"a": pa.int32(), "x": pa.float64()}),
+        [{"a": 1, "x": NAN}, {"a": 5, "x": 1.0}, {"a": None, "x": 2.5}],
+    ),
+}
+FIELDS: dict[str | tuple[str, ...], tuple[Any, list[Any]]] = {
+    ("o", "a"): (pa.int32(), [0, 1, 3, 5]),
+    ("o", "x"): (pa.float64(), [0.0, 1.0, 2.0, NAN]),
+}
+FIELDS.update(POOLS)
+FIELDS["k"] = pa.string(), ["a", "b", "c", "z"]
+NUMBERS = ["i", "x", "h", ("o", "a"), ("o", "x")]
+COMPARED = [name for name in FIELDS if name not in ("l", "o")]
+COMPARISONS = [pc.equal, pc.not_equal, pc.less, pc.less_equal, pc.greater, pc.greater_equal]
+
+
+def random_table(chance: random.Random) -> pa.Table:
+    """Give up to forty rows with a few different values a column, so that bounds part pages."""
+    rows = chance.randint(0, 40)
+    columns = {}
+    for name, (kind, pool) in POOLS.items():
+        some = chance.choices([None, *pool], k=chance.randint(1, 3))
+        columns[name] = pa.array(chance.choices(some, k=rows), kind)
+    return pa.table(columns)
+
+
+def random_expression(chance: random.Random, depth: int) -> pc.Expression:
+    """Give ands and ors and nots of what can be asked, and now and then something odd."""
+    if depth == 0 or chance.random() < 0.3:
+        return random_atom(chance)
+    one, other = (random_expression(chance, depth - 1) for _ in range(2))
+    odd: list[Callable[[], pc.Expression]] = [
+        lambda: pc.and_(one, other),
+        lambda: pc.xor(one, other),
+        lambda: one == other,
+        lambda: pc.coalesce(one, other),
+        lambda: one.is_null(),
+        lambda: one.is_valid(),
+        lambda: one.isin([None, False]),
+    ]
+    usual: list[Callable[[], pc.Expression]] = [
+        lambda: one & other,
+        lambda: one | other,
+        lambda: ~one,
+    ]
+    return chance.choice(chance.choice([usual, usual, usual, odd]))()
+
+
+def random_atom(chance: random.Random) -> pc.Expression:
+    name = chance.choice(COMPARED)
+    kind, pool = FIELDS[name]
+    field = f(name) if isinstance(name, str) else f(*name)
+    literal = pa.scalar(chance.choice([*pool, *pool, None]), kind)
+    compare = chance.choice([pc.equal, *COMPARISONS])
+    values = pa.array(chance.choices([*pool, *pool, None], k=chance.randint(0, 3)), kind)
+    anything = f(chance.choice(list(POOLS)))
+    ways: list[Callable[[], pc.Expression]] = [
+        lambda: compare(field, literal),
+        lambda: compare(pc.scalar(literal), field),
+        lambda: pc.is_in(field, value_set=values, skip_nulls=chance.random() < 0.3),
+        lambda: chance.choice([field, anything]).is_valid(),
+        lambda: chance.choice([field, anything]).is_null(nan_is_null=chance.random() < 0.5),
+        lambda: compare(f("x"), f(chance.choice(["h", "i"]))),
+        lambda: random_arithmetic(chance, compare),
+    ]
+    return chance.choices(ways, [4, 2, 3, 1, 1, 1, 2])[0]()
+
+
+def random_arithmetic(chance: random.Random, compare: Any) -> pc.Expression:
+    name = chance.choice(NUMBERS)
+    field = f(name) if isinstance(name, str) else f(*name)
+    by = chance.choice([-1, 1, 2])
+    changed = [
+        field + by,
+        field * by,
+        pc.negate(field),
+        pc.divide(pc.scalar(1.0), field),
+        field.cast(pa.float64()),
+        field.cast(pa.string()),
+        pc.coalesce(field, by),
+        pc.if_else(field > by, field, by),
+    ]
+    if chance.random() < 0.1:
+        return pc.is_nan(field.cast(pa.float64()))
+    return compare(chance.choice(changed), chance.choice([-1, 0, 1, 2, 2.5]))
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_every_row_that_matches_is_a_candidate(seed: int) -> None:
+    chance = random.Random(seed)
+    table = random_table(chance)
+    file = written(
+        table,
+        row_group_size=chance.choice([4, 15, 100]),
+        write_batch_size=chance.choice([1, 3]),
+        use_dictionary=chance.choice([True, False]),
+        data_page_version=chance.choice(["1.0", "2.0"]),
+        bloom_filter_options=chance.choice([None, {name: {"ndv": 50} for name in "iusxhtdf"}]),
+    )
+    for _ in range(20):
+        expression = random_expression(chance, 3)
+        found = file.candidates(expression)
+        check_shape(file, found)
+        try:
+            assert not lost(table, file, found, expression), expression
+        except pa.ArrowException:
+            continue  # a cast, or two types, that PyArrow itself can't do
+
+
+# Where PyArrow's own pruning is wrong, or would be with bounds that leave out the nulls.
+FLOATS = {"x": [1.0, NAN, 3.0], "c": [1.0, NAN, 1.0], "z": [0.0, -0.0, 0.0], "y": [1.0, 2.0, None]}
+FLOATS["w"] = [-0.0, 5.0, -3.0]
+SPECIAL = [
+    ~(f("x") <= 5),
+    ~(f("x") * 2 <= 50),
+    f("c") != 1,
+    ~(f("c") == 1),
+    f("c") * 3 != 3,
+    f("c").is_nan(),
+    f("x").is_null(nan_is_null=True),
+    ~f("x").is_valid() | f("c").is_null(nan_is_null=True),
+    f("x").isin([NAN]),
+    f("c").isin([NAN, 7.0]),
+    ~f("x").isin([1.0, 3.0]),
+    ~f("c").isin([1.0]),
+    f("w") == 0.0,
+    f("z").isin([0.0]),
+    f("z").isin([-0.0]),
+    pc.divide(pc.scalar(1.0), f("z")) < 0,
+    pc.divide(pc.scalar(1.0), f("z")) > 0,
+    f("y").is_null(),
+    ~f("y").is_valid(),
+    ~f("y").isin([1.0, 2.0]),
+    f("y").isin([None, 9.0]),
+    (f("y") > 10).is_null(),
+    ~((f("y") > 10).is_valid()),
+    pc.coalesce(f("y") > 10, True),
+    pc.coalesce(f("y"), 50.0) > 10,
+    pc.if_else(f("y").is_valid(), f("y"), 50.0) > 10,
+    pc.xor(f("y").is_valid(), True),
+    (f("y") < 10).is_valid() == False,  # noqa: E712 (an expression)
+    pc.is_in(f("y") > 10, value_set=pa.array([None], pa.bool_())),
+    f("c").cast(pa.string()) == "nan",
+    f("c").cast(pa.string()).isin(["nan"]),
+]
+
+
+@pytest.mark.parametrize("expression", SPECIAL, ids=str)
+@pytest.mark.parametrize("pages", [1, 10])
+def test_nulls_nan_and_zeros_outside_of_bounds_are_not_pruned(
+    expression: pc.Expression, pages: int
+) -> None:
+    table = pa.table({name: pa.array(values) for name, values in FLOATS.items()})
+    blooms = {name: {"ndv": 10} for name in FLOATS}
+    file = written(table, write_batch_size=pages, bloom_filter_options=blooms)
+    assert table.filter(expression).num_rows
+    assert not lost(table, file, file.candidates(expression), expression)
+
+
+# --- pruning happens -----------------------------------------------------------------------------
+
+
+def sorted_table(rows: int = 1000) -> pa.Table:
+    """Give columns that rise with the row, half of them with nulls in every page."""
+    numbers = range(rows)
+    some = [None if n % 5 == 0 else n for n in numbers]
+    start = dt.datetime(2026, 1, 1)
+    return pa.table(
+        {
+            "id": pa.array(numbers, pa.int64()),
+            "some": pa.array(some, pa.int32()),
+            "text": pa.array([None if n is None else f"{n:05}" for n in some]),
+            "label": pa.array([f"{n:05}" for n in numbers]).dictionary_encode(),
+            "price": pa.array([None if n is None else n / 2 for n in some]),
+            "time": pa.array([start + dt.timedelta(hours=n) for n in numbers]),
+            "day": pa.array([start.date() + dt.timedelta(days=n) for n in numbers]),
+            "cost": pa.array([Decimal(n) / 4 for n in numbers], pa.decimal128(9, 2)),
+            "inner": pa.array([None if n is None else {"zip": n} for n in some]),
+            "list": pa.array([[n] for n in numbers]),
+        }
+    )
+
+
+POINTS = [
+    f("id") == 333,
+    pc.scalar(333) == f("id"),
+    f("id").isin([333, 5000]),
+    (f("id") > 331) & (f("id") < 334),
+    f("some") == 333,
+    f("some").isin([333]),
+    ~(f("some") != 333),
+    f("some").cast(pa.int64()) == 333,
+    (f("some") == 333) & f("some").is_valid(),
+    f("text") == "00333",
+    f("label") == "00333",
+    f("price") == 166.5,
+    (f("price") > 166) & (f("price") < 167) & (f("price") * 2 > 0),
+    f("time") == dt.datetime(2026, 1, 1) + dt.timedelta(hours=333),
+    f("day") == dt.date(2026, 1, 1) + dt.timedelta(days=333),
+    f("cost") == Decimal("83.25"),
+    f("inner", "zip") == 333,
+    (f("id") == 333) & (f("list").is_valid() | (f("price") < 3)),
+    (f("id") >= 330) & (f("text") < "00334"),
+    pq.filters_to_expression([[("id", "=", 333)], [("id", "in", {333, 334}), ("some", "<", 0)]]),
+]
+
+
+@pytest.mark.parametrize("expression", POINTS, ids=str)
+def test_of_many_pages_one_is_left(expression: pc.Expression) -> None:
+    file = written(sorted_table(), row_group_size=200)
+    assert file.candidates(expression) == {1: [(130, 140)]}
+    assert {row_group for _, row_group, _ in file.asked} == {1}, "the others need no index"
+
+
+def test_pages_of_columns_that_part_rows_differently_are_judged_together() -> None:
+    table = pa.table({"a": range(100), "s": [f"{n:03}" * 40 for n in range(100)]})
+    sink = io.BytesIO()
+    pq.write_table(
+        table, sink, write_page_index=True, write_batch_size=5, data_page_size=300,
+        use_dictionary=False, compression="none",
+    )  # fmt: skip
+    file = File(sink.getvalue())
+    starts = [
+        [page.first_row_index for page in (file.offset_index(0, c) or new("")).page_locations]
+        for c in (0, 1)
+    ]
+    assert starts[0] != starts[1]
+    (ranges,) = file.candidates((f("a") == 42) & (f("s") < "044")).values()
+    assert ranges == [(40, 45)]
+    (ranges,) = file.candidates((f("a") < 3) | (f("s") > "099")).values()
+    assert ranges == [(0, starts[0][1]), (95, 100)]
+
+
+def test_null_pages_are_found_and_left_out() -> None:
+    values = [1] * 10 + [None] * 10 + [3] * 10
+    file = written(pa.table({"a": pa.array(values, pa.int64())}))
+    assert file.candidates(f("a").is_null()) == {0: [(10, 20)]}
+    assert file.candidates(f("a").is_valid()) == {0: [(0, 10), (20, 30)]}
+    assert file.candidates(f("a") >= 0) == {0: [(0, 10), (20, 30)]}
+
+
+def test_only_row_groups_asked_for_are_judged() -> None:
+    file = written(sorted_table(), row_group_size=200)
+    found = candidate_rows(file.metadata, f("id") >= 0, file, row_groups=[3, 1])
+    assert found == {3: [(0, 200)], 1: [(0, 200)]}
+    assert candidate_rows(file.metadata, f("id") >= 0, file, row_groups=[]) == {}
+
+
+def test_without_indexes_statistics_judge_alone() -> None:
+    file = written(sorted_table(), row_group_size=200, write_page_index=False)
+    assert file.candidates(f("some") == 333) == {1: [(0, 200)]}
+    assert not file.asked
+
+
+def test_a_filter_of_other_columns_opens_nothing() -> None:
+    file = written(sorted_table(), row_group_size=200)
+    file.candidates(f("list").is_valid())
+    assert not file.asked
+
+
+@pytest.mark.parametrize(
+    "expression", [f(0) == 333, f("nothing") == 1, f("id") == "text", f("id").cast("bool")], ids=str
+)
+def test_what_is_not_understood_prunes_nothing(expression: pc.Expression) -> None:
+    file = written(sorted_table(), row_group_size=500)
+    assert file.candidates(expression) == {0: [(0, 500)], 1: [(0, 500)]}
+
+
+def test_a_filter_that_is_no_expression_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="not list"):
+        written(sorted_table()).candidates([("id", "=", 3)])
+
+
+def test_partitions_and_missing_fields_take_their_types_from_the_schema() -> None:
+    file = written(sorted_table(), row_group_size=200)
+    own = pq.read_schema(pa.BufferReader(file.data))
+    schema = own.append(pa.field("year", pa.int32())).append(pa.field("new", pa.string()))
+    wanted = (f("year") == 2026) & (f("id") == 333)
+    one_page = {1: [(130, 140)]}
+    how: dict[str, Any] = {"schema": schema, "partition": f("year") == 2026}
+    assert file.candidates(wanted, **how) == one_page
+    assert file.candidates(wanted & f("new").is_null(), **how) == one_page
+    assert file.candidates(wanted, schema=schema, partition=f("year") == 2025) == {}
+    assert len(file.candidates(wanted)) == 5  # types unknown
+    other = pa.schema([pa.field("id", pa.float64()), pa.field("year", pa.int32())])
+    assert len(file.candidates(wanted, schema=other)) == 5  # another type than the file's
+
+
+# --- bloom filters -------------------------------------------------------------------------------
+
+EVEN: dict[str, tuple[pa.DataType, Any]] = {
+    "i8": (pa.int8(), lambda n: n % 120 - 60),
+    "u32": (pa.uint32(), lambda n: n * 40_000_000),
+    "u64": (pa.uint64(), lambda n: n << 57),
+    "i64": (pa.int64(), lambda n: n - 50),
+    "f32": (pa.float32(), lambda n: n + 0.5),
+    "f64": (pa.float64(), lambda n: n / 10 - 3),
+    "text": (pa.string(), lambda n: f"v{n:03}"),
+    "large": (pa.large_binary(), lambda n: b"v%03d" % n),
+    "view": (pa.string_view(), lambda n: f"v{n:03}"),
+    "fixed": (pa.binary(4), lambda n: b"v%03d" % n),
+    "label": (pa.dictionary(pa.int8(), pa.string()), lambda n: f"v{n:03}"),
+    "day": (pa.date32(), lambda n: DAY + dt.timedelta(n)),
+    "clock": (pa.time32("ms"), lambda n: dt.time(n // 60, n % 60)),
+    "fine": (pa.time64("ns"), lambda n: dt.time(n // 60, n % 60)),
+    "time": (pa.timestamp("ns"), lambda n: dt.datetime(2026, 1, 1, n // 60, n % 60)),
+    "zone": (pa.timestamp("ms", "Europe/Berlin"), lambda n: dt.datetime(2026, 1, 1, n // 60)),
+}
+
+
+def scalar(kind: pa.DataType, value: Any) -> Any:
+    """Give a constant of a column's type, or of its dictionary's."""
+    return pa.scalar(value, kind.value_type if pa.types.is_dictionary(kind) else kind)
+
+
+@pytest.mark.parametrize("name", EVEN)
+def test_a_bloom_filter_prunes_what_is_absent_and_nothing_that_is_there(name: str) -> None:
+    kind, value = EVEN[name]
+    even = [value(n) for n in range(0, 100, 2)] if name != "zone" else [value(n) for n in (0, 120)]
+    odd = [value(n) for n in range(1, 99, 2)] if name != "zone" else [value(60)]
+    values = pa.array(even, scalar(kind, even[0]).type).cast(kind)
+    table = pa.table({"a": values})
+    file = written(table, bloom_filter_options={"a": {"ndv": 1000, "fpp": 0.0001}})
+    for there in even:
+        assert file.candidates(f("a") == scalar(kind, there)), there
+        assert file.candidates(f("a").isin([scalar(kind, there), scalar(kind, odd[0])]))
+    absent = [not file.candidates(f("a") == scalar(kind, other)) for other in odd]
+    assert all(absent), "bounds don't tell, so the filter did"
+    assert file.asked == [("bloom filter", 0, 0)], "no page index after it"
+    assert not file.candidates(scalar(kind, odd[0]) == f("a"))
+    assert not file.candidates((f("a") == scalar(kind, odd[0])) & f("a").is_valid())
+    if name != "view":  # PyArrow can't look for these in a set
+        assert not file.candidates(f("a").isin([scalar(kind, other) for other in odd]))
+
+
+def even_file(**options: Any) -> File:
+    table = pa.table({"a": pa.array(range(0, 100, 2), pa.int64()), "b": ["x", "z"] * 25})
+    return written(table, bloom_filter_options={"a": {"ndv": 1000}, "b": {"ndv": 1000}}, **options)
+
+
+A, B = f("a") == 33, f("b") == "y"  # absent, and bounds don't tell
+BLOOM_ANSWERS = [
+    (A & (f("b") == "x"), False),
+    ((f("a") == 34) & B, False),
+    (A | B, False),
+    (A | (f("b") == "x"), True),
+    (A | f("b").is_valid(), True),
+    (~A, True),
+    (A.is_null() | f("a").isin([34]), True),
+    (f("a") == 33.0, True),  # its encoding is no matter of course
+    (f("a") + 1 == 34, True),
+    (f("a").isin([33, None]), True),
+    (f("a").cast(pa.int32()) == 33, True),
+]
+
+
+@pytest.mark.parametrize(("expression", "passes"), BLOOM_ANSWERS, ids=str)
+def test_bloom_filters_answer_where_the_expression_lets_them(
+    expression: pc.Expression, passes: bool
+) -> None:
+    assert bool(even_file().candidates(expression)) == passes
+
+
+def test_bloom_filters_are_not_asked_where_bounds_have_judged() -> None:
+    file = even_file(row_group_size=10)
+    assert len(file.candidates(f("a") == 34)) == 1
+    assert [ask for ask in file.asked if ask[0] == "bloom filter"] == [("bloom filter", 1, 0)]
+    one = pa.table({"a": [7] * 20})
+    file = written(one, bloom_filter_options={"a": {"ndv": 10}})
+    assert file.candidates(f("a") == 7)
+    assert ("bloom filter", 0, 0) not in file.asked
+
+
+@pytest.mark.parametrize("field", ["algorithm", "hash", "compression"])
+def test_an_unknown_kind_of_bloom_filter_prunes_nothing(field: str) -> None:
+    class Newer(File):
+        def bloom_filter(self, row_group: int, column: int) -> tuple[ThriftStruct, bytes] | None:
+            found = super().bloom_filter(row_group, column)
+            assert found is not None
+            setattr(found[0], field, copy(getattr(found[0], field), keep=()))
+            return found
+
+    assert not even_file().candidates(A)
+    assert Newer(even_file().data).candidates(A)
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_a_bloom_filter_of_torn_blocks_is_an_error(size: int) -> None:
+    class Torn(File):
+        def bloom_filter(self, row_group: int, column: int) -> tuple[ThriftStruct, bytes] | None:
+            found = super().bloom_filter(row_group, column)
+            assert found is not None
+            return found[0], bytes(size)
+
+    with pytest.raises(FormatError, match=r"row group 0, column a: .*32-byte blocks"):
+        Torn(even_file().data).candidates(A)
+
+
+def test_duckdb_and_this_hash_alike(tmp_path: Path) -> None:
+    path = tmp_path / "duck.parquet"
+    types = ["SMALLINT", "INTEGER", "BIGINT", "UINTEGER", "UBIGINT", "DOUBLE", "FLOAT"]
+    numbers = ", ".join(f"(2 * (i % 50))::{t} AS {t}" for t in types)
+    duckdb.sql(
+        f"COPY (SELECT {numbers}, 'v' || (2 * (i % 50)) AS VARCHAR, "
+        "date '2026-01-01' + (2 * (i % 50))::INT AS DATE, "
+        "timestamp '2026-01-01' + to_hours((2 * (i % 50))::INT) AS TIMESTAMP "
+        f"FROM range(5000) r(i)) TO '{path}' (FORMAT parquet)"
+    )
+    file = File(path.read_bytes())
+    table = pq.read_table(path)
+    for name in table.column_names:
+        kind = table.schema.field(name).type
+        present = set(table[name].to_pylist())
+        if name == "VARCHAR":
+            absent = [f"v{n}" for n in range(1, 99, 2)]
+        elif name in ("DATE", "TIMESTAMP"):
+            step = dt.timedelta(1) if name == "DATE" else dt.timedelta(hours=1)
+            absent = [value + step for value in sorted(present)[:-1]]
+        else:
+            absent = [value + 1 for value in sorted(present)[:-1]]
+        for value in present:
+            assert file.candidates(f(name) == pa.scalar(value, kind)), (name, value)
+        pruned = [not file.candidates(f(name) == pa.scalar(value, kind)) for value in absent]
+        assert sum(pruned) > 40, name
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_page_indexes_of_polars_lose_no_row(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    table = pa.concat_tables([random_table(chance) for _ in range(5)])
+    frame = pl.from_arrow(table.drop_columns(["k", "f"]))
+    assert isinstance(frame, pl.DataFrame)
+    path = tmp_path / "polars.parquet"
+    frame.write_parquet(path, row_group_size=chance.choice([7, 50]), data_page_size=30)
+    file, table = File(path.read_bytes()), pq.read_table(path)
+    for _ in range(20):
+        expression = random_expression(chance, 2)
+        if {("k",), ("f",)} & read_fields(expression):
+            continue
+        found = file.candidates(expression)
+        try:
+            assert not lost(table, file, found, expression), expression
+        except pa.ArrowException:
+            continue  # a cast, or two types, that PyArrow itself can't do
+
+
+def test_page_indexes_of_polars_prune(tmp_path: Path) -> None:
+    path = tmp_path / "polars.parquet"
+    frame = pl.DataFrame({"text": [f"{n:05}" for n in range(1000)]})
+    frame.write_parquet(path, row_group_size=500, data_page_size=100)
+    file = File(path.read_bytes())
+    ((row_group, ranges),) = file.candidates(f("text") == "00777").items()
+    assert row_group == 1
+    assert sum(stop - start for start, stop in ranges) < 100
+
+
+# --- bytes that make no sense --------------------------------------------------------------------
+
+
+class Damaged(File):
+    """A file whose indexes are altered on the way."""
+
+    def __init__(self, data: bytes, struct: str, change: Callable[[Any], None]) -> None:
+        super().__init__(data)
+        self.struct, self.change = struct, change
+
+    def column_index(self, row_group: int, column: int) -> ThriftStruct | None:
+        return self._changed("ColumnIndex", super().column_index(row_group, column))
+
+    def offset_index(self, row_group: int, column: int) -> ThriftStruct | None:
+        return self._changed("OffsetIndex", super().offset_index(row_group, column))
+
+    def _changed(self, struct: str, value: ThriftStruct) -> ThriftStruct:
+        if struct == self.struct:
+            self.change(value)
+        return value
+
+
+def set_row(page: int, row: int) -> Callable[[Any], None]:
+    return lambda index: setattr(index.page_locations[page], "first_row_index", row)
+
+
+DAMAGES: dict[str, tuple[str, Callable[[Any], None], str]] = {
+    "a page less": ("OffsetIndex", lambda i: i.page_locations.pop(), "not of the 99 pages"),
+    "no page": ("OffsetIndex", lambda i: i.page_locations.clear(), "row 0"),
+    "no first row": ("OffsetIndex", set_row(0, 1), "row 0"),
+    "negative rows": ("OffsetIndex", set_row(3, -5), "out of order"),
+    "rows backwards": ("OffsetIndex", set_row(3, 15), "out of order"),
+    "rows twice": ("OffsetIndex", set_row(3, 20), "out of order"),
+    "past the end": ("OffsetIndex", set_row(-1, 1000), "past the 1000 rows"),
+    "bounds of a page more": ("ColumnIndex", lambda i: i.max_values.append(b""), "100 pages"),
+    "bounds of a page less": ("ColumnIndex", lambda i: i.min_values.pop(), "100 pages"),
+    "null pages": ("ColumnIndex", lambda i: i.null_pages.clear(), "100 pages"),
+    "null counts": ("ColumnIndex", lambda i: i.null_counts.clear(), "100 pages"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_an_index_of_other_pages_is_an_error(
+    damage: tuple[str, Callable[[Any], None], str],
+) -> None:
+    struct, change, message = damage
+    file = Damaged(written(sorted_table()).data, struct, change)
+    with pytest.raises(FormatError, match=f"row group 0, column id: .*{message}"):
+        file.candidates(f("id") == 333)
+
+
+@pytest.mark.parametrize("name", ["id", "some", "price", "time", "day", "cost", "inner"])
+@pytest.mark.parametrize("size", [0, 3, 9, 40])
+def test_bounds_of_a_wrong_length_crash_nothing(name: str, size: int) -> None:
+    """PyArrow decodes bounds where no exception is caught."""
+
+    def change(index: Any) -> None:
+        index.min_values = [bytes(size)] * len(index.min_values)
+        index.max_values = [b"\xff" * size] * len(index.max_values)
+
+    table = sorted_table()
+    file = Damaged(written(table).data, "ColumnIndex", change)
+    for md in (chunk.meta_data for chunk in file.metadata.row_groups[0].columns):
+        md.statistics.min_value = md.statistics.min = bytes(size)
+        md.statistics.max_value = md.statistics.max = b"\xff" * size
+    field = f(name, "zip") if name == "inner" else f(name)
+    values = table.flatten()["inner.zip" if name == "inner" else name]
+    expression = field == values[333]
+    assert not lost(table, file, file.candidates(expression), expression)
+
+
+@pytest.mark.parametrize("count", [-1, 1001, 1000, 0])
+def test_null_counts_that_contradict_bounds_hide_no_row(count: int) -> None:
+    table = sorted_table()
+    file = written(table)
+    for chunk in file.metadata.row_groups[0].columns:
+        chunk.meta_data.statistics.null_count = count
+    for expression in (f("some") == 333, f("text") == "00333", f("id") == 333):
+        assert not lost(table, file, file.candidates(expression), expression)
+
+
+def test_a_chunk_of_another_type_than_its_schema_is_not_judged() -> None:
+    file = written(sorted_table())
+    file.metadata.row_groups[0].columns[0].meta_data.type = 6
+    assert file.candidates(f("id") == 333) == {0: [(0, 1000)]}
+    assert file.candidates(f("id") == 3333) == {0: [(0, 1000)]}
+
+
+def test_a_row_group_of_too_many_intervals_is_taken_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(sorted_table())
+    assert file.candidates(f("id") == 333) == {0: [(330, 340)]}
+    monkeypatch.setattr(pruning, "MAX_QUESTIONS", 99)
+    assert file.candidates(f("id") == 333) == {0: [(0, 1000)]}
+
+
+# --- reading expressions -------------------------------------------------------------------------
+
+
+ODD_NAMES = [
+    "",
+    "a.b",
+    "it's",
+    'say "x"',
+    "two\nlines",
+    "tab\t",
+    "é",
+    "数",
+    "end",
+    "call",
+    "a" * 9999,
+]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_fields_of_any_name_are_read(name: str) -> None:
+    assert read_fields((f(name) == 1) & f("other").is_valid()) == {(name,), ("other",)}
+    assert read_fields(f("outer", name, "inner") == 1) == {("outer", name, "inner")}
+    assert read_fields(pc.scalar(name) == name) == set()
+    table = pa.table({name: range(100), "other": range(100)})
+    assert written(table).candidates(f(name) == 42) == {0: [(40, 50)]}
+
+
+def test_fields_are_found_wherever_they_stand() -> None:
+    expression = pc.if_else(
+        f("a").isin(range(1000)), f("b").cast(pa.int32()) + f("c", "d"), pc.scalar(None)
+    )
+    assert read_fields(expression == f("e")) == {("a",), ("b",), ("c", "d"), ("e",)}
+    assert read_fields(pc.struct_field(f("s"), [0])) == {("s",)}
+
+
+@pytest.mark.parametrize("expression", [f(0) == 1, f(("a", 0)) == 1], ids=str)
+def test_fields_by_position_are_not_known(expression: pc.Expression) -> None:
+    assert referenced_fields(expression) is None
+
+
+def test_long_chains_are_read_and_deep_nesting_is_not() -> None:
+    chain = f("id") == 0
+    for n in range(2000):
+        chain = chain | (f("id") == n)
+    assert read_fields(chain) == {("id",)}
+    file = written(sorted_table(2500), row_group_size=500)
+    assert file.candidates(chain) == {r: [(0, 500)] for r in range(4)}
+    deep = f("flag")
+    for _ in range(3000):
+        deep = ~deep
+    assert referenced_fields(deep) is None
+
+
+def test_what_another_pyarrow_might_spell_is_not_understood(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from modcrypt.parquet import expressions
+
+    for pairs in (
+        [],
+        [(b"surprise", b"1")],
+        [(b"field_ref", b"\xff")],
+        [(b"literal", b"7")],
+        [(b"literal", b"x")],
+        [(b"call", b"equal"), (b"field_ref", b"a")],
+        [(b"end", b"equal")],
+        [(b"options", b"0")],
+        [(b"nested_field_ref", b"2"), (b"field_ref", b"a")],
+        [(b"nested_field_ref", b"0")],
+        [(b"field_ref", b"a"), (b"field_ref", b"b")],
+    ):
+        monkeypatch.setattr(expressions, "_pairs", lambda _, pairs=pairs: pairs)
+        assert read_expression(f("a") == 1) is None
