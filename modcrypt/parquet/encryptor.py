@@ -1,7 +1,8 @@
 """Plaintext Parquet to encrypted Parquet, pages never decoded.
 
 One forward pass: every page, index and bloom filter is sealed as it stands and appended, in the
-order of the source; what changes in the footer are offsets, sizes and the crypto metadata.
+order of the source; what changes in the footer are offsets, sizes and the crypto metadata. A file
+may take the row groups of several sources, one after the other: so Arrow tables are written.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import urandom
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from modcrypt.aad import MAX_ORDINAL, ModuleType
 from modcrypt.aead import GCM_OVERHEAD
@@ -48,7 +49,7 @@ from modcrypt.parquet.relocation import ChunkMove, Relocation
 from modcrypt.parquet.schema import leaf_paths
 from modcrypt.storage import Destination, Source, SourceLike, open_source
 
-__all__ = ["encrypt_parquet"]
+__all__ = ["Encryption", "check_properties", "encrypt_parquet", "plan_encryption"]
 
 
 def encrypt_parquet(
@@ -56,6 +57,7 @@ def encrypt_parquet(
     destination: Destination,
     properties: FileEncryptionProperties,
     *,
+    filesystem: Any = None,
     overwrite: bool = True,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
@@ -70,6 +72,7 @@ def encrypt_parquet(
         destination: path or fsspec URL, which appears complete or not at all, or a writable
             binary file object.
         properties: keys, footer mode, algorithm and AAD prefix.
+        filesystem: of pyarrow or fsspec, in which both are paths.
         overwrite: replace an existing destination; otherwise it is a FileExistsError.
         threads: 1 does everything in the calling thread, 2 writes in a thread of its own; None
             chooses by the file's size and the processors.
@@ -89,18 +92,27 @@ def encrypt_parquet(
         KeyExhaustedError: a key has done 2**32 seals.
         FileExistsError, OSError: from the file system.
     """
+    check_properties(properties)
+    with open_source(source, filesystem=filesystem) as opened:
+        plan = plan_encryption(opened, properties)
+        with open_output(
+            destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
+        ) as out:
+            out.progress = progress
+            encryption = Encryption(out, properties)
+            encryption.add(opened, plan)
+            encryption.close(plan.metadata)
+
+
+def check_properties(properties: FileEncryptionProperties) -> None:
+    """Raise a TypeError for what is something else."""
     if not isinstance(properties, FileEncryptionProperties):
         raise TypeError(f"properties are FileEncryptionProperties, not {type(properties).__name__}")
-    with open_source(source) as opened:
-        plan = _plan(opened, properties)
-        with open_output(destination, opened, overwrite=overwrite, threads=threads) as out:
-            out.progress = progress
-            _Encryption(opened, out, plan, properties).run()
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """All that is known, and checked, before the first byte is written."""
+class Plan:
+    """All that is known of a plaintext source, and checked, before a byte of it is written."""
 
     metadata: ThriftStruct
     leaves: list[tuple[str, ...]]
@@ -108,19 +120,24 @@ class _Plan:
     spans: list[Span]
 
 
-def _plan(source: Source, properties: FileEncryptionProperties) -> _Plan:
+def plan_encryption(source: Source, properties: FileEncryptionProperties, first: int = 0) -> Plan:
+    """Read and check a plaintext footer whose first row group will be number `first`.
+
+    Raises:
+        ValueError, UnsupportedFormatError, FormatError, LimitError: as `encrypt_parquet`.
+    """
     footer = read_plain(source)
     metadata = footer.metadata
     leaves = leaf_paths(metadata.schema)
     columns = assign_keys(leaves, properties)
     check_shape(metadata, len(leaves))
-    for r, row_group in enumerate(metadata.row_groups):
+    for r, row_group in enumerate(metadata.row_groups, first):
         for c, chunk in enumerate(row_group.columns):
             check_column_metadata(chunk.meta_data, leaves[c], r)
             if columns[c] is not None:
                 _check_page_count(chunk.meta_data, r, c)
     spans = file_spans(metadata, footer.body_end, source)
-    return _Plan(metadata, leaves, columns, spans)
+    return Plan(metadata, leaves, columns, spans)
 
 
 def _check_page_count(md: ThriftStruct, row_group: int, column: int) -> None:
@@ -131,52 +148,104 @@ def _check_page_count(md: ThriftStruct, row_group: int, column: int) -> None:
         raise too_many_pages(f"row group {row_group}, column {column} with {pages} data pages")
 
 
-class _Encryption:
-    """One file on its way from plain to encrypted."""
+class Encryption:
+    """One encrypted file: begun, given the row groups of plaintext sources, closed by a footer."""
 
-    def __init__(
-        self, source: Source, out: Output, plan: _Plan, properties: FileEncryptionProperties
-    ) -> None:
-        self.source, self.out, self.plan, self.properties = source, out, plan, properties
+    def __init__(self, out: Output, properties: FileEncryptionProperties) -> None:
+        self.out, self.properties = out, properties
         self.unique = urandom(FILE_UNIQUE_SIZE)
         file_aad = (properties.aad_prefix or b"") + self.unique
         self.cipher = FileCipher(file_aad, properties.encryption_algorithm)
+        self.row_groups: list[ThriftStruct] = []  # as the footer will have them
+        self.absent: set[str] = set()  # fields that the sources lacked
+        self.held: dict[Part, list[tuple[ThriftStruct, bytes]]] = {
+            Part.COLUMN_INDEX: [], Part.OFFSET_INDEX: []
+        }  # fmt: skip
+        out.write(MAGIC_PLAINTEXT if properties.plaintext_footer else MAGIC_ENCRYPTED)
+
+    def add(self, source: Source, plan: Plan, *, hold_indexes: bool = False) -> None:
+        """Seal a source's row groups and append them, with its bloom filters and indexes.
+
+        `hold_indexes` keeps the sealed indexes in memory until `close`, so that those of all
+        sources lie together: readers fetch them by one request (arrow-rs).
+        """
+        addition = Addition(self, source, plan)
+        addition.write(hold_indexes=hold_indexes)
+        self.row_groups += addition.row_groups()
+
+    def close(self, metadata: ThriftStruct) -> None:
+        """Write the indexes that were held, and the footer: `metadata` with all row groups."""
+        out = self.out
+        for chunk, data in self.held[Part.COLUMN_INDEX]:
+            chunk.column_index_offset, chunk.column_index_length = out.position, len(data)
+            out.write(data)
+        for chunk, data in self.held[Part.OFFSET_INDEX]:
+            chunk.offset_index_offset, chunk.offset_index_length = out.position, len(data)
+            out.write(data)
+        footer = copy(metadata)
+        footer.row_groups = self.row_groups
+        mark_absent(footer, frozenset(self.absent))
+        out.write(build_tail(footer, self.cipher, self.properties, self.unique))
+
+
+class Addition:
+    """The row groups of one plaintext source on their way into an encrypted file."""
+
+    def __init__(self, file: Encryption, source: Source, plan: Plan) -> None:
+        self.file, self.source, self.plan = file, source, plan
+        self.out = file.out
+        self.first = len(file.row_groups)  # ordinal of the first row group
         self.ciphers: dict[tuple[int, int], ChunkCipher] = {}  # of the chunks met so far
         self.window = Window(source)
         self.moves = Relocation()
+        self.held: list[tuple[Span, bytes]] = []
 
-    def run(self) -> None:
-        properties, out = self.properties, self.out
-        magic = MAGIC_PLAINTEXT if properties.plaintext_footer else MAGIC_ENCRYPTED
-        out.write(magic)
+    def write(self, *, hold_indexes: bool) -> None:
+        """Seal and append what the spans hold."""
+        out = self.out
         for span in in_writing_order(self.plan.spans):
             start = out.position
             cipher = self._chunk_cipher(span.row_group, span.column)
             if span.part is Part.PAGES:
                 self._write_pages(span, cipher)
-            elif span.part is Part.OFFSET_INDEX:
-                self._write_offset_index(span, cipher)
+            elif span.part in (Part.COLUMN_INDEX, Part.OFFSET_INDEX):
+                index = self._sealed_index(span, cipher)
+                if hold_indexes:
+                    self.held.append((span, index))
+                    continue
+                out.write(index)
             elif cipher is None:
                 out.copy_from(self.source, span.start, span.end)
-            elif span.part is Part.COLUMN_INDEX:
-                data = self.source.read_at(span.start, span.end - span.start)
-                _check_filled(span, decode("ColumnIndex", data)[1])
-                out.write(cipher.seal(ModuleType.COLUMN_INDEX, data))
             else:
-                data = self.source.read_at(span.start, span.end - span.start)
-                out.write(seal_bloom_filter(cipher, span, data))
+                out.write(seal_bloom_filter(cipher, span, self._read(span)))
             self.moves.add(span, start, out.position)
-        metadata = self._new_metadata()
-        out.write(build_tail(metadata, self.cipher, properties, self.unique))
+
+    def row_groups(self) -> list[ThriftStruct]:
+        """Give the footer's row groups: offsets moved, column metadata sealed, ordinals set."""
+        row_groups, absent = self.moves.row_groups(self.plan.metadata.row_groups)
+        plaintext_footer = self.file.properties.plaintext_footer
+        for r, row_group in enumerate(row_groups):
+            if row_group.ordinal is None:
+                absent.add("ordinal")
+            row_group.ordinal = self.first + r
+            for c, chunk in enumerate(row_group.columns):
+                cipher = self._chunk_cipher(r, c)
+                protect_chunk(chunk, self.plan.columns[c], cipher, plaintext_footer)
+        self.file.absent |= absent
+        for span, index in self.held:
+            chunk = row_groups[span.row_group].columns[span.column]
+            self.file.held[span.part].append((chunk, index))
+        return row_groups
 
     def _chunk_cipher(self, row_group: int, column: int) -> ChunkCipher | None:
+        """Give the cipher of a chunk of the source, by its row group's number there."""
         rule = self.plan.columns[column]
         if rule is None:
             return None
         cipher = self.ciphers.get((row_group, column))
         if cipher is None:
             path = ".".join(self.plan.leaves[column])
-            cipher = ChunkCipher(self.cipher, rule.key, row_group, column, path)
+            cipher = ChunkCipher(self.file.cipher, rule.key, self.first + row_group, column, path)
             self.ciphers[row_group, column] = cipher
         return cipher
 
@@ -190,34 +259,25 @@ class _Encryption:
             move.keep_pages = chunk.offset_index_offset is not None
             how = PageRules(
                 uncompressed=chunk.meta_data.codec == UNCOMPRESSED,
-                levels_plain=self.properties.data_page_v2_levels == "plaintext",
+                levels_plain=self.file.properties.data_page_v2_levels == "plaintext",
             )
             seal_pages(self.window, span, cipher, self.out, move, how)
         move.new_end = self.out.position
         self.moves.chunks[span.row_group, span.column] = move
 
-    def _write_offset_index(self, span: Span, cipher: ChunkCipher | None) -> None:
-        data = self.source.read_at(span.start, span.end - span.start)
-        index, end = decode("OffsetIndex", data)
-        _check_filled(span, end)
-        self.moves.relocate_index(span, index)
-        new = encode(index)
-        self.out.write(new if cipher is None else cipher.seal(ModuleType.OFFSET_INDEX, new))
+    def _sealed_index(self, span: Span, cipher: ChunkCipher | None) -> bytes:
+        data = self._read(span)
+        if span.part is Part.OFFSET_INDEX:
+            index, end = decode("OffsetIndex", data)
+            _check_filled(span, end)
+            self.moves.relocate_index(span, index)
+            data = encode(index)
+        elif cipher is not None:
+            _check_filled(span, decode("ColumnIndex", data)[1])
+        return data if cipher is None else cipher.seal(ModuleType[span.part.name], data)
 
-    def _new_metadata(self) -> ThriftStruct:
-        """Give the footer with offsets moved, column metadata sealed and ordinals set."""
-        metadata = copy(self.plan.metadata)
-        metadata.row_groups, absent = self.moves.row_groups(metadata.row_groups)
-        plaintext_footer = self.properties.plaintext_footer
-        for r, row_group in enumerate(metadata.row_groups):
-            if row_group.ordinal is None:
-                absent.add("ordinal")
-            row_group.ordinal = r
-            for c, chunk in enumerate(row_group.columns):
-                cipher = self._chunk_cipher(r, c)
-                protect_chunk(chunk, self.plan.columns[c], cipher, plaintext_footer)
-        mark_absent(metadata, frozenset(absent))
-        return metadata
+    def _read(self, span: Span) -> bytes:
+        return self.source.read_at(span.start, span.end - span.start)
 
 
 def _check_filled(span: Span, size: int) -> None:
@@ -254,7 +314,7 @@ def seal_pages(
         body, kind, size = header[0], header[1], header[3]
         if kind in (DATA_PAGE, DATA_PAGE_V2):
             if ordinal > MAX_ORDINAL:
-                raise too_many_pages(str(span))
+                raise too_many_pages(f"row group {cipher.row_group}, column {cipher.path}")
             suffix = ordinal.to_bytes(2, "little")
             header_aad, page_aad = cipher.data_header + suffix, cipher.data + suffix
             if not ordinal:
@@ -264,7 +324,7 @@ def seal_pages(
             move.has_dictionary = True
             header_aad, page_aad = cipher.dictionary_header, cipher.dictionary
         else:
-            raise unexpected_page(str(span), kind)
+            raise unexpected_page(f"row group {cipher.row_group}, column {cipher.path}", kind)
         if size != header[2] and contradicts(header, window.view[start:body], size, uncompressed):
             raise FormatError(
                 f"row group {cipher.row_group}, column {cipher.path}: an uncompressed page of "
