@@ -30,10 +30,14 @@ if TYPE_CHECKING:
         UnsupportedFormatError,
     )
     from modcrypt.keys import Key, KeyRetriever
+    from modcrypt.parquet.dataset import iter_batches, read_table
+    from modcrypt.parquet.dataset_writer import write_dataset
     from modcrypt.parquet.decryptor import ModuleSpan, decrypt_parquet, list_modules
     from modcrypt.parquet.encryptor import encrypt_parquet
     from modcrypt.parquet.properties import FileDecryptionProperties, FileEncryptionProperties
+    from modcrypt.parquet.reader import ParquetFile
     from modcrypt.parquet.view import open_parquet
+    from modcrypt.parquet.writer import ParquetWriter, write_table
 
 __version__ = "0.1.0"
 
@@ -57,14 +61,20 @@ __all__ = [
     "ModuleId",
     "ModuleSpan",
     "ModuleType",
+    "ParquetFile",
+    "ParquetWriter",
     "PlaintextError",
     "TagMismatchError",
     "TruncationError",
     "UnsupportedFormatError",
     "decrypt_parquet",
     "encrypt_parquet",
+    "iter_batches",
     "list_modules",
     "open_parquet",
+    "read_table",
+    "write_dataset",
+    "write_table",
 ]
 
 _ROOM_OF = {
@@ -75,10 +85,16 @@ _ROOM_OF = {
     "ModuleId": "modcrypt.aad",
     "ModuleSpan": "modcrypt.parquet.decryptor",
     "ModuleType": "modcrypt.aad",
+    "ParquetFile": "modcrypt.parquet.reader",
+    "ParquetWriter": "modcrypt.parquet.writer",
     "decrypt_parquet": "modcrypt.parquet.decryptor",
     "encrypt_parquet": "modcrypt.parquet.encryptor",
+    "iter_batches": "modcrypt.parquet.dataset",
     "list_modules": "modcrypt.parquet.decryptor",
     "open_parquet": "modcrypt.parquet.view",
+    "read_table": "modcrypt.parquet.dataset",
+    "write_dataset": "modcrypt.parquet.dataset_writer",
+    "write_table": "modcrypt.parquet.writer",
 }
 
 

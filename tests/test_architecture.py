@@ -42,8 +42,28 @@ ROWS = [
         "modcrypt.parquet.ciphers",
         "modcrypt.parquet.relocation",
         "modcrypt.parquet.projection",
+        "modcrypt.parquet.nulls",
+        "modcrypt.parquet.plan",
+        "modcrypt.parquet.parts",
+        "modcrypt.parquet.plain_footer",
+        "modcrypt.parquet.expressions",
+        "modcrypt.parquet.probes",
+        "modcrypt.parquet.pruning",
+        "modcrypt.parquet.loading",
+        "modcrypt.parquet.scan",
+        "modcrypt.parquet.discovery",
+        "modcrypt.parquet.prefixes",
     },
-    {"modcrypt.parquet.encryptor", "modcrypt.parquet.decryptor", "modcrypt.parquet.view"},
+    {
+        "modcrypt.parquet.encryptor",
+        "modcrypt.parquet.decryptor",
+        "modcrypt.parquet.view",
+        "modcrypt.parquet.writer",
+        "modcrypt.parquet.reader",
+        "modcrypt.parquet.dataset",
+        "modcrypt.parquet.dataset_writer",
+    },
+    {"modcrypt.filesystem"},
     {"modcrypt"},
     {
         "modcrypt.cli",
@@ -60,8 +80,24 @@ ROWS = [
 IMPORTERS = {
     "cryptography": {"modcrypt.aead"},
     "thriftpy2": {"modcrypt.parquet.idl"},
-    "pyarrow": {"modcrypt.parquet.projection"},  # where Arrow schemas come in and go out
-    "fsspec": {"modcrypt.storage"},
+    # Where Arrow schemas and buffers come in and go out.
+    "pyarrow": {
+        "modcrypt.parquet.projection",
+        "modcrypt.parquet.expressions",
+        "modcrypt.parquet.probes",
+        "modcrypt.parquet.pruning",
+        "modcrypt.parquet.view",
+        "modcrypt.parquet.writer",
+        "modcrypt.parquet.loading",
+        "modcrypt.parquet.scan",
+        "modcrypt.parquet.reader",
+        "modcrypt.parquet.discovery",
+        "modcrypt.parquet.dataset",
+        "modcrypt.parquet.dataset_writer",
+    },
+    "xxhash": {"modcrypt.parquet.bloom"},
+    "numpy": {"modcrypt.parquet.dataset_writer"},
+    "fsspec": {"modcrypt.storage", "modcrypt.filesystem"},
     "click": {"modcrypt.cli.app", "modcrypt.cli.failures", "modcrypt.cli.key_refs"},
     "rich": {"modcrypt.cli.progress"},
 }
@@ -72,6 +108,9 @@ MAY_DO_IO = {
     "modcrypt.storage",
     "modcrypt.buffers",  # opens what it fills
     "modcrypt.parquet.view",  # is a file object
+    "modcrypt.filesystem",  # is a file system
+    "modcrypt.parquet.discovery",  # lists folders
+    "modcrypt.parquet.writer",  # has PyArrow encode into memory
     "modcrypt.parquet.idl",  # finds and reads the IDL
 }
 

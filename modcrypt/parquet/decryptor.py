@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from modcrypt.aad import ModuleId, ModuleType
 from modcrypt.buffers import Output, Window, open_output
@@ -36,6 +36,7 @@ def decrypt_parquet(
     destination: Destination,
     properties: FileDecryptionProperties,
     *,
+    filesystem: Any = None,
     overwrite: bool = True,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
@@ -51,6 +52,7 @@ def decrypt_parquet(
         destination: path or fsspec URL, which appears complete or not at all, or a writable
             binary file object, which gets authenticated bytes only, but perhaps not all.
         properties: keys, and what the caller insists on.
+        filesystem: of pyarrow or fsspec, in which both are paths.
         overwrite: replace an existing destination; otherwise it is a FileExistsError.
         threads: 1 does everything in the calling thread, 2 writes in a thread of its own; None
             chooses by the file's size and the processors.
@@ -72,9 +74,11 @@ def decrypt_parquet(
         TypeError: an argument is of another kind.
         FileExistsError, OSError: from the file system.
     """
-    with open_source(source) as opened:
+    with open_source(source, filesystem=filesystem) as opened:
         plan = plan_decryption(opened, properties)
-        with open_output(destination, opened, overwrite=overwrite, threads=threads) as out:
+        with open_output(
+            destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
+        ) as out:
             out.progress = progress
             _Decryption(opened, out, plan).run()
     return plan.missing_names
@@ -89,7 +93,9 @@ class ModuleSpan:
     end: int
 
 
-def list_modules(source: SourceLike, properties: FileDecryptionProperties) -> list[ModuleSpan]:
+def list_modules(
+    source: SourceLike, properties: FileDecryptionProperties, *, filesystem: Any = None
+) -> list[ModuleSpan]:
     """Open every module of a file that the keys allow, and say where it is, in file order.
 
     Modules inside the footer (column metadata) are not listed: they have no place of their own.
@@ -102,7 +108,7 @@ def list_modules(source: SourceLike, properties: FileDecryptionProperties) -> li
     def note(module: ModuleId, start: int, end: int) -> None:
         found.append(ModuleSpan(module, start, end))
 
-    with open_source(source) as opened:
+    with open_source(source, filesystem=filesystem) as opened:
         plan = plan_decryption(opened, properties)
         out = Output(_Nowhere(), background=False)
         _Decryption(opened, out, plan, note).run()

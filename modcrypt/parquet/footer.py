@@ -57,6 +57,7 @@ __all__ = [
     "protect_chunk",
     "read_encrypted",
     "read_plain",
+    "stored_prefix",
     "take_mark",
 ]
 
@@ -140,6 +141,28 @@ def read_encrypted(source: Source, properties: FileDecryptionProperties) -> Encr
     if tail.magic == MAGIC_ENCRYPTED:
         return _open_sealed(tail, properties)
     return _open_signed(tail, properties, source.name)
+
+
+def stored_prefix(source: Source) -> bytes | None:
+    """Give the AAD prefix that a file says it has, None where it stores none.
+
+    Nothing here is authenticated: it says which prefix to insist on.
+
+    Raises:
+        PlaintextError: the file is not encrypted.
+        FormatError: the bytes break the format.
+    """
+    tail = read_tail(source)
+    if tail.magic == MAGIC_ENCRYPTED:
+        union = decode("FileCryptoMetaData", tail.data)[0].encryption_algorithm
+    else:
+        union = decode_some("FileMetaData", tail.data, _SIGNATURE_FIELDS)[0].encryption_algorithm
+    if union is None:
+        raise PlaintextError(
+            f"{source.name} is a plaintext file where an encrypted one is expected"
+        )
+    struct = union.AES_GCM_V1 or union.AES_GCM_CTR_V1
+    return None if struct is None else struct.aad_prefix or None
 
 
 def _open_sealed(tail: Tail, properties: FileDecryptionProperties) -> EncryptedFooter:

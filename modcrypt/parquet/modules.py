@@ -34,6 +34,9 @@ MAX_COLUMNS = MAX_ORDINAL + 1
 MAX_ROW_GROUPS = 32_767
 """Ordinals are int16 (PME 4.4.2); Arrow C++ takes no row group ordinal of 32767."""
 
+MAX_ROWS = 1 << 40
+"""Rows of one row group; a column of nulls is spelt by their number alone."""
+
 MAX_BLOOM_HEADER = 1024
 """A bloom filter header is about 15 bytes, or 132 where parquet-java pads it."""
 
@@ -111,8 +114,8 @@ def check_shape(metadata: ThriftStruct, leaves: int) -> None:
     """Check that every row group has a chunk for each of the schema's leaves, in this file.
 
     Raises:
-        FormatError: a chunk is missing or superfluous.
-        LimitError: more row groups or columns than an ordinal can number.
+        FormatError: a chunk is missing or superfluous, or a number of rows is negative.
+        LimitError: more row groups or columns than an ordinal can number, or too many rows.
         UnsupportedFormatError: a chunk lies in another file.
     """
     row_groups = metadata.row_groups
@@ -122,6 +125,12 @@ def check_shape(metadata: ThriftStruct, leaves: int) -> None:
             f"files have at most {MAX_ROW_GROUPS} row groups and {MAX_COLUMNS} columns (PME 4.4.2)"
         )
     for r, row_group in enumerate(row_groups):
+        if row_group.num_rows < 0:
+            raise FormatError(f"row group {r} declares {row_group.num_rows} rows")
+        if row_group.num_rows > MAX_ROWS:
+            raise LimitError(
+                f"row group {r} declares {row_group.num_rows} rows; at most {MAX_ROWS} are read"
+            )
         if len(row_group.columns) != leaves:
             raise FormatError(
                 f"row group {r} has {len(row_group.columns)} column chunks, the schema {leaves}"

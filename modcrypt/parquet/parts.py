@@ -140,7 +140,15 @@ class PageReader(_SealedPart):
         self._has_dictionary = bool(md.dictionary_page_offset)
         self._starts = [span.start]  # of the pages found so far, and of the one after them
 
+    def know(self, starts: list[int]) -> None:
+        """Take over where pages begin, and where the last one ends, so that none is searched.
+
+        That they are there is checked when they are read.
+        """
+        self._starts = starts
+
     def read(self, offset: int, out: memoryview) -> None:
+        """Put the chunk's bytes from `offset` on into `out`; see `PartReader.read`."""
         with self._lock, self._windows.one() as window:
             self._read(window, offset, out)
 

@@ -48,9 +48,9 @@ def plain_metadata(
         metadata.num_rows = sum(row_group.num_rows for row_group in row_groups)
     metadata.encryption_algorithm = metadata.footer_signing_key_metadata = None
     pages = put_nulls(metadata, plan.nulls, nulls_at)
-    keep = [kept or c in plan.nulls for c, kept in enumerate(plan.keep)]
-    if not all(keep):
-        metadata = drop_columns(metadata, keep)
+    shown = set(plan.shown)
+    if len(shown) < len(plan.leaves):
+        metadata = drop_columns(metadata, [c in shown for c in range(len(plan.leaves))])
     for row_group in metadata.row_groups:
         for name in absent & {"ordinal", "file_offset", "total_compressed_size"}:
             setattr(row_group, name, None)

@@ -17,7 +17,7 @@ from modcrypt.parquet.footer import EncryptedFooter, open_column_metadata, read_
 from modcrypt.parquet.idl import ThriftStruct, copy
 from modcrypt.parquet.modules import Span, check_column_metadata, check_shape, chunk_spans
 from modcrypt.parquet.properties import FileDecryptionProperties
-from modcrypt.parquet.schema import covering_name, leaf_paths
+from modcrypt.parquet.schema import covering_name, leaf_elements, leaf_paths
 from modcrypt.storage import Source
 
 __all__ = ["OpenFile", "Plan", "plan_decryption"]
@@ -38,6 +38,11 @@ class Plan:
     chunks: dict[tuple[int, int], ThriftStruct]  # ColumnChunks, their metadata opened
     ciphers: dict[tuple[int, int], ChunkCipher]  # of the encrypted ones
     spans: list[Span]
+
+    @property
+    def shown(self) -> list[int]:
+        """Leaves of the plaintext footer: those kept, and those filled with nulls."""
+        return [c for c, kept in enumerate(self.keep) if kept or c in self.nulls]
 
     @property
     def missing_names(self) -> tuple[str, ...]:
@@ -101,6 +106,8 @@ class OpenFile:
                     found[r, c] = key
                 elif c not in missing[-1:]:
                     missing.append(c)
+        if partial_groups:
+            missing = self._with_whole_maps(missing, wanted)
         nulls = self._nulls(missing, wanted, partial_groups)
         kept = set(wanted).difference(missing)
         keep = [c in kept for c in range(len(self.leaves))]
@@ -171,7 +178,8 @@ class OpenFile:
                     "no key for any of the columns", ".".join(self.leaves[missing[0]])
                 )
             return []
-        there = {self.leaves[c][0] for c in wanted if c not in missing}
+        gone = set(missing)
+        there = {self.leaves[c][0] for c in wanted if c not in gone}
         partial = [c for c in missing if self.leaves[c][0] in there]
         if partial and not partial_groups:
             raise self._no_key(
@@ -180,6 +188,14 @@ class OpenFile:
                 'on_missing_key="drop" leaves it out, and read_table fills it',
             )
         return [c for c in missing if c not in partial]
+
+    def _with_whole_maps(self, missing: list[int], wanted: list[int]) -> list[int]:
+        """Count all of a map as missing where a part of it is: half a map has no type."""
+        if not missing or self.properties.on_missing_key != "null":
+            return missing
+        leaves = leaf_elements(self.metadata.schema)
+        maps = {leaves[c].in_map for c in missing} - {None}
+        return [c for c in wanted if c in set(missing) or leaves[c].in_map in maps]
 
     def _no_key(self, missing: list[int], advice: str) -> KeyNotFoundError:
         names = [".".join(self.leaves[c]) for c in missing]

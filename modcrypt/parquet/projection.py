@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
+from typing import Any
 
 from modcrypt.parquet.idl import ThriftStruct, copy
 from modcrypt.parquet.schema import keep_leaves, leaf_paths
@@ -69,15 +71,13 @@ def _key_values(metadata: ThriftStruct, keep: list[bool]) -> list[ThriftStruct]:
     for path, flag in zip(leaf_paths(metadata.schema), keep, strict=True):
         fields.setdefault(path[0], set()).add(flag)
     gone = {name for name, flags in fields.items() if flags == {False}}
-    torn = any(len(flags) > 1 for flags in fields.values())
     out = []
     for pair in metadata.key_value_metadata:
         adapted = copy(pair)
         if pair.key != _ARROW_SCHEMA:
             adapted.value = _adapted(pair.key, pair.value, gone)
         else:
-            # A nested field that lost leaves has another type: go by the Parquet schema alone.
-            adapted.value = None if torn else _arrow_schema(pair.value, gone)
+            adapted.value = _arrow_schema(pair.value, gone, keep)
         if adapted.value is not None or pair.value is None:
             out.append(adapted)
     return out
@@ -104,20 +104,58 @@ def _adapted(key: bytes, value: bytes | None, gone: set[str]) -> bytes | None:
         return None  # unreadable to its reader as well
 
 
-def _arrow_schema(value: bytes | None, gone: set[str]) -> bytes | None:
-    """Remove top-level fields from a serialised Arrow schema, which is matched by position.
+def _arrow_schema(value: bytes | None, gone: set[str], keep: list[bool]) -> bytes | None:
+    """Remove leaves from a serialised Arrow schema, which is matched by position.
 
-    None where it is unreadable: readers then go by the Parquet schema alone.
+    None where it is unreadable, or has other leaves than the Parquet schema, or a map that loses a
+    part: readers then go by the Parquet schema alone.
     """
     import pyarrow as pa
 
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value or b"")))
-    except (pa.ArrowException, ValueError, OSError):
+        flags = iter(keep)
+        fields = [_pruned(field, flags) for field in schema]
+        if next(flags, None) is not None:
+            return None
+    except (pa.ArrowException, ValueError, OSError, StopIteration):
         return None
     about = {k: _adapted(k, v, gone) for k, v in (schema.metadata or {}).items()}
     kept = pa.schema(
-        [field for field in schema if field.name not in gone],
+        [field for field in fields if field is not None],
         {k: v for k, v in about.items() if v is not None},
     )
     return base64.b64encode(kept.serialize().to_pybytes())
+
+
+def _pruned(field: Any, flags: Iterator[bool]) -> Any:
+    """Give an Arrow field without the leaves whose flags are False; None where that is all of it.
+
+    Raises:
+        StopIteration: there are more leaves than flags.
+        ValueError: half a map.
+    """
+    import pyarrow as pa
+
+    kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+    if not (pa.types.is_nested(kind) and kind.num_fields):
+        return field if next(flags) else None
+    inner = [kind.field(index) for index in range(kind.num_fields)]
+    if pa.types.is_map(kind):
+        inner = [kind.key_field, kind.item_field]
+    kept = [_pruned(one, flags) for one in inner]
+    if all(new is old for new, old in zip(kept, inner, strict=True)):
+        return field
+    there = [one for one in kept if one is not None]
+    if not there:
+        return None
+    if pa.types.is_struct(kind):
+        return field.with_type(pa.struct(there))
+    if pa.types.is_map(kind):
+        if len(there) < 2:
+            raise ValueError("half a map has no Arrow type")
+        return field.with_type(pa.map_(*there))
+    if pa.types.is_fixed_size_list(kind):
+        return field.with_type(pa.list_(there[0], kind.list_size))
+    make = pa.large_list if pa.types.is_large_list(kind) else pa.list_
+    return field.with_type(make(there[0]))

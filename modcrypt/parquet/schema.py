@@ -76,10 +76,20 @@ class Leaf(NamedTuple):
     """A leaf column of a schema."""
 
     path: tuple[str, ...]
-    element: int  # index of its schema element
-    field: int  # index of its top-level field's element
+    elements: tuple[int, ...]  # indexes of the schema elements on it, its own last
     max_definition: int
     max_repetition: int
+    in_map: int | None  # index of the outermost map's element around it
+
+    @property
+    def element(self) -> int:
+        """Index of its schema element."""
+        return self.elements[-1]
+
+    @property
+    def field(self) -> int:
+        """Index of its top-level field's element."""
+        return self.elements[0]
 
 
 def leaf_elements(schema: list[ThriftStruct]) -> list[Leaf]:
@@ -88,7 +98,8 @@ def leaf_elements(schema: list[ThriftStruct]) -> list[Leaf]:
     for path, elements in _leaves(schema):
         kinds = [schema[index].repetition_type for index in elements]
         definition, repetition = len(kinds) - kinds.count(_REQUIRED), kinds.count(_REPEATED)
-        out.append(Leaf(path, elements[-1], elements[0], definition, repetition))
+        in_map = next((index for index in elements if is_map(schema[index])), None)
+        out.append(Leaf(path, elements, definition, repetition, in_map))
     return out
 
 
@@ -154,14 +165,19 @@ def keep_leaves(schema: list[ThriftStruct], keep: list[bool]) -> list[ThriftStru
 _MAP, _MAP_KEY_VALUE = 1, 2  # ConvertedType of the IDL
 
 
+def is_map(element: ThriftStruct) -> bool:
+    """Tell whether a group is a map."""
+    logical = element.logicalType is not None and element.logicalType.MAP is not None
+    return logical or element.converted_type in (_MAP, _MAP_KEY_VALUE)
+
+
 def _check_map(schema: list[ThriftStruct], place: int, before: list[ThriftStruct]) -> None:
     """Make a plain group of a map that lost its keys or values: readers refuse half a map.
 
     `before` holds the group's first child as it was.
     """
     group = schema[place]
-    logical = group.logicalType is not None and group.logicalType.MAP is not None
-    if not logical and group.converted_type not in (_MAP, _MAP_KEY_VALUE):
+    if not is_map(group):
         return
     pairs = schema[place + 1] if place + 1 < len(schema) else None
     if pairs is None or not before or pairs.num_children == before[0].num_children:

@@ -1,0 +1,255 @@
+"""Encrypted Parquet to Arrow: `read_table` and `iter_batches`, of one file or of many.
+
+A dataset's files are read like single ones, each with its own keys; what is common to them are
+the types, which the first file says, and the fields that folders spell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+
+from modcrypt.buffers import usable_cores
+from modcrypt.parquet.discovery import DataFile, discover, is_dataset
+from modcrypt.parquet.prefixes import PrefixTemplate, check_parts, identify_part
+from modcrypt.parquet.properties import FileDecryptionProperties
+from modcrypt.parquet.reader import Filters, ParquetFile, as_expression
+from modcrypt.parquet.scan import Request, joined
+from modcrypt.storage import open_source
+
+__all__ = ["Decryption", "iter_batches", "read_table"]
+
+Decryption: TypeAlias = "FileDecryptionProperties | Callable[[str], FileDecryptionProperties]"
+"""The properties of all files, or a function that gives those of the file with a path."""
+
+_MAX_THREADS = 8
+
+
+def read_table(
+    source: Any,
+    decryption: Decryption,
+    *,
+    columns: Sequence[str] | None = None,
+    filters: Filters | None = None,
+    row_groups: Sequence[int] | None = None,
+    filesystem: Any = None,
+    partitioning: Any = "hive",
+    aad_prefix_template: str | None = None,
+    expected_parts: int | None = None,
+    use_threads: bool = True,
+    **options: Any,
+) -> pa.Table:
+    """Read an encrypted Parquet file, or a dataset of them, as a table.
+
+    Of a file are read the footer and the column chunks, or pages, that are needed; keys are looked
+    for only for the columns asked for.
+
+    Args:
+        source: path, URL, bytes or seekable binary file object; or a folder, or a list of paths.
+        decryption: keys, and what the caller insists on; of a dataset also a function that gives
+            them for each file's path.
+        columns: names of columns or groups, in the order wanted; None for all.
+        filters: rows to keep, as pyarrow.parquet takes them. Row groups are left out by their
+            statistics and, for equality, their bloom filters, pages by the page index.
+        row_groups: ordinals, of a single file.
+        filesystem: where paths are to be found: a filesystem of pyarrow or fsspec.
+        partitioning: of a dataset: "hive", a pyarrow.dataset.Partitioning with a schema, or None.
+        aad_prefix_template: each file must have an AAD prefix of its own, which is this with a
+            number in the place of `{i}`, stored in it or not.
+        expected_parts: the dataset must have the parts 0 to `expected_parts` - 1 of the template.
+        use_threads: decode on several threads.
+        options: how PyArrow is to decode; see `ParquetFile`.
+
+    Raises:
+        ValueError: a column, row group or file that is not there; arguments that don't go together.
+        KeyNotFoundError: a key is missing, and `on_missing_key` is "error"; or the filter reads a
+            column whose key is missing.
+        AadPrefixError: parts of the dataset are missing, there twice, or foreign.
+        PlaintextError: a file or column is not encrypted, and must be.
+        ModcryptError: something does not authenticate or breaks the format.
+    """
+    if not _is_dataset(source, filesystem, aad_prefix_template, row_groups):
+        with ParquetFile(source, _single(decryption), filesystem=filesystem, **options) as file:
+            return file.read(
+                columns, filters=filters, row_groups=row_groups, use_threads=use_threads
+            )
+    prefixes = aad_prefix_template, expected_parts
+    dataset = _Reading(source, decryption, filesystem, partitioning, prefixes, options)
+    request = dataset.request(columns, filters)
+    files = dataset.matching(request)
+    with ThreadPoolExecutor(min(usable_cores(), _MAX_THREADS), "modcrypt-file") as pool:
+        try:
+            read = partial(dataset.read, request, use_threads=use_threads)
+            return joined(pool.map(read, files), dataset.result)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def iter_batches(
+    source: Any,
+    decryption: Decryption,
+    *,
+    batch_size: int = 65536,
+    columns: Sequence[str] | None = None,
+    filters: Filters | None = None,
+    row_groups: Sequence[int] | None = None,
+    filesystem: Any = None,
+    partitioning: Any = "hive",
+    aad_prefix_template: str | None = None,
+    expected_parts: int | None = None,
+    use_threads: bool = True,
+    **options: Any,
+) -> Iterator[pa.RecordBatch]:
+    """Read an encrypted Parquet file, or a dataset of them, batch by batch.
+
+    As `read_table`, but in bounded memory, one file after the other in the order of their paths; no
+    batch has more than `batch_size` rows.
+
+    Raises:
+        ModcryptError, ValueError: as `read_table`: for the keys and parts at once, for the rest
+            when it is met.
+    """
+    scan: dict[str, Any] = {"batch_size": batch_size, "use_threads": use_threads}
+    if not _is_dataset(source, filesystem, aad_prefix_template, row_groups):
+        file = ParquetFile(source, _single(decryption), filesystem=filesystem, **options)
+        return _and_close(
+            file,
+            lambda: file.iter_batches(
+                columns=columns, filters=filters, row_groups=row_groups, **scan
+            ),
+        )
+    prefixes = aad_prefix_template, expected_parts
+    dataset = _Reading(source, decryption, filesystem, partitioning, prefixes, options)
+    request = dataset.request(columns, filters)
+    return (
+        batch
+        for file in dataset.matching(request)
+        for batch in dataset.batches(request, file, **scan)
+    )
+
+
+def _single(decryption: Decryption) -> FileDecryptionProperties:
+    if isinstance(decryption, FileDecryptionProperties):
+        return decryption
+    raise TypeError("one file is read with FileDecryptionProperties; a function is for datasets")
+
+
+def _is_dataset(source: Any, filesystem: Any, template: str | None, row_groups: Any) -> bool:
+    if template is None and not is_dataset(source, filesystem):
+        return False
+    if row_groups is not None:
+        raise ValueError("row_groups are those of a single file")
+    return True
+
+
+class _Reading:
+    """The files of a dataset, and how they are opened."""
+
+    def __init__(
+        self,
+        source: Any,
+        decryption: Decryption,
+        filesystem: Any,
+        partitioning: Any,
+        prefixes: tuple[str | None, int | None],
+        options: dict[str, Any],
+    ) -> None:
+        template, expected = prefixes
+        if expected is not None and template is None:
+            raise ValueError("expected_parts are counted by their aad_prefix_template")
+        files = source if is_dataset(source, filesystem) else [source]
+        self.dataset = discover(files, filesystem, partitioning)
+        self._decryption, self._options = decryption, options
+        self._prefixes: dict[str, bytes] = {}
+        self.result = pa.schema([])  # of what is given out
+        if template is not None:
+            self._prefixes = self._check_parts(PrefixTemplate(template), expected)
+
+    def _check_parts(self, template: PrefixTemplate, expected: int | None) -> dict[str, bytes]:
+        """Find out which part each file is; give the AAD prefixes that the files must have."""
+        paths = [file.path for file in self.dataset.files]
+        count = len(paths) if expected is None else expected
+
+        def identify(number: int) -> int:
+            path = paths[number]
+            in_name = [int(n) for n in re.findall(r"[0-9]{1,9}", path.rsplit("/", 1)[-1])]
+            likely = [guess for guess in (*in_name, number) if guess < count]
+            guesses = list(dict.fromkeys((*likely, *range(count))))
+            with open_source(path, filesystem=self.dataset.filesystem) as source:
+                return identify_part(source, self._properties(path), template, guesses)
+
+        with ThreadPoolExecutor(min(usable_cores(), _MAX_THREADS), "modcrypt-part") as pool:
+            parts = list(pool.map(identify, range(len(paths))))
+        check_parts(zip(paths, parts, strict=True), expected, template)
+        return {path: template.prefix(part) for path, part in zip(paths, parts, strict=True)}
+
+    def _properties(self, path: str) -> FileDecryptionProperties:
+        given = self._decryption
+        found = given if isinstance(given, FileDecryptionProperties) else given(path)
+        prefix = self._prefixes.get(path)
+        return found if prefix is None else replace(found, aad_prefix=prefix)
+
+    def _open(self, file: DataFile) -> ParquetFile:
+        where = self.dataset.filesystem
+        return ParquetFile(
+            file.path, self._properties(file.path), filesystem=where, **self._options
+        )
+
+    def request(self, columns: Sequence[str] | None, filters: Filters | None) -> Request:
+        """Say what to read of each file; the first one says the types."""
+        request = Request(
+            columns=columns,
+            filter=as_expression(filters),
+            partition_schema=self.dataset.partition_schema,
+        )
+        with self._open(self.dataset.files[0]) as file:
+            schema, self.result = file.types_of(request)
+        return replace(request, schema=schema, result=self.result)
+
+    def matching(self, request: Request) -> list[DataFile]:
+        """Give the files whose folders don't say that no row matches the filter."""
+        files = self.dataset.files
+        if request.filter is None:
+            return files
+        # PyArrow judges by what is known of fragments, and never opens these.
+        layout, nowhere = ds.ParquetFileFormat(), pafs.LocalFileSystem()
+        fragments = [
+            layout.make_fragment(str(number), nowhere, file.partition)
+            for number, file in enumerate(files)
+        ]
+        known = ds.FileSystemDataset(fragments, request.schema, layout, nowhere)
+        return [files[int(fragment.path)] for fragment in known.get_fragments(request.filter)]
+
+    def read(self, request: Request, file: DataFile, **scan: Any) -> pa.Table:
+        with self._open(file) as opened:
+            return opened.read_request(replace(request, partition=file.partition), **scan)
+
+    def batches(self, request: Request, file: DataFile, **scan: Any) -> Iterator[pa.RecordBatch]:
+        with self._open(file) as opened:
+            yield from opened.batches_of_request(replace(request, partition=file.partition), **scan)
+
+
+def _and_close(
+    file: ParquetFile, start: Callable[[], Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
+    """Start at once, so that a mistake shows, and close the file at the end."""
+    try:
+        batches = start()
+    except BaseException:
+        file.close()
+        raise
+    return _closing(file, batches)
+
+
+def _closing(file: ParquetFile, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    with file:
+        yield from batches

@@ -1,0 +1,162 @@
+"""Which files a dataset consists of, and what their places in folders say about their rows.
+
+Folders are named as Hive names them (`country=NO/year=2026`), or as a pyarrow Partitioning says.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+
+from modcrypt.storage import locate
+
+__all__ = ["DataFile", "Dataset", "Folder", "discover", "is_dataset"]
+
+_STORES = frozenset({"s3", "gcs", "abfs"})
+"""Where folders are made by what is in them."""
+
+_INT32 = range(-(2**31), 2**31)
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a dataset: where it is, and what is known of all its rows."""
+
+    path: str
+    partition: pc.Expression
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The files of a dataset, in order, and the fields that their folders spell."""
+
+    files: list[DataFile]
+    partition_schema: pa.Schema
+    filesystem: Any  # that the paths are in; None for the local one
+
+
+def is_dataset(source: Any, filesystem: Any) -> bool:
+    """Tell whether a source is a list of files, or a folder."""
+    if isinstance(source, list | tuple):
+        return True
+    if filesystem is None and not isinstance(source, str | os.PathLike):
+        return False
+    where, path = locate(source, filesystem)
+    return bool(_arrow(where).get_file_info(path).type == pafs.FileType.Directory)
+
+
+def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
+    """Find the files of a folder, sorted by path, or take those of a list, in its order.
+
+    Files and folders whose names begin with a dot or an underscore are none of the dataset's.
+
+    Args:
+        partitioning: "hive", a pyarrow.dataset.Partitioning with a schema, or None.
+
+    Raises:
+        ValueError: there are no files, or those of a list are in several file systems.
+        FileNotFoundError: the folder is not there.
+    """
+    if isinstance(source, list | tuple):
+        places = [locate(one, filesystem) for one in source]
+        where, base = (places[0][0] if places else None), ""
+        paths = [path for _, path in places]
+        if any(place is not where for place, _ in places):
+            raise ValueError("the files of a dataset are in one file system: give filesystem=")
+    else:
+        where, base = locate(source, filesystem)
+        selector = pafs.FileSelector(base, recursive=True)
+        found = _arrow(where).get_file_info(selector)
+        paths = sorted(info.path for info in found if info.is_file)
+        paths = [path for path in paths if not _is_hidden(path, base)]
+    if not paths:
+        raise ValueError(f"there are no files in {os.fspath(base)!r}" if base else "no files given")
+    folders = [os.path.dirname(path[len(base) :]) for path in paths]
+    scheme = _scheme(partitioning, folders)
+    files = [
+        DataFile(path, pc.scalar(True) if scheme is None else scheme.parse(folder + "/"))
+        for path, folder in zip(paths, folders, strict=True)
+    ]
+    return Dataset(files, pa.schema([]) if scheme is None else scheme.schema, where)
+
+
+class Folder:
+    """A folder that a dataset is written into."""
+
+    def __init__(self, base: Any, filesystem: Any) -> None:
+        self.filesystem, self._base = locate(base, filesystem)
+        self._arrow = _arrow(self.filesystem)
+
+    def check_empty(self) -> None:
+        """Refuse a folder with files in it, hidden ones aside.
+
+        Raises:
+            FileExistsError: there are some.
+        """
+        selector = pafs.FileSelector(self._base, allow_not_found=True, recursive=True)
+        for info in self._arrow.get_file_info(selector):
+            if info.is_file and not _is_hidden(info.path, self._base):
+                raise FileExistsError(
+                    errno.EEXIST, "the folder has files in it; they are kept", self._base
+                )
+
+    def place(self, path: str) -> str:
+        """Give the path of a file in the folder, and make the folders above it."""
+        full = f"{self._base.rstrip('/')}/{path}"
+        if self._arrow.type_name not in _STORES:
+            self._arrow.create_dir(os.path.dirname(full))
+        return full
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Remove files from the folder."""
+        for path in paths:
+            self._arrow.delete_file(f"{self._base.rstrip('/')}/{path}")
+
+
+def _arrow(filesystem: Any) -> pafs.FileSystem:
+    """Give a file system as one of pyarrow's, for listing."""
+    if filesystem is None:
+        return pafs.LocalFileSystem()
+    if isinstance(filesystem, pafs.FileSystem):
+        return filesystem
+    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+
+
+def _is_hidden(path: str, base: str) -> bool:
+    return any(name[:1] in ("_", ".") for name in path[len(base) :].split("/"))
+
+
+def _scheme(partitioning: Any, folders: Sequence[str]) -> Any:
+    """Give the partitioning with its schema; None for none."""
+    if partitioning is None or isinstance(partitioning, ds.Partitioning):
+        return partitioning
+    if partitioning != "hive":
+        raise ValueError('partitioning is "hive", a pyarrow.dataset.Partitioning or None')
+    names: dict[str, None] = {}
+    for folder in folders:
+        names |= dict.fromkeys(re.findall(r"(?:^|/)([^/=]+)=", folder))
+    if not names:
+        return None
+    texts = ds.partitioning(pa.schema([(name, pa.string()) for name in names]), flavor="hive")
+    values: dict[str, set[str]] = {name: set() for name in names}
+    for folder in set(folders):
+        for name, value in ds.get_partition_keys(texts.parse(folder + "/")).items():
+            if value is not None:
+                values[name].add(value)
+    fields = [(name, _type_of(values[name])) for name in names]
+    return ds.partitioning(pa.schema(fields), flavor="hive")
+
+
+def _type_of(values: set[str]) -> pa.DataType:
+    """Guess as pyarrow does: int32 where every value is one, else a string."""
+    whole = all(re.fullmatch(r"-?\d+", value) and int(value) in _INT32 for value in values)
+    return pa.int32() if values and whole else pa.string()

@@ -1,0 +1,147 @@
+"""The chunks, or single pages, that a read needs, as a small plaintext Parquet file in memory.
+
+Chunks are opened side by side, each by one thread, right where PyArrow decodes them: there is no
+copy in between, and no call back into Python while it decodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor, wait
+from itertools import pairwise
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from modcrypt.errors import FormatError
+from modcrypt.parquet.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_tail
+from modcrypt.parquet.idl import ThriftStruct, encode
+from modcrypt.parquet.modules import Part
+from modcrypt.parquet.parts import PageReader, PartReader, part_readers
+from modcrypt.parquet.plain_footer import plain_metadata, selected_row_groups
+from modcrypt.parquet.plan import Plan
+from modcrypt.storage import Source
+
+__all__ = ["footer_alone", "load_chunks", "load_pages"]
+
+
+class _Piece(NamedTuple):
+    """The bytes [start, start + size) of a part, and where they go."""
+
+    part: PartReader
+    start: int
+    size: int
+    to: int
+
+
+def footer_alone(metadata: ThriftStruct) -> pa.Buffer:
+    """Give a Parquet file that is a footer and nothing else."""
+    return pa.py_buffer(MAGIC_PLAINTEXT + close_tail(encode(metadata), MAGIC_PLAINTEXT))
+
+
+def load_chunks(source: Source, plan: Plan, pool: Executor) -> pa.Buffer:
+    """Open the chunks of a plan, side by side; give a plaintext Parquet file of them.
+
+    Raises:
+        ModcryptError: a page does not authenticate or breaks the format.
+    """
+    row_groups = selected_row_groups(plan)
+    chunks = {
+        (r, c): chunk
+        for r, row_group in zip(plan.row_groups, row_groups, strict=True)
+        for c, chunk in enumerate(row_group.columns)
+        if chunk.meta_data is not None
+    }
+    for chunk in chunks.values():
+        _forget_parts(chunk)
+    at = MAGIC_SIZE
+    pieces = []
+    spans = [span for span in plan.spans if span.part is Part.PAGES]
+    for span, part in zip(spans, part_readers(source, plan, spans), strict=True):
+        _move(chunks[span.row_group, span.column], at - span.start)
+        pieces.append(_Piece(part, span.start, span.end - span.start, at))
+        at += span.end - span.start
+    metadata, nulls = plain_metadata(plan, row_groups, at)
+    return _file(at, pieces, nulls, metadata, pool)
+
+
+def load_pages(
+    source: Source, plan: Plan, locations: Sequence[ThriftStruct], pages: Sequence[int], rows: int
+) -> pa.Buffer:
+    """Open some data pages of one chunk; give a plaintext Parquet file of them.
+
+    Args:
+        plan: one row group, and one column without repetition.
+        locations: the page locations of the chunk's offset index.
+        pages: indexes of the pages wanted, ascending.
+        rows: of these pages.
+
+    Raises:
+        ModcryptError: a page does not authenticate or breaks the format, or is not where the
+            offset index says.
+    """
+    (span,) = (span for span in plan.spans if span.part is Part.PAGES)
+    (part,) = part_readers(source, plan, [span])
+    (row_group,) = selected_row_groups(plan)
+    (chunk,) = (chunk for chunk in row_group.columns if chunk.meta_data is not None)
+    md = chunk.meta_data
+    borders = [location.offset for location in locations] + [span.end]
+    dictionary = borders[0] - span.start  # bytes before the first data page
+    in_order = all(a < b for a, b in pairwise(borders))
+    if dictionary < 0 or not in_order or bool(dictionary) != bool(md.dictionary_page_offset):
+        raise FormatError(f"{span}: the pages of its offset index don't fill it one after another")
+    if isinstance(part, PageReader):
+        part.know([span.start, *borders] if dictionary else borders)
+    at = MAGIC_SIZE
+    pieces = []
+    for start, end in [(span.start, borders[0]), *((borders[p], borders[p + 1]) for p in pages)]:
+        pieces.append(_Piece(part, start, end - start, at))
+        at += end - start
+    _forget_parts(chunk)
+    md.dictionary_page_offset = MAGIC_SIZE if dictionary else None
+    md.data_page_offset = MAGIC_SIZE + dictionary
+    md.total_compressed_size = at - MAGIC_SIZE
+    md.num_values = row_group.num_rows = rows
+    metadata, _ = plain_metadata(plan, [row_group], at)
+    metadata.num_rows = rows
+    return _file(at, pieces, b"", metadata, None)
+
+
+def _forget_parts(chunk: ThriftStruct) -> None:
+    """Take what is not loaded out of a chunk's metadata, and what was judged already.
+
+    PyArrow would prune by the statistics once more, and takes bounds to hold for NaN as well.
+    """
+    chunk.column_index_offset = chunk.column_index_length = None
+    chunk.offset_index_offset = chunk.offset_index_length = None
+    md = chunk.meta_data
+    md.bloom_filter_offset = md.bloom_filter_length = md.index_page_offset = None
+    md.statistics = md.size_statistics = None
+
+
+def _move(chunk: ThriftStruct, distance: int) -> None:
+    md = chunk.meta_data
+    md.data_page_offset += distance
+    if md.dictionary_page_offset:
+        md.dictionary_page_offset += distance
+
+
+def _file(
+    at: int, pieces: Iterable[_Piece], nulls: bytes, metadata: ThriftStruct, pool: Executor | None
+) -> pa.Buffer:
+    """Fill a file: the pieces up to `at`, then null columns and footer."""
+    tail = nulls + close_tail(encode(metadata), MAGIC_PLAINTEXT)
+    buffer = pa.allocate_buffer(at + len(tail))
+    out = memoryview(buffer).cast("B")
+    out[:MAGIC_SIZE] = MAGIC_PLAINTEXT
+    out[at:] = tail
+    slots = [(p.part, p.start, out[p.to : p.to + p.size]) for p in pieces]
+    if pool is None:
+        for part, start, slot in slots:
+            part.read(start, slot)
+        return buffer
+    work = [pool.submit(part.read, start, slot) for part, start, slot in slots]
+    wait(work)  # before an error of one is raised: they write into the same memory
+    for done in work:
+        done.result()
+    return buffer

@@ -1,0 +1,202 @@
+"""Encrypted Parquet to Arrow: `ParquetFile`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from modcrypt.buffers import usable_cores
+from modcrypt.parquet.loading import footer_alone
+from modcrypt.parquet.plain_footer import plain_metadata, selected_row_groups
+from modcrypt.parquet.plan import OpenFile
+from modcrypt.parquet.properties import FileDecryptionProperties
+from modcrypt.parquet.scan import Request, Scan, Session, joined, schema_file
+from modcrypt.storage import SourceLike, open_source
+
+__all__ = ["Filters", "ParquetFile", "as_expression"]
+
+Filters: TypeAlias = "pc.Expression | list[Any]"
+"""A pyarrow expression, or tuples as pyarrow.parquet takes them (disjunctive normal form)."""
+
+TABLE_BYTES = 64 << 20
+"""Sealed bytes that are opened at once when a table is read."""
+
+BATCH_BYTES = 32 << 20
+"""The same for batches: one lot is decoded while the next one is opened."""
+
+_MAX_THREADS = 8
+
+
+class ParquetFile:
+    """An encrypted Parquet file, to be read as Arrow data; safe to use from several threads.
+
+    The footer is read now. Keys are looked for, and chunks read and opened, when they are needed.
+
+    Args:
+        source: path, URL, bytes or seekable binary file object.
+        decryption: keys, and what the caller insists on.
+        filesystem: where a path is to be found: a filesystem of pyarrow or fsspec.
+        options: how PyArrow is to decode: `read_dictionary`, `coerce_int96_timestamp_unit`,
+            `binary_type`, `list_type`, `page_checksum_verification`, `arrow_extensions_enabled`.
+
+    Raises:
+        ModcryptError: as `decrypt_parquet`, for the footer now and for the rest on reading.
+    """
+
+    def __init__(
+        self,
+        source: SourceLike,
+        decryption: FileDecryptionProperties,
+        *,
+        filesystem: Any = None,
+        **options: Any,
+    ) -> None:
+        if "read_dictionary" in options:
+            options["dictionary_columns"] = options.pop("read_dictionary")
+        layout = ds.ParquetFileFormat(pre_buffer=False, **options)
+        threads = min(usable_cores(), _MAX_THREADS)
+        with ExitStack() as stack:
+            opened = stack.enter_context(open_source(source, filesystem=filesystem))
+            self._session = Session(
+                file=OpenFile(opened, decryption),
+                format=layout,
+                pool=stack.enter_context(ThreadPoolExecutor(threads, "modcrypt-open")),
+                ahead=stack.enter_context(ThreadPoolExecutor(1, "modcrypt-ahead")),
+                lock=threading.Lock(),
+            )
+            self._resources = stack.pop_all()
+        self._closed = False
+
+    # --- what is there ---------------------------------------------------------------------------
+
+    @property
+    def num_row_groups(self) -> int:
+        """Number of row groups."""
+        return len(self._session.file.metadata.row_groups)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows, as the footer says."""
+        return int(self._session.file.metadata.num_rows)
+
+    @property
+    def schema(self) -> pq.ParquetSchema:
+        """The Parquet schema, for which the footer key is enough."""
+        return pq.ParquetFile(pa.BufferReader(self._schema_file())).schema
+
+    @property
+    def schema_arrow(self) -> pa.Schema:
+        """The Arrow schema, for which the footer key is enough."""
+        fragment = self._session.format.make_fragment(pa.BufferReader(self._schema_file()))
+        return fragment.physical_schema
+
+    def _schema_file(self) -> pa.Buffer:
+        file = self._session.file
+        return schema_file(file.metadata, range(len(file.leaves)), ())
+
+    @property
+    def metadata(self) -> pq.FileMetaData:
+        """The metadata of the columns whose keys are there, with offsets in the encrypted file.
+
+        Raises:
+            KeyNotFoundError: a key is missing, and `on_missing_key` is "error".
+        """
+        plan = self._session.select(None, None)
+        metadata, _ = plain_metadata(plan, selected_row_groups(plan), plan.footer.body_end)
+        return pq.read_metadata(pa.BufferReader(footer_alone(metadata)))
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def read(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        filters: Filters | None = None,
+        row_groups: Sequence[int] | None = None,
+        use_threads: bool = True,
+    ) -> pa.Table:
+        """Read columns and rows as a table.
+
+        Args:
+            columns: names of columns or groups, in the order wanted; None for all.
+            filters: rows to keep. Row groups and pages that can't have any are not opened.
+            row_groups: ordinals; None for all.
+            use_threads: decode on several threads.
+
+        Raises:
+            ValueError: the file doesn't have a column or row group.
+            KeyNotFoundError: a key is missing, and `on_missing_key` is "error"; or the filter
+                reads a column whose key is missing.
+            ModcryptError: something does not authenticate or breaks the format.
+        """
+        request = Request(columns=columns, filter=as_expression(filters), row_groups=row_groups)
+        return self.read_request(request, use_threads=use_threads)
+
+    def read_row_group(self, i: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read one row group as a table; raises as `read`."""
+        return self.read(columns, row_groups=[i])
+
+    def iter_batches(
+        self,
+        batch_size: int = 65536,
+        *,
+        columns: Sequence[str] | None = None,
+        filters: Filters | None = None,
+        row_groups: Sequence[int] | None = None,
+        use_threads: bool = True,
+    ) -> Iterator[pa.RecordBatch]:
+        """Read batches of at most `batch_size` rows, in order; raises as `read`.
+
+        In memory are at most two lots of 32 MiB of the file, or two row groups where those are
+        larger, and what PyArrow makes of one.
+        """
+        request = Request(columns=columns, filter=as_expression(filters), row_groups=row_groups)
+        return self.batches_of_request(request, batch_size=batch_size, use_threads=use_threads)
+
+    def types_of(self, request: Request) -> tuple[pa.Schema, pa.Schema]:
+        """Give the schema of all that a request reads, and of what it gives out."""
+        scan = self._scan(request)
+        return scan.schema, scan.result
+
+    def read_request(self, request: Request, **options: Any) -> pa.Table:
+        """Do what `read` does, for a file of a dataset."""
+        scan = self._scan(request)
+        scanners = scan.scanners(TABLE_BYTES, **options)
+        return joined((scanner.to_table() for scanner in scanners), scan.result)
+
+    def batches_of_request(self, request: Request, **options: Any) -> Iterator[pa.RecordBatch]:
+        """Do what `iter_batches` does, for a file of a dataset."""
+        # Planned now, so that a mistake shows at once.
+        scanners = self._scan(request).scanners(BATCH_BYTES, **options)
+        return (batch for scanner in scanners for batch in scanner.to_batches() if batch.num_rows)
+
+    def _scan(self, request: Request) -> Scan:
+        if self._closed:
+            raise ValueError("the file is closed")
+        return Scan(self._session, request)
+
+    # --- closing ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the source, if it was opened here. Closing again does nothing."""
+        self._closed = True
+        self._resources.close()
+
+    def __enter__(self) -> ParquetFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def as_expression(filters: Filters | None) -> pc.Expression | None:
+    """Give what pyarrow.parquet's filters mean, as an expression."""
+    return None if filters is None else pq.filters_to_expression(filters)

@@ -1,0 +1,412 @@
+"""One read of an encrypted file: which columns and rows it needs, opened lot by lot.
+
+    keys of the columns -> rows that may match -> lots of row groups -> chunks, or single pages
+
+What is left to PyArrow: judging statistics, decoding, the filter itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from modcrypt.aad import ModuleType
+from modcrypt.errors import FormatError, KeyNotFoundError
+from modcrypt.parquet.bloom import open_bloom_filter
+from modcrypt.parquet.expressions import referenced_fields
+from modcrypt.parquet.idl import ThriftStruct, copy, decode
+from modcrypt.parquet.loading import footer_alone, load_chunks, load_pages
+from modcrypt.parquet.modules import Part
+from modcrypt.parquet.plain_footer import plain_metadata, selected_row_groups
+from modcrypt.parquet.plan import OpenFile, Plan
+from modcrypt.parquet.projection import drop_columns
+from modcrypt.parquet.pruning import Ranges, candidate_rows
+from modcrypt.parquet.schema import Leaf, leaf_elements, leaves_of
+from modcrypt.storage import Source
+
+__all__ = ["Request", "Scan", "Session", "joined", "schema_file"]
+
+_OPTIONAL, _REQUIRED = 1, 0  # FieldRepetitionType of the IDL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is to be read of a file, and what is known about it from outside.
+
+    Args:
+        columns: names of columns or groups, in the order wanted; None for all.
+        filter: only rows for which it is true.
+        row_groups: ordinals; None for all.
+        partition: what is known of all rows, as of a file in a partitioned dataset.
+        partition_schema: the fields that `partition` says something about.
+        schema: types of all that is read, partition fields included, as the dataset has them that
+            the file belongs to. None for the file's own.
+        result: types of what is given out; where `schema` is.
+    """
+
+    columns: Sequence[str] | None = None
+    filter: pc.Expression | None = None
+    row_groups: Sequence[int] | None = None
+    partition: pc.Expression = field(default_factory=lambda: pc.scalar(True))
+    partition_schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    schema: pa.Schema | None = None
+    result: pa.Schema | None = None
+
+
+@dataclass(frozen=True)
+class Session:
+    """An open file and what works on it. Planning shares ciphers, so the lock guards it."""
+
+    file: OpenFile
+    format: ds.ParquetFileFormat
+    pool: Executor  # opens chunks side by side
+    ahead: Executor  # opens the next lot while one is decoded
+    lock: threading.Lock
+
+    def submit(self, job: Callable[[], ds.Fragment]) -> Future[ds.Fragment]:
+        """Make a lot ready on the other thread."""
+        try:
+            return self.ahead.submit(job)
+        except RuntimeError:  # the only reason there is
+            raise ValueError("the file is closed") from None
+
+    def select(self, columns: Sequence[int] | None, row_groups: Sequence[int] | None) -> Plan:
+        """Plan with the parts that are missing in groups left out: PyArrow fills them."""
+        with self.lock:
+            return self.file.select(columns, row_groups, partial_groups=True)
+
+
+class Scan:
+    """One read; keys are found, and rows chosen, when it is made."""
+
+    def __init__(self, session: Session, request: Request) -> None:
+        self._session, self._request = session, request
+        leaves = session.file.leaves
+        self._here = {name for path in leaves for name in _prefixes(path)}
+        self._check_row_groups()
+        names = self._names_in_file()
+        wanted = list(range(len(leaves))) if names is None else leaves_of(leaves, names)
+        tested = self._tested()
+        self._leaves = sorted({*wanted, *tested})
+        plan = session.select(self._leaves, request.row_groups)
+        if unknown := sorted(set(tested) & set(plan.missing)):
+            name = ".".join(leaves[unknown[0]])
+            raise KeyNotFoundError(f"the filter reads column {name}, and there is no key", name)
+        self.schema = request.schema or self._own_schema(plan, self._leaves)
+        self.result = request.result or self._own_result(plan, wanted)
+        self._project = {name: self._column(name) for name in self.result.names}
+        self._plan = plan
+
+    def scanners(self, lot_bytes: int, **options: Any) -> Iterator[ds.Scanner]:
+        """Give scanners over the rows, in order, each of `lot_bytes` or a single row group.
+
+        While one is used, the next is made ready.
+        """
+        ready: Future[ds.Fragment] | None = None
+        for job in self._jobs(lot_bytes):
+            following = self._session.submit(job)
+            if ready is not None:
+                yield self._scanner(ready.result(), options)
+            ready = following
+        if ready is not None:
+            yield self._scanner(ready.result(), options)
+
+    def _scanner(self, fragment: ds.Fragment, options: dict[str, Any]) -> ds.Scanner:
+        request = self._request
+        return fragment.scanner(
+            schema=self.schema, columns=self._project, filter=request.filter, **options
+        )
+
+    # --- columns ---------------------------------------------------------------------------------
+
+    def _check_row_groups(self) -> None:
+        count = len(self._session.file.metadata.row_groups)
+        wanted = self._request.row_groups or ()
+        for r in wanted:
+            if not 0 <= r < count:
+                raise ValueError(f"there is no row group {r}: the file has {count}")
+        if len(set(wanted)) < len(wanted):
+            raise ValueError("a row group is named twice")
+
+    def _names_in_file(self) -> list[str] | None:
+        """Give the names asked for; of a dataset's, those that this file has."""
+        request = self._request
+        if request.schema is None or request.result is None:
+            outside = set(request.partition_schema.names) - self._here
+            names = request.columns
+            return None if names is None else [name for name in names if name not in outside]
+        asked = request.result.names if request.columns is None else request.columns
+        return [name for name in asked if name in self._here]
+
+    def _tested(self) -> list[int]:
+        """Give the leaves that the filter reads."""
+        request, leaves = self._request, self._session.file.leaves
+        if request.filter is None:
+            return []
+        fields = referenced_fields(request.filter)
+        if fields is None:
+            return list(range(len(leaves)))
+        names = {".".join(path) for path in fields}
+        absent = names - self._here - set(request.partition_schema.names)
+        if request.schema is None and absent:
+            raise ValueError(f"the filter reads columns that are not there: {_listed(absent)}")
+        return leaves_of(leaves, names & self._here)
+
+    def _column(self, name: str) -> pc.Expression:
+        """Give a field as the caller wants it: without the parts that the filter alone reads."""
+        column, wanted = pc.field(name), self.result.field(name).type
+        return column if self.schema.field(name).type == wanted else column.cast(wanted)
+
+    def _own_result(self, plan: Plan, wanted: Sequence[int]) -> pa.Schema:
+        schema = self.schema if wanted == self._leaves else self._own_schema(plan, wanted)
+        if self._request.columns is None:
+            return schema
+        names = _top_level(self._request.columns, self._session.file.leaves)
+        there = [schema.field(name) for name in names if name in schema.names]
+        return pa.schema(there, schema.metadata)
+
+    def _own_schema(self, plan: Plan, leaves: Sequence[int]) -> pa.Schema:
+        columns = {c for c in leaves if plan.keep[c] or self._fills(c, plan)}
+        data = schema_file(self._session.file.metadata, columns, plan.missing)
+        own = self._session.format.make_fragment(pa.BufferReader(data)).physical_schema
+        outside = [one for one in self._request.partition_schema if one.name not in own.names]
+        return pa.schema([*own, *outside], own.metadata)
+
+    def _fills(self, column: int, plan: Plan) -> bool:
+        """Say whether a column without a key is there, filled with nulls."""
+        return column in plan.missing and self._session.file.properties.on_missing_key == "null"
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    @cached_property
+    def _rows(self) -> dict[int, Ranges]:
+        """The rows that may match, by row group."""
+        plan, request = self._plan, self._request
+        row_groups = plan.footer.metadata.row_groups
+        if request.filter is None:
+            return {r: [(0, row_groups[r].num_rows)] for r in plan.row_groups}
+        with self._session.lock:
+            metadata, _ = plain_metadata(plan, selected_row_groups(plan), 0)
+            found = candidate_rows(
+                metadata,
+                request.filter,
+                _Shown(_Parts(self._session.file.source, plan), plan),
+                row_groups=range(len(plan.row_groups)),
+                partition=request.partition,
+                schema=self.schema,
+            )
+        return {plan.row_groups[i]: ranges for i, ranges in found.items()}
+
+    def _jobs(self, lot_bytes: int) -> Iterator[Callable[[], ds.Fragment]]:
+        """Cut the rows into lots, each of which a call opens."""
+        row_groups = self._session.file.metadata.row_groups
+        sizes = dict.fromkeys(self._rows, 0)
+        for (r, _), chunk in self._plan.chunks.items():
+            if r in sizes:
+                sizes[r] += chunk.meta_data.total_compressed_size
+        lot: list[int] = []
+        for r, ranges in self._rows.items():
+            whole = ranges == [(0, row_groups[r].num_rows)]
+            if lot and (not whole or sum(sizes[q] for q in lot) + sizes[r] > lot_bytes):
+                yield partial(self._load_row_groups, lot)
+                lot = []
+            if whole:
+                lot.append(r)
+            else:
+                yield partial(self._load_rows, r, ranges)
+        if lot:
+            yield partial(self._load_row_groups, lot)
+
+    def _load_row_groups(
+        self, row_groups: list[int], columns: list[int] | None = None
+    ) -> ds.Fragment:
+        plan = self._session.select(columns or self._leaves, row_groups)
+        return self._fragment(load_chunks(self._session.file.source, plan, self._session.pool))
+
+    def _load_rows(self, row_group: int, ranges: Ranges) -> ds.Fragment:
+        """Open what holds some rows of a row group: single pages where they can be found."""
+        session = self._session
+        plan = session.select(self._leaves, [row_group])
+        shown = plan.shown
+        levels = leaf_elements(session.file.metadata.schema)
+        fields = Counter(plan.leaves[c][0] for c in shown)
+        flat = [c for c in shown if not levels[c].max_repetition]
+        alone = [c for c in flat if fields[plan.leaves[c][0]] == 1]
+        with session.lock:
+            parts = _Parts(session.file.source, plan)
+            indexes = {c: index for c in alone if (index := parts.offset_index(row_group, c))}
+        paged = {
+            plan.leaves[c][0]: session.pool.submit(
+                self._load_pages, row_group, c, index.page_locations, ranges
+            )
+            for c, index in indexes.items()
+        }
+        columns: dict[str, Any] = {}
+        if whole := [c for c in shown if c not in indexes]:
+            table = self._load_row_groups([row_group], whole).to_table()
+            columns |= {name: _cut(table[name], ranges) for name in table.column_names}
+        columns |= {name: future.result() for name, future in paged.items()}
+        columns |= self._partition_columns(sum(stop - start for start, stop in ranges))
+        # A fragment for each chunk: there must be one.
+        (fragment,) = ds.dataset(pa.table(columns).combine_chunks()).get_fragments()
+        return fragment
+
+    def _load_pages(
+        self, row_group: int, column: int, locations: list[ThriftStruct], ranges: Ranges
+    ) -> pa.ChunkedArray:
+        """Open the pages of a column that hold some rows; give those rows."""
+        session = self._session
+        rows = session.file.metadata.row_groups[row_group].num_rows
+        borders = [location.first_row_index for location in locations] + [rows]
+        where = f"row group {row_group}, column {'.'.join(session.file.leaves[column])}"
+        if borders[0] != 0 or not all(a < b for a, b in pairwise(borders)):
+            raise FormatError(f"{where}: the rows of its offset index are out of order")
+        local: dict[int, int] = {}  # page wanted -> its first row among those of such pages
+        kept, cuts = 0, []
+        for start, stop in ranges:
+            first = bisect_right(borders, start) - 1
+            for page in range(first, bisect_left(borders, stop)):
+                if page not in local:
+                    local[page] = kept
+                    kept += borders[page + 1] - borders[page]
+            begin = local[first] + start - borders[first]
+            cuts.append((begin, begin + stop - start))
+        plan = session.select([column], [row_group])
+        data = load_pages(session.file.source, plan, locations, list(local), kept)
+        table = self._fragment(data).to_table()
+        if table.num_rows != kept:
+            raise FormatError(f"{where}: its pages hold other rows than its offset index says")
+        return _cut(table.column(0), cuts)
+
+    def _fragment(self, data: pa.Buffer) -> ds.Fragment:
+        return self._session.format.make_fragment(
+            pa.BufferReader(data), partition_expression=self._request.partition
+        )
+
+    def _partition_columns(self, rows: int) -> dict[str, pa.Array]:
+        """Spell out what a dataset knows of all rows."""
+        known = ds.get_partition_keys(self._request.partition)
+        return {
+            name: pa.repeat(pa.scalar(value, self.schema.field(name).type), rows)
+            for name, value in known.items()
+        }
+
+
+class _Parts:
+    """The indexes and bloom filters of a plan's chunks, opened when they are asked for."""
+
+    def __init__(self, source: Source, plan: Plan) -> None:
+        self._source, self._plan = source, plan
+        self._spans = {(span.part, span.row_group, span.column): span for span in plan.spans}
+
+    def column_index(self, row_group: int, column: int) -> ThriftStruct | None:
+        return self._index(Part.COLUMN_INDEX, "ColumnIndex", row_group, column)
+
+    def offset_index(self, row_group: int, column: int) -> ThriftStruct | None:
+        return self._index(Part.OFFSET_INDEX, "OffsetIndex", row_group, column)
+
+    def _index(self, part: Part, struct: str, row_group: int, column: int) -> ThriftStruct | None:
+        span = self._spans.get((part, row_group, column))
+        if span is None:
+            return None
+        data = self._source.read_at(span.start, span.end - span.start)
+        cipher = self._plan.ciphers.get((row_group, column))
+        if cipher is not None:
+            data = cipher.open(ModuleType[part.name], data)
+        return decode(struct, data)[0]
+
+    def bloom_filter(self, row_group: int, column: int) -> tuple[ThriftStruct, bytes] | None:
+        span = self._spans.get((Part.BLOOM_FILTER, row_group, column))
+        if span is None:
+            return None
+        data = self._source.read_at(span.start, span.end - span.start)
+        cipher = self._plan.ciphers.get((row_group, column))
+        if cipher is None:
+            header, size = decode("BloomFilterHeader", data)
+            return header, data[size:]
+        opened = open_bloom_filter(cipher, span, data)
+        return decode("BloomFilterHeader", opened.header)[0], opened.bitset
+
+
+class _Shown:
+    """The same, numbered as row groups and columns of the plan's plaintext footer are."""
+
+    def __init__(self, parts: _Parts, plan: Plan) -> None:
+        self._parts, self._row_groups = parts, plan.row_groups
+        self._columns = plan.shown
+
+    def column_index(self, row_group: int, column: int) -> ThriftStruct | None:
+        return self._parts.column_index(self._row_groups[row_group], self._columns[column])
+
+    def offset_index(self, row_group: int, column: int) -> ThriftStruct | None:
+        return self._parts.offset_index(self._row_groups[row_group], self._columns[column])
+
+    def bloom_filter(self, row_group: int, column: int) -> tuple[ThriftStruct, bytes] | None:
+        return self._parts.bloom_filter(self._row_groups[row_group], self._columns[column])
+
+
+def joined(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+    """Put tables of this schema one after the other: none give one of no rows."""
+    found = list(tables)
+    if not schema.names:  # PyArrow loses the number of rows where there are no columns
+        rows = sum(table.num_rows for table in found)
+        return pa.table({"": pa.nulls(rows)}).select([])
+    return pa.concat_tables(found or [schema.empty_table()])
+
+
+def schema_file(
+    metadata: ThriftStruct, columns: Container[int], nullable: Sequence[int]
+) -> pa.Buffer:
+    """Give a Parquet file without rows that has the schema of some leaves.
+
+    Args:
+        columns: indexes of the leaves.
+        nullable: those among them that may be null, with the groups around them.
+    """
+    new = copy(metadata)
+    new.schema = list(metadata.schema)
+    new.row_groups, new.num_rows = [], 0
+    new.encryption_algorithm = new.footer_signing_key_metadata = None
+    leaves = leaf_elements(metadata.schema)
+    for index in {index for c in nullable for index in _may_be_null(leaves[c])}:
+        if new.schema[index].repetition_type == _REQUIRED:
+            new.schema[index] = copy(new.schema[index])
+            new.schema[index].repetition_type = _OPTIONAL
+    keep = [c in columns for c in range(len(leaves))]
+    return footer_alone(new if all(keep) else drop_columns(new, keep))
+
+
+def _may_be_null(leaf: Leaf) -> tuple[int, ...]:
+    """Give the schema elements that may be null where a leaf is missing: not those in a map."""
+    elements = leaf.elements
+    return elements if leaf.in_map is None else elements[: elements.index(leaf.in_map) + 1]
+
+
+def _cut(column: pa.ChunkedArray, ranges: Ranges) -> pa.ChunkedArray:
+    pieces = [column.slice(start, stop - start) for start, stop in ranges]
+    return pa.chunked_array([chunk for piece in pieces for chunk in piece.chunks], column.type)
+
+
+def _prefixes(path: tuple[str, ...]) -> Iterator[str]:
+    return (".".join(path[:length]) for length in range(1, len(path) + 1))
+
+
+def _top_level(names: Sequence[str], leaves: list[tuple[str, ...]]) -> list[str]:
+    """Give the top-level fields that names mean, in their order, each once."""
+    field_of = {name: path[0] for path in leaves for name in _prefixes(path)}
+    return list(dict.fromkeys(field_of.get(name, name) for name in names))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
