@@ -210,6 +210,16 @@ def test_columns_without_a_key_are_dropped_on_request(sealed: Path) -> None:
     assert pq.read_table(sealed / "out.parquet").equals(small_table().drop_columns(["name"]))
 
 
+def test_columns_without_a_key_are_filled_with_nulls_on_request(sealed: Path) -> None:
+    null = ("--on-missing-key", "null", "--json")
+    done = run(sealed, "decrypt", *KEY, *null, "sealed.parquet", "out.parquet")
+    assert json.loads(done.stdout)["nulls"] == ["name"]
+    assert "filled with nulls, for want of a key: name" in done.stderr
+    read = pq.read_table(sealed / "out.parquet")
+    assert read["name"].null_count == read.num_rows
+    assert read.drop_columns(["name"]).equals(small_table().drop_columns(["name"]))
+
+
 def test_a_signed_footer_can_be_left_unchecked(folder: Path) -> None:
     options = ("--plaintext-footer", "--plaintext-column", "id")
     run(folder, "encrypt", *KEY, *options, "plain.parquet", "sealed.parquet")

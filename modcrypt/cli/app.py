@@ -124,10 +124,11 @@ _reading_options = _together(
     ),
     click.option(
         "--on-missing-key",
-        type=click.Choice(["error", "drop"]),
+        type=click.Choice(["error", "drop", "null"]),
         default="error",
         show_default=True,
-        help="What to do with columns whose key is not given: refuse the file or leave them out.",
+        help="What to do with columns whose key is not given: refuse the file, leave them out, or "
+        "fill them with nulls.",
     ),
     click.option(
         "--no-check-footer",
@@ -363,13 +364,15 @@ def decrypt(
     properties = _decryption_properties(**reading)
 
     def work(progress: Callable[[int], None] | None) -> dict[str, Any]:
-        dropped = modcrypt.decrypt_parquet(
+        missing = modcrypt.decrypt_parquet(
             source, destination, properties, overwrite=force, threads=threads, progress=progress
         )
-        if dropped:
-            names = printable(", ".join(dropped))
-            click.echo(f"modcrypt: left out, for want of a key: {names}", err=True)
-        return {"dropped": dropped}
+        nulls = properties.on_missing_key == "null"
+        if missing:
+            names = printable(", ".join(missing))
+            done = "filled with nulls" if nulls else "left out"
+            click.echo(f"modcrypt: {done}, for want of a key: {names}", err=True)
+        return {"dropped": () if nulls else missing, "nulls": missing if nulls else ()}
 
     _convert("Decrypting", source, destination, work, as_json)
 
@@ -406,7 +409,7 @@ def _decryption_properties(
     aad_prefix: str | None,
     aad_prefix_file: str | None,
     accept: tuple[str, ...],
-    on_missing_key: Literal["error", "drop"],
+    on_missing_key: Literal["error", "drop", "null"],
     no_check_footer: bool,
 ) -> modcrypt.FileDecryptionProperties:
     return modcrypt.FileDecryptionProperties(

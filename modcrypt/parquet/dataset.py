@@ -7,8 +7,11 @@ the types, which the first file says, and the fields that folders spell.
 from __future__ import annotations
 
 import re
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -18,6 +21,8 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from modcrypt.buffers import usable_cores
+from modcrypt.errors import ModcryptError
+from modcrypt.keys import KeyLike
 from modcrypt.parquet.discovery import DataFile, discover, is_dataset
 from modcrypt.parquet.prefixes import PrefixTemplate, check_parts, identify_part
 from modcrypt.parquet.properties import FileDecryptionProperties
@@ -83,12 +88,12 @@ def read_table(
             )
     prefixes = aad_prefix_template, expected_parts
     dataset = _Reading(source, decryption, filesystem, partitioning, prefixes, options)
-    request = dataset.request(columns, filters)
-    files = dataset.matching(request)
-    with ThreadPoolExecutor(min(usable_cores(), _MAX_THREADS), "modcrypt-file") as pool:
+    threads = min(usable_cores(), _MAX_THREADS)
+    with closing(dataset), ThreadPoolExecutor(threads, "modcrypt-file") as pool:
+        request = dataset.request(columns, filters)
+        read = partial(dataset.read, request, use_threads=use_threads)
         try:
-            read = partial(dataset.read, request, use_threads=use_threads)
-            return joined(pool.map(read, files), dataset.result)
+            return joined(pool.map(read, dataset.matching(request)), dataset.result)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -120,21 +125,22 @@ def iter_batches(
     """
     scan: dict[str, Any] = {"batch_size": batch_size, "use_threads": use_threads}
     if not _is_dataset(source, filesystem, aad_prefix_template, row_groups):
-        file = ParquetFile(source, _single(decryption), filesystem=filesystem, **options)
-        return _and_close(
-            file,
-            lambda: file.iter_batches(
+        with ExitStack() as stack:  # planned now, so that a mistake shows at once
+            file = stack.enter_context(
+                ParquetFile(source, _single(decryption), filesystem=filesystem, **options)
+            )
+            batches = file.iter_batches(
                 columns=columns, filters=filters, row_groups=row_groups, **scan
-            ),
-        )
+            )
+            return _closing(stack.pop_all(), batches)
     prefixes = aad_prefix_template, expected_parts
     dataset = _Reading(source, decryption, filesystem, partitioning, prefixes, options)
-    request = dataset.request(columns, filters)
-    return (
-        batch
-        for file in dataset.matching(request)
-        for batch in dataset.batches(request, file, **scan)
-    )
+    with ExitStack() as stack:
+        stack.enter_context(closing(dataset))
+        request = dataset.request(columns, filters)
+        files = dataset.matching(request)
+        batches = (batch for file in files for batch in dataset.batches(request, file, **scan))
+        return _closing(stack.pop_all(), batches)
 
 
 def _single(decryption: Decryption) -> FileDecryptionProperties:
@@ -169,6 +175,10 @@ class _Reading:
         files = source if is_dataset(source, filesystem) else [source]
         self.dataset = discover(files, filesystem, partitioning)
         self._decryption, self._options = decryption, options
+        if isinstance(decryption, FileDecryptionProperties):
+            self._decryption = _asking_once(decryption)
+        self._given: dict[str, FileDecryptionProperties] = {}  # by path, what a function gave
+        self._kept: dict[str, ParquetFile] = {}  # opened already
         self._prefixes: dict[str, bytes] = {}
         self.result = pa.schema([])  # of what is given out
         if template is not None:
@@ -184,7 +194,8 @@ class _Reading:
             in_name = [int(n) for n in re.findall(r"[0-9]{1,9}", path.rsplit("/", 1)[-1])]
             likely = [guess for guess in (*in_name, number) if guess < count]
             guesses = list(dict.fromkeys((*likely, *range(count))))
-            with open_source(path, filesystem=self.dataset.filesystem) as source:
+            where = self.dataset.filesystem
+            with _naming(path), open_source(path, filesystem=where) as source:
                 return identify_part(source, self._properties(path), template, guesses)
 
         with ThreadPoolExecutor(min(usable_cores(), _MAX_THREADS), "modcrypt-part") as pool:
@@ -194,15 +205,24 @@ class _Reading:
 
     def _properties(self, path: str) -> FileDecryptionProperties:
         given = self._decryption
-        found = given if isinstance(given, FileDecryptionProperties) else given(path)
+        if not isinstance(given, FileDecryptionProperties):
+            if path not in self._given:
+                self._given[path] = _asking_once(given(path))
+            given = self._given[path]
         prefix = self._prefixes.get(path)
-        return found if prefix is None else replace(found, aad_prefix=prefix)
+        return given if prefix is None else replace(given, aad_prefix=prefix)
 
     def _open(self, file: DataFile) -> ParquetFile:
-        where = self.dataset.filesystem
-        return ParquetFile(
-            file.path, self._properties(file.path), filesystem=where, **self._options
-        )
+        kept = self._kept.pop(file.path, None)
+        if kept is not None:
+            return kept
+        where, properties = self.dataset.filesystem, self._properties(file.path)
+        return ParquetFile(file.path, properties, filesystem=where, **self._options)
+
+    def close(self) -> None:
+        """Close what was opened and not read."""
+        for file in self._kept.values():
+            file.close()
 
     def request(self, columns: Sequence[str] | None, filters: Filters | None) -> Request:
         """Say what to read of each file; the first one says the types."""
@@ -211,8 +231,10 @@ class _Reading:
             filter=as_expression(filters),
             partition_schema=self.dataset.partition_schema,
         )
-        with self._open(self.dataset.files[0]) as file:
-            schema, self.result = file.types_of(request)
+        first = self.dataset.files[0]
+        with _naming(first.path):
+            opened = self._kept[first.path] = self._open(first)
+            schema, self.result = opened.types_of(request)
         return replace(request, schema=schema, result=self.result)
 
     def matching(self, request: Request) -> list[DataFile]:
@@ -230,26 +252,42 @@ class _Reading:
         return [files[int(fragment.path)] for fragment in known.get_fragments(request.filter)]
 
     def read(self, request: Request, file: DataFile, **scan: Any) -> pa.Table:
-        with self._open(file) as opened:
+        with _naming(file.path), self._open(file) as opened:
             return opened.read_request(replace(request, partition=file.partition), **scan)
 
     def batches(self, request: Request, file: DataFile, **scan: Any) -> Iterator[pa.RecordBatch]:
-        with self._open(file) as opened:
+        with _naming(file.path), self._open(file) as opened:
             yield from opened.batches_of_request(replace(request, partition=file.partition), **scan)
 
 
-def _and_close(
-    file: ParquetFile, start: Callable[[], Iterator[pa.RecordBatch]]
-) -> Iterator[pa.RecordBatch]:
-    """Start at once, so that a mistake shows, and close the file at the end."""
+def _asking_once(properties: FileDecryptionProperties) -> FileDecryptionProperties:
+    """Spare the keeper of the keys the same question about every file."""
+    if not isinstance(properties, FileDecryptionProperties) or properties.key_retriever is None:
+        return properties
+    ask = properties.key_retriever
+    answers: dict[bytes, KeyLike | None] = {}
+    locks: defaultdict[bytes, threading.Lock] = defaultdict(threading.Lock)
+
+    def once(metadata: bytes) -> KeyLike | None:
+        with locks[metadata]:
+            if metadata not in answers:
+                answers[metadata] = ask(metadata)
+            return answers[metadata]
+
+    return replace(properties, key_retriever=once)
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Say which file of the dataset an error is about."""
     try:
-        batches = start()
-    except BaseException:
-        file.close()
+        yield
+    except ModcryptError as error:
+        if path not in str(error):
+            error.args = (f"{path}: {error}", *error.args[1:])
         raise
-    return _closing(file, batches)
 
 
-def _closing(file: ParquetFile, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    with file:
+def _closing(resources: ExitStack, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    with resources:
         yield from batches

@@ -67,6 +67,8 @@ def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
         FileNotFoundError: the folder is not there.
     """
     if isinstance(source, list | tuple):
+        if not all(isinstance(one, str | os.PathLike) for one in source):
+            raise TypeError("a dataset is a list of paths, or a folder")
         places = [locate(one, filesystem) for one in source]
         where, base = (places[0][0] if places else None), ""
         paths = [path for _, path in places]
@@ -158,5 +160,5 @@ def _scheme(partitioning: Any, folders: Sequence[str]) -> Any:
 
 def _type_of(values: set[str]) -> pa.DataType:
     """Guess as pyarrow does: int32 where every value is one, else a string."""
-    whole = all(re.fullmatch(r"-?\d+", value) and int(value) in _INT32 for value in values)
+    whole = all(re.fullmatch(r"-?[0-9]{1,10}", value) and int(value) in _INT32 for value in values)
     return pa.int32() if values and whole else pa.string()

@@ -31,9 +31,10 @@ from modcrypt.storage import Source
 
 __all__ = ["PageReader", "PartReader", "overlay", "part_readers"]
 
-# The head of a binary field 32767, which the format reserves for what readers skip, in the long
-# form: wire type 8, then the id as a zigzag varint.
-_FILLING = b"\x08\xfe\xff\x03"
+# The head of a binary field, fifteen ids after the struct's last one: 20 to 23 in a page header. In
+# the short form, because fastparquet reads no other, and so not 32767, which the format reserves
+# for what readers skip.
+_FILLING = b"\xf8"
 
 
 def part_readers(source: Source, plan: Plan, spans: Iterable[Span]) -> list[PartReader]:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from modcrypt.errors import AadPrefixError, FooterSignatureError, TagMismatchError
-from modcrypt.keys import KeyLike, KeyRetriever
 from modcrypt.parquet.footer import read_encrypted, stored_prefix
 from modcrypt.parquet.properties import FileDecryptionProperties
 from modcrypt.storage import Source
@@ -70,8 +69,6 @@ def identify_part(
                 "template"
             )
         guesses = [part]
-    if properties.key_retriever is not None:
-        properties = replace(properties, key_retriever=_asked_once(properties.key_retriever))
     for guess in guesses:
         try:
             read_encrypted(source, replace(properties, aad_prefix=template.prefix(guess)))
@@ -84,18 +81,6 @@ def identify_part(
         f"{source.name}: a foreign file, or another key: its footer authenticates with none of "
         f"the {len(guesses)} AAD prefixes of the template"
     )
-
-
-def _asked_once(retriever: KeyRetriever) -> KeyRetriever:
-    """Spare the keeper of the keys a question for each guess."""
-    answers: dict[bytes, KeyLike | None] = {}
-
-    def ask(metadata: bytes) -> KeyLike | None:
-        if metadata not in answers:
-            answers[metadata] = retriever(metadata)
-        return answers[metadata]
-
-    return ask
 
 
 def check_parts(

@@ -61,7 +61,7 @@ class ParquetFile:
     ) -> None:
         if "read_dictionary" in options:
             options["dictionary_columns"] = options.pop("read_dictionary")
-        layout = ds.ParquetFileFormat(pre_buffer=False, **options)
+        layout = ds.ParquetFileFormat(**({"pre_buffer": False} | options))
         threads = min(usable_cores(), _MAX_THREADS)
         with ExitStack() as stack:
             opened = stack.enter_context(open_source(source, filesystem=filesystem))
@@ -199,4 +199,6 @@ class ParquetFile:
 
 def as_expression(filters: Filters | None) -> pc.Expression | None:
     """Give what pyarrow.parquet's filters mean, as an expression."""
+    if isinstance(filters, str):
+        raise TypeError("filters are a pyarrow expression or tuples, not a string")
     return None if filters is None else pq.filters_to_expression(filters)

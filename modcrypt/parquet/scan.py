@@ -93,8 +93,11 @@ class Scan:
     def __init__(self, session: Session, request: Request) -> None:
         self._session, self._request = session, request
         leaves = session.file.leaves
+        if isinstance(request.columns, str):
+            raise ValueError("columns takes several names, not one string")
         self._here = {name for path in leaves for name in _prefixes(path)}
         self._check_row_groups()
+        self._check_partition_fields()
         names = self._names_in_file()
         wanted = list(range(len(leaves))) if names is None else leaves_of(leaves, names)
         tested = self._tested()
@@ -128,6 +131,16 @@ class Scan:
             schema=self.schema, columns=self._project, filter=request.filter, **options
         )
 
+    def _check_partition_fields(self) -> None:
+        """Refuse folders that name a column: anyone may rename a folder."""
+        if both := {path[0] for path in self._session.file.leaves}.intersection(
+            self._request.partition_schema.names
+        ):
+            raise ValueError(
+                f"{_listed(both)}: a column of the file, and the name of a folder around it, which "
+                "is not authenticated; partitioning=None reads the files alone"
+            )
+
     # --- columns ---------------------------------------------------------------------------------
 
     def _check_row_groups(self) -> None:
@@ -143,8 +156,7 @@ class Scan:
         """Give the names asked for; of a dataset's, those that this file has."""
         request = self._request
         if request.schema is None or request.result is None:
-            outside = set(request.partition_schema.names) - self._here
-            names = request.columns
+            outside, names = request.partition_schema.names, request.columns
             return None if names is None else [name for name in names if name not in outside]
         asked = request.result.names if request.columns is None else request.columns
         return [name for name in asked if name in self._here]
@@ -180,8 +192,7 @@ class Scan:
         columns = {c for c in leaves if plan.keep[c] or self._fills(c, plan)}
         data = schema_file(self._session.file.metadata, columns, plan.missing)
         own = self._session.format.make_fragment(pa.BufferReader(data)).physical_schema
-        outside = [one for one in self._request.partition_schema if one.name not in own.names]
-        return pa.schema([*own, *outside], own.metadata)
+        return pa.schema([*own, *self._request.partition_schema], own.metadata)
 
     def _fills(self, column: int, plan: Plan) -> bool:
         """Say whether a column without a key is there, filled with nulls."""

@@ -116,8 +116,10 @@ def leaves_of(leaves: list[tuple[str, ...]], names: Iterable[str]) -> list[int]:
     """Give the indexes of the leaves that are named, or lie in a group that is.
 
     Raises:
-        ValueError: names that fit no leaf: all of them, sorted.
+        ValueError: one string instead of names, or names that fit no leaf: all of them, sorted.
     """
+    if isinstance(names, str):
+        raise ValueError("columns takes several names, not one string")
     wanted = set(names)
     out, met = [], set()
     for index, path in enumerate(leaves):

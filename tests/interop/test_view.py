@@ -224,7 +224,7 @@ def test_a_filled_struct_is_as_long_as_asked_and_reads_the_same(missing: int) ->
     assert judged("SortingColumn", filled) == (judged("SortingColumn", struct)[0], len(filled))
 
 
-@pytest.mark.parametrize("missing", [1, 4, 20_000])
+@pytest.mark.parametrize("missing", [1, 20_000])
 def test_what_cannot_be_filled_is_refused(missing: int) -> None:
     struct = encode(new("SortingColumn", column_idx=7, descending=True, nulls_first=False))
     with pytest.raises(mc.FormatError, match="bytes to fill"):
