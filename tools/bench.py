@@ -18,6 +18,7 @@ import base64
 import cProfile
 import gc
 import importlib.metadata
+import io
 import json
 import os
 import platform
@@ -37,6 +38,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
@@ -50,7 +52,6 @@ from modcrypt.buffers import Output, usable_cores
 from modcrypt.parquet import decryptor, encryptor
 from modcrypt.parquet.page_header import PageHeader, scan, splice
 from modcrypt.parquet.plan import plan_decryption
-from modcrypt.parquet.writer import write_table
 from modcrypt.storage import MemorySource
 
 KEY = bytes(range(1, 17))
@@ -423,7 +424,7 @@ def arrow_write(bench: Bench) -> Iterator[Row]:
     sealing = mc.FileEncryptionProperties(footer_key=KEY, column_keys=keys)
     explicit = pe.create_encryption_properties(footer_key=KEY)
     out, theirs = bench.scratch / "a", bench.scratch / "b"
-    ours = partial(write_table, table, out, sealing)
+    ours = partial(mc.write_table, table, out, sealing)
     t = bench.time({
         "all": ours, "one": partial(ours, threads=1),
         "PyArrow": partial(pq.write_table, table, theirs, encryption_properties=explicit),
@@ -440,10 +441,78 @@ def arrow_write(bench: Bench) -> Iterator[Row]:
         raise SystemExit("reading did not give the table back: these figures mean nothing")
 
 
+def arrow_read(bench: Bench) -> Iterator[Row]:
+    files = bench.lineitem()
+    plain, sealed = files["encrypt"], files["decrypt"]
+    opening = mc.FileDecryptionProperties(footer_key=KEY)
+    explicit = pe.create_decryption_properties(KEY)
+
+    def viewed(read: Callable[[Any], object]) -> None:
+        with mc.open_parquet(sealed, opening) as view:
+            read(view)
+
+    t = bench.time({
+        "read_table": partial(mc.read_table, sealed, opening),
+        "PyArrow": partial(pq.read_table, sealed, decryption_properties=explicit),
+        "view": partial(viewed, pq.read_table),
+        "Polars, view": partial(viewed, pl.read_parquet),
+        "Polars": partial(pl.read_parquet, plain),
+        "plain": partial(pq.read_table, plain),
+    })  # fmt: skip
+    yield within("read_table; peer PyArrow, encrypted", t["read_table"], t["PyArrow"], 1.05)
+    yield within(
+        "PyArrow through open_parquet; peer PyArrow, encrypted", t["view"], t["PyArrow"], 1.15
+    )
+    yield within(
+        "Polars through open_parquet; peer Polars, plain", t["Polars, view"], t["Polars"], 1.3
+    )
+    yield Row("  PyArrow, not encrypted", None, t["plain"])
+    if not mc.read_table(sealed, opening).equals(pq.read_table(plain)):
+        raise SystemExit("read_table did not give the table: these figures mean nothing")
+
+
+class Watched(io.FileIO):
+    """A file that counts the bytes that are read of it."""
+
+    taken = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read, and count."""
+        data = super().read(size)
+        self.taken += len(data)
+        return data
+
+
+def arrow_bytes(bench: Bench) -> Iterator[Row]:
+    sealed = bench.lineitem()["decrypt"]
+    opening = mc.FileDecryptionProperties(footer_key=KEY)
+    metadata = mc.ParquetFile(sealed, opening).metadata
+    footer = int.from_bytes(sealed.read_bytes()[-8:-4], "little") + 8
+    ways: dict[str, Callable[[Watched, str], object]] = {
+        "read_table": lambda file, name: mc.read_table(file, opening, columns=[name]),
+        "PyArrow through open_parquet": lambda file, name: pq.read_table(
+            mc.open_parquet(file, opening), columns=[name]
+        ),
+    }
+    for way, read in ways.items():
+        worst = (0.0, 0, 0, "")
+        for c in range(metadata.num_columns):
+            groups = range(metadata.num_row_groups)
+            chunks = sum(metadata.row_group(r).column(c).total_compressed_size for r in groups)
+            name = metadata.row_group(0).column(c).path_in_schema
+            with Watched(sealed) as file:
+                read(file, name)
+                worst = max(
+                    worst, (file.taken / (chunks + footer), file.taken, chunks + footer, name)
+                )
+        _, taken, needed, name = worst
+        what = f"one of {metadata.num_columns} columns, {way}: the worst, {name}"
+        yield within(what, figure([taken / MIB], "MiB"), figure([needed / MIB], "MiB"), 1.05)
+
+
 # Random integers: what neither a dictionary nor a codec makes smaller takes most memory.
 STREAM = """
 import os, sys, numpy as np, pyarrow as pa, modcrypt as mc
-from modcrypt.parquet.writer import ParquetWriter
 random = np.random.default_rng(1)
 def batch():
     return pa.record_batch({f"c{n}": random.integers(0, 1 << 62, 1 << 16) for n in range(24)})
@@ -452,7 +521,7 @@ def peak():
 peak()
 fed, reported = 0, 0
 keys = mc.FileEncryptionProperties(footer_key=bytes.fromhex(sys.argv[1]))
-with open(os.devnull, "wb") as nowhere, ParquetWriter(nowhere, batch().schema, keys) as writer:
+with open(os.devnull, "wb") as nowhere, mc.ParquetWriter(nowhere, batch().schema, keys) as writer:
     while reported < 4:
         new = batch()
         writer.write_batch(new)
@@ -578,6 +647,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Bench], Iterator[Row]]]] = {
     "threads": ("1 MiB pages, a second thread", second_thread),
     "memory": ("Peak memory", peak_memory),
     "arrow_write": ("Arrow tables against PyArrow's encrypted write", arrow_write),
+    "arrow_read": ("Arrow tables against PyArrow's encrypted read", arrow_read),
+    "arrow_bytes": ("One column: bytes read against its chunks and the footer", arrow_bytes),
     "arrow_memory": ("Peak memory of a stream of Arrow batches", arrow_memory),
     "footers": ("Footers", footers),
 }

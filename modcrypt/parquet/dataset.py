@@ -81,7 +81,7 @@ def read_table(
         PlaintextError: a file or column is not encrypted, and must be.
         ModcryptError: something does not authenticate or breaks the format.
     """
-    if not _is_dataset(source, filesystem, aad_prefix_template, row_groups):
+    if not _is_dataset(source, filesystem, aad_prefix_template, expected_parts, row_groups):
         with ParquetFile(source, _single(decryption), filesystem=filesystem, **options) as file:
             return file.read(
                 columns, filters=filters, row_groups=row_groups, use_threads=use_threads
@@ -124,7 +124,7 @@ def iter_batches(
             when it is met.
     """
     scan: dict[str, Any] = {"batch_size": batch_size, "use_threads": use_threads}
-    if not _is_dataset(source, filesystem, aad_prefix_template, row_groups):
+    if not _is_dataset(source, filesystem, aad_prefix_template, expected_parts, row_groups):
         with ExitStack() as stack:  # planned now, so that a mistake shows at once
             file = stack.enter_context(
                 ParquetFile(source, _single(decryption), filesystem=filesystem, **options)
@@ -149,7 +149,14 @@ def _single(decryption: Decryption) -> FileDecryptionProperties:
     raise TypeError("one file is read with FileDecryptionProperties; a function is for datasets")
 
 
-def _is_dataset(source: Any, filesystem: Any, template: str | None, row_groups: Any) -> bool:
+def _is_dataset(
+    source: Any, filesystem: Any, template: str | None, expected: int | None, row_groups: Any
+) -> bool:
+    if expected is not None:
+        if template is None:
+            raise ValueError("expected_parts are counted by their aad_prefix_template")
+        if not isinstance(expected, int) or expected < 1:
+            raise ValueError("expected_parts is a number, at least 1")
     if template is None and not is_dataset(source, filesystem):
         return False
     if row_groups is not None:
@@ -170,13 +177,12 @@ class _Reading:
         options: dict[str, Any],
     ) -> None:
         template, expected = prefixes
-        if expected is not None and template is None:
-            raise ValueError("expected_parts are counted by their aad_prefix_template")
         files = source if is_dataset(source, filesystem) else [source]
         self.dataset = discover(files, filesystem, partitioning)
         self._decryption, self._options = decryption, options
+        self._template = template
         if isinstance(decryption, FileDecryptionProperties):
-            self._decryption = _asking_once(decryption)
+            self._decryption = self._checked(decryption)
         self._given: dict[str, FileDecryptionProperties] = {}  # by path, what a function gave
         self._kept: dict[str, ParquetFile] = {}  # opened already
         self._prefixes: dict[str, bytes] = {}
@@ -192,7 +198,7 @@ class _Reading:
         def identify(number: int) -> int:
             path = paths[number]
             in_name = [int(n) for n in re.findall(r"[0-9]{1,9}", path.rsplit("/", 1)[-1])]
-            likely = [guess for guess in (*in_name, number) if guess < count]
+            likely = [g for g in (*in_name, number) if expected is None or g < expected]
             guesses = list(dict.fromkeys((*likely, *range(count))))
             where = self.dataset.filesystem
             with _naming(path), open_source(path, filesystem=where) as source:
@@ -207,10 +213,16 @@ class _Reading:
         given = self._decryption
         if not isinstance(given, FileDecryptionProperties):
             if path not in self._given:
-                self._given[path] = _asking_once(given(path))
+                self._given[path] = self._checked(given(path))
             given = self._given[path]
         prefix = self._prefixes.get(path)
         return given if prefix is None else replace(given, aad_prefix=prefix)
+
+    def _checked(self, properties: FileDecryptionProperties) -> FileDecryptionProperties:
+        prefix = properties.aad_prefix or properties.aad_prefix_verifier
+        if self._template is not None and prefix is not None:
+            raise ValueError("give aad_prefix_template, or a prefix or verifier, not both")
+        return _asking_once(properties)
 
     def _open(self, file: DataFile) -> ParquetFile:
         kept = self._kept.pop(file.path, None)
@@ -262,9 +274,9 @@ class _Reading:
 
 def _asking_once(properties: FileDecryptionProperties) -> FileDecryptionProperties:
     """Spare the keeper of the keys the same question about every file."""
-    if not isinstance(properties, FileDecryptionProperties) or properties.key_retriever is None:
-        return properties
     ask = properties.key_retriever
+    if ask is None:
+        return properties
     answers: dict[bytes, KeyLike | None] = {}
     locks: defaultdict[bytes, threading.Lock] = defaultdict(threading.Lock)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import posixpath
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,11 +83,11 @@ def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
         paths = [path for path in paths if not _is_hidden(path, base)]
     if not paths:
         raise ValueError(f"there are no files in {os.fspath(base)!r}" if base else "no files given")
-    folders = [os.path.dirname(path[len(base) :]) for path in paths]
-    scheme = _scheme(partitioning, folders)
+    inside = [path[len(base) :].lstrip("/") for path in paths]
+    scheme = _scheme(partitioning, [os.path.dirname(path) for path in inside])
     files = [
-        DataFile(path, pc.scalar(True) if scheme is None else scheme.parse(folder + "/"))
-        for path, folder in zip(paths, folders, strict=True)
+        DataFile(path, pc.scalar(True) if scheme is None else scheme.parse(below))
+        for path, below in zip(paths, inside, strict=True)
     ]
     return Dataset(files, pa.schema([]) if scheme is None else scheme.schema, where)
 
@@ -111,17 +112,31 @@ class Folder:
                     errno.EEXIST, "the folder has files in it; they are kept", self._base
                 )
 
+    def check_visible(self, path: str) -> None:
+        """Refuse the path of a file in the folder that readers of the dataset pass over.
+
+        Raises:
+            ValueError: a name in it begins with a dot or an underscore.
+        """
+        if _is_hidden(path, ""):
+            raise ValueError(
+                'files and folders whose names begin with "." or "_" are none of a dataset\'s: '
+                "change basename_template, the column's name or its value"
+            )
+
     def place(self, path: str) -> str:
         """Give the path of a file in the folder, and make the folders above it."""
-        full = f"{self._base.rstrip('/')}/{path}"
+        full = self._full(path)
         if self._arrow.type_name not in _STORES:
-            self._arrow.create_dir(os.path.dirname(full))
+            self._arrow.create_dir(posixpath.dirname(full))
         return full
 
-    def remove(self, paths: Sequence[str]) -> None:
-        """Remove files from the folder."""
-        for path in paths:
-            self._arrow.delete_file(f"{self._base.rstrip('/')}/{path}")
+    def remove(self, path: str) -> None:
+        """Remove a file from the folder."""
+        self._arrow.delete_file(self._full(path))
+
+    def _full(self, path: str) -> str:
+        return posixpath.join(self._base, path)
 
 
 def _arrow(filesystem: Any) -> pafs.FileSystem:

@@ -33,7 +33,8 @@ SIGNATURE_SIZE = 28
 MAX_FOOTER_SIZE = 512 << 20
 """Largest footer read, in bytes: well above what 10,000 columns in 100 row groups take."""
 
-_FIRST_READ = 64 << 10  # one read gets most footers whole
+_FIRST_READ = 8 << 10
+_FIRST_REQUEST = 64 << 10  # of a store, where one more request takes longer than more bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,8 @@ def read_tail(source: Source) -> Tail:
     if size < MAGIC_SIZE + TAIL_SIZE:
         raise FormatError(f"{source.name}: {size} bytes are too few for a Parquet file")
     head = source.read_at(0, MAGIC_SIZE)
-    last = source.read_at(max(0, size - _FIRST_READ), min(size, _FIRST_READ))
+    first = _FIRST_REQUEST if source.least_read else _FIRST_READ
+    last = source.read_at(max(0, size - first), min(size, first))
     magic = last[-MAGIC_SIZE:]
     if magic not in (MAGIC_PLAINTEXT, MAGIC_ENCRYPTED):
         raise FormatError(

@@ -6,7 +6,7 @@ copy in between, and no call back into Python while it decodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, wait
 from itertools import pairwise
 from typing import NamedTuple
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from modcrypt.errors import FormatError
 from modcrypt.parquet.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_tail
-from modcrypt.parquet.idl import ThriftStruct, encode
+from modcrypt.parquet.idl import ThriftStruct, decode, encode
 from modcrypt.parquet.modules import Part
 from modcrypt.parquet.parts import PageReader, PartReader, part_readers
 from modcrypt.parquet.plain_footer import plain_metadata, selected_row_groups
@@ -54,6 +54,9 @@ def load_chunks(source: Source, plan: Plan, pool: Executor) -> pa.Buffer:
     }
     for chunk in chunks.values():
         _forget_parts(chunk)
+        if not chunk.meta_data.total_compressed_size:  # no pages, and no place among the others
+            chunk.meta_data.data_page_offset = MAGIC_SIZE
+            chunk.meta_data.dictionary_page_offset = None
     at = MAGIC_SIZE
     pieces = []
     spans = [span for span in plan.spans if span.part is Part.PAGES]
@@ -66,18 +69,17 @@ def load_chunks(source: Source, plan: Plan, pool: Executor) -> pa.Buffer:
 
 
 def load_pages(
-    source: Source, plan: Plan, locations: Sequence[ThriftStruct], pages: Sequence[int], rows: int
+    source: Source, plan: Plan, locations: Sequence[ThriftStruct], pages: Mapping[int, int]
 ) -> pa.Buffer:
     """Open some data pages of one chunk; give a plaintext Parquet file of them.
 
     Args:
         plan: one row group, and one column without repetition.
         locations: the page locations of the chunk's offset index.
-        pages: indexes of the pages wanted, ascending.
-        rows: of these pages.
+        pages: index of each page wanted, ascending, to its number of rows.
 
     Raises:
-        ModcryptError: a page does not authenticate or breaks the format, or is not where the
+        ModcryptError: a page does not authenticate or breaks the format, or is not what the
             offset index says.
     """
     (span,) = (span for span in plan.spans if span.part is Part.PAGES)
@@ -92,19 +94,35 @@ def load_pages(
         raise FormatError(f"{span}: the pages of its offset index don't fill it one after another")
     if isinstance(part, PageReader):
         part.know([span.start, *borders] if dictionary else borders)
-    at = MAGIC_SIZE
-    pieces = []
-    for start, end in [(span.start, borders[0]), *((borders[p], borders[p + 1]) for p in pages)]:
-        pieces.append(_Piece(part, start, end - start, at))
+    wanted = [(span.start, borders[0]), *((borders[p], borders[p + 1]) for p in pages)]
+    pieces: list[_Piece] = []
+    places, at = [], MAGIC_SIZE
+    for start, end in wanted:
+        places.append(at)
+        if pieces and pieces[-1].start + pieces[-1].size == start:  # one read for neighbours
+            pieces[-1] = pieces[-1]._replace(size=end - pieces[-1].start)
+        else:
+            pieces.append(_Piece(part, start, end - start, at))
         at += end - start
     _forget_parts(chunk)
     md.dictionary_page_offset = MAGIC_SIZE if dictionary else None
     md.data_page_offset = MAGIC_SIZE + dictionary
     md.total_compressed_size = at - MAGIC_SIZE
-    md.num_values = row_group.num_rows = rows
+    md.num_values = row_group.num_rows = sum(pages.values())
     metadata, _ = plain_metadata(plan, [row_group], at)
-    metadata.num_rows = rows
-    return _file(at, pieces, b"", metadata, None)
+    metadata.num_rows = row_group.num_rows
+    file = _file(at, pieces, b"", metadata, None)
+    for (place, end), rows in zip(pairwise([*places[1:], at]), pages.values(), strict=True):
+        _check_rows(f"{span}", bytes(memoryview(file)[place:end]), rows)
+    return file
+
+
+def _check_rows(where: str, page: bytes, rows: int) -> None:
+    """Hold a page's header against its offset index: PyArrow stops at the rows of the footer."""
+    header, _ = decode("PageHeader", page)
+    found = (header.data_page_header or header.data_page_header_v2).num_values
+    if found != rows:
+        raise FormatError(f"{where}: a page of {found} values, by the offset index {rows}")
 
 
 def _forget_parts(chunk: ThriftStruct) -> None:

@@ -34,8 +34,8 @@ MAX_COLUMNS = MAX_ORDINAL + 1
 MAX_ROW_GROUPS = 32_767
 """Ordinals are int16 (PME 4.4.2); Arrow C++ takes no row group ordinal of 32767."""
 
-MAX_ROWS = 1 << 40
-"""Rows of one row group; a column of nulls is spelt by their number alone."""
+MAX_ROWS = (1 << 31) - 1
+"""Rows of one row group; a page counts its values in an int32, and parquet-java its rows."""
 
 MAX_BLOOM_HEADER = 1024
 """A bloom filter header is about 15 bytes, or 132 where parquet-java pads it."""

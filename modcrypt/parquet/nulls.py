@@ -1,4 +1,4 @@
-"""Column chunks of nulls, for columns whose key is missing: a page or two of levels, no values."""
+"""Column chunks of nulls, for columns whose key is missing: a page of levels, no values."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ __all__ = ["put_nulls"]
 
 _OPTIONAL, _REQUIRED = 1, 0  # FieldRepetitionType
 _PLAIN, _RLE = 0, 3  # Encoding
-
-_MAX_ROWS = 1 << 30
-"""Rows of one page; its count is an int32."""
 
 
 def put_nulls(metadata: ThriftStruct, columns: list[int], at: int) -> bytes:
@@ -36,7 +33,7 @@ def put_nulls(metadata: ThriftStruct, columns: list[int], at: int) -> bytes:
     for row_group in metadata.row_groups:
         for c in columns:
             leaf = leaves[c]
-            data = _pages(row_group.num_rows, leaf.max_definition, leaf.max_repetition)
+            data = _page(row_group.num_rows, leaf.max_definition, leaf.max_repetition)
             start = at + len(pages)
             md = new(
                 "ColumnMetaData",
@@ -75,28 +72,23 @@ def _with_optional_fields(schema: list[ThriftStruct], columns: list[int]) -> lis
     return changed
 
 
-def _pages(rows: int, max_definition: int, max_repetition: int) -> bytes:
-    """Give data pages V1 whose rows are null at the outermost level where they can be."""
-    out = bytearray()
-    while rows:
-        count = min(rows, _MAX_ROWS)
-        body = _levels(count, max_repetition) + _levels(count, max_definition)
-        header = new(
-            "PageHeader",
-            type=DATA_PAGE,
-            uncompressed_page_size=len(body),
-            compressed_page_size=len(body),
-            data_page_header=new(
-                "DataPageHeader",
-                num_values=count,
-                encoding=_PLAIN,
-                definition_level_encoding=_RLE,
-                repetition_level_encoding=_RLE,
-            ),
-        )
-        out += encode(header) + body
-        rows -= count
-    return bytes(out)
+def _page(rows: int, max_definition: int, max_repetition: int) -> bytes:
+    """Give a data page V1 whose rows are null at the outermost level where they can be."""
+    body = _levels(rows, max_repetition) + _levels(rows, max_definition)
+    header = new(
+        "PageHeader",
+        type=DATA_PAGE,
+        uncompressed_page_size=len(body),
+        compressed_page_size=len(body),
+        data_page_header=new(
+            "DataPageHeader",
+            num_values=rows,
+            encoding=_PLAIN,
+            definition_level_encoding=_RLE,
+            repetition_level_encoding=_RLE,
+        ),
+    )
+    return encode(header) + body
 
 
 def _levels(count: int, highest: int) -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -155,13 +156,15 @@ class PageReader(_SealedPart):
 
     def _read(self, window: Window, offset: int, out: memoryview) -> None:
         high = min(offset + len(out), self.span.end)
+        after = bisect_left(self._starts, high)  # what lies behind known pages is not read ahead
+        until = self._starts[after] if after < len(self._starts) else self.span.end
         for index, start in enumerate(self._starts):  # grows while it is walked
             if start >= high:
                 return
             known = index + 1 < len(self._starts)
             if known and self._starts[index + 1] <= offset:
                 continue
-            sealed = self._open_header(window, index)
+            sealed = self._open_header(window, index, until)
             end = start + sealed.total
             if not known:
                 self._starts.append(end)
@@ -173,11 +176,10 @@ class PageReader(_SealedPart):
             if end > offset:
                 self._put(sealed, start, offset, out)
 
-    def _open_header(self, window: Window, index: int) -> EncryptedPage:
+    def _open_header(self, window: Window, index: int, until: int) -> EncryptedPage:
         is_dictionary = self._has_dictionary and index == 0
         page = Page(self._cipher, is_dictionary, index - self._has_dictionary)
-        start, end = self._starts[index], self.span.end
-        return open_header(window, start, end, page, self._uncompressed)
+        return open_header(window, self._starts[index], until, page, self._uncompressed)
 
     def _put(self, sealed: EncryptedPage, start: int, offset: int, out: memoryview) -> None:
         cipher = self._cipher.page

@@ -17,7 +17,7 @@ from modcrypt.parquet.footer import EncryptedFooter, open_column_metadata, read_
 from modcrypt.parquet.idl import ThriftStruct, copy
 from modcrypt.parquet.modules import Span, check_column_metadata, check_shape, chunk_spans
 from modcrypt.parquet.properties import FileDecryptionProperties
-from modcrypt.parquet.schema import covering_name, leaf_elements, leaf_paths
+from modcrypt.parquet.schema import covering_name, leaf_elements, leaves_of
 from modcrypt.storage import Source
 
 __all__ = ["OpenFile", "Plan", "plan_decryption"]
@@ -66,7 +66,8 @@ class OpenFile:
         self.source, self.properties = source, properties
         self.footer = read_encrypted(source, properties)
         self.metadata = self.footer.metadata
-        self.leaves = leaf_paths(self.metadata.schema)
+        self._elements = leaf_elements(self.metadata.schema)
+        self.leaves = [leaf.path for leaf in self._elements]
         check_shape(self.metadata, len(self.leaves))
         _check_ordinals(self.metadata)
         self._keys: dict[tuple[Key | None, bytes | None], Key | None] = {}
@@ -122,10 +123,16 @@ class OpenFile:
     # --- what the caller insists on --------------------------------------------------------------
 
     def _check_required(self) -> None:
-        """Refuse plaintext, and a key of another kind, in columns that must be encrypted."""
+        """Refuse plaintext, and a key of another kind, in columns that must be encrypted.
+
+        Raises:
+            PlaintextError: a column is not as it must be.
+            ValueError: the file doesn't have one of them.
+        """
         names = self.properties.require_encrypted
         if isinstance(names, bool):
             return
+        leaves_of(self.leaves, names)  # a name that fits nothing would insist on nothing
         ordinals = range(len(self.metadata.row_groups))
         for c, leaf in enumerate(self.leaves):
             if covering_name(leaf, names) is None:
@@ -193,9 +200,8 @@ class OpenFile:
         """Count all of a map as missing where a part of it is: half a map has no type."""
         if not missing or self.properties.on_missing_key != "null":
             return missing
-        leaves = leaf_elements(self.metadata.schema)
-        maps = {leaves[c].in_map for c in missing} - {None}
-        return [c for c in wanted if c in set(missing) or leaves[c].in_map in maps]
+        gone, maps = set(missing), {self._elements[c].in_map for c in missing} - {None}
+        return [c for c in wanted if c in gone or self._elements[c].in_map in maps]
 
     def _no_key(self, missing: list[int], advice: str) -> KeyNotFoundError:
         names = [".".join(self.leaves[c]) for c in missing]
@@ -270,8 +276,18 @@ class OpenFile:
                     "its column metadata is not"
                 )
         check_column_metadata(chunk.meta_data, self.leaves[column], row_group)
+        self._check_count(chunk.meta_data.num_values, row_group, column)
         self._opened[row_group, column] = chunk, cipher
         return chunk, cipher
+
+    def _check_count(self, values: int, row_group: int, column: int) -> None:
+        """Hold a chunk's number of values against the rows: readers allocate by the latter."""
+        rows = self.metadata.row_groups[row_group].num_rows
+        if values < rows or (values > rows and not self._elements[column].max_repetition):
+            raise FormatError(
+                f"row group {row_group}, column {'.'.join(self.leaves[column])}: {values} values "
+                f"in {rows} rows"
+            )
 
     def _hint(self) -> str:
         if not self.footer.plaintext_footer:

@@ -108,8 +108,8 @@ class FileDecryptionProperties:
             leaves them out, `"null"` fills them with nulls.
         require_encrypted: True refuses plaintext files; names of columns or groups refuse also
             those in which one of them is in plaintext, or under the footer key where
-            `column_keys` has a key for it; False takes plaintext for what it is, keys given or
-            not.
+            `column_keys` has a key for it; False takes plaintext for what it is, whatever keys
+            and AAD prefix are given.
         check_footer_integrity: verify the signature of a plaintext footer, for which the footer
             key is needed.
         aad_file_unique_size: bytes of `aad_file_unique` when the AAD prefix is checked: the

@@ -61,7 +61,8 @@ class ParquetFile:
     ) -> None:
         if "read_dictionary" in options:
             options["dictionary_columns"] = options.pop("read_dictionary")
-        layout = ds.ParquetFileFormat(**({"pre_buffer": False} | options))
+        usual = {"pre_buffer": False, "arrow_extensions_enabled": True}  # as pyarrow.parquet has it
+        layout = ds.ParquetFileFormat(**(usual | options))
         threads = min(usable_cores(), _MAX_THREADS)
         with ExitStack() as stack:
             opened = stack.enter_context(open_source(source, filesystem=filesystem))

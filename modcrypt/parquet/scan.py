@@ -283,22 +283,21 @@ class Scan:
         where = f"row group {row_group}, column {'.'.join(session.file.leaves[column])}"
         if borders[0] != 0 or not all(a < b for a, b in pairwise(borders)):
             raise FormatError(f"{where}: the rows of its offset index are out of order")
-        local: dict[int, int] = {}  # page wanted -> its first row among those of such pages
-        kept, cuts = 0, []
+        rows_of: dict[int, int] = {}  # of the pages wanted
+        kept, cuts = 0, []  # rows of those so far, and where among them the rows wanted are
         for start, stop in ranges:
-            first = bisect_right(borders, start) - 1
-            for page in range(first, bisect_left(borders, stop)):
-                if page not in local:
-                    local[page] = kept
-                    kept += borders[page + 1] - borders[page]
-            begin = local[first] + start - borders[first]
+            first, after = bisect_right(borders, start) - 1, bisect_left(borders, stop)
+            begin = kept + start - borders[first]
+            if first in rows_of:  # the last page of the range before
+                begin -= rows_of[first]
+            for page in range(first, after):
+                if page not in rows_of:
+                    rows_of[page] = borders[page + 1] - borders[page]
+                    kept += rows_of[page]
             cuts.append((begin, begin + stop - start))
         plan = session.select([column], [row_group])
-        data = load_pages(session.file.source, plan, locations, list(local), kept)
-        table = self._fragment(data).to_table()
-        if table.num_rows != kept:
-            raise FormatError(f"{where}: its pages hold other rows than its offset index says")
-        return _cut(table.column(0), cuts)
+        data = load_pages(session.file.source, plan, locations, rows_of)
+        return _cut(self._fragment(data).to_table().column(0), cuts)
 
     def _fragment(self, data: pa.Buffer) -> ds.Fragment:
         return self._session.format.make_fragment(

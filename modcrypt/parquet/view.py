@@ -105,9 +105,15 @@ class PlaintextView(io.RawIOBase):
             ModcryptError: what is there does not authenticate or breaks the format.
             ValueError: the view is closed, or `offset` is negative.
         """
-        out = bytearray(self._clipped(offset, length))
-        self._fill(offset, memoryview(out))
-        return bytes(out)
+        length = self._clipped(offset, length)
+        if not length:
+            return b""
+        whole = io.BytesIO()  # gives its bytes out without a copy
+        whole.seek(length - 1)
+        whole.write(b"\0")
+        with whole.getbuffer() as out:
+            self._fill(offset, out)
+        return whole.getvalue()
 
     def _clipped(self, offset: int, length: int) -> int:
         self._check_open()
@@ -196,11 +202,16 @@ class PlaintextView(io.RawIOBase):
         self._cursor += size
         return size
 
-    def readall(self) -> bytes:
-        """Give the rest of the file."""
-        data = self.read_at(self._cursor, self.size)
+    def read(self, size: int | None = -1) -> bytes:
+        """Give up to `size` bytes from the cursor on, or the rest of the file."""
+        length = self.size if size is None or size < 0 else size
+        data = self.read_at(self._cursor, length)
         self._cursor += len(data)
         return data
+
+    def readall(self) -> bytes:
+        """Give the rest of the file."""
+        return self.read()
 
     def read_buffer(self, size: int) -> Any:
         """Give a pyarrow Buffer of up to `size` bytes: pyarrow calls this where it is there."""
