@@ -46,7 +46,7 @@ from modcrypt.parquet.page_header import (
 )
 from modcrypt.parquet.properties import FILE_UNIQUE_SIZE, FileEncryptionProperties
 from modcrypt.parquet.relocation import ChunkMove, Relocation
-from modcrypt.parquet.schema import leaf_paths
+from modcrypt.parquet.schema import leaf_elements
 from modcrypt.storage import Destination, Source, SourceLike, open_source
 
 __all__ = ["Encryption", "check_properties", "encrypt_parquet", "plan_encryption"]
@@ -128,12 +128,13 @@ def plan_encryption(source: Source, properties: FileEncryptionProperties, first:
     """
     footer = read_plain(source)
     metadata = footer.metadata
-    leaves = leaf_paths(metadata.schema)
+    elements = leaf_elements(metadata.schema)
+    leaves = [leaf.path for leaf in elements]
     columns = assign_keys(leaves, properties)
     check_shape(metadata, len(leaves))
     for r, row_group in enumerate(metadata.row_groups, first):
         for c, chunk in enumerate(row_group.columns):
-            check_column_metadata(chunk.meta_data, leaves[c], r)
+            check_column_metadata(chunk.meta_data, elements[c], r, row_group.num_rows)
             if columns[c] is not None:
                 _check_page_count(chunk.meta_data, r, c)
     spans = file_spans(metadata, footer.body_end, source)

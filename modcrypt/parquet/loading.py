@@ -54,9 +54,6 @@ def load_chunks(source: Source, plan: Plan, pool: Executor) -> pa.Buffer:
     }
     for chunk in chunks.values():
         _forget_parts(chunk)
-        if not chunk.meta_data.total_compressed_size:  # no pages, and no place among the others
-            chunk.meta_data.data_page_offset = MAGIC_SIZE
-            chunk.meta_data.dictionary_page_offset = None
     at = MAGIC_SIZE
     pieces = []
     spans = [span for span in plan.spans if span.part is Part.PAGES]

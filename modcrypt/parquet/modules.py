@@ -15,6 +15,7 @@ from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.parquet.framing import MAGIC_SIZE
 from modcrypt.parquet.idl import ThriftStruct, decode
 from modcrypt.parquet.page_header import DICTIONARY_PAGE
+from modcrypt.parquet.schema import Leaf
 from modcrypt.storage import Source
 
 __all__ = [
@@ -142,17 +143,20 @@ def check_shape(metadata: ThriftStruct, leaves: int) -> None:
                 )
 
 
-def check_column_metadata(md: ThriftStruct | None, leaf: tuple[str, ...], row_group: int) -> None:
+def check_column_metadata(md: ThriftStruct | None, leaf: Leaf, row_group: int, rows: int) -> None:
     """Check that a chunk's ColumnMetaData is there and is that of its column.
 
     Raises:
-        FormatError: it is missing, or names another column: its key would be the wrong one.
+        FormatError: it is missing, or names another column: its key would be the wrong one; or it
+            has not as many values as the row group has rows, by which readers allocate.
     """
-    where = f"row group {row_group}, column {'.'.join(leaf)}"
+    where = f"row group {row_group}, column {'.'.join(leaf.path)}"
     if md is None:
         raise FormatError(f"{where}: the column metadata is missing")
-    if md.path_in_schema != [name.encode() for name in leaf]:
+    if md.path_in_schema != [name.encode() for name in leaf.path]:
         raise FormatError(f"{where}: its metadata is that of another column")
+    if md.num_values < rows or (md.num_values > rows and not leaf.max_repetition):
+        raise FormatError(f"{where}: {md.num_values} values in {rows} rows")
     numbers = (
         md.num_values,
         md.total_uncompressed_size,

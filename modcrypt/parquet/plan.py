@@ -275,19 +275,10 @@ class OpenFile:
                     f"row group {row_group}, column {path}: encrypted with a key of its own, but "
                     "its column metadata is not"
                 )
-        check_column_metadata(chunk.meta_data, self.leaves[column], row_group)
-        self._check_count(chunk.meta_data.num_values, row_group, column)
+        rows = self.metadata.row_groups[row_group].num_rows
+        check_column_metadata(chunk.meta_data, self._elements[column], row_group, rows)
         self._opened[row_group, column] = chunk, cipher
         return chunk, cipher
-
-    def _check_count(self, values: int, row_group: int, column: int) -> None:
-        """Hold a chunk's number of values against the rows: readers allocate by the latter."""
-        rows = self.metadata.row_groups[row_group].num_rows
-        if values < rows or (values > rows and not self._elements[column].max_repetition):
-            raise FormatError(
-                f"row group {row_group}, column {'.'.join(self.leaves[column])}: {values} values "
-                f"in {rows} rows"
-            )
 
     def _hint(self) -> str:
         if not self.footer.plaintext_footer:

@@ -206,7 +206,8 @@ class Scan:
         plan, request = self._plan, self._request
         row_groups = plan.footer.metadata.row_groups
         if request.filter is None:
-            return {r: [(0, row_groups[r].num_rows)] for r in plan.row_groups}
+            rows = {r: row_groups[r].num_rows for r in plan.row_groups}
+            return {r: [(0, count)] for r, count in rows.items() if count}
         with self._session.lock:
             metadata, _ = plain_metadata(plan, selected_row_groups(plan), 0)
             found = candidate_rows(
