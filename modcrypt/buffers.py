@@ -10,7 +10,8 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from modcrypt.storage import (
     Destination,
@@ -21,7 +22,7 @@ from modcrypt.storage import (
     open_sink,
 )
 
-__all__ = ["Output", "Window", "open_output", "usable_cores"]
+__all__ = ["WORTH_A_THREAD", "Output", "Threads", "Window", "open_output", "usable_cores"]
 
 BLOCK = 1 << 20
 """Bytes moved by one system call: small enough to stay in the processor's cache."""
@@ -234,6 +235,37 @@ class _Writer:
         self._thread.join()
         if raise_error and self._error is not None:
             raise self._error
+
+
+T = TypeVar("T")
+
+
+class Threads:
+    """A pool of threads, begun when there is work, and anew in a forked process."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count, self._name = count, name
+        self._lock = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._pool = ThreadPoolExecutor(self._count, self._name)
+
+    def submit(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Have a thread call it.
+
+        Raises:
+            RuntimeError: the pool is closed.
+        """
+        with self._lock:
+            if self._pid != os.getpid():  # the threads stayed with the parent
+                self._begin()
+            return self._pool.submit(call, *arguments)
+
+    def close(self) -> None:
+        """Wait for what is begun, and end the threads."""
+        self._pool.shutdown()
 
 
 def usable_cores() -> int:

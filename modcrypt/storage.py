@@ -122,9 +122,8 @@ class FileSource(Source):
 class MemorySource(Source):
     """Bytes in memory."""
 
-    name = "<bytes>"
-
-    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+    def __init__(self, data: bytes | bytearray | memoryview, name: str = "<bytes>") -> None:
+        self.name = name
         self._view = memoryview(data).cast("B")
         self.size = len(self._view)
         self.whole = None if isinstance(data, memoryview) else data
@@ -310,6 +309,9 @@ def _stored_source(filesystem: Any, path: str, name: str) -> Iterator[Source]:
         # An open file rather than `cat_file`: it makes s3fs insist, at every read, on the version
         # that it found at first.
         with filesystem.open(path, "rb") as file:
+            if isinstance(file, io.BytesIO):  # in fsspec's memory all openers share one cursor
+                yield MemorySource(file.getvalue(), name)
+                return
             fetch = _fetcher(filesystem, file)
             yield ObjectSource(file, name) if fetch is None else RangeSource(fetch, file.size, name)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import boto3  # type: ignore[import-untyped]  # ships no types
+import boto3
 import fsspec
 import pyarrow.fs
 from moto.moto_server.werkzeug_app import (

@@ -96,7 +96,6 @@ IMPORTERS = {
         "modcrypt.parquet.dataset_writer",
     },
     "xxhash": {"modcrypt.parquet.bloom"},
-    "numpy": {"modcrypt.parquet.dataset_writer"},
     "fsspec": {"modcrypt.storage", "modcrypt.filesystem"},
     "click": {"modcrypt.cli.app", "modcrypt.cli.failures", "modcrypt.cli.key_refs"},
     "rich": {"modcrypt.cli.progress"},

@@ -163,3 +163,16 @@ def test_a_source_may_be_mapped_or_anything_with_a_buffer(tmp_path: Path) -> Non
             mc.encrypt_parquet(data, sealed, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
             mc.decrypt_parquet(sealed.getvalue(), plain, keys)
             assert plain.getvalue() == source.read_bytes()
+
+
+def by_name(metadata: bytes) -> bytes:
+    return {b"kf": FOOTER_KEY}[metadata]
+
+
+def test_properties_without_a_key_are_picklable_and_those_with_one_are_not() -> None:
+    properties = mc.FileDecryptionProperties(key_retriever=by_name, on_missing_key="null")
+    again = pickle.loads(pickle.dumps(properties))
+    assert again == properties
+    for keys in ({"footer_key": FOOTER_KEY}, {"column_keys": {"id": FOOTER_KEY}}):
+        with pytest.raises(TypeError, match="can't be pickled"):
+            pickle.dumps(mc.FileDecryptionProperties(**keys))

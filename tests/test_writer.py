@@ -813,6 +813,7 @@ def test_by_default_there_are_as_many_threads_as_processors_but_not_many(
     monkeypatch: pytest.MonkeyPatch, cores: int, expected: int
 ) -> None:
     monkeypatch.setattr(writer, "usable_cores", lambda: cores)
+    monkeypatch.setattr(writer, "WORTH_A_THREAD", 0)
     together = threading.Barrier(expected, timeout=30)
     watched = Watched(monkeypatch, together.wait)
     written(numbers(0, 600), UNIFORM, row_group_size=50)

@@ -25,7 +25,7 @@ from modcrypt.errors import ModcryptError
 from modcrypt.keys import KeyLike
 from modcrypt.parquet.discovery import DataFile, discover, is_dataset
 from modcrypt.parquet.prefixes import PrefixTemplate, check_parts, identify_part
-from modcrypt.parquet.properties import FileDecryptionProperties
+from modcrypt.parquet.properties import FileDecryptionProperties, check_decryption
 from modcrypt.parquet.reader import Filters, ParquetFile, as_expression
 from modcrypt.parquet.scan import Request, joined
 from modcrypt.storage import open_source
@@ -219,9 +219,12 @@ class _Reading:
         return given if prefix is None else replace(given, aad_prefix=prefix)
 
     def _checked(self, properties: FileDecryptionProperties) -> FileDecryptionProperties:
+        check_decryption(properties)
         prefix = properties.aad_prefix or properties.aad_prefix_verifier
         if self._template is not None and prefix is not None:
             raise ValueError("give aad_prefix_template, or a prefix or verifier, not both")
+        if self._template is not None and not properties.check_footer_integrity:
+            raise ValueError("aad_prefix_template needs footers that are checked")
         return _asking_once(properties)
 
     def _open(self, file: DataFile) -> ParquetFile:

@@ -190,13 +190,14 @@ def _open_signed(tail: Tail, properties: FileDecryptionProperties, name: str) ->
                 f"{name} has encrypted columns but an unsigned footer: its encryption algorithm "
                 "was removed, perhaps to make readers trust an altered footer"
             )
-        if properties.require_encrypted is False:
+        prefix = properties.aad_prefix or properties.aad_prefix_verifier
+        if properties.require_encrypted is False and prefix is None:
             metadata = decode("FileMetaData", tail.data)[0]
             nothing = FileCipher(b"", GCM_V1)
             return EncryptedFooter(metadata, tail.start, tail.start, nothing, None, True, False)
         raise PlaintextError(
             f"{name} is a plaintext file where an encrypted one is expected; if that is meant to "
-            "be so, require_encrypted=False reads it"
+            "be so, require_encrypted=False, without an AAD prefix, reads it"
         )
     if end != len(tail.data) - SIGNATURE_SIZE:
         raise FormatError(

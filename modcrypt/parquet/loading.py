@@ -7,12 +7,13 @@ copy in between, and no call back into Python while it decodes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor, wait
+from concurrent.futures import wait
 from itertools import pairwise
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from modcrypt.buffers import Threads
 from modcrypt.errors import FormatError
 from modcrypt.parquet.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_tail
 from modcrypt.parquet.idl import ThriftStruct, decode, encode
@@ -23,6 +24,10 @@ from modcrypt.parquet.plan import Plan
 from modcrypt.storage import Source
 
 __all__ = ["footer_alone", "load_chunks", "load_pages"]
+
+
+_WORTH_THREADS = 1 << 20
+"""Bytes from which on several threads open them."""
 
 
 class _Piece(NamedTuple):
@@ -39,7 +44,7 @@ def footer_alone(metadata: ThriftStruct) -> pa.Buffer:
     return pa.py_buffer(MAGIC_PLAINTEXT + close_tail(encode(metadata), MAGIC_PLAINTEXT))
 
 
-def load_chunks(source: Source, plan: Plan, pool: Executor) -> pa.Buffer:
+def load_chunks(source: Source, plan: Plan, pool: Threads) -> pa.Buffer:
     """Open the chunks of a plan, side by side; give a plaintext Parquet file of them.
 
     Raises:
@@ -142,7 +147,7 @@ def _move(chunk: ThriftStruct, distance: int) -> None:
 
 
 def _file(
-    at: int, pieces: Iterable[_Piece], nulls: bytes, metadata: ThriftStruct, pool: Executor | None
+    at: int, pieces: Iterable[_Piece], nulls: bytes, metadata: ThriftStruct, pool: Threads | None
 ) -> pa.Buffer:
     """Fill a file: the pieces up to `at`, then null columns and footer."""
     tail = nulls + close_tail(encode(metadata), MAGIC_PLAINTEXT)
@@ -151,7 +156,7 @@ def _file(
     out[:MAGIC_SIZE] = MAGIC_PLAINTEXT
     out[at:] = tail
     slots = [(p.part, p.start, out[p.to : p.to + p.size]) for p in pieces]
-    if pool is None:
+    if pool is None or at < _WORTH_THREADS:
         for part, start, slot in slots:
             part.read(start, slot)
         return buffer

@@ -197,6 +197,10 @@ def _chunk_spans(
         length = md.bloom_filter_length
         if length is None:
             length = _bloom_length(chunk, source, body_end)
+        if length <= 0:
+            raise FormatError(
+                f"row group {row_group}, column {column}: bloom filter with length {length}"
+            )
         start = md.bloom_filter_offset
         spans.append(Span(start, start + length, Part.BLOOM_FILTER, row_group, column))
     return spans

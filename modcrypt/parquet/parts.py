@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -158,12 +158,9 @@ class PageReader(_SealedPart):
         high = min(offset + len(out), self.span.end)
         after = bisect_left(self._starts, high)  # what lies behind known pages is not read ahead
         until = self._starts[after] if after < len(self._starts) else self.span.end
-        for index, start in enumerate(self._starts):  # grows while it is walked
-            if start >= high:
-                return
+        index = max(0, bisect_right(self._starts, offset) - 1)
+        while (start := self._starts[index]) < high:
             known = index + 1 < len(self._starts)
-            if known and self._starts[index + 1] <= offset:
-                continue
             sealed = self._open_header(window, index, until)
             end = start + sealed.total
             if not known:
@@ -175,6 +172,7 @@ class PageReader(_SealedPart):
                 )
             if end > offset:
                 self._put(sealed, start, offset, out)
+            index += 1
 
     def _open_header(self, window: Window, index: int, until: int) -> EncryptedPage:
         is_dictionary = self._has_dictionary and index == 0

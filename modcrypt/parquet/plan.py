@@ -16,7 +16,7 @@ from modcrypt.parquet.ciphers import ChunkCipher, find_key
 from modcrypt.parquet.footer import EncryptedFooter, open_column_metadata, read_encrypted
 from modcrypt.parquet.idl import ThriftStruct, copy
 from modcrypt.parquet.modules import Span, check_column_metadata, check_shape, chunk_spans
-from modcrypt.parquet.properties import FileDecryptionProperties
+from modcrypt.parquet.properties import FileDecryptionProperties, check_decryption
 from modcrypt.parquet.schema import covering_name, leaf_elements, leaves_of
 from modcrypt.storage import Source
 
@@ -59,10 +59,7 @@ class OpenFile:
     """An encrypted file whose footer is open, and what was found out about it so far."""
 
     def __init__(self, source: Source, properties: FileDecryptionProperties) -> None:
-        if not isinstance(properties, FileDecryptionProperties):
-            raise TypeError(
-                f"properties are FileDecryptionProperties, not {type(properties).__name__}"
-            )
+        check_decryption(properties)
         self.source, self.properties = source, properties
         self.footer = read_encrypted(source, properties)
         self.metadata = self.footer.metadata
@@ -96,8 +93,8 @@ class OpenFile:
         """
         wanted = list(range(len(self.leaves))) if columns is None else sorted(set(columns))
         ordinals = list(range(len(self.metadata.row_groups)) if row_groups is None else row_groups)
+        self._check_given(wanted, ordinals)
         kinds = {c: self._kind(c, ordinals) for c in wanted}
-        self._check_given(kinds)
         found: dict[tuple[int, int], Key] = {}
         missing: list[int] = []
         for c, kind in kinds.items():
@@ -147,7 +144,7 @@ class OpenFile:
                     f"column {path} is encrypted with the footer key, and must be with its own"
                 )
 
-    def _check_given(self, kinds: dict[int, str | None]) -> None:
+    def _check_given(self, wanted: list[int], ordinals: Sequence[int]) -> None:
         """Refuse plaintext where a key says that an encrypted column is expected.
 
         A group's key may cover plaintext leaves, as long as something in the group is encrypted.
@@ -155,12 +152,13 @@ class OpenFile:
         if self.properties.require_encrypted is False:
             return
         keys = self.properties.column_keys
-        covered: dict[str, set[str | None]] = {}
-        for c, kind in kinds.items():
-            name = covering_name(self.leaves[c], keys)
-            if name is not None:
-                covered.setdefault(name, set()).add(kind)
-        if bare := sorted(name for name, found in covered.items() if found == {PLAINTEXT}):
+        covering = {c: covering_name(leaf, keys) for c, leaf in enumerate(self.leaves)}
+        names = {covering[c] for c in wanted} - {None}
+        kinds: dict[str | None, set[str | None]] = {name: set() for name in names}
+        for c, name in covering.items():
+            if name in kinds:
+                kinds[name].add(self._kind(c, ordinals))
+        if bare := sorted(str(name) for name, found in kinds.items() if found == {PLAINTEXT}):
             raise PlaintextError(
                 f"a key is given for {', '.join(bare)}, but the file has it in plaintext; if that "
                 "is meant to be so, leave the key out"

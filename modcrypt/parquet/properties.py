@@ -6,13 +6,20 @@ Everything that can be wrong without looking at a file is a ValueError or TypeEr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from os import urandom
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from modcrypt.keys import Key, KeyLike, KeyRetriever, as_key
 
-__all__ = ["ALGORITHMS", "FILE_UNIQUE_SIZE", "FileDecryptionProperties", "FileEncryptionProperties"]
+__all__ = [
+    "ALGORITHMS",
+    "FILE_UNIQUE_SIZE",
+    "FileDecryptionProperties",
+    "FileEncryptionProperties",
+    "check_decryption",
+]
 
 GCM_V1 = "AES_GCM_V1"
 GCM_CTR_V1 = "AES_GCM_CTR_V1"
@@ -108,8 +115,8 @@ class FileDecryptionProperties:
             leaves them out, `"null"` fills them with nulls.
         require_encrypted: True refuses plaintext files; names of columns or groups refuse also
             those in which one of them is in plaintext, or under the footer key where
-            `column_keys` has a key for it; False takes plaintext for what it is, whatever keys
-            and AAD prefix are given.
+            `column_keys` has a key for it; False takes plaintext for what it is, keys given or
+            not, unless an AAD prefix is demanded.
         check_footer_integrity: verify the signature of a plaintext footer, for which the footer
             key is needed.
         aad_file_unique_size: bytes of `aad_file_unique` when the AAD prefix is checked: the
@@ -150,6 +157,26 @@ class FileDecryptionProperties:
                 raise TypeError("aad_prefix_verifier is called with an AAD prefix: give a function")
             if self.aad_prefix is not None:
                 raise ValueError("give aad_prefix or aad_prefix_verifier, not both")
+        _set(self, "_token", urandom(16).hex())
+
+    def __dask_tokenize__(self) -> str:
+        """Tell these properties apart from all others, for Dask: it says nothing of the keys."""
+        return str(self.__dict__["_token"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values["column_keys"] = dict(self.column_keys)  # a Key, here or elsewhere, does not pickle
+        return _rebuilt, (values,)
+
+
+def check_decryption(properties: FileDecryptionProperties) -> None:
+    """Raise a TypeError for what is something else."""
+    if not isinstance(properties, FileDecryptionProperties):
+        raise TypeError(f"properties are FileDecryptionProperties, not {type(properties).__name__}")
+
+
+def _rebuilt(values: dict[str, Any]) -> FileDecryptionProperties:
+    return FileDecryptionProperties(**values)
 
 
 def _set(target: object, name: str, value: object) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from modcrypt.buffers import usable_cores
+from modcrypt.buffers import Threads, usable_cores
 from modcrypt.parquet.loading import footer_alone
 from modcrypt.parquet.plain_footer import plain_metadata, selected_row_groups
 from modcrypt.parquet.plan import OpenFile
@@ -69,8 +68,8 @@ class ParquetFile:
             self._session = Session(
                 file=OpenFile(opened, decryption),
                 format=layout,
-                pool=stack.enter_context(ThreadPoolExecutor(threads, "modcrypt-open")),
-                ahead=stack.enter_context(ThreadPoolExecutor(1, "modcrypt-ahead")),
+                pool=stack.enter_context(closing(Threads(threads, "modcrypt-open"))),
+                ahead=stack.enter_context(closing(Threads(1, "modcrypt-ahead"))),
                 lock=threading.Lock(),
             )
             self._resources = stack.pop_all()
@@ -171,13 +170,12 @@ class ParquetFile:
         """Do what `read` does, for a file of a dataset."""
         scan = self._scan(request)
         scanners = scan.scanners(TABLE_BYTES, **options)
-        return joined((scanner.to_table() for scanner in scanners), scan.result)
+        with scan.explained():
+            return joined((scanner.to_table() for scanner in scanners), scan.result)
 
     def batches_of_request(self, request: Request, **options: Any) -> Iterator[pa.RecordBatch]:
         """Do what `iter_batches` does, for a file of a dataset."""
-        # Planned now, so that a mistake shows at once.
-        scanners = self._scan(request).scanners(BATCH_BYTES, **options)
-        return (batch for scanner in scanners for batch in scanner.to_batches() if batch.num_rows)
+        return _batches(self._scan(request), options)  # planned now: a mistake shows at once
 
     def _scan(self, request: Request) -> Scan:
         if self._closed:
@@ -196,6 +194,12 @@ class ParquetFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _batches(scan: Scan, options: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    with scan.explained():
+        for scanner in scan.scanners(BATCH_BYTES, **options):
+            yield from (batch for batch in scanner.to_batches() if batch.num_rows)
 
 
 def as_expression(filters: Filters | None) -> pc.Expression | None:

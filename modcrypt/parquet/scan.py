@@ -11,7 +11,8 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
@@ -22,7 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from modcrypt.aad import ModuleType
-from modcrypt.errors import FormatError, KeyNotFoundError
+from modcrypt.buffers import Threads
+from modcrypt.errors import FormatError, KeyNotFoundError, UnsupportedFormatError
 from modcrypt.parquet.bloom import open_bloom_filter
 from modcrypt.parquet.expressions import referenced_fields
 from modcrypt.parquet.idl import ThriftStruct, copy, decode
@@ -70,8 +72,8 @@ class Session:
 
     file: OpenFile
     format: ds.ParquetFileFormat
-    pool: Executor  # opens chunks side by side
-    ahead: Executor  # opens the next lot while one is decoded
+    pool: Threads  # opens chunks side by side
+    ahead: Threads  # opens the next lot while one is decoded
     lock: threading.Lock
 
     def submit(self, job: Callable[[], ds.Fragment]) -> Future[ds.Fragment]:
@@ -106,6 +108,8 @@ class Scan:
         if unknown := sorted(set(tested) & set(plan.missing)):
             name = ".".join(leaves[unknown[0]])
             raise KeyNotFoundError(f"the filter reads column {name}, and there is no key", name)
+        if plan.missing and request.schema is not None:
+            self._check_dropped(plan)
         self.schema = request.schema or self._own_schema(plan, self._leaves)
         self.result = request.result or self._own_result(plan, wanted)
         self._project = {name: self._column(name) for name in self.result.names}
@@ -116,20 +120,48 @@ class Scan:
 
         While one is used, the next is made ready.
         """
-        ready: Future[ds.Fragment] | None = None
+        ready: ds.Fragment | None = None
         for job in self._jobs(lot_bytes):
+            if ready is None:  # there is nothing to do meanwhile
+                ready = job()
+                continue
             following = self._session.submit(job)
-            if ready is not None:
-                yield self._scanner(ready.result(), options)
-            ready = following
+            yield self._scanner(ready, options)
+            ready = following.result()
         if ready is not None:
-            yield self._scanner(ready.result(), options)
+            yield self._scanner(ready, options)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Say what PyArrow can't cast, without the values that it names."""
+        try:
+            yield
+        except pa.ArrowInvalid:
+            own = self._own_schema(self._plan, self._leaves)
+            types = {one.name: (one.type, self.schema.field(one.name).type) for one in own}
+            changed = [
+                f"{name} is {here}, in the dataset {there}"
+                for name, (here, there) in types.items()
+                if here != there
+            ]
+            if not changed:
+                raise
+            raise ValueError(f"values that don't fit the dataset: {'; '.join(changed)}") from None
 
     def _scanner(self, fragment: ds.Fragment, options: dict[str, Any]) -> ds.Scanner:
         request = self._request
         return fragment.scanner(
             schema=self.schema, columns=self._project, filter=request.filter, **options
         )
+
+    def _check_dropped(self, plan: Plan) -> None:
+        """Refuse to drop a column that other files of the dataset have."""
+        if self._session.file.properties.on_missing_key == "drop":
+            raise KeyNotFoundError(
+                f"no key for column {', '.join(plan.missing_names)}, which the dataset's first "
+                'file has: on_missing_key="null" fills it with nulls where there is no key',
+                plan.missing_names[0],
+            )
 
     def _check_partition_fields(self) -> None:
         """Refuse folders that name a column: anyone may rename a folder."""
@@ -189,14 +221,16 @@ class Scan:
         return pa.schema(there, schema.metadata)
 
     def _own_schema(self, plan: Plan, leaves: Sequence[int]) -> pa.Schema:
-        columns = {c for c in leaves if plan.keep[c] or self._fills(c, plan)}
-        data = schema_file(self._session.file.metadata, columns, plan.missing)
+        file = self._session.file
+        filled = plan.missing if file.properties.on_missing_key == "null" else []
+        columns = {c for c in leaves if plan.keep[c] or c in filled}
+        data = schema_file(file.metadata, columns, filled)
         own = self._session.format.make_fragment(pa.BufferReader(data)).physical_schema
+        if twice := {name for name, count in Counter(own.names).items() if count > 1}:
+            raise UnsupportedFormatError(
+                f"there are several columns of one name: {_listed(twice)}; open_parquet shows them"
+            )
         return pa.schema([*own, *self._request.partition_schema], own.metadata)
-
-    def _fills(self, column: int, plan: Plan) -> bool:
-        """Say whether a column without a key is there, filled with nulls."""
-        return column in plan.missing and self._session.file.properties.on_missing_key == "null"
 
     # --- rows ------------------------------------------------------------------------------------
 
@@ -416,6 +450,7 @@ def _prefixes(path: tuple[str, ...]) -> Iterator[str]:
 def _top_level(names: Sequence[str], leaves: list[tuple[str, ...]]) -> list[str]:
     """Give the top-level fields that names mean, in their order, each once."""
     field_of = {name: path[0] for path in leaves for name in _prefixes(path)}
+    field_of |= {path[0]: path[0] for path in leaves}  # though a group's part be spelt the same
     return list(dict.fromkeys(field_of.get(name, name) for name in names))
 
 

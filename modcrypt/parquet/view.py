@@ -17,11 +17,11 @@ import os
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import ExitStack
 from typing import Any
 
-from modcrypt.buffers import usable_cores
+from modcrypt.buffers import Threads, usable_cores
 from modcrypt.parquet.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.idl import encode
 from modcrypt.parquet.parts import PartReader, overlay, part_readers
@@ -86,7 +86,8 @@ class PlaintextView(io.RawIOBase):
 
     def __init__(self, source: Source, plan: Plan, resources: ExitStack | None = None) -> None:
         self._resources = resources or ExitStack()
-        self._pool: ThreadPoolExecutor | None = None
+        self._threads = Threads(min(usable_cores(), _MAX_THREADS), "modcrypt-view")
+        self._resources.callback(self._threads.close)
         self._lock = threading.Lock()
         self._reading = 0  # reads under way: the last one after `close` frees the source
         self._cursor = 0
@@ -152,19 +153,10 @@ class PlaintextView(io.RawIOBase):
                 part.read(offset, out)
             return
         # An error of one is raised when the others are done: they write into the same memory.
-        pool = self._threads()
-        work = [pool.submit(part.read, offset, out) for part in parts]
+        work = [self._threads.submit(part.read, offset, out) for part in parts]
         wait(work)
         for done in work:
             done.result()
-
-    def _threads(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._pool is None:
-                count = min(usable_cores(), _MAX_THREADS)
-                self._pool = ThreadPoolExecutor(count, thread_name_prefix="modcrypt-view")
-                self._resources.callback(self._pool.shutdown)
-            return self._pool
 
     # --- the file protocol ---------------------------------------------------------------------
 
@@ -188,7 +180,9 @@ class PlaintextView(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move the cursor; give it."""
         self._check_open()
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._cursor, os.SEEK_END: self.size}[whence]
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._cursor, os.SEEK_END: self.size}.get(whence)
+        if base is None:
+            raise ValueError(f"there is no such whence: {whence}")
         if base + offset < 0:
             raise ValueError("a position is not negative")
         self._cursor = base + offset

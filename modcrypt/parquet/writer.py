@@ -23,7 +23,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from modcrypt.buffers import open_output, usable_cores
+from modcrypt.buffers import WORTH_A_THREAD, open_output, usable_cores
 from modcrypt.errors import LimitError
 from modcrypt.parquet.encryptor import Encryption, Plan, check_properties, plan_encryption
 from modcrypt.parquet.idl import copy
@@ -90,6 +90,8 @@ def write_table(
     """
     if not isinstance(table, pa.Table):
         raise TypeError(f"a table is a pyarrow.Table, not {type(table).__name__}")
+    if threads is None and table.nbytes <= WORTH_A_THREAD:
+        threads = 1
     with ParquetWriter(
         where,
         table.schema,
@@ -285,8 +287,8 @@ class ParquetWriter:
         self._check_open()
         if not schema.equals(self._schema, check_metadata=False):
             raise ValueError(
-                f"the schema is not the one that the writer was made with:\n{schema}\n"
-                f"instead of:\n{self._schema}"
+                "the schema is not the one that the writer was made with:\n"
+                f"{_fields(schema)}\ninstead of:\n{_fields(self._schema)}"
             )
         return _rows(row_group_size, self._row_group_size)
 
@@ -396,6 +398,11 @@ def _encode(
         if rows is not None:
             writer.write_table(rows, row_group_size=rows.num_rows or None)
     return out.getbuffer()
+
+
+def _fields(schema: pa.Schema) -> str:
+    """Spell a schema without its metadata, which is sealed in the file."""
+    return str(schema.to_string(show_schema_metadata=False, show_field_metadata=False))
 
 
 def _rows(row_group_size: int | None, default: int) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -229,3 +231,28 @@ def test_what_cannot_be_filled_is_refused(missing: int) -> None:
     struct = encode(new("SortingColumn", column_idx=7, descending=True, nulls_first=False))
     with pytest.raises(mc.FormatError, match="bytes to fill"):
         _filled(struct, len(struct) + missing)
+
+
+FORK = """
+import os, sys, warnings
+import modcrypt as mc
+warnings.simplefilter("ignore")  # newer Pythons warn of forks
+keys = mc.FileDecryptionProperties(footer_key=bytes.fromhex(sys.argv[2]))
+view, file = mc.open_parquet(sys.argv[1], keys), mc.ParquetFile(sys.argv[1], keys)
+whole, table = view.readall(), file.read()
+child = os.fork()
+if child == 0:
+    same = view.read_at(0, view.size) == whole and file.read().num_rows == table.num_rows
+    os._exit(0 if same else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_view_and_a_file_go_on_in_a_forked_process(tmp_path: Path) -> None:
+    """Threads stay with the parent: a pool that waits for them would wait for ever."""
+    columns = {f"c{n}": pa.array(range(n, n + 400_000)) for n in range(4)}
+    options: dict[str, Any] = {"use_dictionary": False, "compression": "none"}
+    sealing = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
+    mc.write_table(pa.table(columns), tmp_path / "sealed", sealing, **options)
+    command = [sys.executable, "-c", FORK, str(tmp_path / "sealed"), FOOTER_KEY.hex()]
+    subprocess.run(command, check=True, timeout=60)
