@@ -22,7 +22,7 @@ from modcrypt.storage import (
     open_sink,
 )
 
-__all__ = ["WORTH_A_THREAD", "Output", "Threads", "Window", "open_output", "usable_cores"]
+__all__ = ["WORTH_A_THREAD", "Output", "Shared", "Threads", "Window", "open_output", "usable_cores"]
 
 BLOCK = 1 << 20
 """Bytes moved by one system call: small enough to stay in the processor's cache."""
@@ -235,6 +235,47 @@ class _Writer:
         self._thread.join()
         if raise_error and self._error is not None:
             raise self._error
+
+
+class Shared:
+    """Resources that several threads use: freed by `close`, or by the last use after it.
+
+    A descriptor freed while it is read from may be another file's by then.
+    """
+
+    def __init__(self, resources: contextlib.ExitStack) -> None:
+        self._resources = resources
+        self._lock = threading.Lock()
+        self._uses = 0
+        self._closed = False
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[None]:
+        """Keep them for the length of the block.
+
+        Raises:
+            ValueError: they are closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise ValueError("the file is closed")
+            self._uses += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._uses -= 1
+                last = self._closed and not self._uses
+            if last:
+                self._resources.close()
+
+    def close(self) -> None:
+        """Let nobody begin to use them, and free them after the last use."""
+        with self._lock:
+            last = not self._closed and not self._uses
+            self._closed = True
+        if last:
+            self._resources.close()
 
 
 T = TypeVar("T")

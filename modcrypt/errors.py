@@ -8,7 +8,7 @@ No message ever holds key bytes, plaintext or key metadata.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from modcrypt.aad import ModuleId
@@ -77,8 +77,9 @@ class TagMismatchError(IntegrityError):
             f"AES-GCM cannot tell which{hint and '. ' + hint}"
         )
 
-    def __reduce__(self) -> tuple[type[TagMismatchError], tuple[ModuleId | None, str]]:
-        return type(self), (self.module, self._hint)  # so that worker processes can raise it
+    def __reduce__(self) -> tuple[Any, ...]:
+        # So that worker processes can raise it, and say what was added to the message.
+        return type(self), (self.module, self._hint), {"args": self.args}
 
 
 class FooterSignatureError(IntegrityError):

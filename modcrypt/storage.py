@@ -23,6 +23,7 @@ import urllib.parse
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import IO, Any, Protocol, TypeAlias
 
 from modcrypt.errors import TruncationError
@@ -510,9 +511,20 @@ def _fsspec_sink(
         filesystem._parent(path),
         lambda: not overwrite and filesystem.exists(path),
         create=lambda where: filesystem.open(where, "wb"),
-        move=filesystem.mv,
+        move=partial(_move, filesystem),
         delete=filesystem.rm_file,
     )
+
+
+def _move(filesystem: Any, old: str, new: str) -> None:
+    """Move a file; fsspec's own `mv` takes brackets and stars in a path for patterns."""
+    from fsspec import AbstractFileSystem
+
+    if type(filesystem).mv is AbstractFileSystem.mv:
+        filesystem.cp_file(old, new)
+        filesystem.rm_file(old)
+    else:
+        filesystem.mv(old, new)
 
 
 @contextlib.contextmanager

@@ -544,11 +544,13 @@ def test_overwriting_is_refused_on_request(tmp_path: Path) -> None:
     write_table(numbers(0, 9), path, UNIFORM, overwrite=False)
     with pytest.raises(FileExistsError):
         write_table(numbers(0, 5), path, UNIFORM, overwrite=False)
-    with ParquetWriter(tmp_path / "late", NUMBERS, UNIFORM, overwrite=False) as out:
-        out.write_table(numbers(0, 5))
-        (tmp_path / "late").write_bytes(b"came first")
-        with pytest.raises(FileExistsError):
-            out.close()
+    late = ParquetWriter(tmp_path / "late", NUMBERS, UNIFORM, overwrite=False)
+    late.write_table(numbers(0, 5))
+    (tmp_path / "late").write_bytes(b"came first")
+    with pytest.raises(FileExistsError):
+        late.close()
+    with pytest.raises(ValueError, match="there is no file"):
+        late.__exit__(None, None, None)  # a `with` block around it does not end as if all were well
     assert (tmp_path / "late").read_bytes() == b"came first"
     assert len(list(tmp_path.iterdir())) == 2
     write_table(numbers(0, 5), path, UNIFORM)

@@ -301,6 +301,10 @@ def _naming(path: str) -> Iterator[None]:
         if path not in str(error):
             error.args = (f"{path}: {error}", *error.args[1:])
         raise
+    except Exception as error:
+        if path not in str(error):
+            error.add_note(f"while reading {path}")
+        raise
 
 
 def _closing(resources: ExitStack, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

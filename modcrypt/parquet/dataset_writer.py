@@ -2,24 +2,29 @@
 
 Each row goes to the file of its partition, and each file has a number of its own, which its name
 and its AAD prefix take up.
+
+    batches -> blocks -> rows of each partition, gathered -> its file, when memory is short or
+                                                             at the end
+
+So a file is begun late, gets large row groups, and seldom stands open beside many others.
 """
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from functools import reduce
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from operator import and_
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from modcrypt.parquet.discovery import Folder
+from modcrypt.parquet.encryptor import check_properties
 from modcrypt.parquet.prefixes import PrefixTemplate
 from modcrypt.parquet.properties import FileEncryptionProperties
 from modcrypt.parquet.writer import ParquetWriter
@@ -29,8 +34,14 @@ __all__ = ["write_dataset"]
 EncryptionOf: TypeAlias = "FileEncryptionProperties | Callable[[str], FileEncryptionProperties]"
 """The properties of all files, or a function that gives those of the file with a path."""
 
+_BLOCK_BYTES = 16 << 20
+"""Arrow memory of the rows that are divided among partitions at once."""
+
 _GATHERED_BYTES = 256 << 20
-"""Arrow memory of rows that wait, in all files together."""
+"""Arrow memory of rows that wait for their files, in all partitions together."""
+
+_OPEN_FILES = 200
+"""Most files that are open at once; each has a buffer of about a megabyte."""
 
 
 def write_dataset(
@@ -50,23 +61,29 @@ def write_dataset(
 ) -> list[str]:
     """Write Arrow data as a folder of encrypted Parquet files (PME 4, 5).
 
-    Files appear when they are complete; an exception leaves none of this call. Partition values
+    A file appears when it is complete; an exception removes those of this call. Partition values
     stand in the names of folders, readable to all.
 
+    A partition has one file, or several: after `max_rows_per_file` rows; or where much data comes
+    in random order for more than 200 partitions. Where nothing is partitioned, data without rows
+    gives a file without rows.
+
     Args:
-        data: Table, RecordBatch, RecordBatchReader, Dataset, or batches with `schema`.
+        data: Table, RecordBatch, RecordBatchReader, Dataset, Scanner or what else gives an Arrow
+            stream (Polars); or batches with `schema`.
         base_dir: the folder: path or URL.
         encryption: keys, footer mode and algorithm; or a function that gives them for the path of
             each file inside `base_dir`.
         schema: of `data`, where it is an iterable of batches.
         partitioning: names of columns, whose values become folders as Hive names them; or a
-            pyarrow.dataset.Partitioning.
+            pyarrow.dataset.Partitioning with a schema.
         basename_template: names of files; `{i}` is the number of the file.
         aad_prefix_template: AAD prefix of each file, with its number in the place of `{i}`: what
             `read_table` checks, with the number of files as `expected_parts`.
         max_rows_per_file: rows after which another file is begun.
         existing_data_behavior: `"error"` refuses a folder with files in it; `"overwrite_or_ignore"`
-            replaces those with the same names.
+            replaces those with the same names, for good even if the call fails, and keeps the
+            others, which `read_table` then takes for part of the dataset.
         filesystem: of pyarrow or fsspec, in which `base_dir` is a path.
         threads: as for `write_table`; partitioned data is encoded in the calling thread.
         options: PyArrow's own and `row_group_size`, as `ParquetWriter` takes them.
@@ -75,83 +92,145 @@ def write_dataset(
         The paths of the files inside `base_dir`, by their numbers.
 
     Raises:
-        ValueError: arguments that don't go together, or properties that name other columns.
+        ValueError: arguments that don't go together, properties that name other columns or those
+            in the names of folders, or a partition value that a path can't spell.
         FileExistsError: there are files in the folder.
         ModcryptError, TypeError, OSError: as `write_table`.
     """
     batches, schema = _batches(data, schema)
-    folder = Folder(base_dir, filesystem)
+    scheme = _scheme(partitioning, schema)
     if existing_data_behavior not in ("error", "overwrite_or_ignore"):
         raise ValueError('existing_data_behavior is "error" or "overwrite_or_ignore"')
-    scheme = _scheme(partitioning, schema)
-    if scheme is not None:
-        threads = 1
-    naming = _Naming(encryption, PrefixTemplate(basename_template), aad_prefix_template)
-    options |= {"threads": threads, "filesystem": folder.filesystem}
-    if existing_data_behavior == "error":
+    if max_rows_per_file is not None and max_rows_per_file < 1:
+        raise ValueError("max_rows_per_file is at least 1")
+    if threads is not None and threads < 1:
+        raise ValueError("threads is at least 1")
+    overwrite = existing_data_behavior != "error"
+    plan = _Plan(
+        encryption,
+        PrefixTemplate(basename_template),
+        None if aad_prefix_template is None else PrefixTemplate(aad_prefix_template),
+        scheme.schema.names if scheme else [],
+        partial(
+            ParquetWriter,
+            schema=_file_schema(schema, scheme),
+            overwrite=overwrite,
+            threads=threads if scheme is None else 1,
+            **options,
+        ),
+    )
+    folder = Folder(base_dir, filesystem)
+    folder.check_visible(plan.path("", 0))
+    if not overwrite:
         folder.check_empty()
-    with _Files(folder, naming, _file_schema(schema, scheme), max_rows_per_file, options) as files:
-        for batch in batches:
-            for where, rows in _split(batch, scheme):
-                files.write(where, rows)
-        if scheme is None and not files.paths:
-            files.write("", pa.RecordBatch.from_pylist([], schema))
+    with _Files(folder, plan, max_rows_per_file) as files:
+        if scheme is None:
+            files.append("", pa.RecordBatch.from_pylist([], schema))
+            for batch in batches:
+                files.append("", batch)
+        else:
+            for block in _blocks(batches):
+                for where, rows, size in _split(block, scheme):
+                    files.gather(where, rows, size)
     return files.paths
 
 
 def _batches(data: Any, schema: pa.Schema | None) -> tuple[Iterable[pa.RecordBatch], pa.Schema]:
     """Give the batches of whatever holds them, and their schema."""
-    if isinstance(data, pa.RecordBatch):
-        data = pa.Table.from_batches([data])
-    if hasattr(data, "to_batches"):  # a Table, Dataset or Scanner
-        return data.to_batches(), getattr(data, "projected_schema", None) or data.schema
-    schema = getattr(data, "schema", schema)
-    if schema is None:
+    if isinstance(data, ds.Dataset):
+        data = data.scanner()
+    if isinstance(data, ds.Scanner):
+        data = data.to_reader()
+    elif hasattr(data, "__arrow_c_stream__") and not isinstance(data, pa.RecordBatchReader):
+        data = pa.RecordBatchReader.from_stream(data)
+    found = getattr(data, "schema", schema)
+    if not isinstance(found, pa.Schema):
         raise ValueError("give the schema of these batches")
-    return data, schema
+    if schema is not None and not found.equals(schema):
+        raise ValueError("the data has another schema")
+    return (_checked(batch, found) for batch in data), found
+
+
+def _checked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if not isinstance(batch, pa.RecordBatch):
+        raise TypeError(f"a batch is a pyarrow.RecordBatch, not {type(batch).__name__}")
+    if not batch.schema.equals(schema):
+        raise ValueError(f"a batch has another schema:\n{batch.schema}\ninstead of:\n{schema}")
+    return batch
 
 
 # --- the files of one call -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Naming:
-    """What a file's number makes of its name and its properties."""
+class _Plan:
+    """What a file's number and its partition make of its name, properties and writer."""
 
     encryption: EncryptionOf
     basename: PrefixTemplate
-    aad_prefix_template: str | None
+    aad_prefix: PrefixTemplate | None
+    partition_names: list[str]
+    writer: Callable[..., ParquetWriter]
 
-    def path(self, folder: str, number: int) -> str:
-        return posixpath.join(folder, self.basename.prefix(number).decode())
+    def __post_init__(self) -> None:
+        if "/" in self.path("", 0):
+            raise ValueError("basename_template is a name of files, without folders")
+        if isinstance(self.encryption, FileEncryptionProperties):
+            self._check(self.encryption)
+        elif not callable(self.encryption):
+            check_properties(self.encryption)  # says what it must be
+
+    def path(self, where: str, number: int) -> str:
+        return where + self.basename.prefix(number).decode()
 
     def properties(self, path: str, number: int) -> FileEncryptionProperties:
-        given = self.encryption
-        properties = given if isinstance(given, FileEncryptionProperties) else given(path)
-        if self.aad_prefix_template is None:
-            return properties
-        if properties.aad_prefix is not None:
+        found = self.encryption
+        if not isinstance(found, FileEncryptionProperties):
+            found = found(path)
+            self._check(found)
+        if self.aad_prefix is None:
+            return found
+        return replace(found, aad_prefix=self.aad_prefix.prefix(number))
+
+    def _check(self, properties: FileEncryptionProperties) -> None:
+        """Refuse what is wrong before a file or folder is made."""
+        check_properties(properties)
+        if self.aad_prefix is not None and properties.aad_prefix is not None:
             raise ValueError("give aad_prefix_template or an aad_prefix, not both")
-        prefix = PrefixTemplate(self.aad_prefix_template).prefix(number)
-        return replace(properties, aad_prefix=prefix)
+        named = {*properties.column_keys, *properties.plaintext_columns}
+        if public := sorted(named & set(self.partition_names)):
+            raise ValueError(
+                "no key and no declaration is for columns whose values stand in the names of "
+                f"folders, readable to all: {', '.join(public)}"
+            )
+        self.writer(pa.BufferOutputStream(), encryption=properties)
+
+
+@dataclass
+class _Waiting:
+    """The rows of a partition that are not in a file yet."""
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    size: int = 0  # their share of Arrow memory, in bytes
+
+
+@dataclass
+class _File:
+    """A file under way."""
+
+    path: str
+    writer: ParquetWriter
+    rows: int = 0
 
 
 class _Files:
-    """Files under way, one for each folder; those that are finished are remembered."""
+    """Files under way, by what their paths begin with; finished ones are remembered."""
 
-    def __init__(
-        self,
-        folder: Folder,
-        naming: _Naming,
-        schema: pa.Schema,
-        max_rows: int | None,
-        options: dict[str, Any],
-    ) -> None:
-        if max_rows is not None and max_rows < 1:
-            raise ValueError("max_rows_per_file is at least 1")
-        self._folder, self._naming, self._schema = folder, naming, schema
-        self._max_rows, self._options = max_rows, options
-        self._open: dict[str, _File] = {}
+    def __init__(self, folder: Folder, plan: _Plan, max_rows: int | None) -> None:
+        self._folder, self._plan, self._max_rows = folder, plan, max_rows
+        self._waiting: dict[str, _Waiting] = {}
+        self._gathered = 0
+        self._open: dict[str, _File] = {}  # last used, last in it
         self._finished: list[str] = []
         self.paths: list[str] = []
 
@@ -163,78 +242,122 @@ class _Files:
             self._withdraw(error)
             return
         try:
-            for folder in list(self._open):
-                self._finish(folder)
+            self._complete()
         except BaseException as late:
             self._withdraw(late)
             raise
 
-    def write(self, folder: str, rows: pa.RecordBatch) -> None:
-        """Append rows to the file of a folder, or to several, one after the other."""
+    def gather(self, where: str, rows: pa.RecordBatch, size: int) -> None:
+        """Have rows wait for their file, and make room where too much waits."""
+        if where not in self._waiting:
+            self._folder.check_visible(self._plan.path(where, 0))
+        waiting = self._waiting.setdefault(where, _Waiting())
+        waiting.batches.append(rows)
+        waiting.size += size
+        self._gathered += size
+        if self._gathered > _GATHERED_BYTES:
+            self._make_room()
+
+    def append(self, where: str, rows: pa.RecordBatch) -> None:
+        """Append rows to the file of a partition, or to several, one after the other."""
         while True:
-            file = self._open.get(folder) or self._begin(folder)
+            file = self._file(where)
             room = rows.num_rows if self._max_rows is None else self._max_rows - file.rows
-            file.add(rows.slice(0, room))
-            if file.rows == self._max_rows:
-                self._finish(folder)
+            file.writer.write_batch(rows.slice(0, room))
+            file.rows += min(room, rows.num_rows)
             rows = rows.slice(room)
             if not rows.num_rows:
-                break
-        while sum(file.writer.waiting for file in self._open.values()) > _GATHERED_BYTES:
-            max(self._open.values(), key=lambda file: file.writer.waiting).writer.flush()
+                return
+            self._finish(where)
 
-    def _begin(self, folder: str) -> _File:
-        number = len(self.paths)
-        path = self._naming.path(folder, number)
-        properties = self._naming.properties(path, number)
-        self.paths.append(path)
-        where = self._folder.place(path)
-        file = _File(path, ParquetWriter(where, self._schema, properties, **self._options))
-        self._open[folder] = file
+    def _file(self, where: str) -> _File:
+        """Give the open file of a partition; begin one where there is none."""
+        file = self._open.pop(where, None)
+        if file is None:
+            if len(self._open) == _OPEN_FILES:
+                self._finish(next(iter(self._open)))  # not used for longest
+            file = self._begin(where)
+        self._open[where] = file
         return file
 
-    def _finish(self, folder: str) -> None:
-        file = self._open.pop(folder)
+    def _begin(self, where: str) -> _File:
+        number = len(self.paths)
+        path = self._plan.path(where, number)
+        properties = self._plan.properties(path, number)
+        place = self._folder.place(path)
+        writer = self._plan.writer(place, encryption=properties, filesystem=self._folder.filesystem)
+        self.paths.append(path)
+        return _File(path, writer)
+
+    def _make_room(self) -> None:
+        """Write what waits of the largest partitions, until half is left."""
+        for where in sorted(self._waiting, key=lambda one: -self._waiting[one].size):
+            if self._gathered <= _GATHERED_BYTES // 2:
+                break
+            self._write(where)
+            self._open[where].writer.flush()
+
+    def _write(self, where: str) -> None:
+        """Write what waits of a partition."""
+        waiting = self._waiting.pop(where, _Waiting())
+        self._gathered -= waiting.size
+        for rows in waiting.batches:
+            self.append(where, rows)
+
+    def _complete(self) -> None:
+        for where in dict.fromkeys([*self._open, *self._waiting]):
+            self._write(where)
+            self._finish(where)
+
+    def _finish(self, where: str) -> None:
+        file = self._open[where]
         file.writer.close()
+        del self._open[where]
         self._finished.append(file.path)
 
     def _withdraw(self, error: BaseException) -> None:
-        """Leave no file of this call."""
+        """Leave no file of this call. What went wrong first is what matters."""
         for file in self._open.values():
-            file.writer.__exit__(type(error), error, error.__traceback__)
-        self._folder.remove(self._finished)
-
-
-@dataclass
-class _File:
-    """A file under way."""
-
-    path: str
-    writer: ParquetWriter
-    rows: int = 0
-
-    def add(self, rows: pa.RecordBatch) -> None:
-        self.writer.write_batch(rows)
-        self.rows += rows.num_rows
+            with contextlib.suppress(Exception):
+                file.writer.__exit__(type(error), error, error.__traceback__)
+        for path in self._finished:
+            with contextlib.suppress(Exception):
+                self._folder.remove(path)
 
 
 # --- partitions ----------------------------------------------------------------------------------
 
 
 def _scheme(partitioning: Any, schema: pa.Schema) -> ds.Partitioning | None:
+    """Give the partitioning, or None for none; all of its fields are columns of the data."""
     if partitioning is None or isinstance(partitioning, ds.Partitioning):
         scheme = partitioning
-    elif isinstance(partitioning, str):
-        raise ValueError("partitioning takes names of columns, or a pyarrow.dataset.Partitioning")
+    elif isinstance(partitioning, str | ds.PartitioningFactory):
+        raise ValueError(
+            "partitioning takes names of columns, or a pyarrow.dataset.Partitioning with a schema"
+        )
     else:
         names = list(partitioning)
-        if unknown := sorted(set(names) - set(schema.names)):
-            raise ValueError(f"columns that the data doesn't have: {', '.join(unknown)}")
-        fields = [schema.field(name) for name in names]
-        scheme = ds.partitioning(pa.schema(fields), flavor="hive") if names else None
-    if scheme is not None and len(scheme.schema) == len(schema):
-        raise ValueError("no columns are left to write: all are in the names of folders")
+        _check_names(names, schema)
+        fields = [(name, _spelt(schema.field(name).type)) for name in names]
+        scheme = ds.HivePartitioning(pa.schema(fields)) if names else None
+    if scheme is not None:
+        _check_names(scheme.schema.names, schema)
+        if len(scheme.schema) == len(schema):
+            raise ValueError("no columns are left to write: all are in the names of folders")
     return scheme
+
+
+def _check_names(names: list[str], schema: pa.Schema) -> None:
+    if wrong := sorted({n for n in names if names.count(n) > 1 or schema.names.count(n) != 1}):
+        raise ValueError(f"columns that are not there, or there twice: {', '.join(wrong)}")
+
+
+def _spelt(kind: pa.DataType) -> pa.DataType:
+    """Give the type of the same values that a partitioning can spell."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pa.string() if kind == pa.string_view() else kind
 
 
 def _file_schema(schema: pa.Schema, scheme: ds.Partitioning | None) -> pa.Schema:
@@ -245,29 +368,68 @@ def _file_schema(schema: pa.Schema, scheme: ds.Partitioning | None) -> pa.Schema
     return pa.schema(fields, schema.metadata)
 
 
+def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Give the rows in blocks: worth dividing, and no burden when they are there twice."""
+    block: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        step = max(1, batch.num_rows * _BLOCK_BYTES // max(batch.nbytes, 1))
+        for start in range(0, batch.num_rows, step):
+            block.append(batch.slice(start, step))
+            size += block[-1].nbytes
+            if size >= _BLOCK_BYTES:
+                yield pa.concat_batches(block)
+                block, size = [], 0
+    if block:
+        yield pa.concat_batches(block)
+
+
 def _split(
-    batch: pa.RecordBatch, scheme: ds.Partitioning | None
-) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Give the rows of each partition, in their order, and its folder."""
-    if scheme is None or not batch.num_rows:
-        yield "", batch
-        return
+    block: pa.RecordBatch, scheme: ds.Partitioning
+) -> Iterator[tuple[str, pa.RecordBatch, int]]:
+    """Give what the paths of each partition begin with, its rows, and their share of memory."""
     names = scheme.schema.names
-    codes = np.zeros(batch.num_rows, np.int64)
-    for name in names:
-        values = pc.dictionary_encode(batch[name], null_encoding="encode")
-        values = values if isinstance(values, pa.DictionaryArray) else values.combine_chunks()
-        codes = codes * len(values.dictionary) + values.indices.to_numpy(zero_copy_only=False)
-        codes = np.unique(codes, return_inverse=True)[1]  # small again, whatever comes next
-    order = np.argsort(codes, kind="stable")
-    borders = np.flatnonzero(np.diff(codes[order])) + 1
-    by_partition = batch.take(pa.array(order))
-    rest = by_partition.select([name for name in batch.schema.names if name not in names])
-    for start, stop in pairwise([0, *borders.tolist(), batch.num_rows]):
-        known = [_equals(name, by_partition[name][start]) for name in names]
-        folder, _ = scheme.format(reduce(and_, known))
-        yield folder, rest.slice(start, stop - start)
+    keys = [block[field.name].cast(field.type) for field in scheme.schema]
+    rest = block.select([n for n, name in enumerate(block.schema.names) if name not in names])
+    size = rest.nbytes
+    columns = [str(number) for number in range(len(keys))]
+    rows = pa.array(range(block.num_rows), pa.int64())
+    groups = (
+        pa.table([*keys, rows], names=[*columns, "rows"])
+        .group_by(columns, use_threads=False)
+        .aggregate([("rows", "list"), ("rows", "min")])
+        .sort_by("rows_min")  # numbers of files don't hang on PyArrow's hash table
+    )
+    for group, indices in enumerate(groups["rows_list"]):
+        where = _where(scheme, [groups[column][group] for column in columns])
+        # Copies: a slice would keep all of the block in memory.
+        part = rest.take(indices.values)
+        yield where, part, size * part.num_rows // block.num_rows
 
 
-def _equals(name: str, value: pa.Scalar) -> pc.Expression:
-    return pc.field(name) == value if value.is_valid else pc.field(name).is_null()
+def _where(scheme: ds.Partitioning, values: list[pa.Scalar]) -> str:
+    """Give what the paths of a partition begin with: its folder, or part of a name.
+
+    Raises:
+        ValueError: a reader would not find the values in it.
+    """
+    known = [
+        pc.field(name) == value if value.is_valid else pc.field(name).is_null()
+        for name, value in zip(scheme.schema.names, values, strict=True)
+    ]
+    said = [one for one, value in zip(known, values, strict=True) if value.is_valid]
+    try:
+        folder, name = scheme.format(reduce(and_, known))
+        where: str = posixpath.join(folder, name)
+        found = scheme.parse(where + "file")
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        found = None
+    # Some kinds of partitioning say null by leaving the field out.
+    if found is None or not any(
+        found.equals(reduce(and_, one or [pc.scalar(True)])) for one in (known, said)
+    ):
+        raise ValueError(
+            "a path can't spell a value of the partition columns "
+            f"{', '.join(scheme.schema.names)}: cast them to a type, or values, that it can"
+        )
+    return where

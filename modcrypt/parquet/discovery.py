@@ -22,8 +22,8 @@ from modcrypt.storage import locate
 
 __all__ = ["DataFile", "Dataset", "Folder", "discover", "is_dataset"]
 
-_STORES = frozenset({"s3", "gcs", "abfs"})
-"""Where folders are made by what is in them."""
+_STORES = frozenset({"s3", "gcs", "gs", "abfs", "az"})
+"""Where folders are made by what is in them; as pyarrow and as fsspec name them."""
 
 _INT32 = range(-(2**31), 2**31)
 
@@ -77,10 +77,7 @@ def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
             raise ValueError("the files of a dataset are in one file system: give filesystem=")
     else:
         where, base = locate(source, filesystem)
-        selector = pafs.FileSelector(base, recursive=True)
-        found = _arrow(where).get_file_info(selector)
-        paths = sorted(info.path for info in found if info.is_file)
-        paths = [path for path in paths if not _is_hidden(path, base)]
+        paths = _files(where, base)
     if not paths:
         raise ValueError(f"there are no files in {os.fspath(base)!r}" if base else "no files given")
     inside = [path[len(base) :].lstrip("/") for path in paths]
@@ -98,6 +95,8 @@ class Folder:
     def __init__(self, base: Any, filesystem: Any) -> None:
         self.filesystem, self._base = locate(base, filesystem)
         self._arrow = _arrow(self.filesystem)
+        names = getattr(self.filesystem, "protocol", self._arrow.type_name)
+        self._has_folders = _STORES.isdisjoint((names,) if isinstance(names, str) else names)
 
     def check_empty(self) -> None:
         """Refuse a folder with files in it, hidden ones aside.
@@ -105,12 +104,10 @@ class Folder:
         Raises:
             FileExistsError: there are some.
         """
-        selector = pafs.FileSelector(self._base, allow_not_found=True, recursive=True)
-        for info in self._arrow.get_file_info(selector):
-            if info.is_file and not _is_hidden(info.path, self._base):
-                raise FileExistsError(
-                    errno.EEXIST, "the folder has files in it; they are kept", self._base
-                )
+        if _files(self.filesystem, self._base, may_be_absent=True):
+            raise FileExistsError(
+                errno.EEXIST, "the folder has files in it; they are kept", self._base
+            )
 
     def check_visible(self, path: str) -> None:
         """Refuse the path of a file in the folder that readers of the dataset pass over.
@@ -127,7 +124,7 @@ class Folder:
     def place(self, path: str) -> str:
         """Give the path of a file in the folder, and make the folders above it."""
         full = self._full(path)
-        if self._arrow.type_name not in _STORES:
+        if self._has_folders:
             self._arrow.create_dir(posixpath.dirname(full))
         return full
 
@@ -146,6 +143,17 @@ def _arrow(filesystem: Any) -> pafs.FileSystem:
     if isinstance(filesystem, pafs.FileSystem):
         return filesystem
     return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+
+
+def _files(filesystem: Any, base: str, *, may_be_absent: bool = False) -> list[str]:
+    """Give the paths of the files below a folder, sorted, but for hidden ones."""
+    if hasattr(filesystem, "invalidate_cache"):  # fsspec: what it listed before may be old
+        filesystem.invalidate_cache()
+    selector = pafs.FileSelector(base, allow_not_found=may_be_absent, recursive=True)
+    found = _arrow(filesystem).get_file_info(selector)
+    paths = sorted(info.path for info in found if info.is_file)
+    # Stores have empty objects that stand for folders; fsspec takes them for files.
+    return [path for path in paths if not path.endswith("/") and not _is_hidden(path, base)]
 
 
 def _is_hidden(path: str, base: str) -> bool:

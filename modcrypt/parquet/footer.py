@@ -54,6 +54,7 @@ __all__ = [
     "build_tail",
     "mark_absent",
     "open_column_metadata",
+    "open_footer",
     "protect_chunk",
     "read_encrypted",
     "read_plain",
@@ -137,13 +138,17 @@ def read_encrypted(source: Source, properties: FileDecryptionProperties) -> Encr
         UnsupportedFormatError: an algorithm that the properties don't accept.
         FormatError: the bytes break the format.
     """
-    tail = read_tail(source)
+    return open_footer(read_tail(source), properties, source.name)
+
+
+def open_footer(tail: Tail, properties: FileDecryptionProperties, name: str) -> EncryptedFooter:
+    """Authenticate and decode the footer in a file's tail; raises as `read_encrypted`."""
     if tail.magic == MAGIC_ENCRYPTED:
         return _open_sealed(tail, properties)
-    return _open_signed(tail, properties, source.name)
+    return _open_signed(tail, properties, name)
 
 
-def stored_prefix(source: Source) -> bytes | None:
+def stored_prefix(tail: Tail, name: str) -> bytes | None:
     """Give the AAD prefix that a file says it has, None where it stores none.
 
     Nothing here is authenticated: it says which prefix to insist on.
@@ -152,15 +157,12 @@ def stored_prefix(source: Source) -> bytes | None:
         PlaintextError: the file is not encrypted.
         FormatError: the bytes break the format.
     """
-    tail = read_tail(source)
     if tail.magic == MAGIC_ENCRYPTED:
         union = decode("FileCryptoMetaData", tail.data)[0].encryption_algorithm
     else:
         union = decode_some("FileMetaData", tail.data, _SIGNATURE_FIELDS)[0].encryption_algorithm
     if union is None:
-        raise PlaintextError(
-            f"{source.name} is a plaintext file where an encrypted one is expected"
-        )
+        raise PlaintextError(f"{name} is a plaintext file where an encrypted one is expected")
     struct = union.AES_GCM_V1 or union.AES_GCM_CTR_V1
     return None if struct is None else struct.aad_prefix or None
 

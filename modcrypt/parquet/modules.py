@@ -125,6 +125,10 @@ def check_shape(metadata: ThriftStruct, leaves: int) -> None:
             f"{len(row_groups)} row groups of {leaves} columns: ordinals are int16, so encrypted "
             f"files have at most {MAX_ROW_GROUPS} row groups and {MAX_COLUMNS} columns (PME 4.4.2)"
         )
+    if metadata.num_rows != sum(row_group.num_rows for row_group in row_groups):
+        raise FormatError(
+            f"the footer declares {metadata.num_rows} rows, its row groups have another number"
+        )
     for r, row_group in enumerate(row_groups):
         if row_group.num_rows < 0:
             raise FormatError(f"row group {r} declares {row_group.num_rows} rows")

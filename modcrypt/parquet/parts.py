@@ -23,7 +23,7 @@ from modcrypt.buffers import Window
 from modcrypt.errors import FormatError
 from modcrypt.parquet.bloom import open_bloom_filter
 from modcrypt.parquet.ciphers import ChunkCipher
-from modcrypt.parquet.idl import ThriftStruct, struct_end, varint
+from modcrypt.parquet.idl import ThriftStruct, struct_end
 from modcrypt.parquet.modules import Part, Span
 from modcrypt.parquet.page_header import UNCOMPRESSED, splice
 from modcrypt.parquet.pages import EncryptedPage, Page, open_body, open_checked, open_header
@@ -214,13 +214,10 @@ def _filled(struct: bytes | bytearray, size: int) -> bytes:
     missing = size - len(struct)
     if missing == 0:
         return bytes(struct)
-    content = missing - len(_FILLING) - 1
-    length = varint(max(content, 0))
-    if len(length) == 2:
-        content -= 1
-        # One byte more than fits a one-byte length is spelt with a two-byte one: legal, and read
-        # by all.
-        length = bytes((content & 127 | 128, content >> 7))
-    if content < 0 or len(length) > 2:
-        raise FormatError(f"a sealed header leaves {missing} bytes to fill")
-    return bytes(struct[:-1]) + _FILLING + length + bytes(content) + b"\0"
+    for digits in range(1, 6):  # of the length, which may begin with zeros: read by all
+        content = missing - len(_FILLING) - digits
+        if 0 <= content < 1 << 7 * digits:
+            length = bytes(content >> 7 * n & 127 | 128 for n in range(digits - 1))
+            length += bytes((content >> 7 * (digits - 1),))
+            return bytes(struct[:-1]) + _FILLING + length + bytes(content) + b"\0"
+    raise FormatError(f"a sealed header leaves {missing} bytes to fill")

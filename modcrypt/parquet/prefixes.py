@@ -2,7 +2,8 @@
 
 A prefix made from a template such as `employees_23May2018.part{i}` tells which file of the dataset
 a file is, and nobody without the footer key can change it (PME 4.4.1). So a file that was left
-out, put in twice, taken from another dataset or swapped for an older one shows.
+out, put in twice or taken from another dataset shows; and an older version of the same part where
+the template names the version.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from modcrypt.errors import AadPrefixError, FooterSignatureError, TagMismatchError
-from modcrypt.parquet.footer import read_encrypted, stored_prefix
+from modcrypt.parquet.footer import open_footer, stored_prefix
+from modcrypt.parquet.framing import read_tail
 from modcrypt.parquet.properties import FileDecryptionProperties
 from modcrypt.storage import Source
 
@@ -60,7 +62,8 @@ def identify_part(
         AadPrefixError: it is none of the dataset's parts.
         ModcryptError: as `decrypt_parquet`, for the footer.
     """
-    stored = stored_prefix(source)
+    tail = read_tail(source)
+    stored = stored_prefix(tail, source.name)
     if stored is not None:
         part = template.part(stored)
         if part is None:
@@ -71,7 +74,8 @@ def identify_part(
         guesses = [part]
     for guess in guesses:
         try:
-            read_encrypted(source, replace(properties, aad_prefix=template.prefix(guess)))
+            demanded = replace(properties, aad_prefix=template.prefix(guess))
+            open_footer(tail, demanded, source.name)
         except (TagMismatchError, FooterSignatureError):
             if stored is not None:
                 raise

@@ -107,12 +107,13 @@ class FileDecryptionProperties:
         aad_prefix: the prefix that the file must have been written with; also supplies one that
             the file does not store.
         aad_prefix_verifier: instead of `aad_prefix`: called with the prefix that the file stores,
-            after the footer is authenticated; what is not True refuses the file.
+            after the footer is authenticated, where it is; what is not True refuses the file.
         algorithms: names that are accepted. The name in an encrypted-footer file is not
             authenticated, and a forged `AES_GCM_CTR_V1` turns authentication off, so only
             `AES_GCM_V1` is accepted unless said otherwise.
         on_missing_key: `"error"`, or what to do with columns whose key is not given: `"drop"`
-            leaves them out, `"null"` fills them with nulls.
+            leaves them out, `"null"` fills them with nulls (a map without one of its parts is
+            null as a whole). Who can alter the footer can make a column seem to be such a one.
         require_encrypted: True refuses plaintext files; names of columns or groups refuse also
             those in which one of them is in plaintext, or under the footer key where
             `column_keys` has a key for it; False takes plaintext for what it is, keys given or

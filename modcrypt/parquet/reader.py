@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from modcrypt.buffers import Threads, usable_cores
+from modcrypt.buffers import Shared, Threads, usable_cores
 from modcrypt.parquet.loading import footer_alone
 from modcrypt.parquet.plain_footer import plain_metadata, selected_row_groups
 from modcrypt.parquet.plan import OpenFile
@@ -71,9 +71,8 @@ class ParquetFile:
                 pool=stack.enter_context(closing(Threads(threads, "modcrypt-open"))),
                 ahead=stack.enter_context(closing(Threads(1, "modcrypt-ahead"))),
                 lock=threading.Lock(),
+                shared=Shared(stack.pop_all()),
             )
-            self._resources = stack.pop_all()
-        self._closed = False
 
     # --- what is there ---------------------------------------------------------------------------
 
@@ -178,16 +177,14 @@ class ParquetFile:
         return _batches(self._scan(request), options)  # planned now: a mistake shows at once
 
     def _scan(self, request: Request) -> Scan:
-        if self._closed:
-            raise ValueError("the file is closed")
-        return Scan(self._session, request)
+        with self._session.shared.use():
+            return Scan(self._session, request)
 
     # --- closing ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the source, if it was opened here. Closing again does nothing."""
-        self._closed = True
-        self._resources.close()
+        """Close the source, if it was opened here, after the last read. Again, it does nothing."""
+        self._session.shared.close()
 
     def __enter__(self) -> ParquetFile:
         return self

@@ -10,8 +10,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -23,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from modcrypt.aad import ModuleType
-from modcrypt.buffers import Threads
+from modcrypt.buffers import Shared, Threads
 from modcrypt.errors import FormatError, KeyNotFoundError, UnsupportedFormatError
 from modcrypt.parquet.bloom import open_bloom_filter
 from modcrypt.parquet.expressions import referenced_fields
@@ -34,7 +33,7 @@ from modcrypt.parquet.plain_footer import plain_metadata, selected_row_groups
 from modcrypt.parquet.plan import OpenFile, Plan
 from modcrypt.parquet.projection import drop_columns
 from modcrypt.parquet.pruning import Ranges, candidate_rows
-from modcrypt.parquet.schema import Leaf, leaf_elements, leaves_of
+from modcrypt.parquet.schema import leaf_elements, leaves_of
 from modcrypt.storage import Source
 
 __all__ = ["Request", "Scan", "Session", "joined", "schema_file"]
@@ -75,13 +74,7 @@ class Session:
     pool: Threads  # opens chunks side by side
     ahead: Threads  # opens the next lot while one is decoded
     lock: threading.Lock
-
-    def submit(self, job: Callable[[], ds.Fragment]) -> Future[ds.Fragment]:
-        """Make a lot ready on the other thread."""
-        try:
-            return self.ahead.submit(job)
-        except RuntimeError:  # the only reason there is
-            raise ValueError("the file is closed") from None
+    shared: Shared  # what is to be freed at the end
 
     def select(self, columns: Sequence[int] | None, row_groups: Sequence[int] | None) -> Plan:
         """Plan with the parts that are missing in groups left out: PyArrow fills them."""
@@ -120,14 +113,19 @@ class Scan:
 
         While one is used, the next is made ready.
         """
+        session = self._session
+        with session.shared.use():
+            jobs = self._jobs(lot_bytes)
         ready: ds.Fragment | None = None
-        for job in self._jobs(lot_bytes):
-            if ready is None:  # there is nothing to do meanwhile
-                ready = job()
-                continue
-            following = self._session.submit(job)
+        for job in jobs:
+            with session.shared.use():
+                if ready is None:  # there is nothing to do meanwhile
+                    ready = job()
+                    continue
+                following = session.ahead.submit(job)
             yield self._scanner(ready, options)
-            ready = following.result()
+            with session.shared.use():
+                ready = following.result()
         if ready is not None:
             yield self._scanner(ready, options)
 
@@ -222,7 +220,9 @@ class Scan:
 
     def _own_schema(self, plan: Plan, leaves: Sequence[int]) -> pa.Schema:
         file = self._session.file
-        filled = plan.missing if file.properties.on_missing_key == "null" else []
+        filled = set(plan.missing) & set(leaves)
+        if file.properties.on_missing_key != "null":
+            filled = set()
         columns = {c for c in leaves if plan.keep[c] or c in filled}
         data = schema_file(file.metadata, columns, filled)
         own = self._session.format.make_fragment(pa.BufferReader(data)).physical_schema
@@ -254,8 +254,9 @@ class Scan:
             )
         return {plan.row_groups[i]: ranges for i, ranges in found.items()}
 
-    def _jobs(self, lot_bytes: int) -> Iterator[Callable[[], ds.Fragment]]:
+    def _jobs(self, lot_bytes: int) -> list[Callable[[], ds.Fragment]]:
         """Cut the rows into lots, each of which a call opens."""
+        jobs: list[Callable[[], ds.Fragment]] = []
         row_groups = self._session.file.metadata.row_groups
         sizes = dict.fromkeys(self._rows, 0)
         for (r, _), chunk in self._plan.chunks.items():
@@ -265,14 +266,15 @@ class Scan:
         for r, ranges in self._rows.items():
             whole = ranges == [(0, row_groups[r].num_rows)]
             if lot and (not whole or sum(sizes[q] for q in lot) + sizes[r] > lot_bytes):
-                yield partial(self._load_row_groups, lot)
+                jobs.append(partial(self._load_row_groups, lot))
                 lot = []
             if whole:
                 lot.append(r)
             else:
-                yield partial(self._load_rows, r, ranges)
+                jobs.append(partial(self._load_rows, r, ranges))
         if lot:
-            yield partial(self._load_row_groups, lot)
+            jobs.append(partial(self._load_row_groups, lot))
+        return jobs
 
     def _load_row_groups(
         self, row_groups: list[int], columns: list[int] | None = None
@@ -411,31 +413,26 @@ def joined(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
 
 
 def schema_file(
-    metadata: ThriftStruct, columns: Container[int], nullable: Sequence[int]
+    metadata: ThriftStruct, columns: Collection[int], nullable: Collection[int]
 ) -> pa.Buffer:
     """Give a Parquet file without rows that has the schema of some leaves.
 
     Args:
         columns: indexes of the leaves.
-        nullable: those among them that may be null, with the groups around them.
+        nullable: those among them that are null, as are groups of nothing else.
     """
     new = copy(metadata)
     new.schema = list(metadata.schema)
     new.row_groups, new.num_rows = [], 0
     new.encryption_algorithm = new.footer_signing_key_metadata = None
     leaves = leaf_elements(metadata.schema)
-    for index in {index for c in nullable for index in _may_be_null(leaves[c])}:
+    there = {i for c in columns if c not in nullable for i in leaves[c].elements}
+    for index in {next(i for i in leaves[c].elements if i not in there) for c in nullable}:
         if new.schema[index].repetition_type == _REQUIRED:
             new.schema[index] = copy(new.schema[index])
             new.schema[index].repetition_type = _OPTIONAL
     keep = [c in columns for c in range(len(leaves))]
     return footer_alone(new if all(keep) else drop_columns(new, keep))
-
-
-def _may_be_null(leaf: Leaf) -> tuple[int, ...]:
-    """Give the schema elements that may be null where a leaf is missing: not those in a map."""
-    elements = leaf.elements
-    return elements if leaf.in_map is None else elements[: elements.index(leaf.in_map) + 1]
 
 
 def _cut(column: pa.ChunkedArray, ranges: Ranges) -> pa.ChunkedArray:

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import io
 import os
-import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from concurrent.futures import wait
 from contextlib import ExitStack
 from typing import Any
 
-from modcrypt.buffers import Threads, usable_cores
+from modcrypt.buffers import Shared, Threads, usable_cores
 from modcrypt.parquet.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.idl import encode
 from modcrypt.parquet.parts import PartReader, overlay, part_readers
@@ -60,8 +59,7 @@ def open_parquet(
 
     Args:
         source: path, fsspec URL, bytes or seekable binary file object.
-        decryption: keys, and what the caller insists on, as for `decrypt_parquet`. With
-            `on_missing_key="drop"`, columns without a key are not there.
+        decryption: keys, and what the caller insists on, as for `decrypt_parquet`.
         columns: names of columns or groups that the file is to show, None for all. The keys of
             the others are not looked for.
         filesystem: where a path is to be found: a filesystem of pyarrow or fsspec.
@@ -85,11 +83,10 @@ class PlaintextView(io.RawIOBase):
     """What `open_parquet` gives. `read_at` reads without the cursor, from any thread."""
 
     def __init__(self, source: Source, plan: Plan, resources: ExitStack | None = None) -> None:
-        self._resources = resources or ExitStack()
         self._threads = Threads(min(usable_cores(), _MAX_THREADS), "modcrypt-view")
-        self._resources.callback(self._threads.close)
-        self._lock = threading.Lock()
-        self._reading = 0  # reads under way: the last one after `close` frees the source
+        resources = resources or ExitStack()
+        resources.callback(self._threads.close)
+        self._shared = Shared(resources)
         self._cursor = 0
         body_end = plan.footer.body_end
         metadata, nulls = plain_metadata(plan, selected_row_groups(plan), body_end + _GAP)
@@ -123,29 +120,20 @@ class PlaintextView(io.RawIOBase):
         return max(0, min(length, self.size - offset))
 
     def _fill(self, offset: int, out: memoryview) -> None:
-        with self._lock:
-            self._check_open()
-            self._reading += 1
-        try:
-            end = offset + len(out)
-            first = max(0, bisect_right(self._starts, offset) - 1)
-            parts = self._parts[first : bisect_left(self._starts, end)]
-            if parts and parts[0].span.end <= offset:
-                del parts[0]
-            reached = offset
-            for part in parts:  # what lies between parts are zeros
-                overlay(out, offset, reached, bytes(max(0, part.span.start - reached)))
-                reached = max(reached, part.span.end)
-            overlay(out, offset, reached, bytes(max(0, min(end, self._body_end) - reached)))
-            overlay(out, offset, 0, MAGIC_PLAINTEXT)
-            overlay(out, offset, self._body_end, self._tail)
+        end = offset + len(out)
+        first = max(0, bisect_right(self._starts, offset) - 1)
+        parts = self._parts[first : bisect_left(self._starts, end)]
+        if parts and parts[0].span.end <= offset:
+            del parts[0]
+        reached = offset
+        for part in parts:  # what lies between parts are zeros
+            overlay(out, offset, reached, bytes(max(0, part.span.start - reached)))
+            reached = max(reached, part.span.end)
+        overlay(out, offset, reached, bytes(max(0, min(end, self._body_end) - reached)))
+        overlay(out, offset, 0, MAGIC_PLAINTEXT)
+        overlay(out, offset, self._body_end, self._tail)
+        with self._shared.use():
             self._fill_parts(parts, offset, out)
-        finally:
-            with self._lock:
-                self._reading -= 1
-                last = self.closed and not self._reading
-            if last:
-                self._resources.close()
 
     def _fill_parts(self, parts: list[PartReader], offset: int, out: memoryview) -> None:
         if len(out) < _WORTH_THREADS or len(parts) < 2 or usable_cores() < 2:
@@ -218,8 +206,5 @@ class PlaintextView(io.RawIOBase):
 
     def close(self) -> None:
         """Close the source, if it was opened here, after the last read. Again, it does nothing."""
-        with self._lock:
-            last = not self.closed and not self._reading
-            super().close()
-        if last:
-            self._resources.close()
+        super().close()
+        self._shared.close()

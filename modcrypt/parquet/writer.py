@@ -298,13 +298,13 @@ class ParquetWriter:
         try:
             yield
         except BaseException as error:
+            self._withdrawn = True
             self._withdraw(error)
             raise
 
     def _withdraw(self, error: BaseException) -> None:
         """Close the writer, if it is open still, so that no file appears."""
         if self._open is not None:
-            self._withdrawn = True
             self._close().__exit__(type(error), error, error.__traceback__)
 
     def _close(self) -> ExitStack:

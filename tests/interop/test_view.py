@@ -217,7 +217,9 @@ def test_a_closed_view_says_so_and_closes_once(tmp_path: Path) -> None:
             call()
 
 
-@pytest.mark.parametrize("missing", [0, 5, 6, 40, 132, 133, 134, 200, 400, 16_000])
+@pytest.mark.parametrize(
+    "missing", [0, 2, 3, 129, 130, 131, 16_385, 16_386, 16_387, 20_969, 1 << 21, 3 << 20]
+)
 def test_a_filled_struct_is_as_long_as_asked_and_reads_the_same(missing: int) -> None:
     """Thriftpy2's own reader skips the filling."""
     struct = encode(new("SortingColumn", column_idx=7, descending=True, nulls_first=False))
@@ -226,11 +228,10 @@ def test_a_filled_struct_is_as_long_as_asked_and_reads_the_same(missing: int) ->
     assert judged("SortingColumn", filled) == (judged("SortingColumn", struct)[0], len(filled))
 
 
-@pytest.mark.parametrize("missing", [1, 20_000])
-def test_what_cannot_be_filled_is_refused(missing: int) -> None:
+def test_what_cannot_be_filled_is_refused() -> None:
     struct = encode(new("SortingColumn", column_idx=7, descending=True, nulls_first=False))
     with pytest.raises(mc.FormatError, match="bytes to fill"):
-        _filled(struct, len(struct) + missing)
+        _filled(struct, len(struct) + 1)
 
 
 FORK = """
