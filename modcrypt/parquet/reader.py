@@ -25,7 +25,7 @@ __all__ = ["Filters", "ParquetFile", "as_expression"]
 Filters: TypeAlias = "pc.Expression | list[Any]"
 """A pyarrow expression, or tuples as pyarrow.parquet takes them (disjunctive normal form)."""
 
-TABLE_BYTES = 64 << 20
+TABLE_BYTES = 96 << 20
 """Sealed bytes that are opened at once when a table is read."""
 
 BATCH_BYTES = 32 << 20
