@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import tempfile
 from importlib import resources
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pyarrow as pa
@@ -53,6 +54,22 @@ def check_api(folder: Path, table: pa.Table) -> None:
     check(modcrypt.list_modules(sealed, properties), "the modules can be listed")
 
 
+def check_tables(folder: Path, table: pa.Table) -> None:
+    sealed = folder / "tables.parquet"
+    encryption = modcrypt.FileEncryptionProperties(footer_key=KEY, column_keys={"name": COLUMN_KEY})
+    modcrypt.write_table(table, sealed, encryption, bloom_filter_options={"name": True})
+    keys = modcrypt.FileDecryptionProperties(footer_key=KEY, column_keys={"name": COLUMN_KEY})
+    check(modcrypt.read_table(sealed, keys).equals(table), "read_table gives the table")
+    found = modcrypt.read_table(sealed, keys, filters=[("name", "==", "name-3")], columns=["id"])
+    check(found.num_rows == 143, "a filter with a bloom filter finds its rows")
+    with modcrypt.open_parquet(sealed, keys) as view:
+        check(pq.read_table(view).equals(table), "PyArrow reads through open_parquet")
+    check(modcrypt.write_dataset(table, folder / "set", encryption), "a dataset is written")
+    check(modcrypt.read_table(folder / "set", keys).equals(table), "and read")
+    points = entry_points(group="fsspec.specs", name="modcrypt")
+    check(len(points) == 1, "fsspec finds the file system")
+
+
 def check_program(folder: Path, table: pa.Table) -> None:
     pq.write_table(table, folder / "plain.parquet")
     (folder / "text.key").write_text(f"{TEXT_KEY.hex()}\n")
@@ -85,6 +102,7 @@ def main() -> None:
     check_package()
     with tempfile.TemporaryDirectory() as name:
         check_api(Path(name), table)
+        check_tables(Path(name), table)
         check_program(Path(name), table)
     print("smoke: ok")
 
