@@ -12,6 +12,7 @@ without those after it.
 
 from __future__ import annotations
 
+import ctypes
 import io
 import os
 from bisect import bisect_left, bisect_right
@@ -106,12 +107,9 @@ class PlaintextView(io.RawIOBase):
         length = self._clipped(offset, length)
         if not length:
             return b""
-        whole = io.BytesIO()  # gives its bytes out without a copy
-        whole.seek(length - 1)
-        whole.write(b"\0")
-        with whole.getbuffer() as out:
-            self._fill(offset, out)
-        return whole.getvalue()
+        whole, out = _new_bytes(length)
+        self._fill(offset, out)
+        return whole
 
     def _clipped(self, offset: int, length: int) -> int:
         self._check_open()
@@ -208,3 +206,13 @@ class PlaintextView(io.RawIOBase):
         """Close the source, if it was opened here, after the last read. Again, it does nothing."""
         super().close()
         self._shared.close()
+
+
+def _new_bytes(size: int) -> tuple[bytes, memoryview]:
+    """Make a bytes object that is filled afterwards, as C may do with a new one: without a copy."""
+    api = ctypes.pythonapi
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)
+    whole: bytes = make(("PyBytes_FromStringAndSize", api))(None, size)
+    place = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(("PyBytes_AsString", api))(whole)
+    assert place is not None
+    return whole, memoryview((ctypes.c_char * size).from_address(place)).cast("B")
