@@ -25,8 +25,8 @@ __all__ = ["Filters", "ParquetFile", "as_expression"]
 Filters: TypeAlias = "pc.Expression | list[Any]"
 """A pyarrow expression, or tuples as pyarrow.parquet takes them (disjunctive normal form)."""
 
-TABLE_BYTES = 96 << 20
-"""Sealed bytes that are opened at once when a table is read."""
+TABLE_BYTES = 64 << 20
+"""Sealed bytes of a lot when a table is read; two lots are read at once."""
 
 BATCH_BYTES = 32 << 20
 """The same for batches: one lot is decoded while the next one is opened."""
@@ -69,7 +69,7 @@ class ParquetFile:
                 file=OpenFile(opened, decryption),
                 format=layout,
                 pool=stack.enter_context(closing(Threads(threads, "modcrypt-open"))),
-                ahead=stack.enter_context(closing(Threads(1, "modcrypt-ahead"))),
+                ahead=stack.enter_context(closing(Threads(2, "modcrypt-ahead"))),
                 lock=threading.Lock(),
                 shared=Shared(stack.pop_all()),
             )
@@ -168,9 +168,8 @@ class ParquetFile:
     def read_request(self, request: Request, **options: Any) -> pa.Table:
         """Do what `read` does, for a file of a dataset."""
         scan = self._scan(request)
-        scanners = scan.scanners(TABLE_BYTES, **options)
         with scan.explained():
-            return joined((scanner.to_table() for scanner in scanners), scan.result)
+            return joined(scan.tables(TABLE_BYTES, **options), scan.result)
 
     def batches_of_request(self, request: Request, **options: Any) -> Iterator[pa.RecordBatch]:
         """Do what `iter_batches` does, for a file of a dataset."""

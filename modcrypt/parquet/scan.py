@@ -129,6 +129,24 @@ class Scan:
         if ready is not None:
             yield self._scanner(ready, options)
 
+    def tables(self, lot_bytes: int, **options: Any) -> list[pa.Table]:
+        """Read the rows, in order: two lots at once, so that decoding never waits for opening."""
+
+        def read(job: Callable[[], ds.Fragment]) -> pa.Table:
+            return self._scanner(job(), options).to_table()
+
+        session = self._session
+        with session.shared.use():
+            jobs = self._jobs(lot_bytes)
+            if len(jobs) < 2:
+                return [read(job) for job in jobs]
+            work = [session.ahead.submit(read, job) for job in jobs]
+            try:
+                return [done.result() for done in work]
+            finally:
+                for pending in work:  # none is, unless one failed
+                    pending.cancel()
+
     @contextmanager
     def explained(self) -> Iterator[None]:
         """Say what PyArrow can't cast, without the values that it names."""
