@@ -1,4 +1,4 @@
-"""Parquet Modular Encryption in Python: files encrypted module by module.
+"""Parquet Modular Encryption and AGS1 in Python: encrypted files for data lakes.
 
 The names below are imported on first use, so that `import modcrypt` and the command line start
 at once.
@@ -10,7 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from modcrypt.aad import ModuleId, ModuleType
+    from modcrypt.aad import BlockId, ModuleId, ModuleType
+    from modcrypt.ags1.files import Ags1Summary, decrypt_ags1, encrypt_ags1, inspect_ags1
+    from modcrypt.ags1.lengths import UNVERIFIED
+    from modcrypt.ags1.reader import Ags1Reader
+    from modcrypt.ags1.writer import Ags1Writer
     from modcrypt.errors import (
         AadPrefixError,
         ChecksumError,
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
         TruncationError,
         UnsupportedFormatError,
     )
+    from modcrypt.key_metadata import StandardKeyMetadata
     from modcrypt.keys import Key, KeyRetriever
     from modcrypt.parquet.dataset import iter_batches, read_table
     from modcrypt.parquet.dataset_writer import write_dataset
@@ -42,7 +47,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "UNVERIFIED",
     "AadPrefixError",
+    "Ags1Reader",
+    "Ags1Summary",
+    "Ags1Writer",
+    "BlockId",
     "ChecksumError",
     "FileDecryptionProperties",
     "FileEncryptionProperties",
@@ -64,11 +74,15 @@ __all__ = [
     "ParquetFile",
     "ParquetWriter",
     "PlaintextError",
+    "StandardKeyMetadata",
     "TagMismatchError",
     "TruncationError",
     "UnsupportedFormatError",
+    "decrypt_ags1",
     "decrypt_parquet",
+    "encrypt_ags1",
     "encrypt_parquet",
+    "inspect_ags1",
     "iter_batches",
     "list_modules",
     "open_parquet",
@@ -78,6 +92,11 @@ __all__ = [
 ]
 
 _ROOM_OF = {
+    "UNVERIFIED": "modcrypt.ags1.lengths",
+    "Ags1Reader": "modcrypt.ags1.reader",
+    "Ags1Summary": "modcrypt.ags1.files",
+    "Ags1Writer": "modcrypt.ags1.writer",
+    "BlockId": "modcrypt.aad",
     "FileDecryptionProperties": "modcrypt.parquet.properties",
     "FileEncryptionProperties": "modcrypt.parquet.properties",
     "Key": "modcrypt.keys",
@@ -87,8 +106,12 @@ _ROOM_OF = {
     "ModuleType": "modcrypt.aad",
     "ParquetFile": "modcrypt.parquet.reader",
     "ParquetWriter": "modcrypt.parquet.writer",
+    "StandardKeyMetadata": "modcrypt.key_metadata",
+    "decrypt_ags1": "modcrypt.ags1.files",
     "decrypt_parquet": "modcrypt.parquet.decryptor",
+    "encrypt_ags1": "modcrypt.ags1.files",
     "encrypt_parquet": "modcrypt.parquet.encryptor",
+    "inspect_ags1": "modcrypt.ags1.files",
     "iter_batches": "modcrypt.parquet.dataset",
     "list_modules": "modcrypt.parquet.decryptor",
     "open_parquet": "modcrypt.parquet.view",

@@ -1,10 +1,13 @@
-"""Additional authenticated data: which bytes bind a module to its place (PME 4.4).
+"""Additional authenticated data: which bytes bind a module or block to its place.
 
     module AAD = AAD prefix | file-unique | type (1) | row group (2) | column (2) | page (2)
                  '---- file AAD ---------'   '----------- AAD suffix ----------------------'
+    block AAD  = AAD prefix | block index (4)
 
-Ordinals are little-endian int16. The footer has the type byte only; modules without a page
-ordinal end after the column. Pure byte arithmetic: no cipher and no file is known here.
+Of a Parquet module (PME 4.4): ordinals are little-endian int16; the footer has the type byte
+only, modules without a page ordinal end after the column. Of an AGS1 block (AGS1 "Additional
+Authenticated Data"): a little-endian int32. Pure byte arithmetic: no cipher and no file is known
+here.
 """
 
 from __future__ import annotations
@@ -14,10 +17,23 @@ from enum import IntEnum
 
 from modcrypt.errors import LimitError
 
-__all__ = ["MAX_ORDINAL", "ModuleId", "ModuleType", "module_aad", "ordinal_bytes"]
+__all__ = [
+    "MAX_BLOCK_INDEX",
+    "MAX_ORDINAL",
+    "BlockId",
+    "ModuleId",
+    "ModuleType",
+    "block_aad",
+    "module_aad",
+    "ordinal_bytes",
+]
 
 MAX_ORDINAL = 32_767
 """The largest row group, column or page ordinal: they are int16 in the AAD (PME 4.4.2)."""
+
+
+MAX_BLOCK_INDEX = 2**31 - 1
+"""The largest block index: it is an int32 in the AAD (AGS1 "Additional Authenticated Data")."""
 
 
 class ModuleType(IntEnum):
@@ -61,6 +77,16 @@ class ModuleId:
         return ", ".join(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class BlockId:
+    """The address of one block in an AGS1 stream, counted from 0."""
+
+    index: int
+
+    def __str__(self) -> str:
+        return f"block {self.index}"
+
+
 def ordinal_bytes(ordinal: int) -> bytes:
     """Spell an ordinal as the AAD does: int16, little-endian (PME 4.4.2).
 
@@ -95,3 +121,17 @@ def module_aad(file_aad: bytes, module: ModuleId) -> bytes:
         if ordinal is not None:
             aad += ordinal_bytes(ordinal)
     return aad
+
+
+def block_aad(aad_prefix: bytes, index: int) -> bytes:
+    """Build the AAD of one block (AGS1 "Additional Authenticated Data").
+
+    Raises:
+        LimitError: the index is not in 0..2**31 - 1.
+    """
+    if not 0 <= index <= MAX_BLOCK_INDEX:
+        raise LimitError(
+            f"block index {index} is not in 0..{MAX_BLOCK_INDEX}: AGS1 numbers blocks by an int32; "
+            "take longer blocks"
+        )
+    return aad_prefix + index.to_bytes(4, "little")

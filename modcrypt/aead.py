@@ -1,7 +1,8 @@
-"""AES-GCM and AES-CTR over whole modules: the only importer of `cryptography`.
+"""AES-GCM and AES-CTR over whole modules and blocks: the only importer of `cryptography`.
 
     GCM module   length (4, little-endian) | nonce (12) | ciphertext | tag (16)     (PME 5.1)
     CTR module   length (4, little-endian) | nonce (12) | ciphertext                (PME 5.1)
+    AGS1 block                               nonce (12) | ciphertext | tag (16)     (AGS1)
 
 The length counts what follows it. Why each nonce is safe: every seal takes 96 fresh bits from
 the operating system (NIST SP 800-38D 8.2.2, RBG-based construction), never a counter that a
@@ -9,7 +10,8 @@ fork, a snapshot or a second process could repeat, and `InvocationCounter` stops
 2**32 of them (8.3). No function here takes a nonce for sealing. Under GCM nothing that did not
 authenticate leaves: on a bad tag the output is zeroed before the error is raised.
 
-An object here belongs to one thread at a time; make one per thread, they are cheap.
+A `CtrCipher` belongs to one thread at a time; make one per thread, they are cheap. A `GcmCipher`
+keeps nothing between calls and serves any number of threads.
 """
 
 from __future__ import annotations
@@ -28,7 +30,16 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from modcrypt.keys import Key, invocation_counter, key_bytes
 
-__all__ = ["CTR_OVERHEAD", "CTR_SLACK", "GCM_OVERHEAD", "CtrCipher", "GcmCipher", "TagError"]
+__all__ = [
+    "BLOCK_OVERHEAD",
+    "CTR_OVERHEAD",
+    "CTR_SLACK",
+    "GCM_OVERHEAD",
+    "TAG_SIZE",
+    "CtrCipher",
+    "GcmCipher",
+    "TagError",
+]
 
 ReadableBuffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -37,6 +48,8 @@ NONCE_SIZE = 12
 TAG_SIZE = 16
 GCM_OVERHEAD = LENGTH_SIZE + NONCE_SIZE + TAG_SIZE
 """Bytes that a GCM module adds to its plaintext."""
+BLOCK_OVERHEAD = NONCE_SIZE + TAG_SIZE
+"""Bytes that an AGS1 block adds to its plaintext."""
 CTR_OVERHEAD = LENGTH_SIZE + NONCE_SIZE
 """Bytes that a CTR module adds to its plaintext."""
 CTR_SLACK = 15
@@ -113,6 +126,31 @@ class GcmCipher:
         """
         try:
             self._decrypt_into(bytes(module[LENGTH_SIZE:_BODY]), module[_BODY:], aad, out)
+        except InvalidTag:
+            out[:] = bytes(len(out))
+            raise TagError from None
+
+    def seal_block_into(self, out: memoryview, plaintext: ReadableBuffer, aad: bytes) -> None:
+        """Write the block of `plaintext` into `out`, which has exactly its size.
+
+        Raises:
+            KeyExhaustedError: the key has done 2**32 seals.
+        """
+        if self._count is None:
+            self._count = invocation_counter(self._key).add
+        self._count()
+        nonce = urandom(NONCE_SIZE)
+        out[:NONCE_SIZE] = nonce
+        self._encrypt_into(nonce, plaintext, aad, out[NONCE_SIZE:])
+
+    def open_block_into(self, block: memoryview, aad: bytes, out: memoryview) -> None:
+        """Open a block into `out`, which has exactly the plaintext's size.
+
+        Raises:
+            TagError: the tag does not match; `out` is zeroed.
+        """
+        try:
+            self._decrypt_into(bytes(block[:NONCE_SIZE]), block[NONCE_SIZE:], aad, out)
         except InvalidTag:
             out[:] = bytes(len(out))
             raise TagError from None

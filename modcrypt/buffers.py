@@ -6,6 +6,7 @@ Both are allocated once and reused: at the speed of AES, fresh memory is what co
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import queue
 import threading
@@ -22,7 +23,16 @@ from modcrypt.storage import (
     open_sink,
 )
 
-__all__ = ["WORTH_A_THREAD", "Output", "Shared", "Threads", "Window", "open_output", "usable_cores"]
+__all__ = [
+    "WORTH_A_THREAD",
+    "Output",
+    "Shared",
+    "Threads",
+    "Window",
+    "new_bytes",
+    "open_output",
+    "usable_cores",
+]
 
 BLOCK = 1 << 20
 """Bytes moved by one system call: small enough to stay in the processor's cache."""
@@ -85,7 +95,8 @@ class Output:
     """Collects what is written in reused buffers; a second thread may do the writing.
 
     Write at `view[at:]` after `reserve`, then advance `at`; `position` is the file's length so
-    far. The thread pays because a page-cache write costs more than AES on the same bytes.
+    far. The thread pays because a page-cache write costs more than AES on the same bytes; it is
+    begun when the first buffer is full, so a small file never has one.
     """
 
     def __init__(self, sink: Sink, *, background: bool) -> None:
@@ -94,7 +105,8 @@ class Output:
         self.progress: Callable[[int], None] | None = None
         self.at = 0
         self.view = memoryview(bytearray(BLOCK + (BLOCK >> 3)))
-        self._writer = _Writer(sink) if background else None
+        self._background = background
+        self._writer: _Writer | None = None
 
     @property
     def position(self) -> int:
@@ -127,6 +139,11 @@ class Output:
 
     def flush(self) -> None:
         """Hand what is collected to the sink."""
+        if self.at and self._background and self._writer is None:
+            self._writer = _Writer(self._sink)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
         if not self.at:
             return
         if self._writer is None:
@@ -142,7 +159,7 @@ class Output:
         """Write the rest, if the file is complete, and end the thread. An error of it surfaces."""
         try:
             if complete:
-                self.flush()
+                self._hand_over()
         finally:
             if self._writer is not None:
                 self._writer.close(raise_error=complete)
@@ -276,6 +293,22 @@ class Shared:
             self._closed = True
         if last:
             self._resources.close()
+
+
+_pybytes_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
+    ("PyBytes_FromStringAndSize", ctypes.pythonapi)
+)
+_pybytes_place = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(
+    ("PyBytes_AsString", ctypes.pythonapi)
+)
+
+
+def new_bytes(size: int) -> tuple[bytes, memoryview]:
+    """Make a bytes object that is filled afterwards, as C may do with a new one: without a copy."""
+    whole: bytes = _pybytes_new(None, size)
+    place = _pybytes_place(whole)
+    assert place is not None
+    return whole, memoryview((ctypes.c_char * size).from_address(place)).cast("B")
 
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from modcrypt.aad import ModuleId
+    from modcrypt.aad import BlockId, ModuleId
 
 __all__ = [
     "AadPrefixError",
@@ -64,11 +64,11 @@ class IntegrityError(ModcryptError):
 
 
 class TagMismatchError(IntegrityError):
-    """The GCM tag of one module does not fit: wrong key, wrong AAD or altered bytes."""
+    """The GCM tag of one module or block does not fit: wrong key, wrong AAD or altered bytes."""
 
     word = "tag"
 
-    def __init__(self, module: ModuleId | None, hint: str = "") -> None:
+    def __init__(self, module: ModuleId | BlockId | None, hint: str = "") -> None:
         self.module = module
         self._hint = hint
         where = "GCM module" if module is None else str(module)

@@ -37,9 +37,11 @@ __all__ = [
     "Sink",
     "Source",
     "SourceLike",
+    "Stream",
     "locate",
     "open_sink",
     "open_source",
+    "open_stream",
 ]
 
 SourceLike: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes]"
@@ -125,13 +127,13 @@ class MemorySource(Source):
 
     def __init__(self, data: bytes | bytearray | memoryview, name: str = "<bytes>") -> None:
         self.name = name
-        self._view = memoryview(data).cast("B")
-        self.size = len(self._view)
+        self.view = memoryview(data).cast("B")
+        self.size = len(self.view)
         self.whole = None if isinstance(data, memoryview) else data
 
     def read_into(self, offset: int, view: memoryview) -> None:
         """Fill `view` from `offset`."""
-        part = self._view[offset : offset + len(view)]
+        part = self.view[offset : offset + len(view)]
         if len(part) < len(view):
             raise self._short(offset + len(part))
         view[:] = part
@@ -183,6 +185,99 @@ class RangeSource(Source):
         if len(data) < length:
             raise self._short(offset + len(data))
         return data
+
+
+# --- streams -------------------------------------------------------------------------------
+
+
+class Stream(ABC):
+    """What is read once from start to end."""
+
+    name: str
+    size: int | None
+    """Bytes in all, None where only the end will tell."""
+
+    @abstractmethod
+    def readinto(self, view: memoryview) -> int:
+        """Fill `view`; fewer bytes than it has are the last ones. Give their number."""
+
+
+class SourceStream(Stream):
+    """A source, from its start to its end."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._at = source, 0
+        self.name, self.size = source.name, source.size
+        self._window = memoryview(b"")  # what a store's request brought and is not given out yet
+
+    def readinto(self, view: memoryview) -> int:
+        """Fill `view`."""
+        size = min(len(view), self._source.size - self._at)
+        done = 0
+        while done < size:
+            if not self._window and self._source.least_read > size - done:
+                length = min(self._source.least_read, self._source.size - self._at)
+                self._window = memoryview(self._source.read_at(self._at, length))
+            if self._window:
+                part = self._window[: size - done]
+                view[done : done + len(part)] = part
+                self._window = self._window[len(part) :]
+            else:
+                part = view[done:size]
+                self._source.read_into(self._at, part)
+            done += len(part)
+            self._at += len(part)
+        return done
+
+
+class PipeStream(Stream):
+    """A binary file object that can't be sought, such as a pipe."""
+
+    def __init__(self, file: IO[bytes], name: str | None = None) -> None:
+        self._file, self.size = file, None
+        self.name = name or str(getattr(file, "name", "<file object>"))
+
+    def readinto(self, view: memoryview) -> int:
+        """Fill `view`."""
+        done = 0
+        while done < len(view):
+            data = self._file.read(len(view) - done)
+            if data is None:
+                raise BlockingIOError("the source has no more bytes at the moment")
+            if not data:
+                break
+            view[done : done + len(data)] = data
+            done += len(data)
+        return done
+
+
+@contextlib.contextmanager
+def open_stream(source: SourceLike, *, filesystem: Any = None) -> Iterator[Stream]:
+    """Open what `open_source` opens, and pipes and devices too, to be read once.
+
+    Raises as `open_source`.
+    """
+    if filesystem is None and _is_pipe(source):
+        if isinstance(source, str | os.PathLike):
+            with open(_local_path(source) or "", "rb", buffering=0) as pipe:
+                yield PipeStream(pipe, os.fspath(source))
+        else:
+            yield PipeStream(source)  # type: ignore[arg-type]  # it is a file object
+        return
+    with open_source(source, filesystem=filesystem) as opened:
+        yield SourceStream(opened)
+
+
+def _is_pipe(source: SourceLike) -> bool:
+    if isinstance(source, str | os.PathLike):
+        path = _local_path(source)
+        with contextlib.suppress(OSError, ValueError):  # opening it will say what is wrong
+            mode = os.stat(path).st_mode if path is not None else 0
+            return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)
+        return False
+    if not hasattr(source, "read"):
+        return False
+    return not (hasattr(source, "seekable") and source.seekable())
 
 
 # --- which file system ---------------------------------------------------------------------
@@ -363,9 +458,10 @@ class ObjectSink:
 
     def append(self, data: memoryview | bytes) -> None:
         view = memoryview(data)
+        # Only what is derived from `io` promises to be done with the view when `write` returns.
+        keeps = not isinstance(self._file, io.IOBase)
         while view:
-            # Buffered objects may keep the view they are given: hand them bytes of their own.
-            written = self._file.write(bytes(view))
+            written = self._file.write(bytes(view) if keeps else view)
             if written is None and not isinstance(self._file, io.RawIOBase):
                 return  # a writer of someone's own, which says nothing of its success
             if not written:

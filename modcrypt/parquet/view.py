@@ -12,7 +12,6 @@ without those after it.
 
 from __future__ import annotations
 
-import ctypes
 import io
 import os
 from bisect import bisect_left, bisect_right
@@ -21,7 +20,7 @@ from concurrent.futures import wait
 from contextlib import ExitStack
 from typing import Any
 
-from modcrypt.buffers import Shared, Threads, usable_cores
+from modcrypt.buffers import Shared, Threads, new_bytes, usable_cores
 from modcrypt.parquet.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.idl import encode
 from modcrypt.parquet.parts import PartReader, overlay, part_readers
@@ -107,7 +106,7 @@ class PlaintextView(io.RawIOBase):
         length = self._clipped(offset, length)
         if not length:
             return b""
-        whole, out = _new_bytes(length)
+        whole, out = new_bytes(length)
         self._fill(offset, out)
         return whole
 
@@ -206,13 +205,3 @@ class PlaintextView(io.RawIOBase):
         """Close the source, if it was opened here, after the last read. Again, it does nothing."""
         super().close()
         self._shared.close()
-
-
-def _new_bytes(size: int) -> tuple[bytes, memoryview]:
-    """Make a bytes object that is filled afterwards, as C may do with a new one: without a copy."""
-    api = ctypes.pythonapi
-    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)
-    whole: bytes = make(("PyBytes_FromStringAndSize", api))(None, size)
-    place = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(("PyBytes_AsString", api))(whole)
-    assert place is not None
-    return whole, memoryview((ctypes.c_char * size).from_address(place)).cast("B")

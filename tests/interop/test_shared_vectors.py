@@ -187,7 +187,7 @@ def test_every_tampered_file_is_refused_where_it_can_be(folder: str, entry: dict
 def check_that_the_place_is_named(entry: dict[str, Any], error: mc.ModcryptError) -> None:
     columns = entry["scope"].rpartition(" ")[2].split(",")
     if isinstance(error, mc.TagMismatchError) and entry["scope"].startswith(("column", "Column")):
-        assert error.module is not None
+        assert isinstance(error.module, mc.ModuleId)
         assert error.module.path in columns
     if entry["scope"].startswith(("ColumnIndex", "OffsetIndex", "BloomBitset")):
         kind = {"C": "column index", "O": "offset index", "B": "bloom filter bitset"}

@@ -1,0 +1,215 @@
+"""Encrypt and decrypt whole files and pipes as AGS1 streams, and look at one without a key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from modcrypt.aead import BLOCK_OVERHEAD
+from modcrypt.ags1.blocks import BlockCipher, block_cipher
+from modcrypt.ags1.layout import (
+    DEFAULT_BLOCK_LENGTH,
+    HEADER_SIZE,
+    Layout,
+    parse_header,
+)
+from modcrypt.ags1.lengths import Ags1Key, TrustedLength, check_length, trusted_length
+from modcrypt.ags1.writer import Ags1Writer
+from modcrypt.buffers import Output, open_output
+from modcrypt.storage import Destination, SourceLike, Stream, open_stream
+
+__all__ = ["Ags1Summary", "decrypt_ags1", "encrypt_ags1", "inspect_ags1"]
+
+_READ_BYTES = 4 << 20
+"""Plaintext read at a time, enough for several threads to seal."""
+
+_LOT_BYTES = 1 << 20
+"""Bytes of a stream read at a time, or one block: they stay in the processor's cache."""
+
+Progress = Callable[[int], None]
+
+
+def encrypt_ags1(
+    source: SourceLike,
+    destination: Destination,
+    key: Ags1Key,
+    *,
+    aad_prefix: bytes | None = None,
+    block_length: int = DEFAULT_BLOCK_LENGTH,
+    overwrite: bool = True,
+    filesystem: Any = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Encrypt a file or pipe into an AGS1 stream.
+
+    Args:
+        source: path, URL, bytes or binary file object; pipes too, which are read to their end.
+        destination, key, aad_prefix, block_length, overwrite, threads: as for `Ags1Writer`.
+        filesystem: of pyarrow or fsspec, in which both are paths.
+        progress: called with the bytes of plaintext sealed so far.
+
+    Returns:
+        The length of the stream in bytes: the trusted length that readers need. Store it.
+
+    Raises as `Ags1Writer`, and what `progress` raises; the destination does not appear then.
+    """
+    with (
+        open_stream(source, filesystem=filesystem) as stream,
+        Ags1Writer(
+            destination,
+            key,
+            aad_prefix=aad_prefix,
+            block_length=block_length,
+            overwrite=overwrite,
+            filesystem=filesystem,
+            threads=threads,
+        ) as writer,
+    ):
+        buffer = memoryview(bytearray(max(1, _READ_BYTES // block_length) * block_length))
+        size = len(buffer)
+        while size == len(buffer):
+            size = stream.readinto(buffer)
+            writer.write(buffer[:size])
+            if progress is not None:
+                progress(writer.tell())
+    return writer.encrypted_length
+
+
+def decrypt_ags1(
+    source: SourceLike,
+    destination: Destination,
+    key: Ags1Key,
+    *,
+    aad_prefix: bytes | None = None,
+    length: TrustedLength | None = None,
+    overwrite: bool = True,
+    filesystem: Any = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Decrypt an AGS1 stream from a file or pipe.
+
+    A path or URL appears when every block has been authenticated and the length fits. A file
+    object gets each block once it has been; that a stream from a pipe is cut short, or too long,
+    only its end can tell.
+
+    Args:
+        source: path, URL, bytes or binary file object; pipes too, which are read to their end.
+        destination: path, URL or writable binary file object.
+        key, aad_prefix, length: as for `Ags1Reader`.
+        overwrite: whether to replace what is there.
+        filesystem: of pyarrow or fsspec, in which both are paths.
+        threads: 1 for reading, opening and writing in one thread.
+        progress: called with the bytes of plaintext written so far.
+
+    Returns:
+        The length of the plaintext in bytes.
+
+    Raises as `Ags1Reader`, and what `progress` raises; the destination does not appear then.
+    """
+    cipher = block_cipher(key, aad_prefix)
+    trusted = trusted_length(key, length)
+    with open_stream(source, filesystem=filesystem) as stream:
+        if stream.size is not None:
+            check_length(stream.size, trusted, stream.name)
+        block_length = parse_header(_read_header(stream), stream.name)
+        with open_output(
+            destination,
+            None,
+            overwrite=overwrite,
+            threads=threads,
+            filesystem=filesystem,
+        ) as output:
+            output.progress = progress
+            index = 0
+            for lot in _lots(stream, block_length, trusted):
+                index = _open_lot(cipher, lot, block_length, index, output)
+            return output.position
+
+
+@dataclass(frozen=True, slots=True)
+class Ags1Summary:
+    """What an AGS1 stream tells without a key; nothing of it is authenticated.
+
+    Lengths are in bytes. Header, `plaintext_length` and `overhead` add up to `encrypted_length`.
+    """
+
+    block_length: int
+    encrypted_length: int
+    plaintext_length: int
+    blocks: int
+    last_block_length: int
+
+    @property
+    def overhead(self) -> int:
+        """Bytes of nonces and tags."""
+        return self.blocks * BLOCK_OVERHEAD
+
+
+def inspect_ags1(source: SourceLike, *, filesystem: Any = None) -> Ags1Summary:
+    """Say what can be known of an AGS1 stream without its key; a pipe is read to its end.
+
+    Raises:
+        FormatError, LimitError, PlaintextError, TruncationError: as `Ags1Reader`.
+    """
+    with open_stream(source, filesystem=filesystem) as stream:
+        block_length = parse_header(_read_header(stream), stream.name)
+        size = HEADER_SIZE + _rest(stream) if stream.size is None else stream.size
+        layout = Layout.of(block_length, size, stream.name)
+    start, end = layout.plaintext_span(layout.blocks - 1)
+    return Ags1Summary(block_length, size, layout.plaintext_length, layout.blocks, end - start)
+
+
+def _read_header(stream: Stream) -> bytes:
+    header = bytearray(HEADER_SIZE)
+    size = stream.readinto(memoryview(header))
+    return bytes(header[:size])
+
+
+def _rest(stream: Stream) -> int:
+    """Count what is left, reading it."""
+    buffer, total = memoryview(bytearray(_LOT_BYTES)), 0
+    while size := stream.readinto(buffer):
+        total += size
+    return total
+
+
+def _lots(stream: Stream, block_length: int, trusted: int | None) -> Iterator[memoryview]:
+    """Give the blocks, many at a time, each lot as soon as it is known not to be beyond the end.
+
+    The length of all is checked before the last lot is given.
+    """
+    size = max(1, _LOT_BYTES // (block_length + BLOCK_OVERHEAD)) * (block_length + BLOCK_OVERHEAD)
+    this, following = memoryview(bytearray(size)), memoryview(bytearray(size))
+    have = stream.readinto(this)
+    total = HEADER_SIZE + have
+    while have == size:
+        more = stream.readinto(following)
+        total += more
+        if trusted is not None and total > trusted:
+            check_length(total, trusted, stream.name)
+        if not more:
+            break
+        yield this
+        this, following, have = following, this, more
+    check_length(total, trusted, stream.name)
+    Layout.of(block_length, total, stream.name)
+    yield this[:have]
+
+
+def _open_lot(
+    cipher: BlockCipher, lot: memoryview, block_length: int, first: int, output: Output
+) -> int:
+    """Open blocks, the first of which has the index `first`, to the output; give the next one."""
+    frame = block_length + BLOCK_OVERHEAD
+    count = -(-len(lot) // frame)
+    output.reserve(len(lot) - count * BLOCK_OVERHEAD)
+    for start in range(0, len(lot), frame):
+        block = lot[start : start + frame]
+        end = output.at + len(block) - BLOCK_OVERHEAD
+        cipher.open(block, first, output.view[output.at : end])
+        output.at, first = end, first + 1
+    output.flush()
+    return first
