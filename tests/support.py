@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,20 @@ def shared_vectors() -> Path:
     if not folder:
         pytest.skip("MODCRYPT_SHARED_VECTORS names no folder of other implementations' files")
     return Path(folder)
+
+
+class Watched(io.BytesIO):
+    """A source that notes which of its bytes were read."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.taken = bytearray(len(data))
+
+    def read(self, size: int | None = -1) -> bytes:
+        start = self.tell()
+        data = super().read(size)
+        self.taken[start : start + len(data)] = b"\1" * len(data)
+        return data
 
 
 def small_table(rows: int = 50) -> pa.Table:

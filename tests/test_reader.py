@@ -43,7 +43,7 @@ from tests.interop.test_shared_vectors import (
     reader_of,
     tampered_reader,
 )
-from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors
+from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, Watched, shared_vectors
 
 f = pc.field
 NAN = float("nan")
@@ -467,20 +467,6 @@ def test_a_filter_on_a_column_without_a_key(rich: Case, mode: Any) -> None:
 
 
 # --- what is read, and which keys are asked for --------------------------------------------------
-
-
-class Watched(io.BytesIO):
-    """A source that notes which of its bytes were read."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__(data)
-        self.taken = bytearray(len(data))
-
-    def read(self, size: int | None = -1) -> bytes:
-        start = self.tell()
-        data = super().read(size)
-        self.taken[start : start + len(data)] = b"\1" * len(data)
-        return data
 
 
 TAIL = (64 << 10) + 4

@@ -22,7 +22,7 @@ import modcrypt as mc
 from modcrypt.parquet.idl import encode, new
 from modcrypt.parquet.parts import _filled
 from tests.judge import judged
-from tests.support import COLUMN_KEY, FOOTER_KEY, small_table, write_plain
+from tests.support import COLUMN_KEY, FOOTER_KEY, Watched, small_table, write_plain
 
 KEYS = mc.FileDecryptionProperties(
     footer_key=FOOTER_KEY,
@@ -110,20 +110,6 @@ def test_what_decrypt_parquet_gives_has_the_same_rows(tmp_path: Path) -> None:
     mc.decrypt_parquet(sealed, plain, KEYS)
     with mc.open_parquet(sealed, KEYS) as view:
         assert pq.read_table(view).equals(pq.read_table(pa.BufferReader(plain.getvalue())))
-
-
-class Watched(io.BytesIO):
-    """A source that notes which of its bytes were read."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__(data)
-        self.taken = bytearray(len(data))
-
-    def read(self, size: int | None = -1) -> bytes:
-        start = self.tell()
-        data = super().read(size)
-        self.taken[start : start + len(data)] = b"\1" * len(data)
-        return data
 
 
 def test_only_the_footer_and_the_pages_asked_for_are_read(tmp_path: Path) -> None:
