@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import base64
 import cProfile
-import gc
 import importlib.metadata
 import io
 import json
@@ -24,14 +23,13 @@ import os
 import platform
 import pstats
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -45,6 +43,8 @@ import pyarrow.parquet.encryption as pe
 from cryptography.hazmat.backends.openssl import backend
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for a run as a script
+
 import modcrypt as mc
 from modcrypt.aad import module_aad
 from modcrypt.aead import GCM_OVERHEAD, GcmCipher
@@ -53,125 +53,31 @@ from modcrypt.parquet import decryptor, encryptor
 from modcrypt.parquet.page_header import PageHeader, scan, splice
 from modcrypt.parquet.plan import plan_decryption
 from modcrypt.storage import MemorySource
+from tools import bench_ags1
+from tools.figures import (
+    MIB,
+    Bench,
+    Figure,
+    Job,
+    Row,
+    below,
+    faster,
+    figure,
+    line,
+    within,
+)
 
 KEY = bytes(range(1, 17))
 NONCE, AAD = bytes(12), bytes(15)  # constant, for what is sealed here is thrown away
-MIB = 1 << 20
-Job = Callable[[], object]
 
 
-# --- figures ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A median with the extremes beside it."""
-
-    median: float
-    least: float
-    most: float
-    unit: str
-
-    def __str__(self) -> str:
-        factor, unit = (1e3, "ms") if self.unit == "s" and self.median < 1 else (1, self.unit)
-        mid, low, high = (
-            f"{factor * n:.0f}" if factor * n >= 1000 else f"{factor * n:.3g}"
-            for n in (self.median, self.least, self.most)
-        )
-        return f"{mid} {unit} [{low}-{high}]" if low != high else f"{mid} {unit}"
-
-
-def figure(samples: Sequence[float], unit: str = "s") -> Figure:
-    return Figure(statistics.median(samples), min(samples), max(samples), unit)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table."""
-
-    name: str
-    modcrypt: Figure | None
-    peer: Figure | None = None
-    ratio: float | None = None
-    target: str = ""
-    met: bool | None = None
-
-    def __str__(self) -> str:
-        ratio = "" if self.ratio is None else f"{self.ratio:.3g}x"
-        met = {None: "", True: "yes", False: "NO"}[self.met]
-        return line(self.name, self.modcrypt or "", self.peer or "", ratio, self.target, met)
-
-
-def line(*cells: object) -> str:
-    widths = (62, 23, 23, 6, 11, 3)
-    return "  ".join(f"{c!s:<{w}}" for c, w in zip(cells, widths, strict=True)).rstrip()
-
-
-def faster(name: str, ours: Figure, peer: Figure, least: float) -> Row:
-    ratio = peer.median / ours.median
-    return Row(name, ours, peer, ratio, f">= {least:g}x", ratio >= least)
-
-
-def within(name: str, ours: Figure, peer: Figure, most: float) -> Row:
-    ratio = ours.median / peer.median
-    return Row(name, ours, peer, ratio, f"<= {most:g}x", ratio <= most)
-
-
-def below(name: str, ours: Figure, peer: Figure, most: float) -> Row:
-    return Row(name, ours, peer, None, f"<= {most:g} {ours.unit}", ours.median <= most)
-
-
-@dataclass(frozen=True)
-class Bench:
-    """What all sections share: inputs that stay in `cache`, the rest of the files in `work`."""
-
-    repeat: int
-    scale: float
-    columns: int
-    cache: Path
-    work: Path
-
-    @property
-    def scratch(self) -> Path:
-        """Emptied before each run."""
-        return self.work / "scratch"
-
-    def seconds(
-        self, jobs: dict[str, Job], clock: Callable[[], float] = time.perf_counter
-    ) -> dict[str, list[float]]:
-        """Run the jobs in turn, `repeat` times after a warm-up."""
-        taken: dict[str, list[float]] = {name: [] for name in jobs}
-        for turn in range(self.repeat + 1):
-            for name, run in jobs.items():
-                for leftover in self.scratch.iterdir():
-                    leftover.unlink()
-                gc.collect()
-                start = clock()
-                run()
-                if turn:
-                    taken[name].append(clock() - start)
-        return taken
-
-    def time(self, jobs: dict[str, Job]) -> dict[str, Figure]:
-        """Give the wall time of each job."""
-        return {name: figure(taken) for name, taken in self.seconds(jobs).items()}
-
-    def cached(self, name: str, make: Callable[[Path], object]) -> Path:
-        """Give an input file, made on first use."""
-        path = self.cache / f"{name}-pyarrow{pa.__version__}.parquet"
-        if not path.exists():
-            unfinished = path.with_suffix(".tmp")
-            make(unfinished)
-            unfinished.rename(path)
-        return path
-
-    def lineitem(self, kind: str = "", **options: Any) -> dict[str, Path]:
-        """Give lineitem as PyArrow writes it with these options, and as `encrypt_parquet` does."""
-        write = partial(write_lineitem, self.scale, options)
-        plain = self.cached(f"lineitem-{self.scale:g}{kind}", write)
-        sealed = self.work / f"{plain.stem}.encrypted"
-        job("encrypt", plain, sealed)()
-        return {"encrypt": plain, "decrypt": sealed}
+def lineitem(bench: Bench, kind: str = "", **options: Any) -> dict[str, Path]:
+    """Give lineitem as PyArrow writes it with these options, and as `encrypt_parquet` does."""
+    write = partial(write_lineitem, bench.scale, options)
+    plain = bench.cached(f"lineitem-{bench.scale:g}{kind}", write)
+    sealed = bench.work / f"{plain.stem}.encrypted"
+    job("encrypt", plain, sealed)()
+    return {"encrypt": plain, "decrypt": sealed}
 
 
 def write_lineitem(scale: float, options: dict[str, Any], path: Path) -> None:
@@ -271,7 +177,7 @@ def at_once(first: Job, second: Job) -> None:
 
 
 def against_pyarrow(bench: Bench) -> Iterator[Row]:
-    files, out, theirs = bench.lineitem(), bench.scratch / "a", bench.scratch / "b"
+    files, out, theirs = lineitem(bench), bench.scratch / "a", bench.scratch / "b"
     names = pq.read_schema(files["encrypt"]).names
     keys = {name: bytes((n + 1,)) * 16 for n, name in enumerate(names)}
     keyed = files | {"decrypt": bench.work / "column-keys"}
@@ -300,7 +206,7 @@ def pyarrow_rewrite(way: str, source: Path, destination: Path) -> None:
 
 
 def against_bare_work(bench: Bench) -> Iterator[Row]:
-    files, out, raw = bench.lineitem(), bench.scratch / "a", bench.scratch / "b"
+    files, out, raw = lineitem(bench), bench.scratch / "a", bench.scratch / "b"
     for way, source in files.items():
         copy, aes = partial(copy_file, source, raw), bare_aes(way, files, headers=False)
         t = bench.time({
@@ -317,7 +223,7 @@ def against_bare_work(bench: Bench) -> Iterator[Row]:
 
 def small_pages(bench: Bench) -> Iterator[Row]:
     """From memory to nowhere, in CPU time; the rest beside the parts is the loop around them."""
-    files = bench.lineitem("-8k", data_page_size=8192, write_batch_size=64)
+    files = lineitem(bench, "-8k", data_page_size=8192, write_batch_size=64)
     pages, parts = plain_pages(files["encrypt"]), page_parts(files["encrypt"], headers=True)
     data = files["encrypt"].read_bytes()
     jobs: dict[str, Job] = {
@@ -357,7 +263,7 @@ def page_sizes(path: Path) -> Row:
 
 
 def second_thread(bench: Bench) -> Iterator[Row]:
-    files = bench.lineitem("-1m", data_page_size=MIB, max_rows_per_page=1 << 30)
+    files = lineitem(bench, "-1m", data_page_size=MIB, max_rows_per_page=1 << 30)
     yield page_sizes(files["encrypt"])
     out = bench.scratch / "a"
     for way, source in files.items():
@@ -419,7 +325,7 @@ def peak_of(way: str, source: Path, destination: Path) -> Figure:
 
 
 def arrow_write(bench: Bench) -> Iterator[Row]:
-    table = pq.read_table(bench.lineitem()["encrypt"])
+    table = pq.read_table(lineitem(bench)["encrypt"])
     keys = {name: bytes((n + 1,)) * 16 for n, name in enumerate(table.column_names)}
     sealing = mc.FileEncryptionProperties(footer_key=KEY, column_keys=keys)
     explicit = pe.create_encryption_properties(footer_key=KEY)
@@ -442,7 +348,7 @@ def arrow_write(bench: Bench) -> Iterator[Row]:
 
 
 def arrow_read(bench: Bench) -> Iterator[Row]:
-    files = bench.lineitem()
+    files = lineitem(bench)
     plain, sealed = files["encrypt"], files["decrypt"]
     opening = mc.FileDecryptionProperties(footer_key=KEY)
     explicit = pe.create_decryption_properties(KEY)
@@ -480,7 +386,7 @@ class Watched(io.FileIO):
 
 
 def arrow_bytes(bench: Bench) -> Iterator[Row]:
-    sealed = bench.lineitem()["decrypt"]
+    sealed = lineitem(bench)["decrypt"]
     opening = mc.FileDecryptionProperties(footer_key=KEY)
     metadata = mc.ParquetFile(sealed, opening).metadata
     footer = int.from_bytes(sealed.read_bytes()[-8:-4], "little") + 8
@@ -647,6 +553,10 @@ SECTIONS: dict[str, tuple[str, Callable[[Bench], Iterator[Row]]]] = {
     "arrow_bytes": ("One column: bytes read against its chunks and the footer", arrow_bytes),
     "arrow_memory": ("Peak memory of a stream of Arrow batches", arrow_memory),
     "footers": ("Footers", footers),
+    "ags1": ("AGS1 streams in memory, 1 MiB blocks", bench_ags1.streams),
+    "ags1_java": ("AGS1 against Iceberg's Java", bench_ags1.java),
+    "ags1_reads": ("AGS1, random reads", bench_ags1.reads),
+    "ags1_memory": ("AGS1, peak memory", bench_ags1.memory),
 }
 
 
@@ -687,7 +597,7 @@ def main() -> None:
     say(*(f"{name}: {value}" for name, value in facts.items()), sep="\n")
     say("\n" + line("figure", "modcrypt", "peer", "ratio", "target", "met"))
     repeat, columns = (3, 200) if args.quick else (args.repeat, 2000)
-    skipped = {"memory", "arrow_memory"} if args.quick or args.skip_large else set()
+    skipped = {"memory", "arrow_memory", "ags1_memory"} if args.quick or args.skip_large else set()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=args.cache) as work:
         bench = Bench(repeat, args.scale, columns, args.cache, Path(work))

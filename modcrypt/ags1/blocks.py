@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import wait
-from itertools import pairwise
+from collections import deque
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 from modcrypt.aad import BlockId, block_aad
 from modcrypt.aead import BLOCK_OVERHEAD, GcmCipher, TagError
@@ -14,7 +14,7 @@ from modcrypt.errors import TagMismatchError
 from modcrypt.key_metadata import StandardKeyMetadata, as_prefix
 from modcrypt.keys import as_key
 
-__all__ = ["BlockCipher", "Workers", "block_cipher"]
+__all__ = ["BlockCipher", "Workers", "block_cipher", "part"]
 
 MAX_WORKERS = 4
 """Threads of one stream: AES saturates memory before it does a fifth core."""
@@ -74,6 +74,11 @@ def block_cipher(key: Ags1Key, aad_prefix: bytes | None) -> BlockCipher:
     return BlockCipher(GcmCipher(as_key(key)), prefix)
 
 
+def part(first: int, stop: int, count: int) -> list[range]:
+    """Part the blocks [first, stop) into lots of up to `count`."""
+    return [range(n, min(n + count, stop)) for n in range(first, stop, count)]
+
+
 class Workers:
     """The threads of one stream, begun when there is enough to do."""
 
@@ -83,22 +88,37 @@ class Workers:
         self.count = count or min(MAX_WORKERS, usable_cores())
         self.threads = Threads(self.count, name)
 
-    def spread(self, first: int, stop: int, size: int, work: Callable[[int, int], None]) -> None:
-        """Have several threads, this one among them, call `work` for parts of [first, stop).
+    def spread(self, lots: Sequence[range], size: int, work: Callable[[range], None]) -> None:
+        """Have several threads, this one among them, call `work` for each lot of blocks.
+
+        Each takes the next lot that is left, so that one that is late, on a busy machine, is not
+        waited for. An error ends it; of several, that of the first lot is raised.
 
         Args:
             size: bytes that all of it takes; few are done by this thread alone.
         """
-        parts = min(self.count, stop - first) if size >= _WORTH_THREADS else 1
-        borders = [first + (stop - first) * n // parts for n in range(parts + 1)]
-        others = [self.threads.submit(work, *part) for part in pairwise(borders[1:])]
-        # They write into the same memory: an error of one is raised when all are done.
-        try:
-            work(first, borders[1])
-        finally:
-            wait(others)
-        for other in others:
-            other.result()
+        left, errors = deque(lots), list[tuple[int, BaseException]]()
+
+        def run() -> None:
+            while left:
+                try:
+                    lot = left.popleft()
+                except IndexError:
+                    return
+                try:
+                    work(lot)
+                except BaseException as error:  # raised below, when nobody writes any more
+                    errors.append((lot.start, error))
+                    left.clear()
+
+        others = min(self.count, len(lots)) - 1 if size >= _WORTH_THREADS else 0
+        begun = [self.threads.submit(run) for _ in range(others)]
+        run()
+        for other in begun:
+            if not other.cancel():
+                other.result()
+        if errors:
+            raise min(errors, key=itemgetter(0))[1]
 
     def close(self) -> None:
         """End the threads, after what is begun."""

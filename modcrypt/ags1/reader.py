@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from modcrypt.aead import BLOCK_OVERHEAD
-from modcrypt.ags1.blocks import Workers, block_cipher
+from modcrypt.ags1.blocks import Workers, block_cipher, part
 from modcrypt.ags1.layout import HEADER_SIZE, Layout, parse_header
 from modcrypt.ags1.lengths import Ags1Key, TrustedLength, check_length, trusted_length
 from modcrypt.buffers import Shared, new_bytes
@@ -28,16 +28,18 @@ from modcrypt.storage import FileSource, MemorySource, Source, SourceLike, open_
 
 __all__ = ["Ags1Reader", "open"]
 
-CACHE_BYTES = 6 << 20
+CACHE_BYTES = 4 << 20
 """Plaintext kept, in bytes: what small reads return to, and what was opened ahead of them."""
 
 MAX_CACHED_BLOCKS = 64
 
-AHEAD_BYTES = 3 << 20
+AHEAD_BYTES = 2 << 20
 """Plaintext opened ahead of small sequential reads, in bytes."""
 
 _LOCAL_REQUEST = 1 << 20  # a block at a time stays in the processor's cache
 _REMOTE_REQUEST = 8 << 20
+
+_PEEK_BYTES = 256
 
 _WORTH_NO_COPY = 64 << 10
 """Bytes of a read from which on making them without a copy takes less time than a copy."""
@@ -141,27 +143,18 @@ class Ags1Reader(io.RawIOBase):
             while first < stop and self._copy_opened(stop - 1, offset, out):
                 stop -= 1
 
-            def load(first: int, stop: int) -> None:
-                for lot in self._lots(first, stop):
-                    self._load(lot, offset, out)
-
-            if stop - first == 1:
-                self._load(range(first, stop), offset, out)
-            elif first < stop:
-                self._workers.spread(first, stop, len(out), load)
+            lots = self._lots(first, stop)
+            self._workers.spread(lots, len(out), lambda lot: self._load(lot, offset, out))
 
     def _lots(self, first: int, stop: int) -> list[range]:
         """Part blocks into what one request fetches."""
-        count = max(1, self._request // (self._layout.block_length + BLOCK_OVERHEAD))
-        return [range(n, min(n + count, stop)) for n in range(first, stop, count)]
+        frame = self._layout.block_length + BLOCK_OVERHEAD
+        return part(first, stop, max(1, self._request // frame))
 
     def _copy_opened(self, index: int, offset: int, out: memoryview) -> bool:
         """Copy from a block that is opened, or about to be. Not for the workers: they'd wait."""
         if (ahead := self._ahead.pop(index, None)) is not None:
             ahead.exception()  # one that failed is tried again, where the error belongs
-        return self._copy(index, offset, out)
-
-    def _copy(self, index: int, offset: int, out: memoryview) -> bool:
         start, end = self._layout.plaintext_span(index)
         low, high = max(start, offset), min(end, offset + len(out))
         return self._cache.copy(index, low - start, out[low - offset : high - offset])
@@ -177,16 +170,17 @@ class Ags1Reader(io.RawIOBase):
             if offset <= start and end <= offset + len(out):
                 self._cipher.open(block, index, out[start - offset : end - offset])
             else:
-                self._open_into_cache(block, index)
-                if not self._copy(index, offset, out):  # driven out at once
-                    self._load(range(index, index + 1), offset, out)
+                plaintext = self._open_spare(block, index)
+                low, high = max(start, offset), min(end, offset + len(out))
+                out[low - offset : high - offset] = plaintext[low - start : high - start]
+                self._cache.keep(index, plaintext)
         if scratch is not None:
             self._scratch.append(scratch)
 
-    def _open_into_cache(self, block: memoryview, index: int) -> None:
+    def _open_spare(self, block: memoryview, index: int) -> memoryview:
         plaintext = self._cache.spare()
         self._cipher.open(block, index, plaintext[: len(block) - BLOCK_OVERHEAD])
-        self._cache.keep(index, plaintext)
+        return plaintext
 
     def _open_alone(self, index: int) -> None:
         fetched, _ = self._fetch(range(index, index + 1))
@@ -234,7 +228,8 @@ class Ags1Reader(io.RawIOBase):
         base = self._layout.span(lot.start, lot.stop)[0]
         for index in lot:
             low, high = self._layout.span(index, index + 1)
-            self._open_into_cache(fetched[low - base : high - base], index)
+            block = fetched[low - base : high - base]
+            self._cache.keep(index, self._open_spare(block, index))
         if scratch is not None:
             self._scratch.append(scratch)
 
@@ -287,6 +282,10 @@ class Ags1Reader(io.RawIOBase):
     def readall(self) -> bytes:
         """Give the rest."""
         return self.read()
+
+    def peek(self, size: int = 0) -> bytes:
+        """Give some bytes from the cursor on without moving it; `readline` looks for them."""
+        return self.read_at(self._cursor, max(size, _PEEK_BYTES))
 
     def _advance(self, out: memoryview) -> None:
         end = self._cursor + len(out)

@@ -16,7 +16,7 @@ from contextlib import closing
 from typing import Any
 
 from modcrypt.aead import BLOCK_OVERHEAD, TAG_SIZE
-from modcrypt.ags1.blocks import BlockCipher, Workers, block_cipher
+from modcrypt.ags1.blocks import BlockCipher, Workers, block_cipher, part
 from modcrypt.ags1.layout import (
     DEFAULT_BLOCK_LENGTH,
     HEADER_SIZE,
@@ -283,11 +283,13 @@ def _seal_blocks(
     count = max(1, -(-len(plaintext) // block_length))
     frame = block_length + BLOCK_OVERHEAD
 
-    def work(start: int, stop: int) -> None:
-        part = plaintext[start * block_length : stop * block_length]
-        cipher.seal(part, block_length, first + start, out[start * frame : stop * frame])
+    def work(lot: range) -> None:
+        whole = plaintext[lot.start * block_length : lot.stop * block_length]
+        sealed = out[lot.start * frame : lot.stop * frame]
+        cipher.seal(whole, block_length, first + lot.start, sealed)
 
-    workers.spread(0, count, len(plaintext), work)
+    lots = part(0, count, max(1, DEFAULT_BLOCK_LENGTH // block_length))
+    workers.spread(lots, len(plaintext), work)
     return first + count
 
 
