@@ -19,6 +19,8 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import modcrypt as mc
+from tests.interop import iceberg_java
+from tests.interop.iceberg_java import IcebergJava
 from tests.interop.parquet_java import ParquetJava, why_unavailable
 
 if TYPE_CHECKING:
@@ -39,6 +41,15 @@ def java() -> Iterator[ParquetJava]:
     if reason := why_unavailable():
         pytest.skip(reason)
     with ParquetJava() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def iceberg() -> Iterator[IcebergJava]:
+    """Iceberg's own Java."""
+    if reason := iceberg_java.why_unavailable():
+        pytest.skip(reason)
+    with IcebergJava() as running:
         yield running
 
 
