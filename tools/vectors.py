@@ -7,7 +7,8 @@
 
 Expected words are typed here, by hand, from what the format and the reader's policy say. AADs,
 GCM and CTR modules are spelt without modcrypt. Encrypted files are modcrypt's, with a fixed
-keystream in place of the operating system's random bits; tools/verify_pme.py opens them.
+keystream in place of the operating system's random bits; tools/verify_pme.py opens them. What is
+under spec-vectors/ags1 is built by tools/ags1_vectors.py.
 """
 
 from __future__ import annotations
@@ -1082,6 +1083,7 @@ def disagreement(made: Json, data: bytes) -> str | None:
 
 def documents() -> dict[str, bytes]:
     """Everything under spec-vectors/ that is generated, by path."""
+    from tools import ags1_vectors  # which takes patches and fixed bytes from here
 
     def text(about: str, cases: Iterator[Json] | list[Json]) -> bytes:
         listed = list(cases)
@@ -1097,6 +1099,7 @@ def documents() -> dict[str, bytes]:
         "ctr.json": text("CTR modules, PME 4.2.2 and 5.1", ctr_cases()),
         "parquet/cases.json": text("Encrypted files, PME 5", parquet_cases()),
         **{f"parquet/base/{base.name}.parquet": encrypted(base.name) for base in BASES},
+        **ags1_vectors.documents(),
     }
 
 
@@ -1108,6 +1111,8 @@ def build() -> int:
 
 
 def check() -> int:
+    from tools import ags1_vectors
+
     expected = documents()
     problems = [
         f"spec-vectors/{path} differs from what tools/vectors.py builds"
@@ -1123,8 +1128,12 @@ def check() -> int:
         whole = encrypted(base) if base in BY_NAME else plain(Path(made["file"]).stem)
         if difference := disagreement(made, apply(whole, made["patches"])):
             problems.append(difference)
+    problems += ags1_vectors.problems()
     print(*problems, sep="\n", end="\n" if problems else "")
-    print(f"{len(expected)} files, {len(cases)} Parquet cases, {len(problems)} problems")
+    print(
+        f"{len(expected)} files, {len(cases)} Parquet cases, {len(ags1_vectors.cases())} AGS1 "
+        f"cases, {len(problems)} problems"
+    )
     return 1 if problems else 0
 
 

@@ -21,7 +21,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 import modcrypt as mc
 from tests.interop import iceberg_java
 from tests.interop.iceberg_java import IcebergJava
-from tests.interop.parquet_java import ParquetJava, why_unavailable
+from tests.interop.jvm import why_unavailable
+from tests.interop.parquet_java import ParquetJava
 
 if TYPE_CHECKING:
     from tests.servers import ObjectStore

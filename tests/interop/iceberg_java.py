@@ -15,7 +15,6 @@ Bytes cross that socket in base64: a few MiB are quick, and for timing nothing c
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import struct
 import subprocess
@@ -25,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.interop import parquet_java
+from tests.interop import jvm
 
 
 class Jar(NamedTuple):
@@ -202,17 +201,15 @@ ROW_SCHEMA = """{"type": "struct", "schema-id": 0, "fields": [
 ]}"""
 
 
-class JavaError(Exception):
+class JavaError(jvm.JavaError):
     """An exception of Iceberg's.
 
-    ``causes`` has the class name and message of every exception in its chain, outermost first.
     ``released`` is the number of plaintext bytes that a reader had given out before.
     """
 
     def __init__(self, causes: Sequence[tuple[str, str]]) -> None:
-        self.causes = tuple(causes)
+        super().__init__(causes)
         self.released = 0
-        super().__init__(" <- ".join(f"{name}: {text}" for name, text in causes))
 
 
 class KeyMetadata(NamedTuple):
@@ -225,7 +222,7 @@ class KeyMetadata(NamedTuple):
 
 def why_unavailable() -> str | None:
     """Why Iceberg's Java cannot run here, as a reason to skip a test; None if it can."""
-    if reason := parquet_java.why_unavailable():
+    if reason := jvm.why_unavailable():
         return reason
     try:
         _jars()
@@ -302,42 +299,21 @@ def _dependencies() -> str:
 def _ivy() -> list[str]:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else "java"
-    return [java, "-jar", *map(str, _pyspark_jars().glob("ivy-*.jar"))]
-
-
-def _pyspark_jars() -> Path:
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("pyspark is not installed")
-    return Path(spec.origin).parent / "jars"
+    return [java, "-jar", *map(str, jvm.pyspark_jars().glob("ivy-*.jar"))]
 
 
 # --- the JVM -------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _java_errors() -> Iterator[None]:
-    from py4j.protocol import Py4JJavaError
-
-    try:
-        yield
-    except Py4JJavaError as error:
-        causes, cause = [], error.java_exception
-        while cause is not None:
-            causes.append((cause.getClass().getName(), str(cause.getMessage())))
-            cause = cause.getCause()
-        raise JavaError(causes) from None
-
-
 class JavaFile:
     """A decrypting input file of Iceberg's, as its readers of Avro and Puffin get it."""
 
-    def __init__(self, gateway: Any, file: Any) -> None:
-        self._jvm, self._file = gateway.jvm, file
+    def __init__(self, packages: Any, file: Any) -> None:
+        self._jvm, self._file = packages, file
 
     def size(self) -> int:
         """Its plaintext length, as it tells readers."""
-        with _java_errors():
+        with jvm.java_errors(JavaError):
             return int(self._file.getLength())
 
     def read(self) -> bytes:
@@ -363,7 +339,7 @@ class JavaFile:
     def avro_rows(self, start: int, length: int) -> list[tuple[int, str]]:
         """The rows of the Avro blocks that begin in a split, by Iceberg's own reader."""
         iceberg = self._jvm.org.apache.iceberg
-        with _java_errors():
+        with jvm.java_errors(JavaError):
             schema = iceberg.SchemaParser.fromJson(ROW_SCHEMA)
             rows = iceberg.avro.Avro.read(self._file).project(schema).split(start, length).build()
             iterator, found = rows.iterator(), []
@@ -375,7 +351,7 @@ class JavaFile:
 
     @contextmanager
     def _stream(self) -> Iterator[Any]:
-        with _java_errors():
+        with jvm.java_errors(JavaError):
             stream = self._file.newStream()
             yield stream
             stream.close()
@@ -388,24 +364,10 @@ class IcebergJava:
     """
 
     def __init__(self) -> None:
-        from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-
-        port, token, self._process = launch_gateway(
-            classpath=os.pathsep.join(map(str, [_pyspark_jars() / "*", *_jars()])),
-            # Heap is taken as it is needed: for timing 512 MiB, twice that and a bit.
-            javaopts=["-Xmx3g", "-XX:+UseSerialGC", "-Dlog4j2.level=OFF"],
-            java_path=None,
-            die_on_exit=True,
-            enable_auth=True,
-            return_proc=True,
-        )
-        parameters = GatewayParameters(port=port, auth_token=token)
-        self._gateway = JavaGateway(gateway_parameters=parameters)
-        self._jvm = self._gateway.jvm
+        # Heap is taken as it is needed: for timing 512 MiB, twice that and a bit.
+        self._java = jvm.Jvm(JAVA_SOURCE, heap="3g", jars=_jars())
+        self._jvm, self._harness = self._java.packages, self._java.harness
         self._iceberg = self._jvm.org.apache.iceberg
-        compiler = self._jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.cook(JAVA_SOURCE)
-        self._harness = compiler.getClassLoader().loadClass("Harness").newInstance()
 
     def __enter__(self) -> IcebergJava:
         return self
@@ -415,13 +377,11 @@ class IcebergJava:
 
     def close(self) -> None:
         """Stop the JVM."""
-        self._gateway.shutdown()
-        self._process.stdin.close()
-        self._process.wait(30)
+        self._java.close()
 
     def encrypt(self, plaintext: bytes, key: bytes, aad_prefix: bytes | None = None) -> bytes:
         """Write an AGS1 file."""
-        with _java_errors():
+        with jvm.java_errors(JavaError):
             target = self._iceberg.inmemory.InMemoryOutputFile()
             self._write(
                 self._iceberg.encryption.AesGcmOutputFile(target, key, aad_prefix), plaintext
@@ -430,7 +390,7 @@ class IcebergJava:
 
     def encrypt_for_table(self, plaintext: bytes, key_length: int = 16) -> tuple[bytes, bytes]:
         """Write a file as a table does, with a fresh key: the file and its key metadata."""
-        with _java_errors():
+        with jvm.java_errors(JavaError):
             target = self._iceberg.inmemory.InMemoryOutputFile()
             encrypted = self._harness.manager(key_length).encrypt(target)
             stored = self._write(encrypted.encryptingOutputFile(), plaintext)
@@ -445,16 +405,16 @@ class IcebergJava:
         length: int | None = None,
     ) -> JavaFile:
         """Open an AGS1 file; without a trusted ``length`` its real one serves as that."""
-        with _java_errors():
+        with jvm.java_errors(JavaError):
             trusted = len(encrypted) if length is None else length
-            return JavaFile(self._gateway, self._harness.open(encrypted, key, aad_prefix, trusted))
+            return JavaFile(self._jvm, self._harness.open(encrypted, key, aad_prefix, trusted))
 
     def open_for_table(self, encrypted: bytes, key_metadata: bytes) -> JavaFile:
         """Open a file as a table does: key, AAD prefix and length from its key metadata."""
-        with _java_errors():
+        with jvm.java_errors(JavaError):
             source = self._iceberg.inmemory.InMemoryInputFile(encrypted)
             wrapped = self._iceberg.encryption.EncryptedFiles.encryptedInput(source, key_metadata)
-            return JavaFile(self._gateway, self._harness.manager(16).decrypt(wrapped))
+            return JavaFile(self._jvm, self._harness.manager(16).decrypt(wrapped))
 
     def decrypt(
         self,
@@ -469,7 +429,7 @@ class IcebergJava:
     def encode_key_metadata(self, metadata: KeyMetadata) -> bytes:
         """Encode standard key metadata."""
         key, aad_prefix, file_length = metadata
-        with _java_errors():
+        with jvm.java_errors(JavaError):
             made = self._harness.keyMetadata(key, aad_prefix)
             if file_length is not None:
                 made = made.copyWithLength(file_length)
@@ -477,7 +437,7 @@ class IcebergJava:
 
     def decode_key_metadata(self, encoded: bytes) -> KeyMetadata:
         """Decode standard key metadata."""
-        with _java_errors():
+        with jvm.java_errors(JavaError):
             read = self._harness.keyMetadata(encoded)
             prefix = read.aadPrefix()
             return KeyMetadata(
@@ -489,7 +449,7 @@ class IcebergJava:
     def write_avro(self, rows: Iterable[tuple[int, str]]) -> bytes:
         """Write a plaintext Avro file: each row a number and a text, in a block of its own."""
         avro, generic = self._jvm.org.apache.avro, self._jvm.org.apache.avro.generic
-        with _java_errors():
+        with jvm.java_errors(JavaError):
             schema = self._iceberg.SchemaParser.fromJson(ROW_SCHEMA)
             schema = self._iceberg.avro.AvroSchemaUtil.convert(schema, "row")
             out = self._jvm.java.io.ByteArrayOutputStream()
@@ -528,7 +488,7 @@ class IcebergJava:
 
     @contextmanager
     def _prepared(self, mib: int) -> Iterator[None]:
-        with _java_errors():
+        with jvm.java_errors(JavaError):
             self._harness.prepare(mib)
             try:
                 yield

@@ -1,8 +1,7 @@
 """Drive the real parquet-java from tests: read, inspect and write with explicit keys.
 
-The parquet-hadoop jar inside the PyPI package ``pyspark`` does the work, in a JVM that
-py4j starts; Spark itself is never started. The loops over rows run inside the JVM, in a
-small class that Janino (also among those jars) compiles when the JVM has started.
+The parquet-hadoop jar inside the PyPI package ``pyspark`` does the work. The loops over rows
+run inside the JVM, in a small class.
 
 Rows have one form for reading and writing, the physical one of the file::
 
@@ -22,15 +21,14 @@ two files hold the same rows exactly when their texts are equal.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
-import shutil
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+
+from tests.interop import jvm
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -201,38 +199,8 @@ class ReadOptions(TypedDict, total=False):
     where: tuple[str, int | str]  #: int64 or binary column, value: only rows that have it
 
 
-class ParquetJavaError(Exception):
-    """An exception of parquet-java.
-
-    ``causes`` has the class name and message of every exception in its chain, outermost
-    first; ``java_class`` and ``message`` are those of the last, the root cause.
-    """
-
-    def __init__(self, causes: Sequence[tuple[str, str]]) -> None:
-        self.causes = tuple(causes)
-        self.java_class, self.message = self.causes[-1]
-        super().__init__(" <- ".join(f"{name}: {text}" for name, text in causes))
-
-
-def why_unavailable() -> str | None:
-    """Why parquet-java cannot run here, as a reason to skip a test; None if it can."""
-    if importlib.util.find_spec("pyspark") is None:
-        return "pyspark is not installed"
-    return None if "JAVA_HOME" in os.environ or shutil.which("java") else "there is no Java"
-
-
-@contextmanager
-def _java_errors() -> Iterator[None]:
-    from py4j.protocol import Py4JJavaError
-
-    try:
-        yield
-    except Py4JJavaError as error:
-        causes, cause = [], error.java_exception
-        while cause is not None:
-            causes.append((cause.getClass().getName(), str(cause.getMessage())))
-            cause = cause.getCause()
-        raise ParquetJavaError(causes) from None
+class ParquetJavaError(jvm.JavaError):
+    """An exception of parquet-java."""
 
 
 def _set(builder: Any, **settings: Any) -> Any:
@@ -267,26 +235,10 @@ class ParquetJava:
     """
 
     def __init__(self) -> None:
-        from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-
-        spec = importlib.util.find_spec("pyspark")
-        if spec is None or spec.origin is None:
-            raise ModuleNotFoundError("pyspark is not installed")
-        port, token, self._process = launch_gateway(
-            classpath=str(Path(spec.origin).parent / "jars" / "*"),
-            javaopts=["-Xmx1g", "-XX:+UseSerialGC", "-Dlog4j2.level=OFF"],
-            java_path=None,
-            die_on_exit=True,
-            enable_auth=True,
-            return_proc=True,
-        )
-        parameters = GatewayParameters(port=port, auth_token=token)
-        self._gateway = JavaGateway(gateway_parameters=parameters)
-        self._parquet = self._gateway.jvm.org.apache.parquet
+        self._java = jvm.Jvm(JAVA_SOURCE, heap="1g")
+        self._jvm, self._harness = self._java.packages, self._java.harness
+        self._parquet = self._jvm.org.apache.parquet
         self._thrift = self._parquet.format.converter.ParquetMetadataConverter
-        compiler = self._gateway.jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.cook(JAVA_SOURCE)
-        self._harness = compiler.getClassLoader().loadClass("Harness").newInstance()
 
     def __enter__(self) -> ParquetJava:
         return self
@@ -296,9 +248,7 @@ class ParquetJava:
 
     def close(self) -> None:
         """Stop the JVM."""
-        self._gateway.shutdown()
-        self._process.stdin.close()
-        self._process.wait(30)
+        self._java.close()
 
     def read_text(self, path: File, **options: Unpack[ReadOptions]) -> str:
         """The rows of a file, one line of JSON each, fields in schema order."""
@@ -368,7 +318,7 @@ class ParquetJava:
         """
         rows = list(rows)
         parquet, hadoop = self._parquet, self._parquet.hadoop
-        with _java_errors():
+        with jvm.java_errors(ParquetJavaError):
             schema = parquet.schema.MessageTypeParser.parseMessageType(schema_text)
             target = parquet.io.LocalOutputFile(self._file(path))
             builder = _set(
@@ -421,7 +371,7 @@ class ParquetJava:
         row_filter = self._harness.equal(*where) if where else no_filter
         footer_key, aad_prefix = options.get("footer_key"), options.get("aad_prefix")
         column_keys = options.get("column_keys") or {}
-        with _java_errors():
+        with jvm.java_errors(ParquetJavaError):
             configuration = parquet.conf.PlainParquetConfiguration()
             settings = parquet.ParquetReadOptions.builder(configuration)
             settings.withRecordFilter(row_filter)
@@ -451,7 +401,7 @@ class ParquetJava:
         self, kind: str, keys: Mapping[Column, bytes | None], metadata: Mapping[Column, bytes]
     ) -> Any:
         """The Java map of column properties, None when it would be empty."""
-        columns = self._gateway.jvm.java.util.HashMap()
+        columns = self._jvm.java.util.HashMap()
         for column, key in keys.items():
             path = self._path(column)
             builder = getattr(self._parquet.crypto, f"Column{kind}Properties").builder(path)
@@ -460,7 +410,7 @@ class ParquetJava:
         return columns if keys else None
 
     def _file(self, path: File) -> Any:
-        return self._gateway.jvm.java.io.File(os.path.abspath(path)).toPath()
+        return self._jvm.java.io.File(os.path.abspath(path)).toPath()
 
     def _path(self, column: Column) -> Any:
         parts = column.split(".") if isinstance(column, str) else column
@@ -498,7 +448,7 @@ class ParquetJava:
         bloom = blooms.readBloomFilter(chunk)
         if bloom is None:
             return None
-        bits = self._gateway.jvm.java.io.ByteArrayOutputStream()
+        bits = self._jvm.java.io.ByteArrayOutputStream()
         bloom.writeTo(bits)
         digest = hashlib.sha256(bits.toByteArray()).hexdigest()
         return f"{bloom.getAlgorithm()} {bloom.getHashStrategy()} {bits.size()} {digest}"

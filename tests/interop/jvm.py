@@ -1,0 +1,86 @@
+"""A JVM with the jars of the PyPI package ``pyspark`` in it, which py4j starts; Spark never starts.
+
+What is said in Java is a class ``Harness``, compiled by Janino (also among those jars) when the
+JVM has started.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+class JavaError(Exception):
+    """An exception in Java.
+
+    ``causes`` has the class name and message of every exception in its chain, outermost
+    first; ``java_class`` and ``message`` are those of the last, the root cause.
+    """
+
+    def __init__(self, causes: Sequence[tuple[str, str]]) -> None:
+        self.causes = tuple(causes)
+        self.java_class, self.message = self.causes[-1]
+        super().__init__(" <- ".join(f"{name}: {text}" for name, text in causes))
+
+
+def why_unavailable() -> str | None:
+    """Why no JVM can run here, as a reason to skip a test; None if it can."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "pyspark is not installed"
+    return None if "JAVA_HOME" in os.environ or shutil.which("java") else "there is no Java"
+
+
+def pyspark_jars() -> Path:
+    """Give the folder of pyspark's jars."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("pyspark is not installed")
+    return Path(spec.origin).parent / "jars"
+
+
+@contextmanager
+def java_errors(kind: type[JavaError]) -> Iterator[None]:
+    """Raise what fails in Java as ``kind``."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        causes, cause = [], error.java_exception
+        while cause is not None:
+            causes.append((cause.getClass().getName(), str(cause.getMessage())))
+            cause = cause.getCause()
+        raise kind(causes) from None
+
+
+class Jvm:
+    """A running JVM: its ``packages``, and an object of the ``Harness`` that ``source`` spells."""
+
+    def __init__(self, source: str, *, heap: str, jars: Iterable[Path] = ()) -> None:
+        from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+        port, token, self._process = launch_gateway(
+            classpath=os.pathsep.join(map(str, [pyspark_jars() / "*", *jars])),
+            javaopts=[f"-Xmx{heap}", "-XX:+UseSerialGC", "-Dlog4j2.level=OFF"],
+            java_path=None,
+            die_on_exit=True,
+            enable_auth=True,
+            return_proc=True,
+        )
+        parameters = GatewayParameters(port=port, auth_token=token)
+        self._gateway = JavaGateway(gateway_parameters=parameters)
+        self.packages: Any = self._gateway.jvm
+        compiler = self.packages.org.codehaus.janino.SimpleCompiler()
+        compiler.cook(source)
+        self.harness: Any = compiler.getClassLoader().loadClass("Harness").newInstance()
+
+    def close(self) -> None:
+        """Stop it."""
+        self._gateway.shutdown()
+        self._process.stdin.close()
+        self._process.wait(30)
