@@ -29,6 +29,7 @@ __all__ = [
     "Shared",
     "Threads",
     "Window",
+    "check_apart",
     "new_bytes",
     "open_output",
     "usable_cores",
@@ -181,8 +182,8 @@ def open_output(
     """
     if threads is not None and threads < 1:
         raise ValueError("threads is at least 1")
-    if source is not None and _same_file(source, destination):
-        raise ValueError("the destination is a file object on the source itself")
+    if source is not None:
+        check_apart(source, destination)
     is_path = isinstance(destination, str | os.PathLike)
     if threads is None:
         small = source is not None and source.size <= WORTH_A_THREAD
@@ -195,6 +196,16 @@ def open_output(
             complete = True
         finally:
             output.close(complete=complete)
+
+
+def check_apart(source: Source, destination: Destination) -> None:
+    """Check that writing leaves the source alone.
+
+    Raises:
+        ValueError: the destination is a file object on the source.
+    """
+    if _same_file(source, destination):
+        raise ValueError("the destination is a file object on the source itself")
 
 
 def _same_file(source: Source, destination: Destination) -> bool:
@@ -308,7 +319,9 @@ def new_bytes(size: int) -> tuple[bytes, memoryview]:
     whole: bytes = _pybytes_new(None, size)
     place = _pybytes_place(whole)
     assert place is not None
-    return whole, memoryview((ctypes.c_char * size).from_address(place)).cast("B")
+    array = (ctypes.c_char * size).from_address(place)
+    array.owner = whole  # type: ignore[attr-defined]  # views may outlive an interrupted caller
+    return whole, memoryview(array).cast("B")
 
 
 T = TypeVar("T")
@@ -339,7 +352,8 @@ class Threads:
 
     def close(self) -> None:
         """Wait for what is begun, and end the threads."""
-        self._pool.shutdown()
+        with contextlib.suppress(RuntimeError):  # one of them calls it: it can't wait for itself
+            self._pool.shutdown()
 
 
 def usable_cores() -> int:

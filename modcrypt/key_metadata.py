@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field, replace
+from operator import index
+from typing import SupportsIndex
 
 from modcrypt.errors import FormatError
 from modcrypt.keys import KEY_LENGTHS, Key, KeyLike, as_key, key_bytes
@@ -36,8 +38,10 @@ class StandardKeyMetadata:
         key: the file's data key (DEK): 16, 24 or 32 bytes.
         aad_prefix: what the AADs of the file begin with; None and empty mean the same.
         file_length: the trusted length of the encrypted file in bytes; None if it is not known.
+            A negative one can be told, as Java can, but no file has it.
 
     Raises:
+        TypeError: one of them is of another kind.
         ValueError: a key of another size, or a length that no int64 holds.
     """
 
@@ -52,9 +56,7 @@ class StandardKeyMetadata:
         object.__setattr__(
             self, "aad_prefix", None if aad_prefix is None else as_prefix(aad_prefix)
         )
-        if file_length is not None and file_length not in _LONGS:
-            raise ValueError("a file length is an int of 64 bits")
-        object.__setattr__(self, "file_length", file_length)
+        object.__setattr__(self, "file_length", None if file_length is None else _long(file_length))
 
     @classmethod
     def generate(cls, key_length: int = 16) -> StandardKeyMetadata:
@@ -109,6 +111,13 @@ def as_prefix(value: bytes | bytearray | memoryview) -> bytes:
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(f"an AAD prefix is bytes, not {type(value).__name__}")
     return bytes(value)
+
+
+def _long(value: SupportsIndex) -> int:
+    number = index(value)  # of numpy, too
+    if isinstance(value, bool) or number not in _LONGS:
+        raise ValueError("a file length is an int of 64 bits")
+    return number
 
 
 def _varint(value: int) -> bytes:

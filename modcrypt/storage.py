@@ -196,6 +196,8 @@ class Stream(ABC):
     name: str
     size: int | None
     """Bytes in all, None where only the end will tell."""
+    source: Source | None = None
+    """What it comes from, where that is no pipe."""
 
     @abstractmethod
     def readinto(self, view: memoryview) -> int:
@@ -206,25 +208,27 @@ class SourceStream(Stream):
     """A source, from its start to its end."""
 
     def __init__(self, source: Source) -> None:
-        self._source, self._at = source, 0
+        self.source: Source = source
+        self._at = 0
         self.name, self.size = source.name, source.size
         self._window = memoryview(b"")  # what a store's request brought and is not given out yet
 
     def readinto(self, view: memoryview) -> int:
         """Fill `view`."""
-        size = min(len(view), self._source.size - self._at)
+        source = self.source
+        size = min(len(view), source.size - self._at)
         done = 0
         while done < size:
-            if not self._window and self._source.least_read > size - done:
-                length = min(self._source.least_read, self._source.size - self._at)
-                self._window = memoryview(self._source.read_at(self._at, length))
+            if not self._window and source.least_read > size - done:
+                length = min(source.least_read, source.size - self._at)
+                self._window = memoryview(source.read_at(self._at, length))
             if self._window:
                 part = self._window[: size - done]
                 view[done : done + len(part)] = part
                 self._window = self._window[len(part) :]
             else:
                 part = view[done:size]
-                self._source.read_into(self._at, part)
+                source.read_into(self._at, part)
             done += len(part)
             self._at += len(part)
         return done
@@ -277,7 +281,7 @@ def _is_pipe(source: SourceLike) -> bool:
         return False
     if not hasattr(source, "read"):
         return False
-    return not (hasattr(source, "seekable") and source.seekable())
+    return not (source.seekable() if hasattr(source, "seekable") else hasattr(source, "seek"))
 
 
 # --- which file system ---------------------------------------------------------------------
@@ -507,6 +511,8 @@ def _stored_sink(
         return _path_sink(path, overwrite)
     if _is_arrow(filesystem):
         return _arrow_sink(filesystem, path, name, overwrite)
+    if getattr(filesystem, "writes_whole_files", False):
+        return _whole_sink(filesystem, path, overwrite)
     if _commits(filesystem):
         return _committed_sink(filesystem, path, name, overwrite)
     return _fsspec_sink(filesystem, path, name, overwrite)
@@ -648,6 +654,13 @@ def _moved_sink(
         with contextlib.suppress(Exception):  # what went wrong first is what matters
             delete(temporary)
         raise
+
+
+@contextlib.contextmanager
+def _whole_sink(filesystem: Any, path: str, overwrite: bool) -> Iterator[Sink]:
+    """Leave it to the file system: its files appear when they are closed, and not on an error."""
+    with filesystem.open(path, "wb" if overwrite else "xb") as file:
+        yield ObjectSink(file)
 
 
 def _commits(filesystem: Any) -> bool:

@@ -14,7 +14,7 @@ from modcrypt.errors import TagMismatchError
 from modcrypt.key_metadata import StandardKeyMetadata, as_prefix
 from modcrypt.keys import as_key
 
-__all__ = ["BlockCipher", "Workers", "block_cipher", "part"]
+__all__ = ["BlockCipher", "Workers", "block_cipher", "check_threads", "part"]
 
 MAX_WORKERS = 4
 """Threads of one stream: AES saturates memory before it does a fifth core."""
@@ -79,12 +79,17 @@ def part(first: int, stop: int, count: int) -> list[range]:
     return [range(n, min(n + count, stop)) for n in range(first, stop, count)]
 
 
+def check_threads(threads: int | None) -> None:
+    """Raise a ValueError for fewer than one."""
+    if threads is not None and threads < 1:
+        raise ValueError("threads is at least 1")
+
+
 class Workers:
     """The threads of one stream, begun when there is enough to do."""
 
     def __init__(self, count: int | None, name: str) -> None:
-        if count is not None and count < 1:
-            raise ValueError("threads is at least 1")
+        check_threads(count)
         self.count = count or min(MAX_WORKERS, usable_cores())
         self.threads = Threads(self.count, name)
 

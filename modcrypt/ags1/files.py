@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from modcrypt.aead import BLOCK_OVERHEAD
-from modcrypt.ags1.blocks import BlockCipher, block_cipher
+from modcrypt.ags1.blocks import BlockCipher, block_cipher, check_threads
 from modcrypt.ags1.layout import (
     DEFAULT_BLOCK_LENGTH,
     HEADER_SIZE,
     Layout,
+    check_block_length,
     parse_header,
 )
 from modcrypt.ags1.lengths import Ags1Key, TrustedLength, check_length, trusted_length
-from modcrypt.ags1.writer import Ags1Writer
-from modcrypt.buffers import Output, open_output
+from modcrypt.ags1.writer import Ags1Writer, fresh_metadata
+from modcrypt.buffers import Output, check_apart, open_output
 from modcrypt.storage import Destination, SourceLike, Stream, open_stream
 
 __all__ = ["Ags1Summary", "decrypt_ags1", "encrypt_ags1", "inspect_ags1"]
@@ -55,6 +56,10 @@ def encrypt_ags1(
 
     Raises as `Ags1Writer`, and what `progress` raises; the destination does not appear then.
     """
+    check_block_length(block_length)
+    block_cipher(key, aad_prefix)
+    fresh_metadata(key, aad_prefix)
+    check_threads(threads)
     with (
         open_stream(source, filesystem=filesystem) as stream,
         Ags1Writer(
@@ -67,6 +72,8 @@ def encrypt_ags1(
             threads=threads,
         ) as writer,
     ):
+        if stream.source is not None:
+            check_apart(stream.source, destination)
         buffer = memoryview(bytearray(max(1, _READ_BYTES // block_length) * block_length))
         size = len(buffer)
         while size == len(buffer):
@@ -111,20 +118,20 @@ def decrypt_ags1(
     """
     cipher = block_cipher(key, aad_prefix)
     trusted = trusted_length(key, length)
+    check_threads(threads)
     with open_stream(source, filesystem=filesystem) as stream:
         if stream.size is not None:
             check_length(stream.size, trusted, stream.name)
         block_length = parse_header(_read_header(stream), stream.name)
+        total = trusted if stream.size is None else stream.size
+        if total is not None:
+            Layout.of(block_length, total, stream.name)
         with open_output(
-            destination,
-            None,
-            overwrite=overwrite,
-            threads=threads,
-            filesystem=filesystem,
+            destination, stream.source, overwrite=overwrite, threads=threads, filesystem=filesystem
         ) as output:
             output.progress = progress
             index = 0
-            for lot in _lots(stream, block_length, trusted):
+            for lot in _lots(stream, block_length, total):
                 index = _open_lot(cipher, lot, block_length, index, output)
             return output.position
 
@@ -176,25 +183,28 @@ def _rest(stream: Stream) -> int:
     return total
 
 
-def _lots(stream: Stream, block_length: int, trusted: int | None) -> Iterator[memoryview]:
+def _lots(stream: Stream, block_length: int, expected: int | None) -> Iterator[memoryview]:
     """Give the blocks, many at a time, each lot as soon as it is known not to be beyond the end.
 
     The length of all is checked before the last lot is given.
     """
-    size = max(1, _LOT_BYTES // (block_length + BLOCK_OVERHEAD)) * (block_length + BLOCK_OVERHEAD)
+    frame = block_length + BLOCK_OVERHEAD
+    size = max(1, _LOT_BYTES // frame) * frame
+    if expected is not None:  # a header may declare blocks that are longer than the file
+        size = min(size, expected - HEADER_SIZE)
     this, following = memoryview(bytearray(size)), memoryview(bytearray(size))
     have = stream.readinto(this)
     total = HEADER_SIZE + have
     while have == size:
         more = stream.readinto(following)
         total += more
-        if trusted is not None and total > trusted:
-            check_length(total, trusted, stream.name)
+        if expected is not None and total > expected:
+            check_length(total, expected, stream.name)
         if not more:
             break
         yield this
         this, following, have = following, this, more
-    check_length(total, trusted, stream.name)
+    check_length(total, expected, stream.name)
     Layout.of(block_length, total, stream.name)
     yield this[:have]
 

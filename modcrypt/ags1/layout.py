@@ -49,8 +49,11 @@ def check_block_length(block_length: int) -> None:
     """Check the block length of a stream to be written.
 
     Raises:
+        TypeError: it is no int.
         ValueError: not in 1..`MAX_BLOCK_LENGTH`.
     """
+    if not isinstance(block_length, int):
+        raise TypeError(f"a block length is an int, not {type(block_length).__name__}")
     if not 1 <= block_length <= MAX_BLOCK_LENGTH:
         raise ValueError(f"a block length is in 1..{MAX_BLOCK_LENGTH}, not {block_length}")
 
@@ -75,7 +78,7 @@ def parse_header(header: bytes, name: str) -> int:
             f"{name}: begins as a plaintext {_PLAINTEXT_MAGICS[magic]} file, not as AGS1"
         )
     if magic != MAGIC[: len(magic)]:
-        raise FormatError(f"{name}: begins with {magic!r}, not with {MAGIC!r}: no AGS1 stream")
+        raise FormatError(f"{name}: does not begin with {MAGIC!r}: no AGS1 stream")
     if len(header) < HEADER_SIZE:
         raise TruncationError(f"{name}: ends within the header, after {len(header)} bytes")
     block_length: int = _HEADER.unpack(header)[1]

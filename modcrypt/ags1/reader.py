@@ -17,14 +17,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from modcrypt.aead import BLOCK_OVERHEAD
-from modcrypt.ags1.blocks import Workers, block_cipher, part
+from modcrypt.ags1.blocks import Workers, block_cipher, check_threads, part
 from modcrypt.ags1.layout import HEADER_SIZE, Layout, parse_header
 from modcrypt.ags1.lengths import Ags1Key, TrustedLength, check_length, trusted_length
 from modcrypt.buffers import Shared, new_bytes
-from modcrypt.storage import FileSource, MemorySource, Source, SourceLike, open_source
+from modcrypt.storage import FileSource, MemorySource, ObjectSource, Source, SourceLike, open_source
 
 __all__ = ["Ags1Reader", "open"]
 
@@ -52,7 +52,8 @@ class Ags1Reader(io.RawIOBase):
     Reads give all that was asked for, up to the end: no `io.BufferedReader` is needed around it.
 
     Args:
-        source: path, fsspec URL, bytes, or a seekable binary file object, which is not closed.
+        source: path, fsspec URL, bytes, or a seekable binary file object, which is not closed, and
+            only called in the thread that reads.
         key: the key of 16, 24 or 32 bytes, or Iceberg's `StandardKeyMetadata`.
         aad_prefix: what the block AADs begin with; None and empty mean the same.
         length: the trusted length of the encrypted stream in bytes, as the writer reported it;
@@ -82,9 +83,11 @@ class Ags1Reader(io.RawIOBase):
     ) -> None:
         self._cipher = block_cipher(key, aad_prefix)
         trusted = trusted_length(key, length)
-        self._workers = Workers(threads, "modcrypt-ags1")
+        check_threads(threads)
         with ExitStack() as stack:
             opened = stack.enter_context(open_source(source, filesystem=filesystem))
+            alone = isinstance(opened, ObjectSource)  # has a cursor
+            self._workers = Workers(1 if alone else threads, "modcrypt-ags1")
             self._layout = _read_layout(opened, trusted)
             self._source = opened
             self._memory = opened.view if isinstance(opened, MemorySource) else None
@@ -92,6 +95,7 @@ class Ags1Reader(io.RawIOBase):
             self._cache = _Cache(self._layout)
             self._scratch: list[memoryview] = []
             self._ahead: dict[int, Future[None]] = {}
+            self._pid = os.getpid()
             self._cursor = self._expected = 0
             if self._layout.ends_empty:  # no read would ever touch it
                 self._open_alone(self._layout.blocks - 1)
@@ -116,7 +120,8 @@ class Ags1Reader(io.RawIOBase):
     def read_at(self, offset: int, length: int) -> bytes:
         """Give up to `length` bytes from `offset`, without the cursor: fewer at the end.
 
-        All blocks that are touched and not in the cache take one request to a store, up to 8 MiB.
+        The blocks that are touched take one request to a store, but for those at either end that
+        are in the cache; from 8 MiB on, several at once.
 
         Raises:
             TagMismatchError: one of those blocks does not authenticate; `.module` says which.
@@ -153,6 +158,8 @@ class Ags1Reader(io.RawIOBase):
 
     def _copy_opened(self, index: int, offset: int, out: memoryview) -> bool:
         """Copy from a block that is opened, or about to be. Not for the workers: they'd wait."""
+        if self._pid != os.getpid():  # the threads stayed with the parent
+            self._ahead, self._pid = {}, os.getpid()
         if (ahead := self._ahead.pop(index, None)) is not None:
             ahead.exception()  # one that failed is tried again, where the error belongs
         start, end = self._layout.plaintext_span(index)
@@ -211,8 +218,8 @@ class Ags1Reader(io.RawIOBase):
         crossed = end // block_length
         if not sequential or crossed == offset // block_length or self._workers.count < 2:
             return
-        count = AHEAD_BYTES // block_length
-        if count + 2 > self._cache.capacity or end - offset >= block_length > 0:
+        count = min(AHEAD_BYTES // block_length, self._cache.capacity - 2)
+        if count < 1 or end - offset >= block_length:
             return
         # `crossed` itself is needed at once: it is opened here, or was ahead.
         stop = min(crossed + 1 + count, self._layout.blocks)
@@ -289,9 +296,18 @@ class Ags1Reader(io.RawIOBase):
 
     def _advance(self, out: memoryview) -> None:
         end = self._cursor + len(out)
-        self._look_ahead(self._cursor, end)
-        self._fill(self._cursor, out)
+        assert self._shared is not None
+        with self._shared.use():
+            self._look_ahead(self._cursor, end)
+            self._fill(self._cursor, out)
         self._cursor = end
+
+    def write(self, data: Any) -> NoReturn:
+        """Refuse to write."""
+        raise io.UnsupportedOperation("an Ags1Reader is not writable")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an Ags1Reader can't be pickled or copied: it has a key")
 
     def close(self) -> None:
         """Close the source, if it was opened here, after the last read. Again, it does nothing."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import io
 import sys
-from contextlib import closing
-from typing import Any
+from contextlib import closing, suppress
+from typing import Any, NoReturn
 
 from modcrypt.aead import BLOCK_OVERHEAD, TAG_SIZE
 from modcrypt.ags1.blocks import BlockCipher, Workers, block_cipher, part
@@ -30,10 +30,10 @@ from modcrypt.key_metadata import StandardKeyMetadata, as_prefix
 from modcrypt.keys import as_key
 from modcrypt.storage import Destination
 
-__all__ = ["Ags1Writer", "seal"]
+__all__ = ["Ags1Writer", "fresh_metadata", "seal"]
 
-_LOT_BYTES = 4 << 20
-"""Plaintext sealed, perhaps on several threads, before the sink is called."""
+_LOT_BYTES = (4 << 20) + (1 << 10)
+"""Bytes of blocks sealed, perhaps on several threads, before the sink is called."""
 
 
 class _AbandonedError(Exception):
@@ -84,7 +84,7 @@ class Ags1Writer(io.RawIOBase):
     ) -> None:
         check_block_length(block_length)
         self._cipher = block_cipher(key, aad_prefix)
-        self._metadata = _metadata(key, aad_prefix)
+        self._metadata = fresh_metadata(key, aad_prefix)
         self._block_length = block_length
         self._workers = Workers(threads, "modcrypt-ags1")
         self._gathered = memoryview(b"")  # a block in the making
@@ -162,15 +162,15 @@ class Ags1Writer(io.RawIOBase):
 
     def _seal(self, plaintext: memoryview) -> None:
         """Seal whole blocks, or the last one, and hand over all but the last tag."""
-        lot = max(1, _LOT_BYTES // self._block_length) * self._block_length
+        lot = max(1, _LOT_BYTES // (self._block_length + BLOCK_OVERHEAD)) * self._block_length
         for start in range(0, len(plaintext), lot) if plaintext else (0,):
             self._seal_lot(plaintext[start : start + lot])
 
     def _seal_lot(self, plaintext: memoryview) -> None:
         output = self._output
-        output.write(self._held)
         size = encrypted_length(len(plaintext), self._block_length) - HEADER_SIZE
-        output.reserve(size)
+        output.reserve(TAG_SIZE + size)  # both at once: the held tag alone would end a stream
+        output.write(self._held)
         out = output.view[output.at : output.at + size]
         self._blocks = _seal_blocks(
             self._workers, self._cipher, plaintext, self._block_length, self._blocks, out
@@ -195,7 +195,10 @@ class Ags1Writer(io.RawIOBase):
         error = sys.exception()
         if self._sink is None or (error is not None and error is not self._born_in):
             self.abandon()
-            return
+        else:
+            self._complete()
+
+    def _complete(self) -> None:
         try:
             if self._filled or not self._blocks:
                 self._seal(self._gathered[: self._filled])
@@ -211,24 +214,31 @@ class Ags1Writer(io.RawIOBase):
     def abandon(self) -> None:
         """Give up: no path or URL appears, and a file object holds no well-formed stream."""
         if not self.closed:
-            self._end(_AbandonedError())
-            super().close()
+            try:
+                with suppress(Exception):  # what went wrong first is what matters
+                    self._end(_AbandonedError())
+            finally:
+                super().close()
 
     def _end(self, error: BaseException | None) -> None:
-        sink, self._sink = self._sink, None
+        sink, self._sink, self._born_in = self._sink, None, None
         self._workers.close()
         if sink is not None:
             sink.__exit__(None if error is None else type(error), error, None)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            self.close()
-        else:
+        if error is not None:
             self.abandon()
+        elif not self.closed:
+            self._complete()
 
     def __del__(self) -> None:  # the inherited one would complete the stream
         if self._sink is not None:
             self.abandon()
+
+    def _dealloc_warn(self, source: object) -> None:
+        """Abandon: so `io` says that it collects what is around this, and is about to close it."""
+        self.abandon()
 
     # --- the file protocol ---------------------------------------------------------------------
 
@@ -244,6 +254,13 @@ class Ags1Writer(io.RawIOBase):
         """Give the bytes of plaintext written so far."""
         self._check_open()
         return self._written
+
+    def readinto(self, buffer: Any) -> NoReturn:
+        """Refuse to read."""
+        raise io.UnsupportedOperation("an Ags1Writer is not readable")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an Ags1Writer can't be pickled or copied: it has a key")
 
     def flush(self) -> None:
         """Do nothing: blocks are handed over as soon as they are full, a part of one never is."""
@@ -262,7 +279,7 @@ def seal(
     """
     check_block_length(block_length)
     cipher = block_cipher(key, aad_prefix)
-    _metadata(key, aad_prefix)
+    fresh_metadata(key, aad_prefix)
     view = memoryview(data).cast("B")
     whole, out = new_bytes(encrypted_length(len(view), block_length))
     out[:HEADER_SIZE] = make_header(block_length)
@@ -293,8 +310,12 @@ def _seal_blocks(
     return first + count
 
 
-def _metadata(key: Ags1Key, aad_prefix: bytes | None) -> StandardKeyMetadata:
-    """Give the key metadata of a stream to be written, which has no length yet."""
+def fresh_metadata(key: Ags1Key, aad_prefix: bytes | None) -> StandardKeyMetadata:
+    """Give the key metadata of a stream to be written, which has no length yet.
+
+    Raises:
+        ValueError: it has one.
+    """
     if not isinstance(key, StandardKeyMetadata):
         prefix = None if aad_prefix is None else as_prefix(aad_prefix)
         return StandardKeyMetadata(key=as_key(key), aad_prefix=prefix)
