@@ -22,6 +22,7 @@ ROWS = [
     {
         "modcrypt.buffers",
         "modcrypt.storage",
+        "modcrypt.seekable",
         "modcrypt.aead",
         "modcrypt.keys",
         "modcrypt.key_metadata",
@@ -71,14 +72,16 @@ ROWS = [
         "modcrypt.ags1.files",
     },
     {"modcrypt.ags1"},
-    {"modcrypt.filesystem"},
+    {"modcrypt.chained", "modcrypt.filesystem", "modcrypt.ags1.filesystem"},
     {"modcrypt"},
     {
         "modcrypt.cli",
+        "modcrypt.cli.ags1",
         "modcrypt.cli.app",
         "modcrypt.cli.failures",
         "modcrypt.cli.key_refs",
         "modcrypt.cli.progress",
+        "modcrypt.cli.shared",
         "modcrypt.cli.signals",
     },
     {"modcrypt.__main__"},
@@ -104,8 +107,14 @@ IMPORTERS = {
         "modcrypt.parquet.dataset_writer",
     },
     "xxhash": {"modcrypt.parquet.bloom"},
-    "fsspec": {"modcrypt.storage", "modcrypt.filesystem"},
-    "click": {"modcrypt.cli.app", "modcrypt.cli.failures", "modcrypt.cli.key_refs"},
+    "fsspec": {"modcrypt.storage", "modcrypt.chained"},
+    "click": {
+        "modcrypt.cli.ags1",
+        "modcrypt.cli.app",
+        "modcrypt.cli.failures",
+        "modcrypt.cli.key_refs",
+        "modcrypt.cli.shared",
+    },
     "rich": {"modcrypt.cli.progress"},
 }
 
@@ -114,10 +123,10 @@ IO_MODULES = {"io", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile
 MAY_DO_IO = {
     "modcrypt.storage",
     "modcrypt.buffers",  # opens what it fills
-    "modcrypt.parquet.view",  # is a file object
-    "modcrypt.ags1.reader",  # so is this
-    "modcrypt.ags1.writer",  # and this
-    "modcrypt.filesystem",  # is a file system
+    "modcrypt.seekable",  # is a file object
+    "modcrypt.ags1.reader",  # has os.getpid()
+    "modcrypt.ags1.writer",  # is a file object
+    "modcrypt.chained",  # is a file system
     "modcrypt.parquet.discovery",  # lists folders
     "modcrypt.parquet.writer",  # has PyArrow encode into memory
     "modcrypt.parquet.idl",  # finds and reads the IDL

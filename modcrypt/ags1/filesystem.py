@@ -2,17 +2,20 @@
 
 It stands before another file system, in which the files are, and is found by its protocol:
 
-    stored = {}                                            # where trusted lengths are kept
-    options = {"key": key, "on_written": stored.__setitem__, "s3": {"anon": False}}
-    frame.to_csv("ags1::s3://bucket/people.csv", storage_options=options)
+    stored = {}                                           # key metadata, with the trusted length
+    new = {"key": lambda path: StandardKeyMetadata.generate(), "on_written": stored.__setitem__}
+    frame.to_csv("ags1::s3://bucket/people.csv", storage_options={**new, "s3": {"profile": …}})
 
-    options = {"key": stored.__getitem__, "s3": {"anon": False}}
-    pandas.read_csv("ags1::s3://bucket/people.csv", storage_options=options)
+    old = {"key": stored.__getitem__}
+    pandas.read_csv("ags1::s3://bucket/people.csv", storage_options={**old, "s3": {"profile": …}})
 
     ags1::s3://bucket/key     chained to any file system of fsspec, named with its options
     ags1::file:///abs/path    the same for local files
-    ags1:///abs/path          short for it; or a path in the file system it was made with
+    ags1:///abs/path          short for it; or a path in the file system it was made with, as
+                              DuckDB spells it after `register_filesystem`
     ags1::/abs/path           the same for fsspec; pandas takes it for a file name
+
+pandas infers compression from no chained URL: say `compression="gzip"`.
 
 A file is read by blocks as it is needed, written from start to end, and appears complete or not at
 all: an exception on the way to `close` leaves nothing. Names, folders, removing, moving and copying
@@ -45,6 +48,9 @@ OnWritten: TypeAlias = "Callable[[str, StandardKeyMetadata], object]"
 class Ags1FileSystem(NamesBehind):
     """AGS1 streams of another file system, read and written as the files that they hold.
 
+    DuckDB closes what a failed COPY wrote as if it were whole, and then removes it: for a moment it
+    is there, and `on_written` has been called.
+
     Args:
         key: as for `Ags1Reader` and `Ags1Writer`; or a function that gives it for a path in the
             file system behind: to be written, a fresh one (`StandardKeyMetadata.generate()`), and
@@ -60,6 +66,7 @@ class Ags1FileSystem(NamesBehind):
         fs: the file system behind, of fsspec; without it `target_protocol` and `target_options`
             say how to make one, by default the local one.
         fo: the path that a chained URL was for; not needed, as paths come with every call.
+        anon: not heeded. pandas adds it to the options and tries again when access is denied.
 
     Raises:
         TypeError: `key` is not given or of another kind, or there is no such option.
@@ -67,6 +74,7 @@ class Ags1FileSystem(NamesBehind):
     """
 
     protocol = "ags1"
+    writes_whole_files = True  # for modcrypt's own sinks, which need no temporary file then
     _strip_tokenize_options = ("key",)  # fsspec neither hashes nor keeps what is named here
 
     def __init__(
@@ -81,6 +89,7 @@ class Ags1FileSystem(NamesBehind):
         target_protocol: str | None = None,
         target_options: dict[str, Any] | None = None,
         fo: str | None = None,
+        anon: bool = False,
     ) -> None:
         if key is None:
             raise TypeError(
@@ -89,8 +98,7 @@ class Ags1FileSystem(NamesBehind):
             )
         # A misspelt option is an error, not fsspec's: `on_written` may be all that keeps a key.
         super().__init__(fs=fs, target_protocol=target_protocol, target_options=target_options)
-        is_whole = isinstance(key, StandardKeyMetadata) or callable(key)
-        self._key = key if is_whole else as_key(key)
+        self._key = key if callable(key) or isinstance(key, StandardKeyMetadata) else as_key(key)
         self._aad_prefix, self._length = aad_prefix, length
         self._block_length, self._on_written = block_length, on_written
 
@@ -132,16 +140,24 @@ class Ags1FileSystem(NamesBehind):
             on_written=self._on_written,
         )
 
-    def open(self, path: str, mode: str = "rb", *args: Any, **kwargs: Any) -> Any:
-        """Open a file: as fsspec, but for compression of what is written.
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        cache_options: dict[str, Any] | None = None,
+        compression: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Open a file: as fsspec does, but for compressing what is written.
 
         Raises as `_open`, and:
-            ValueError: what is written is to be compressed: fsspec closes only the compressor, and
-                the file would be given up. `fsspec.open` and pandas close both.
+            ValueError: what is written is to be compressed. fsspec closes the compressor alone,
+                and the file below would be given up; `fsspec.open` and pandas close both.
         """
-        if "r" not in mode and kwargs.get("compression") is not None:
+        if "r" not in mode and compression is not None:
             raise ValueError("to compress what is written, use fsspec.open(…, compression=…)")
-        return super().open(path, mode, *args, **kwargs)
+        return super().open(path, mode, block_size, cache_options, compression, **kwargs)
 
     # --- what needs no key: done by the file system behind, with the bytes as they are ---------
 
@@ -166,15 +182,11 @@ class Ags1FileSystem(NamesBehind):
         self.fs.rm_file(self._own(path))
 
     def mv(self, path1: str, path2: str, *args: Any, **kwargs: Any) -> None:
-        """Move files, encrypted as they are."""
+        """Move files, encrypted as they are: where that is renaming, nothing is read."""
         self.fs.mv(self._own(path1), self._own(path2), *args, **kwargs)
 
-    def copy(self, path1: Any, path2: Any, *args: Any, **kwargs: Any) -> None:
-        """Copy files, encrypted as they are."""
-        self.fs.copy(self._own(path1), self._own(path2), *args, **kwargs)
-
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
-        """Copy a file, encrypted as it is."""
+        """Copy a file, encrypted as it is; `copy` of fsspec comes here."""
         self.fs.cp_file(self._own(path1), self._own(path2), **kwargs)
 
     def _own(self, path: Any) -> Any:
@@ -191,9 +203,7 @@ class _ReportingWriter(Ags1Writer):
         super().__init__(path, key, **options)
         self._path, self._on_written = path, on_written
 
-    def close(self) -> None:
-        """Complete the stream, and report it; raises as `Ags1Writer.close`, and what that does."""
-        was_closed = self.closed
-        super().close()
-        if not was_closed and self._length is not None and self._on_written is not None:
+    def _complete(self) -> None:
+        super()._complete()
+        if self._on_written is not None:
             self._on_written(self._path, self.key_metadata)

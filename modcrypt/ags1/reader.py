@@ -10,20 +10,18 @@ threads meanwhile. Nothing of a block is given out before its tag has been verif
 
 from __future__ import annotations
 
-import io
 import os
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
-from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from modcrypt.aead import BLOCK_OVERHEAD
 from modcrypt.ags1.blocks import Workers, block_cipher, check_threads, part
 from modcrypt.ags1.layout import HEADER_SIZE, Layout, parse_header
 from modcrypt.ags1.lengths import Ags1Key, TrustedLength, check_length, trusted_length
-from modcrypt.buffers import Shared, new_bytes
+from modcrypt.buffers import Shared
+from modcrypt.seekable import SeekableFile
 from modcrypt.storage import FileSource, MemorySource, ObjectSource, Source, SourceLike, open_source
 
 __all__ = ["Ags1Reader", "open"]
@@ -39,17 +37,13 @@ AHEAD_BYTES = 2 << 20
 _LOCAL_REQUEST = 1 << 20  # a block at a time stays in the processor's cache
 _REMOTE_REQUEST = 8 << 20
 
-_PEEK_BYTES = 256
 
-_WORTH_NO_COPY = 64 << 10
-"""Bytes of a read from which on making them without a copy takes less time than a copy."""
-
-
-class Ags1Reader(io.RawIOBase):
+class Ags1Reader(SeekableFile):
     """The plaintext of an AGS1 stream as a read-only, seekable binary file object.
 
-    `read_at` may be called from any thread; the cursor, as that of any file, is one thread's.
-    Reads give all that was asked for, up to the end: no `io.BufferedReader` is needed around it.
+    `read_at` may be called from any thread; the cursor, as that of any file, is one thread's. The
+    blocks that a read touches take one request to a store, but for those at either end that are in
+    the cache; from 8 MiB on, several at once. `size` is the length of the plaintext in bytes.
 
     Args:
         source: path, fsspec URL, bytes, or a seekable binary file object, which is not closed, and
@@ -66,7 +60,8 @@ class Ags1Reader(io.RawIOBase):
         TypeError: no `length`.
         TruncationError: the stream's length is not the trusted one, or none that a stream has.
         FormatError, LimitError, PlaintextError: the header is not that of a stream that is read.
-        TagMismatchError: an empty last block does not authenticate; others are opened when read.
+        TagMismatchError: an empty last block does not authenticate. Others are opened when they
+            are read; `.module` says which block it is.
     """
 
     _shared: Shared | None = None  # until the source is open
@@ -89,6 +84,7 @@ class Ags1Reader(io.RawIOBase):
             alone = isinstance(opened, ObjectSource)  # has a cursor
             self._workers = Workers(1 if alone else threads, "modcrypt-ags1")
             self._layout = _read_layout(opened, trusted)
+            self.size = self._layout.plaintext_length
             self._source = opened
             self._memory = opened.view if isinstance(opened, MemorySource) else None
             self._request = _LOCAL_REQUEST if isinstance(opened, FileSource) else _REMOTE_REQUEST
@@ -96,16 +92,11 @@ class Ags1Reader(io.RawIOBase):
             self._scratch: list[memoryview] = []
             self._ahead: dict[int, Future[None]] = {}
             self._pid = os.getpid()
-            self._cursor = self._expected = 0
+            self._expected = 0
             if self._layout.ends_empty:  # no read would ever touch it
                 self._open_alone(self._layout.blocks - 1)
             stack.callback(self._workers.close)
             self._shared = Shared(stack.pop_all())
-
-    @property
-    def size(self) -> int:
-        """Length of the plaintext in bytes."""
-        return self._layout.plaintext_length
 
     @property
     def encrypted_length(self) -> int:
@@ -116,23 +107,6 @@ class Ags1Reader(io.RawIOBase):
     def block_length(self) -> int:
         """Bytes of plaintext in each block but the last."""
         return self._layout.block_length
-
-    def read_at(self, offset: int, length: int) -> bytes:
-        """Give up to `length` bytes from `offset`, without the cursor: fewer at the end.
-
-        The blocks that are touched take one request to a store, but for those at either end that
-        are in the cache; from 8 MiB on, several at once.
-
-        Raises:
-            TagMismatchError: one of those blocks does not authenticate; `.module` says which.
-            TruncationError: the source has shrunk.
-            ValueError: the reader is closed, or a number is negative.
-        """
-        if offset < 0 or length < 0:
-            raise ValueError("offset and length are not negative")
-        self._check_open()
-        length = max(0, min(length, self.size - offset))
-        return _filled(length, partial(self._fill, offset))
 
     # --- blocks --------------------------------------------------------------------------------
 
@@ -240,60 +214,6 @@ class Ags1Reader(io.RawIOBase):
         if scratch is not None:
             self._scratch.append(scratch)
 
-    # --- the file protocol ---------------------------------------------------------------------
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ValueError("the reader is closed")
-
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """Say that it can be sought."""
-        return True
-
-    def tell(self) -> int:
-        """Give the cursor, in bytes of plaintext."""
-        self._check_open()
-        return self._cursor
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move the cursor; give it. Beyond the end there is nothing to read."""
-        self._check_open()
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._cursor, os.SEEK_END: self.size}.get(whence)
-        if base is None:
-            raise ValueError(f"there is no such whence: {whence}")
-        if base + offset < 0:
-            raise ValueError("a position is not negative")
-        self._cursor = base + offset
-        return self._cursor
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` from the cursor on; give the number of bytes."""
-        self._check_open()
-        view = memoryview(buffer).cast("B")
-        size = max(0, min(len(view), self.size - self._cursor))
-        if size:
-            self._advance(view[:size])
-        return size
-
-    def read(self, size: int | None = -1) -> bytes:
-        """Give up to `size` bytes from the cursor on, or all the rest; raises as `read_at`."""
-        self._check_open()
-        rest = max(0, self.size - self._cursor)
-        size = rest if size is None or size < 0 else min(size, rest)
-        return _filled(size, self._advance)
-
-    def readall(self) -> bytes:
-        """Give the rest."""
-        return self.read()
-
-    def peek(self, size: int = 0) -> bytes:
-        """Give some bytes from the cursor on without moving it; `readline` looks for them."""
-        return self.read_at(self._cursor, max(size, _PEEK_BYTES))
-
     def _advance(self, out: memoryview) -> None:
         end = self._cursor + len(out)
         assert self._shared is not None
@@ -301,13 +221,6 @@ class Ags1Reader(io.RawIOBase):
             self._look_ahead(self._cursor, end)
             self._fill(self._cursor, out)
         self._cursor = end
-
-    def write(self, data: Any) -> NoReturn:
-        """Refuse to write."""
-        raise io.UnsupportedOperation("an Ags1Reader is not writable")
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("an Ags1Reader can't be pickled or copied: it has a key")
 
     def close(self) -> None:
         """Close the source, if it was opened here, after the last read. Again, it does nothing."""
@@ -329,19 +242,6 @@ def open(  # noqa: A001 (as in gzip and others)
     """
     with Ags1Reader(data, key, aad_prefix=aad_prefix, length=length) as reader:
         return reader.read()
-
-
-def _filled(size: int, fill: Callable[[memoryview], None]) -> bytes:
-    """Give bytes that `fill` has filled."""
-    if not size:
-        return b""
-    if size < _WORTH_NO_COPY:
-        small = bytearray(size)
-        fill(memoryview(small))
-        return bytes(small)
-    whole, out = new_bytes(size)
-    fill(out)
-    return whole
 
 
 def _read_layout(source: Source, trusted: int | None) -> Layout:

@@ -1,27 +1,35 @@
-"""The commands and their options: arguments in, one library call, a result or a failure out."""
+"""The program and its commands for Parquet: arguments in, one library call, a result out."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn
 
 import click
 
 import modcrypt
 from modcrypt.cli import key_refs
+from modcrypt.cli.ags1 import ags1
 from modcrypt.cli.failures import EXIT_CODES, explain, module_fields, printable
-from modcrypt.cli.progress import progress_bar
+from modcrypt.cli.shared import (
+    aad_prefix_from,
+    convert,
+    force_option,
+    json_option,
+    key_from,
+    key_options,
+    prefix_options,
+    print_line,
+    threads_option,
+    together,
+)
 from modcrypt.cli.signals import Stopped
 from modcrypt.parquet.properties import ALGORITHMS
 
 __all__ = ["program"]
-
-_SIGPIPE_EXIT = 141
-"""What a shell reports for a program whose reader went away."""
 
 
 class _Program(click.Group):
@@ -37,53 +45,15 @@ class _Program(click.Group):
             failure = explain(error, arguments)
             click.echo(failure.line(), err=True)
             if "--json" in arguments:
-                _print(json.dumps(failure.fields()))
+                print_line(json.dumps(failure.fields()))
             sys.exit(failure.code)
         sys.exit(result if isinstance(result, int) else 0)
 
 
-def _print(text: str) -> None:
-    """Print to stdout; end quietly when its reader has gone, as `| head` does."""
-    try:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(_SIGPIPE_EXIT)
-
-
 # --- options that several commands share ---------------------------------------------------------
 
-F = TypeVar("F", bound=Callable[..., Any])
-Decorator = Callable[[F], F]
-
-
-def _together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
-    def apply(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return apply
-
-
-_key_options = _together(
-    click.option(
-        "--key-file",
-        metavar="PATH",
-        help="Footer key: a file of 16, 24 or 32 raw bytes, or of their hex or base64 text.",
-    ),
-    click.option(
-        "--key-env",
-        metavar="VARIABLE",
-        help="Footer key: an environment variable with the hex or base64 text.",
-    ),
-    click.option(
-        "--key-fd",
-        metavar="N",
-        type=click.IntRange(min=0),
-        help="Footer key: an open file descriptor, read to its end; contents as of --key-file.",
-    ),
+_key_options = together(
+    key_options("Footer key"),
     click.option(
         "--column-key",
         "column_key_refs",
@@ -93,27 +63,14 @@ _key_options = _together(
         "fd:N. Repeatable.",
     ),
 )
-_prefix_options = _together(
-    click.option("--aad-prefix", metavar="TEXT", help="AAD prefix, as UTF-8."),
-    click.option(
-        "--aad-prefix-file",
-        metavar="PATH",
-        help="AAD prefix: the bytes of a file, newline included if there is one.",
+_output_options = together(
+    force_option,
+    threads_option(
+        "1: one thread; 2 or more: write in a second one. Default: by size and processors."
     ),
+    json_option,
 )
-_json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one line of JSON on stdout, failures included."
-)
-_output_options = _together(
-    click.option("--force", is_flag=True, help="Replace DESTINATION if it exists."),
-    click.option(
-        "--threads",
-        type=click.IntRange(min=1),
-        help="1: one thread; 2 or more: write in a second one. Default: by size and processors.",
-    ),
-    _json_option,
-)
-_reading_options = _together(
+_reading_options = together(
     click.option(
         "--accept",
         metavar="ALGORITHM",
@@ -138,37 +95,12 @@ _reading_options = _together(
 )
 
 
-def _footer_key(
-    key_file: str | None, key_env: str | None, key_fd: int | None
-) -> modcrypt.Key | None:
-    given = [value for value in (key_file, key_env, key_fd) if value is not None]
-    if len(given) > 1:
-        raise click.UsageError("--key-file, --key-env and --key-fd exclude each other")
-    if key_file is not None:
-        return key_refs.from_file(key_file, "footer key")
-    if key_env is not None:
-        return key_refs.from_env(key_env, "footer key")
-    return None if key_fd is None else key_refs.from_fd(key_fd, "footer key")
-
-
-def _aad_prefix(text: str | None, path: str | None) -> bytes | None:
-    if text is not None and path is not None:
-        raise click.UsageError("--aad-prefix and --aad-prefix-file exclude each other")
-    if text is None and path is None:
-        return None
-    if path is None:
-        prefix = os.fsencode(text or "")
-    else:
-        with open(path, "rb") as file:
-            prefix = file.read()
-    if not prefix:
-        raise click.UsageError("the AAD prefix is empty; leave the option out for no prefix")
-    return prefix
-
-
 def _check_paths(*paths: str) -> None:
     if "-" in paths:
-        raise click.UsageError("pipes don't do: Parquet is read from its end, and written whole")
+        raise click.UsageError(
+            "pipes don't do: Parquet is read from its end, and written whole; "
+            "modcrypt ags1 encrypts any file or pipe"
+        )
 
 
 def _column_key_metadata(values: tuple[str, ...], columns: Sequence[str]) -> dict[str, bytes]:
@@ -223,7 +155,7 @@ Example:
 @click.version_option(modcrypt.__version__, message="modcrypt %(version)s")
 @click.pass_context
 def program(context: click.Context) -> None:
-    """Encrypt and decrypt Parquet files, column by column, without decoding a value.
+    """Encrypt and decrypt Parquet files, column by column, and any file as an AGS1 stream.
 
     Keys come from files, environment variables or file descriptors, never from arguments, which
     other users could see.
@@ -231,6 +163,9 @@ def program(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
         context.exit(2)
+
+
+program.add_command(ags1)
 
 
 @program.command(epilog=_ENCRYPT_EXAMPLE)
@@ -257,7 +192,7 @@ def program(context: click.Context) -> None:
     show_default=True,
     help="AES_GCM_CTR_V1 does not authenticate pages.",
 )
-@_prefix_options
+@prefix_options
 @click.option(
     "--no-store-aad-prefix",
     is_flag=True,
@@ -294,6 +229,7 @@ def encrypt(
     plaintext_footer: bool,
     algorithm: str,
     aad_prefix: str | None,
+    aad_prefix_hex: str | None,
     aad_prefix_file: str | None,
     no_store_aad_prefix: bool,
     footer_key_metadata: str | None,
@@ -309,11 +245,12 @@ def encrypt(
     the footer key. DESTINATION appears when it is complete, or not at all.
     """
     _check_paths(source, destination)
-    footer_key = _footer_key(key_file, key_env, key_fd)
+    footer_key = key_from(key_file, key_env, key_fd, "footer key")
     if footer_key is None:
         raise click.UsageError("a footer key is needed: --key-file, --key-env or --key-fd")
-    if no_store_aad_prefix and aad_prefix is None and aad_prefix_file is None:
-        raise click.UsageError("--no-store-aad-prefix needs --aad-prefix or --aad-prefix-file")
+    prefix = aad_prefix_from(aad_prefix, aad_prefix_hex, aad_prefix_file)
+    if no_store_aad_prefix and prefix is None:
+        raise click.UsageError("--no-store-aad-prefix needs --aad-prefix, in one of its forms")
     column_keys = key_refs.read_refs(column_key_refs)
     properties = modcrypt.FileEncryptionProperties(
         footer_key=footer_key,
@@ -323,7 +260,7 @@ def encrypt(
         if footer_key_metadata is None
         else os.fsencode(footer_key_metadata),
         column_key_metadata=_column_key_metadata(column_key_metadata, list(column_keys)),
-        aad_prefix=_aad_prefix(aad_prefix, aad_prefix_file),
+        aad_prefix=prefix,
         store_aad_prefix=not no_store_aad_prefix,
         plaintext_footer=plaintext_footer,
         encryption_algorithm=algorithm,
@@ -336,14 +273,14 @@ def encrypt(
         )
         return {}
 
-    _convert("Encrypting", source, destination, work, as_json)
+    convert("Encrypting", source, destination, work, as_json)
 
 
 @program.command(epilog=_DECRYPT_EXAMPLE)
 @click.argument("source")
 @click.argument("destination")
 @_key_options
-@_prefix_options
+@prefix_options
 @_reading_options
 @_output_options
 def decrypt(
@@ -374,15 +311,15 @@ def decrypt(
             click.echo(f"modcrypt: {done}, for want of a key: {names}", err=True)
         return {"dropped": () if nulls else missing, "nulls": missing if nulls else ()}
 
-    _convert("Decrypting", source, destination, work, as_json)
+    convert("Decrypting", source, destination, work, as_json)
 
 
 @program.command(epilog=_MODULES_EXAMPLE)
 @click.argument("file")
 @_key_options
-@_prefix_options
+@prefix_options
 @_reading_options
-@_json_option
+@json_option
 def modules(*, file: str, as_json: bool, **reading: Any) -> None:
     """Show where every encrypted module of FILE lies, in file order.
 
@@ -395,9 +332,9 @@ def modules(*, file: str, as_json: bool, **reading: Any) -> None:
         for span in spans
     ]
     if as_json:
-        _print(json.dumps({"file": file, "modules": rows}))
+        print_line(json.dumps({"file": file, "modules": rows}))
     else:
-        _print(_table(rows))
+        print_line(_table(rows))
 
 
 def _decryption_properties(
@@ -407,51 +344,20 @@ def _decryption_properties(
     key_fd: int | None,
     column_key_refs: tuple[str, ...],
     aad_prefix: str | None,
+    aad_prefix_hex: str | None,
     aad_prefix_file: str | None,
     accept: tuple[str, ...],
     on_missing_key: Literal["error", "drop", "null"],
     no_check_footer: bool,
 ) -> modcrypt.FileDecryptionProperties:
     return modcrypt.FileDecryptionProperties(
-        footer_key=_footer_key(key_file, key_env, key_fd),
+        footer_key=key_from(key_file, key_env, key_fd, "footer key"),
         column_keys=key_refs.read_refs(column_key_refs),
-        aad_prefix=_aad_prefix(aad_prefix, aad_prefix_file),
+        aad_prefix=aad_prefix_from(aad_prefix, aad_prefix_hex, aad_prefix_file),
         algorithms=accept or ALGORITHMS[:1],
         on_missing_key=on_missing_key,
         check_footer_integrity=not no_check_footer,
     )
-
-
-def _convert(
-    verb: str,
-    source: str,
-    destination: str,
-    work: Callable[[Callable[[int], None] | None], dict[str, Any]],
-    as_json: bool,
-) -> None:
-    source_size = _size(source)
-    started = time.perf_counter()
-    with progress_bar(verb, source_size) as progress:
-        more = work(progress)
-    seconds = time.perf_counter() - started
-    if as_json:
-        result = {
-            "source": source,
-            "destination": destination,
-            "source_bytes": source_size,
-            "destination_bytes": _size(destination),
-            "seconds": round(seconds, 6),
-            **more,
-        }
-        _print(json.dumps(result))
-
-
-def _size(path: str) -> int | None:
-    """Give a file's size; None where the path is a URL, or nothing that can be looked at."""
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return None
 
 
 _COLUMNS = ("type", "row_group", "path", "page", "offset", "size")

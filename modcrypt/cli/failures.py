@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from modcrypt.aad import ModuleId
+from modcrypt.aad import BlockId, ModuleId
 from modcrypt.cli.signals import Stopped
 from modcrypt.errors import (
     FormatError,
@@ -52,6 +52,10 @@ _OPTION_NAMES = (
     ('on_missing_key="drop"', "--on-missing-key drop"),
     ("check_footer_integrity=False", "--no-check-footer"),
     ("pass aad_prefix", "pass --aad-prefix"),
+    ("aad_prefix is given", "--aad-prefix is given"),
+    ("length=…, as the writer reported it", "--length N, as encrypt printed it"),
+    ("length=UNVERIFIED", "--unverified-length"),
+    ("generate fresh metadata for each file", "make fresh metadata by --new-key-metadata"),
     ('pass algorithms=["AES_GCM_V1"]', "pass --accept AES_GCM_V1"),
     ('pass algorithms=["AES_GCM_CTR_V1"]', "pass --accept AES_GCM_CTR_V1"),
     ("no footer key is given", "no --key-file, --key-env or --key-fd is given"),
@@ -73,7 +77,7 @@ class Failure:
     word: str
     message: str
     code: int
-    module: ModuleId | None = None
+    module: ModuleId | BlockId | None = None
 
     def line(self) -> str:
         """Give the line for stderr."""
@@ -89,10 +93,8 @@ def explain(error: BaseException, arguments: Sequence[str]) -> Failure:
     """Say what happened and with which exit code the program ends."""
     if isinstance(error, ModcryptError):
         code = next((code for kind, code in _CODES if isinstance(error, kind)), 1)
-        message = str(error)
-        for name, option in _OPTION_NAMES:
-            message = message.replace(name, option)
-        return Failure(error.word, printable(message), code, getattr(error, "module", None))
+        message = printable(_in_options(str(error)))
+        return Failure(error.word, message, code, getattr(error, "module", None))
     if isinstance(error, click.ClickException):
         return Failure("usage", printable(_hide_keys(_click_message(error), arguments)), 2)
     if isinstance(error, ImportError):  # of an fsspec file system, for one
@@ -103,12 +105,18 @@ def explain(error: BaseException, arguments: Sequence[str]) -> Failure:
     if isinstance(error, Stopped):
         return Failure("interrupted", f"ended by {error.signal}", int(error.code or 1))
     if type(error) is ValueError:  # subclasses, as UnicodeDecodeError, are no message to a caller
-        return Failure("usage", printable(_hide_keys(str(error), arguments)), 2)
+        return Failure("usage", printable(_hide_keys(_in_options(str(error)), arguments)), 2)
     return Failure("internal", _internal_message(error), 70)
 
 
+def _in_options(message: str) -> str:
+    for name, option in _OPTION_NAMES:
+        message = message.replace(name, option)
+    return message
+
+
 def _click_message(error: click.ClickException) -> str:
-    message = error.format_message().rstrip(".")
+    message = _in_options(error.format_message().rstrip("."))
     context = error.ctx if isinstance(error, click.UsageError) else None
     return message if context is None else f"{message}; see {context.command_path} --help"
 
@@ -134,8 +142,10 @@ def _internal_message(error: BaseException) -> str:
     return f"unexpected {type(error).__name__}{where}: this is a bug in modcrypt, please report it"
 
 
-def module_fields(module: ModuleId) -> dict[str, Any]:
-    """Spell a module's address for JSON."""
+def module_fields(module: ModuleId | BlockId) -> dict[str, Any]:
+    """Spell the address of a module or block for JSON."""
+    if isinstance(module, BlockId):
+        return {"type": "block", "block": module.index}
     return {
         "type": module.type.name.lower().replace("_", " "),
         "row_group": module.row_group,
@@ -157,10 +167,15 @@ _KEY_SHAPES = re.compile(
     r"|[0-9A-Za-z+/_-]{22}(==)?|[0-9A-Za-z+/_-]{32}|[0-9A-Za-z+/_-]{43}=?"
 )
 
+# Iceberg's key metadata, the beginning of which is 1 and the key's length: as it is, hex, base64.
+_METADATA_SHAPES = re.compile(
+    r"\x01[ 0@].+|01[234]0[0-9A-Fa-f]{32,}|A[STU][A-D][0-9A-Za-z+/_-]{20,}={0,2}", re.DOTALL
+)
+
 
 def looks_like_key(text: str) -> bool:
-    """Tell whether `text` may be a key that was given in place of a reference to one."""
-    return _KEY_SHAPES.fullmatch(text) is not None
+    """Tell whether `text` may be a key or key metadata, given in place of a reference to one."""
+    return any(shape.fullmatch(text) for shape in (_KEY_SHAPES, _METADATA_SHAPES))
 
 
 def _hide_keys(message: str, arguments: Sequence[str]) -> str:

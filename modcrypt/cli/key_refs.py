@@ -14,10 +14,16 @@ import stat
 import click
 
 from modcrypt.cli.failures import looks_like_key
-from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KeyNotFoundError
+from modcrypt.errors import (
+    FormatError,
+    KeyAccessDeniedError,
+    KeyMaterialError,
+    KeyNotFoundError,
+)
+from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import KEY_LENGTHS, Key
 
-__all__ = ["from_env", "from_fd", "from_file", "read_refs"]
+__all__ = ["from_env", "from_fd", "from_file", "metadata_from_file", "read_refs"]
 
 MAX_KEY_FILE = 4096
 """Bytes read of a key file: the longest key in hex, and a lot of white space, take less."""
@@ -62,6 +68,23 @@ def from_file(path: str, what: str) -> Key:
         KeyAccessDeniedError: it may not be read.
         KeyMaterialError: no key is in it.
     """
+    data, where = _read_file(path, what, "key file")
+    return _parse(data, where)
+
+
+def metadata_from_file(path: str) -> StandardKeyMetadata:
+    """Read Iceberg's standard key metadata: raw, or as hex or base64; raises as `from_file`."""
+    data, where = _read_file(path, "key", "key metadata file")
+    if len(data) > MAX_KEY_FILE:
+        raise KeyMaterialError(f"{where} has more than {MAX_KEY_FILE} bytes")
+    try:
+        return StandardKeyMetadata.decode(_metadata_bytes(data))
+    except FormatError as error:
+        raise KeyMaterialError(f"{where}: {error}") from None
+
+
+def _read_file(path: str, what: str, kind: str) -> tuple[bytes, str]:
+    """Give what a file holds, up to a limit, and how to call it in messages."""
     path = os.path.expanduser(path)  # the shell leaves the ~ of name=file:~/x alone
     shown = "(not repeated, it looks like a key)" if looks_like_key(path) else path
     try:
@@ -69,20 +92,20 @@ def from_file(path: str, what: str) -> Key:
             status = os.fstat(file.fileno())
             data = file.read(MAX_KEY_FILE + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise KeyNotFoundError(f"{what}: there is no key file {shown}") from None
+        raise KeyNotFoundError(f"{what}: there is no {kind} {shown}") from None
     except PermissionError:
-        raise KeyAccessDeniedError(f"{what}: key file {shown} may not be read") from None
+        raise KeyAccessDeniedError(f"{what}: {kind} {shown} may not be read") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a file name"
-        raise KeyMaterialError(f"{what}: key file {shown}: {reason}") from None
+        raise KeyMaterialError(f"{what}: {kind} {shown}: {reason}") from None
     mode = stat.S_IMODE(status.st_mode)
     if stat.S_ISREG(status.st_mode) and mode & (stat.S_IRGRP | stat.S_IROTH):
         click.echo(
-            f"modcrypt: warning: other users can read key file {shown} (mode {mode:04o}); "
+            f"modcrypt: warning: other users can read {kind} {shown} (mode {mode:04o}); "
             f"chmod 600 keeps it private",
             err=True,
         )
-    return _parse(data, f"{what}: key file {shown}")
+    return data, f"{what}: {kind} {shown}"
 
 
 def from_env(name: str, what: str) -> Key:
@@ -145,6 +168,17 @@ def _parse(data: bytes, where: str, *, raw: bool = True) -> Key:
     )
     size = f"more than {MAX_KEY_FILE}" if len(data) > MAX_KEY_FILE else str(len(data))
     raise KeyMaterialError(f"{where} holds no key: {forms} are wanted, it has {size} bytes")
+
+
+def _metadata_bytes(data: bytes) -> bytes:
+    """Take key metadata out of hex or base64; raw, its first byte is no character of either."""
+    text = data.strip()
+    if re.fullmatch(rb"([0-9A-Fa-f]{2})+", text):
+        return binascii.unhexlify(text)
+    standard = text.rstrip(b"=").replace(b"-", b"+").replace(b"_", b"/")
+    if len(standard) % 4 != 1 and re.fullmatch(rb"[0-9A-Za-z+/]+", standard):
+        return base64.b64decode(standard + b"=" * (-len(standard) % 4))
+    return data
 
 
 def _from_hex(text: bytes) -> Key | None:

@@ -12,15 +12,13 @@ without those after it.
 
 from __future__ import annotations
 
-import io
-import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from concurrent.futures import wait
 from contextlib import ExitStack
 from typing import Any
 
-from modcrypt.buffers import Shared, Threads, new_bytes, usable_cores
+from modcrypt.buffers import Shared, Threads, usable_cores
 from modcrypt.parquet.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.idl import encode
 from modcrypt.parquet.parts import PartReader, overlay, part_readers
@@ -28,6 +26,7 @@ from modcrypt.parquet.plain_footer import plain_metadata, selected_row_groups
 from modcrypt.parquet.plan import OpenFile, Plan
 from modcrypt.parquet.properties import FileDecryptionProperties
 from modcrypt.parquet.schema import leaves_of
+from modcrypt.seekable import SeekableFile
 from modcrypt.storage import Source, SourceLike, open_source
 
 __all__ = ["PlaintextView", "open_parquet"]
@@ -79,7 +78,7 @@ def open_parquet(
         return PlaintextView(opened, file.select(wanted), stack.pop_all())
 
 
-class PlaintextView(io.RawIOBase):
+class PlaintextView(SeekableFile):
     """What `open_parquet` gives. `read_at` reads without the cursor, from any thread."""
 
     def __init__(self, source: Source, plan: Plan, resources: ExitStack | None = None) -> None:
@@ -87,7 +86,6 @@ class PlaintextView(io.RawIOBase):
         resources = resources or ExitStack()
         resources.callback(self._threads.close)
         self._shared = Shared(resources)
-        self._cursor = 0
         body_end = plan.footer.body_end
         metadata, nulls = plain_metadata(plan, selected_row_groups(plan), body_end + _GAP)
         tail = bytes(_GAP) + nulls + close_tail(encode(metadata), MAGIC_PLAINTEXT)
@@ -95,26 +93,6 @@ class PlaintextView(io.RawIOBase):
         self._body_end, self._tail = body_end, tail
         self._parts = part_readers(source, plan, plan.spans)  # in file order, disjoint
         self._starts = [span.start for span in plan.spans]
-
-    def read_at(self, offset: int, length: int) -> bytes:
-        """Give up to `length` bytes from `offset`: fewer at the end of the file.
-
-        Raises:
-            ModcryptError: what is there does not authenticate or breaks the format.
-            ValueError: the view is closed, or `offset` is negative.
-        """
-        length = self._clipped(offset, length)
-        if not length:
-            return b""
-        whole, out = new_bytes(length)
-        self._fill(offset, out)
-        return whole
-
-    def _clipped(self, offset: int, length: int) -> int:
-        self._check_open()
-        if offset < 0:
-            raise ValueError("an offset is not negative")
-        return max(0, min(length, self.size - offset))
 
     def _fill(self, offset: int, out: memoryview) -> None:
         end = offset + len(out)
@@ -143,62 +121,12 @@ class PlaintextView(io.RawIOBase):
         for done in work:
             done.result()
 
-    # --- the file protocol ---------------------------------------------------------------------
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ValueError("the view is closed")
-
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """Say that it can be sought."""
-        return True
-
-    def tell(self) -> int:
-        """Give the cursor."""
-        self._check_open()
-        return self._cursor
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move the cursor; give it."""
-        self._check_open()
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._cursor, os.SEEK_END: self.size}.get(whence)
-        if base is None:
-            raise ValueError(f"there is no such whence: {whence}")
-        if base + offset < 0:
-            raise ValueError("a position is not negative")
-        self._cursor = base + offset
-        return self._cursor
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` from the cursor on; give the number of bytes."""
-        view = memoryview(buffer).cast("B")
-        size = self._clipped(self._cursor, len(view))
-        self._fill(self._cursor, view[:size])
-        self._cursor += size
-        return size
-
-    def read(self, size: int | None = -1) -> bytes:
-        """Give up to `size` bytes from the cursor on, or the rest of the file."""
-        length = self.size if size is None or size < 0 else size
-        data = self.read_at(self._cursor, length)
-        self._cursor += len(data)
-        return data
-
-    def readall(self) -> bytes:
-        """Give the rest of the file."""
-        return self.read()
-
     def read_buffer(self, size: int) -> Any:
         """Give a pyarrow Buffer of up to `size` bytes: pyarrow calls this where it is there."""
         import pyarrow as pa
 
         buffer = pa.allocate_buffer(self._clipped(self._cursor, size))
-        self._fill(self._cursor, memoryview(buffer).cast("B"))
-        self._cursor += buffer.size
+        self._advance(memoryview(buffer).cast("B"))
         return buffer
 
     def close(self) -> None:

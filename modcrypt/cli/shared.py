@@ -1,0 +1,175 @@
+"""What the commands of Parquet and of AGS1 have in common: options, results, progress."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from modcrypt.cli import key_refs
+from modcrypt.cli.progress import progress_bar
+from modcrypt.keys import Key
+
+__all__ = [
+    "SIGPIPE_EXIT",
+    "aad_prefix_from",
+    "convert",
+    "force_option",
+    "json_option",
+    "key_from",
+    "key_options",
+    "prefix_options",
+    "print_line",
+    "threads_option",
+    "together",
+]
+
+SIGPIPE_EXIT = 141
+"""What a shell reports for a program whose reader went away."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+Work = Callable[[Callable[[int], None] | None], dict[str, Any]]
+
+
+def print_line(text: str) -> None:
+    """Print to stdout; end quietly when its reader has gone, as `| head` does."""
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(SIGPIPE_EXIT)
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Make one decorator of several options, listed in the help as they stand."""
+
+    def apply(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return apply
+
+
+def key_options(what: str) -> Callable[[F], F]:
+    """Give the options of one key; `what` it is called begins their help."""
+    return together(
+        click.option(
+            "--key-file",
+            metavar="PATH",
+            help=f"{what}: a file of 16, 24 or 32 raw bytes, or of their hex or base64 text.",
+        ),
+        click.option(
+            "--key-env",
+            metavar="VARIABLE",
+            help=f"{what}: an environment variable with the hex or base64 text.",
+        ),
+        click.option(
+            "--key-fd",
+            metavar="N",
+            type=click.IntRange(min=0),
+            help=f"{what}: an open file descriptor, read to its end; contents as of --key-file.",
+        ),
+    )
+
+
+prefix_options = together(
+    click.option("--aad-prefix", metavar="TEXT", help="AAD prefix, as UTF-8."),
+    click.option("--aad-prefix-hex", metavar="HEX", help="AAD prefix, as hex digits."),
+    click.option(
+        "--aad-prefix-file",
+        metavar="PATH",
+        help="AAD prefix: the bytes of a file, newline included if there is one.",
+    ),
+)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one line of JSON on stdout, failures included."
+)
+force_option = click.option("--force", is_flag=True, help="Replace DESTINATION if it exists.")
+
+
+def threads_option(text: str) -> Callable[[F], F]:
+    """Give the option that says how many threads work, with its help."""
+    return click.option("--threads", type=click.IntRange(min=1), help=text)
+
+
+def key_from(
+    key_file: str | None, key_env: str | None, key_fd: int | None, what: str
+) -> Key | None:
+    """Read the key that `key_options` refer to; None if none of them is given."""
+    given = [value for value in (key_file, key_env, key_fd) if value is not None]
+    if len(given) > 1:
+        raise click.UsageError("--key-file, --key-env and --key-fd exclude each other")
+    if key_file is not None:
+        return key_refs.from_file(key_file, what)
+    if key_env is not None:
+        return key_refs.from_env(key_env, what)
+    return None if key_fd is None else key_refs.from_fd(key_fd, what)
+
+
+def aad_prefix_from(text: str | None, digits: str | None, path: str | None) -> bytes | None:
+    """Read the AAD prefix that `prefix_options` give; None if none of them is given."""
+    given = [value for value in (text, digits, path) if value is not None]
+    if len(given) > 1:
+        raise click.UsageError(
+            "--aad-prefix, --aad-prefix-hex and --aad-prefix-file exclude each other"
+        )
+    if not given:
+        return None
+    if path is not None:
+        with open(path, "rb") as file:
+            prefix = file.read()
+    else:
+        prefix = os.fsencode(text or "") if digits is None else _unhex(digits)
+    if not prefix:
+        raise click.UsageError("the AAD prefix is empty; leave the option out for no prefix")
+    return prefix
+
+
+def _unhex(digits: str) -> bytes:
+    try:
+        return bytes.fromhex(digits)
+    except ValueError:
+        raise click.UsageError("--aad-prefix-hex takes pairs of hex digits") from None
+
+
+# --- results -------------------------------------------------------------------------------------
+
+
+def convert(verb: str, source: str, destination: str, work: Work, as_json: bool) -> dict[str, Any]:
+    """Do the work of a command with a progress bar; give its result, printed if `as_json`."""
+    source_size = _size(source)
+    started = time.perf_counter()
+    with progress_bar(verb, source_size) as progress:
+        more = work(progress)
+    seconds = time.perf_counter() - started
+    result = {
+        "source": source,
+        "destination": destination,
+        "source_bytes": source_size,
+        "destination_bytes": _size(destination),
+        "seconds": round(seconds, 6),
+        **more,
+    }
+    if as_json:
+        print_line(json.dumps(result))
+    return result
+
+
+def _size(path: str) -> int | None:
+    """Give a file's size; None for a pipe, a URL, or what can't be looked at."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) and path != "-" else None
