@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Callable
 from functools import partial
+from operator import index
 from typing import Any, NoReturn
 
 from modcrypt.buffers import new_bytes
@@ -44,6 +45,7 @@ class SeekableFile(io.RawIOBase):
             ModcryptError: what is there does not authenticate or breaks the format.
             ValueError: the file is closed, or a number is negative.
         """
+        offset, length = index(offset), index(length)
         if offset < 0 or length < 0:
             raise ValueError("offset and length are not negative")
         return _filled(self._clipped(offset, length), partial(self._fill, offset))
@@ -75,9 +77,10 @@ class SeekableFile(io.RawIOBase):
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._cursor, os.SEEK_END: self.size}.get(whence)
         if base is None:
             raise ValueError(f"there is no such whence: {whence}")
-        if base + offset < 0:
+        position = base + index(offset)
+        if position < 0:
             raise ValueError("a position is not negative")
-        self._cursor = base + offset
+        self._cursor = position
         return self._cursor
 
     def readinto(self, buffer: Any) -> int:

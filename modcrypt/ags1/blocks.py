@@ -123,7 +123,12 @@ class Workers:
             if not other.cancel():
                 other.result()
         if errors:
-            raise min(errors, key=itemgetter(0))[1]
+            first = min(errors, key=itemgetter(0))[1]
+            errors.clear()
+            try:
+                raise first
+            finally:  # its traceback has this frame: a cycle would keep the caller's buffer
+                del first
 
     def close(self) -> None:
         """End the threads, after what is begun."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Container
 from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Any
@@ -88,9 +89,9 @@ class Ags1Reader(SeekableFile):
             self._source = opened
             self._memory = opened.view if isinstance(opened, MemorySource) else None
             self._request = _LOCAL_REQUEST if isinstance(opened, FileSource) else _REMOTE_REQUEST
-            self._cache = _Cache(self._layout)
-            self._scratch: list[memoryview] = []
             self._ahead: dict[int, Future[None]] = {}
+            self._cache = _Cache(self._layout, self._ahead)
+            self._scratch: list[memoryview] = []
             self._pid = os.getpid()
             self._expected = 0
             if self._layout.ends_empty:  # no read would ever touch it
@@ -133,7 +134,8 @@ class Ags1Reader(SeekableFile):
     def _copy_opened(self, index: int, offset: int, out: memoryview) -> bool:
         """Copy from a block that is opened, or about to be. Not for the workers: they'd wait."""
         if self._pid != os.getpid():  # the threads stayed with the parent
-            self._ahead, self._pid = {}, os.getpid()
+            self._ahead.clear()
+            self._pid = os.getpid()
         if (ahead := self._ahead.pop(index, None)) is not None:
             ahead.exception()  # one that failed is tried again, where the error belongs
         start, end = self._layout.plaintext_span(index)
@@ -256,7 +258,8 @@ class _Cache:
     Copying out happens under the lock: it holds the interpreter's own anyway.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, awaited: Container[int]) -> None:
+        self._awaited = awaited  # opened ahead and not read yet: not to be driven out
         self._size = min(layout.block_length, layout.plaintext_length)
         self.capacity = max(1, min(MAX_CACHED_BLOCKS, CACHE_BYTES // layout.block_length))
         self._lock = threading.Lock()
@@ -279,7 +282,7 @@ class _Cache:
         """Give a buffer for one more block, taken from the one that was used longest ago."""
         with self._lock:
             if len(self._blocks) >= self.capacity:
-                return self._blocks.pop(next(iter(self._blocks)))
+                return self._blocks.pop(self._least_wanted())
         return memoryview(bytearray(self._size))
 
     def keep(self, index: int, block: memoryview) -> None:
@@ -287,4 +290,8 @@ class _Cache:
         with self._lock:
             self._blocks[index] = block
             while len(self._blocks) > self.capacity:
-                del self._blocks[next(iter(self._blocks))]
+                del self._blocks[self._least_wanted()]
+
+    def _least_wanted(self) -> int:
+        oldest = next(iter(self._blocks))
+        return next((n for n in self._blocks if n not in self._awaited), oldest)
