@@ -50,6 +50,9 @@ class Ags1Writer(io.RawIOBase):
     An exception within `with`, `abandon`, a failed write, garbage collection, or a `close` on the
     way of an exception leave nothing there, and in a file object what no reader takes for a stream.
 
+    Store a generated key before `close`, if its loss would be a loss: what `key_metadata` gives after
+    it adds but the length, which a stream that is known to be whole tells itself.
+
     Args:
         sink: path, fsspec URL, or a writable binary file object, which is not closed.
         key: a key of 16, 24 or 32 bytes, or Iceberg's `StandardKeyMetadata` without a length.
