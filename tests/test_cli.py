@@ -129,6 +129,7 @@ def test_the_program_decrypts_what_pyarrow_writes(folder: Path) -> None:
         ("encrypt_columns_plaintext_footer", ()),
         ("encrypt_columns_and_footer_aad", ("--aad-prefix", "tester")),
         ("encrypt_columns_and_footer_disable_aad_storage", ("--aad-prefix-file", "prefix")),
+        ("encrypt_columns_and_footer_disable_aad_storage", ("--aad-prefix-hex", "746573746572")),
         ("encrypt_columns_and_footer_ctr", ("--accept", "AES_GCM_CTR_V1")),
     ],
 )

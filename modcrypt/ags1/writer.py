@@ -50,8 +50,8 @@ class Ags1Writer(io.RawIOBase):
     An exception within `with`, `abandon`, a failed write, garbage collection, or a `close` on the
     way of an exception leave nothing there, and in a file object what no reader takes for a stream.
 
-    Store a generated key before `close`, if its loss would be a loss: what `key_metadata` gives after
-    it adds but the length, which a stream that is known to be whole tells itself.
+    Store a generated key before `close`, if losing it would matter: what `key_metadata` gives
+    afterwards adds no more than the length.
 
     Args:
         sink: path, fsspec URL, or a writable binary file object, which is not closed.
