@@ -234,6 +234,9 @@ class SourceStream(Stream):
         return done
 
 
+_PIPE_READ = 1 << 20  # bytes asked of a pipe at once: it makes them anew each time
+
+
 class PipeStream(Stream):
     """A binary file object that can't be sought, such as a pipe."""
 
@@ -245,7 +248,7 @@ class PipeStream(Stream):
         """Fill `view`."""
         done = 0
         while done < len(view):
-            data = self._file.read(len(view) - done)
+            data = self._file.read(min(len(view) - done, _PIPE_READ))
             if data is None:
                 raise BlockingIOError("the source has no more bytes at the moment")
             if not data:
