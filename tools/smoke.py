@@ -70,6 +70,23 @@ def check_tables(folder: Path, table: pa.Table) -> None:
     check(len(points) == 1, "fsspec finds the file system")
 
 
+def check_ags1(folder: Path) -> None:
+    metadata = modcrypt.StandardKeyMetadata.generate()
+    with modcrypt.Ags1Writer(folder / "any.ags1", metadata, block_length=100) as file:
+        file.write(b"any file" * 100)
+    stored = modcrypt.StandardKeyMetadata.decode(file.key_metadata.encode())
+    with modcrypt.Ags1Reader(folder / "any.ags1", stored) as reader:
+        check(reader.read_at(392, 16) == b"any file" * 2, "a part of an AGS1 stream is read")
+    points = entry_points(group="fsspec.specs", name="ags1")
+    check(len(points) == 1, "fsspec finds the file system ags1")
+    new = ("--new-key-metadata", "stream.key")
+    run(folder, 0, "ags1", "encrypt", *new, "any.ags1", "twice.ags1")
+    run(folder, 0, "ags1", "inspect", "twice.ags1")
+    run(folder, 0, "ags1", "decrypt", "--key-metadata-file", "stream.key", "twice.ags1", "once")
+    same = (folder / "once").read_bytes() == (folder / "any.ags1").read_bytes()
+    check(same, "the program decrypts an AGS1 stream")
+
+
 def check_program(folder: Path, table: pa.Table) -> None:
     pq.write_table(table, folder / "plain.parquet")
     (folder / "text.key").write_text(f"{TEXT_KEY.hex()}\n")
@@ -103,6 +120,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         check_api(Path(name), table)
         check_tables(Path(name), table)
+        check_ags1(Path(name))
         check_program(Path(name), table)
     print("smoke: ok")
 
