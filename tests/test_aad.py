@@ -12,7 +12,16 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType, module_aad, ordinal_bytes
+from modcrypt.aad import (
+    MAX_BLOCK_INDEX,
+    MAX_ORDINAL,
+    BlockId,
+    ModuleId,
+    ModuleType,
+    block_aad,
+    module_aad,
+    ordinal_bytes,
+)
 from modcrypt.errors import LimitError
 from modcrypt.parquet.idl import decode
 from tests.support import FOOTER_KEY
@@ -143,3 +152,36 @@ def test_the_aads_open_what_pyarrow_sealed() -> None:
         ModuleId(ModuleType.DATA_PAGE, 0, 0, 0),
     ):
         _, at = opened(data, at, module)
+
+
+# --- blocks of an AGS1 stream --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("index", "spelt"),
+    [
+        (0, "00000000"),
+        (1, "01000000"),
+        (256, "00010000"),
+        (0x01020304, "04030201"),
+        (2**31 - 1, "ffffff7f"),
+    ],
+)
+@pytest.mark.parametrize("prefix", [b"", b"prefix"])
+def test_the_aad_of_a_block_is_the_prefix_and_its_index(
+    index: int, spelt: str, prefix: bytes
+) -> None:
+    assert block_aad(prefix, index) == prefix + bytes.fromhex(spelt)
+
+
+@pytest.mark.parametrize("index", [-1, 2**31, 2**32, 2**64])
+def test_block_indexes_beyond_int32_are_refused_and_never_wrap(index: int) -> None:
+    assert MAX_BLOCK_INDEX == 2**31 - 1
+    with pytest.raises(LimitError, match="int32"):
+        block_aad(b"", index)
+
+
+def test_a_blocks_address_is_a_value() -> None:
+    assert str(BlockId(17)) == "block 17"
+    assert BlockId(17) == BlockId(17) != BlockId(18)
+    assert len({BlockId(17), BlockId(17)}) == 1

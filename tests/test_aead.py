@@ -9,6 +9,7 @@ import importlib.resources
 import json
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import cryptography_vectors
@@ -22,7 +23,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modcrypt import aead
-from modcrypt.aead import CTR_OVERHEAD, CTR_SLACK, GCM_OVERHEAD, CtrCipher, GcmCipher, TagError
+from modcrypt.aead import (
+    BLOCK_OVERHEAD,
+    CTR_OVERHEAD,
+    CTR_SLACK,
+    GCM_OVERHEAD,
+    CtrCipher,
+    GcmCipher,
+    TagError,
+)
 from modcrypt.errors import KeyExhaustedError
 from modcrypt.keys import INVOCATION_LIMIT, Key, invocation_counter
 
@@ -405,6 +414,7 @@ def seals(key: Key) -> dict[str, Callable[[], bytes]]:
         "gcm seal_into": lambda: into(gcm),
         "gcm sign": lambda: gcm.sign(MESSAGE, AAD)[:12],
         "ctr seal_into": lambda: into(ctr),
+        "gcm seal_block_into": lambda: seal_block(gcm, MESSAGE, AAD)[:12],
     }
 
 
@@ -414,7 +424,7 @@ def test_nonces_come_from_the_operating_system() -> None:
 
 def test_every_seal_takes_a_nonce_of_its_own() -> None:
     found = [seal() for _ in range(500) for seal in seals(Key.generate()).values()]
-    assert len(set(found)) == len(found) == 2000
+    assert len(set(found)) == len(found) == 2500
 
 
 def test_each_nonce_is_used_once_and_in_turn(nonces: list[bytes]) -> None:
@@ -460,3 +470,75 @@ def test_an_exhausted_key_still_opens() -> None:
     module = GcmCipher(key).seal(MESSAGE, AAD)
     invocation_counter(key).count = 2**32
     assert open_both_ways(key._value, module, AAD) == MESSAGE
+
+
+# --- blocks of an AGS1 stream --------------------------------------------------------------------
+
+
+def seal_block(cipher: GcmCipher, plaintext: bytes, aad: bytes) -> bytes:
+    out = bytearray(len(plaintext) + BLOCK_OVERHEAD)
+    cipher.seal_block_into(memoryview(out), plaintext, aad)
+    return bytes(out)
+
+
+def open_block(cipher: GcmCipher, block: bytes, aad: bytes) -> bytes:
+    out = bytearray(b"\xaa" * (len(block) - BLOCK_OVERHEAD))
+    try:
+        cipher.open_block_into(memoryview(block), aad, memoryview(out))
+    except TagError:
+        assert out == bytes(len(out)), "unauthenticated plaintext was left behind"
+        raise
+    return bytes(out)
+
+
+@given(KEYS, st.binary(max_size=300), st.binary(max_size=40))
+def test_a_block_is_nonce_ciphertext_and_tag(key: bytes, plaintext: bytes, aad: bytes) -> None:
+    cipher, nonce = GcmCipher(Key(key)), os.urandom(12)
+    block = seal_block(cipher, plaintext, aad)
+    assert len(block) == len(plaintext) + 28
+    assert AESGCM(key).decrypt(block[:12], block[12:], aad) == plaintext
+    assert open_block(cipher, nonce + AESGCM(key).encrypt(nonce, plaintext, aad), aad) == plaintext
+
+
+def test_every_flipped_bit_of_a_block_is_noticed_and_leaves_zeros() -> None:
+    cipher = GcmCipher(Key.generate())
+    block = seal_block(cipher, MESSAGE, AAD)
+    assert open_block(cipher, block, AAD) == MESSAGE
+    for at in range(len(block)):
+        for bit in range(8):
+            with pytest.raises(TagError):
+                open_block(
+                    cipher, block[:at] + bytes((block[at] ^ 1 << bit,)) + block[at + 1 :], AAD
+                )
+    for wrong in (b"", AAD + b"x", AAD[:-1]):
+        with pytest.raises(TagError):
+            open_block(cipher, block, wrong)
+
+
+def test_sealing_a_block_writes_it_and_nothing_around_it() -> None:
+    out = bytearray(b"\xaa" * (len(MESSAGE) + 28 + 10))
+    GcmCipher(Key.generate()).seal_block_into(memoryview(out)[5:-5], MESSAGE, AAD)
+    assert out[:5] == out[-5:] == b"\xaa" * 5
+
+
+def test_one_gcm_cipher_serves_many_threads() -> None:
+    """Each seals and opens messages of its own, long enough for the interpreter to be let go."""
+    key = Key.generate()
+    cipher, plain = GcmCipher(key), AESGCM(key._value)
+
+    def work(number: int) -> set[bytes]:
+        nonces = set()
+        for size in (10, 100_000, 0, 300_000):
+            message, aad = bytes((number,)) * size, bytes((number, size & 0xFF))
+            block = seal_block(cipher, message, aad)
+            assert plain.decrypt(block[:12], block[12:], aad) == message
+            assert open_block(cipher, block, aad) == message
+            with pytest.raises(TagError):
+                open_block(cipher, block, aad + b"x")
+            nonces.add(block[:12])
+        return nonces
+
+    with ThreadPoolExecutor(8) as pool:
+        found = [nonce for nonces in pool.map(work, range(40)) for nonce in nonces]
+    assert len(found) == len(set(found)) == 160
+    assert key.invocations == 160

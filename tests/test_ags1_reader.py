@@ -942,6 +942,25 @@ def test_blocks_opened_ahead_are_not_driven_out_before_they_are_read(piece: int)
     assert sum(end - start for start, end in store.requests) == len(stream)
 
 
+def test_blocks_opened_ahead_make_room_when_reading_goes_on_elsewhere() -> None:
+    store = Store(sealed(FOOTER_KEY, PLAIN, 100))
+    with (
+        small_thresholds(100, cached=4),
+        new_reader("any", filesystem=store, threads=2) as file,
+    ):
+        for at in range(0, 120, 30):
+            assert file.read(30) == PLAIN[at : at + 30]
+        wait(file._ahead.values())
+        file.seek(2000)  # past those that are opened
+        assert file.read(5) == PLAIN[2000:2005]
+        store.requests.clear()
+        for _ in range(5):
+            for at in (3000, 3500, 4000):
+                file.seek(at)
+                assert file.read(5) == PLAIN[at : at + 5]
+    assert len(store.requests) == 3
+
+
 @pytest.mark.parametrize("threads", [1, 4])
 def test_a_callers_file_object_is_called_in_the_callers_thread_alone(threads: int) -> None:
     """Its cursor may matter to the caller, between two reads."""

@@ -20,6 +20,8 @@ import pyarrow as pa
 import pytest
 
 from modcrypt import (
+    UNVERIFIED,
+    Ags1Writer,
     FileDecryptionProperties,
     FileEncryptionProperties,
     KeyAccessDeniedError,
@@ -28,6 +30,7 @@ from modcrypt import (
     ModcryptError,
     TagMismatchError,
     TruncationError,
+    ags1,
     decrypt_parquet,
     encrypt_parquet,
     list_modules,
@@ -35,6 +38,7 @@ from modcrypt import (
 from modcrypt.storage import FdSink, FileSource
 from tests import forging
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, read_with_pyarrow, write_plain
+from tests.test_ags1_writer import is_stream, opened
 
 WRITER = FileEncryptionProperties(footer_key=FOOTER_KEY)
 READER = FileDecryptionProperties(footer_key=FOOTER_KEY)
@@ -614,3 +618,151 @@ def test_a_destination_behind_a_link_is_replaced_and_the_link_stays(
     decrypt(sources["decrypt"], folder / "link.parquet")
     assert (folder / "link.parquet").is_symlink()
     assert (folder / "real.parquet").read_bytes() == sources["encrypt"].read_bytes()
+
+
+# --- AGS1 streams --------------------------------------------------------------------------------
+
+AGS1_KILLED = """
+import sys, time
+from modcrypt import Ags1Writer
+from modcrypt.storage import FdSink, ObjectSink
+count, stop = 0, int(sys.argv[3])
+def stalling(append):
+    def stalled(self, data):
+        global count
+        if count == stop:
+            print("writing", flush=True)
+            time.sleep(600)
+        append(self, data)
+        count += 1
+    return stalled
+FdSink.append, ObjectSink.append = stalling(FdSink.append), stalling(ObjectSink.append)
+kind, destination = sys.argv[1:3]
+key = sys.stdin.buffer.read(16)
+sink = open(destination, "wb", buffering=0) if kind == "object" else destination
+with Ags1Writer(sink, key, threads=int(sys.argv[4])) as writer:
+    for size in (3 << 20, 5 << 20, 1 << 20, 100, (1 << 20) - 100):
+        writer.write(bytes(size))
+"""
+
+
+def kill_ags1(kind: str, destination: Path, append: int, threads: int) -> None:
+    """Kill a writer with -9 when it is about to hand over so many pieces and one more."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", AGS1_KILLED, kind, destination, str(append), str(threads)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(FOOTER_KEY)
+    process.stdin.close()
+    assert process.stdout.readline() == b"writing\n"
+    assert end(process, signal.SIGKILL) == b""
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("append", range(6))
+def test_a_killed_ags1_writer_leaves_no_stream_in_a_file_object(append: int, folder: Path) -> None:
+    """Each append ends in the middle of a block: at its border the file would pass for whole."""
+    kill_ags1("object", folder / "stream", append, 1)
+    data = (folder / "stream").read_bytes()
+    assert (len(data) > 1 << 20) == (append > 0)
+    assert not is_stream(FOOTER_KEY, data)
+    with pytest.raises((TruncationError, TagMismatchError)):
+        ags1.open(data, FOOTER_KEY, length=UNVERIFIED)
+
+
+@THREADS
+@pytest.mark.parametrize("append", [0, 2, 4])
+def test_a_killed_ags1_writer_leaves_no_destination(
+    threads: int, append: int, folder: Path
+) -> None:
+    (folder / "old").write_bytes(b"old")
+    kill_ags1("path", folder / "old", append, threads)
+    assert (folder / "old").read_bytes() == b"old"
+    left = [name for name in left_in(folder) if name != "old"]
+    assert all(name.startswith(".") and name.endswith(".tmp") for name in left)
+    for name in left:  # nor would it be one under its own name
+        assert not is_stream(FOOTER_KEY, (folder / name).read_bytes())
+
+
+def write_ags1(destination: Any, threads: int | None = None) -> None:
+    with Ags1Writer(destination, FOOTER_KEY, threads=threads) as writer:
+        for _ in range(12):
+            writer.write(bytes(1 << 20))
+
+
+@pytest.mark.parametrize("kind", ["path", "object"])
+@THREADS
+def test_a_full_disk_ends_an_ags1_stream(kind: str, threads: int, full_disk: Path) -> None:
+    path = full_disk / "stream"
+    if kind == "path":
+        with pytest.raises(OSError, match="No space left"):
+            write_ags1(path, threads)
+        assert left_in(full_disk) == []
+        return
+    with path.open("wb", buffering=0) as file:
+        with pytest.raises(OSError, match="No space left"):
+            write_ags1(file, threads)
+        assert not file.closed
+    assert path.stat().st_size > 2 << 20
+    assert not is_stream(FOOTER_KEY, path.read_bytes())
+
+
+@THREADS
+def test_a_limit_on_file_size_ends_an_ags1_stream(threads: int, folder: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_ags1(folder / "stream", threads)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert left_in(folder) == []
+
+
+@pytest.mark.parametrize("count", [0, 3])
+@THREADS
+def test_an_append_that_fails_ends_an_ags1_stream(
+    count: int, threads: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = OSError(28, "No space left on device")
+    with (
+        failing_after(monkeypatch, count, raising(error)),
+        pytest.raises(OSError, match="No space left") as raised,
+    ):
+        write_ags1(folder / "stream", threads)
+    assert raised.value is error
+    assert left_in(folder) == []
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith(("modcrypt-writer", "modcrypt-ags1"))]
+
+
+def test_two_ags1_writers_to_one_destination_leave_one_whole_stream(folder: Path) -> None:
+    """The one that closes last; neither sees the other's bytes."""
+    writers = [Ags1Writer(folder / "stream", FOOTER_KEY, block_length=7) for _ in range(2)]
+    for n in range(50):
+        for number, writer in enumerate(writers):
+            writer.write(bytes((number,)) * n)
+    for number, writer in enumerate(writers):
+        writer.close()
+        data = (folder / "stream").read_bytes()
+        assert opened(FOOTER_KEY, data) == bytes((number,)) * 1225
+    assert left_in(folder) == ["stream"]
+
+
+def test_of_two_ags1_writers_that_may_not_overwrite_one_wins(folder: Path) -> None:
+    writers = [Ags1Writer(folder / "stream", FOOTER_KEY, overwrite=False) for _ in range(2)]
+    for number, writer in enumerate(writers):
+        writer.write(bytes((number,)))
+    writers[1].close()
+    with pytest.raises(FileExistsError):
+        writers[0].close()
+    assert opened(FOOTER_KEY, (folder / "stream").read_bytes()) == b"\1"
+    assert left_in(folder) == ["stream"]
+    with pytest.raises(ValueError, match="complete"):
+        _ = writers[0].encrypted_length

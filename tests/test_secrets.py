@@ -15,24 +15,33 @@ import urllib.parse
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 import modcrypt
 from modcrypt import (
+    Ags1Reader,
+    Ags1Writer,
     FileDecryptionProperties,
     FileEncryptionProperties,
     Key,
+    StandardKeyMetadata,
+    ags1,
     buffers,
+    decrypt_ags1,
     decrypt_parquet,
+    encrypt_ags1,
     encrypt_parquet,
     errors,
+    inspect_ags1,
     list_modules,
     storage,
 )
 from modcrypt.aead import CtrCipher, GcmCipher
+from modcrypt.ags1 import UNVERIFIED
+from modcrypt.ags1.blocks import block_cipher
 from modcrypt.keys import invocation_counter
 from modcrypt.parquet.ciphers import ChunkCipher, ColumnKey, FileCipher
 from modcrypt.parquet.footer import read_encrypted
@@ -434,3 +443,169 @@ def test_dropping_a_column_leaves_none_of_its_values(plain: Path) -> None:
     sealed = sealed_bytes(plain, column_keys=keys, column_key_metadata={})
     decrypt_parquet(sealed, opened, properties)
     assert leaks(opened.getvalue()) == ["plaintext number"]
+
+
+# --- AGS1 and key metadata -----------------------------------------------------------------------
+
+MARKED = b"".join(value.encode() for value in VALUES) * 20
+METADATA = StandardKeyMetadata(key=FOOTER, aad_prefix=COLUMN_ID)
+
+
+def ags1_objects() -> list[Any]:
+    """Give what a debugger may come across in the middle of reading and writing."""
+    writer = Ags1Writer(io.BytesIO(), METADATA, block_length=100)
+    writer.write(MARKED)
+    done = Ags1Writer(io.BytesIO(), COLUMN, aad_prefix=COLUMN_ID)
+    done.write(MARKED)
+    done.close()
+    stream = ags1.seal(MARKED, METADATA, block_length=100)
+    reader = Ags1Reader(stream, METADATA, length=len(stream))
+    reader.read(150)
+    reader.read(150)
+    return [
+        METADATA,
+        METADATA.with_length(len(stream)),
+        StandardKeyMetadata.decode(METADATA.encode()),
+        done.key_metadata,
+        writer,
+        done,
+        reader,
+        block_cipher(METADATA, None),
+        inspect_ags1(stream),
+        UNVERIFIED,
+        modcrypt.TagMismatchError(modcrypt.BlockId(3)),
+    ]
+
+
+def test_no_object_of_ags1_shows_a_secret() -> None:
+    for shown in ags1_objects():
+        for text in (
+            repr(shown),
+            str(shown),
+            f"{shown}",
+            ascii(shown),
+            pprint.pformat(shown),
+            pprint.pformat(getattr(shown, "__dict__", None)),
+        ):
+            assert leaks(text) == [], type(shown)
+        if isinstance(shown, Ags1Writer | Ags1Reader):
+            for value in vars(shown).values():
+                assert leaks(repr(value)) == [], type(shown)
+            shown.close()
+
+
+def test_objects_of_ags1_do_not_pickle_or_copy_their_keys() -> None:
+    for value in ags1_objects():
+        if not isinstance(value, StandardKeyMetadata | Ags1Writer | Ags1Reader):
+            continue
+        ways: list[Callable[[Any], object]] = [pickle.dumps, copy.deepcopy]
+        if not isinstance(value, StandardKeyMetadata):
+            ways.append(copy.copy)  # a twin would close the file of both
+        for way in ways:
+            with pytest.raises(TypeError) as caught:
+                way(value)
+            assert leaks("".join(traceback.format_exception(caught.value))) == []
+
+
+def ags1_scenes(folder: Path) -> dict[str, tuple[type[Exception], Callable[[], object]]]:
+    """Name the ways to fail, of reading, writing and decoding."""
+    stream = ags1.seal(MARKED, METADATA, block_length=100)
+    encoded = METADATA.with_length(len(stream)).encode()
+    spent = Key(COLUMN)
+    invocation_counter(spent).count = 2**32
+
+    def opened(data: bytes = stream, key: Any = METADATA, **options: Any) -> Callable[[], object]:
+        given = {"length": UNVERIFIED} | options
+        return lambda: ags1.open(data, key, **given)
+
+    def decrypted(data: bytes) -> Callable[[], object]:
+        return lambda: decrypt_ags1(data, io.BytesIO(), METADATA, length=UNVERIFIED)
+
+    def decoded(data: bytes) -> Callable[[], object]:
+        return lambda: StandardKeyMetadata.decode(data)
+
+    def made(**options: Any) -> Callable[[], object]:
+        return lambda: Ags1Writer(folder / "out", **({"key": METADATA} | options))
+
+    def written(sink: Any, key: Any = METADATA) -> object:
+        with Ags1Writer(sink, key) as writer:
+            return writer.write(MARKED)
+
+    altered = changed(stream, 150, bytes(4))
+    return {
+        "no length": (TypeError, opened(length=None)),
+        "length as text": (TypeError, opened(length=FOOTER.decode())),
+        "length": (modcrypt.TruncationError, opened(length=len(stream) + 1)),
+        "two lengths": (ValueError, opened(key=METADATA.with_length(5), length=6)),
+        "two prefixes": (ValueError, opened(aad_prefix=COLUMN)),
+        "prefix as text": (TypeError, made(key=FOOTER, aad_prefix=FOOTER.decode())),
+        "wrong key": (modcrypt.TagMismatchError, opened(key=COLUMN, aad_prefix=COLUMN_ID)),
+        "wrong prefix": (modcrypt.TagMismatchError, opened(key=FOOTER, aad_prefix=COLUMN)),
+        "altered": (modcrypt.TagMismatchError, opened(altered)),
+        "altered file": (modcrypt.TagMismatchError, decrypted(altered)),
+        "cut": (modcrypt.TruncationError, opened(stream[:20])),
+        "plaintext": (modcrypt.FormatError, opened(MARKED)),
+        "plaintext file": (modcrypt.FormatError, decrypted(MARKED)),
+        "key where a stream is due": (modcrypt.FormatError, opened(FOOTER * 3)),
+        "block length": (ValueError, made(block_length=0)),
+        "key of 15 bytes": (ValueError, made(key=SHORT)),
+        "key as text": (TypeError, made(key=FOOTER.decode())),
+        "metadata as a key": (ValueError, made(key=encoded)),
+        "metadata with a length": (ValueError, made(key=METADATA.with_length(36))),
+        "spent key": (modcrypt.KeyExhaustedError, lambda: written(io.BytesIO(), spent)),
+        "full": (OSError, lambda: written("/dev/full")),
+        "text written": (TypeError, lambda: Ags1Writer(io.BytesIO(), METADATA).write("text")),
+        "metadata cut": (modcrypt.FormatError, decoded(encoded[:-1])),
+        "metadata too long": (modcrypt.FormatError, decoded(encoded + FOOTER)),
+        "metadata without its version": (modcrypt.FormatError, decoded(encoded[1:])),
+        "metadata of a key": (modcrypt.FormatError, decoded(FOOTER)),
+        "metadata of a short key": (modcrypt.FormatError, decoded(b"\x01\x1e" + SHORT + b"\0\0")),
+        "file length": (
+            TypeError,
+            lambda: StandardKeyMetadata(key=FOOTER, file_length=cast(Any, FOOTER.decode())),
+        ),
+    }
+
+
+def test_no_error_of_ags1_shows_a_secret(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, (expected, work) in ags1_scenes(tmp_path).items():
+        with caplog.at_level(logging.DEBUG):
+            error: BaseException | None = raised(work, expected)
+        printed = "".join(traceback.format_exception(error))
+        assert leaks(printed) == [], name
+        while error is not None:
+            shown = [str(error), repr(error), repr(error.args), repr(vars(error))]
+            assert leaks("\n".join(shown)) == [], name
+            assert not [value for value in error.args if isinstance(value, bytes | memoryview)]
+            error = error.__cause__ or error.__context__
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_no_file_of_ags1_holds_a_secret_while_it_is_written(
+    threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary_folder, out = tmp_path / "tmp", tmp_path / "out"
+    temporary_folder.mkdir()
+    out.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary_folder))
+    seen: list[bytes] = []
+    with Ags1Writer(out / "stream", METADATA, block_length=100, threads=threads) as writer:
+        for _ in range(20):
+            writer.write(MARKED)
+            seen.extend(path.read_bytes() for path in out.iterdir())
+    assert len(max(seen)) > 1000
+    seen.append((out / "stream").read_bytes())
+    for data in seen:
+        assert leaks(data) == []
+    # Key metadata is what holds the key in the clear; the search finds it there.
+    assert "footer key" in leaks(writer.key_metadata.encode())
+    encrypt_ags1(MARKED, out / "again", METADATA, threads=threads)
+    assert leaks((out / "again").read_bytes()) == []
+    assert ags1.open((out / "stream").read_bytes(), writer.key_metadata) == MARKED * 20
+    assert os.listdir(temporary_folder) == []
+    assert sorted(os.listdir(out)) == ["again", "stream"]

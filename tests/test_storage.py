@@ -36,7 +36,7 @@ from modcrypt import (
 )
 from modcrypt.buffers import Output, Window, open_output
 from modcrypt.errors import TruncationError
-from modcrypt.storage import FileSource, MemorySource, open_sink, open_source
+from modcrypt.storage import FileSource, MemorySource, open_sink, open_source, open_stream
 from tests.support import FOOTER_KEY, write_plain
 
 DATA = bytes(i * 7 & 0xFF for i in range(1000))
@@ -1022,3 +1022,175 @@ def test_who_replaces_a_private_file_keeps_it_private(tmp_path: Path) -> None:
     with open_sink(out, overwrite=True) as sink:
         sink.append(b"new")
     assert (out.read_bytes(), stat.S_IMODE(out.stat().st_mode)) == (b"new", 0o600)
+
+
+# --- file objects and views ----------------------------------------------------------------------
+
+
+class Kept:
+    """Someone's own writer, which keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.parts: list[Any] = []
+
+    def write(self, data: Any) -> int:
+        self.parts.append(data)
+        return len(data)
+
+
+class KeptRaw(Kept, io.RawIOBase):
+    """One of `io`, which promises to be done with what it is given when `write` returns."""
+
+
+def test_a_writer_of_someones_own_may_keep_what_it_is_given() -> None:
+    own, of_io = Kept(), KeptRaw()
+    buffer = bytearray(DATA)
+    for file in (own, of_io):
+        kept: Any = file
+        with open_sink(kept, overwrite=True) as sink:
+            sink.append(memoryview(buffer))
+    assert isinstance(of_io.parts[0], memoryview), "it was copied for nothing"
+    buffer[:] = bytes(len(buffer))
+    assert own.parts == [DATA]
+
+
+# --- what is read once from start to end ---------------------------------------------------------
+
+
+class OnlyRead:
+    """A source with nothing but `read`, which gives seven bytes at a time."""
+
+    name = "of my own"
+
+    def __init__(self, data: bytes) -> None:
+        self._file = io.BytesIO(data)
+
+    def read(self, size: int) -> bytes:
+        return self._file.read(min(size, 7))
+
+
+class ReadAndSeek:
+    """A file object that doesn't say whether it can be sought."""
+
+    def __init__(self, data: bytes) -> None:
+        file = io.BytesIO(data)
+        self.read, self.seek, self.tell = file.read, file.seek, file.tell
+        file.seek(5)
+
+
+class NotSeekable(io.BytesIO):
+    def seekable(self) -> bool:
+        return False
+
+    def seek(self, *_: Any) -> int:
+        raise io.UnsupportedOperation("seek")
+
+
+def read_stream(source: Any, sizes: list[int], **options: Any) -> tuple[int | None, list[bytes]]:
+    """Read with buffers of these sizes, the last one again and again; give what each got."""
+    parts = []
+    with open_stream(source, **options) as stream:
+        while True:
+            size = sizes.pop(0) if len(sizes) > 1 else sizes[0]
+            buffer = bytearray(size)
+            count = stream.readinto(memoryview(buffer))
+            parts.append(bytes(buffer[:count]))
+            if count < size:
+                break
+        assert stream.readinto(memoryview(bytearray(3))) == 0
+        return stream.size, parts
+
+
+@settings(max_examples=50)
+@given(sizes=st.lists(st.integers(1, 400), min_size=1, max_size=6))
+def test_a_stream_fills_every_buffer_but_the_last(sizes: list[int]) -> None:
+    for source, size in (
+        (DATA, 1000),
+        (io.BytesIO(DATA), 1000),
+        (ReadAndSeek(DATA), 1000),
+        (OnlyRead(DATA), None),
+        (NotSeekable(DATA), None),
+    ):
+        told, parts = read_stream(source, [*sizes])
+        assert told == size
+        assert b"".join(parts) == DATA
+        assert all(len(part) == size for part, size in zip(parts[:-1], sizes, strict=False))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are of POSIX")
+def test_pipes_and_devices_are_read_by_their_paths(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    for where in (path, str(path), path.as_uri()):
+        thread = threading.Thread(target=path.write_bytes, args=(DATA,), daemon=True)
+        thread.start()
+        assert read_stream(where, [300]) == (
+            None,
+            [DATA[:300], DATA[300:600], DATA[600:900], DATA[900:]],
+        )
+        thread.join(60)
+        assert not thread.is_alive()
+    assert read_stream("/dev/null", [10]) == (None, [b""])
+    before = open_descriptors()
+    with open_stream("/dev/zero") as stream:
+        assert stream.name == "/dev/zero"
+        assert stream.readinto(memoryview(bytearray(5))) == 5
+    assert open_descriptors() == before
+
+
+def test_a_pipe_without_bytes_for_now_is_an_error_and_not_its_end() -> None:
+    class Slow:
+        def read(self, size: int) -> None:
+            return None
+
+    slow: Any = Slow()
+    with open_stream(slow) as stream, pytest.raises(BlockingIOError):
+        stream.readinto(memoryview(bytearray(5)))
+
+
+def test_the_callers_pipe_stays_open() -> None:
+    pipe = NotSeekable(DATA)
+    with open_stream(pipe) as stream:
+        assert stream.readinto(memoryview(bytearray(5))) == 5
+    assert not pipe.closed
+
+
+def test_what_is_no_source_is_no_stream_either(tmp_path: Path) -> None:
+    for wrong in (5, None, object()):
+        bad: Any = wrong
+        with pytest.raises(TypeError), open_stream(bad):
+            pass
+    for path in (tmp_path / "absent", tmp_path):
+        with pytest.raises((FileNotFoundError, IsADirectoryError)), open_stream(path):
+            pass
+
+
+def test_a_stream_from_a_store_asks_for_every_byte_once_and_for_much_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requests: list[tuple[int, int]] = []
+
+    def fetch(start: int, end: int) -> bytes:
+        requests.append((start, end))
+        return DATA[start:end]
+
+    source = storage.RangeSource(fetch, len(DATA), "store")
+    monkeypatch.setattr(source, "least_read", 300)
+    stream, out = storage.SourceStream(source), bytearray()
+    for size in (8, 100, 7, 400, 1, 484, 50):
+        part = bytearray(size)
+        count = stream.readinto(memoryview(part))
+        out += part[:count]
+    assert out == DATA
+    assert [start for start, _ in requests] == [0, *(end for _, end in requests[:-1])]
+    assert len(requests) <= 4
+
+
+def test_a_stream_whose_source_shrinks_is_cut_short(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(DATA)
+    with open_stream(path) as stream:
+        assert stream.readinto(memoryview(bytearray(100))) == 100
+        os.truncate(path, 150)
+        with pytest.raises(TruncationError, match="ended at byte"):
+            stream.readinto(memoryview(bytearray(100)))

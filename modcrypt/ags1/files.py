@@ -124,8 +124,8 @@ def decrypt_ags1(
             check_length(stream.size, trusted, stream.name)
         block_length = parse_header(_read_header(stream), stream.name)
         total = trusted if stream.size is None else stream.size
-        if total is not None:
-            Layout.of(block_length, total, stream.name)
+        if stream.size is not None:
+            Layout.of(block_length, stream.size, stream.name)
         with open_output(
             destination, stream.source, overwrite=overwrite, threads=threads, filesystem=filesystem
         ) as output:
