@@ -191,7 +191,7 @@ def _lots(stream: Stream, block_length: int, expected: int | None) -> Iterator[m
     frame = block_length + BLOCK_OVERHEAD
     size = max(1, _LOT_BYTES // frame) * frame
     if expected is not None:  # a header may declare blocks that are longer than the file
-        size = min(size, expected - HEADER_SIZE)
+        size = max(1, min(size, expected - HEADER_SIZE))
     this, following = memoryview(bytearray(size)), memoryview(bytearray(size))
     have = stream.readinto(this)
     total = HEADER_SIZE + have
