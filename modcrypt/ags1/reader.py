@@ -191,6 +191,8 @@ class Ags1Reader(SeekableFile):
         """Have blocks opened that reading on in small pieces comes to next."""
         block_length = self._layout.block_length
         sequential, self._expected = offset == self._expected, end
+        if not sequential:  # what was opened ahead is wanted no more than the rest
+            self._ahead.clear()
         crossed = end // block_length
         if not sequential or crossed == offset // block_length or self._workers.count < 2:
             return
