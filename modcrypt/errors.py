@@ -20,10 +20,12 @@ __all__ = [
     "FormatError",
     "IntegrityError",
     "KeyAccessDeniedError",
+    "KeyDisabledError",
     "KeyExhaustedError",
     "KeyMaterialError",
     "KeyNotFoundError",
     "KeyRetrievalError",
+    "KmsUnavailableError",
     "LimitError",
     "ModcryptError",
     "PlaintextError",
@@ -132,6 +134,18 @@ class KeyAccessDeniedError(KeyRetrievalError):
     """The key exists, but its keeper refuses it."""
 
     word = "denied"
+
+
+class KeyDisabledError(KeyAccessDeniedError):
+    """The master key, or the version of it that is needed, is disabled or to be destroyed."""
+
+    word = "disabled"
+
+
+class KmsUnavailableError(KeyRetrievalError):
+    """The key service can't be reached, or asks to wait: the one failure worth a retry."""
+
+    word = "unavailable"
 
 
 class KeyMaterialError(KeyRetrievalError, ValueError):

@@ -1,0 +1,241 @@
+"""What a key service does for modcrypt: wrap and unwrap keys under master keys that it keeps.
+
+A client needs two methods, `wrap` and `unwrap`; the others are offered by those services that
+have them, and done here by the two where they lack. Only a service that is unavailable is asked
+again.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from modcrypt.errors import (
+    KeyAccessDeniedError,
+    KeyMaterialError,
+    KeyNotFoundError,
+    KeyRetrievalError,
+    KmsUnavailableError,
+    ModcryptError,
+)
+from modcrypt.keys import KEY_LENGTHS
+
+__all__ = [
+    "Capabilities",
+    "KeyAdmin",
+    "KmsClient",
+    "MasterKey",
+    "capabilities_of",
+    "is_current",
+    "rewrap",
+    "unwrap",
+    "wrap",
+    "wrap_many",
+]
+
+MAX_WRAPPED = 16 << 10
+"""Longest wrapped key that is taken from a service or a file, in characters."""
+
+ATTEMPTS = 4
+"""How often an unavailable service is asked."""
+
+FIRST_WAIT = 0.2
+"""Seconds before the second attempt; each further wait is twice as long, and up to half less."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What a key service can do beyond wrapping one key.
+
+    Attributes:
+        aad: it binds a wrapped key to additional authenticated data.
+        rewrap: it wraps anew under the master key's newest version without giving the key out.
+        batch: most keys that one call of `wrap_many` takes; 1 where there is none.
+    """
+
+    aad: bool = False
+    rewrap: bool = False
+    batch: int = 1
+
+
+class KmsClient(Protocol):
+    """A key service (KMS) as modcrypt uses it, from any thread.
+
+    Optional beyond these two: `capabilities`, and what they promise: `rewrap(wrapped,
+    master_key_id, *, aad) -> str` and `wrap_many(keys, master_key_id, *, aad) -> list[str]`;
+    `is_current(wrapped, master_key_id) -> bool`, where the service can tell whether a key is
+    wrapped under the newest version of its master key; `default_key`, the id of the master key
+    that the client's URI names; and the methods of `KeyAdmin`.
+    """
+
+    def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
+        """Wrap a key of 16, 24 or 32 bytes; the answer goes into files as it is, as text.
+
+        Raises:
+            KeyNotFoundError: there is no such master key.
+            KeyAccessDeniedError: the service refuses; `KeyDisabledError` if the key is disabled.
+            KmsUnavailableError: it can't be reached, or asks to wait.
+        """
+
+    def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
+        """Give the key that `wrap` wrapped, under the newest or an older version.
+
+        Raises:
+            KeyMaterialError: it does not unwrap: altered, another master key or other AAD.
+            KeyRetrievalError: as `wrap`.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class MasterKey:
+    """What is known of a master key, without its value.
+
+    Attributes:
+        id: by which it is asked for.
+        version: the newest one, which wraps; None where the service doesn't tell.
+        enabled: whether it wraps and unwraps.
+        created: of the newest version, ISO 8601 in UTC; None where the service doesn't tell.
+        disabled_versions: older versions that unwrap no more.
+    """
+
+    id: str
+    version: int | None = None
+    enabled: bool = True
+    created: str | None = None
+    disabled_versions: tuple[int, ...] = ()
+
+
+class KeyAdmin(Protocol):
+    """A key service whose master keys can be managed through its client."""
+
+    def create_key(self, master_key_id: str) -> MasterKey:
+        """Make a master key of 256 bits; `ValueError` if it is there."""
+
+    def list_keys(self) -> list[MasterKey]:
+        """Give all master keys, by id."""
+
+    def rotate_key(self, master_key_id: str) -> MasterKey:
+        """Add a version, which wraps from now on; older ones unwrap as before."""
+
+    def disable_key(self, master_key_id: str, version: int | None = None) -> MasterKey:
+        """Stop a master key, or all versions up to `version`, from unwrapping."""
+
+
+def capabilities_of(client: KmsClient) -> Capabilities:
+    """Give what a client says it can do; none of it if it doesn't say."""
+    found = getattr(client, "capabilities", None)
+    return found if isinstance(found, Capabilities) else Capabilities()
+
+
+# --- asking a service ------------------------------------------------------------------------------
+
+
+def wrap(client: KmsClient, key: bytes, master_key_id: str, aad: bytes = b"") -> str:
+    """Have a key wrapped; raises as `KmsClient.wrap`, and KeyMaterialError for no answer."""
+    answer = _asked(lambda: client.wrap(key, master_key_id, **_aad(aad)), master_key_id)
+    return _text(answer, master_key_id)
+
+
+def unwrap(client: KmsClient, wrapped: str, master_key_id: str, aad: bytes = b"") -> bytes:
+    """Have a key unwrapped; raises as `KmsClient.unwrap`."""
+    answer = _asked(lambda: client.unwrap(wrapped, master_key_id, **_aad(aad)), master_key_id)
+    if not isinstance(answer, bytes | bytearray) or len(answer) not in KEY_LENGTHS:
+        raise KeyMaterialError(
+            f"master key {master_key_id}: what the key service unwrapped is no AES key"
+        )
+    return bytes(answer)
+
+
+def wrap_many(
+    client: KmsClient, keys: Sequence[bytes], master_key_id: str, aad: bytes = b""
+) -> list[str]:
+    """Have keys wrapped, in as few calls as the service allows; raises as `wrap`."""
+    batch = capabilities_of(client).batch
+    if batch < 2 or len(keys) < 2:
+        return [wrap(client, key, master_key_id, aad) for key in keys]
+    many: Any = client
+    wrapped: list[str] = []
+    for start in range(0, len(keys), batch):
+        part = list(keys[start : start + batch])
+        answer = _asked(lambda p=part: many.wrap_many(p, master_key_id, **_aad(aad)), master_key_id)  # type: ignore[misc]
+        if not isinstance(answer, list) or len(answer) != len(part):
+            raise KeyMaterialError(f"master key {master_key_id}: wrap_many gave no list of keys")
+        wrapped += (_text(one, master_key_id) for one in answer)
+    return wrapped
+
+
+def rewrap(client: KmsClient, wrapped: str, master_key_id: str, aad: bytes = b"") -> str:
+    """Have a key wrapped under its master key's newest version; raises as `KmsClient.unwrap`.
+
+    Inside the service, where it can do so.
+    """
+    if not capabilities_of(client).rewrap:
+        return wrap(client, unwrap(client, wrapped, master_key_id, aad), master_key_id, aad)
+    able: Any = client
+    answer = _asked(lambda: able.rewrap(wrapped, master_key_id, **_aad(aad)), master_key_id)
+    return _text(answer, master_key_id)
+
+
+def is_current(client: KmsClient, wrapped: str, master_key_id: str) -> bool | None:
+    """Tell whether a key is wrapped under its master key's newest version; None for unknown."""
+    ask = getattr(client, "is_current", None)
+    if ask is None:
+        return None
+    answer = _asked(lambda: ask(wrapped, master_key_id), master_key_id)
+    return answer if isinstance(answer, bool) else None
+
+
+def _aad(aad: bytes) -> dict[str, bytes]:
+    return {"aad": aad} if aad else {}  # a client that can't take any isn't given any
+
+
+def _text(answer: object, master_key_id: str) -> str:
+    if not isinstance(answer, str) or not 0 < len(answer) <= MAX_WRAPPED:
+        raise KeyMaterialError(f"master key {master_key_id}: the key service gave no wrapped key")
+    return answer
+
+
+T = TypeVar("T")
+
+
+def _asked(
+    call: Callable[[], T], master_key_id: str, sleep: Callable[[float], None] | None = None
+) -> T:
+    """Call the service; once more, and twice, and thrice where it is unavailable."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return _translated(call, master_key_id)
+        except KmsUnavailableError:
+            if attempt == ATTEMPTS - 1:
+                raise
+        # Not all clients that failed together come back together. S311: no secret depends on it.
+        (sleep or time.sleep)(FIRST_WAIT * 2**attempt * random.uniform(0.5, 1))  # noqa: S311
+    raise AssertionError  # the loop returns or raises
+
+
+def _translated(call: Callable[[], T], master_key_id: str) -> T:
+    """Turn what a client raises into modcrypt's errors.
+
+    Its own message may hold anything, so only its type is repeated.
+    """
+    try:
+        return call()
+    except ModcryptError:
+        raise
+    except LookupError as error:
+        raise KeyNotFoundError(f"the key service has no master key {master_key_id}") from error
+    except PermissionError as error:
+        raise KeyAccessDeniedError(
+            f"the key service refuses the use of master key {master_key_id}"
+        ) from error
+    except (ConnectionError, TimeoutError) as error:
+        raise KmsUnavailableError(
+            f"the key service is unavailable: {type(error).__name__}"
+        ) from error
+    except Exception as error:
+        raise KeyRetrievalError(
+            f"master key {master_key_id}: the key service failed with {type(error).__name__}"
+        ) from error
