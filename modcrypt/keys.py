@@ -7,11 +7,22 @@ import hmac
 import secrets
 import threading
 from collections.abc import Callable
-from typing import NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias
 
 from modcrypt.errors import KeyExhaustedError
 
-__all__ = ["INVOCATION_LIMIT", "Key", "KeyLike", "KeyRetriever", "as_key"]
+if TYPE_CHECKING:
+    from modcrypt.storage import Source
+
+__all__ = [
+    "INVOCATION_LIMIT",
+    "FileKeyRetriever",
+    "FileKeys",
+    "Key",
+    "KeyLike",
+    "KeyRetriever",
+    "as_key",
+]
 
 KEY_LENGTHS = (16, 24, 32)
 """AES key lengths in bytes (PME 4: 128, 192 and 256 bits)."""
@@ -107,7 +118,22 @@ class Key:
 KeyLike: TypeAlias = Key | bytes
 """What the API takes as a key."""
 
-KeyRetriever: TypeAlias = Callable[[bytes], KeyLike | None]
+
+class FileKeys(Protocol):
+    """The keys of one file."""
+
+    def retrieve(self, key_metadata: bytes, column: str | None) -> KeyLike | None:
+        """Give the key of a column, or of the footer; None when there is none."""
+
+
+class FileKeyRetriever(Protocol):
+    """A key retriever that must know the file: what lies beside it, and its name for the record."""
+
+    def for_file(self, source: Source) -> FileKeys:
+        """Give the keys of a file that has been opened."""
+
+
+KeyRetriever: TypeAlias = "Callable[[bytes], KeyLike | None] | FileKeyRetriever"
 """Called with the key metadata that the file stores; gives the key, or None when there is none."""
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import io
 import os
 import posixpath
@@ -23,6 +24,7 @@ import urllib.parse
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, Protocol, TypeAlias
 
@@ -33,15 +35,18 @@ __all__ = [
     "FileSource",
     "MemorySource",
     "ObjectSource",
+    "Place",
     "RangeSource",
     "Sink",
     "Source",
     "SourceLike",
     "Stream",
+    "copy_range",
     "locate",
     "open_sink",
     "open_source",
     "open_stream",
+    "place_of",
 ]
 
 SourceLike: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes]"
@@ -58,6 +63,8 @@ class Source(ABC):
     size: int
     whole: bytes | bytearray | None = None
     """The file itself, where it is in memory already."""
+    place: Place | None = None
+    """Where it is, for what lies beside it; None for bytes and file objects."""
     least_read = 0
     """Bytes worth asking for at once, where a small read takes as long as a large one."""
 
@@ -84,6 +91,83 @@ class Sink(Protocol):
 
     def append(self, data: memoryview | bytes) -> None:
         """Write all of `data` at the end."""
+
+
+# --- places --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A path in a file system; None is the local one."""
+
+    filesystem: Any
+    path: str
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return posixpath.basename(self.path)
+
+    def beside(self, name: str) -> Place:
+        """Give the place of another file in the same folder."""
+        return Place(self.filesystem, posixpath.join(posixpath.dirname(self.path), name))
+
+    def open(self) -> AbstractContextManager[Source]:
+        """Open the file there as a source."""
+        return _stored_source(self.filesystem, self.path, self.path)
+
+    def create(self, *, overwrite: bool = True) -> AbstractContextManager[Sink]:
+        """Open a sink that is published there when the block ends without an error."""
+        return _stored_sink(self.filesystem, self.path, self.path, overwrite)
+
+    def remove(self) -> None:
+        """Remove the file there, if there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            if self.filesystem is None:
+                os.unlink(self.path)
+            elif _is_arrow(self.filesystem):
+                self.filesystem.delete_file(self.path)
+            else:
+                self.filesystem.rm_file(self.path)
+
+    def stamp(self) -> tuple[int, ...] | None:
+        """Give what differs when the file is another one; None where it isn't there, or a store."""
+        if self.filesystem is None:
+            with contextlib.suppress(FileNotFoundError):
+                return _stamp(os.stat(self.path))
+        return None
+
+    def is_still(self, source: Source) -> bool:
+        """Tell whether the file there is the one that was opened; in a store it is taken for it."""
+        return not isinstance(source, FileSource) or self.stamp() == _stamp(os.fstat(source.fd))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep out whoever else locks a file of the same folder; in a store nobody is kept out."""
+        if self.filesystem is not None:
+            yield
+            return
+        fd = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def place_of(where: Any, filesystem: Any = None) -> Place | None:
+    """Find the place that a source or destination names; None for bytes and file objects.
+
+    Raises:
+        TypeError, ValueError: as `locate`.
+    """
+    if filesystem is None and not isinstance(where, str | os.PathLike):
+        return None
+    return Place(*locate(where, filesystem))
 
 
 # --- sources -------------------------------------------------------------------------------
@@ -185,6 +269,31 @@ class RangeSource(Source):
         if len(data) < length:
             raise self._short(offset + len(data))
         return data
+
+
+_COPIED = 8 << 20  # bytes at once
+
+
+def copy_range(source: Source, sink: Sink, start: int, end: int) -> None:
+    """Append a source's bytes [start, end) as they are, by the kernel where both are local files.
+
+    Raises:
+        TruncationError: the source is shorter than it was.
+        OSError: from the file system.
+    """
+    if isinstance(source, FileSource) and isinstance(sink, FdSink):
+        with contextlib.suppress(OSError):  # of file systems that can't: the loop goes on
+            while start < end:
+                copied = os.copy_file_range(source.fd, sink.fd, end - start, start)
+                if not copied:
+                    break
+                start += copied
+    buffer = memoryview(bytearray(min(_COPIED, end - start)))
+    while start < end:
+        part = buffer[: end - start]
+        source.read_into(start, part)
+        sink.append(part)
+        start += len(part)
 
 
 # --- streams -------------------------------------------------------------------------------
@@ -382,6 +491,7 @@ def open_source(source: SourceLike, *, filesystem: Any = None) -> Iterator[Sourc
         place, path = locate(source, filesystem)
         name = os.fspath(source)  # type: ignore[arg-type]  # locate takes nothing but paths
         with _stored_source(place, path, name) as stored:
+            stored.place = Place(place, path)
             yield stored
     elif isinstance(source, bytes | bytearray | memoryview):
         yield MemorySource(source)
@@ -440,13 +550,13 @@ class FdSink:
     """Appends to a file descriptor; an error names the destination, not the temporary file."""
 
     def __init__(self, fd: int, name: str) -> None:
-        self._fd, self._name = fd, name
+        self.fd, self._name = fd, name
 
     def append(self, data: memoryview | bytes) -> None:
         view = memoryview(data)
         with _naming(self._name):
             while view:
-                view = view[os.write(self._fd, view) :]
+                view = view[os.write(self.fd, view) :]
 
 
 @contextlib.contextmanager

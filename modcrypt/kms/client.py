@@ -130,7 +130,7 @@ def capabilities_of(client: KmsClient) -> Capabilities:
     return found if isinstance(found, Capabilities) else Capabilities()
 
 
-# --- asking a service ------------------------------------------------------------------------------
+# --- asking a service ----------------------------------------------------------------------------
 
 
 def wrap(client: KmsClient, key: bytes, master_key_id: str, aad: bytes = b"") -> str:

@@ -5,9 +5,9 @@ Column keys are resolved before the first page is touched: a missing key costs n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from modcrypt.aad import ModuleId, ModuleType, module_aad
 from modcrypt.aead import CtrCipher, GcmCipher, TagError
@@ -20,15 +20,16 @@ from modcrypt.errors import (
     TagMismatchError,
     TruncationError,
 )
-from modcrypt.keys import Key, as_key
+from modcrypt.keys import Key, KeyLike, as_key
 from modcrypt.parquet.properties import (
     GCM_CTR_V1,
+    BoundRetriever,
     FileDecryptionProperties,
     FileEncryptionProperties,
 )
 from modcrypt.parquet.schema import covering_name
 
-__all__ = ["ChunkCipher", "ColumnKey", "FileCipher", "assign_keys", "find_key"]
+__all__ = ["ChunkCipher", "ColumnKey", "FileCipher", "assign_keys", "check_names", "find_key"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,22 +154,27 @@ def assign_keys(
     rules: dict[str, ColumnKey | None] = dict.fromkeys(properties.plaintext_columns)
     for name, key in properties.column_keys.items():
         rules[name] = ColumnKey(as_key(key), True, properties.column_key_metadata.get(name))
+    check_names(leaves, rules)
     names = [covering_name(path, rules) for path in leaves]
+    return [footer if name is None else rules[name] for name in names]
+
+
+def check_names(leaves: list[tuple[str, ...]], names: Collection[str]) -> None:
+    """Check names of columns and groups against the leaves of a file; raises as `assign_keys`."""
     groups: dict[str, set[tuple[str, ...]]] = {}
     for path in leaves:
         for length in range(1, len(path) + 1):
             groups.setdefault(".".join(path[:length]), set()).add(path[:length])
-    if unclear := sorted(name for name in rules if len(groups.get(name, ())) > 1):
+    if unclear := sorted(name for name in names if len(groups.get(name, ())) > 1):
         raise ValueError(
             f"names that mean several columns, because some have dots: {', '.join(unclear)}; "
             "such columns can only be left under the footer key"
         )
-    if unknown := sorted(rules.keys() - groups.keys()):
+    if unknown := sorted(set(names) - groups.keys()):
         raise ValueError(
             f"columns that the file doesn't have: {', '.join(unknown)}; it has "
             f"{', '.join('.'.join(path) for path in leaves[:20])}{', ...' * (len(leaves) > 20)}"
         )
-    return [footer if name is None else rules[name] for name in names]
 
 
 def find_key(
@@ -183,13 +189,19 @@ def find_key(
     # Arrow C++ writes key metadata of no bytes where it has none: nothing to look up by.
     if given is not None or properties.key_retriever is None or not metadata:
         return given
-    found = _guarded(lambda: properties.key_retriever(metadata), what, column)  # type: ignore[misc]
+    found = _guarded(_question(properties.key_retriever, metadata, column), what, column)
     if found is None:
         return None
     try:
         return as_key(found)
     except (TypeError, ValueError) as error:
         raise KeyMaterialError(f"{what}: the key retriever's answer is no key: {error}") from None
+
+
+def _question(retriever: Any, metadata: bytes, column: str | None) -> Callable[[], KeyLike | None]:
+    if isinstance(retriever, BoundRetriever):
+        return lambda: retriever(metadata, column)
+    return lambda: retriever(metadata)
 
 
 T = TypeVar("T")

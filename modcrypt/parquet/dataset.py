@@ -278,7 +278,7 @@ class _Reading:
 def _asking_once(properties: FileDecryptionProperties) -> FileDecryptionProperties:
     """Spare the keeper of the keys the same question about every file."""
     ask = properties.key_retriever
-    if ask is None:
+    if ask is None or not callable(ask):  # one that knows its file spares its keeper by itself
         return properties
     answers: dict[bytes, KeyLike | None] = {}
     locks: defaultdict[bytes, threading.Lock] = defaultdict(threading.Lock)

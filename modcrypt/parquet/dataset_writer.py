@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import and_
@@ -24,14 +25,18 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from modcrypt.parquet.discovery import Folder
-from modcrypt.parquet.encryptor import check_properties
 from modcrypt.parquet.prefixes import PrefixTemplate
-from modcrypt.parquet.properties import FileEncryptionProperties
+from modcrypt.parquet.properties import (
+    Encryption,
+    FileEncryption,
+    FileEncryptionProperties,
+    check_encryption,
+)
 from modcrypt.parquet.writer import ParquetWriter
 
 __all__ = ["write_dataset"]
 
-EncryptionOf: TypeAlias = "FileEncryptionProperties | Callable[[str], FileEncryptionProperties]"
+EncryptionOf: TypeAlias = "Encryption | Callable[[str], Encryption]"
 """The properties of all files, or a function that gives those of the file with a path."""
 
 _BLOCK_BYTES = 16 << 20
@@ -175,26 +180,28 @@ class _Plan:
     def __post_init__(self) -> None:
         if "/" in self.path("", 0):
             raise ValueError("basename_template is a name of files, without folders")
-        if isinstance(self.encryption, FileEncryptionProperties):
+        if isinstance(self.encryption, FileEncryptionProperties | FileEncryption):
             self._check(self.encryption)
         elif not callable(self.encryption):
-            check_properties(self.encryption)  # says what it must be
+            check_encryption(self.encryption)  # says what it must be
 
     def path(self, where: str, number: int) -> str:
         return where + self.basename.prefix(number).decode()
 
-    def properties(self, path: str, number: int) -> FileEncryptionProperties:
+    def properties(self, path: str, number: int) -> Encryption:
         found = self.encryption
-        if not isinstance(found, FileEncryptionProperties):
+        if not isinstance(found, FileEncryptionProperties | FileEncryption):
             found = found(path)
             self._check(found)
         if self.aad_prefix is None:
             return found
-        return replace(found, aad_prefix=self.aad_prefix.prefix(number))
+        found_any: Any = found  # both kinds are dataclasses with this field
+        with_prefix: Encryption = replace(found_any, aad_prefix=self.aad_prefix.prefix(number))
+        return with_prefix
 
-    def _check(self, properties: FileEncryptionProperties) -> None:
-        """Refuse what is wrong before a file or folder is made."""
-        check_properties(properties)
+    def _check(self, properties: Encryption) -> None:
+        """Refuse what is wrong before a key, file or folder is made."""
+        check_encryption(properties)
         if self.aad_prefix is not None and properties.aad_prefix is not None:
             raise ValueError("give aad_prefix_template or an aad_prefix, not both")
         named = {*properties.column_keys, *properties.plaintext_columns}
@@ -203,7 +210,9 @@ class _Plan:
                 "no key and no declaration is for columns whose values stand in the names of "
                 f"folders, readable to all: {', '.join(public)}"
             )
-        self.writer(pa.BufferOutputStream(), encryption=properties)
+        if not isinstance(properties, FileEncryptionProperties):
+            properties = properties.for_check()
+        self.writer(pa.BufferOutputStream(), encryption=replace(properties, companion=nullcontext))
 
 
 @dataclass

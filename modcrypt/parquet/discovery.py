@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
-from modcrypt.storage import locate
+from modcrypt.storage import Place, locate
 
 __all__ = ["DataFile", "Dataset", "Folder", "discover", "is_dataset"]
 
@@ -87,6 +87,27 @@ def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
         for path, below in zip(paths, inside, strict=True)
     ]
     return Dataset(files, pa.schema([]) if scheme is None else scheme.schema, where)
+
+
+def list_files(where: Any, filesystem: Any) -> list[Place]:
+    """List a file, or the files in a folder or in several, but for hidden ones; sorted.
+
+    Args:
+        where: path or URL of a file or folder, or a list of them.
+
+    Raises:
+        FileNotFoundError: one of them is not there.
+    """
+    found: dict[str, Place] = {}
+    for one in where if isinstance(where, list | tuple) else [where]:
+        place = Place(*locate(one, filesystem))
+        info = _arrow(place.filesystem).get_file_info(place.path)
+        if info.type == pafs.FileType.NotFound:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place.path)
+        is_folder = info.type == pafs.FileType.Directory
+        for path in _files(place.filesystem, place.path) if is_folder else [place.path]:
+            found[path] = Place(place.filesystem, path)
+    return [found[path] for path in sorted(found)]
 
 
 class Folder:

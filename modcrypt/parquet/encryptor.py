@@ -18,7 +18,7 @@ from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.buffers import Output, Window, open_output
 from modcrypt.errors import ChecksumError, FormatError
 from modcrypt.parquet.bloom import seal_bloom_filter
-from modcrypt.parquet.ciphers import ChunkCipher, ColumnKey, FileCipher, assign_keys
+from modcrypt.parquet.ciphers import ChunkCipher, ColumnKey, FileCipher, assign_keys, check_names
 from modcrypt.parquet.footer import build_tail, mark_absent, protect_chunk, read_plain
 from modcrypt.parquet.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT
 from modcrypt.parquet.idl import ThriftStruct, copy, decode, encode
@@ -44,18 +44,23 @@ from modcrypt.parquet.page_header import (
     splice,
     v2_layout,
 )
-from modcrypt.parquet.properties import FILE_UNIQUE_SIZE, FileEncryptionProperties
+from modcrypt.parquet.properties import (
+    FILE_UNIQUE_SIZE,
+    FileEncryptionProperties,
+    check_encryption,
+)
+from modcrypt.parquet.properties import Encryption as EncryptionLike
 from modcrypt.parquet.relocation import ChunkMove, Relocation
 from modcrypt.parquet.schema import leaf_elements
-from modcrypt.storage import Destination, Source, SourceLike, open_source
+from modcrypt.storage import Destination, Place, Source, SourceLike, open_source, place_of
 
-__all__ = ["Encryption", "check_properties", "encrypt_parquet", "plan_encryption"]
+__all__ = ["Encryption", "encrypt_parquet", "plan_encryption"]
 
 
 def encrypt_parquet(
     source: SourceLike,
     destination: Destination,
-    properties: FileEncryptionProperties,
+    properties: EncryptionLike,
     *,
     filesystem: Any = None,
     overwrite: bool = True,
@@ -71,7 +76,8 @@ def encrypt_parquet(
         source: path, fsspec URL, bytes or seekable binary file object.
         destination: path or fsspec URL, which appears complete or not at all, or a writable
             binary file object.
-        properties: keys, footer mode, algorithm and AAD prefix.
+        properties: keys, footer mode, algorithm and AAD prefix; or what `KeyTools.encryption`
+            gives, which makes fresh keys for the file.
         filesystem: of pyarrow or fsspec, in which both are paths.
         overwrite: replace an existing destination; otherwise it is a FileExistsError.
         threads: 1 does everything in the calling thread, 2 writes in a thread of its own; None
@@ -90,24 +96,22 @@ def encrypt_parquet(
             `encoding_stats`.
         ChecksumError: a page of the source does not fit its CRC.
         KeyExhaustedError: a key has done 2**32 seals.
+        KeyRetrievalError: the key service wraps no key.
         FileExistsError, OSError: from the file system.
     """
-    check_properties(properties)
+    check_encryption(properties)
     with open_source(source, filesystem=filesystem) as opened:
-        plan = plan_encryption(opened, properties)
-        with open_output(
-            destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
-        ) as out:
+        plan = plan_encryption(opened, properties, place=place_of(destination, filesystem))
+        with (
+            plan.properties.companion(),
+            open_output(
+                destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
+            ) as out,
+        ):
             out.progress = progress
-            encryption = Encryption(out, properties)
+            encryption = Encryption(out, plan.properties)
             encryption.add(opened, plan)
             encryption.close(plan.metadata)
-
-
-def check_properties(properties: FileEncryptionProperties) -> None:
-    """Raise a TypeError for what is something else."""
-    if not isinstance(properties, FileEncryptionProperties):
-        raise TypeError(f"properties are FileEncryptionProperties, not {type(properties).__name__}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,27 +122,43 @@ class Plan:
     leaves: list[tuple[str, ...]]
     columns: list[ColumnKey | None]
     spans: list[Span]
+    properties: FileEncryptionProperties
 
 
-def plan_encryption(source: Source, properties: FileEncryptionProperties, first: int = 0) -> Plan:
+def plan_encryption(
+    source: Source, encryption: EncryptionLike, first: int = 0, *, place: Place | None = None
+) -> Plan:
     """Read and check a plaintext footer whose first row group will be number `first`.
 
+    Keys are made, where `encryption` does so, when the columns' names have been checked.
+
     Raises:
-        ValueError, UnsupportedFormatError, FormatError, LimitError: as `encrypt_parquet`.
+        ValueError, UnsupportedFormatError, FormatError, LimitError, KeyRetrievalError: as
+            `encrypt_parquet`.
     """
     footer = read_plain(source)
     metadata = footer.metadata
     elements = leaf_elements(metadata.schema)
     leaves = [leaf.path for leaf in elements]
-    columns = assign_keys(leaves, properties)
     check_shape(metadata, len(leaves))
+    properties = _for_file(encryption, leaves, place)
+    columns = assign_keys(leaves, properties)
     for r, row_group in enumerate(metadata.row_groups, first):
         for c, chunk in enumerate(row_group.columns):
             check_column_metadata(chunk.meta_data, elements[c], r, row_group.num_rows)
             if columns[c] is not None:
                 _check_page_count(chunk.meta_data, r, c)
     spans = file_spans(metadata, footer.body_end, source)
-    return Plan(metadata, leaves, columns, spans)
+    return Plan(metadata, leaves, columns, spans, properties)
+
+
+def _for_file(
+    encryption: EncryptionLike, leaves: list[tuple[str, ...]], place: Place | None
+) -> FileEncryptionProperties:
+    if isinstance(encryption, FileEncryptionProperties):
+        return encryption
+    check_names(leaves, {*encryption.column_keys, *encryption.plaintext_columns})
+    return encryption.for_file(place)
 
 
 def _check_page_count(md: ThriftStruct, row_group: int, column: int) -> None:

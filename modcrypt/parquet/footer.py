@@ -45,6 +45,7 @@ from modcrypt.parquet.properties import (
     GCM_V1,
     FileDecryptionProperties,
     FileEncryptionProperties,
+    bound,
 )
 from modcrypt.storage import Source
 
@@ -138,7 +139,7 @@ def read_encrypted(source: Source, properties: FileDecryptionProperties) -> Encr
         UnsupportedFormatError: an algorithm that the properties don't accept.
         FormatError: the bytes break the format.
     """
-    return open_footer(read_tail(source), properties, source.name)
+    return open_footer(read_tail(source), bound(properties, source), source.name)
 
 
 def open_footer(tail: Tail, properties: FileDecryptionProperties, name: str) -> EncryptedFooter:
@@ -269,6 +270,7 @@ def _algorithm(union: ThriftStruct, properties: FileDecryptionProperties) -> tup
 def _file_aad(struct: ThriftStruct, properties: FileDecryptionProperties) -> bytes:
     stored, unique = struct.aad_prefix, struct.aad_file_unique
     given = properties.aad_prefix
+    assert not callable(given)  # `bound` has asked
     if unique is None:
         raise UnsupportedFormatError(
             "the file has no aad_file_unique: DuckDB writes such files, with no AAD at all, which "

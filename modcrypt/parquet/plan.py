@@ -16,7 +16,7 @@ from modcrypt.parquet.ciphers import ChunkCipher, find_key
 from modcrypt.parquet.footer import EncryptedFooter, open_column_metadata, read_encrypted
 from modcrypt.parquet.idl import ThriftStruct, copy
 from modcrypt.parquet.modules import Span, check_column_metadata, check_shape, chunk_spans
-from modcrypt.parquet.properties import FileDecryptionProperties, check_decryption
+from modcrypt.parquet.properties import FileDecryptionProperties, bound, check_decryption
 from modcrypt.parquet.schema import covering_name, leaf_elements, leaves_of
 from modcrypt.storage import Source
 
@@ -60,6 +60,7 @@ class OpenFile:
 
     def __init__(self, source: Source, properties: FileDecryptionProperties) -> None:
         check_decryption(properties)
+        properties = bound(properties, source)
         self.source, self.properties = source, properties
         self.footer = read_encrypted(source, properties)
         self.metadata = self.footer.metadata

@@ -15,7 +15,7 @@ from dataclasses import replace
 from modcrypt.errors import AadPrefixError, FooterSignatureError, TagMismatchError
 from modcrypt.parquet.footer import open_footer, stored_prefix
 from modcrypt.parquet.framing import read_tail
-from modcrypt.parquet.properties import FileDecryptionProperties
+from modcrypt.parquet.properties import FileDecryptionProperties, bound
 from modcrypt.storage import Source
 
 __all__ = ["PrefixTemplate", "check_parts", "identify_part"]
@@ -62,6 +62,7 @@ def identify_part(
         AadPrefixError: it is none of the dataset's parts.
         ModcryptError: as `decrypt_parquet`, for the footer.
     """
+    properties = bound(properties, source)
     tail = read_tail(source)
     stored = stored_prefix(tail, source.name)
     if stored is not None:

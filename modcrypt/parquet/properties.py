@@ -6,19 +6,26 @@ Everything that can be wrong without looking at a file is a ValueError or TypeEr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, fields, replace
 from os import urandom
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from modcrypt.keys import Key, KeyLike, KeyRetriever, as_key
+from modcrypt.keys import FileKeys, Key, KeyLike, KeyRetriever, as_key
+from modcrypt.storage import Place, Source
 
 __all__ = [
     "ALGORITHMS",
     "FILE_UNIQUE_SIZE",
+    "BoundRetriever",
+    "Encryption",
     "FileDecryptionProperties",
+    "FileEncryption",
     "FileEncryptionProperties",
+    "bound",
     "check_decryption",
+    "check_encryption",
 ]
 
 GCM_V1 = "AES_GCM_V1"
@@ -53,6 +60,8 @@ class FileEncryptionProperties:
         data_page_v2_levels: `"encrypted"` seals the whole body of a data page V2, as Arrow does;
             `"plaintext"` leaves its repetition and definition levels readable and
             unauthenticated, the only layout that parquet-java reads.
+        companion: gives a context that is entered before the file is begun and left when it is
+            published, or given up: so key material is kept beside it.
 
     Raises:
         ValueError: a key of another length or of zeros alone, a name given twice, key metadata
@@ -69,6 +78,9 @@ class FileEncryptionProperties:
     plaintext_footer: bool = False
     encryption_algorithm: str = GCM_V1
     data_page_v2_levels: Literal["encrypted", "plaintext"] = "encrypted"
+    companion: Callable[[], AbstractContextManager[object]] = field(
+        default=nullcontext, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         _set(self, "footer_key", _usable(self.footer_key, "footer key"))
@@ -93,6 +105,37 @@ class FileEncryptionProperties:
             raise ValueError('data_page_v2_levels is "encrypted" or "plaintext"')
 
 
+@runtime_checkable
+class FileEncryption(Protocol):
+    """What gives each file properties of its own: with fresh keys that a key service wraps.
+
+    `column_keys` and `plaintext_columns` name columns as in `FileEncryptionProperties`, for what
+    is checked before a key is asked for.
+    """
+
+    @property
+    def column_keys(self) -> Mapping[str, object]:
+        """Names of the columns with keys of their own."""
+
+    @property
+    def plaintext_columns(self) -> Sequence[str]:
+        """Names of the columns to leave unencrypted."""
+
+    @property
+    def aad_prefix(self) -> object:
+        """None where files have no AAD prefix."""
+
+    def for_file(self, place: Place | None) -> FileEncryptionProperties:
+        """Give the properties of the file to be written at a place, None for a file object."""
+
+    def for_check(self) -> FileEncryptionProperties:
+        """Give properties with throw-away keys, to check names and options by."""
+
+
+Encryption: TypeAlias = "FileEncryptionProperties | FileEncryption"
+"""How a file, or each file, is to be encrypted."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileDecryptionProperties:
     """Which keys open a file, and what the caller insists on.
@@ -105,7 +148,7 @@ class FileDecryptionProperties:
         key_retriever: called with a module's key metadata where no key is given above; gives a
             key, or None.
         aad_prefix: the prefix that the file must have been written with; also supplies one that
-            the file does not store.
+            the file does not store. Or a function that gives it for a file's name.
         aad_prefix_verifier: instead of `aad_prefix`: called with the prefix that the file stores,
             after the footer is authenticated, where it is; what is not True refuses the file.
         algorithms: names that are accepted. The name in an encrypted-footer file is not
@@ -130,7 +173,7 @@ class FileDecryptionProperties:
     footer_key: KeyLike | None = None
     column_keys: Mapping[str, KeyLike] = field(default_factory=dict)
     key_retriever: KeyRetriever | None = field(default=None, repr=False)
-    aad_prefix: bytes | None = None
+    aad_prefix: bytes | Callable[[str], bytes] | None = None
     aad_prefix_verifier: Callable[[bytes], bool] | None = None
     algorithms: Sequence[str] = (GCM_V1,)
     on_missing_key: Literal["error", "drop", "null"] = "error"
@@ -142,9 +185,11 @@ class FileDecryptionProperties:
         if self.footer_key is not None:
             _set(self, "footer_key", _any_key(self.footer_key, "footer key"))
         _set(self, "column_keys", _column_keys(self.column_keys, _any_key))
-        if self.key_retriever is not None and not callable(self.key_retriever):
+        retriever = self.key_retriever
+        if retriever is not None and not (callable(retriever) or hasattr(retriever, "for_file")):
             raise TypeError("key_retriever is called with key metadata: give a function")
-        _check_bytes(self.aad_prefix, "aad_prefix")
+        if not callable(self.aad_prefix):
+            _check_bytes(self.aad_prefix, "aad_prefix")
         _set(self, "algorithms", _names(self.algorithms, "algorithms"))
         if not self.algorithms or not set(self.algorithms) <= set(ALGORITHMS):
             raise ValueError(f"algorithms are one or more of {', '.join(ALGORITHMS)}")
@@ -168,6 +213,41 @@ class FileDecryptionProperties:
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         values["column_keys"] = dict(self.column_keys)  # a Key, here or elsewhere, does not pickle
         return _rebuilt, (values,)
+
+
+def bound(properties: FileDecryptionProperties, source: Source) -> FileDecryptionProperties:
+    """Give the properties as they are for one file: its own AAD prefix, and its keys.
+
+    Raises:
+        ValueError: the prefix depends on the file's name, and the file has none.
+        KeyRetrievalError: as the key retriever raises it.
+    """
+    retriever, prefix = properties.key_retriever, properties.aad_prefix
+    if callable(prefix):
+        if source.place is None:
+            raise ValueError("the AAD prefix depends on the file's name: give a path or URL")
+        properties = replace(properties, aad_prefix=prefix(source.place.name))
+    if retriever is not None and hasattr(retriever, "for_file"):
+        properties = replace(properties, key_retriever=BoundRetriever(retriever.for_file(source)))
+    return properties
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRetriever:
+    """A key retriever that knows its file already."""
+
+    keys: FileKeys
+
+    def __call__(self, key_metadata: bytes, column: str | None = None) -> KeyLike | None:
+        """Give the key of a column, or of the footer; None when there is none."""
+        return self.keys.retrieve(key_metadata, column)
+
+
+def check_encryption(encryption: object) -> None:
+    """Raise a TypeError for what is something else."""
+    if not isinstance(encryption, FileEncryptionProperties | FileEncryption):
+        kind = type(encryption).__name__
+        raise TypeError(f"properties are FileEncryptionProperties, not {kind}")
 
 
 def check_decryption(properties: FileDecryptionProperties) -> None:

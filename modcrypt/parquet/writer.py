@@ -25,11 +25,12 @@ import pyarrow.parquet as pq
 
 from modcrypt.buffers import WORTH_A_THREAD, open_output, usable_cores
 from modcrypt.errors import LimitError
-from modcrypt.parquet.encryptor import Encryption, Plan, check_properties, plan_encryption
+from modcrypt.parquet.encryptor import Encryption, Plan, plan_encryption
 from modcrypt.parquet.idl import copy
 from modcrypt.parquet.modules import MAX_ROW_GROUPS
-from modcrypt.parquet.properties import FileEncryptionProperties
-from modcrypt.storage import Destination, MemorySource
+from modcrypt.parquet.properties import Encryption as EncryptionLike
+from modcrypt.parquet.properties import check_encryption
+from modcrypt.storage import Destination, MemorySource, Place, place_of
 
 __all__ = ["ParquetWriter", "write_table"]
 
@@ -54,7 +55,7 @@ _REFUSED = {
 def write_table(
     table: pa.Table,
     where: Destination,
-    encryption: FileEncryptionProperties,
+    encryption: EncryptionLike,
     *,
     row_group_size: int | None = None,
     filesystem: Any = None,
@@ -70,7 +71,8 @@ def write_table(
         table: what to write.
         where: path, URL or writable binary file object. A path or URL appears complete or not
             at all.
-        encryption: keys, footer mode, algorithm and AAD prefix.
+        encryption: keys, footer mode, algorithm and AAD prefix; or what `KeyTools.encryption`
+            gives, which makes fresh keys for the file.
         row_group_size: rows of a row group, 1 Mi by default.
         filesystem: of pyarrow or fsspec, in which `where` is a path.
         overwrite: replace an existing destination; otherwise it is a FileExistsError.
@@ -128,7 +130,7 @@ class ParquetWriter:
         self,
         where: Destination,
         schema: pa.Schema,
-        encryption: FileEncryptionProperties,
+        encryption: EncryptionLike,
         *,
         row_group_size: int | None = None,
         filesystem: Any = None,
@@ -136,7 +138,7 @@ class ParquetWriter:
         threads: int | None = None,
         **options: Any,
     ) -> None:
-        check_properties(encryption)
+        check_encryption(encryption)
         for name in _REFUSED.keys() & options.keys():
             raise TypeError(f"{name} is not taken: {_REFUSED[name]}")
         if threads is None:
@@ -144,20 +146,21 @@ class ParquetWriter:
         self._threads = threads
         self._row_group_size = _rows(row_group_size, ROW_GROUP_ROWS)
         self._schema, self._options = schema, options
-        self._properties = encryption
         self._key_values: list[Any] = []
-        self._footer()  # raises for options and column names before a file is there
+        # Raises for options and column names before a key is made or a file is there.
+        self._properties = self._footer(encryption, place_of(where, filesystem)).properties
         self._withdrawn = False
         self._begun = 0  # row groups, encoded or not
         self._batches = _Batches()
         self._in_flight: deque[Future[memoryview]] = deque()
         with ExitStack() as stack:
+            stack.enter_context(self._properties.companion())
             out = stack.enter_context(
                 open_output(
                     where, None, overwrite=overwrite, threads=threads, filesystem=filesystem
                 )
             )
-            self._encryption = Encryption(out, encryption)
+            self._encryption = Encryption(out, self._properties)
             self._pool = ThreadPoolExecutor(threads, "modcrypt-encoder") if threads > 1 else None
             if self._pool is not None:
                 # Not waited for: what an encoder still does after a failure is nobody's concern.
@@ -253,7 +256,7 @@ class ParquetWriter:
             self._flush()
             while self._in_flight:
                 self._seal_oldest()
-            footer = copy(self._footer().metadata)
+            footer = copy(self._footer(self._properties).metadata)
             footer.num_rows = sum(row_group.num_rows for row_group in self._encryption.row_groups)
             self._encryption.close(footer)
             self._close().close()
@@ -347,10 +350,10 @@ class ParquetWriter:
         plan = plan_encryption(source, self._properties, first)
         self._encryption.add(source, plan, hold_indexes=True)
 
-    def _footer(self) -> Plan:
+    def _footer(self, encryption: EncryptionLike, place: Place | None = None) -> Plan:
         """Give PyArrow's footer of a file of no rows: schema, key-value metadata and the like."""
         encoded = _encode(None, self._schema, self._options, self._key_values)
-        return plan_encryption(MemorySource(encoded), self._properties)
+        return plan_encryption(MemorySource(encoded), encryption, place=place)
 
 
 class _Batches:

@@ -1,0 +1,101 @@
+"""What was done with which key, as events: for a callable, a logger or a file of JSON lines.
+
+    tools = KeyTools("file:keyring.json", audit=audit_to_json_lines("audit.jsonl"))
+
+An event names keys, files and columns; it never holds a key, wrapped or not.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
+
+__all__ = ["Audit", "AuditEvent", "audit_to_json_lines", "audit_to_logging"]
+
+Operation: TypeAlias = Literal["wrap", "unwrap", "rewrap", "seal"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEvent:
+    """One use of a key.
+
+    Attributes:
+        operation: `"wrap"`, `"unwrap"` or `"rewrap"` of a key under another one; `"seal"`, which
+            tells how many modules of a file a data key has sealed.
+        by: `"kms"`, a call of the key service; `"file"`, for a key of one file, under a KEK or by
+            such a call.
+        master_key_id: of the master key under which all of it stands.
+        kek_id: of the KEK, in hex; None in single wrapping.
+        file: its name; None for a KEK, which serves many, and for a file object.
+        columns: dotted names; empty for the footer key.
+        result: `"ok"`, or the word of the error.
+        count: keys wrapped by the call, or seals of the data key.
+        time: when it was done, ISO 8601 in UTC.
+    """
+
+    operation: Operation
+    by: Literal["kms", "file"]
+    master_key_id: str
+    kek_id: str | None = None
+    file: str | None = None
+    columns: tuple[str, ...] = ()
+    result: str = "ok"
+    count: int = 1
+    time: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
+
+    def fields(self) -> dict[str, Any]:
+        """Give the event as what JSON takes."""
+        return {
+            "time": self.time,
+            "operation": self.operation,
+            "by": self.by,
+            "master_key_id": self.master_key_id,
+            "kek_id": self.kek_id,
+            "file": self.file,
+            "columns": list(self.columns),
+            "result": self.result,
+            "count": self.count,
+        }
+
+
+Audit: TypeAlias = Callable[[AuditEvent], object]
+"""Called with each event, from any thread. What it raises ends the operation: no use of a key goes
+unrecorded."""
+
+
+def audit_to_logging(logger: str | logging.Logger = "modcrypt.audit") -> Audit:
+    """Give an audit that logs each event as a line of JSON, failures as warnings."""
+    log = logging.getLogger(logger) if isinstance(logger, str) else logger
+
+    def record(event: AuditEvent) -> None:
+        level = logging.INFO if event.result == "ok" else logging.WARNING
+        log.log(level, "%s", json.dumps(event.fields()))
+
+    return record
+
+
+def audit_to_json_lines(path: str | os.PathLike[str]) -> Audit:
+    """Give an audit that appends each event to a file, mode 0600, as a line of JSON.
+
+    Each line is written by one call, so several processes may share the file.
+
+    Raises:
+        OSError: the file can't be opened.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+    file = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
+    lock = threading.Lock()
+
+    def record(event: AuditEvent) -> None:
+        line = json.dumps(event.fields()).encode() + b"\n"
+        with lock:
+            if file.write(line) != len(line):
+                raise OSError(f"{os.fspath(path)}: the audit record was cut short")
+
+    return record

@@ -1,0 +1,377 @@
+"""Fresh data keys for every file, wrapped by a key service, and the way back: `KeyTools`.
+
+What PyArrow's CryptoFactory and parquet-java's PropertiesDrivenCryptoFactory do. Files go both
+ways between them and this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, Self, cast
+
+from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KeyNotFoundError, ModcryptError
+from modcrypt.keys import Key
+from modcrypt.kms.audit import Audit, AuditEvent
+from modcrypt.kms.client import KmsClient, capabilities_of
+from modcrypt.kms.external import KeyNames, kept_beside, read_store
+from modcrypt.kms.material import KeyMaterial, decode_material, decode_metadata, encode_reference
+from modcrypt.kms.policy import Policy
+from modcrypt.kms.references import open_kms
+from modcrypt.kms.wrapping import KeyWrapper, WrappedKey
+from modcrypt.parquet.properties import FileDecryptionProperties, FileEncryptionProperties
+from modcrypt.storage import Place, Source
+
+__all__ = ["KeyTools", "KeyedEncryption"]
+
+
+class KeyTools:
+    """Wraps and unwraps the keys of files with one key service. Any number of threads may use it.
+
+    Keep one for all files: it keeps the KEKs, so that a dataset of a thousand files costs the
+    service one call for each.
+
+    Args:
+        kms: client of the key service, or its URI as for `open_kms`.
+        kms_aad: what the service binds every wrapped key to, where it can; the same is needed
+            to unwrap.
+        cache_lifetime_seconds: how long a KEK is used, and kept when read.
+        kek_length_bits: of fresh KEKs: 128, 192 or 256.
+        audit: called with an `AuditEvent` for every use of a key.
+        options: for `open_kms`, where `kms` is a URI.
+
+    Raises:
+        ValueError: the service takes no AAD, and `kms_aad` is given; or as `open_kms`.
+        KeyRetrievalError, ModuleNotFoundError: as `open_kms`.
+    """
+
+    def __init__(
+        self,
+        kms: KmsClient | str,
+        *,
+        kms_aad: str | bytes = b"",
+        cache_lifetime_seconds: float = 600.0,
+        kek_length_bits: int = 128,
+        audit: Audit | None = None,
+        **options: Any,
+    ) -> None:
+        client = open_kms(kms, **options) if isinstance(kms, str) else kms
+        if options and not isinstance(kms, str):
+            raise TypeError(f"{', '.join(options)}: options are for a key service's URI")
+        aad = kms_aad.encode() if isinstance(kms_aad, str) else kms_aad
+        if aad and not capabilities_of(client).aad:
+            raise ValueError("this key service binds keys to no AAD: leave kms_aad out")
+        self.wrapper = KeyWrapper(
+            client,
+            cache_lifetime=cache_lifetime_seconds,
+            aad=aad,
+            kek_length=kek_length_bits // 8,
+            audit=audit,
+        )
+
+    @classmethod
+    def from_policy(
+        cls, policy: Policy, *, audit: Audit | None = None, kms: KmsClient | str | None = None,
+        **options: Any,
+    ) -> Self:  # fmt: skip
+        """Open the key service that a policy names.
+
+        Args:
+            policy: names the service, unless `kms` does, and how its keys are used.
+            audit, kms, options: as for `KeyTools`.
+
+        Raises:
+            ValueError: neither names a key service; or as `KeyTools`.
+        """
+        service = policy.kms if kms is None else kms
+        if service is None:
+            raise ValueError("the policy names no key service: give kms")
+        return cls(
+            service,
+            kms_aad=policy.kms_aad or b"",
+            cache_lifetime_seconds=policy.cache_lifetime_seconds,
+            kek_length_bits=policy.kek_length_bits,
+            audit=audit,
+            **options,
+        )
+
+    @property
+    def client(self) -> KmsClient:
+        """The key service's client."""
+        return self.wrapper.client
+
+    def __repr__(self) -> str:
+        return f"KeyTools({self.client!r})"
+
+    def encryption(self, policy: Policy) -> KeyedEncryption:
+        """Give what encrypts files by a policy: for `encrypt_parquet`, `write_table` and the like.
+
+        Raises:
+            ValueError: the policy says other AAD for the key service than these tools.
+        """
+        self._check_aad(policy)
+        return KeyedEncryption(self, policy)
+
+    def decryption(
+        self, policy: Policy | None = None, **properties: Any
+    ) -> FileDecryptionProperties:
+        """Give what decrypts files whose keys these tools, PyArrow's or parquet-java's wrapped.
+
+        With `on_missing_key="drop"` or `"null"`, a column whose master key is refused, or isn't
+        there, counts as one without a key.
+
+        Args:
+            policy: by which the files were written: its algorithm is accepted, and its AAD prefix
+                demanded.
+            properties: further ones, as of `FileDecryptionProperties`.
+
+        Raises:
+            ValueError: as `encryption`, or as `FileDecryptionProperties`.
+        """
+        said: dict[str, Any] = {}
+        if policy is not None:
+            self._check_aad(policy)
+            said["algorithms"] = (policy.encryption_algorithm,)
+            if policy.aad_prefix is not None:
+                said["aad_prefix"] = policy.prefix_of
+        lenient = properties.get("on_missing_key", "error") != "error"
+        retriever = _Retriever(self.wrapper, lenient)
+        return FileDecryptionProperties(**{"key_retriever": retriever, **said, **properties})
+
+    def _check_aad(self, policy: Policy) -> None:
+        if not isinstance(policy, Policy):
+            raise TypeError(f"a policy is a Policy, not {type(policy).__name__}")
+        if (policy.kms_aad or "").encode() != self.wrapper.aad:
+            raise ValueError(
+                "the policy's kms_aad is not that of these KeyTools: make them by "
+                "KeyTools.from_policy"
+            )
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KeyedEncryption:
+    """Encrypts each file by a policy, with fresh data keys. Made by `KeyTools.encryption`."""
+
+    tools: KeyTools
+    policy: Policy
+    aad_prefix: bytes | None = None  # instead of the policy's
+
+    def __post_init__(self) -> None:
+        if self.aad_prefix is None and self.policy.aad_prefix and not self.policy.prefix_needs_name:
+            object.__setattr__(self, "aad_prefix", self.policy.prefix_of(""))
+
+    @cached_property
+    def column_keys(self) -> Mapping[str, str]:
+        """Column or group to the id of its master key."""
+        return self.policy.key_of_column
+
+    @property
+    def plaintext_columns(self) -> Sequence[str]:
+        """Names of the columns to leave unencrypted."""
+        return self.policy.plaintext_columns
+
+    def for_check(self) -> FileEncryptionProperties:
+        """Give properties with throw-away keys, to check names and options by."""
+        keys = {name: Key.generate() for name in self.column_keys}
+        return self._properties(None, Key.generate(), keys)
+
+    def for_file(self, place: Place | None) -> FileEncryptionProperties:
+        """Make and wrap the keys of one file.
+
+        Args:
+            place: of the file; None where it goes into a file object.
+
+        Raises:
+            ValueError: the policy needs the file's name or folder, and there is none.
+            KeyRetrievalError: the key service wraps no key.
+        """
+        internal = self.policy.internal_key_material
+        if place is None and not internal:
+            raise ValueError("external key material lies beside the file: give a path or URL")
+        length = self.policy.data_key_length_bits // 8
+        footer_key = Key.generate(length)
+        keys = {name: Key.generate(length) for name in self.column_keys}
+        footer, columns = self._wrap(footer_key, keys)
+        if internal:
+            stored: dict[str, Any] = {
+                "footer_key_metadata": footer.encode().encode(),
+                "column_key_metadata": {
+                    name: material.encode().encode() for name, material in columns.items()
+                },
+            }
+            beside: Callable[[], AbstractContextManager[None]] = nullcontext
+        else:
+            stored, beside = self._stored_externally(cast(Place, place), footer, columns)
+        file = _File(self, place, footer, columns, footer_key, keys, beside)
+        return self._properties(place, footer_key, keys, companion=file.companion, **stored)
+
+    def _wrap(
+        self, footer_key: Key, keys: Mapping[str, Key]
+    ) -> tuple[KeyMaterial, dict[str, KeyMaterial]]:
+        """Wrap all keys of a file, those under one master key together."""
+        policy, internal = self.policy, self.policy.internal_key_material
+        groups: dict[str, list[str | None]] = {policy.footer_key: [None]}
+        for name, master in self.column_keys.items():
+            groups.setdefault(master, []).append(name)
+        wrapped: dict[str | None, WrappedKey] = {}
+        for master, names in groups.items():
+            deks = [footer_key if name is None else keys[name] for name in names]
+            answer = self.tools.wrapper.wrap(deks, master, double_wrapping=policy.double_wrapping)
+            wrapped.update(zip(names, answer, strict=True))
+        footer = wrapped[None].material(policy.footer_key, is_footer_key=True, internal=internal)
+        return footer, {
+            name: wrapped[name].material(master, is_footer_key=False, internal=internal)
+            for name, master in self.column_keys.items()
+        }
+
+    def _stored_externally(
+        self, place: Place, footer: KeyMaterial, columns: Mapping[str, KeyMaterial]
+    ) -> tuple[dict[str, Any], Callable[[], AbstractContextManager[None]]]:
+        names = KeyNames(place)
+        references = {name: names.column() for name in columns}
+        store = {names.footer(): footer.encode()}
+        store |= {references[name]: material.encode() for name, material in columns.items()}
+        stored = {
+            "footer_key_metadata": encode_reference(names.footer()),
+            "column_key_metadata": {name: encode_reference(references[name]) for name in columns},
+        }
+        return stored, lambda: kept_beside(place, names, store)
+
+    def _properties(
+        self, place: Place | None, footer_key: Key, keys: Mapping[str, Key], **more: Any
+    ) -> FileEncryptionProperties:
+        policy, prefix = self.policy, self.aad_prefix
+        if prefix is None and policy.prefix_needs_name:
+            if place is None and "companion" in more:
+                raise ValueError("the AAD prefix depends on the file's name: give a path or URL")
+            prefix = policy.prefix_of("" if place is None else place.name)
+        return FileEncryptionProperties(
+            footer_key=footer_key,
+            column_keys=keys,
+            plaintext_columns=policy.plaintext_columns,
+            aad_prefix=prefix,
+            store_aad_prefix=policy.store_aad_prefix,
+            plaintext_footer=policy.plaintext_footer,
+            encryption_algorithm=policy.encryption_algorithm,
+            data_page_v2_levels=cast(Any, policy.data_page_v2_levels),
+            **more,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The keys of one file while it is written: its material beside it, and the record of both."""
+
+    encryption: KeyedEncryption
+    place: Place | None
+    footer: KeyMaterial = field(repr=False)
+    columns: Mapping[str, KeyMaterial] = field(repr=False)
+    footer_key: Key
+    keys: Mapping[str, Key]
+    beside: Callable[[], AbstractContextManager[None]]
+
+    @contextmanager
+    def companion(self) -> Iterator[None]:
+        self._record("wrap", "ok")
+        result = "error"
+        try:
+            with self.beside():
+                yield
+            result = "ok"
+        finally:
+            self._record("seal", result)  # what was sealed was, whatever came of the file
+
+    def _record(self, operation: Literal["wrap", "seal"], result: str) -> None:
+        audit = self.encryption.tools.wrapper.audit
+        if audit is None:
+            return
+        name = None if self.place is None else self.place.path
+        keys: list[tuple[str | None, KeyMaterial, Key]] = [(None, self.footer, self.footer_key)]
+        keys += [(column, self.columns[column], self.keys[column]) for column in self.columns]
+        for column, material, key in keys:
+            count = key.invocations if operation == "seal" else 1
+            audit(_event(operation, material, name, column, result, count))
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Retriever:
+    """The key retriever of `KeyTools.decryption`."""
+
+    wrapper: KeyWrapper
+    lenient: bool  # what is refused counts as missing
+
+    def for_file(self, source: Source) -> _FileKeys:
+        return _FileKeys(self.wrapper, self.lenient, source.name, source.place)
+
+
+@dataclass
+class _FileKeys:
+    """The keys of one file that is read."""
+
+    wrapper: KeyWrapper
+    lenient: bool
+    name: str
+    place: Place | None
+    store: dict[str, str] | None = None  # external key material, read once
+
+    def retrieve(self, key_metadata: bytes, column: str | None) -> Key | None:
+        what = "footer key" if column is None else f"column {column}"
+        material = self._material(key_metadata, what)
+        try:
+            key = self.wrapper.unwrap(material)
+        except ModcryptError as error:
+            self._record(material, column, error.word)
+            refused = isinstance(error, KeyAccessDeniedError | KeyNotFoundError)
+            if refused and self.lenient and column is not None:
+                return None
+            error.args = (f"{what}: {error}", *error.args[1:])
+            raise
+        self._record(material, column, "ok")
+        return key
+
+    def _material(self, key_metadata: bytes, what: str) -> KeyMaterial:
+        found = decode_metadata(key_metadata)
+        if isinstance(found, KeyMaterial):
+            return found
+        if self.store is None:
+            if self.place is None:
+                raise KeyMaterialError(
+                    f"{what}: the key material is stored beside the file: give its path or URL"
+                )
+            self.store = read_store(self.place)
+        text = self.store.get(found)
+        if text is None:
+            raise KeyMaterialError(
+                f"{what}: the external key material has no {found!r}: it is that of another file, "
+                "or of another version of this one"
+            )
+        return decode_material(text)
+
+    def _record(self, material: KeyMaterial, column: str | None, result: str) -> None:
+        if self.wrapper.audit is not None:
+            self.wrapper.audit(_event("unwrap", material, self.name, column, result))
+
+
+def _event(
+    operation: Literal["wrap", "unwrap", "seal"], material: KeyMaterial, file: str | None,
+    column: str | None, result: str, count: int = 1,
+) -> AuditEvent:  # fmt: skip
+    """Record the use of one key of a file."""
+    return AuditEvent(
+        operation=operation,
+        by="file",
+        master_key_id=material.master_key_id,
+        kek_id=None if material.kek_id is None else material.kek_id.hex(),
+        file=file,
+        columns=() if column is None else (column,),
+        result=result,
+        count=count,
+    )

@@ -1,0 +1,273 @@
+"""Key material of the key tools, PKMT1: what stands in a file in the place of its keys.
+
+A flat JSON object, as parquet-java and Arrow C++ write it:
+
+    keyMaterialType "PKMT1" | internalStorage | isFooterKey | kmsInstanceID, kmsInstanceURL (footer
+    key alone) | masterKeyID | wrappedDEK | doubleWrapping | keyEncryptionKeyID, wrappedKEK (double
+    wrapping alone)
+
+Stored internally it is the key metadata itself. Stored externally the key metadata is a reference,
+and the material lies beside the file: an object of such objects, each spelt as a string.
+
+    {"keyMaterialType":"PKMT1","internalStorage":false,"keyReference":"columnKey0"}
+
+Nothing in it is authenticated but the wrapped keys themselves. The address of the key service that
+it names is kept, and never used (CVE-2026-73334).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from modcrypt.errors import KeyMaterialError
+from modcrypt.kms.client import MAX_WRAPPED
+
+__all__ = [
+    "KEK_ID_SIZE",
+    "KeyMaterial",
+    "decode_material",
+    "decode_metadata",
+    "decode_store",
+    "encode_reference",
+    "encode_store",
+    "external_name",
+]
+
+TYPE = "PKMT1"
+
+KEK_ID_SIZE = 16
+"""Bytes of a KEK's id, which is the AAD of what the KEK wraps."""
+
+MAX_METADATA = 64 << 10
+"""Longest key metadata that is taken for key material, in bytes."""
+
+MAX_STORE = 64 << 20
+"""Largest file of external key material, in bytes: more than 32,767 columns take."""
+
+MAX_NAME = 1024
+"""Longest master key id or reference, in characters."""
+
+DEFAULT_INSTANCE = "DEFAULT"
+"""What the key tools write where no instance of a key service is named."""
+
+_KNOWN = frozenset(
+    {
+        "keyMaterialType", "internalStorage", "isFooterKey", "kmsInstanceID", "kmsInstanceURL",
+        "masterKeyID", "wrappedDEK", "doubleWrapping", "keyEncryptionKeyID", "wrappedKEK",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyMaterial:
+    """How one data key (DEK) of a file is wrapped.
+
+    Attributes:
+        is_footer_key: whether it is the footer's.
+        master_key_id: of the master key in the key service.
+        wrapped_dek: the DEK, under the KEK or, in single wrapping, the master key.
+        kek_id: of the KEK, 16 bytes; None in single wrapping.
+        wrapped_kek: the KEK under the master key; None in single wrapping.
+        internal: whether it is, or was, the file's key metadata.
+        instance: what it says of the key service: id and URL, footer key alone. Never used.
+        others: members that modcrypt doesn't know, which are kept.
+    """
+
+    is_footer_key: bool
+    master_key_id: str
+    wrapped_dek: str = field(repr=False)
+    kek_id: bytes | None = None
+    wrapped_kek: str | None = field(default=None, repr=False)
+    internal: bool = True
+    instance: tuple[str | None, str | None] = field(default=(None, None), repr=False)
+    others: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def double_wrapping(self) -> bool:
+        """Whether a KEK stands between the DEK and the master key."""
+        return self.kek_id is not None
+
+    @property
+    def master_wrapped(self) -> str:
+        """What the master key has wrapped: the KEK, or the DEK in single wrapping."""
+        return self.wrapped_dek if self.wrapped_kek is None else self.wrapped_kek
+
+    def with_master_wrapped(self, wrapped: str, master_key_id: str) -> KeyMaterial:
+        """Give the same key under another master key, or another version of it."""
+        if self.wrapped_kek is None:
+            return replace(self, master_key_id=master_key_id, wrapped_dek=wrapped)
+        return replace(self, master_key_id=master_key_id, wrapped_kek=wrapped)
+
+    def encode(self) -> str:
+        """Spell it as JSON; a footer key's names the default instance where it names none."""
+        members: dict[str, Any] = {"keyMaterialType": TYPE}
+        if self.internal:
+            members["internalStorage"] = True
+        members["isFooterKey"] = self.is_footer_key
+        if self.is_footer_key:  # parquet-java reads no file without them
+            instance, url = self.instance
+            members["kmsInstanceID"] = instance or DEFAULT_INSTANCE
+            members["kmsInstanceURL"] = url or DEFAULT_INSTANCE
+        members["masterKeyID"] = self.master_key_id
+        members["wrappedDEK"] = self.wrapped_dek
+        members["doubleWrapping"] = self.double_wrapping
+        if self.kek_id is not None:
+            members["keyEncryptionKeyID"] = base64.b64encode(self.kek_id).decode()
+            members["wrappedKEK"] = self.wrapped_kek
+        return json.dumps({**members, **self.others}, separators=(",", ":"))
+
+
+# --- key metadata --------------------------------------------------------------------------------
+
+
+def decode_metadata(metadata: bytes) -> KeyMaterial | str:
+    """Take key material, or the reference to external material, out of a file's key metadata.
+
+    Raises:
+        KeyMaterialError: it is none of PKMT1, or a damaged one.
+    """
+    if len(metadata) > MAX_METADATA:
+        raise KeyMaterialError(f"key metadata of {len(metadata)} bytes is no key material")
+    members = _members(metadata)
+    if _boolean(members, "internalStorage"):
+        return _material(members, internal=True)
+    return _name(members, "keyReference")
+
+
+def encode_reference(reference: str) -> bytes:
+    """Spell the key metadata of a key whose material is stored externally."""
+    members = {"keyMaterialType": TYPE, "internalStorage": False, "keyReference": reference}
+    return json.dumps(members, separators=(",", ":")).encode()
+
+
+def decode_material(text: str) -> KeyMaterial:
+    """Take in the material of one key from an external store.
+
+    Raises:
+        KeyMaterialError: as `decode_metadata`.
+    """
+    if len(text) > MAX_METADATA:
+        raise KeyMaterialError(f"key material of {len(text)} characters is too long")
+    return _material(_members(text), internal=False)
+
+
+# --- external stores -----------------------------------------------------------------------------
+
+
+def external_name(name: str) -> str:
+    """Give the name of the file that holds the key material of the file called `name`."""
+    return f"_KEY_MATERIAL_FOR_{name}.json"
+
+
+def decode_store(data: bytes) -> dict[str, str]:
+    """Take in a file of external key material: reference to material, which is not decoded yet.
+
+    Raises:
+        KeyMaterialError: it is no such file.
+    """
+    store = _object(data, "the file of external key material")
+    for reference, material in store.items():
+        if not isinstance(material, str) or len(reference) > MAX_NAME:
+            raise KeyMaterialError("the external key material has a member that is no string")
+    return store
+
+
+def encode_store(store: Mapping[str, str]) -> bytes:
+    """Spell a file of external key material."""
+    return json.dumps(dict(store), separators=(",", ":")).encode()
+
+
+# --- strict reading ------------------------------------------------------------------------------
+
+
+def _material(members: dict[str, Any], *, internal: bool) -> KeyMaterial:
+    footer, double = _boolean(members, "isFooterKey"), _boolean(members, "doubleWrapping")
+    return KeyMaterial(
+        is_footer_key=footer,
+        master_key_id=_name(members, "masterKeyID"),
+        wrapped_dek=_wrapped(members, "wrappedDEK"),
+        kek_id=_kek_id(members) if double else None,
+        wrapped_kek=_wrapped(members, "wrappedKEK") if double else None,
+        internal=internal,
+        instance=(_instance(members, "kmsInstanceID"), _instance(members, "kmsInstanceURL"))
+        if footer
+        else (None, None),
+        others={name: value for name, value in members.items() if name not in _KNOWN},
+    )
+
+
+def _members(data: bytes | str) -> dict[str, Any]:
+    members = _object(data, "the key metadata")
+    if members.get("keyMaterialType") != TYPE:
+        raise KeyMaterialError(
+            "the key metadata is no key material of type PKMT1: it was made without the key tools, "
+            "and a key retriever of its writer's must read it"
+        )
+    return members
+
+
+def _object(data: bytes | str, what: str) -> dict[str, Any]:
+    try:
+        found = json.loads(data, object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
+        raise KeyMaterialError(f"{what} is no JSON object, or has a member twice") from None
+    if not isinstance(found, dict):
+        raise KeyMaterialError(f"{what} is no JSON object")
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):  # readers would differ in which they take
+        raise ValueError
+    return members
+
+
+def _no_constant(_: str) -> None:
+    raise ValueError
+
+
+def _boolean(members: dict[str, Any], name: str) -> bool:
+    value = members.get(name)
+    # Earlier versions of parquet-java spelt them as strings.
+    if value is True or value == "true":
+        return True
+    if value is False or value == "false":
+        return False
+    raise KeyMaterialError(f"the key material's {name} is neither true nor false")
+
+
+def _name(members: dict[str, Any], name: str) -> str:
+    value = members.get(name)
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME or not value.isprintable():
+        raise KeyMaterialError(f"the key material's {name} is no string of 1 to {MAX_NAME} letters")
+    return value
+
+
+def _wrapped(members: dict[str, Any], name: str) -> str:
+    value = members.get(name)
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_WRAPPED:
+        raise KeyMaterialError(f"the key material's {name} is no wrapped key")
+    return value
+
+
+def _instance(members: dict[str, Any], name: str) -> str | None:
+    value = members.get(name)
+    return value if isinstance(value, str) and len(value) <= MAX_WRAPPED else None
+
+
+def _kek_id(members: dict[str, Any]) -> bytes:
+    try:
+        kek_id = base64.b64decode(_name(members, "keyEncryptionKeyID"), validate=True)
+    except (binascii.Error, ValueError):
+        kek_id = b""
+    if len(kek_id) != KEK_ID_SIZE:
+        raise KeyMaterialError(
+            f"the key material's keyEncryptionKeyID is not the base64 of {KEK_ID_SIZE} bytes"
+        )
+    return kek_id

@@ -1,0 +1,208 @@
+"""Which keys protect which columns, and how: one TOML file for the API, the command line and Spark.
+
+    kms = "hcvault://vault.example.com/transit"
+    footer_key = "lake-footer"                  # master keys, by their ids in the key service
+    plaintext_columns = ["country"]
+    aad_prefix = "people/{name}"                # {name}: the name of the file
+
+    [column_keys]
+    lake-pii = ["ssn", "address"]               # a group's name covers all its leaves
+
+A policy holds no key and no password.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+from modcrypt.parquet.properties import ALGORITHMS, GCM_V1
+
+__all__ = ["Policy"]
+
+KEY_BITS = (128, 192, 256)
+
+MAX_POLICY = 4 << 20
+"""Largest policy file, in bytes."""
+
+NAME = "{name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """How files are to be encrypted with keys from a key service.
+
+    Args:
+        footer_key: id of the master key under which footer keys are wrapped.
+        column_keys: id of a master key to the columns, or groups, whose keys it wraps; columns
+            that are named nowhere are sealed with the footer key.
+        plaintext_columns: names of columns or groups to leave unencrypted, said aloud.
+        kms: URI of the key service, for `KeyTools.from_policy`.
+        kms_aad: text to which the key service binds every wrapped key, where it can; the same is
+            needed to unwrap.
+        encryption_algorithm, plaintext_footer, store_aad_prefix, data_page_v2_levels: as of
+            `FileEncryptionProperties`.
+        aad_prefix: AAD prefix of each file, in which `{name}` is the file's name: it binds the file
+            to that name.
+        double_wrapping: wrap data keys under key encryption keys (KEKs), which spares the key
+            service; else under the master keys themselves.
+        internal_key_material: keep wrapped keys in the file; else in a file beside it, where they
+            can be rotated without touching the data file.
+        data_key_length_bits, kek_length_bits: 128, 192 or 256.
+        cache_lifetime_seconds: how long a KEK is used, and kept when read.
+
+    Raises:
+        ValueError: all that is wrong.
+    """
+
+    footer_key: str
+    column_keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    plaintext_columns: Sequence[str] = ()
+    kms: str | None = None
+    kms_aad: str | None = None
+    encryption_algorithm: str = GCM_V1
+    plaintext_footer: bool = False
+    aad_prefix: str | None = None
+    store_aad_prefix: bool = True
+    data_page_v2_levels: str = "encrypted"
+    double_wrapping: bool = True
+    internal_key_material: bool = True
+    data_key_length_bits: int = 128
+    kek_length_bits: int = 128
+    cache_lifetime_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        faults = list(_type_faults(self)) or list(_faults(self))
+        if faults:
+            raise ValueError(f"the policy is wrong: {'; '.join(faults)}")
+        keys = {key: tuple(columns) for key, columns in self.column_keys.items()}
+        object.__setattr__(self, "column_keys", MappingProxyType(keys))  # frozen for everyone else
+        object.__setattr__(self, "plaintext_columns", tuple(self.plaintext_columns))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return _rebuilt, ({**values, "column_keys": dict(self.column_keys)},)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a policy from a TOML file.
+
+        Raises:
+            ValueError: all that is wrong in it, members that no policy has among that.
+            OSError: it can't be read.
+        """
+        with open(path, "rb") as file:
+            data = file.read(MAX_POLICY + 1)
+        if len(data) > MAX_POLICY:
+            raise ValueError(f"{os.fspath(path)}: more than {MAX_POLICY} bytes, no policy")
+        try:
+            policy = cls.loads(data.decode())
+        except ValueError as error:  # of TOML and of UTF-8, too
+            raise ValueError(f"{os.fspath(path)}: {error}") from None
+        return policy._beside(Path(path).parent)
+
+    @classmethod
+    def loads(cls, text: str) -> Self:
+        """Take a policy out of TOML text; raises as `load`."""
+        members = tomllib.loads(text)
+        known = {one.name for one in fields(cls)}
+        if unknown := sorted(members.keys() - known):
+            raise ValueError(f"a policy has no {', '.join(unknown)}")
+        if "footer_key" not in members:
+            raise ValueError("a policy names a master key as its footer_key")
+        return cls(**members)
+
+    def prefix_of(self, name: str) -> bytes | None:
+        """Give the AAD prefix of the file with a name; None for none."""
+        return None if self.aad_prefix is None else self.aad_prefix.replace(NAME, name).encode()
+
+    @property
+    def prefix_needs_name(self) -> bool:
+        """Whether the AAD prefix differs from file to file."""
+        return self.aad_prefix is not None and NAME in self.aad_prefix
+
+    @property
+    def key_of_column(self) -> dict[str, str]:
+        """Give column or group to the id of its master key."""
+        return {name: key for key, columns in self.column_keys.items() for name in columns}
+
+    def _beside(self, folder: Path) -> Self:
+        """Take the path of a keyring as relative to the folder that the policy lies in."""
+        kms = self.kms
+        if kms is None or not kms.startswith("file:") or kms[5:6] in ("/", ""):
+            return self
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return type(self)(**{**values, "kms": f"file:{folder / kms[5:]}"})
+
+
+def _rebuilt(values: dict[str, Any]) -> Policy:
+    return Policy(**values)
+
+
+# --- what can be wrong ---------------------------------------------------------------------------
+
+
+def _type_faults(policy: Policy) -> Any:
+    kinds: dict[str, tuple[type | tuple[type, ...], str]] = {
+        "footer_key": (str, "a string"),
+        "column_keys": (Mapping, "a table of master keys and their columns"),
+        "plaintext_columns": ((list, tuple), "a list of names"),
+        "kms": ((str, type(None)), "a string"),
+        "kms_aad": ((str, type(None)), "a string"),
+        "encryption_algorithm": (str, "a string"),
+        "plaintext_footer": (bool, "true or false"),
+        "aad_prefix": ((str, type(None)), "a string"),
+        "store_aad_prefix": (bool, "true or false"),
+        "data_page_v2_levels": (str, "a string"),
+        "double_wrapping": (bool, "true or false"),
+        "internal_key_material": (bool, "true or false"),
+        "data_key_length_bits": (int, "a number"),
+        "kek_length_bits": (int, "a number"),
+        "cache_lifetime_seconds": ((int, float), "a number"),
+    }
+    for name, (kind, what) in kinds.items():
+        if not isinstance(getattr(policy, name), kind):
+            yield f"{name} is {what}"
+    lists = [("plaintext_columns", policy.plaintext_columns)]
+    if isinstance(policy.column_keys, Mapping):
+        lists += [(f"column_keys of {key}", columns) for key, columns in policy.column_keys.items()]
+    for what, names in lists:
+        if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+            yield f"{what}: a list of names"
+
+
+def _faults(policy: Policy) -> Any:
+    ids = [policy.footer_key, *policy.column_keys]
+    if not all(one and one.isprintable() for one in ids):
+        yield "the id of a master key is empty or has control characters"
+    if empty := sorted(key for key, columns in policy.column_keys.items() if not columns):
+        yield f"master keys without columns: {', '.join(empty)}"
+    named = [name for columns in policy.column_keys.values() for name in columns]
+    named += policy.plaintext_columns
+    if twice := sorted({name for name in named if named.count(name) > 1}):
+        yield f"columns that are named twice: {', '.join(twice)}"
+    if policy.encryption_algorithm not in ALGORITHMS:
+        yield f"encryption_algorithm is one of {', '.join(ALGORITHMS)}"
+    if policy.data_page_v2_levels not in ("encrypted", "plaintext"):
+        yield 'data_page_v2_levels is "encrypted" or "plaintext"'
+    for name in ("data_key_length_bits", "kek_length_bits"):
+        if getattr(policy, name) not in KEY_BITS:
+            yield f"{name} is 128, 192 or 256"
+    if not policy.cache_lifetime_seconds >= 0:
+        yield "cache_lifetime_seconds is 0 or more"
+    if policy.aad_prefix is not None:
+        if not policy.aad_prefix:
+            yield "aad_prefix has at least one letter; leave it out for no prefix"
+        rest = policy.aad_prefix.replace(NAME, "")
+        if "{i}" in rest:
+            yield (
+                'aad_prefix takes no "{i}": number the files of a dataset by aad_prefix_template '
+                "of write_dataset and read_table"
+            )
+        elif "{" in rest or "}" in rest:
+            yield 'aad_prefix has no placeholder but "{name}"'

@@ -1,0 +1,297 @@
+"""Keys of files that are there already, wrapped anew: `rotate_keys`.
+
+    mek   what master keys have wrapped is wrapped under their newest versions, or other master
+          keys: the KEK in double wrapping, the data key in single wrapping
+    kek   data keys are wrapped under fresh KEKs
+
+Data keys and pages stay. External key material is replaced as a whole; internal key material by a
+new footer on a copy of the file, which takes the file's place. So a file is readable at every
+moment, with old or new material, and whatever kills the process. Old material of which somebody
+has a copy stays good for as long as the old version of the master key unwraps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from modcrypt.errors import KeyMaterialError, ModcryptError, PlaintextError
+from modcrypt.kms import client as kms
+from modcrypt.kms.external import read_store, store_of, write_store
+from modcrypt.kms.key_tools import KeyTools
+from modcrypt.kms.material import KeyMaterial, decode_material, decode_metadata
+from modcrypt.parquet.discovery import list_files
+from modcrypt.parquet.footer_keys import list_key_metadata, new_tail
+from modcrypt.parquet.properties import FileDecryptionProperties
+from modcrypt.storage import Place, Source, copy_range
+
+__all__ = ["RotatedFile", "rotate_keys"]
+
+What: TypeAlias = Literal["mek", "kek"]
+
+THREADS = 8
+"""Files at once: each waits for its disk most of the time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotatedFile:
+    """What became of one file.
+
+    Attributes:
+        path: of the file.
+        result: `"rotated"`; `"current"`, nothing was to be done; `"plaintext"`; `"skipped"`, an
+            earlier run that was recorded did it; or the word of an error.
+        keys: how many were wrapped anew.
+        message: of the error.
+    """
+
+    path: str
+    result: str
+    keys: int = 0
+    message: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the file is as it was, against the caller's will."""
+        return self.result not in ("rotated", "current", "plaintext", "skipped")
+
+
+def rotate_keys(
+    where: Any,
+    tools: KeyTools,
+    *,
+    what: What = "mek",
+    new_master_keys: Mapping[str, str] | None = None,
+    filesystem: Any = None,
+    decryption: FileDecryptionProperties | None = None,
+    record: str | os.PathLike[str] | None = None,
+    dry_run: bool = False,
+    threads: int | None = None,
+    progress: Callable[[RotatedFile, int], object] | None = None,
+) -> list[RotatedFile]:
+    """Wrap the keys of a file, or of all files in folders, anew. Pages are not touched.
+
+    Files whose keys are wrapped under the newest version already are left alone, where the key
+    service can tell. One that fails is as it was, and the others go on.
+
+    Args:
+        where: path or URL of a file or a folder, or a list of files.
+        tools: what unwraps the old material and wraps the new.
+        what: `"mek"` or `"kek"`, see above.
+        new_master_keys: ids of master keys to those that are to take their place.
+        filesystem: of pyarrow or fsspec, in which `where` is.
+        decryption: for files whose AAD prefix is not stored; by default `tools.decryption()`.
+        record: a file that gets a line of JSON for each finished file; files that it has already,
+            and which did not change since, are skipped: so an interrupted run is taken up.
+        dry_run: only say what would be done: no key is asked for, and no file written.
+        threads: files at once, 8 by default.
+        progress: called, in the calling thread, with each file's result and the number of files.
+
+    Returns:
+        What became of each file, in the order of their paths.
+
+    Raises:
+        FileNotFoundError: `where` is not there.
+        ValueError, TypeError: arguments of a wrong kind.
+        OSError: the record can't be read or written.
+    """
+    if what not in ("mek", "kek"):
+        raise ValueError('what is to be rotated is "mek" or "kek"')
+    places = list_files(where, filesystem)
+    tools.wrapper.forget()  # so that fresh KEKs wrap, and the newest versions of master keys
+    rotation = _Rotation(tools, what, dict(new_master_keys or {}), decryption, dry_run)
+    done: list[RotatedFile] = []
+    with ExitStack() as stack:
+        ledger = stack.enter_context(_Record(record, rotation)) if record else None
+        pool = stack.enter_context(ThreadPoolExecutor(threads or THREADS, "modcrypt-rotation"))
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+        for file in pool.map(lambda place: rotation.run(place, ledger), places):
+            done.append(file)
+            if progress is not None:
+                progress(file, len(places))
+    return done
+
+
+class _Rotation:
+    """One call of `rotate_keys`."""
+
+    def __init__(
+        self,
+        tools: KeyTools,
+        what: What,
+        new_master_keys: dict[str, str],
+        decryption: FileDecryptionProperties | None,
+        dry_run: bool,
+    ) -> None:
+        self.what, self.new_master_keys = what, new_master_keys
+        self._tools, self._dry_run = tools, dry_run
+        self._decryption = tools.decryption() if decryption is None else decryption
+        self._answers: dict[tuple[str, str], str] = {}  # master key id and wrapped key to the new
+        self._locks: dict[tuple[str, str], threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    def run(self, place: Place, ledger: _Record | None) -> RotatedFile:
+        """Rotate one file; what goes wrong is a result."""
+        if ledger is not None and ledger.has(place):
+            return RotatedFile(path=place.path, result="skipped")
+        try:
+            keys = self._file(place)
+            file = RotatedFile(path=place.path, result="rotated" if keys else "current", keys=keys)
+        except PlaintextError:
+            return RotatedFile(path=place.path, result="plaintext")
+        except ModcryptError as error:
+            return RotatedFile(path=place.path, result=error.word, message=str(error))
+        except OSError as error:
+            return RotatedFile(path=place.path, result="file", message=str(error))
+        if ledger is not None and not self._dry_run:
+            ledger.add(place, file)
+        return file
+
+    def _file(self, place: Place) -> int:
+        """Rotate one file; give how many keys were wrapped anew."""
+        with place.open() as source:
+            source.place = place
+            footer = list_key_metadata(source)[0][0]
+            if not footer.metadata:
+                raise KeyMaterialError(f"{place.path}: the footer key has no key metadata")
+            if isinstance(decode_metadata(footer.metadata), KeyMaterial):
+                return self._internal(place, source)
+        return self._external(place)
+
+    # --- where the material is -------------------------------------------------------------------
+
+    def _external(self, place: Place) -> int:
+        old = read_store(place)
+        if self._dry_run:
+            return sum(self._would_change(decode_material(text)) for text in old.values())
+        new = {name: self._rotated(decode_material(text)).encode() for name, text in old.items()}
+        changed = sum(decode_material(new[name]) != decode_material(old[name]) for name in old)
+        if changed:
+            with place.locked():
+                present = read_store(place)
+                if any(present.get(name) != text for name, text in old.items()):
+                    raise KeyMaterialError(
+                        f"{store_of(place).path} was changed by somebody else meanwhile; try again"
+                    )
+                write_store(place, {**present, **new})
+        return changed
+
+    def _internal(self, place: Place, source: Source) -> int:
+        changed = 0
+
+        def change(metadata: bytes, column: str | None) -> bytes:
+            nonlocal changed
+            material = decode_metadata(metadata)
+            if not isinstance(material, KeyMaterial):
+                raise KeyMaterialError(f"{place.path}: key material both within and beside it")
+            if self._dry_run:
+                changed += self._would_change(material)
+                return metadata
+            rotated = self._rotated(material)
+            if rotated == material:
+                return metadata
+            changed += 1
+            return rotated.encode().encode()
+
+        tail = new_tail(source, self._decryption, change)
+        if tail is None:
+            return changed
+        start, data = tail
+        with place.create() as sink:
+            copy_range(source, sink, 0, start)
+            sink.append(data)
+            if not place.is_still(source):
+                raise KeyMaterialError(f"{place.path} was changed by somebody else meanwhile")
+        return changed
+
+    # --- one key ---------------------------------------------------------------------------------
+
+    def _would_change(self, material: KeyMaterial) -> bool:
+        return self.what == "kek" or not self._is_current(material)
+
+    def _is_current(self, material: KeyMaterial) -> bool:
+        master = material.master_key_id
+        if self.new_master_keys.get(master, master) != master:
+            return False
+        return kms.is_current(self._tools.client, material.master_wrapped, master) is True
+
+    def _rotated(self, material: KeyMaterial) -> KeyMaterial:
+        """Give the same data key's material, wrapped anew."""
+        new_id = self.new_master_keys.get(material.master_key_id, material.master_key_id)
+        wrapper = self._tools.wrapper
+        if self.what == "kek" and material.double_wrapping:
+            (wrapped,) = wrapper.wrap([wrapper.unwrap(material)], new_id, double_wrapping=True)
+            assert wrapped.kek is not None
+            return replace(
+                material,
+                master_key_id=new_id,
+                wrapped_dek=wrapped.dek,
+                kek_id=wrapped.kek.id,
+                wrapped_kek=wrapped.kek.wrapped,
+            )
+        return material.with_master_wrapped(self._answer(material, new_id), new_id)
+
+    def _answer(self, material: KeyMaterial, new_id: str) -> str:
+        """Wrap anew what the master key has wrapped; a KEK of many files is asked for once."""
+        question = material.master_key_id, material.master_wrapped
+        with self._guard:
+            lock = self._locks.setdefault(question, threading.Lock())
+        with lock:
+            if question not in self._answers:
+                self._answers[question] = self._asked(material, new_id)
+            return self._answers[question]
+
+    def _asked(self, material: KeyMaterial, new_id: str) -> str:
+        if self._is_current(material):
+            return material.master_wrapped
+        wrapper = self._tools.wrapper
+        if new_id == material.master_key_id:
+            return wrapper.rewrap(material.master_wrapped, new_id)
+        return wrapper.move(material.master_wrapped, material.master_key_id, new_id)
+
+
+class _Record:
+    """Which files are done: a line of JSON for each, read when a run is taken up."""
+
+    def __init__(self, path: str | os.PathLike[str], rotation: _Rotation) -> None:
+        self._run = {"what": rotation.what, "new_master_keys": rotation.new_master_keys}
+        self._done: dict[str, Any] = {}
+        with suppress(FileNotFoundError), open(path, encoding="utf-8") as lines:
+            for line in lines:
+                self._take(line)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._file = os.fdopen(os.open(path, flags, 0o666), "ab", buffering=0)
+
+    def __enter__(self) -> _Record:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def _take(self, line: str) -> None:
+        with suppress(ValueError, KeyError, TypeError):  # a line that a crash has cut
+            done = json.loads(line)
+            if {"what": done["what"], "new_master_keys": done["new_master_keys"]} == self._run:
+                self._done[done["path"]] = done["stamps"]
+
+    def has(self, place: Place) -> bool:
+        """Tell whether a file is done, and is as it was left."""
+        return place.path in self._done and self._done[place.path] == _stamps(place)
+
+    def add(self, place: Place, file: RotatedFile) -> None:
+        """Note that a file is done."""
+        done = {"path": file.path, "result": file.result, "keys": file.keys, **self._run}
+        line = json.dumps({**done, "stamps": _stamps(place)}).encode()
+        self._file.write(b"\n" + line + b"\n")  # whatever a crash has cut is a line of its own
+
+
+def _stamps(place: Place) -> list[list[int] | None]:
+    """Tell a file and its external key material apart from later versions."""
+    stamps = [place.stamp(), store_of(place).stamp()]
+    return [None if stamp is None else list(stamp) for stamp in stamps]

@@ -1,0 +1,139 @@
+"""Which master key opens which file and column, told without any key: `scan_keys`.
+
+What it tells is what files say. Nothing of it is authenticated, but for columns that a sealed
+footer hides, and which are only listed with `tools` that open it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from modcrypt.errors import KeyMaterialError, ModcryptError
+from modcrypt.kms.external import FOOTER_KEY, read_store
+from modcrypt.kms.key_tools import KeyTools
+from modcrypt.kms.material import KeyMaterial, decode_material, decode_metadata
+from modcrypt.parquet.discovery import list_files
+from modcrypt.parquet.footer_keys import FooterKey, list_key_metadata
+from modcrypt.parquet.properties import FileDecryptionProperties
+from modcrypt.storage import Place
+
+__all__ = ["ScannedKey", "scan_keys"]
+
+_VERSIONS = (
+    re.compile(r'\{"masterKeyVersion":"([^"]{1,64})"'),  # the local keyring, parquet-java's
+    re.compile(r"vault:v([0-9]{1,9}):"),  # Vault and OpenBao
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScannedKey:
+    """One key that a file needs.
+
+    Attributes:
+        file: its path.
+        kind: `"footer"` or `"column"`; `"hidden"` stands for column keys in a sealed footer, if
+            there are any; `"error"` for a file that could not be looked into.
+        column: dotted name; None where it is hidden, or there is none.
+        master_key_id: under which the key stands; None where its key metadata is none of PKMT1.
+        version: of the master key, where the wrapped key tells it.
+        kek_id: in hex; None in single wrapping.
+        storage: `"internal"`, `"external"`, `"opaque"` for key metadata of another kind, or
+            `"none"`.
+        message: what could not be told, and why.
+    """
+
+    file: str
+    kind: str
+    column: str | None = None
+    master_key_id: str | None = None
+    version: str | None = None
+    kek_id: str | None = None
+    storage: str = "none"
+    message: str = ""
+
+    def fields(self) -> dict[str, Any]:
+        """Give it as what JSON takes."""
+        return asdict(self)
+
+
+def scan_keys(
+    where: Any,
+    tools: KeyTools | None = None,
+    *,
+    filesystem: Any = None,
+    decryption: FileDecryptionProperties | None = None,
+) -> Iterator[ScannedKey]:
+    """List the keys of a file, or of all files in folders.
+
+    Args:
+        where: path or URL of a file or a folder, or a list of them.
+        tools: opens sealed footers, to list the keys of columns too.
+        filesystem: of pyarrow or fsspec, in which `where` is.
+        decryption: for files whose AAD prefix is not stored; by default `tools.decryption()`.
+
+    Raises:
+        FileNotFoundError: `where` is not there.
+    """
+    if decryption is None and tools is not None:
+        decryption = tools.decryption()
+    for place in list_files(where, filesystem):
+        try:
+            yield from _scanned(place, decryption)
+        except (ModcryptError, OSError) as error:
+            yield ScannedKey(file=place.path, kind="error", message=str(error))
+
+
+def _scanned(place: Place, decryption: FileDecryptionProperties | None) -> Iterator[ScannedKey]:
+    with place.open() as source:
+        source.place = place
+        keys, hidden = list_key_metadata(source, decryption)
+    told: set[str] = set()
+    store: dict[str, str] | None = None
+    for key in keys:
+        material = _material(key)
+        if isinstance(material, str):
+            store = read_store(place) if store is None else store
+            told.add(material)
+            material = decode_material(store.get(material, ""))
+        yield _told(place, "footer" if key.column is None else "column", key.column, material, key)
+    if hidden and store is None:
+        yield ScannedKey(
+            file=place.path,
+            kind="hidden",
+            message="the footer is sealed: column keys, if any, can't be told without its key",
+        )
+    elif hidden and store is not None:
+        for name, text in store.items():
+            if name not in told and name != FOOTER_KEY:
+                yield _told(place, "column", None, decode_material(text), None)
+
+
+def _material(key: FooterKey) -> KeyMaterial | str | None:
+    """Give a key's material, or the reference to it; None where it is of another kind."""
+    if not key.metadata:
+        return None
+    try:
+        return decode_metadata(key.metadata)
+    except KeyMaterialError:
+        return None
+
+
+def _told(
+    place: Place, kind: str, column: str | None, material: KeyMaterial | None, key: FooterKey | None
+) -> ScannedKey:
+    if material is None:
+        storage = "opaque" if key is not None and key.metadata else "none"
+        return ScannedKey(file=place.path, kind=kind, column=column, storage=storage)
+    found = [one.match(material.master_wrapped) for one in _VERSIONS]
+    return ScannedKey(
+        file=place.path,
+        kind=kind,
+        column=column,
+        master_key_id=material.master_key_id,
+        version=next((match[1] for match in found if match), None),
+        kek_id=None if material.kek_id is None else material.kek_id.hex(),
+        storage="internal" if material.internal else "external",
+    )

@@ -1,0 +1,160 @@
+"""The key metadata in a footer: listed without keys, and replaced without touching a page.
+
+What a key service's rotation changes of a data file is its footer alone: offsets, pages and their
+nonces stay. Column keys' metadata lies within a sealed footer, which is sealed anew, and makes a
+plaintext footer to be signed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from modcrypt.aad import module_aad
+from modcrypt.errors import KeyNotFoundError, PlaintextError
+from modcrypt.parquet.footer import FOOTER, EncryptedFooter, read_encrypted
+from modcrypt.parquet.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT, close_tail, read_tail
+from modcrypt.parquet.idl import ThriftStruct, decode, encode
+from modcrypt.parquet.properties import FileDecryptionProperties
+from modcrypt.storage import Source
+
+__all__ = ["FooterKey", "list_key_metadata", "new_tail"]
+
+Change = Callable[[bytes, "str | None"], bytes]
+"""Gives the new key metadata for the old one of a column, None for the footer key."""
+
+
+@dataclass(frozen=True, slots=True)
+class FooterKey:
+    """A key that a file needs, as its footer tells it.
+
+    Attributes:
+        column: dotted name; None for the footer key.
+        metadata: by which the key is found; None where there is none.
+    """
+
+    column: str | None
+    metadata: bytes | None
+
+
+def list_key_metadata(
+    source: Source, properties: FileDecryptionProperties | None = None
+) -> tuple[list[FooterKey], bool]:
+    """List the keys of a file, and say whether those of columns may be hidden in a sealed footer.
+
+    Nothing is authenticated where `properties` are not given.
+
+    Raises:
+        PlaintextError: the file is not encrypted.
+        ModcryptError: as `read_encrypted`, or the bytes break the format.
+    """
+    if properties is not None:
+        opened = read_encrypted(source, properties)
+        return list(_all(opened.metadata, _footer_metadata(source))), False
+    tail = read_tail(source)
+    if tail.magic == MAGIC_ENCRYPTED:
+        return [FooterKey(None, _footer_metadata(source))], True
+    metadata = decode("FileMetaData", tail.data)[0]
+    keys = list(_all(metadata, metadata.footer_signing_key_metadata))
+    if metadata.encryption_algorithm is None and not keys[1:]:
+        raise PlaintextError(
+            f"{source.name} is a plaintext file where an encrypted one is expected"
+        )
+    return keys, False
+
+
+def _footer_metadata(source: Source) -> bytes | None:
+    tail = read_tail(source)
+    if tail.magic == MAGIC_ENCRYPTED:
+        found: bytes | None = decode("FileCryptoMetaData", tail.data)[0].key_metadata
+        return found
+    signed: bytes | None = decode("FileMetaData", tail.data)[0].footer_signing_key_metadata
+    return signed
+
+
+def _all(metadata: ThriftStruct, footer: bytes | None) -> Iterator[FooterKey]:
+    """Give the footer key, and each column key once."""
+    yield FooterKey(None, footer)
+    seen = set()
+    for own in _own_keys(metadata):
+        key = FooterKey(_name(own), own.key_metadata)
+        if key not in seen:
+            seen.add(key)
+            yield key
+
+
+def _own_keys(metadata: ThriftStruct) -> Iterator[ThriftStruct]:
+    for row_group in metadata.row_groups:
+        for chunk in row_group.columns:
+            crypto = chunk.crypto_metadata
+            if crypto is not None and crypto.ENCRYPTION_WITH_COLUMN_KEY is not None:
+                yield crypto.ENCRYPTION_WITH_COLUMN_KEY
+
+
+def _name(own: ThriftStruct) -> str:
+    return b".".join(own.path_in_schema).decode("utf-8", "replace")
+
+
+def new_tail(
+    source: Source, properties: FileDecryptionProperties, change: Change
+) -> tuple[int, bytes] | None:
+    """Give where a file's footer begins, and the bytes that belong there with other key metadata.
+
+    Args:
+        source: the file.
+        properties: must open its footer, whatever its mode: it is sealed or signed anew.
+        change: called once for each key metadata; where all stay the same, there is no new tail.
+
+    Raises:
+        KeyNotFoundError: there is no footer key.
+        ModcryptError: as `read_encrypted`, and what `change` raises.
+    """
+    opened = read_encrypted(source, properties)
+    answers: dict[tuple[bytes, str | None], bytes] = {}
+
+    def changed(metadata: bytes, column: str | None) -> bytes:
+        question = metadata, column
+        if question not in answers:
+            answers[question] = change(metadata, column)
+        return answers[question]
+
+    for own in _own_keys(opened.metadata):
+        if own.key_metadata:  # Arrow C++ writes key metadata of no bytes where it has none
+            own.key_metadata = changed(own.key_metadata, _name(own))
+    columns_differ = any(new != old for (old, _), new in answers.items())
+    build = _signed if opened.plaintext_footer else _sealed
+    return build(source, opened, changed, columns_differ)
+
+
+def _sealed(
+    source: Source, opened: EncryptedFooter, changed: Change, columns_differ: bool
+) -> tuple[int, bytes] | None:
+    tail = read_tail(source)
+    crypto, end = decode("FileCryptoMetaData", tail.data)
+    old = crypto.key_metadata
+    if old:
+        crypto.key_metadata = changed(old, None)
+    if crypto.key_metadata == old and not columns_differ:
+        return None
+    module = tail.data[end:]
+    if columns_differ:
+        assert opened.footer_key is not None
+        module = opened.cipher.seal(opened.footer_key, FOOTER, encode(opened.metadata))
+    return tail.start, close_tail(encode(crypto) + module, MAGIC_ENCRYPTED)
+
+
+def _signed(
+    source: Source, opened: EncryptedFooter, changed: Change, columns_differ: bool
+) -> tuple[int, bytes] | None:
+    metadata, key = opened.metadata, opened.footer_key
+    old = metadata.footer_signing_key_metadata
+    if old:
+        metadata.footer_signing_key_metadata = changed(old, None)
+    if metadata.footer_signing_key_metadata == old and not columns_differ:
+        return None
+    if key is None:
+        raise KeyNotFoundError("the plaintext footer must be signed anew, and there is no key")
+    footer = encode(metadata)
+    aad = module_aad(opened.cipher.file_aad, FOOTER)
+    signature = opened.cipher.gcm(key).sign(footer, aad)
+    return opened.body_end, close_tail(footer + signature, MAGIC_PLAINTEXT)
