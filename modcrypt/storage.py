@@ -152,6 +152,7 @@ class Place:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
         finally:
+            fcntl.flock(fd, fcntl.LOCK_UN)  # for the copy in a process forked meanwhile, too
             os.close(fd)
 
 

@@ -3,11 +3,12 @@
     mek   what master keys have wrapped is wrapped under their newest versions, or other master
           keys: the KEK in double wrapping, the data key in single wrapping
     kek   data keys are wrapped under fresh KEKs
+    dek   pages are opened and sealed again with fresh data keys under the same master keys
 
-Data keys and pages stay. External key material is replaced as a whole; internal key material by a
-new footer on a copy of the file, which takes the file's place. So a file is readable at every
-moment, with old or new material, and whatever kills the process. Old material of which somebody
-has a copy stays good for as long as the old version of the master key unwraps.
+The first two leave data keys and pages. External key material is replaced as a whole; internal key
+material by a new footer on a copy of the file, which takes the file's place. So a file is readable
+at every moment, with old or new material, and whatever kills the process. Old material of which
+somebody has a copy stays good for as long as the old version of the master key unwraps.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ from typing import Any, Literal, TypeAlias
 from modcrypt.errors import KeyMaterialError, ModcryptError, PlaintextError
 from modcrypt.kms import client as kms
 from modcrypt.kms.external import read_store, store_of, write_store
-from modcrypt.kms.key_tools import KeyTools
+from modcrypt.kms.key_tools import KeyedEncryption, KeyTools
 from modcrypt.kms.material import KeyMaterial, decode_material, decode_metadata
+from modcrypt.kms.policy import Policy
 from modcrypt.parquet.discovery import list_files
-from modcrypt.parquet.footer_keys import list_key_metadata, new_tail
+from modcrypt.parquet.footer_keys import FooterKey, layout_of, list_key_metadata, new_tail
 from modcrypt.parquet.properties import FileDecryptionProperties
+from modcrypt.parquet.reencryptor import reencrypt
 from modcrypt.storage import Place, Source, copy_range
 
 __all__ = ["RotatedFile", "rotate_keys"]
 
-What: TypeAlias = Literal["mek", "kek"]
+What: TypeAlias = Literal["mek", "kek", "dek"]
 
 THREADS = 8
 """Files at once: each waits for its disk most of the time."""
@@ -75,7 +78,7 @@ def rotate_keys(
     threads: int | None = None,
     progress: Callable[[RotatedFile, int], object] | None = None,
 ) -> list[RotatedFile]:
-    """Wrap the keys of a file, or of all files in folders, anew. Pages are not touched.
+    """Wrap the keys of a file, or of all files in folders, anew; or give the files fresh keys.
 
     Files whose keys are wrapped under the newest version already are left alone, where the key
     service can tell. One that fails is as it was, and the others go on.
@@ -83,7 +86,9 @@ def rotate_keys(
     Args:
         where: path or URL of a file or a folder, or a list of files.
         tools: what unwraps the old material and wraps the new.
-        what: `"mek"` or `"kek"`, see above.
+        what: `"mek"` wraps anew what master keys have wrapped; `"kek"` wraps data keys under fresh
+            KEKs; both leave all pages. `"dek"` opens every page and seals it again, under fresh
+            data keys, with the same algorithm, footer mode and AAD prefix.
         new_master_keys: ids of master keys to those that are to take their place.
         filesystem: of pyarrow or fsspec, in which `where` is.
         decryption: for files whose AAD prefix is not stored; by default `tools.decryption()`.
@@ -101,8 +106,8 @@ def rotate_keys(
         ValueError, TypeError: arguments of a wrong kind.
         OSError: the record can't be read or written.
     """
-    if what not in ("mek", "kek"):
-        raise ValueError('what is to be rotated is "mek" or "kek"')
+    if what not in ("mek", "kek", "dek"):
+        raise ValueError('what is to be rotated is "mek", "kek" or "dek"')
     places = list_files(where, filesystem)
     tools.wrapper.forget()  # so that fresh KEKs wrap, and the newest versions of master keys
     rotation = _Rotation(tools, what, dict(new_master_keys or {}), decryption, dry_run)
@@ -160,6 +165,8 @@ class _Rotation:
             footer = list_key_metadata(source)[0][0]
             if not footer.metadata:
                 raise KeyMaterialError(f"{place.path}: the footer key has no key metadata")
+            if self.what == "dek":
+                return self._fresh_keys(place, source)
             if isinstance(decode_metadata(footer.metadata), KeyMaterial):
                 return self._internal(place, source)
         return self._external(place)
@@ -210,20 +217,61 @@ class _Rotation:
                 raise KeyMaterialError(f"{place.path} was changed by somebody else meanwhile")
         return changed
 
+    # --- fresh data keys -------------------------------------------------------------------------
+
+    def _fresh_keys(self, place: Place, source: Source) -> int:
+        if self._dry_run:
+            return len(list_key_metadata(source)[0])
+        encryption = self._like(place, source)
+        reencrypt(source, place, self._decryption, encryption)
+        return 1 + len(encryption.column_keys)
+
+    def _like(self, place: Place, source: Source) -> KeyedEncryption:
+        """Give what encrypts as the file is encrypted, by what its authenticated footer says."""
+        layout = layout_of(source, self._decryption)
+        materials = {key.column: self._found(place, key) for key in layout.keys}
+        footer = materials.pop(None)
+        columns: dict[str, list[str]] = {}
+        for column, material in materials.items():
+            columns.setdefault(self._new_id(material), []).append(str(column))
+        policy = Policy(
+            footer_key=self._new_id(footer),
+            column_keys=columns,
+            plaintext_columns=layout.plaintext_columns,
+            encryption_algorithm=layout.algorithm,
+            plaintext_footer=layout.plaintext_footer,
+            store_aad_prefix=layout.store_aad_prefix,
+            double_wrapping=footer.double_wrapping,
+            internal_key_material=footer.internal,
+            data_key_length_bits=8 * layout.key_length,
+        )
+        return KeyedEncryption(self._tools, policy, layout.aad_prefix)
+
+    def _found(self, place: Place, key: FooterKey) -> KeyMaterial:
+        if not key.metadata:
+            raise KeyMaterialError(f"{place.path}: column {key.column} has no key metadata")
+        found = decode_metadata(key.metadata)
+        return (
+            found if isinstance(found, KeyMaterial) else decode_material(read_store(place)[found])
+        )
+
+    def _new_id(self, material: KeyMaterial) -> str:
+        return self.new_master_keys.get(material.master_key_id, material.master_key_id)
+
     # --- one key ---------------------------------------------------------------------------------
 
     def _would_change(self, material: KeyMaterial) -> bool:
-        return self.what == "kek" or not self._is_current(material)
+        return self.what != "mek" or not self._is_current(material)
 
     def _is_current(self, material: KeyMaterial) -> bool:
         master = material.master_key_id
-        if self.new_master_keys.get(master, master) != master:
+        if self._new_id(material) != master:
             return False
         return kms.is_current(self._tools.client, material.master_wrapped, master) is True
 
     def _rotated(self, material: KeyMaterial) -> KeyMaterial:
         """Give the same data key's material, wrapped anew."""
-        new_id = self.new_master_keys.get(material.master_key_id, material.master_key_id)
+        new_id = self._new_id(material)
         wrapper = self._tools.wrapper
         if self.what == "kek" and material.double_wrapping:
             (wrapped,) = wrapper.wrap([wrapper.unwrap(material)], new_id, double_wrapping=True)

@@ -28,7 +28,7 @@ from modcrypt.parquet.properties import FileDecryptionProperties
 from modcrypt.parquet.relocation import ChunkMove, Relocation
 from modcrypt.storage import Destination, Sink, Source, SourceLike, open_source
 
-__all__ = ["ModuleSpan", "decrypt_parquet", "list_modules"]
+__all__ = ["ModuleSpan", "decrypt_parquet", "list_modules", "write_plaintext"]
 
 
 def decrypt_parquet(
@@ -80,8 +80,17 @@ def decrypt_parquet(
             destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
         ) as out:
             out.progress = progress
-            _Decryption(opened, out, plan).run()
+            write_plaintext(opened, out, plan)
     return plan.missing_names
+
+
+def write_plaintext(source: Source, out: Output, plan: Plan) -> bytes:
+    """Open the modules of a plan and append the plaintext file; give its footer, to its end.
+
+    Raises:
+        ModcryptError: as `decrypt_parquet`.
+    """
+    return _Decryption(source, out, plan).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +147,7 @@ class _Decryption:
     trace: Trace | None = None
     moves: Relocation = field(default_factory=Relocation)
 
-    def run(self) -> None:
+    def run(self) -> bytes:
         out = self.out
         window = Window(self.source)
         out.write(MAGIC_PLAINTEXT)
@@ -160,7 +169,9 @@ class _Decryption:
         row_groups, _ = self.moves.row_groups(selected_row_groups(self.plan))
         metadata, nulls = plain_metadata(self.plan, row_groups, out.position)
         out.write(nulls)
-        out.write(close_tail(encode(metadata), MAGIC_PLAINTEXT))
+        tail = close_tail(encode(metadata), MAGIC_PLAINTEXT)
+        out.write(tail)
+        return tail
 
     def _write_pages(self, window: Window, span: Span, cipher: ChunkCipher | None) -> None:
         move = ChunkMove(span.start, self.out.position)

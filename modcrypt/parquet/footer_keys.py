@@ -16,9 +16,10 @@ from modcrypt.parquet.footer import FOOTER, EncryptedFooter, read_encrypted
 from modcrypt.parquet.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT, close_tail, read_tail
 from modcrypt.parquet.idl import ThriftStruct, decode, encode
 from modcrypt.parquet.properties import FileDecryptionProperties
+from modcrypt.parquet.schema import leaf_elements
 from modcrypt.storage import Source
 
-__all__ = ["FooterKey", "list_key_metadata", "new_tail"]
+__all__ = ["FooterKey", "Layout", "layout_of", "list_key_metadata", "new_tail"]
 
 Change = Callable[[bytes, "str | None"], bytes]
 """Gives the new key metadata for the old one of a column, None for the footer key."""
@@ -93,6 +94,53 @@ def _own_keys(metadata: ThriftStruct) -> Iterator[ThriftStruct]:
 
 def _name(own: ThriftStruct) -> str:
     return b".".join(own.path_in_schema).decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a file is encrypted, as its authenticated footer says."""
+
+    keys: list[FooterKey]
+    plaintext_columns: list[str]
+    algorithm: str
+    plaintext_footer: bool
+    aad_prefix: bytes | None
+    store_aad_prefix: bool
+    key_length: int  # of the footer key, in bytes
+
+
+def layout_of(source: Source, properties: FileDecryptionProperties) -> Layout:
+    """Say how a file is encrypted.
+
+    Raises:
+        KeyNotFoundError: there is no footer key.
+        ModcryptError: as `read_encrypted`.
+    """
+    opened = read_encrypted(source, properties)
+    if opened.footer_key is None:
+        raise KeyNotFoundError("no footer key is given")
+    tail = read_tail(source)
+    name = "FileCryptoMetaData" if tail.magic == MAGIC_ENCRYPTED else "FileMetaData"
+    union = decode(name, tail.data)[0].encryption_algorithm
+    stored = (union.AES_GCM_V1 or union.AES_GCM_CTR_V1).aad_prefix or None
+    unique = (union.AES_GCM_V1 or union.AES_GCM_CTR_V1).aad_file_unique
+    file_aad = opened.cipher.file_aad
+    leaves = [leaf.path for leaf in leaf_elements(opened.metadata.schema)]
+    plain = {
+        ".".join(leaves[c])
+        for row_group in opened.metadata.row_groups
+        for c, chunk in enumerate(row_group.columns)
+        if chunk.crypto_metadata is None
+    }
+    return Layout(
+        keys=list(_all(opened.metadata, _footer_metadata(source))),
+        plaintext_columns=sorted(plain),
+        algorithm=opened.cipher.algorithm,
+        plaintext_footer=opened.plaintext_footer,
+        aad_prefix=file_aad[: len(file_aad) - len(unique)] or None,
+        store_aad_prefix=stored is not None,
+        key_length=len(opened.footer_key),
+    )
 
 
 def new_tail(

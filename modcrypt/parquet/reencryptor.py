@@ -1,0 +1,146 @@
+"""An encrypted file under new keys: every page opened and sealed again, none of them decoded.
+
+The plaintext file that the encryptor reads is never anywhere: it is made twice by the decryptor,
+first for its footer, which stands at its end and is kept, then for its pages, which a second
+thread hands on as they are asked for.
+
+    decryptor -> footer, kept -> encryptor
+    decryptor -> some blocks --^
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from modcrypt.buffers import Output, open_output
+from modcrypt.parquet.decryptor import write_plaintext
+from modcrypt.parquet.encryptor import Encryption, plan_encryption
+from modcrypt.parquet.plan import Plan, plan_decryption
+from modcrypt.parquet.properties import Encryption as EncryptionLike
+from modcrypt.parquet.properties import FileDecryptionProperties
+from modcrypt.storage import Place, Sink, Source
+
+__all__ = ["reencrypt"]
+
+_WAITING = 4  # blocks between the two threads
+
+
+def reencrypt(
+    source: Source, place: Place, decryption: FileDecryptionProperties, encryption: EncryptionLike
+) -> None:
+    """Write an encrypted file anew, under other keys, to a place that may be its own.
+
+    Raises:
+        OSError: from the file system, or the file there is no longer the source.
+        ModcryptError, ValueError: as `decrypt_parquet` and `encrypt_parquet`.
+    """
+    opened = plan_decryption(source, decryption)
+    nowhere = _Count()
+    tail = _decrypt(source, opened, nowhere)
+    with _plaintext(source, opened, nowhere.size, tail) as plain:
+        plan = plan_encryption(plain, encryption, place=place)
+        with (
+            plan.properties.companion(),
+            open_output(
+                place.path, None, overwrite=True, threads=1, filesystem=place.filesystem
+            ) as out,
+        ):
+            written = Encryption(out, plan.properties)
+            written.add(plain, plan)
+            written.close(plan.metadata)
+            if not place.is_still(source):
+                raise OSError(f"{place.path} was changed by somebody else meanwhile")
+
+
+def _decrypt(source: Source, plan: Plan, sink: Sink) -> bytes:
+    out = Output(sink, background=False)
+    tail = write_plaintext(source, out, plan)
+    out.close(complete=True)
+    return tail
+
+
+class _Count:
+    """A sink that counts."""
+
+    size = 0
+
+    def append(self, data: memoryview | bytes) -> None:
+        self.size += len(data)
+
+
+class _Hand:
+    """A sink whose blocks another thread takes."""
+
+    def __init__(self, blocks: queue.Queue[bytes | BaseException]) -> None:
+        self._blocks = blocks
+        self.stopped = False
+
+    def append(self, data: memoryview | bytes) -> None:
+        if self.stopped:
+            raise _StoppedError
+        self._blocks.put(bytes(data))
+
+
+class _StoppedError(Exception):
+    """Nobody takes any more."""
+
+
+class _Forward(Source):
+    """A plaintext file that is read forward, but for its footer."""
+
+    def __init__(
+        self, name: str, size: int, tail: bytes, blocks: queue.Queue[bytes | BaseException]
+    ) -> None:
+        self.name, self.size = name, size
+        self._tail, self._start = tail, size - len(tail)
+        self._blocks = blocks
+        self._block, self._base = memoryview(b""), 0  # the block at hand and where it begins
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        """Fill `view` from `offset`, not before what was read last, or within the footer."""
+        if offset >= self._start:
+            view[:] = self._tail[offset - self._start : offset - self._start + len(view)]
+            return
+        done = 0
+        while done < len(view):
+            while self._base + len(self._block) <= offset + done:
+                self._take()
+            part = self._block[offset + done - self._base :][: len(view) - done]
+            view[done : done + len(part)] = part
+            done += len(part)
+
+    def _take(self) -> None:
+        self._base += len(self._block)
+        found = self._blocks.get()
+        if isinstance(found, BaseException):
+            raise found
+        self._block = memoryview(found)
+
+
+@contextmanager
+def _plaintext(source: Source, plan: Plan, size: int, tail: bytes) -> Iterator[Source]:
+    blocks: queue.Queue[bytes | BaseException] = queue.Queue(_WAITING)
+    hand = _Hand(blocks)
+
+    def run() -> None:
+        try:
+            _decrypt(source, plan, hand)
+        except _StoppedError:
+            pass
+        except BaseException as error:  # raised where the block is missed
+            blocks.put(error)
+
+    thread = threading.Thread(target=run, name="modcrypt-decryptor", daemon=True)
+    thread.start()
+    try:
+        yield _Forward(source.name, size, tail, blocks)
+    finally:
+        hand.stopped = True
+        while thread.is_alive():
+            try:
+                blocks.get(timeout=0.01)
+            except queue.Empty:
+                thread.join(0.01)
