@@ -2,7 +2,7 @@
 
     GCM module   length (4, little-endian) | nonce (12) | ciphertext | tag (16)     (PME 5.1)
     CTR module   length (4, little-endian) | nonce (12) | ciphertext                (PME 5.1)
-    AGS1 block                               nonce (12) | ciphertext | tag (16)     (AGS1)
+    AGS1 block, wrapped key                  nonce (12) | ciphertext | tag (16)     (AGS1, PKMT1)
 
 The length counts what follows it. Why each nonce is safe: every seal takes 96 fresh bits from
 the operating system (NIST SP 800-38D 8.2.2, RBG-based construction), never a counter that a
@@ -153,6 +153,32 @@ class GcmCipher:
             self._decrypt_into(bytes(block[:NONCE_SIZE]), block[NONCE_SIZE:], aad, out)
         except InvalidTag:
             out[:] = bytes(len(out))
+            raise TagError from None
+
+    def seal_block(self, plaintext: ReadableBuffer, aad: bytes) -> bytes:
+        """Give the block of `plaintext`; wrapped keys have this form (PKMT1), too.
+
+        Raises:
+            KeyExhaustedError: the key has done 2**32 seals.
+        """
+        if self._count is None:
+            self._count = invocation_counter(self._key).add
+        self._count()
+        nonce = urandom(NONCE_SIZE)
+        return nonce + self._gcm.encrypt(nonce, plaintext, aad)
+
+    def open_block(self, block: ReadableBuffer, aad: bytes) -> bytes:
+        """Open a block of any length.
+
+        Raises:
+            TagError: the tag does not match, or there is no room for one.
+        """
+        if len(block) < BLOCK_OVERHEAD:
+            raise TagError
+        view = memoryview(block)
+        try:
+            return self._gcm.decrypt(bytes(view[:NONCE_SIZE]), view[NONCE_SIZE:], aad)
+        except InvalidTag:
             raise TagError from None
 
     def sign(self, message: bytes, aad: bytes) -> bytes:

@@ -30,6 +30,7 @@ __all__ = [
     "Threads",
     "Window",
     "check_apart",
+    "check_threads",
     "new_bytes",
     "open_output",
     "usable_cores",
@@ -180,8 +181,7 @@ def open_output(
     Writes go to a second thread when `threads` allows it: by default for files that take longer
     to write than a thread to start. A caller's own file object is only called in its thread.
     """
-    if threads is not None and threads < 1:
-        raise ValueError("threads is at least 1")
+    check_threads(threads)
     if source is not None:
         check_apart(source, destination)
     is_path = isinstance(destination, str | os.PathLike)
@@ -196,6 +196,12 @@ def open_output(
             complete = True
         finally:
             output.close(complete=complete)
+
+
+def check_threads(threads: int | None) -> None:
+    """Raise a ValueError for fewer threads than one."""
+    if threads is not None and threads < 1:
+        raise ValueError("threads is at least 1")
 
 
 def check_apart(source: Source, destination: Destination) -> None:

@@ -93,6 +93,10 @@ class Key:
         counter = _counters.get(self._digest)
         return 0 if counter is None else counter.count
 
+    def is_zero(self) -> bool:
+        """Whether all bytes are zero, as in a key that somebody forgot to fill in."""
+        return not any(self._value)
+
     def __len__(self) -> int:
         """Length in bytes."""
         return len(self._value)
@@ -129,8 +133,13 @@ class FileKeys(Protocol):
 class FileKeyRetriever(Protocol):
     """A key retriever that must know the file: what lies beside it, and its name for the record."""
 
-    def for_file(self, source: Source) -> FileKeys:
-        """Give the keys of a file that has been opened."""
+    def for_file(self, source: Source, lenient: bool) -> FileKeys:
+        """Give the keys of a file that has been opened.
+
+        Args:
+            source: the file.
+            lenient: a column's key that is refused counts as missing: it gives None.
+        """
 
 
 KeyRetriever: TypeAlias = "Callable[[bytes], KeyLike | None] | FileKeyRetriever"

@@ -112,6 +112,19 @@ class Place:
         """Give the place of another file in the same folder."""
         return Place(self.filesystem, posixpath.join(posixpath.dirname(self.path), name))
 
+    def real(self) -> Place:
+        """Give the place that a symbolic link leads to."""
+        return self if self.filesystem is not None else Place(None, os.path.realpath(self.path))
+
+    def check_absent(self) -> None:
+        """Refuse what is there already, as far as a look can tell: publishing looks again.
+
+        Raises:
+            FileExistsError: it is.
+        """
+        if self.filesystem is None and os.path.lexists(self.path):
+            raise _exists(self.path)
+
     def open(self) -> AbstractContextManager[Source]:
         """Open the file there as a source."""
         return _stored_source(self.filesystem, self.path, self.path)

@@ -415,6 +415,7 @@ def seals(key: Key) -> dict[str, Callable[[], bytes]]:
         "gcm sign": lambda: gcm.sign(MESSAGE, AAD)[:12],
         "ctr seal_into": lambda: into(ctr),
         "gcm seal_block_into": lambda: seal_block(gcm, MESSAGE, AAD)[:12],
+        "gcm seal_block": lambda: gcm.seal_block(MESSAGE, AAD)[:12],
     }
 
 
@@ -424,7 +425,7 @@ def test_nonces_come_from_the_operating_system() -> None:
 
 def test_every_seal_takes_a_nonce_of_its_own() -> None:
     found = [seal() for _ in range(500) for seal in seals(Key.generate()).values()]
-    assert len(set(found)) == len(found) == 2500
+    assert len(set(found)) == len(found) == 3000
 
 
 def test_each_nonce_is_used_once_and_in_turn(nonces: list[bytes]) -> None:
@@ -482,12 +483,16 @@ def seal_block(cipher: GcmCipher, plaintext: bytes, aad: bytes) -> bytes:
 
 
 def open_block(cipher: GcmCipher, block: bytes, aad: bytes) -> bytes:
+    """Open with `open_block` and `open_block_into`, which must agree, down to the error."""
     out = bytearray(b"\xaa" * (len(block) - BLOCK_OVERHEAD))
     try:
         cipher.open_block_into(memoryview(block), aad, memoryview(out))
     except TagError:
         assert out == bytes(len(out)), "unauthenticated plaintext was left behind"
+        with pytest.raises(TagError):
+            cipher.open_block(block, aad)
         raise
+    assert cipher.open_block(memoryview(block), aad) == out
     return bytes(out)
 
 
@@ -498,6 +503,21 @@ def test_a_block_is_nonce_ciphertext_and_tag(key: bytes, plaintext: bytes, aad: 
     assert len(block) == len(plaintext) + 28
     assert AESGCM(key).decrypt(block[:12], block[12:], aad) == plaintext
     assert open_block(cipher, nonce + AESGCM(key).encrypt(nonce, plaintext, aad), aad) == plaintext
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_sealed_block_opens_with_plain_aesgcm(kind: Callable[[bytes], bytes]) -> None:
+    key = Key.generate()
+    for size in (0, 16, len(MESSAGE)):
+        block = GcmCipher(key).seal_block(kind(MESSAGE[:size]), AAD)
+        assert AESGCM(key._value).decrypt(block[:12], block[12:], AAD) == MESSAGE[:size]
+
+
+@pytest.mark.parametrize("size", range(BLOCK_OVERHEAD + 3))
+def test_a_block_without_room_for_its_tag_does_not_open(size: int) -> None:
+    cipher = GcmCipher(Key.generate())
+    with pytest.raises(TagError):
+        cipher.open_block(cipher.seal_block(MESSAGE, AAD)[:size], AAD)
 
 
 def test_every_flipped_bit_of_a_block_is_noticed_and_leaves_zeros() -> None:

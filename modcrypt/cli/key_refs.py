@@ -10,6 +10,7 @@ import binascii
 import os
 import re
 import stat
+from collections.abc import Callable
 
 import click
 
@@ -21,12 +22,26 @@ from modcrypt.errors import (
     KeyNotFoundError,
 )
 from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.key_text import key_from_base64, key_from_hex
 from modcrypt.keys import KEY_LENGTHS, Key
 
-__all__ = ["from_env", "from_fd", "from_file", "metadata_from_file", "read_refs"]
+__all__ = [
+    "from_env",
+    "from_fd",
+    "from_file",
+    "metadata_from_file",
+    "read_fd",
+    "read_file",
+    "read_refs",
+]
 
 MAX_KEY_FILE = 4096
 """Bytes read of a key file: the longest key in hex, and a lot of white space, take less."""
+
+MAX_METADATA_FILE = 64 << 10
+"""Bytes read of a file of key metadata: sealed under a key service it is longer than a key."""
+
+Unseal = Callable[[bytes], StandardKeyMetadata]
 
 _REF = re.compile(r"(?P<name>.+?)=(?P<kind>file|env|fd):(?P<where>.+)", re.DOTALL)
 
@@ -68,13 +83,29 @@ def from_file(path: str, what: str) -> Key:
         KeyAccessDeniedError: it may not be read.
         KeyMaterialError: no key is in it.
     """
-    data, where = _read_file(path, what, "key file")
+    data, where = read_file(path, what, "key file")
     return _parse(data, where)
 
 
-def metadata_from_file(path: str) -> StandardKeyMetadata:
-    """Read Iceberg's standard key metadata: raw, or as hex or base64; raises as `from_file`."""
-    data, where = _read_file(path, "key", "key metadata file")
+def metadata_from_file(path: str, unseal: Unseal | None = None) -> StandardKeyMetadata:
+    """Read Iceberg's standard key metadata: raw, or as hex or base64; raises as `from_file`.
+
+    Args:
+        path: of the file.
+        unseal: opens what is sealed under a key service; with it, key metadata in the clear is
+            refused.
+    """
+    # What is sealed, others may read.
+    data, where = read_file(path, "key", "key metadata file", MAX_METADATA_FILE, _is_sealed)
+    if _is_sealed(data):
+        if unseal is None:
+            raise click.UsageError(f"{where} is sealed under a key service: --kms or --policy")
+        return unseal(data)
+    if unseal is not None:
+        raise KeyMaterialError(
+            f"{where} is in the clear; it may have been put in the place of one that is sealed: "
+            "if not, leave --kms and --policy out"
+        )
     if len(data) > MAX_KEY_FILE:
         raise KeyMaterialError(f"{where} has more than {MAX_KEY_FILE} bytes")
     try:
@@ -83,14 +114,29 @@ def metadata_from_file(path: str) -> StandardKeyMetadata:
         raise KeyMaterialError(f"{where}: {error}") from None
 
 
-def _read_file(path: str, what: str, kind: str) -> tuple[bytes, str]:
-    """Give what a file holds, up to a limit, and how to call it in messages."""
+def _is_sealed(data: bytes) -> bool:
+    from modcrypt.kms.sealed_metadata import is_sealed  # not to be loaded for the help
+
+    return is_sealed(data)
+
+
+def read_file(
+    path: str,
+    what: str,
+    kind: str,
+    limit: int = MAX_KEY_FILE,
+    harmless: Callable[[bytes], bool] = lambda data: False,
+) -> tuple[bytes, str]:
+    """Give what a file holds, up to one byte more than `limit`, and how to call it in messages.
+
+    Warns where other users can read it too, if it is not `harmless`; raises as `from_file`.
+    """
     path = os.path.expanduser(path)  # the shell leaves the ~ of name=file:~/x alone
     shown = "(not repeated, it looks like a key)" if looks_like_key(path) else path
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
-            data = file.read(MAX_KEY_FILE + 1)
+            data = file.read(limit + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise KeyNotFoundError(f"{what}: there is no {kind} {shown}") from None
     except PermissionError:
@@ -99,7 +145,8 @@ def _read_file(path: str, what: str, kind: str) -> tuple[bytes, str]:
         reason = getattr(error, "strerror", None) or "not a file name"
         raise KeyMaterialError(f"{what}: {kind} {shown}: {reason}") from None
     mode = stat.S_IMODE(status.st_mode)
-    if stat.S_ISREG(status.st_mode) and mode & (stat.S_IRGRP | stat.S_IROTH):
+    shared = stat.S_ISREG(status.st_mode) and mode & (stat.S_IRGRP | stat.S_IROTH)
+    if shared and not harmless(data):
         click.echo(
             f"modcrypt: warning: other users can read {kind} {shown} (mode {mode:04o}); "
             f"chmod 600 keeps it private",
@@ -129,10 +176,15 @@ def from_fd(fd: int, what: str) -> Key:
         KeyNotFoundError: the descriptor is not open, or at its end.
         KeyMaterialError: no key is in it.
     """
+    return _parse(read_fd(fd, what), f"{what}: file descriptor {fd}")
+
+
+def read_fd(fd: int, what: str) -> bytes:
+    """Give what can be read from an open file descriptor, up to a limit; raises as `from_fd`."""
     data = b""
     try:
         if os.isatty(fd):
-            raise click.UsageError(f"{what}: file descriptor {fd} is a terminal; pipe the key in")
+            raise click.UsageError(f"{what}: file descriptor {fd} is a terminal; pipe it in")
         while len(data) <= MAX_KEY_FILE and (more := os.read(fd, MAX_KEY_FILE)):
             data += more
     except OSError as error:
@@ -141,17 +193,17 @@ def from_fd(fd: int, what: str) -> Key:
         raise KeyNotFoundError(f"{what}: no such file descriptor") from None
     if not data:
         raise KeyNotFoundError(
-            f"{what}: file descriptor {fd} has nothing to read; each key needs its own"
+            f"{what}: file descriptor {fd} has nothing to read; each secret needs its own"
         )
-    return _parse(data, f"{what}: file descriptor {fd}")
+    return data
 
 
 def _parse(data: bytes, where: str, *, raw: bool = True) -> Key:
     """Take a key as hex, as base64 (either alphabet, padded or not) or, if `raw`, as it is."""
     text = data.strip()
-    if (key := _from_hex(text)) is not None:
+    if (key := key_from_hex(text)) is not None:
         return key
-    if (key := _from_base64(text)) is not None:
+    if (key := key_from_base64(text)) is not None:
         # AES-192 as base64 has the length of a raw AES-256 key: a guess could weaken a key.
         if raw and len(data) == 32:
             raise KeyMaterialError(
@@ -179,16 +231,3 @@ def _metadata_bytes(data: bytes) -> bytes:
     if len(standard) % 4 != 1 and re.fullmatch(rb"[0-9A-Za-z+/]+", standard):
         return base64.b64decode(standard + b"=" * (-len(standard) % 4))
     return data
-
-
-def _from_hex(text: bytes) -> Key | None:
-    if len(text) not in (32, 48, 64) or re.fullmatch(rb"[0-9A-Fa-f]+", text) is None:
-        return None
-    return Key(binascii.unhexlify(text))
-
-
-def _from_base64(text: bytes) -> Key | None:
-    standard = text.replace(b"-", b"+").replace(b"_", b"/")
-    if re.fullmatch(rb"[0-9A-Za-z+/]{22}(==)?|[0-9A-Za-z+/]{32}|[0-9A-Za-z+/]{43}=?", standard):
-        return Key(base64.b64decode(standard + b"=" * (-len(standard) % 4)))
-    return None

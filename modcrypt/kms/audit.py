@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -83,19 +82,23 @@ def audit_to_logging(logger: str | logging.Logger = "modcrypt.audit") -> Audit:
 def audit_to_json_lines(path: str | os.PathLike[str]) -> Audit:
     """Give an audit that appends each event to a file, mode 0600, as a line of JSON.
 
-    Each line is written by one call, so several processes may share the file.
+    The file is opened for each event, and a line is written by one call: so it may be shared by
+    processes, and moved away.
 
     Raises:
         OSError: the file can't be opened.
     """
+    where = os.path.abspath(path)  # whatever the working directory is later
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
-    file = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
-    lock = threading.Lock()
+    os.close(os.open(where, flags, 0o600))
 
     def record(event: AuditEvent) -> None:
         line = json.dumps(event.fields()).encode() + b"\n"
-        with lock:
-            if file.write(line) != len(line):
-                raise OSError(f"{os.fspath(path)}: the audit record was cut short")
+        fd = os.open(where, flags, 0o600)
+        try:
+            if os.write(fd, line) != len(line):
+                raise OSError(f"{where}: the audit record was cut short")
+        finally:
+            os.close(fd)
 
     return record

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, Self, cast
 
 from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KeyNotFoundError, ModcryptError
@@ -18,9 +18,9 @@ from modcrypt.kms.audit import Audit, AuditEvent
 from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.external import KeyNames, kept_beside, read_store
 from modcrypt.kms.material import KeyMaterial, decode_material, decode_metadata, encode_reference
-from modcrypt.kms.policy import Policy
+from modcrypt.kms.policy import KEY_BITS, Policy
 from modcrypt.kms.references import open_kms
-from modcrypt.kms.wrapping import KeyWrapper, WrappedKey
+from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.parquet.properties import FileDecryptionProperties, FileEncryptionProperties
 from modcrypt.storage import Place, Source
 
@@ -57,10 +57,19 @@ class KeyTools:
         audit: Audit | None = None,
         **options: Any,
     ) -> None:
-        client = open_kms(kms, **options) if isinstance(kms, str) else kms
+        if kek_length_bits not in KEY_BITS:
+            raise ValueError("kek_length_bits is 128, 192 or 256")
+        if not cache_lifetime_seconds >= 0:
+            raise ValueError("cache_lifetime_seconds is 0 or more")
+        aad = kms_aad.encode() if isinstance(kms_aad, str) else kms_aad
+        if not isinstance(aad, bytes):
+            raise TypeError(f"kms_aad is text or bytes, not {type(aad).__name__}")
         if options and not isinstance(kms, str):
             raise TypeError(f"{', '.join(options)}: options are for a key service's URI")
-        aad = kms_aad.encode() if isinstance(kms_aad, str) else kms_aad
+        client = open_kms(kms, **options) if isinstance(kms, str) else kms
+        if not (hasattr(client, "wrap") and hasattr(client, "unwrap")):
+            kind = type(kms).__name__
+            raise TypeError(f"a key service is a client with wrap and unwrap, or a URI, not {kind}")
         if aad and not capabilities_of(client).aad:
             raise ValueError("this key service binds keys to no AAD: leave kms_aad out")
         self.wrapper = KeyWrapper(
@@ -136,9 +145,8 @@ class KeyTools:
             said["algorithms"] = (policy.encryption_algorithm,)
             if policy.aad_prefix is not None:
                 said["aad_prefix"] = policy.prefix_of
-        lenient = properties.get("on_missing_key", "error") != "error"
-        retriever = _Retriever(self.wrapper, lenient)
-        return FileDecryptionProperties(**{"key_retriever": retriever, **said, **properties})
+        said["key_retriever"] = _Retriever(self.wrapper)
+        return FileDecryptionProperties(**{**said, **properties})
 
     def _check_aad(self, policy: Policy) -> None:
         if not isinstance(policy, Policy):
@@ -161,10 +169,6 @@ class KeyedEncryption:
     policy: Policy
     aad_prefix: bytes | None = None  # instead of the policy's
 
-    def __post_init__(self) -> None:
-        if self.aad_prefix is None and self.policy.aad_prefix and not self.policy.prefix_needs_name:
-            object.__setattr__(self, "aad_prefix", self.policy.prefix_of(""))
-
     @cached_property
     def column_keys(self) -> Mapping[str, str]:
         """Column or group to the id of its master key."""
@@ -178,78 +182,125 @@ class KeyedEncryption:
     def for_check(self) -> FileEncryptionProperties:
         """Give properties with throw-away keys, to check names and options by."""
         keys = {name: Key.generate() for name in self.column_keys}
-        return self._properties(None, Key.generate(), keys)
+        prefix = self.aad_prefix or self.policy.prefix_of("name")
+        return self._properties(prefix, Key.generate(), keys)
 
-    def for_file(self, place: Place | None) -> FileEncryptionProperties:
+    def for_file(self, place: Place | None, *, overwrite: bool = True) -> FileEncryptionProperties:
         """Make and wrap the keys of one file.
 
         Args:
             place: of the file; None where it goes into a file object.
+            overwrite: whether what is there may be replaced.
 
         Raises:
             ValueError: the policy needs the file's name or folder, and there is none.
+            FileExistsError: the file is there.
             KeyRetrievalError: the key service wraps no key.
         """
         internal = self.policy.internal_key_material
         if place is None and not internal:
             raise ValueError("external key material lies beside the file: give a path or URL")
+        prefix = self._prefix(place)
+        if place is not None and not overwrite:
+            place.check_absent()
+        names = None if internal else KeyNames(cast(Place, place).real())
         length = self.policy.data_key_length_bits // 8
         footer_key = Key.generate(length)
         keys = {name: Key.generate(length) for name in self.column_keys}
-        footer, columns = self._wrap(footer_key, keys)
-        if internal:
-            stored: dict[str, Any] = {
-                "footer_key_metadata": footer.encode().encode(),
-                "column_key_metadata": {
-                    name: material.encode().encode() for name, material in columns.items()
-                },
-            }
-            beside: Callable[[], AbstractContextManager[None]] = nullcontext
+        texts = self._wrapped(footer_key, keys, place)
+        beside: Callable[[], AbstractContextManager[None]] = nullcontext
+        if names is None:
+            metadata = {name: text.encode() for name, text in texts.items()}
         else:
-            stored, beside = self._stored_externally(cast(Place, place), footer, columns)
-        file = _File(self, place, footer, columns, footer_key, keys, beside)
-        return self._properties(place, footer_key, keys, companion=file.companion, **stored)
+            called = {name: names.footer() if name is None else names.column() for name in texts}
+            store = {called[name]: text for name, text in texts.items()}
+            metadata = {name: encode_reference(reference) for name, reference in called.items()}
+            beside = partial(kept_beside, cast(Place, place).real(), names, store)
+        footer_metadata = metadata.pop(None)
+        file = _File(self.tools.wrapper.audit, place, texts, footer_key, keys, beside)
+        return self._properties(
+            prefix,
+            footer_key,
+            keys,
+            companion=file.companion,
+            footer_key_metadata=footer_metadata,
+            column_key_metadata=cast("dict[str, bytes]", metadata),  # None is gone
+        )
 
-    def _wrap(
-        self, footer_key: Key, keys: Mapping[str, Key]
-    ) -> tuple[KeyMaterial, dict[str, KeyMaterial]]:
-        """Wrap all keys of a file, those under one master key together."""
-        policy, internal = self.policy, self.policy.internal_key_material
-        groups: dict[str, list[str | None]] = {policy.footer_key: [None]}
+    @cached_property
+    def _groups(self) -> dict[str, list[str | None]]:
+        """Id of a master key to the columns under it, None for the footer."""
+        groups: dict[str, list[str | None]] = {self.policy.footer_key: [None]}
         for name, master in self.column_keys.items():
             groups.setdefault(master, []).append(name)
-        wrapped: dict[str | None, WrappedKey] = {}
-        for master, names in groups.items():
-            deks = [footer_key if name is None else keys[name] for name in names]
-            answer = self.tools.wrapper.wrap(deks, master, double_wrapping=policy.double_wrapping)
-            wrapped.update(zip(names, answer, strict=True))
-        footer = wrapped[None].material(policy.footer_key, is_footer_key=True, internal=internal)
-        return footer, {
-            name: wrapped[name].material(master, is_footer_key=False, internal=internal)
-            for name, master in self.column_keys.items()
-        }
+        return groups
 
-    def _stored_externally(
-        self, place: Place, footer: KeyMaterial, columns: Mapping[str, KeyMaterial]
-    ) -> tuple[dict[str, Any], Callable[[], AbstractContextManager[None]]]:
-        names = KeyNames(place)
-        references = {name: names.column() for name in columns}
-        store = {names.footer(): footer.encode()}
-        store |= {references[name]: material.encode() for name, material in columns.items()}
-        stored = {
-            "footer_key_metadata": encode_reference(names.footer()),
-            "column_key_metadata": {name: encode_reference(references[name]) for name in columns},
-        }
-        return stored, lambda: kept_beside(place, names, store)
+    def _wrapped(
+        self, footer_key: Key, keys: Mapping[str, Key], place: Place | None
+    ) -> dict[str | None, str]:
+        """Give the material of all keys of a file, those under one master key wrapped together."""
+        texts: dict[str | None, str] = {}
+        for master, names in self._groups.items():
+            deks = [footer_key if name is None else keys[name] for name in names]
+            try:
+                wrapped = self._wrapped_under(master, names, deks)
+            except ModcryptError as error:
+                self._record_failure(master, names, place, error.word)
+                raise
+            texts.update(zip(names, wrapped, strict=True))
+        return texts
+
+    def _wrapped_under(self, master: str, names: list[str | None], deks: list[Key]) -> list[str]:
+        internal, wrapper = self.policy.internal_key_material, self.tools.wrapper
+        if self.policy.double_wrapping:
+            kek = wrapper.writing_kek(master)
+            return [
+                kek.encoded(dek, is_footer_key=name is None, internal=internal)
+                for name, dek in zip(names, deks, strict=True)
+            ]
+        return [
+            KeyMaterial(
+                is_footer_key=name is None,
+                master_key_id=master,
+                wrapped_dek=wrapped,
+                internal=internal,
+            ).encode()
+            for name, wrapped in zip(names, wrapper.wrap(deks, master), strict=True)
+        ]
+
+    def _record_failure(
+        self, master: str, names: list[str | None], place: Place | None, result: str
+    ) -> None:
+        audit = self.tools.wrapper.audit
+        if audit is not None:
+            audit(
+                AuditEvent(
+                    operation="wrap",
+                    by="file",
+                    master_key_id=master,
+                    file=None if place is None else place.path,
+                    columns=tuple(name for name in names if name is not None),
+                    result=result,
+                    count=len(names),
+                )
+            )
+
+    def _prefix(self, place: Place | None) -> bytes | None:
+        """Give the AAD prefix of a file.
+
+        Raises:
+            ValueError: it depends on the file's name, and there is none.
+        """
+        if self.aad_prefix is not None:
+            return self.aad_prefix
+        if place is None and self.policy.prefix_needs_name:
+            raise ValueError("the AAD prefix depends on the file's name: give a path or URL")
+        return self.policy.prefix_of("" if place is None else place.name)
 
     def _properties(
-        self, place: Place | None, footer_key: Key, keys: Mapping[str, Key], **more: Any
+        self, prefix: bytes | None, footer_key: Key, keys: Mapping[str, Key], **more: Any
     ) -> FileEncryptionProperties:
-        policy, prefix = self.policy, self.aad_prefix
-        if prefix is None and policy.prefix_needs_name:
-            if place is None and "companion" in more:
-                raise ValueError("the AAD prefix depends on the file's name: give a path or URL")
-            prefix = policy.prefix_of("" if place is None else place.name)
+        policy = self.policy
         return FileEncryptionProperties(
             footer_key=footer_key,
             column_keys=keys,
@@ -267,35 +318,39 @@ class KeyedEncryption:
 class _File:
     """The keys of one file while it is written: its material beside it, and the record of both."""
 
-    encryption: KeyedEncryption
+    audit: Audit | None
     place: Place | None
-    footer: KeyMaterial = field(repr=False)
-    columns: Mapping[str, KeyMaterial] = field(repr=False)
+    texts: Mapping[str | None, str] = field(repr=False)  # key material, None for the footer's
     footer_key: Key
     keys: Mapping[str, Key]
     beside: Callable[[], AbstractContextManager[None]]
 
     @contextmanager
-    def companion(self) -> Iterator[None]:
+    def companion(self) -> Iterator[Callable[[], object]]:
         self._record("wrap", "ok")
-        result = "error"
+        recorded = False
+
+        def sealed() -> None:
+            nonlocal recorded
+            recorded = True
+            self._record("seal", "ok")
+
         try:
             with self.beside():
-                yield
-            result = "ok"
-        finally:
-            self._record("seal", result)  # what was sealed was, whatever came of the file
+                yield sealed
+        except BaseException:
+            if not recorded:
+                self._record("seal", "error")  # what was sealed was, whatever came of the file
+            raise
 
     def _record(self, operation: Literal["wrap", "seal"], result: str) -> None:
-        audit = self.encryption.tools.wrapper.audit
-        if audit is None:
+        if self.audit is None:
             return
-        name = None if self.place is None else self.place.path
-        keys: list[tuple[str | None, KeyMaterial, Key]] = [(None, self.footer, self.footer_key)]
-        keys += [(column, self.columns[column], self.keys[column]) for column in self.columns]
-        for column, material, key in keys:
+        file = None if self.place is None else self.place.path
+        for column, text in self.texts.items():
+            key = self.footer_key if column is None else self.keys[column]
             count = key.invocations if operation == "seal" else 1
-            audit(_event(operation, material, name, column, result, count))
+            self.audit(_event(operation, decode_material(text), file, column, result, count))
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -306,10 +361,9 @@ class _Retriever:
     """The key retriever of `KeyTools.decryption`."""
 
     wrapper: KeyWrapper
-    lenient: bool  # what is refused counts as missing
 
-    def for_file(self, source: Source) -> _FileKeys:
-        return _FileKeys(self.wrapper, self.lenient, source.name, source.place)
+    def for_file(self, source: Source, lenient: bool) -> _FileKeys:
+        return _FileKeys(self.wrapper, lenient, source.name, source.place)
 
 
 @dataclass
@@ -333,6 +387,8 @@ class _FileKeys:
             if refused and self.lenient and column is not None:
                 return None
             error.args = (f"{what}: {error}", *error.args[1:])
+            if isinstance(error, KeyNotFoundError):
+                error.column = column
             raise
         self._record(material, column, "ok")
         return key

@@ -20,6 +20,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -105,6 +106,10 @@ class KeyMaterial:
 
     def encode(self) -> str:
         """Spell it as JSON; a footer key's names the default instance where it names none."""
+        return f"{self.head()}{json.dumps(self.wrapped_dek)}}}"
+
+    def head(self) -> str:
+        """Spell all before the wrapped DEK, which comes last: the same for all DEKs of a KEK."""
         members: dict[str, Any] = {"keyMaterialType": TYPE}
         if self.internal:
             members["internalStorage"] = True
@@ -114,12 +119,12 @@ class KeyMaterial:
             members["kmsInstanceID"] = instance or DEFAULT_INSTANCE
             members["kmsInstanceURL"] = url or DEFAULT_INSTANCE
         members["masterKeyID"] = self.master_key_id
-        members["wrappedDEK"] = self.wrapped_dek
         members["doubleWrapping"] = self.double_wrapping
         if self.kek_id is not None:
             members["keyEncryptionKeyID"] = base64.b64encode(self.kek_id).decode()
             members["wrappedKEK"] = self.wrapped_kek
-        return json.dumps({**members, **self.others}, separators=(",", ":"))
+        text = json.dumps({**members, **self.others}, separators=(",", ":"))
+        return f'{text[:-1]},"wrappedDEK":'
 
 
 # --- key metadata --------------------------------------------------------------------------------
@@ -213,9 +218,12 @@ def _members(data: bytes | str) -> dict[str, Any]:
 
 def _object(data: bytes | str, what: str) -> dict[str, Any]:
     try:
-        found = json.loads(data, object_pairs_hook=_once, parse_constant=_no_constant)
+        text = data if isinstance(data, str) else data.decode()  # UTF-8, and no other encoding
+        found = json.loads(
+            text, object_pairs_hook=_once, parse_constant=_refused, parse_float=_finite
+        )
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
-        raise KeyMaterialError(f"{what} is no JSON object, or has a member twice") from None
+        raise KeyMaterialError(f"{what} is no flat JSON object, each member once") from None
     if not isinstance(found, dict):
         raise KeyMaterialError(f"{what} is no JSON object")
     return found
@@ -225,11 +233,19 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):  # readers would differ in which they take
         raise ValueError
+    if any(isinstance(value, dict | list) for value in members.values()):  # it is flat
+        raise ValueError
     return members
 
 
-def _no_constant(_: str) -> None:
+def _refused(_: str) -> None:
     raise ValueError
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):  # JSON could not spell it again
+        raise ValueError
+    return number
 
 
 def _boolean(members: dict[str, Any], name: str) -> bool:
@@ -253,6 +269,8 @@ def _wrapped(members: dict[str, Any], name: str) -> str:
     value = members.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= MAX_WRAPPED:
         raise KeyMaterialError(f"the key material's {name} is no wrapped key")
+    if not (value.isascii() and value.isprintable()):
+        raise KeyMaterialError(f"the key material's {name} is no wrapped key: it is no ASCII text")
     return value
 
 

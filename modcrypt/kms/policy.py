@@ -14,7 +14,10 @@ A policy holds no key and no password.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
+import urllib.parse
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -77,8 +80,7 @@ class Policy:
     cache_lifetime_seconds: float = 600.0
 
     def __post_init__(self) -> None:
-        faults = list(_type_faults(self)) or list(_faults(self))
-        if faults:
+        if faults := _faults({one.name: getattr(self, one.name) for one in fields(self)}):
             raise ValueError(f"the policy is wrong: {'; '.join(faults)}")
         keys = {key: tuple(columns) for key, columns in self.column_keys.items()}
         object.__setattr__(self, "column_keys", MappingProxyType(keys))  # frozen for everyone else
@@ -110,16 +112,21 @@ class Policy:
     def loads(cls, text: str) -> Self:
         """Take a policy out of TOML text; raises as `load`."""
         members = tomllib.loads(text)
-        known = {one.name for one in fields(cls)}
-        if unknown := sorted(members.keys() - known):
-            raise ValueError(f"a policy has no {', '.join(unknown)}")
+        known = {one.name: one.default for one in fields(cls)}
+        faults = [f"a policy has no {name}" for name in sorted(members.keys() - known)]
         if "footer_key" not in members:
-            raise ValueError("a policy names a master key as its footer_key")
+            faults.append("footer_key is missing: the id of a master key")
+        values = {"footer_key": "?", "column_keys": {}, **members}
+        faults += _faults({name: values.get(name, default) for name, default in known.items()})
+        if faults:
+            raise ValueError(f"the policy is wrong: {'; '.join(faults)}")
         return cls(**members)
 
     def prefix_of(self, name: str) -> bytes | None:
         """Give the AAD prefix of the file with a name; None for none."""
-        return None if self.aad_prefix is None else self.aad_prefix.replace(NAME, name).encode()
+        if self.aad_prefix is None:
+            return None
+        return self.aad_prefix.replace(NAME, name).encode("utf-8", "surrogateescape")
 
     @property
     def prefix_needs_name(self) -> bool:
@@ -133,11 +140,12 @@ class Policy:
 
     def _beside(self, folder: Path) -> Self:
         """Take the path of a keyring as relative to the folder that the policy lies in."""
-        kms = self.kms
-        if kms is None or not kms.startswith("file:") or kms[5:6] in ("/", ""):
+        match = re.fullmatch(r"file:(?!/)([^?#]+)(.*)", self.kms or "", re.DOTALL)
+        if match is None:
             return self
         values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return type(self)(**{**values, "kms": f"file:{folder / kms[5:]}"})
+        above = urllib.parse.quote(os.fspath(folder.absolute()))
+        return type(self)(**{**values, "kms": f"file:{above}/{match[1]}{match[2]}"})
 
 
 def _rebuilt(values: dict[str, Any]) -> Policy:
@@ -146,63 +154,78 @@ def _rebuilt(values: dict[str, Any]) -> Policy:
 
 # --- what can be wrong ---------------------------------------------------------------------------
 
-
-def _type_faults(policy: Policy) -> Any:
-    kinds: dict[str, tuple[type | tuple[type, ...], str]] = {
-        "footer_key": (str, "a string"),
-        "column_keys": (Mapping, "a table of master keys and their columns"),
-        "plaintext_columns": ((list, tuple), "a list of names"),
-        "kms": ((str, type(None)), "a string"),
-        "kms_aad": ((str, type(None)), "a string"),
-        "encryption_algorithm": (str, "a string"),
-        "plaintext_footer": (bool, "true or false"),
-        "aad_prefix": ((str, type(None)), "a string"),
-        "store_aad_prefix": (bool, "true or false"),
-        "data_page_v2_levels": (str, "a string"),
-        "double_wrapping": (bool, "true or false"),
-        "internal_key_material": (bool, "true or false"),
-        "data_key_length_bits": (int, "a number"),
-        "kek_length_bits": (int, "a number"),
-        "cache_lifetime_seconds": ((int, float), "a number"),
-    }
-    for name, (kind, what) in kinds.items():
-        if not isinstance(getattr(policy, name), kind):
-            yield f"{name} is {what}"
-    lists = [("plaintext_columns", policy.plaintext_columns)]
-    if isinstance(policy.column_keys, Mapping):
-        lists += [(f"column_keys of {key}", columns) for key, columns in policy.column_keys.items()]
-    for what, names in lists:
-        if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
-            yield f"{what}: a list of names"
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "footer_key": ((str,), "a string"),
+    "column_keys": ((Mapping,), "a table of master keys and their columns"),
+    "plaintext_columns": ((list, tuple), "a list of names"),
+    "kms": ((str, type(None)), "a string"),
+    "kms_aad": ((str, type(None)), "a string"),
+    "encryption_algorithm": ((str,), "a string"),
+    "plaintext_footer": ((bool,), "true or false"),
+    "aad_prefix": ((str, type(None)), "a string"),
+    "store_aad_prefix": ((bool,), "true or false"),
+    "data_page_v2_levels": ((str,), "a string"),
+    "double_wrapping": ((bool,), "true or false"),
+    "internal_key_material": ((bool,), "true or false"),
+    "data_key_length_bits": ((int,), "a number"),
+    "kek_length_bits": ((int,), "a number"),
+    "cache_lifetime_seconds": ((int, float), "a number"),
+}
 
 
-def _faults(policy: Policy) -> Any:
-    ids = [policy.footer_key, *policy.column_keys]
-    if not all(one and one.isprintable() for one in ids):
-        yield "the id of a master key is empty or has control characters"
-    if empty := sorted(key for key, columns in policy.column_keys.items() if not columns):
-        yield f"master keys without columns: {', '.join(empty)}"
-    named = [name for columns in policy.column_keys.values() for name in columns]
-    named += policy.plaintext_columns
-    if twice := sorted({name for name in named if named.count(name) > 1}):
-        yield f"columns that are named twice: {', '.join(twice)}"
-    if policy.encryption_algorithm not in ALGORITHMS:
-        yield f"encryption_algorithm is one of {', '.join(ALGORITHMS)}"
-    if policy.data_page_v2_levels not in ("encrypted", "plaintext"):
-        yield 'data_page_v2_levels is "encrypted" or "plaintext"'
+def _faults(values: Mapping[str, Any]) -> list[str]:
+    """List all that is wrong; what has a wrong type is not looked at any further."""
+    faults = [
+        f"{name} is {what}"
+        for name, (kinds, what) in _KINDS.items()
+        if not isinstance(values[name], kinds)
+    ]
+    right = {name: v for name, v in values.items() if isinstance(v, _KINDS[name][0])}
+    faults += _name_faults(right.get("column_keys", {}), right.get("plaintext_columns", ()))
+    ids = [right.get("footer_key", "?"), *right.get("column_keys", {})]
+    if not all(isinstance(one, str) and one and one.isprintable() for one in ids):
+        faults.append("the id of a master key is empty or has control characters")
+    if right.get("encryption_algorithm", GCM_V1) not in ALGORITHMS:
+        faults.append(f"encryption_algorithm is one of {', '.join(ALGORITHMS)}")
+    if right.get("data_page_v2_levels", "encrypted") not in ("encrypted", "plaintext"):
+        faults.append('data_page_v2_levels is "encrypted" or "plaintext"')
     for name in ("data_key_length_bits", "kek_length_bits"):
-        if getattr(policy, name) not in KEY_BITS:
-            yield f"{name} is 128, 192 or 256"
-    if not policy.cache_lifetime_seconds >= 0:
-        yield "cache_lifetime_seconds is 0 or more"
-    if policy.aad_prefix is not None:
-        if not policy.aad_prefix:
-            yield "aad_prefix has at least one letter; leave it out for no prefix"
-        rest = policy.aad_prefix.replace(NAME, "")
-        if "{i}" in rest:
-            yield (
-                'aad_prefix takes no "{i}": number the files of a dataset by aad_prefix_template '
-                "of write_dataset and read_table"
-            )
-        elif "{" in rest or "}" in rest:
-            yield 'aad_prefix has no placeholder but "{name}"'
+        if right.get(name, 128) not in KEY_BITS:
+            faults.append(f"{name} is 128, 192 or 256")
+    if not right.get("cache_lifetime_seconds", 0) >= 0:
+        faults.append("cache_lifetime_seconds is 0 or more")
+    return faults + _prefix_faults(right.get("aad_prefix"))
+
+
+def _name_faults(column_keys: Mapping[Any, Any], plaintext_columns: Sequence[Any]) -> list[str]:
+    faults = []
+    lists = {f"column_keys of {key}": columns for key, columns in column_keys.items()}
+    lists["plaintext_columns"] = plaintext_columns
+    named: list[str] = []
+    for what, names in lists.items():
+        if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names):
+            named += names
+        else:
+            faults.append(f"{what} is a list of names")
+    if empty := sorted(str(key) for key, columns in column_keys.items() if columns in ([], ())):
+        faults.append(f"master keys without columns: {', '.join(empty)}")
+    counts = Counter(named)
+    if twice := sorted(name for name, count in counts.items() if count > 1):
+        faults.append(f"columns that are named twice: {', '.join(twice)}")
+    return faults
+
+
+def _prefix_faults(prefix: str | None) -> list[str]:
+    if prefix is None:
+        return []
+    rest = prefix.replace(NAME, "")
+    if not prefix:
+        return ["aad_prefix has at least one letter; leave it out for no prefix"]
+    if "{i}" in rest:
+        return [
+            'aad_prefix takes no "{i}": number the files of a dataset by aad_prefix_template of '
+            "write_dataset and read_table"
+        ]
+    if "{" in rest or "}" in rest:
+        return ['aad_prefix has no placeholder but "{name}"']
+    return []

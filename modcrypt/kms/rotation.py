@@ -274,14 +274,13 @@ class _Rotation:
         new_id = self._new_id(material)
         wrapper = self._tools.wrapper
         if self.what == "kek" and material.double_wrapping:
-            (wrapped,) = wrapper.wrap([wrapper.unwrap(material)], new_id, double_wrapping=True)
-            assert wrapped.kek is not None
+            kek = wrapper.writing_kek(new_id)
             return replace(
                 material,
                 master_key_id=new_id,
-                wrapped_dek=wrapped.dek,
-                kek_id=wrapped.kek.id,
-                wrapped_kek=wrapped.kek.wrapped,
+                wrapped_dek=kek.wrap(wrapper.unwrap(material)),
+                kek_id=kek.id,
+                wrapped_kek=kek.wrapped,
             )
         return material.with_master_wrapped(self._answer(material, new_id), new_id)
 

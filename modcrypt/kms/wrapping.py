@@ -16,19 +16,25 @@ import binascii
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import urandom
 from typing import Any, TypeAlias
 
 from modcrypt.aead import BLOCK_OVERHEAD, GcmCipher, TagError
-from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, ModcryptError
+from modcrypt.errors import (
+    KeyAccessDeniedError,
+    KeyMaterialError,
+    KeyNotFoundError,
+    KmsUnavailableError,
+    ModcryptError,
+)
 from modcrypt.keys import KEY_LENGTHS, Key, key_bytes
 from modcrypt.kms import client as kms
 from modcrypt.kms.audit import Audit, AuditEvent
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.material import KEK_ID_SIZE, KeyMaterial
 
-__all__ = ["Kek", "KeyWrapper", "WrappedKey"]
+__all__ = ["Kek", "KeyWrapper"]
 
 _Place: TypeAlias = "tuple[str, bytes, str]"  # master key id, KEK id, wrapped KEK
 
@@ -37,6 +43,9 @@ MAX_CACHED = 100_000
 
 REFUSAL_LIFETIME = 30.0
 """Seconds for which a refused KEK isn't asked for again: a dataset may have it in every file."""
+
+UNAVAILABLE_LIFETIME = 1.0
+"""The same where the service was unavailable: for the threads that waited for the same KEK."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +57,30 @@ class Kek:
     wrapped: str
     cipher: GcmCipher
     expires: float
+    heads: dict[tuple[bool, bool], str] = field(default_factory=dict, compare=False)
 
     def wrap(self, dek: Key) -> str:
         """Wrap a data key."""
         return base64.b64encode(self.cipher.seal_block(key_bytes(dek), self.id)).decode()
+
+    def material(self, wrapped: str, *, is_footer_key: bool, internal: bool) -> KeyMaterial:
+        """Give the key material of a data key that `wrap` wrapped."""
+        return KeyMaterial(
+            is_footer_key=is_footer_key,
+            master_key_id=self.master_key_id,
+            wrapped_dek=wrapped,
+            kek_id=self.id,
+            wrapped_kek=self.wrapped,
+            internal=internal,
+        )
+
+    def encoded(self, dek: Key, *, is_footer_key: bool, internal: bool) -> str:
+        """Wrap a data key and give its material as JSON; what is common to all of them is kept."""
+        head = self.heads.get((is_footer_key, internal))
+        if head is None:
+            head = self.material("", is_footer_key=is_footer_key, internal=internal).head()
+            self.heads[is_footer_key, internal] = head
+        return f'{head}"{self.wrap(dek)}"}}'  # base64 needs no escapes
 
     def unwrap(self, wrapped: str) -> Key:
         """Unwrap a data key.
@@ -72,25 +101,6 @@ class Kek:
                 f"the data key does not unwrap under its KEK (master key {self.master_key_id}): "
                 "altered bytes, or the KEK of another file"
             ) from None
-
-
-@dataclass(frozen=True, slots=True)
-class WrappedKey:
-    """What key material says of a data key: the KEK is None in single wrapping."""
-
-    dek: str
-    kek: Kek | None
-
-    def material(self, master_key_id: str, *, is_footer_key: bool, internal: bool) -> KeyMaterial:
-        """Give the key material of it."""
-        return KeyMaterial(
-            is_footer_key=is_footer_key,
-            master_key_id=master_key_id,
-            wrapped_dek=self.dek,
-            kek_id=None if self.kek is None else self.kek.id,
-            wrapped_kek=None if self.kek is None else self.kek.wrapped,
-            internal=internal,
-        )
 
 
 class KeyWrapper:
@@ -119,7 +129,7 @@ class KeyWrapper:
         self._lifetime, self._kek_length, self._clock = cache_lifetime, kek_length, clock
         self._writing: dict[str, Kek] = {}
         self._reading: dict[_Place, Kek] = {}
-        self._refused: dict[_Place, tuple[KeyAccessDeniedError, float]] = {}
+        self._refused: dict[_Place, tuple[type[ModcryptError], str, float]] = {}
         self._locks: dict[object, threading.Lock] = {}
         self._guard = threading.Lock()
 
@@ -128,18 +138,13 @@ class KeyWrapper:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def wrap(
-        self, deks: Sequence[Key], master_key_id: str, *, double_wrapping: bool
-    ) -> list[WrappedKey]:
-        """Wrap data keys under a master key; raises as `KmsClient.wrap`."""
-        if double_wrapping:
-            kek = self.writing_kek(master_key_id)
-            return [WrappedKey(kek.wrap(dek), kek) for dek in deks]
+    def wrap(self, deks: Sequence[Key], master_key_id: str) -> list[str]:
+        """Have data keys wrapped by the service: single wrapping; raises as `KmsClient.wrap`."""
         raw = [key_bytes(dek) for dek in deks]
-        wrapped = self._call(
+        wrapped: list[str] = self._call(
             "wrap", master_key_id, kms.wrap_many, raw, master_key_id, count=len(deks)
         )
-        return [WrappedKey(one, None) for one in wrapped]
+        return wrapped
 
     def writing_kek(self, master_key_id: str) -> Kek:
         """Give the KEK that wraps data keys at present, made when there is none."""
@@ -189,19 +194,21 @@ class KeyWrapper:
         place = material.master_key_id, kek_id, wrapped
         kek = self._known(place)
         if kek is None:
-            with self._lock(place):
-                kek = self._known(place) or self._ask_for_kek(place)
-            with self._guard:
-                self._locks.pop(place, None)
+            try:
+                with self._lock(place):
+                    kek = self._known(place) or self._ask_for_kek(place)
+            finally:
+                with self._guard:
+                    self._locks.pop(place, None)
         return kek
 
     def _known(self, place: _Place) -> Kek | None:
         kek = self._reading.get(place)
         if kek is not None and kek.expires > self._clock():
             return kek
-        refusal, until = self._refused.get(place, (None, 0.0))
-        if refusal is not None and until > self._clock():
-            raise type(refusal)(str(refusal))
+        kind, message, until = self._refused.get(place, (None, "", 0.0))
+        if kind is not None and until > self._clock():
+            raise kind(message)
         return None
 
     def _ask_for_kek(self, place: _Place) -> Kek:
@@ -213,8 +220,10 @@ class KeyWrapper:
             raw = self._call(
                 "unwrap", master_key_id, kms.unwrap, wrapped, master_key_id, kek_id=kek_id
             )
-        except KeyAccessDeniedError as refusal:
-            self._refused[place] = refusal, self._clock() + REFUSAL_LIFETIME
+        except (KeyAccessDeniedError, KeyNotFoundError, KmsUnavailableError) as error:
+            passing = isinstance(error, KmsUnavailableError)
+            until = self._clock() + (UNAVAILABLE_LIFETIME if passing else REFUSAL_LIFETIME)
+            self._refused[place] = type(error), str(error), until
             raise
         kek = Kek(master_key_id, kek_id, wrapped, GcmCipher(Key(raw)), self._expiry())
         self._reading[place] = kek

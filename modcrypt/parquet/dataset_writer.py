@@ -24,11 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from modcrypt.kms.material import external_name
 from modcrypt.parquet.discovery import Folder
 from modcrypt.parquet.prefixes import PrefixTemplate
 from modcrypt.parquet.properties import (
     Encryption,
-    FileEncryption,
     FileEncryptionProperties,
     check_encryption,
 )
@@ -180,17 +180,15 @@ class _Plan:
     def __post_init__(self) -> None:
         if "/" in self.path("", 0):
             raise ValueError("basename_template is a name of files, without folders")
-        if isinstance(self.encryption, FileEncryptionProperties | FileEncryption):
+        if not callable(self.encryption):
             self._check(self.encryption)
-        elif not callable(self.encryption):
-            check_encryption(self.encryption)  # says what it must be
 
     def path(self, where: str, number: int) -> str:
         return where + self.basename.prefix(number).decode()
 
     def properties(self, path: str, number: int) -> Encryption:
         found = self.encryption
-        if not isinstance(found, FileEncryptionProperties | FileEncryption):
+        if callable(found):
             found = found(path)
             self._check(found)
         if self.aad_prefix is None:
@@ -202,6 +200,8 @@ class _Plan:
     def _check(self, properties: Encryption) -> None:
         """Refuse what is wrong before a key, file or folder is made."""
         check_encryption(properties)
+        if not isinstance(properties, FileEncryptionProperties):
+            properties = properties.for_check()
         if self.aad_prefix is not None and properties.aad_prefix is not None:
             raise ValueError("give aad_prefix_template or an aad_prefix, not both")
         named = {*properties.column_keys, *properties.plaintext_columns}
@@ -210,8 +210,6 @@ class _Plan:
                 "no key and no declaration is for columns whose values stand in the names of "
                 f"folders, readable to all: {', '.join(public)}"
             )
-        if not isinstance(properties, FileEncryptionProperties):
-            properties = properties.for_check()
         self.writer(pa.BufferOutputStream(), encryption=replace(properties, companion=nullcontext))
 
 
@@ -332,6 +330,12 @@ class _Files:
         for path in self._finished:
             with contextlib.suppress(Exception):
                 self._folder.remove(path)
+            with contextlib.suppress(Exception):
+                self._folder.remove(posixpath.join(posixpath.dirname(path), _material_of(path)))
+
+
+def _material_of(path: str) -> str:
+    return external_name(posixpath.basename(path))
 
 
 # --- partitions ----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from modcrypt.aad import MAX_ORDINAL, ModuleType
 from modcrypt.aead import GCM_OVERHEAD
-from modcrypt.buffers import Output, Window, open_output
+from modcrypt.buffers import Output, Window, check_threads, open_output
 from modcrypt.errors import ChecksumError, FormatError
 from modcrypt.parquet.bloom import seal_bloom_filter
 from modcrypt.parquet.ciphers import ChunkCipher, ColumnKey, FileCipher, assign_keys, check_names
@@ -100,10 +100,12 @@ def encrypt_parquet(
         FileExistsError, OSError: from the file system.
     """
     check_encryption(properties)
+    check_threads(threads)
     with open_source(source, filesystem=filesystem) as opened:
-        plan = plan_encryption(opened, properties, place=place_of(destination, filesystem))
+        place = place_of(destination, filesystem)
+        plan = plan_encryption(opened, properties, place=place, overwrite=overwrite)
         with (
-            plan.properties.companion(),
+            plan.properties.companion() as sealed,
             open_output(
                 destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
             ) as out,
@@ -112,6 +114,8 @@ def encrypt_parquet(
             encryption = Encryption(out, plan.properties)
             encryption.add(opened, plan)
             encryption.close(plan.metadata)
+            if sealed is not None:
+                sealed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +130,17 @@ class Plan:
 
 
 def plan_encryption(
-    source: Source, encryption: EncryptionLike, first: int = 0, *, place: Place | None = None
+    source: Source,
+    encryption: EncryptionLike,
+    first: int = 0,
+    *,
+    place: Place | None = None,
+    overwrite: bool = True,
 ) -> Plan:
     """Read and check a plaintext footer whose first row group will be number `first`.
 
-    Keys are made, where `encryption` does so, when the columns' names have been checked.
+    Keys are made for the file at `place`, where `encryption` does so, when the columns' names have
+    been checked.
 
     Raises:
         ValueError, UnsupportedFormatError, FormatError, LimitError, KeyRetrievalError: as
@@ -141,8 +151,11 @@ def plan_encryption(
     elements = leaf_elements(metadata.schema)
     leaves = [leaf.path for leaf in elements]
     check_shape(metadata, len(leaves))
-    properties = _for_file(encryption, leaves, place)
-    columns = assign_keys(leaves, properties)
+    properties = encryption
+    if not isinstance(properties, FileEncryptionProperties):
+        check_names(leaves, {*properties.column_keys, *properties.plaintext_columns})
+        properties = properties.for_file(place, overwrite=overwrite)
+    columns = assign_keys(leaves, properties, checked=properties is not encryption)
     for r, row_group in enumerate(metadata.row_groups, first):
         for c, chunk in enumerate(row_group.columns):
             check_column_metadata(chunk.meta_data, elements[c], r, row_group.num_rows)
@@ -150,15 +163,6 @@ def plan_encryption(
                 _check_page_count(chunk.meta_data, r, c)
     spans = file_spans(metadata, footer.body_end, source)
     return Plan(metadata, leaves, columns, spans, properties)
-
-
-def _for_file(
-    encryption: EncryptionLike, leaves: list[tuple[str, ...]], place: Place | None
-) -> FileEncryptionProperties:
-    if isinstance(encryption, FileEncryptionProperties):
-        return encryption
-    check_names(leaves, {*encryption.column_keys, *encryption.plaintext_columns})
-    return encryption.for_file(place)
 
 
 def _check_page_count(md: ThriftStruct, row_group: int, column: int) -> None:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from os import urandom
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypeGuard
 
 from modcrypt.keys import FileKeys, Key, KeyLike, KeyRetriever, as_key
 from modcrypt.storage import Place, Source
@@ -26,6 +26,7 @@ __all__ = [
     "bound",
     "check_decryption",
     "check_encryption",
+    "is_keyed",
 ]
 
 GCM_V1 = "AES_GCM_V1"
@@ -61,7 +62,8 @@ class FileEncryptionProperties:
             `"plaintext"` leaves its repetition and definition levels readable and
             unauthenticated, the only layout that parquet-java reads.
         companion: gives a context that is entered before the file is begun and left when it is
-            published, or given up: so key material is kept beside it.
+            published, or given up: so key material is kept beside it. What it yields, if anything,
+            is called when all is sealed, before the file is published.
 
     Raises:
         ValueError: a key of another length or of zeros alone, a name given twice, key metadata
@@ -78,7 +80,7 @@ class FileEncryptionProperties:
     plaintext_footer: bool = False
     encryption_algorithm: str = GCM_V1
     data_page_v2_levels: Literal["encrypted", "plaintext"] = "encrypted"
-    companion: Callable[[], AbstractContextManager[object]] = field(
+    companion: Callable[[], AbstractContextManager[Callable[[], object] | None]] = field(
         default=nullcontext, repr=False, compare=False
     )
 
@@ -105,7 +107,6 @@ class FileEncryptionProperties:
             raise ValueError('data_page_v2_levels is "encrypted" or "plaintext"')
 
 
-@runtime_checkable
 class FileEncryption(Protocol):
     """What gives each file properties of its own: with fresh keys that a key service wraps.
 
@@ -121,11 +122,7 @@ class FileEncryption(Protocol):
     def plaintext_columns(self) -> Sequence[str]:
         """Names of the columns to leave unencrypted."""
 
-    @property
-    def aad_prefix(self) -> object:
-        """None where files have no AAD prefix."""
-
-    def for_file(self, place: Place | None) -> FileEncryptionProperties:
+    def for_file(self, place: Place | None, *, overwrite: bool = True) -> FileEncryptionProperties:
         """Give the properties of the file to be written at a place, None for a file object."""
 
     def for_check(self) -> FileEncryptionProperties:
@@ -228,7 +225,8 @@ def bound(properties: FileDecryptionProperties, source: Source) -> FileDecryptio
             raise ValueError("the AAD prefix depends on the file's name: give a path or URL")
         properties = replace(properties, aad_prefix=prefix(source.place.name))
     if retriever is not None and hasattr(retriever, "for_file"):
-        properties = replace(properties, key_retriever=BoundRetriever(retriever.for_file(source)))
+        keys = retriever.for_file(source, properties.on_missing_key != "error")
+        properties = replace(properties, key_retriever=BoundRetriever(keys))
     return properties
 
 
@@ -243,9 +241,14 @@ class BoundRetriever:
         return self.keys.retrieve(key_metadata, column)
 
 
+def is_keyed(encryption: object) -> TypeGuard[FileEncryption]:
+    """Tell what makes keys for each file; `isinstance` of a protocol takes 20 µs."""
+    return hasattr(encryption, "for_file")
+
+
 def check_encryption(encryption: object) -> None:
     """Raise a TypeError for what is something else."""
-    if not isinstance(encryption, FileEncryptionProperties | FileEncryption):
+    if not isinstance(encryption, FileEncryptionProperties) and not is_keyed(encryption):
         kind = type(encryption).__name__
         raise TypeError(f"properties are FileEncryptionProperties, not {kind}")
 
@@ -297,6 +300,6 @@ def _any_key(key: KeyLike, what: str) -> Key:
 def _usable(key: KeyLike, what: str) -> Key:
     """Take a key for sealing. Zeros are never meant, and parquet-java refuses them."""
     checked = _any_key(key, what)
-    if checked == Key(bytes(len(checked))):
+    if checked.is_zero():
         raise ValueError(f"the {what} is all zeros")
     return checked

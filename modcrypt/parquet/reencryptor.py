@@ -43,7 +43,7 @@ def reencrypt(
     with _plaintext(source, opened, nowhere.size, tail) as plain:
         plan = plan_encryption(plain, encryption, place=place)
         with (
-            plan.properties.companion(),
+            plan.properties.companion() as sealed,
             open_output(
                 place.path, None, overwrite=True, threads=1, filesystem=place.filesystem
             ) as out,
@@ -51,6 +51,8 @@ def reencrypt(
             written = Encryption(out, plan.properties)
             written.add(plain, plan)
             written.close(plan.metadata)
+            if sealed is not None:
+                sealed()
             if not place.is_still(source):
                 raise OSError(f"{place.path} was changed by somebody else meanwhile")
 

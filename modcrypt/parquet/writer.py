@@ -23,7 +23,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from modcrypt.buffers import WORTH_A_THREAD, open_output, usable_cores
+from modcrypt.buffers import WORTH_A_THREAD, check_threads, open_output, usable_cores
 from modcrypt.errors import LimitError
 from modcrypt.parquet.encryptor import Encryption, Plan, plan_encryption
 from modcrypt.parquet.idl import copy
@@ -148,13 +148,15 @@ class ParquetWriter:
         self._schema, self._options = schema, options
         self._key_values: list[Any] = []
         # Raises for options and column names before a key is made or a file is there.
-        self._properties = self._footer(encryption, place_of(where, filesystem)).properties
+        check_threads(threads)
+        place = place_of(where, filesystem)
+        self._properties = self._footer(encryption, place, overwrite=overwrite).properties
         self._withdrawn = False
         self._begun = 0  # row groups, encoded or not
         self._batches = _Batches()
         self._in_flight: deque[Future[memoryview]] = deque()
         with ExitStack() as stack:
-            stack.enter_context(self._properties.companion())
+            self._sealed = stack.enter_context(self._properties.companion())
             out = stack.enter_context(
                 open_output(
                     where, None, overwrite=overwrite, threads=threads, filesystem=filesystem
@@ -259,6 +261,8 @@ class ParquetWriter:
             footer = copy(self._footer(self._properties).metadata)
             footer.num_rows = sum(row_group.num_rows for row_group in self._encryption.row_groups)
             self._encryption.close(footer)
+            if self._sealed is not None:
+                self._sealed()
             self._close().close()
 
     def __enter__(self) -> Self:
@@ -350,10 +354,13 @@ class ParquetWriter:
         plan = plan_encryption(source, self._properties, first)
         self._encryption.add(source, plan, hold_indexes=True)
 
-    def _footer(self, encryption: EncryptionLike, place: Place | None = None) -> Plan:
+    def _footer(
+        self, encryption: EncryptionLike, place: Place | None = None, *, overwrite: bool = True
+    ) -> Plan:
         """Give PyArrow's footer of a file of no rows: schema, key-value metadata and the like."""
         encoded = _encode(None, self._schema, self._options, self._key_values)
-        return plan_encryption(MemorySource(encoded), encryption, place=place)
+        source = MemorySource(encoded)
+        return plan_encryption(source, encryption, place=place, overwrite=overwrite)
 
 
 class _Batches:

@@ -1,0 +1,141 @@
+"""Iceberg's standard key metadata, which holds a key, sealed under a key service.
+
+    {"modcryptKeyMetadata":1, "masterKeyID":"kf", "wrappedKeyMetadata":"...",
+     "wrappedKEK":"...", "keyEncryptionKeyID":"..."}
+
+One line of JSON. As in PKMT1's double wrapping, the key service wraps a KEK, and that seals the
+metadata: base64( nonce (12) | ciphertext | tag (16) ), AAD the KEK's 16 id bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any, NoReturn
+
+from modcrypt.aead import TagError
+from modcrypt.errors import FormatError, KeyMaterialError
+from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.kms.client import MAX_WRAPPED
+from modcrypt.kms.material import KEK_ID_SIZE, MAX_NAME, KeyMaterial
+from modcrypt.kms.wrapping import KeyWrapper
+
+__all__ = ["MAX_SEALED", "is_sealed", "open_key_metadata", "seal_key_metadata"]
+
+VERSION = 1
+
+MAX_SEALED = 64 << 10
+"""Longest sealed key metadata, in bytes."""
+
+_NAMES = {
+    "modcryptKeyMetadata", "masterKeyID", "wrappedKeyMetadata", "wrappedKEK", "keyEncryptionKeyID",
+}  # fmt: skip
+
+
+def seal_key_metadata(
+    wrapper: KeyWrapper, metadata: StandardKeyMetadata, master_key_id: str
+) -> bytes:
+    """Seal key metadata under a KEK that the key service wraps.
+
+    Raises:
+        KeyRetrievalError: it wraps none.
+    """
+    kek = wrapper.writing_kek(master_key_id)
+    members = {
+        "modcryptKeyMetadata": VERSION,
+        "masterKeyID": master_key_id,
+        "wrappedKeyMetadata": _base64(kek.cipher.seal_block(metadata.encode(), kek.id)),
+        "wrappedKEK": kek.wrapped,
+        "keyEncryptionKeyID": _base64(kek.id),
+    }
+    return json.dumps(members, separators=(",", ":")).encode() + b"\n"
+
+
+def open_key_metadata(wrapper: KeyWrapper, data: bytes) -> StandardKeyMetadata:
+    """Open what `seal_key_metadata` gave, and nothing else.
+
+    Raises:
+        KeyMaterialError: it is malformed, altered, or of another KEK or master key.
+        KeyRetrievalError: the key service refuses its KEK.
+    """
+    members = _members(data)
+    sealed = _bytes(members, "wrappedKeyMetadata")
+    kek_id = _bytes(members, "keyEncryptionKeyID")
+    if len(kek_id) != KEK_ID_SIZE:
+        raise KeyMaterialError(f"sealed key metadata: a KEK's id has {KEK_ID_SIZE} bytes")
+    kek = wrapper.reading_kek(
+        KeyMaterial(
+            is_footer_key=False,
+            master_key_id=_text(members, "masterKeyID", MAX_NAME),
+            wrapped_dek=members["wrappedKeyMetadata"],
+            kek_id=kek_id,
+            wrapped_kek=_text(members, "wrappedKEK", MAX_WRAPPED),
+        )
+    )
+    try:
+        return StandardKeyMetadata.decode(kek.cipher.open_block(sealed, kek_id))
+    except TagError:
+        raise KeyMaterialError(
+            "the sealed key metadata does not open under its KEK: altered bytes, or the KEK of "
+            "another file"
+        ) from None
+    except FormatError as error:
+        raise KeyMaterialError(f"sealed key metadata: {error}") from None
+
+
+def is_sealed(data: bytes) -> bool:
+    """Tell sealed key metadata from key metadata in the clear, of which no form begins so."""
+    return data.lstrip().startswith(b"{")
+
+
+# --- strict reading ------------------------------------------------------------------------------
+
+
+def _members(data: bytes) -> dict[str, Any]:
+    if len(data) > MAX_SEALED:
+        raise KeyMaterialError(f"sealed key metadata has at most {MAX_SEALED} bytes")
+    try:
+        found = json.loads(data, object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
+        raise KeyMaterialError("sealed key metadata: no JSON, or a member is there twice") from None
+    if not isinstance(found, dict) or found.keys() != _NAMES:
+        raise KeyMaterialError(f"sealed key metadata has exactly {', '.join(sorted(_NAMES))}")
+    version = found["modcryptKeyMetadata"]
+    if type(version) is not int or version != VERSION:  # True is 1, too
+        raise KeyMaterialError(f"sealed key metadata: the version is not {VERSION}")
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):  # readers would differ in which they take
+        raise ValueError
+    return members
+
+
+def _no_constant(_: str) -> NoReturn:
+    raise ValueError
+
+
+def _text(members: dict[str, Any], name: str, longest: int) -> str:
+    value = members[name]
+    if not isinstance(value, str) or not 0 < len(value) <= longest:
+        raise KeyMaterialError(
+            f"sealed key metadata: {name} is no string of 1 to {longest} letters"
+        )
+    if name == "masterKeyID" and not value.isprintable():
+        raise KeyMaterialError("sealed key metadata: masterKeyID has control characters")
+    return value
+
+
+def _bytes(members: dict[str, Any], name: str) -> bytes:
+    text = _text(members, name, MAX_SEALED)
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise KeyMaterialError(f"sealed key metadata: {name} is no base64") from None
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
