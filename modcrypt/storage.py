@@ -129,9 +129,15 @@ class Place:
         """Open the file there as a source."""
         return _stored_source(self.filesystem, self.path, self.path)
 
-    def create(self, *, overwrite: bool = True) -> AbstractContextManager[Sink]:
-        """Open a sink that is published there when the block ends without an error."""
-        return _stored_sink(self.filesystem, self.path, self.path, overwrite)
+    def create(self, *, check: Callable[[], object] | None = None) -> AbstractContextManager[Sink]:
+        """Open a sink that is published there when the block ends without an error.
+
+        Args:
+            check: called last before that, and may raise.
+        """
+        if self.filesystem is None:
+            return _path_sink(self.path, True, check)
+        return _checked_sink(_stored_sink(self.filesystem, self.path, self.path, True), check)
 
     def remove(self) -> None:
         """Remove the file there, if there is one."""
@@ -144,15 +150,22 @@ class Place:
                 self.filesystem.rm_file(self.path)
 
     def stamp(self) -> tuple[int, ...] | None:
-        """Give what differs when the file is another one; None where it isn't there, or a store."""
+        """Give what differs when the file is another one; None where there is none, or a store."""
         if self.filesystem is None:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # a name that is too long, too
                 return _stamp(os.stat(self.path))
         return None
 
-    def is_still(self, source: Source) -> bool:
-        """Tell whether the file there is the one that was opened; in a store it is taken for it."""
-        return not isinstance(source, FileSource) or self.stamp() == _stamp(os.fstat(source.fd))
+    def check_still(self, source: Source) -> None:
+        """Check that the file there is the one that was opened; in a store it is taken for it.
+
+        Raises:
+            OSError: it is another one by now.
+        """
+        if isinstance(source, FileSource) and self.stamp() != _stamp(os.fstat(source.fd)):
+            raise OSError(
+                errno.ESTALE, "the file was changed by somebody else meanwhile", self.path
+            )
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -196,7 +209,9 @@ class FileSource(Source):
 
     def __init__(self, path: str) -> None:
         self.name = path
-        self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        # Not waiting for the other end of a named pipe, which is no source; files never wait.
+        flags = os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
+        self.fd = os.open(path, flags)
         status = os.fstat(self.fd)
         if stat.S_ISDIR(status.st_mode):
             os.close(self.fd)
@@ -295,10 +310,11 @@ def copy_range(source: Source, sink: Sink, start: int, end: int) -> None:
         TruncationError: the source is shorter than it was.
         OSError: from the file system.
     """
-    if isinstance(source, FileSource) and isinstance(sink, FdSink):
+    copy = getattr(os, "copy_file_range", None)  # Linux has it
+    if copy is not None and isinstance(source, FileSource) and isinstance(sink, FdSink):
         with contextlib.suppress(OSError):  # of file systems that can't: the loop goes on
             while start < end:
-                copied = os.copy_file_range(source.fd, sink.fd, end - start, start)
+                copied = copy(source.fd, sink.fd, end - start, start)
                 if not copied:
                     break
                 start += copied
@@ -652,7 +668,19 @@ def _exists(where: str) -> FileExistsError:
 
 
 @contextlib.contextmanager
-def _path_sink(where: str, overwrite: bool) -> Iterator[Sink]:
+def _checked_sink(
+    opened: AbstractContextManager[Sink], check: Callable[[], object] | None
+) -> Iterator[Sink]:
+    with opened as sink:
+        yield sink
+        if check is not None:
+            check()
+
+
+@contextlib.contextmanager
+def _path_sink(
+    where: str, overwrite: bool, check: Callable[[], object] | None = None
+) -> Iterator[Sink]:
     target = os.path.realpath(where)  # a symbolic link keeps pointing at what we write
     if not overwrite and os.path.lexists(where):
         raise _exists(where)
@@ -674,6 +702,11 @@ def _path_sink(where: str, overwrite: bool) -> Iterator[Sink]:
                 os.fsync(fd)
         finally:
             os.close(fd)
+        if check is not None:
+            check()
+        # Hadoop's checksum of what was there would be held against what will be.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, f".{os.path.basename(target)}.crc"))
         with _naming(where):
             _publish(temporary, target, overwrite)
     except BaseException:

@@ -20,6 +20,7 @@ import click
 import modcrypt
 from modcrypt.cli import key_refs
 from modcrypt.cli.failures import printable
+from modcrypt.cli.kms_options import Service, default_key, refuse, service_options
 from modcrypt.cli.shared import (
     SIGPIPE_EXIT,
     aad_prefix_from,
@@ -40,6 +41,7 @@ _READ_BYTES = 4 << 20
 """Plaintext read at a time, enough for several threads to seal."""
 
 Progress = Callable[[int], None]
+Encode = Callable[["modcrypt.StandardKeyMetadata"], bytes]
 
 _key_options = together(
     key_options("Key"),
@@ -47,9 +49,10 @@ _key_options = together(
         "--key-metadata-file",
         metavar="PATH",
         help="Key, AAD prefix and trusted length: a file of Iceberg's standard key metadata, raw "
-        "or as hex or base64 text.",
+        "or as hex or base64 text; or, with --kms, sealed.",
     ),
     prefix_options,
+    service_options,
 )
 _reading_options = together(
     _key_options,
@@ -112,12 +115,18 @@ def ags1(context: click.Context) -> None:
     "--new-key-metadata",
     metavar="PATH",
     help="Make a fresh key and AAD prefix, and write them with the stream's length into this "
-    "file, which others can't read: Iceberg's standard key metadata.",
+    "file, which others can't read: Iceberg's standard key metadata. With --kms they are sealed.",
 )
 @click.option(
     "--key-length",
     type=click.Choice(["16", "24", "32"]),
     help="Bytes of the fresh key. Default: 16.",
+)
+@click.option(
+    "--master-key",
+    metavar="ID",
+    help="With --kms: master key under which the fresh key is sealed. Default: the policy's "
+    "for footers, or the one that the URI names.",
 )
 @_key_options
 @force_option
@@ -129,6 +138,7 @@ def encrypt(
     destination: str,
     new_key_metadata: str | None,
     key_length: str | None,
+    master_key: str | None,
     force: bool,
     threads: int | None,
     as_json: bool,
@@ -142,17 +152,22 @@ def encrypt(
     """
     keeper: AbstractContextManager[_MetadataFile | None]
     if new_key_metadata is None:
-        if key_length is not None:
-            raise click.UsageError("--key-length is that of the key of --new-key-metadata")
+        refuse({"key_length", "master_key"}, "that is for the key of --new-key-metadata")
         key, aad_prefix = _key(source, **references)
         keeper = nullcontext()
     else:
+        service = _service(source, references)
         if any(value is not None for value in references.values()):
             raise click.UsageError(
                 "--new-key-metadata makes key and AAD prefix: no other option may give one"
             )
-        key, aad_prefix = modcrypt.StandardKeyMetadata.generate(int(key_length or 16)), None
-        keeper = _MetadataFile(new_key_metadata, key, source, destination, force=force)
+        length = int(key_length or 16)
+        key, aad_prefix = modcrypt.StandardKeyMetadata.generate(length), None
+        if not service.named:
+            refuse({"master_key"}, "--kms or --policy is needed with that")
+        kept = keeper = _MetadataFile(new_key_metadata, key, source, destination, force=force)
+        if service.named:
+            kept.encode = _sealer(service, master_key, length)
     with _input(source) as file, _output(destination) as sink:
 
         def work(progress: Progress | None) -> dict[str, Any]:
@@ -271,7 +286,9 @@ def _key(
     aad_prefix: str | None,
     aad_prefix_hex: str | None,
     aad_prefix_file: str | None,
+    **of_service: Any,
 ) -> tuple[modcrypt.Key | modcrypt.StandardKeyMetadata, bytes | None]:
+    service = _service(source, of_service)
     if source == "-" and key_fd == 0:
         raise click.UsageError("standard input can't be both SOURCE and key")
     prefix = aad_prefix_from(aad_prefix, aad_prefix_hex, aad_prefix_file)
@@ -279,13 +296,48 @@ def _key(
     if key_metadata_file is not None:
         if key is not None:
             raise click.UsageError("--key-metadata-file brings the key: give no other one")
-        return key_refs.metadata_from_file(key_metadata_file), prefix
+        unseal = _unsealer(service) if service.named else None
+        return key_refs.metadata_from_file(key_metadata_file, unseal), prefix
+    if service.named:
+        raise click.UsageError(
+            "--kms and --policy seal the key metadata of --new-key-metadata, and open that of "
+            "--key-metadata-file"
+        )
     if key is None:
         raise click.UsageError(
             "a key is needed: --key-file, --key-env, --key-fd or --key-metadata-file; "
             "encrypt makes one by --new-key-metadata"
         )
     return key, prefix
+
+
+def _service(source: str, options: dict[str, Any]) -> Service:
+    service = Service(options)
+    if source == "-" and service.passphrase.fd == 0:
+        raise click.UsageError("standard input can't be both SOURCE and passphrase")
+    return service
+
+
+def _sealer(service: Service, master_key: str | None, key_length: int) -> Encode:
+    """Give what seals key metadata; the key service wraps for it now, before any work is done."""
+    tools = service.tools(kek_length=key_length)
+    named = default_key(tools) if service.policy is None else service.policy.footer_key
+    master = named if master_key is None else master_key
+    if master is None:
+        raise click.UsageError("the URI names no master key: --master-key ID")
+    from modcrypt.kms.sealed_metadata import seal_key_metadata
+
+    tools.wrapper.writing_kek(master)
+    return lambda metadata: seal_key_metadata(tools.wrapper, metadata, master)
+
+
+def _unsealer(service: Service) -> Callable[[bytes], modcrypt.StandardKeyMetadata]:
+    def unseal(data: bytes) -> modcrypt.StandardKeyMetadata:
+        from modcrypt.kms.sealed_metadata import open_key_metadata
+
+        return open_key_metadata(service.tools().wrapper, data)
+
+    return unseal
 
 
 def _reading(
@@ -326,6 +378,7 @@ class _MetadataFile:
         force: bool,
     ) -> None:
         self._metadata, self._destination = metadata, destination
+        self.encode: Encode = modcrypt.StandardKeyMetadata.encode
         self._target = self._place = os.path.realpath(path)
         if path == "-" or (os.path.exists(path) and not os.path.isfile(path)):
             raise click.UsageError("--new-key-metadata takes the path of a file")
@@ -357,7 +410,7 @@ class _MetadataFile:
 
     def write(self, length: int) -> None:
         """Write the metadata of a stream of so many bytes, which is about to be published."""
-        self._sink.append(self._metadata.with_length(length).encode())
+        self._sink.append(self.encode(self._metadata.with_length(length)))
         self._stack.close()
         self._written = True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -21,25 +21,37 @@ from modcrypt.errors import (
     IntegrityError,
     KeyExhaustedError,
     KeyRetrievalError,
+    KmsUnavailableError,
     ModcryptError,
     UnsupportedFormatError,
 )
 
-__all__ = ["EXIT_CODES", "Failure", "explain", "looks_like_key", "module_fields", "printable"]
+__all__ = [
+    "EXIT_CODES",
+    "Failure",
+    "explain",
+    "in_options",
+    "looks_like_key",
+    "module_fields",
+    "printable",
+]
 
 EXIT_CODES = """\
 0    done
-1    integrity: the file does not authenticate, is damaged or is not what was expected
+1    integrity: the file does not authenticate, is damaged or is not what was expected; of
+     several files, one of them
 2    usage: wrong arguments, a file that isn't there, a destination that exists
-3    a key is missing, denied or malformed
+3    a key is missing, denied, disabled or malformed
+4    the key service is unavailable: try again
 5    unsupported: legal, but not handled, or not accepted without being asked for
 70   internal: a bug in modcrypt
 74   input or output failed, as on a full disk
 130  interrupted by Ctrl-C; 143 ended by SIGTERM"""
 
-# The first class that fits decides: UnsupportedFormatError is a FormatError.
+# The first class that fits decides: UnsupportedFormatError is a FormatError, for one.
 _CODES: tuple[tuple[type[ModcryptError], int], ...] = (
     (UnsupportedFormatError, 5),
+    (KmsUnavailableError, 4),
     (KeyRetrievalError, 3),
     (KeyExhaustedError, 3),
     (IntegrityError, 1),
@@ -58,7 +70,12 @@ _OPTION_NAMES = (
     ("generate fresh metadata for each file", "make fresh metadata by --new-key-metadata"),
     ('pass algorithms=["AES_GCM_V1"]', "pass --accept AES_GCM_V1"),
     ('pass algorithms=["AES_GCM_CTR_V1"]', "pass --accept AES_GCM_CTR_V1"),
-    ("no footer key is given", "no --key-file, --key-env or --key-fd is given"),
+    (
+        "no footer key is given",
+        "no --key-file, --key-env or --key-fd is given, nor --kms or --policy",
+    ),
+    ("pin=, the URI's pin-source", "the URI's pin-source"),
+    ("open it without a passphrase", "give no passphrase, by MODCRYPT_PASSPHRASE neither"),
 )
 
 _USAGE_OS_ERRORS = (
@@ -91,9 +108,14 @@ class Failure:
 
 def explain(error: BaseException, arguments: Sequence[str]) -> Failure:
     """Say what happened and with which exit code the program ends."""
+    failure = _explained(error, arguments)
+    return replace(failure, message=_hide_queries(failure.message, arguments))
+
+
+def _explained(error: BaseException, arguments: Sequence[str]) -> Failure:
     if isinstance(error, ModcryptError):
         code = next((code for kind, code in _CODES if isinstance(error, kind)), 1)
-        message = printable(_in_options(str(error)))
+        message = printable(in_options(str(error)))
         return Failure(error.word, message, code, getattr(error, "module", None))
     if isinstance(error, click.ClickException):
         return Failure("usage", printable(_hide_keys(_click_message(error), arguments)), 2)
@@ -105,18 +127,19 @@ def explain(error: BaseException, arguments: Sequence[str]) -> Failure:
     if isinstance(error, Stopped):
         return Failure("interrupted", f"ended by {error.signal}", int(error.code or 1))
     if type(error) is ValueError:  # subclasses, as UnicodeDecodeError, are no message to a caller
-        return Failure("usage", printable(_hide_keys(_in_options(str(error)), arguments)), 2)
+        return Failure("usage", printable(_hide_keys(in_options(str(error)), arguments)), 2)
     return Failure("internal", _internal_message(error), 70)
 
 
-def _in_options(message: str) -> str:
+def in_options(message: str) -> str:
+    """Say what a message of the library says with the names of options."""
     for name, option in _OPTION_NAMES:
         message = message.replace(name, option)
     return message
 
 
 def _click_message(error: click.ClickException) -> str:
-    message = _in_options(error.format_message().rstrip("."))
+    message = in_options(error.format_message().rstrip("."))
     context = error.ctx if isinstance(error, click.UsageError) else None
     return message if context is None else f"{message}; see {context.command_path} --help"
 
@@ -186,4 +209,19 @@ def _hide_keys(message: str, arguments: Sequence[str]) -> str:
         for piece in sorted(pieces, key=len, reverse=True):
             if looks_like_key(piece) and not piece.startswith("--"):
                 message = message.replace(piece, "(hidden)")
+    return message
+
+
+# What may be a secret where none belongs, in a URI that may be an option's value.
+_URI = re.compile(
+    r"(?:--[a-z-]+=)?(?P<uri>(?P<shown>[A-Za-z][A-Za-z0-9+.-]*:.*?)(?:\?|pin-value=).*)", re.DOTALL
+)
+
+
+def _hide_queries(message: str, arguments: Sequence[str]) -> str:
+    """Take the queries of URIs among the arguments out of a message that repeats them."""
+    for argument in arguments:
+        if match := _URI.fullmatch(argument):
+            shown = printable(match["shown"])
+            message = message.replace(printable(match["uri"]), f"{shown}(hidden)")
     return message

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 import modcrypt
-from modcrypt.cli.passphrases import PassphraseOptions, asked, passphrase_options, said_by_uri
+from modcrypt.cli.passphrases import (
+    PassphraseOptions,
+    asked,
+    by_default,
+    passphrase_options,
+    said_by_uri,
+)
 from modcrypt.cli.shared import together
 from modcrypt.errors import KeyAccessDeniedError
 
@@ -24,7 +31,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
 __all__ = [
     "Service",
     "audit_option",
-    "given",
+    "default_key",
     "pairs",
     "refuse",
     "service_options",
@@ -53,10 +60,14 @@ audit_option = click.option(
 )
 
 
+_PARAMETERS = ("kms", "policy_file", "passphrase_file", "passphrase_env", "passphrase_fd")
+
+
 class Service:
     """The key service that the options of a command name; nothing is opened yet.
 
-    Args: the values of `service_options`.
+    Args:
+        options: the command's, out of which the values of `service_options` are taken.
 
     Raises:
         click.UsageError: options of a key service, but none is named.
@@ -64,16 +75,9 @@ class Service:
         OSError: it can't be read.
     """
 
-    def __init__(
-        self,
-        *,
-        kms: str | None,
-        policy_file: str | None,
-        passphrase_file: str | None,
-        passphrase_env: str | None,
-        passphrase_fd: int | None,
-    ) -> None:
-        self.passphrase = PassphraseOptions(passphrase_file, passphrase_env, passphrase_fd)
+    def __init__(self, options: dict[str, Any]) -> None:
+        kms, policy_file, *passphrase = (options.pop(name) for name in _PARAMETERS)
+        self.passphrase = PassphraseOptions(*passphrase)
         self.named = kms is not None or policy_file is not None
         if self.passphrase.given and not self.named:
             raise click.UsageError("a passphrase is for a keyring: name it by --kms or --policy")
@@ -102,6 +106,15 @@ class Service:
         """Whether it is a local keyring."""
         return self.uri.startswith("file:")
 
+    @cached_property
+    def _told(self) -> bytes | None:
+        """The passphrase of the options; a file descriptor tells it once."""
+        return self.passphrase.told()
+
+    @property
+    def _shown(self) -> str:
+        return self.uri.partition("#")[0].partition("?")[0]
+
     def client(self) -> KmsClient:
         """Open the key service, asking for a keyring's passphrase where that is needed."""
         if not self.is_keyring:
@@ -109,7 +122,7 @@ class Service:
                 raise click.UsageError("a passphrase is for a keyring, which --kms file:PATH names")
             return modcrypt.open_kms(self.uri)
         by_uri = said_by_uri(self.uri) is not None
-        told = self.passphrase.told() if by_uri else self.passphrase.told_or_default()
+        told = self._told if by_uri or self._told is not None else by_default()
         if told is not None:
             return modcrypt.open_kms(self.uri, passphrase=told)
         try:
@@ -117,14 +130,16 @@ class Service:
         except KeyAccessDeniedError:
             if by_uri:
                 raise
-        return modcrypt.open_kms(self.uri, passphrase=asked("the keyring"))
+        return modcrypt.open_kms(self.uri, passphrase=asked(self._shown))
 
     def new_keyring(self, path: str, *, plaintext: bool) -> Keyring:
         """Make the keyring that is not there yet."""
         if plaintext:
             return modcrypt.Keyring.create(path, plaintext=True)
-        told = (said_by_uri(self.uri) or self.passphrase).told_or_default()
-        passphrase = asked("the new keyring", twice=True) if told is None else told
+        by_uri = said_by_uri(self.uri)
+        passphrase: str | bytes | None = self._told if by_uri is None else by_uri.told()
+        if passphrase is None:
+            passphrase = by_default() or asked(f"the new {self._shown}", twice=True)
         return modcrypt.Keyring.create(path, passphrase=passphrase)
 
     def tools(self, audit: str | None = None, kek_length: int | None = None) -> KeyTools:
@@ -153,31 +168,29 @@ class Service:
 # --- which options are given ---------------------------------------------------------------------
 
 
-def given(names: Collection[str]) -> list[str]:
-    """Give those options of the running command, by their parameters' names, that are typed."""
+def refuse(parameters: Collection[str], why: str) -> None:
+    """Raise a usage error if options of the running command are typed, by their parameters."""
     context = click.get_current_context()
-    return [
+    typed = [
         parameter.opts[0]
         for parameter in context.command.params
-        if parameter.name in names
+        if parameter.name in parameters
         and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
     ]
+    if typed:
+        raise click.UsageError(f"{', '.join(typed)}: {why}")
 
 
-def refuse(names: Collection[str], why: str) -> None:
-    """Raise a usage error if some of these options are given."""
-    if found := given(names):
-        raise click.UsageError(f"{', '.join(found)}: {why}")
-
-
-def pairs(values: Collection[str], option: str, form: str) -> list[tuple[str, str]]:
-    """Split `NAME=ID` at the last "=": more names of columns hold one than ids do."""
-    split: list[tuple[str, str]] = []
+def pairs(values: Collection[str], option: str, form: str) -> dict[str, str]:
+    """Split each `NAME=ID` at its last "=": more names of columns hold one than ids do."""
+    split: dict[str, str] = {}
     for value in values:
         name, _, rest = value.rpartition("=")
         if not name or not rest:
             raise click.UsageError(f"{option} takes {form}")
-        split.append((name, rest))
+        if name in split:
+            raise click.UsageError(f"{option} is given twice for {name}")
+        split[name] = rest
     return split
 
 

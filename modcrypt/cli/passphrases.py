@@ -17,7 +17,7 @@ from modcrypt.cli import key_refs
 from modcrypt.cli.shared import together
 from modcrypt.errors import KeyNotFoundError, KeyRetrievalError
 
-__all__ = ["PassphraseOptions", "asked", "passphrase_options", "said_by_uri"]
+__all__ = ["PassphraseOptions", "asked", "by_default", "passphrase_options", "said_by_uri"]
 
 VARIABLE = "MODCRYPT_PASSPHRASE"
 
@@ -37,7 +37,7 @@ passphrase_options = together(
         "--passphrase-fd",
         metavar="N",
         type=click.IntRange(min=0),
-        help="Passphrase of the keyring: an open file descriptor, of which the first line is taken.",
+        help="Passphrase of the keyring: the first line of an open file descriptor.",
     ),
 )
 
@@ -75,10 +75,10 @@ class PassphraseOptions:
             return _from_env(self.env)
         return None if self.fd is None else _first_line(key_refs.read_fd(self.fd, "passphrase"))
 
-    def told_or_default(self) -> bytes | None:
-        """Read it; without an option, from the default variable, None if that is not set."""
-        told = self.told()
-        return os.environb.get(os.fsencode(VARIABLE)) or None if told is None else told
+
+def by_default() -> bytes | None:
+    """Give the passphrase of the variable that needs no option; None if it is not set."""
+    return os.environb.get(os.fsencode(VARIABLE)) or None
 
 
 def said_by_uri(uri: str) -> PassphraseOptions | None:

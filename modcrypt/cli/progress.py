@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["progress_bar"]
+__all__ = ["files_bar", "progress_bar"]
 
 SHOW_AFTER = 1.0
 """Seconds of work before a bar is worth showing."""
@@ -27,7 +27,7 @@ def progress_bar(verb: str, total: int | None) -> Iterator[Callable[[int], None]
 
     That is: stderr is no terminal, or NO_COLOR is set (no-color.org: and not empty).
     """
-    if not sys.stderr.isatty() or os.environ.get("NO_COLOR"):
+    if not _wanted():
         yield None
         return
     bar = _Bar(verb, total)
@@ -37,13 +37,32 @@ def progress_bar(verb: str, total: int | None) -> Iterator[Callable[[int], None]
         bar.close()
 
 
+@contextmanager
+def files_bar(verb: str) -> Iterator[Callable[[int, int], None]]:
+    """Give what is called with the files done and the number of files; bars as `progress_bar`."""
+    if not _wanted():
+        yield lambda done, total: None
+        return
+    bar = _Bar(verb, None, files=True)
+    try:
+        yield bar.update
+    finally:
+        bar.close()
+
+
+def _wanted() -> bool:
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+
+
 class _Bar:
-    def __init__(self, verb: str, total: int | None) -> None:
-        self._verb, self._total = verb, total
-        self._next = time.monotonic() + SHOW_AFTER
+    def __init__(self, verb: str, total: int | None, *, files: bool = False) -> None:
+        self._verb, self._total, self._files = verb, total, files
+        self._start = time.monotonic()
+        self._next = self._start + SHOW_AFTER
         self._shown: tuple[Progress, TaskID] | None = None
 
-    def update(self, done: int) -> None:
+    def update(self, done: int, total: int | None = None) -> None:
+        self._total = self._total if total is None else total
         now = time.monotonic()
         if now < self._next:
             return
@@ -51,17 +70,24 @@ class _Bar:
         if self._shown is None:
             self._shown = self._show()
         bar, task = self._shown
-        bar.update(task, completed=done, refresh=True)
+        rate = done / max(now - self._start, REFRESH_EVERY)
+        bar.update(task, completed=done, total=self._total, rate=rate, refresh=True)
 
     def _show(self) -> tuple[Progress, TaskID]:
         from rich import progress
         from rich.console import Console
 
+        counts: tuple[progress.ProgressColumn, ...] = (
+            progress.DownloadColumn(binary_units=True),
+            progress.TransferSpeedColumn(),
+        )
+        if self._files:
+            rate = progress.TextColumn("{task.fields[rate]:.0f} files/s")
+            counts = progress.MofNCompleteColumn(), rate
         bar = progress.Progress(
             progress.TextColumn("{task.description}"),
             progress.BarColumn(),
-            progress.DownloadColumn(binary_units=True),
-            progress.TransferSpeedColumn(),
+            *counts,
             progress.TimeRemainingColumn(),
             console=Console(stderr=True),
             auto_refresh=False,
@@ -69,7 +95,7 @@ class _Bar:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        task = bar.add_task(self._verb, total=self._total)
+        task = bar.add_task(self._verb, total=self._total, rate=0.0)
         bar.start()
         return bar, task
 

@@ -7,12 +7,13 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from modcrypt.cli import key_refs
+from modcrypt.cli.failures import printable
 from modcrypt.cli.progress import progress_bar
 from modcrypt.keys import Key
 
@@ -26,6 +27,7 @@ __all__ = [
     "key_options",
     "prefix_options",
     "print_line",
+    "table",
     "threads_option",
     "together",
 ]
@@ -141,6 +143,31 @@ def _unhex(digits: str) -> bytes:
         return bytes.fromhex(digits)
     except ValueError:
         raise click.UsageError("--aad-prefix-hex takes pairs of hex digits") from None
+
+
+def table(
+    titles: Sequence[str], rows: Iterable[Sequence[object]], *, left: Collection[int] = ()
+) -> str:
+    """Align a table; None is a dash.
+
+    Args:
+        titles: of the columns.
+        rows: cells, which names in files may be.
+        left: numbers of the columns that are aligned to the left, as words are.
+    """
+    cells = [titles, *([_cell(value) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in cells
+    )
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else printable(str(value))
 
 
 # --- results -------------------------------------------------------------------------------------

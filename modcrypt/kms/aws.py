@@ -77,7 +77,7 @@ _ARN = re.compile(
     re.ASCII,
 )
 _KEY_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}", re.ASCII)
-_NAME = re.compile(r"(?:alias/)?[A-Za-z0-9/_-]{1,250}", re.ASCII)
+_ALIAS = re.compile(r"alias/[A-Za-z0-9/_-]{1,250}", re.ASCII)
 
 _NOT_FOUND = {"NotFoundException", "NotFound", "InvalidArnException", "InvalidAliasNameException"}
 _DISABLED = {"DisabledException", "KMSInvalidStateException"}
@@ -138,16 +138,15 @@ def open_aws(uri: str, *, client: Any = None) -> AwsKms:
     parts = parse_kms_uri(uri, frozenset({"region"}))
     key = parts.location.removeprefix("//") or None
     arn = _ARN.fullmatch(key or "")
-    named = key is None or arn or _KEY_ID.fullmatch(key) or _is_alias(key)
+    named = key is None or arn or _KEY_ID.fullmatch(key) or _ALIAS.fullmatch(key)
     if parts.fragment or not named or not parts.location.startswith("//"):
         raise ValueError(
             "a key of AWS KMS is named by aws-kms://arn:aws:kms:REGION:ACCOUNT:key/ID or "
             "aws-kms://alias/NAME; keys named elsewhere by aws-kms://?region=REGION"
         )
-    regions = {parts.query.get("region"), arn and arn["region"]} - {None}
-    if len(regions) > 1:
-        raise ValueError(f"aws-kms: the URI names two regions, {' and '.join(sorted(regions))}")
-    region = next(iter(regions), None)
+    region = parts.query.get("region") or (arn["region"] if arn else None)
+    if arn and region != arn["region"]:
+        raise ValueError("aws-kms: the URI names two regions, one in the ARN and another in region")
     if client is None:
         return AwsKms(lambda: _connect(region), key, arn and arn["account"])
     if region is not None and client.meta.region_name != region:
@@ -223,7 +222,7 @@ class AwsKms:
             KeyRetrievalError: as `KmsClient.wrap`.
         """
         alias = _alias(master_key_id)
-        if not _is_alias(alias) or alias.startswith("alias/aws/"):
+        if not _ALIAS.fullmatch(alias) or alias.startswith("alias/aws/"):
             raise ValueError("a new key in AWS KMS gets an alias: letters, digits, / _ and -")
         try:
             self._metadata(alias)
@@ -330,8 +329,9 @@ class AwsKms:
         """
         arn = _ARN.fullmatch(master_key_id)
         if arn is None:
-            if _KEY_ID.fullmatch(master_key_id) or _NAME.fullmatch(master_key_id):
-                return _alias(master_key_id)
+            name = _alias(master_key_id)
+            if _KEY_ID.fullmatch(name) or _ALIAS.fullmatch(name):
+                return name
             raise KeyNotFoundError(
                 f"master key {master_key_id[:80]!r} is no ARN, id, alias or name of AWS KMS"
             )
@@ -417,11 +417,8 @@ def _refuse_clear_text(endpoint: str) -> None:
         raise ValueError("aws-kms: the endpoint has no TLS: keys would travel in the clear")
 
 
-def _is_alias(name: str) -> bool:
-    return name.startswith("alias/") and _NAME.fullmatch(name) is not None
-
-
 def _alias(name: str) -> str:
+    """Give the alias that a plain name stands for; anything else as it is."""
     plain = not name.startswith(("alias/", "arn:")) and not _KEY_ID.fullmatch(name)
     return f"alias/{name}" if plain else name
 

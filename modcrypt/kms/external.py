@@ -1,14 +1,14 @@
 """External key material: the file `_KEY_MATERIAL_FOR_NAME.json` beside the file `NAME`.
 
 It is never without what its data file refers to. A new file's material is there before the file
-is; that of a file that is replaced stays until it has been. For that, the keys of each file that
-is written have names of their own, also where two writers are at it at once:
+is. That of a file that is replaced stays until it has been, and the new keys stand beside it with
+the run that wrote them (W) in their names:
 
-    before                 meanwhile                             after
-    footerKey, columnKey0  footerKey, columnKey0,                footerKey-8c21, columnKey0-8c21,
-                           footerKey-8c21, columnKey0-8c21       footerKey
+    before                 meanwhile                                           after
+    footerKey, columnKey0  footerKey, columnKey0, footerKey-W, columnKey0-W    footerKey, columnKey0
 
-parquet-java rotates no file without a `footerKey`: it is the footer key's material once more.
+So the names are those that other implementations write and rotate. They refuse a file that is read
+just between its publication and what comes "after", or left so by a crash; modcrypt finds its keys.
 """
 
 from __future__ import annotations
@@ -16,20 +16,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from secrets import token_hex
 
 from modcrypt.errors import KeyMaterialError, ModcryptError
 from modcrypt.kms.material import (
     MAX_STORE,
+    WRITE,
+    KeyMaterial,
+    KeyReference,
+    decode_material,
     decode_metadata,
     decode_store,
     encode_store,
     external_name,
+    write_of,
 )
 from modcrypt.parquet.footer_keys import list_key_metadata
 from modcrypt.storage import Place
 
-__all__ = ["FOOTER_KEY", "KeyNames", "kept_beside", "read_store", "store_of", "write_store"]
+__all__ = ["ExternalKeys", "find_in", "read_store", "store_of", "write_store"]
 
 FOOTER_KEY = "footerKey"
 """What the key tools call the footer key in a file of key material."""
@@ -37,7 +43,8 @@ FOOTER_KEY = "footerKey"
 COLUMN_KEY = "columnKey"
 """What they call column keys, before a number."""
 
-_SUFFIX = re.compile(r"-[0-9a-f]{8}\Z")
+
+_STAGED = re.compile(r"-[0-9a-f]{16}\Z")
 
 
 def store_of(place: Place) -> Place:
@@ -52,7 +59,7 @@ def read_store(place: Place) -> dict[str, str]:
         KeyMaterialError: there is none, or it is damaged.
         OSError: it can't be read.
     """
-    for where in dict.fromkeys((place, place.real())):
+    for where in (place, place.real()):
         found = _present(where)
         if found is not None:
             return found
@@ -62,10 +69,30 @@ def read_store(place: Place) -> dict[str, str]:
     )
 
 
+def find_in(store: Mapping[str, str], reference: KeyReference) -> KeyMaterial:
+    """Find the material of a key, under its own name while the file is being replaced.
+
+    Raises:
+        KeyMaterialError: it is not there, or damaged.
+    """
+    text = store.get(_staged(reference.name, reference.write)) or store.get(reference.name)
+    if text is None:
+        raise KeyMaterialError(
+            f"the external key material has no {reference.name!r}: it is that of another file, or "
+            "of another version of this one"
+        )
+    return decode_material(text)
+
+
 def write_store(place: Place, store: Mapping[str, str]) -> None:
     """Replace the key material of the file at a place: it is the old or the new, and never none."""
+    data = encode_store(store)
     with store_of(place).create() as sink:
-        sink.append(encode_store(store))
+        sink.append(data)
+
+
+def _staged(name: str, write: str | None) -> str:
+    return f"{name}-{write}"
 
 
 def _present(place: Place) -> dict[str, str] | None:
@@ -83,8 +110,11 @@ def _present(place: Place) -> dict[str, str] | None:
         raise
 
 
-class KeyNames:
-    """The names of one file's keys, to be written to a place, in its key material.
+# --- writing -------------------------------------------------------------------------------------
+
+
+class ExternalKeys:
+    """The key material of one file that is to be written to a place.
 
     Raises:
         KeyMaterialError: there is something in the material's place that is none.
@@ -92,79 +122,85 @@ class KeyNames:
     """
 
     def __init__(self, place: Place) -> None:
-        present = _present(place) or {}
-        self.replaced = _names_of_file(place, present) if present else frozenset()
-        self._suffix = f"-{token_hex(4)}"
-        self._columns = 0
+        self._place = place.real()
+        self.write = token_hex(8)
+        self._store: dict[str, str] = {}
+        _present(self._place)  # raises for what will not be replaced, before a key is made
 
-    def footer(self) -> str:
-        """Give the footer key's name."""
-        return FOOTER_KEY + self._suffix
+    def add(self, material: KeyMaterial) -> bytes:
+        """Take in the material of the footer's or of one more column's key; give its metadata."""
+        columns = len(self._store.keys() - {FOOTER_KEY})
+        name = FOOTER_KEY if material.is_footer_key else f"{COLUMN_KEY}{columns}"
+        marked = replace(material, internal=False, others={WRITE: self.write})
+        self._store[name] = marked.encode()
+        return KeyReference(name, self.write).encode()
 
-    def column(self) -> str:
-        """Give the name of one more column key."""
-        name = f"{COLUMN_KEY}{self._columns}{self._suffix}"
-        self._columns += 1
-        return name
+    @contextmanager
+    def kept_beside(self) -> Iterator[None]:
+        """Keep the key material beside the file while it is written and, if it is, afterwards.
+
+        Raises:
+            OSError, KeyMaterialError: the key material can't be written.
+        """
+        replaced = _write_there(self._place)
+        self._change(self._enter)
+        try:
+            yield
+        except BaseException:
+            self._change(self._undo)
+            raise
+        if _present(self._place) != self._store:
+            self._change(lambda present: self._leave(present, replaced))
+
+    def _enter(self, present: dict[str, str]) -> dict[str, str]:
+        if not present:
+            return self._store
+        own = {_staged(name, self.write): text for name, text in self._store.items()}
+        return present | own
+
+    def _undo(self, present: dict[str, str]) -> dict[str, str]:
+        own = set(self._store.values())  # no others are equal: each names the run
+        return {name: text for name, text in present.items() if text not in own}
+
+    def _leave(self, present: dict[str, str], replaced: str | None) -> dict[str, str]:
+        """Put the new keys in the place of the old ones, if the file that is there is ours."""
+        left = self._undo(present)
+        if _write_there(self._place) != self.write:
+            return left
+        kept: dict[str, str] = {}
+        for name, text in left.items():
+            write = _write_in(text)
+            if _STAGED.search(name):
+                if not name.endswith(f"-{replaced}"):
+                    kept[name] = text
+            elif write not in (None, replaced):  # of a file that somebody else is writing
+                kept[_staged(name, write)] = text
+        return kept | self._store
+
+    def _change(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        """Change what is there; nobody else of this machine does meanwhile."""
+        with self._place.locked():
+            present = _present(self._place)
+            changed = change(present or {})
+            if changed:
+                write_store(self._place, changed)
+            elif present is not None:
+                store_of(self._place).remove()
 
 
-def _names_of_file(place: Place, present: Mapping[str, str]) -> frozenset[str]:
-    """Say which of the keys that are there the file refers to that is there.
+def _write_in(text: str) -> str | None:
+    try:
+        return write_of(decode_material(text).others)
+    except KeyMaterialError:
+        return None
 
-    All others may be those of a file that somebody else is writing, and stay.
-    """
+
+def _write_there(place: Place) -> str | None:
+    """Say which run wrote the file that is there."""
     try:
         with place.open() as source:
             metadata = list_key_metadata(source)[0][0].metadata
         reference = decode_metadata(metadata or b"")
     except (ModcryptError, OSError):
-        return frozenset()
-    if not isinstance(reference, str):
-        return frozenset()
-    suffix = _suffix(reference)
-    return frozenset(name for name in present if _suffix(name) == suffix) - {FOOTER_KEY}
-
-
-def _suffix(name: str) -> str:
-    match = _SUFFIX.search(name)
-    return match[0] if match else ""
-
-
-@contextmanager
-def kept_beside(place: Place, names: KeyNames, store: Mapping[str, str]) -> Iterator[None]:
-    """Keep key material beside a file while it is written and, if it comes to be, afterwards.
-
-    Raises:
-        OSError, KeyMaterialError: the key material can't be written.
-    """
-    alias = {FOOTER_KEY: store[names.footer()]}
-    _change(place, lambda present: {**alias, **present, **store})
-    try:
-        yield
-    except BaseException:
-        _change(place, lambda present: _left(present, frozenset(store), alias))
-        raise
-    if names.replaced or (_present(place) or {}).get(FOOTER_KEY) != alias[FOOTER_KEY]:
-        _change(place, lambda present: {**_left(present, names.replaced), **alias})
-
-
-def _left(
-    present: Mapping[str, str], gone: frozenset[str], own: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """Give what is left without some names, and without members that are just so."""
-    return {
-        name: text
-        for name, text in present.items()
-        if name not in gone and (own or {}).get(name) != text
-    }
-
-
-def _change(place: Place, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
-    """Change what is there; nobody else of this machine does meanwhile."""
-    with place.locked():
-        present = _present(place)
-        changed = change(present or {})
-        if changed:
-            write_store(place, changed)
-        elif present is not None:
-            store_of(place).remove()
+        return None
+    return reference.write if isinstance(reference, KeyReference) else None

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal, Self, cast
 
 from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KeyNotFoundError, ModcryptError
 from modcrypt.keys import Key
 from modcrypt.kms.audit import Audit, AuditEvent
 from modcrypt.kms.client import KmsClient, capabilities_of
-from modcrypt.kms.external import KeyNames, kept_beside, read_store
-from modcrypt.kms.material import KeyMaterial, decode_material, decode_metadata, encode_reference
-from modcrypt.kms.policy import KEY_BITS, Policy
+from modcrypt.kms.external import ExternalKeys, find_in, read_store
+from modcrypt.kms.material import KeyMaterial, decode_material, decode_metadata
+from modcrypt.kms.policy import Policy
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.parquet.properties import FileDecryptionProperties, FileEncryptionProperties
@@ -38,7 +38,6 @@ class KeyTools:
         kms_aad: what the service binds every wrapped key to, where it can; the same is needed
             to unwrap.
         cache_lifetime_seconds: how long a KEK is used, and kept when read.
-        kek_length_bits: of fresh KEKs: 128, 192 or 256.
         audit: called with an `AuditEvent` for every use of a key.
         options: for `open_kms`, where `kms` is a URI.
 
@@ -53,12 +52,9 @@ class KeyTools:
         *,
         kms_aad: str | bytes = b"",
         cache_lifetime_seconds: float = 600.0,
-        kek_length_bits: int = 128,
         audit: Audit | None = None,
         **options: Any,
     ) -> None:
-        if kek_length_bits not in KEY_BITS:
-            raise ValueError("kek_length_bits is 128, 192 or 256")
         if not cache_lifetime_seconds >= 0:
             raise ValueError("cache_lifetime_seconds is 0 or more")
         aad = kms_aad.encode() if isinstance(kms_aad, str) else kms_aad
@@ -76,7 +72,6 @@ class KeyTools:
             client,
             cache_lifetime=cache_lifetime_seconds,
             aad=aad,
-            kek_length=kek_length_bits // 8,
             audit=audit,
         )
 
@@ -101,7 +96,6 @@ class KeyTools:
             service,
             kms_aad=policy.kms_aad or b"",
             cache_lifetime_seconds=policy.cache_lifetime_seconds,
-            kek_length_bits=policy.kek_length_bits,
             audit=audit,
             **options,
         )
@@ -203,19 +197,16 @@ class KeyedEncryption:
         prefix = self._prefix(place)
         if place is not None and not overwrite:
             place.check_absent()
-        names = None if internal else KeyNames(cast(Place, place).real())
+        external = None if internal else ExternalKeys(cast(Place, place))
         length = self.policy.data_key_length_bits // 8
         footer_key = Key.generate(length)
         keys = {name: Key.generate(length) for name in self.column_keys}
         texts = self._wrapped(footer_key, keys, place)
-        beside: Callable[[], AbstractContextManager[None]] = nullcontext
-        if names is None:
+        if external is None:
             metadata = {name: text.encode() for name, text in texts.items()}
         else:
-            called = {name: names.footer() if name is None else names.column() for name in texts}
-            store = {called[name]: text for name, text in texts.items()}
-            metadata = {name: encode_reference(reference) for name, reference in called.items()}
-            beside = partial(kept_beside, cast(Place, place).real(), names, store)
+            metadata = {name: external.add(decode_material(text)) for name, text in texts.items()}
+        beside = nullcontext if external is None else external.kept_beside
         footer_metadata = metadata.pop(None)
         file = _File(self.tools.wrapper.audit, place, texts, footer_key, keys, beside)
         return self._properties(
@@ -253,7 +244,7 @@ class KeyedEncryption:
     def _wrapped_under(self, master: str, names: list[str | None], deks: list[Key]) -> list[str]:
         internal, wrapper = self.policy.internal_key_material, self.tools.wrapper
         if self.policy.double_wrapping:
-            kek = wrapper.writing_kek(master)
+            kek = wrapper.writing_kek(master, self.policy.kek_length_bits // 8)
             return [
                 kek.encoded(dek, is_footer_key=name is None, internal=internal)
                 for name, dek in zip(names, deks, strict=True)
@@ -403,13 +394,10 @@ class _FileKeys:
                     f"{what}: the key material is stored beside the file: give its path or URL"
                 )
             self.store = read_store(self.place)
-        text = self.store.get(found)
-        if text is None:
-            raise KeyMaterialError(
-                f"{what}: the external key material has no {found!r}: it is that of another file, "
-                "or of another version of this one"
-            )
-        return decode_material(text)
+        try:
+            return find_in(self.store, found)
+        except KeyMaterialError as error:
+            raise KeyMaterialError(f"{what}: {error}") from None
 
     def _record(self, material: KeyMaterial, column: str | None, result: str) -> None:
         if self.wrapper.audit is not None:

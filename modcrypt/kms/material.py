@@ -11,6 +11,9 @@ and the material lies beside the file: an object of such objects, each spelt as 
 
     {"keyMaterialType":"PKMT1","internalStorage":false,"keyReference":"columnKey0"}
 
+modcrypt adds a member `modcryptWrite` to references and to external material, by which both are
+told to belong together; others pass it over.
+
 Nothing in it is authenticated but the wrapped keys themselves. The address of the key service that
 it names is kept, and never used (CVE-2026-73334).
 """
@@ -21,6 +24,7 @@ import base64
 import binascii
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,13 +34,16 @@ from modcrypt.kms.client import MAX_WRAPPED
 
 __all__ = [
     "KEK_ID_SIZE",
+    "WRITE",
     "KeyMaterial",
+    "KeyReference",
+    "check_id",
     "decode_material",
     "decode_metadata",
     "decode_store",
-    "encode_reference",
     "encode_store",
     "external_name",
+    "write_of",
 ]
 
 TYPE = "PKMT1"
@@ -52,6 +59,9 @@ MAX_STORE = 64 << 20
 
 MAX_NAME = 1024
 """Longest master key id or reference, in characters."""
+
+WRITE = "modcryptWrite"
+"""Member that says which run of modcrypt wrote it: 16 hex digits."""
 
 DEFAULT_INSTANCE = "DEFAULT"
 """What the key tools write where no instance of a key service is named."""
@@ -123,14 +133,38 @@ class KeyMaterial:
         if self.kek_id is not None:
             members["keyEncryptionKeyID"] = base64.b64encode(self.kek_id).decode()
             members["wrappedKEK"] = self.wrapped_kek
-        text = json.dumps({**members, **self.others}, separators=(",", ":"))
+        text = json.dumps({**members, **self.others}, separators=(",", ":"), ensure_ascii=False)
         return f'{text[:-1]},"wrappedDEK":'
+
+
+@dataclass(frozen=True, slots=True)
+class KeyReference:
+    """What key metadata says of a key whose material is stored externally.
+
+    Attributes:
+        name: of the key in the key material.
+        write: the run of modcrypt that wrote the file; None of other writers.
+    """
+
+    name: str
+    write: str | None = None
+
+    def encode(self) -> bytes:
+        """Spell it as key metadata."""
+        members: dict[str, Any] = {
+            "keyMaterialType": TYPE,
+            "internalStorage": False,
+            "keyReference": self.name,
+        }
+        if self.write is not None:
+            members[WRITE] = self.write
+        return json.dumps(members, separators=(",", ":")).encode()
 
 
 # --- key metadata --------------------------------------------------------------------------------
 
 
-def decode_metadata(metadata: bytes) -> KeyMaterial | str:
+def decode_metadata(metadata: bytes) -> KeyMaterial | KeyReference:
     """Take key material, or the reference to external material, out of a file's key metadata.
 
     Raises:
@@ -141,13 +175,13 @@ def decode_metadata(metadata: bytes) -> KeyMaterial | str:
     members = _members(metadata)
     if _boolean(members, "internalStorage"):
         return _material(members, internal=True)
-    return _name(members, "keyReference")
+    return KeyReference(_name(members, "keyReference"), write_of(members))
 
 
-def encode_reference(reference: str) -> bytes:
-    """Spell the key metadata of a key whose material is stored externally."""
-    members = {"keyMaterialType": TYPE, "internalStorage": False, "keyReference": reference}
-    return json.dumps(members, separators=(",", ":")).encode()
+def write_of(members: Mapping[str, Any]) -> str | None:
+    """Give the run of modcrypt that a reference, or external material, is of."""
+    write = members.get(WRITE)
+    return write if isinstance(write, str) and re.fullmatch("[0-9a-f]{16}", write) else None
 
 
 def decode_material(text: str) -> KeyMaterial:
@@ -183,8 +217,15 @@ def decode_store(data: bytes) -> dict[str, str]:
 
 
 def encode_store(store: Mapping[str, str]) -> bytes:
-    """Spell a file of external key material."""
-    return json.dumps(dict(store), separators=(",", ":")).encode()
+    """Spell a file of external key material.
+
+    Raises:
+        KeyMaterialError: it would be too large to be read again.
+    """
+    data = json.dumps(dict(store), separators=(",", ":")).encode()
+    if len(data) > MAX_STORE:
+        raise KeyMaterialError(f"external key material of more than {MAX_STORE} bytes")
+    return data
 
 
 # --- strict reading ------------------------------------------------------------------------------
@@ -222,6 +263,7 @@ def _object(data: bytes | str, what: str) -> dict[str, Any]:
         found = json.loads(
             text, object_pairs_hook=_once, parse_constant=_refused, parse_float=_finite
         )
+        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate can't be written again
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
         raise KeyMaterialError(f"{what} is no flat JSON object, each member once") from None
     if not isinstance(found, dict):
@@ -263,6 +305,16 @@ def _name(members: dict[str, Any], name: str) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME or not value.isprintable():
         raise KeyMaterialError(f"the key material's {name} is no string of 1 to {MAX_NAME} letters")
     return value
+
+
+def check_id(master_key_id: object) -> None:
+    """Raise a ValueError for what can't be written as the id of a master key."""
+    try:
+        _name({"id": master_key_id}, "id")
+    except KeyMaterialError:
+        raise ValueError(
+            f"the id of a master key is printable text of 1 to {MAX_NAME} letters"
+        ) from None
 
 
 def _wrapped(members: dict[str, Any], name: str) -> str:

@@ -180,7 +180,9 @@ def _faults(values: Mapping[str, Any]) -> list[str]:
         for name, (kinds, what) in _KINDS.items()
         if not isinstance(values[name], kinds)
     ]
-    right = {name: v for name, v in values.items() if isinstance(v, _KINDS[name][0])}
+    right: dict[str, Any] = {
+        name: v for name, v in values.items() if isinstance(v, _KINDS[name][0])
+    }
     faults += _name_faults(right.get("column_keys", {}), right.get("plaintext_columns", ()))
     ids = [right.get("footer_key", "?"), *right.get("column_keys", {})]
     if not all(isinstance(one, str) and one and one.isprintable() for one in ids):

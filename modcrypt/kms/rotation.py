@@ -22,15 +22,20 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from modcrypt.errors import KeyMaterialError, ModcryptError, PlaintextError
+from modcrypt.errors import (
+    KeyMaterialError,
+    KeyRetrievalError,
+    ModcryptError,
+    PlaintextError,
+)
 from modcrypt.kms import client as kms
-from modcrypt.kms.external import read_store, store_of, write_store
+from modcrypt.kms.external import FOOTER_KEY, find_in, read_store, store_of, write_store
 from modcrypt.kms.key_tools import KeyedEncryption, KeyTools
-from modcrypt.kms.material import KeyMaterial, decode_material, decode_metadata
+from modcrypt.kms.material import KeyMaterial, check_id, decode_material, decode_metadata
 from modcrypt.kms.policy import Policy
 from modcrypt.parquet.discovery import list_files
 from modcrypt.parquet.footer_keys import FooterKey, layout_of, list_key_metadata, new_tail
-from modcrypt.parquet.properties import FileDecryptionProperties
+from modcrypt.parquet.properties import ALGORITHMS, FileDecryptionProperties
 from modcrypt.parquet.reencryptor import reencrypt
 from modcrypt.storage import Place, Source, copy_range
 
@@ -94,7 +99,8 @@ def rotate_keys(
         decryption: for files whose AAD prefix is not stored; by default `tools.decryption()`.
         record: a file that gets a line of JSON for each finished file; files that it has already,
             and which did not change since, are skipped: so an interrupted run is taken up.
-        dry_run: only say what would be done: no key is asked for, and no file written.
+        dry_run: only say what would be done, and write nothing. A key is only asked for where a
+            sealed footer hides those of columns.
         threads: files at once, 8 by default.
         progress: called, in the calling thread, with each file's result and the number of files.
 
@@ -108,12 +114,21 @@ def rotate_keys(
     """
     if what not in ("mek", "kek", "dek"):
         raise ValueError('what is to be rotated is "mek", "kek" or "dek"')
-    places = list_files(where, filesystem)
+    if not isinstance(tools, KeyTools):
+        raise TypeError(f"tools are KeyTools, not {type(tools).__name__}")
+    if not isinstance(new_master_keys, Mapping | None):
+        raise TypeError("new_master_keys maps ids of master keys to others")
+    for new_id in (new_master_keys or {}).values():
+        check_id(new_id)
+    own = None if record is None else os.path.realpath(record)
+    places = [place for place in list_files(where, filesystem) if place.real().path != own]
     tools.wrapper.forget()  # so that fresh KEKs wrap, and the newest versions of master keys
     rotation = _Rotation(tools, what, dict(new_master_keys or {}), decryption, dry_run)
     done: list[RotatedFile] = []
     with ExitStack() as stack:
-        ledger = stack.enter_context(_Record(record, rotation)) if record else None
+        ledger = None
+        if record is not None:
+            ledger = stack.enter_context(_Record(record, rotation, write=not dry_run))
         pool = stack.enter_context(ThreadPoolExecutor(threads or THREADS, "modcrypt-rotation"))
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         for file in pool.map(lambda place: rotation.run(place, ledger), places):
@@ -136,8 +151,15 @@ class _Rotation:
     ) -> None:
         self.what, self.new_master_keys = what, new_master_keys
         self._tools, self._dry_run = tools, dry_run
-        self._decryption = tools.decryption() if decryption is None else decryption
-        self._answers: dict[tuple[str, str], str] = {}  # master key id and wrapped key to the new
+        if decryption is None:
+            # Where no page is opened, what it was sealed with makes no difference.
+            decryption = tools.decryption(
+                algorithms=ALGORITHMS[:1] if what == "dek" else ALGORITHMS
+            )
+        self._decryption = decryption
+        # Master key id and wrapped key to the new one, or to why there is none.
+        self._answers: dict[tuple[str, str], str | KeyRetrievalError] = {}
+        self._current: dict[tuple[str, str], bool] = {}
         self._locks: dict[tuple[str, str], threading.Lock] = {}
         self._guard = threading.Lock()
 
@@ -154,7 +176,9 @@ class _Rotation:
             return RotatedFile(path=place.path, result=error.word, message=str(error))
         except OSError as error:
             return RotatedFile(path=place.path, result="file", message=str(error))
-        if ledger is not None and not self._dry_run:
+        except ValueError as error:  # what a file's names make of a policy
+            return RotatedFile(path=place.path, result="format", message=str(error))
+        if ledger is not None:
             ledger.add(place, file)
         return file
 
@@ -162,12 +186,16 @@ class _Rotation:
         """Rotate one file; give how many keys were wrapped anew."""
         with place.open() as source:
             source.place = place
-            footer = list_key_metadata(source)[0][0]
+            keys, hidden = list_key_metadata(source)
+            footer = keys[0]
             if not footer.metadata:
                 raise KeyMaterialError(f"{place.path}: the footer key has no key metadata")
             if self.what == "dek":
                 return self._fresh_keys(place, source)
             if isinstance(decode_metadata(footer.metadata), KeyMaterial):
+                if self._dry_run and not hidden:  # all there is to see is in the clear
+                    materials = {key.metadata: self._found(place, key) for key in keys}
+                    return sum(map(self._would_change, materials.values()))
                 return self._internal(place, source)
         return self._external(place)
 
@@ -176,9 +204,9 @@ class _Rotation:
     def _external(self, place: Place) -> int:
         old = read_store(place)
         if self._dry_run:
-            return sum(self._would_change(decode_material(text)) for text in old.values())
-        new = {name: self._rotated(decode_material(text)).encode() for name, text in old.items()}
-        changed = sum(decode_material(new[name]) != decode_material(old[name]) for name in old)
+            return sum(self._would_change(decode_material(text)) for text in set(old.values()))
+        new = {name: self._new_text(name, text) for name, text in old.items()}
+        changed = len({text for name, text in old.items() if new[name] != text})
         if changed:
             with place.locked():
                 present = read_store(place)
@@ -189,33 +217,37 @@ class _Rotation:
                 write_store(place, {**present, **new})
         return changed
 
+    def _new_text(self, name: str, text: str) -> str:
+        material = decode_material(text)
+        # What other implementations' rotation takes for a column key, while a file is replaced.
+        is_footer_key = material.is_footer_key or name.startswith(FOOTER_KEY)
+        rotated = replace(self._rotated(material), is_footer_key=is_footer_key)
+        return text if rotated == material else _readable(rotated)
+
     def _internal(self, place: Place, source: Source) -> int:
-        changed = 0
+        changed: set[bytes] = set()
 
         def change(metadata: bytes, column: str | None) -> bytes:
-            nonlocal changed
             material = decode_metadata(metadata)
             if not isinstance(material, KeyMaterial):
                 raise KeyMaterialError(f"{place.path}: key material both within and beside it")
             if self._dry_run:
-                changed += self._would_change(material)
+                changed.update({metadata} if self._would_change(material) else ())
                 return metadata
             rotated = self._rotated(material)
             if rotated == material:
                 return metadata
-            changed += 1
-            return rotated.encode().encode()
+            changed.add(metadata)
+            return _readable(rotated).encode()
 
         tail = new_tail(source, self._decryption, change)
         if tail is None:
-            return changed
+            return len(changed)
         start, data = tail
-        with place.create() as sink:
+        with place.create(check=lambda: place.check_still(source)) as sink:
             copy_range(source, sink, 0, start)
             sink.append(data)
-            if not place.is_still(source):
-                raise KeyMaterialError(f"{place.path} was changed by somebody else meanwhile")
-        return changed
+        return len(changed)
 
     # --- fresh data keys -------------------------------------------------------------------------
 
@@ -251,9 +283,7 @@ class _Rotation:
         if not key.metadata:
             raise KeyMaterialError(f"{place.path}: column {key.column} has no key metadata")
         found = decode_metadata(key.metadata)
-        return (
-            found if isinstance(found, KeyMaterial) else decode_material(read_store(place)[found])
-        )
+        return found if isinstance(found, KeyMaterial) else find_in(read_store(place), found)
 
     def _new_id(self, material: KeyMaterial) -> str:
         return self.new_master_keys.get(material.master_key_id, material.master_key_id)
@@ -261,20 +291,26 @@ class _Rotation:
     # --- one key ---------------------------------------------------------------------------------
 
     def _would_change(self, material: KeyMaterial) -> bool:
-        return self.what != "mek" or not self._is_current(material)
+        if self.what == "dek" or (self.what == "kek" and material.double_wrapping):
+            return True
+        return not self._is_current(material)
 
     def _is_current(self, material: KeyMaterial) -> bool:
         master = material.master_key_id
         if self._new_id(material) != master:
             return False
-        return kms.is_current(self._tools.client, material.master_wrapped, master) is True
+        question = master, material.master_wrapped
+        if question not in self._current:
+            answer = kms.is_current(self._tools.client, material.master_wrapped, master)
+            self._current[question] = answer is True
+        return self._current[question]
 
     def _rotated(self, material: KeyMaterial) -> KeyMaterial:
         """Give the same data key's material, wrapped anew."""
         new_id = self._new_id(material)
         wrapper = self._tools.wrapper
         if self.what == "kek" and material.double_wrapping:
-            kek = wrapper.writing_kek(new_id)
+            kek = wrapper.writing_kek(new_id, wrapper.reading_kek(material).length)
             return replace(
                 material,
                 master_key_id=new_id,
@@ -291,8 +327,14 @@ class _Rotation:
             lock = self._locks.setdefault(question, threading.Lock())
         with lock:
             if question not in self._answers:
-                self._answers[question] = self._asked(material, new_id)
-            return self._answers[question]
+                try:
+                    self._answers[question] = self._asked(material, new_id)
+                except KeyRetrievalError as error:  # not to be waited for again, ten thousand times
+                    self._answers[question] = error
+            answer = self._answers[question]
+        if isinstance(answer, KeyRetrievalError):
+            raise type(answer)(str(answer))
+        return answer
 
     def _asked(self, material: KeyMaterial, new_id: str) -> str:
         if self._is_current(material):
@@ -303,26 +345,43 @@ class _Rotation:
         return wrapper.move(material.master_wrapped, material.master_key_id, new_id)
 
 
+def _readable(material: KeyMaterial) -> str:
+    """Spell key material, and see that it can be read again: what it replaces will be gone.
+
+    Raises:
+        KeyMaterialError: it can't.
+    """
+    text = material.encode()
+    again = decode_metadata(text.encode()) if material.internal else decode_material(text)
+    if again != material:
+        raise KeyMaterialError("the key material would not be read again as it was")
+    return text
+
+
 class _Record:
     """Which files are done: a line of JSON for each, read when a run is taken up."""
 
-    def __init__(self, path: str | os.PathLike[str], rotation: _Rotation) -> None:
+    def __init__(self, path: str | os.PathLike[str], rotation: _Rotation, *, write: bool) -> None:
         self._run = {"what": rotation.what, "new_master_keys": rotation.new_master_keys}
         self._done: dict[str, Any] = {}
-        with suppress(FileNotFoundError), open(path, encoding="utf-8") as lines:
+        with suppress(FileNotFoundError), open(path, "rb") as lines:
             for line in lines:
                 self._take(line)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self._file = os.fdopen(os.open(path, flags, 0o666), "ab", buffering=0)
+        self._file = None
+        if write:
+            self._file = os.fdopen(os.open(path, flags, 0o666), "ab", buffering=0)
 
     def __enter__(self) -> _Record:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
-    def _take(self, line: str) -> None:
-        with suppress(ValueError, KeyError, TypeError):  # a line that a crash has cut
+    def _take(self, line: bytes) -> None:
+        # A line that a crash has cut, or something else altogether.
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
             done = json.loads(line)
             if {"what": done["what"], "new_master_keys": done["new_master_keys"]} == self._run:
                 self._done[done["path"]] = done["stamps"]
@@ -333,6 +392,8 @@ class _Record:
 
     def add(self, place: Place, file: RotatedFile) -> None:
         """Note that a file is done."""
+        if self._file is None:
+            return
         done = {"path": file.path, "result": file.result, "keys": file.keys, **self._run}
         line = json.dumps({**done, "stamps": _stamps(place)}).encode()
         self._file.write(b"\n" + line + b"\n")  # whatever a crash has cut is a line of its own

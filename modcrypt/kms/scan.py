@@ -12,18 +12,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from modcrypt.errors import KeyMaterialError, ModcryptError
-from modcrypt.kms.external import FOOTER_KEY, read_store
+from modcrypt.kms.external import FOOTER_KEY, find_in, read_store
 from modcrypt.kms.key_tools import KeyTools
-from modcrypt.kms.material import KeyMaterial, decode_material, decode_metadata
+from modcrypt.kms.material import KeyMaterial, KeyReference, decode_material, decode_metadata
 from modcrypt.parquet.discovery import list_files
 from modcrypt.parquet.footer_keys import FooterKey, list_key_metadata
-from modcrypt.parquet.properties import FileDecryptionProperties
+from modcrypt.parquet.properties import ALGORITHMS, FileDecryptionProperties
 from modcrypt.storage import Place
 
 __all__ = ["ScannedKey", "scan_keys"]
 
 _VERSIONS = (
-    re.compile(r'\{"masterKeyVersion":"([^"]{1,64})"'),  # the local keyring, parquet-java's
+    re.compile(
+        r'\{"masterKeyVersion":"([0-9A-Za-z._-]{1,64})"'
+    ),  # the local keyring, parquet-java's
     re.compile(r"vault:v([0-9]{1,9}):"),  # Vault and OpenBao
 )
 
@@ -78,7 +80,7 @@ def scan_keys(
         FileNotFoundError: `where` is not there.
     """
     if decryption is None and tools is not None:
-        decryption = tools.decryption()
+        decryption = tools.decryption(algorithms=ALGORITHMS)  # no page is opened
     for place in list_files(where, filesystem):
         try:
             yield from _scanned(place, decryption)
@@ -94,10 +96,10 @@ def _scanned(place: Place, decryption: FileDecryptionProperties | None) -> Itera
     store: dict[str, str] | None = None
     for key in keys:
         material = _material(key)
-        if isinstance(material, str):
+        if isinstance(material, KeyReference):
             store = read_store(place) if store is None else store
-            told.add(material)
-            material = decode_material(store.get(material, ""))
+            told.add(material.name)
+            material = find_in(store, material)
         yield _told(place, "footer" if key.column is None else "column", key.column, material, key)
     if hidden and store is None:
         yield ScannedKey(
@@ -107,11 +109,11 @@ def _scanned(place: Place, decryption: FileDecryptionProperties | None) -> Itera
         )
     elif hidden and store is not None:
         for name, text in store.items():
-            if name not in told and name != FOOTER_KEY:
+            if name not in told and not name.startswith(FOOTER_KEY):
                 yield _told(place, "column", None, decode_material(text), None)
 
 
-def _material(key: FooterKey) -> KeyMaterial | str | None:
+def _material(key: FooterKey) -> KeyMaterial | KeyReference | None:
     """Give a key's material, or the reference to it; None where it is of another kind."""
     if not key.metadata:
         return None

@@ -56,6 +56,7 @@ class Kek:
     id: bytes
     wrapped: str
     cipher: GcmCipher
+    length: int
     expires: float
     heads: dict[tuple[bool, bool], str] = field(default_factory=dict, compare=False)
 
@@ -110,7 +111,6 @@ class KeyWrapper:
         client: of the key service.
         cache_lifetime: seconds that a KEK is kept for.
         aad: what the service binds every wrapped key to, where it can.
-        kek_length: of fresh KEKs, in bytes.
         audit: called with every use of a key.
         clock: for tests.
     """
@@ -121,13 +121,12 @@ class KeyWrapper:
         *,
         cache_lifetime: float,
         aad: bytes = b"",
-        kek_length: int = 16,
         audit: Audit | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.client, self.aad, self.audit = client, aad, audit
-        self._lifetime, self._kek_length, self._clock = cache_lifetime, kek_length, clock
-        self._writing: dict[str, Kek] = {}
+        self._lifetime, self._clock = cache_lifetime, clock
+        self._writing: dict[tuple[str, int], Kek] = {}  # by master key id and length
         self._reading: dict[_Place, Kek] = {}
         self._refused: dict[_Place, tuple[type[ModcryptError], str, float]] = {}
         self._locks: dict[object, threading.Lock] = {}
@@ -146,14 +145,23 @@ class KeyWrapper:
         )
         return wrapped
 
-    def writing_kek(self, master_key_id: str) -> Kek:
-        """Give the KEK that wraps data keys at present, made when there is none."""
-        kek = self._writing.get(master_key_id)
+    def writing_kek(self, master_key_id: str, length: int = 16) -> Kek:
+        """Give the KEK that wraps data keys at present, made when there is none.
+
+        Args:
+            master_key_id: under which it is wrapped.
+            length: in bytes.
+
+        Raises:
+            KeyRetrievalError: as `KmsClient.wrap`.
+        """
+        place = master_key_id, length
+        kek = self._writing.get(place)
         if kek is None or kek.expires <= self._clock():
-            with self._lock(master_key_id):
-                kek = self._writing.get(master_key_id)  # another thread may have made it
+            with self._lock(place):
+                kek = self._writing.get(place)  # another thread may have made it
                 if kek is None or kek.expires <= self._clock():
-                    kek = self._writing[master_key_id] = self._new_kek(master_key_id)
+                    kek = self._writing[place] = self._new_kek(master_key_id, length)
         return kek
 
     def forget(self) -> None:
@@ -162,12 +170,12 @@ class KeyWrapper:
         self._reading.clear()
         self._refused.clear()
 
-    def _new_kek(self, master_key_id: str) -> Kek:
-        key, kek_id = Key.generate(self._kek_length), urandom(KEK_ID_SIZE)
+    def _new_kek(self, master_key_id: str, length: int) -> Kek:
+        key, kek_id = Key.generate(length), urandom(KEK_ID_SIZE)
         wrapped = self._call(
             "wrap", master_key_id, kms.wrap, key_bytes(key), master_key_id, kek_id=kek_id
         )
-        return Kek(master_key_id, kek_id, wrapped, GcmCipher(key), self._expiry())
+        return Kek(master_key_id, kek_id, wrapped, GcmCipher(key), length, self._expiry())
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -225,7 +233,8 @@ class KeyWrapper:
             until = self._clock() + (UNAVAILABLE_LIFETIME if passing else REFUSAL_LIFETIME)
             self._refused[place] = type(error), str(error), until
             raise
-        kek = Kek(master_key_id, kek_id, wrapped, GcmCipher(Key(raw)), self._expiry())
+        cipher = GcmCipher(Key(raw))
+        kek = Kek(master_key_id, kek_id, wrapped, cipher, len(raw), self._expiry())
         self._reading[place] = kek
         return kek
 

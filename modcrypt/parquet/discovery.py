@@ -9,6 +9,7 @@ import errno
 import os
 import posixpath
 import re
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -100,14 +101,36 @@ def list_files(where: Any, filesystem: Any) -> list[Place]:
     """
     found: dict[str, Place] = {}
     for one in where if isinstance(where, list | tuple) else [where]:
+        if not isinstance(one, str | os.PathLike):
+            raise TypeError(f"files are given by path or URL, not {type(one).__name__}")
         place = Place(*locate(one, filesystem))
-        info = _arrow(place.filesystem).get_file_info(place.path)
-        if info.type == pafs.FileType.NotFound:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place.path)
-        is_folder = info.type == pafs.FileType.Directory
-        for path in _files(place.filesystem, place.path) if is_folder else [place.path]:
-            found[path] = Place(place.filesystem, path)
-    return [found[path] for path in sorted(found)]
+        for path in _paths_at(place):
+            # A link and what it leads to are one file.
+            real = Place(place.filesystem, path).real().path
+            found.setdefault(real, Place(place.filesystem, path))
+    return sorted(found.values(), key=lambda place: place.path)
+
+
+def _paths_at(place: Place) -> list[str]:
+    """Give the paths of a file, or of the files in a folder."""
+    if place.filesystem is None:
+        status = os.stat(place.path)  # raises for what is not there
+        return _local_files(place.path) if stat.S_ISDIR(status.st_mode) else [place.path]
+    info = _arrow(place.filesystem).get_file_info(place.path)
+    if info.type == pafs.FileType.NotFound:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place.path)
+    is_folder = info.type == pafs.FileType.Directory
+    return _files(place.filesystem, place.path) if is_folder else [place.path]
+
+
+def _local_files(folder: str) -> list[str]:
+    """List the files below a folder, without following links to folders, which may go round."""
+    found = []
+    for base, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name[0] not in "._"]
+        paths = [os.path.join(base, name) for name in names if name[0] not in "._"]
+        found += [path for path in paths if os.path.isfile(path)]
+    return sorted(found)
 
 
 class Folder:

@@ -8,7 +8,7 @@ plaintext footer to be signed anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from modcrypt.aad import module_aad
 from modcrypt.errors import KeyNotFoundError, PlaintextError
@@ -116,7 +116,7 @@ def layout_of(source: Source, properties: FileDecryptionProperties) -> Layout:
         KeyNotFoundError: there is no footer key.
         ModcryptError: as `read_encrypted`.
     """
-    opened = read_encrypted(source, properties)
+    opened = read_encrypted(source, replace(properties, check_footer_integrity=True))
     if opened.footer_key is None:
         raise KeyNotFoundError("no footer key is given")
     tail = read_tail(source)
@@ -157,7 +157,9 @@ def new_tail(
         KeyNotFoundError: there is no footer key.
         ModcryptError: as `read_encrypted`, and what `change` raises.
     """
-    opened = read_encrypted(source, properties)
+    # Whatever the caller trusts: an altered footer must not be signed anew.
+    strict = replace(properties, check_footer_integrity=True, require_encrypted=True)
+    opened = read_encrypted(source, strict)
     answers: dict[tuple[bytes, str | None], bytes] = {}
 
     def changed(metadata: bytes, column: str | None) -> bytes:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from modcrypt.buffers import Output, open_output
+from modcrypt.buffers import Output
 from modcrypt.parquet.decryptor import write_plaintext
 from modcrypt.parquet.encryptor import Encryption, plan_encryption
 from modcrypt.parquet.plan import Plan, plan_decryption
@@ -44,17 +44,15 @@ def reencrypt(
         plan = plan_encryption(plain, encryption, place=place)
         with (
             plan.properties.companion() as sealed,
-            open_output(
-                place.path, None, overwrite=True, threads=1, filesystem=place.filesystem
-            ) as out,
+            place.create(check=lambda: place.check_still(source)) as sink,
         ):
+            out = Output(sink, background=False)
             written = Encryption(out, plan.properties)
             written.add(plain, plan)
             written.close(plan.metadata)
+            out.close(complete=True)
             if sealed is not None:
                 sealed()
-            if not place.is_still(source):
-                raise OSError(f"{place.path} was changed by somebody else meanwhile")
 
 
 def _decrypt(source: Source, plan: Plan, sink: Sink) -> bytes:
