@@ -705,7 +705,7 @@ def _path_sink(
         if check is not None:
             check()
         # Hadoop's checksum of what was there would be held against what will be.
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # not there, or its name would be too long
             os.unlink(os.path.join(folder, f".{os.path.basename(target)}.crc"))
         with _naming(where):
             _publish(temporary, target, overwrite)

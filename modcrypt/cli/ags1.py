@@ -291,6 +291,11 @@ def _key(
     service = _service(source, of_service)
     if source == "-" and key_fd == 0:
         raise click.UsageError("standard input can't be both SOURCE and key")
+    if service.named and key_metadata_file is None:
+        raise click.UsageError(
+            "--kms and --policy seal the key metadata of --new-key-metadata, and open that of "
+            "--key-metadata-file"
+        )
     prefix = aad_prefix_from(aad_prefix, aad_prefix_hex, aad_prefix_file)
     key = key_from(key_file, key_env, key_fd, "key")
     if key_metadata_file is not None:
@@ -298,11 +303,6 @@ def _key(
             raise click.UsageError("--key-metadata-file brings the key: give no other one")
         unseal = _unsealer(service) if service.named else None
         return key_refs.metadata_from_file(key_metadata_file, unseal), prefix
-    if service.named:
-        raise click.UsageError(
-            "--kms and --policy seal the key metadata of --new-key-metadata, and open that of "
-            "--key-metadata-file"
-        )
     if key is None:
         raise click.UsageError(
             "a key is needed: --key-file, --key-env, --key-fd or --key-metadata-file; "
@@ -320,14 +320,14 @@ def _service(source: str, options: dict[str, Any]) -> Service:
 
 def _sealer(service: Service, master_key: str | None, key_length: int) -> Encode:
     """Give what seals key metadata; the key service wraps for it now, before any work is done."""
-    tools = service.tools(kek_length=key_length)
+    tools = service.tools(keep_keks=True)
     named = default_key(tools) if service.policy is None else service.policy.footer_key
     master = named if master_key is None else master_key
     if master is None:
         raise click.UsageError("the URI names no master key: --master-key ID")
     from modcrypt.kms.sealed_metadata import seal_key_metadata
 
-    tools.wrapper.writing_kek(master)
+    tools.wrapper.writing_kek(master, key_length)
     return lambda metadata: seal_key_metadata(tools.wrapper, metadata, master)
 
 

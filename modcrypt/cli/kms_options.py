@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -142,27 +143,20 @@ class Service:
             passphrase = by_default() or asked(f"the new {self._shown}", twice=True)
         return modcrypt.Keyring.create(path, passphrase=passphrase)
 
-    def tools(self, audit: str | None = None, kek_length: int | None = None) -> KeyTools:
+    def tools(self, audit: str | None = None, *, keep_keks: bool = False) -> KeyTools:
         """Open the key service for the keys of files.
 
         Args:
             audit: the file to record the uses of keys in.
-            kek_length: of fresh KEKs, in bytes, which are then kept for all of the run.
+            keep_keks: keep KEKs for all of the run, however long it is.
         """
         record: Audit | None = None if audit is None else modcrypt.audit_to_json_lines(audit)
         client = self.client()
-        if kek_length is not None:
-            aad = "" if self.policy is None else self.policy.kms_aad or ""
-            return modcrypt.KeyTools(
-                client,
-                kms_aad=aad,
-                cache_lifetime_seconds=math.inf,
-                kek_length_bits=8 * kek_length,
-                audit=record,
-            )
+        lifetime: dict[str, Any] = {"cache_lifetime_seconds": math.inf} if keep_keks else {}
         if self.policy is None:
-            return modcrypt.KeyTools(client, audit=record)
-        return modcrypt.KeyTools.from_policy(self.policy, kms=client, audit=record)
+            return modcrypt.KeyTools(client, audit=record, **lifetime)
+        policy = replace(self.policy, **lifetime)
+        return modcrypt.KeyTools.from_policy(policy, kms=client, audit=record)
 
 
 # --- which options are given ---------------------------------------------------------------------

@@ -219,23 +219,26 @@ def _asked(
 def _translated(call: Callable[[], T], master_key_id: str) -> T:
     """Turn what a client raises into modcrypt's errors.
 
-    Its own message may hold anything, so only its type is repeated.
+    Its own message may hold anything, a key among that: only its type is repeated, and the error
+    is not chained to it.
     """
     try:
         return call()
     except ModcryptError:
         raise
-    except LookupError as error:
-        raise KeyNotFoundError(f"the key service has no master key {master_key_id}") from error
-    except PermissionError as error:
-        raise KeyAccessDeniedError(
-            f"the key service refuses the use of master key {master_key_id}"
-        ) from error
-    except (ConnectionError, TimeoutError) as error:
-        raise KmsUnavailableError(
-            f"the key service is unavailable: {type(error).__name__}"
-        ) from error
     except Exception as error:
-        raise KeyRetrievalError(
-            f"master key {master_key_id}: the key service failed with {type(error).__name__}"
-        ) from error
+        failure = _failure(error, master_key_id)
+    raise failure  # out here, or its context would be the client's error
+
+
+def _failure(error: Exception, master_key_id: str) -> KeyRetrievalError:
+    kind = type(error).__name__
+    if isinstance(error, LookupError):
+        return KeyNotFoundError(f"the key service has no master key {master_key_id}")
+    if isinstance(error, PermissionError):
+        return KeyAccessDeniedError(
+            f"the key service refuses the use of master key {master_key_id}"
+        )
+    if isinstance(error, ConnectionError | TimeoutError):
+        return KmsUnavailableError(f"the key service is unavailable: {kind}")
+    return KeyRetrievalError(f"master key {master_key_id}: the key service failed with {kind}")

@@ -8,14 +8,15 @@ the run that wrote them (W) in their names:
     footerKey, columnKey0  footerKey, columnKey0, footerKey-W, columnKey0-W    footerKey, columnKey0
 
 So the names are those that other implementations write and rotate. They refuse a file that is read
-just between its publication and what comes "after", or left so by a crash; modcrypt finds its keys.
+just between its publication and what comes "after", or left so by a crash; modcrypt finds its
+keys, and a rotation puts them in their place. Keys of writers that were killed before stay, unused.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from secrets import token_hex
 
@@ -35,7 +36,7 @@ from modcrypt.kms.material import (
 from modcrypt.parquet.footer_keys import list_key_metadata
 from modcrypt.storage import Place
 
-__all__ = ["ExternalKeys", "find_in", "read_store", "store_of", "write_store"]
+__all__ = ["ExternalKeys", "find_in", "read_store", "settled", "store_of", "write_store"]
 
 FOOTER_KEY = "footerKey"
 """What the key tools call the footer key in a file of key material."""
@@ -82,6 +83,13 @@ def find_in(store: Mapping[str, str], reference: KeyReference) -> KeyMaterial:
             "of another version of this one"
         )
     return decode_material(text)
+
+
+def settled(store: Mapping[str, str], write: str | None) -> dict[str, str]:
+    """Put the keys of a run in their place: what a crash has left to be done."""
+    names = [name for name in store if write is not None and name.endswith(f"-{write}")]
+    moved = {name.removesuffix(f"-{write}"): store[name] for name in names}
+    return {name: text for name, text in store.items() if name not in names} | moved
 
 
 def write_store(place: Place, store: Mapping[str, str]) -> None:
@@ -147,10 +155,13 @@ class ExternalKeys:
         try:
             yield
         except BaseException:
-            self._change(self._undo)
+            with suppress(OSError, KeyMaterialError):  # what went wrong first is what matters
+                self._change(self._undo)
             raise
-        if _present(self._place) != self._store:
-            self._change(lambda present: self._leave(present, replaced))
+        # The file is there by now, and its keys are found: no reason to call it a failure.
+        with suppress(OSError, KeyMaterialError):
+            if (_present(self._place) or {}).keys() != self._store.keys() or replaced is not None:
+                self._change(lambda present: self._leave(present, replaced))
 
     def _enter(self, present: dict[str, str]) -> dict[str, str]:
         if not present:
@@ -159,8 +170,12 @@ class ExternalKeys:
         return present | own
 
     def _undo(self, present: dict[str, str]) -> dict[str, str]:
-        own = set(self._store.values())  # no others are equal: each names the run
-        return {name: text for name, text in present.items() if text not in own}
+        """Take the new keys out again, rotated meanwhile or not."""
+        return {
+            name: text
+            for name, text in present.items()
+            if not name.endswith(f"-{self.write}") and _write_in(text) != self.write
+        }
 
     def _leave(self, present: dict[str, str], replaced: str | None) -> dict[str, str]:
         """Put the new keys in the place of the old ones, if the file that is there is ours."""
@@ -175,7 +190,14 @@ class ExternalKeys:
                     kept[name] = text
             elif write not in (None, replaced):  # of a file that somebody else is writing
                 kept[_staged(name, write)] = text
-        return kept | self._store
+        return kept | {name: self._as_it_is(present, name) for name in self._store}
+
+    def _as_it_is(self, present: dict[str, str], name: str) -> str:
+        """Give the material of one of the keys: somebody may have rotated it meanwhile."""
+        for text in (present.get(_staged(name, self.write)), present.get(name)):
+            if text is not None and _write_in(text) == self.write:
+                return text
+        return self._store[name]
 
     def _change(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
         """Change what is there; nobody else of this machine does meanwhile."""

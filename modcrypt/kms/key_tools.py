@@ -368,8 +368,16 @@ class _FileKeys:
     store: dict[str, str] | None = None  # external key material, read once
 
     def retrieve(self, key_metadata: bytes, column: str | None) -> Key | None:
-        what = "footer key" if column is None else f"column {column}"
-        material = self._material(key_metadata, what)
+        try:
+            return self._unwrapped(self._material(key_metadata), column)
+        except ModcryptError as error:
+            what = "footer key" if column is None else f"column {column}"
+            error.args = (f"{what}: {error}", *error.args[1:])
+            if isinstance(error, KeyNotFoundError):
+                error.column = column
+            raise
+
+    def _unwrapped(self, material: KeyMaterial, column: str | None) -> Key | None:
         try:
             key = self.wrapper.unwrap(material)
         except ModcryptError as error:
@@ -377,27 +385,21 @@ class _FileKeys:
             refused = isinstance(error, KeyAccessDeniedError | KeyNotFoundError)
             if refused and self.lenient and column is not None:
                 return None
-            error.args = (f"{what}: {error}", *error.args[1:])
-            if isinstance(error, KeyNotFoundError):
-                error.column = column
             raise
         self._record(material, column, "ok")
         return key
 
-    def _material(self, key_metadata: bytes, what: str) -> KeyMaterial:
+    def _material(self, key_metadata: bytes) -> KeyMaterial:
         found = decode_metadata(key_metadata)
         if isinstance(found, KeyMaterial):
             return found
         if self.store is None:
             if self.place is None:
                 raise KeyMaterialError(
-                    f"{what}: the key material is stored beside the file: give its path or URL"
+                    "the key material is stored beside the file: give its path or URL"
                 )
             self.store = read_store(self.place)
-        try:
-            return find_in(self.store, found)
-        except KeyMaterialError as error:
-            raise KeyMaterialError(f"{what}: {error}") from None
+        return find_in(self.store, found)
 
     def _record(self, material: KeyMaterial, column: str | None, result: str) -> None:
         if self.wrapper.audit is not None:

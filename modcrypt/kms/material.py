@@ -209,7 +209,9 @@ def decode_store(data: bytes) -> dict[str, str]:
     Raises:
         KeyMaterialError: it is no such file.
     """
-    store = _object(data, "the file of external key material")
+    store = _object(data)
+    if store is None:
+        raise KeyMaterialError("external key material is a flat JSON object, each member once")
     for reference, material in store.items():
         if not isinstance(material, str) or len(reference) > MAX_NAME:
             raise KeyMaterialError("the external key material has a member that is no string")
@@ -248,16 +250,17 @@ def _material(members: dict[str, Any], *, internal: bool) -> KeyMaterial:
 
 
 def _members(data: bytes | str) -> dict[str, Any]:
-    members = _object(data, "the key metadata")
-    if members.get("keyMaterialType") != TYPE:
+    members = _object(data)
+    if members is None or members.get("keyMaterialType") != TYPE:
         raise KeyMaterialError(
-            "the key metadata is no key material of type PKMT1: it was made without the key tools, "
-            "and a key retriever of its writer's must read it"
+            "the key metadata is no key material of type PKMT1, or a damaged one: if it was made "
+            "without the key tools, a key retriever of its writer's must read it"
         )
     return members
 
 
-def _object(data: bytes | str, what: str) -> dict[str, Any]:
+def _object(data: bytes | str) -> dict[str, Any] | None:
+    """Give a flat JSON object; None for anything else."""
     try:
         text = data if isinstance(data, str) else data.decode()  # UTF-8, and no other encoding
         found = json.loads(
@@ -265,10 +268,8 @@ def _object(data: bytes | str, what: str) -> dict[str, Any]:
         )
         json.dumps(found, ensure_ascii=False).encode()  # half a surrogate can't be written again
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
-        raise KeyMaterialError(f"{what} is no flat JSON object, each member once") from None
-    if not isinstance(found, dict):
-        raise KeyMaterialError(f"{what} is no JSON object")
-    return found
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -29,9 +29,15 @@ from modcrypt.errors import (
     PlaintextError,
 )
 from modcrypt.kms import client as kms
-from modcrypt.kms.external import FOOTER_KEY, find_in, read_store, store_of, write_store
+from modcrypt.kms.external import FOOTER_KEY, find_in, read_store, settled, store_of, write_store
 from modcrypt.kms.key_tools import KeyedEncryption, KeyTools
-from modcrypt.kms.material import KeyMaterial, check_id, decode_material, decode_metadata
+from modcrypt.kms.material import (
+    KeyMaterial,
+    KeyReference,
+    check_id,
+    decode_material,
+    decode_metadata,
+)
 from modcrypt.kms.policy import Policy
 from modcrypt.parquet.discovery import list_files
 from modcrypt.parquet.footer_keys import FooterKey, layout_of, list_key_metadata, new_tail
@@ -192,30 +198,30 @@ class _Rotation:
                 raise KeyMaterialError(f"{place.path}: the footer key has no key metadata")
             if self.what == "dek":
                 return self._fresh_keys(place, source)
-            if isinstance(decode_metadata(footer.metadata), KeyMaterial):
+            found = decode_metadata(footer.metadata)
+            if isinstance(found, KeyMaterial):
                 if self._dry_run and not hidden:  # all there is to see is in the clear
                     materials = {key.metadata: self._found(place, key) for key in keys}
                     return sum(map(self._would_change, materials.values()))
                 return self._internal(place, source)
-        return self._external(place)
+        return self._external(place, found)
 
     # --- where the material is -------------------------------------------------------------------
 
-    def _external(self, place: Place) -> int:
+    def _external(self, place: Place, footer: KeyReference) -> int:
         old = read_store(place)
         if self._dry_run:
             return sum(self._would_change(decode_material(text)) for text in set(old.values()))
         new = {name: self._new_text(name, text) for name, text in old.items()}
-        changed = len({text for name, text in old.items() if new[name] != text})
-        if changed:
+        rotated = len({text for name, text in old.items() if new[name] != text})
+        new = settled(new, footer.write)
+        if new != old:
             with place.locked():
-                present = read_store(place)
-                if any(present.get(name) != text for name, text in old.items()):
-                    raise KeyMaterialError(
-                        f"{store_of(place).path} was changed by somebody else meanwhile; try again"
-                    )
-                write_store(place, {**present, **new})
-        return changed
+                if read_store(place) != old:
+                    where = store_of(place).path
+                    raise KeyMaterialError(f"{where} was changed by somebody else; try again")
+                write_store(place, new)
+        return rotated
 
     def _new_text(self, name: str, text: str) -> str:
         material = decode_material(text)

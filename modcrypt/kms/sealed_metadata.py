@@ -36,12 +36,12 @@ _NAMES = {
 def seal_key_metadata(
     wrapper: KeyWrapper, metadata: StandardKeyMetadata, master_key_id: str
 ) -> bytes:
-    """Seal key metadata under a KEK that the key service wraps.
+    """Seal key metadata under a KEK, as long as its key, that the key service wraps.
 
     Raises:
         KeyRetrievalError: it wraps none.
     """
-    kek = wrapper.writing_kek(master_key_id)
+    kek = wrapper.writing_kek(master_key_id, len(metadata.key))
     members = {
         "modcryptKeyMetadata": VERSION,
         "masterKeyID": master_key_id,

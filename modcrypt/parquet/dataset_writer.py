@@ -227,6 +227,7 @@ class _File:
 
     path: str
     writer: ParquetWriter
+    keyed: bool  # its key material may lie beside it
     rows: int = 0
 
 
@@ -294,7 +295,7 @@ class _Files:
         place = self._folder.place(path)
         writer = self._plan.writer(place, encryption=properties, filesystem=self._folder.filesystem)
         self.paths.append(path)
-        return _File(path, writer)
+        return _File(path, writer, not isinstance(properties, FileEncryptionProperties))
 
     def _make_room(self) -> None:
         """Write what waits of the largest partitions, until half is left."""
@@ -321,6 +322,8 @@ class _Files:
         file.writer.close()
         del self._open[where]
         self._finished.append(file.path)
+        if file.keyed:  # perhaps by a key that stands beside it
+            self._finished.append(_beside(file.path))
 
     def _withdraw(self, error: BaseException) -> None:
         """Leave no file of this call. What went wrong first is what matters."""
@@ -330,12 +333,11 @@ class _Files:
         for path in self._finished:
             with contextlib.suppress(Exception):
                 self._folder.remove(path)
-            with contextlib.suppress(Exception):
-                self._folder.remove(posixpath.join(posixpath.dirname(path), _material_of(path)))
 
 
-def _material_of(path: str) -> str:
-    return external_name(posixpath.basename(path))
+def _beside(path: str) -> str:
+    """Give the path of the external key material of a file."""
+    return posixpath.join(posixpath.dirname(path), external_name(posixpath.basename(path)))
 
 
 # --- partitions ----------------------------------------------------------------------------------

@@ -124,13 +124,27 @@ def _paths_at(place: Place) -> list[str]:
 
 
 def _local_files(folder: str) -> list[str]:
-    """List the files below a folder, without following links to folders, which may go round."""
-    found = []
-    for base, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name[0] not in "._"]
+    """List the files below a folder, each folder once, though links may lead to it again.
+
+    Raises:
+        OSError: a folder can't be listed.
+    """
+    found: list[str] = []
+    seen = {os.path.realpath(folder)}
+    for base, folders, names in os.walk(folder, onerror=_raised, followlinks=True):
+        visible = [os.path.join(base, name) for name in sorted(folders) if name[0] not in "._"]
+        folders.clear()
+        for below in visible:
+            if (real := os.path.realpath(below)) not in seen:
+                seen.add(real)
+                folders.append(os.path.basename(below))
         paths = [os.path.join(base, name) for name in names if name[0] not in "._"]
         found += [path for path in paths if os.path.isfile(path)]
     return sorted(found)
+
+
+def _raised(error: OSError) -> None:
+    raise error
 
 
 class Folder:

@@ -160,18 +160,17 @@ def new_tail(
     # Whatever the caller trusts: an altered footer must not be signed anew.
     strict = replace(properties, check_footer_integrity=True, require_encrypted=True)
     opened = read_encrypted(source, strict)
-    answers: dict[tuple[bytes, str | None], bytes] = {}
+    answers: dict[bytes, bytes] = {}
 
     def changed(metadata: bytes, column: str | None) -> bytes:
-        question = metadata, column
-        if question not in answers:
-            answers[question] = change(metadata, column)
-        return answers[question]
+        if metadata not in answers:
+            answers[metadata] = change(metadata, column)
+        return answers[metadata]
 
     for own in _own_keys(opened.metadata):
         if own.key_metadata:  # Arrow C++ writes key metadata of no bytes where it has none
             own.key_metadata = changed(own.key_metadata, _name(own))
-    columns_differ = any(new != old for (old, _), new in answers.items())
+    columns_differ = any(new != old for old, new in answers.items())
     build = _signed if opened.plaintext_footer else _sealed
     return build(source, opened, changed, columns_differ)
 
