@@ -410,8 +410,10 @@ EXPECTED_CODES = {
     errors.KeyRetrievalError: 3,
     errors.KeyNotFoundError: 3,
     errors.KeyAccessDeniedError: 3,
+    errors.KeyDisabledError: 3,
     errors.KeyMaterialError: 3,
     errors.KeyExhaustedError: 3,
+    errors.KmsUnavailableError: 4,
     errors.UnsupportedFormatError: 5,
 }
 
@@ -809,15 +811,25 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str | None) -
     orders = pa.table({"price": [1.5, 2.5], "shipped": ["a", "b"], "id": [1, 2]})
     write_plain(folder / "orders.parquet", orders)
     private(folder / "price.key", COLUMN_KEY)
+    env = {"MODCRYPT_PASSPHRASE": "examples are not asked for one"}
+    if command is not None:
+        ring = modcrypt.Keyring.create(
+            folder / "lake.keyring", passphrase=env["MODCRYPT_PASSPHRASE"]
+        )
+        ring.create_key("footer"), ring.create_key("pii")
+        policy = 'kms = "file:lake.keyring"\nfooter_key = "footer"\ncolumn_keys.pii = ["price"]\n'
+        (folder / "lake.toml").write_text(policy)
     if command in ("decrypt", "modules"):
         options = (*KEY, "--column-key", "price=file:price.key")
         run(folder, "encrypt", *options, "orders.parquet", "orders.enc.parquet")
+        options = ("--policy", "lake.toml", "orders.parquet", "orders.kms.parquet")
+        assert run(folder, "encrypt", *options, env=env).returncode == 0
     help_text = run(folder, *([] if command is None else [command]), "--help").stdout
     joined = help_text.replace("\\\n", " ")
     lines = [line for line in joined.splitlines() if line.startswith("    modcrypt ")]
-    assert lines
+    assert len(lines) >= 2
     for line in lines:
-        answer = run(folder, *shlex.split(line)[1:])
+        answer = run(folder, *shlex.split(line)[1:], env=env)
         left_out = "modcrypt: left out, for want of a key: price\n" if " drop " in line else ""
         assert (answer.returncode, answer.stderr) == (0, left_out)
 

@@ -23,6 +23,7 @@ from click.testing import CliRunner, Result
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+import modcrypt
 from modcrypt.cli import app
 from tests.support import FOOTER_KEY, OTHER_KEY, shared_vectors
 
@@ -933,10 +934,17 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str | None) -
     if command in ("decrypt", "cat", "inspect"):
         files = ("--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
         done(run(folder, "encrypt", *files))
+    passphrase = "examples are not asked for one"
+    modcrypt.Keyring.create(folder / "lake.keyring", passphrase=passphrase).create_key("footer")
+    kms = ("--kms", "file:lake.keyring#footer")
+    path = {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}", "MODCRYPT_PASSPHRASE": passphrase}
+    if command == "decrypt":
+        files = ("--new-key-metadata", "notes.sealed", *kms, "notes.txt", "notes.kms.ags1")
+        done(run(folder, "encrypt", *files, env=path))
     text = done(run(folder, *([] if command is None else [command]), "--help")).decode()
-    lines = [line for line in text.splitlines() if line.startswith("    ") and "modcrypt" in line]
+    joined = text.replace("\\\n", " ")
+    lines = [line for line in joined.splitlines() if line.startswith("    ") and "modcrypt" in line]
     assert lines
-    path = {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}"}
     for line in lines:
         answer = subprocess.run(
             ["bash", "-c", f"set -o pipefail; {line}"],

@@ -42,13 +42,24 @@ def test_console_examples_run(tmp_path: Path) -> None:
     for name in ("footer.key", "ssn.key"):
         (tmp_path / name).write_bytes(name.encode().ljust(16, b"."))
         (tmp_path / name).chmod(0o600)
+    (tmp_path / "passphrase.txt").write_text("correct horse battery staple\n")
     consoles = [block for block in _blocks("console") if "$ modcrypt" in block]
-    assert len(consoles) == 2
+    assert len(consoles) == 3
     for line in "".join(consoles).splitlines():
         _, program, *arguments = shlex.split(line)
         command = [str(Path(sys.executable).with_name(program)), *arguments]
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    assert (tmp_path / "back.parquet").read_bytes() == (tmp_path / "people.parquet").read_bytes()
+    original = (tmp_path / "people.parquet").read_bytes()
+    for back in ("back.parquet", "again.parquet"):
+        assert (tmp_path / back).read_bytes() == original
+
+
+def test_the_policy_that_is_shown_is_one() -> None:
+    (shown,) = _blocks("toml")
+    policy = mc.Policy.loads(shown)
+    assert policy.column_keys == {"lake-pii": ("ssn", "address")}
+    for name in mc.Policy.__dataclass_fields__:
+        assert f"{name} = " in shown or f"`{name}`" in README.read_text() or name == "column_keys"
 
 
 def test_every_public_error_stands_in_the_table_with_its_word() -> None:

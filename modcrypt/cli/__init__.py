@@ -1,4 +1,4 @@
-"""The command line: `modcrypt encrypt|decrypt|modules` (`app`) and `modcrypt ags1 …` (`ags1`).
+"""The command line: `modcrypt encrypt|decrypt|modules` (`parquet`), `keys …`, `ags1 …`; all: `app`.
 
 Nothing heavy is imported before a command runs, so `--help` and `--version` answer at once.
 """

@@ -78,13 +78,18 @@ Examples:
   modcrypt ags1 cat --key-metadata-file notes.key notes.ags1 | head -1"""
 
 _ENCRYPT_EXAMPLE = """\b
-Examples: a fresh key, kept with its length; a key that is there already
+Examples: a fresh key, kept with its length; a key that is there already; a
+fresh key, sealed under a master key of a keyring
   modcrypt ags1 encrypt --new-key-metadata notes.key notes.txt notes.ags1
-  tar c notes.txt | modcrypt ags1 encrypt --key-file own.key - notes.tar.ags1"""
+  tar c notes.txt | modcrypt ags1 encrypt --key-file own.key - notes.tar.ags1
+  modcrypt ags1 encrypt --new-key-metadata notes.sealed --kms file:lake.keyring#footer \\
+      notes.txt notes.kms.ags1"""
 
 _DECRYPT_EXAMPLE = """\b
-Example:
-  modcrypt ags1 decrypt --key-metadata-file notes.key notes.ags1 notes.again.txt"""
+Examples:
+  modcrypt ags1 decrypt --key-metadata-file notes.key notes.ags1 notes.again.txt
+  modcrypt ags1 decrypt --key-metadata-file notes.sealed --kms file:lake.keyring \\
+      notes.kms.ags1 notes.back.txt"""
 
 _CAT_EXAMPLE = """\b
 Example:

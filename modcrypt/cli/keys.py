@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -69,6 +71,9 @@ _version_option = click.option(
     metavar="N",
     type=click.IntRange(min=1),
     help="An older version alone; of disable, all up to it.",
+)
+_lines_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print lines of JSON on stdout, failures included."
 )
 
 
@@ -272,9 +277,9 @@ def _state(master: MasterKey) -> str:
     multiple=True,
     help="Accept files of this algorithm; repeatable. Default: AES_GCM_V1 alone, or the policy's.",
 )
-@threads_option("How many files at once. Default: 8.")
+@threads_option("How many files at once. Default: 4.")
 @audit_option
-@json_option
+@_lines_option
 def rotate(
     *,
     paths: tuple[str, ...],
@@ -300,6 +305,9 @@ def rotate(
         if key_id is None:
             raise click.UsageError("--key ID adds a version to a master key, PATHs rotate files")
         refuse(_OF_FILES, "which files? Give PATHs")
+    for path in paths:  # a version that is added for nothing is not taken back
+        if "://" not in path and not os.path.exists(path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     tools = service.tools(audit)
     if key_id is not None and not dry_run:
         master = _administered(tools.client, "rotate_key")(key_id)
@@ -365,7 +373,7 @@ def _print_summary(
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @service_options
 @audit_option
-@json_option
+@_lines_option
 def scan(*, paths: tuple[str, ...], audit: str | None, as_json: bool, **options: Any) -> int:
     """Tell which master key opens which file and column; no key is needed.
 

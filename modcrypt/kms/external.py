@@ -36,7 +36,15 @@ from modcrypt.kms.material import (
 from modcrypt.parquet.footer_keys import list_key_metadata
 from modcrypt.storage import Place
 
-__all__ = ["ExternalKeys", "find_in", "read_store", "settled", "store_of", "write_store"]
+__all__ = [
+    "ExternalKeys",
+    "find_in",
+    "place_with_store",
+    "read_store",
+    "settled",
+    "store_of",
+    "write_store",
+]
 
 FOOTER_KEY = "footerKey"
 """What the key tools call the footer key in a file of key material."""
@@ -60,14 +68,20 @@ def read_store(place: Place) -> dict[str, str]:
         KeyMaterialError: there is none, or it is damaged.
         OSError: it can't be read.
     """
-    for where in (place, place.real()):
-        found = _present(where)
-        if found is not None:
-            return found
-    raise KeyMaterialError(
-        f"{store_of(place).path} is not there: the file's keys are stored externally, in that "
-        "file, and must be moved and copied with it"
-    )
+    found = _present(place_with_store(place))
+    if found is None:
+        raise KeyMaterialError(
+            f"{store_of(place).path} is not there: the file's keys are stored externally, in that "
+            "file, and must be moved and copied with it"
+        )
+    return found
+
+
+def place_with_store(place: Place) -> Place:
+    """Give the place that key material lies beside: the file's own, or what it is a link to."""
+    if place.filesystem is None and store_of(place).stamp() is None:
+        return place.real()
+    return place
 
 
 def find_in(store: Mapping[str, str], reference: KeyReference) -> KeyMaterial:
@@ -77,12 +91,14 @@ def find_in(store: Mapping[str, str], reference: KeyReference) -> KeyMaterial:
         KeyMaterialError: it is not there, or damaged.
     """
     text = store.get(_staged(reference.name, reference.write)) or store.get(reference.name)
-    if text is None:
+    material = None if text is None else decode_material(text)
+    # Other implementations' rotation takes the mark off.
+    if material is None or write_of(material.others) not in (None, reference.write):
         raise KeyMaterialError(
-            f"the external key material has no {reference.name!r}: it is that of another file, or "
-            "of another version of this one"
+            f"the external key material has no {reference.name!r} of this file: it is that of "
+            "another file, or of another version of this one"
         )
-    return decode_material(text)
+    return material
 
 
 def settled(store: Mapping[str, str], write: str | None) -> dict[str, str]:

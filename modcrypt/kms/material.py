@@ -133,7 +133,7 @@ class KeyMaterial:
         if self.kek_id is not None:
             members["keyEncryptionKeyID"] = base64.b64encode(self.kek_id).decode()
             members["wrappedKEK"] = self.wrapped_kek
-        text = json.dumps({**members, **self.others}, separators=(",", ":"), ensure_ascii=False)
+        text = _ENCODER.encode({**members, **self.others})
         return f'{text[:-1]},"wrappedDEK":'
 
 
@@ -263,10 +263,9 @@ def _object(data: bytes | str) -> dict[str, Any] | None:
     """Give a flat JSON object; None for anything else."""
     try:
         text = data if isinstance(data, str) else data.decode()  # UTF-8, and no other encoding
-        found = json.loads(
-            text, object_pairs_hook=_once, parse_constant=_refused, parse_float=_finite
-        )
-        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate can't be written again
+        found = _DECODER.decode(text)
+        if "\\u" in text:  # half a surrogate can't be written again
+            json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
         return None
     return found if isinstance(found, dict) else None
@@ -342,3 +341,8 @@ def _kek_id(members: dict[str, Any]) -> bytes:
             f"the key material's keyEncryptionKeyID is not the base64 of {KEK_ID_SIZE} bytes"
         )
     return kek_id
+
+
+# Made once: making them takes longer than their work on key material.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_refused, parse_float=_finite)

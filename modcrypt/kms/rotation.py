@@ -29,9 +29,18 @@ from modcrypt.errors import (
     PlaintextError,
 )
 from modcrypt.kms import client as kms
-from modcrypt.kms.external import FOOTER_KEY, find_in, read_store, settled, store_of, write_store
+from modcrypt.kms.external import (
+    FOOTER_KEY,
+    find_in,
+    place_with_store,
+    read_store,
+    settled,
+    store_of,
+    write_store,
+)
 from modcrypt.kms.key_tools import KeyedEncryption, KeyTools
 from modcrypt.kms.material import (
+    WRITE,
     KeyMaterial,
     KeyReference,
     check_id,
@@ -49,8 +58,8 @@ __all__ = ["RotatedFile", "rotate_keys"]
 
 What: TypeAlias = Literal["mek", "kek", "dek"]
 
-THREADS = 8
-"""Files at once: each waits for its disk most of the time."""
+THREADS = 4
+"""Files at once where the caller says nothing: a disk or store is waited for most of the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +116,7 @@ def rotate_keys(
             and which did not change since, are skipped: so an interrupted run is taken up.
         dry_run: only say what would be done, and write nothing. A key is only asked for where a
             sealed footer hides those of columns.
-        threads: files at once, 8 by default.
+        threads: files at once, 4 by default; more pay where each request of a store takes long.
         progress: called, in the calling thread, with each file's result and the number of files.
 
     Returns:
@@ -209,7 +218,9 @@ class _Rotation:
     # --- where the material is -------------------------------------------------------------------
 
     def _external(self, place: Place, footer: KeyReference) -> int:
-        old = read_store(place)
+        place = place_with_store(place)
+        store = store_of(place)
+        stamp, old = store.stamp(), read_store(place)
         if self._dry_run:
             return sum(self._would_change(decode_material(text)) for text in set(old.values()))
         new = {name: self._new_text(name, text) for name, text in old.items()}
@@ -217,9 +228,9 @@ class _Rotation:
         new = settled(new, footer.write)
         if new != old:
             with place.locked():
-                if read_store(place) != old:
-                    where = store_of(place).path
-                    raise KeyMaterialError(f"{where} was changed by somebody else; try again")
+                changed = stamp is None or store.stamp() != stamp
+                if changed and read_store(place) != old:
+                    raise KeyMaterialError(f"{store.path} was changed meanwhile; try again")
                 write_store(place, new)
         return rotated
 
@@ -227,7 +238,9 @@ class _Rotation:
         material = decode_material(text)
         # What other implementations' rotation takes for a column key, while a file is replaced.
         is_footer_key = material.is_footer_key or name.startswith(FOOTER_KEY)
-        rotated = replace(self._rotated(material), is_footer_key=is_footer_key)
+        rotated = self._rotated(material)
+        if rotated.is_footer_key != is_footer_key:
+            rotated = replace(rotated, is_footer_key=is_footer_key)
         return text if rotated == material else _readable(rotated)
 
     def _internal(self, place: Place, source: Source) -> int:
@@ -358,6 +371,8 @@ def _readable(material: KeyMaterial) -> str:
         KeyMaterialError: it can't.
     """
     text = material.encode()
+    if material.others.keys() <= {WRITE}:  # the rest was checked when it was read
+        return text
     again = decode_metadata(text.encode()) if material.internal else decode_material(text)
     if again != material:
         raise KeyMaterialError("the key material would not be read again as it was")

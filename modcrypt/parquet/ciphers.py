@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from modcrypt.aad import ModuleId, ModuleType, module_aad
 from modcrypt.aead import CtrCipher, GcmCipher, TagError
@@ -20,7 +20,7 @@ from modcrypt.errors import (
     TagMismatchError,
     TruncationError,
 )
-from modcrypt.keys import Key, KeyLike, as_key
+from modcrypt.keys import Key, as_key
 from modcrypt.parquet.properties import (
     GCM_CTR_V1,
     BoundRetriever,
@@ -195,19 +195,18 @@ def find_key(
     # Arrow C++ writes key metadata of no bytes where it has none: nothing to look up by.
     if given is not None or properties.key_retriever is None or not metadata:
         return given
-    found = _guarded(_question(properties.key_retriever, metadata, column), what, column)
+    retriever = properties.key_retriever
+    if isinstance(retriever, BoundRetriever):  # says itself what failed
+        found = retriever(metadata, column)
+    else:
+        assert callable(retriever)
+        found = _guarded(lambda: retriever(metadata), what, column)
     if found is None:
         return None
     try:
         return as_key(found)
     except (TypeError, ValueError) as error:
         raise KeyMaterialError(f"{what}: the key retriever's answer is no key: {error}") from None
-
-
-def _question(retriever: Any, metadata: bytes, column: str | None) -> Callable[[], KeyLike | None]:
-    if isinstance(retriever, BoundRetriever):
-        return lambda: retriever(metadata, column)
-    return lambda: retriever(metadata)
 
 
 T = TypeVar("T")
