@@ -939,8 +939,8 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str | None) -
     kms = ("--kms", "file:lake.keyring#footer")
     path = {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}", "MODCRYPT_PASSPHRASE": passphrase}
     if command == "decrypt":
-        files = ("--new-key-metadata", "notes.sealed", *kms, "notes.txt", "notes.kms.ags1")
-        done(run(folder, "encrypt", *files, env=path))
+        sealed = ("--new-key-metadata", "notes.sealed", *kms, "notes.txt", "notes.kms.ags1")
+        done(run(folder, "encrypt", *sealed, env=path))
     text = done(run(folder, *([] if command is None else [command]), "--help")).decode()
     joined = text.replace("\\\n", " ")
     lines = [line for line in joined.splitlines() if line.startswith("    ") and "modcrypt" in line]

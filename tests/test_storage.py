@@ -5,8 +5,10 @@ from __future__ import annotations
 import array
 import contextlib
 import errno
+import fcntl
 import io
 import os
+import signal
 import stat
 import sys
 import tempfile
@@ -36,7 +38,16 @@ from modcrypt import (
 )
 from modcrypt.buffers import Output, Window, open_output
 from modcrypt.errors import TruncationError
-from modcrypt.storage import FileSource, MemorySource, open_sink, open_source, open_stream
+from modcrypt.storage import (
+    FileSource,
+    MemorySource,
+    Place,
+    copy_range,
+    open_sink,
+    open_source,
+    open_stream,
+    place_of,
+)
 from tests.support import FOOTER_KEY, write_plain
 
 DATA = bytes(i * 7 & 0xFF for i in range(1000))
@@ -1194,3 +1205,325 @@ def test_a_stream_whose_source_shrinks_is_cut_short(tmp_path: Path) -> None:
         os.truncate(path, 150)
         with pytest.raises(TruncationError, match="ended at byte"):
             stream.readinto(memoryview(bytearray(100)))
+
+
+# --- places --------------------------------------------------------------------------------------
+
+PLACES = ["local", "fsspec", "pyarrow"]
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path, memory_url: str) -> Place:
+    """Give the place of a file that isn't there, in each kind of file system."""
+    if request.param == "local":
+        return Place(None, str(tmp_path / "file"))
+    memory, folder = fsspec.core.url_to_fs(memory_url)
+    if request.param == "fsspec":
+        return Place(memory, f"{folder}/file")
+    return Place(pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(memory)), f"{folder}/file")
+
+
+def write_at(place: Place, data: bytes) -> None:
+    with place.create() as sink:
+        sink.append(data)
+
+
+def content(place: Place) -> bytes:
+    with place.open() as source:
+        return source.read_at(0, source.size)
+
+
+def test_paths_and_urls_have_places(tmp_path: Path, memory_url: str) -> None:
+    path = str(tmp_path / "a b%20.parquet")
+    for where in (path, Path(path), Path(path).as_uri()):
+        assert place_of(where) == Place(None, path)
+    for where in ("a", Path("a")):
+        assert place_of(where) == Place(None, "a")
+    found = place_of(f"{memory_url}/x")
+    assert found is not None
+    assert (found.filesystem.protocol, found.name) == ("memory", "x")
+    assert place_of(path, pyarrow.fs.LocalFileSystem()) == Place(None, path)
+    below = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
+    assert place_of("x", below) == Place(None, str(tmp_path / "x"))
+
+
+def test_what_lies_in_memory_or_is_open_has_no_place(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(DATA)
+    with path.open("rb") as file:
+        for where in (b"PAR1", bytearray(), memoryview(b""), io.BytesIO(), file):
+            assert place_of(where) is None
+
+
+def test_with_a_file_system_only_a_path_has_a_place() -> None:
+    with pytest.raises(TypeError):
+        place_of(io.BytesIO(), pyarrow.fs.LocalFileSystem())
+    with pytest.raises(TypeError):
+        place_of("x", object())
+
+
+def test_a_source_knows_its_place_and_bytes_have_none(tmp_path: Path, memory_url: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(DATA)
+    with open_source(path) as source:
+        assert source.place == Place(None, str(path))
+    with fsspec.open(f"{memory_url}/x", "wb") as file:
+        file.write(DATA)
+    with open_source(f"{memory_url}/x") as source:
+        assert source.place is not None
+        assert content(source.place) == DATA
+    with open_source(DATA) as source:
+        assert source.place is None
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("a", "b"), ("/a", "/b"), ("x/a", "x/b"), ("/x y/z/a", "/x y/z/b"), ("bucket/a", "bucket/b")],
+)
+def test_a_place_beside_another_is_in_the_same_folder(path: str, expected: str) -> None:
+    filesystem = object()
+    assert Place(None, path).beside("b") == Place(None, expected)
+    assert Place(filesystem, path).beside("b") == Place(filesystem, expected)
+    assert Place(None, path).name == "a"
+
+
+def test_a_place_is_written_read_and_removed(place: Place) -> None:
+    with pytest.raises(FileNotFoundError), place.open():
+        pass
+    for data in (b"", DATA, b"new"):
+        write_at(place, data)
+        assert content(place) == data
+    write_at(place.beside("other"), b"o")
+    place.remove()
+    place.remove()  # there is none
+    with pytest.raises(FileNotFoundError), place.open():
+        pass
+    assert content(place.beside("other")) == b"o"
+
+
+def test_what_fails_leaves_the_place_as_it_was(place: Place) -> None:
+    write_at(place, b"old")
+
+    def refuse() -> None:
+        assert content(place) == b"old"
+        raise ZeroDivisionError
+
+    with contextlib.suppress(ZeroDivisionError), place.create() as sink:
+        sink.append(b"new")
+        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), place.create(check=refuse) as sink:
+        sink.append(b"new")
+    assert content(place) == b"old"
+    place.remove()
+    with contextlib.suppress(ZeroDivisionError), place.create():
+        raise ZeroDivisionError
+    with pytest.raises(FileNotFoundError), place.open():
+        pass
+
+
+def test_the_last_look_comes_after_everything_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace: list[str] = []
+    for name in ("write", "fsync", "unlink", "replace"):
+        real = getattr(os, name)
+
+        def noting(*arguments: Any, _real: Any = real, _name: str = name) -> Any:
+            trace.append(_name)
+            return _real(*arguments)
+
+        monkeypatch.setattr(os, name, noting)
+    with Place(None, str(tmp_path / "file")).create(check=lambda: trace.append("look")) as sink:
+        sink.append(DATA)
+    at = trace.index("look")
+    assert trace[at + 1] == "replace"
+    assert "fsync" in trace[:at]
+    assert "write" not in trace[at:]
+
+
+def test_a_stamp_tells_a_file_from_whatever_takes_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    place = Place(None, str(path))
+    assert place.stamp() is None
+    assert place.beside("n" * 300).stamp() is None
+    path.write_bytes(b"same")
+    stamps = {place.stamp()}
+    assert place.stamp() in stamps
+    with open_source(path):  # as long as it is open, its number isn't given to another
+        write_at(place, b"same")
+        stamps.add(place.stamp())
+    path.write_bytes(b"other")
+    stamps.add(place.stamp())
+    os.utime(path, ns=(1, 1))
+    stamps.add(place.stamp())
+    assert len(stamps) == 4
+
+
+def test_a_store_has_no_stamps_and_takes_a_file_for_the_same(memory_url: str) -> None:
+    place = Place(*fsspec.core.url_to_fs(f"{memory_url}/x"))
+    write_at(place, DATA)
+    assert place.stamp() is None
+    with place.open() as source:
+        write_at(place, b"other")
+        place.check_still(source)
+
+
+@pytest.mark.parametrize("change", ["replaced", "written", "removed", "cut"])
+def test_a_file_that_changed_is_not_still_the_one_that_was_opened(
+    change: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(DATA)
+    place = Place(None, str(path))
+    with place.open() as source:
+        place.check_still(source)
+        if change == "replaced":
+            write_at(place, DATA)
+        elif change == "written":
+            path.write_bytes(DATA)
+            os.utime(path, ns=(1, 1))  # a clock may be coarser than this test is quick
+        elif change == "removed":
+            place.remove()
+        else:
+            os.truncate(path, 10)
+        with pytest.raises(OSError, match="changed by somebody else"):
+            place.check_still(source)
+
+
+def test_a_lock_keeps_others_out_of_the_folder_until_it_is_let_go(tmp_path: Path) -> None:
+    place, entered = Place(None, str(tmp_path / "file")), threading.Event()
+
+    def enter() -> None:
+        with place.beside("other").locked():
+            entered.set()
+
+    for error in (None, ZeroDivisionError):
+        entered.clear()
+        thread = threading.Thread(target=enter)
+        with contextlib.suppress(ZeroDivisionError), place.locked():
+            thread.start()
+            assert not entered.wait(0.1)
+            with Place(None, str(tmp_path.parent / "file")).locked():
+                pass  # another folder
+            if error:
+                raise error
+        thread.join()
+        assert entered.is_set()
+    assert list(tmp_path.iterdir()) == []  # it takes no file
+
+
+def test_a_lock_is_not_kept_by_a_process_that_was_forked_meanwhile(tmp_path: Path) -> None:
+    place = Place(None, str(tmp_path / "file"))
+    with place.locked():
+        child = os.fork()
+        if not child:
+            signal.pause()
+            os._exit(0)
+    try:
+        fd = os.open(tmp_path, os.O_RDONLY)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(fd)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_in_a_store_a_lock_keeps_nobody_out(memory_url: str) -> None:
+    place = Place(*fsspec.core.url_to_fs(f"{memory_url}/x"))
+    with place.locked(), place.locked():
+        pass
+
+
+def test_a_pipe_is_no_source_and_nobody_waits_for_its_other_end(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="no regular file"), open_source(path):
+        pass
+
+
+# --- ranges copied -------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(
+    start=st.integers(0, len(DATA)),
+    length=st.integers(0, len(DATA)),
+    kernel=st.sampled_from(["copies", "copies little", "refuses", "gives up", "has no such call"]),
+    sink_kind=st.sampled_from(["file", "object"]),
+    source_kind=st.sampled_from(["file", "memory", "object"]),
+)
+def test_a_range_is_copied_whoever_does_it(
+    start: int, length: int, kernel: str, sink_kind: str, source_kind: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
+    folder = tmp_path_factory.mktemp("ranges")
+    path, end = folder / "file", min(start + length, len(DATA))
+    path.write_bytes(DATA)
+    what: Any = {"file": path, "memory": DATA, "object": io.BytesIO(DATA)}[source_kind]
+    out = io.BytesIO()
+    destination: Any = folder / "out" if sink_kind == "file" else out
+    real, calls = getattr(os, "copy_file_range", None), 0
+
+    def copy(source: int, sink: int, count: int, offset: int) -> int:
+        nonlocal calls
+        calls += 1
+        if kernel == "refuses" or real is None:
+            raise OSError(errno.EXDEV, "not between these")
+        if kernel == "gives up" and calls > 1:
+            raise OSError(errno.EIO, "no more")
+        few = kernel in ("copies little", "gives up")
+        return int(real(source, sink, min(count, 7) if few else count, offset))
+
+    with pytest.MonkeyPatch.context() as patch:
+        if kernel == "has no such call":
+            patch.delattr(os, "copy_file_range", raising=False)
+        else:
+            patch.setattr(os, "copy_file_range", copy, raising=False)
+        with open_source(what) as source, open_sink(destination, overwrite=True) as sink:
+            sink.append(b"before")
+            copy_range(source, sink, start, end)
+            sink.append(b"after")
+    written = (folder / "out").read_bytes() if sink_kind == "file" else out.getvalue()
+    assert written == b"before" + DATA[start:end] + b"after"
+
+
+def test_a_range_longer_than_a_buffer_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "_COPIED", 64)
+    out = io.BytesIO()
+    with open_sink(out, overwrite=True) as sink:
+        copy_range(MemorySource(DATA), sink, 3, 990)
+    assert out.getvalue() == DATA[3:990]
+
+
+def test_a_range_of_a_file_that_shrinks_is_cut_short(tmp_path: Path) -> None:
+    path, out = tmp_path / "file", tmp_path / "out"
+    path.write_bytes(DATA)
+    for size in (0, 400):
+        with open_source(path) as source:
+            os.truncate(path, size)
+            with pytest.raises(TruncationError), open_sink(out, overwrite=False) as sink:
+                copy_range(source, sink, 100, 900)
+        assert not out.exists()
+        path.write_bytes(DATA)
+
+
+def test_a_disk_that_is_full_is_told_whoever_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = tmp_path / "file", tmp_path / "out"
+    path.write_bytes(DATA)
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "copy_file_range", full, raising=False)
+    monkeypatch.setattr(os, "write", full)
+    with (
+        pytest.raises(OSError, match="No space left"),
+        open_source(path) as source,
+        open_sink(out, overwrite=False) as sink,
+    ):
+        copy_range(source, sink, 0, len(DATA))
+    assert not out.exists()

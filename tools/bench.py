@@ -53,7 +53,7 @@ from modcrypt.parquet import decryptor, encryptor
 from modcrypt.parquet.page_header import PageHeader, scan, splice
 from modcrypt.parquet.plan import plan_decryption
 from modcrypt.storage import MemorySource
-from tools import bench_ags1
+from tools import bench_ags1, bench_kms
 from tools.figures import (
     MIB,
     Bench,
@@ -557,6 +557,9 @@ SECTIONS: dict[str, tuple[str, Callable[[Bench], Iterator[Row]]]] = {
     "ags1_java": ("AGS1 against Iceberg's Java", bench_ags1.java),
     "ags1_reads": ("AGS1, random reads", bench_ags1.reads),
     "ags1_memory": ("AGS1, peak memory", bench_ags1.memory),
+    "kms_wrapping": ("Keys from a keyring against keys that are given", bench_kms.wrapping),
+    "kms_calls": ("Calls of a key service", bench_kms.economy),
+    "kms_rotation": ("Rotation on this disk against replacing files", bench_kms.rotation),
 }
 
 

@@ -1,13 +1,9 @@
-"""Keys from a key service against given ones, and rotation against the bare disk: `make bench`.
-
-Everything is measured beside what it is held against, in the same run, interleaved.
-"""
+"""Keys from a key service against given ones, and rotation against the bare disk."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import statistics
 import tempfile
 import threading
 import time
@@ -22,9 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import modcrypt as mc
+from tools.figures import Bench, Figure, Row, below, figure, within
 
 COLUMNS = [f"c{n:02}" for n in range(20)]
 MASTER_KEYS = ("footer", "columns")
+FILES = 10_000
+ROUNDS = 201  # of jobs of some milliseconds
 
 
 class Counted:
@@ -47,19 +46,23 @@ class Counted:
         return counted
 
 
-def table(rows: int) -> pa.Table:
-    """Give 20 columns of random numbers: 8 bytes a value, which no codec makes smaller."""
-    return pa.table({name: np.random.default_rng(0).random(rows) for name in COLUMNS})
-
-
 @contextmanager
-def keyring(folder: Path) -> Iterator[Counted]:
-    """Make a sealed keyring."""
-    mc.Keyring.create(folder / "keyring", passphrase="bench")
-    client = mc.open_kms(f"file:{folder / 'keyring'}", passphrase="bench")
+def folder(base: Path) -> Iterator[Path]:
+    """Make a folder that is gone afterwards."""
+    where = Path(tempfile.mkdtemp(dir=base, prefix=".bench-"))
+    try:
+        yield where
+    finally:
+        shutil.rmtree(where)
+
+
+def keyring(where: Path) -> Counted:
+    """Make a sealed keyring with two master keys."""
+    mc.Keyring.create(where / "keyring", passphrase="bench")
+    client: Any = mc.open_kms(f"file:{where / 'keyring'}", passphrase="bench")
     for name in MASTER_KEYS:
-        client.create_key(name)  # type: ignore[attr-defined]  # a keyring has it
-    yield Counted(client)
+        client.create_key(name)
+    return Counted(client)
 
 
 def policy(*, internal: bool = True) -> mc.Policy:
@@ -69,122 +72,115 @@ def policy(*, internal: bool = True) -> mc.Policy:
     )
 
 
-def explicit() -> mc.FileEncryptionProperties:
+def given() -> mc.FileEncryptionProperties:
     """Give the same with keys that nobody wraps."""
     keys = {name: mc.Key.generate() for name in COLUMNS}
     return mc.FileEncryptionProperties(footer_key=mc.Key.generate(), column_keys=keys)
 
 
-def paired(one: Callable[[], Any], other: Callable[[], Any], rounds: int) -> tuple[float, float]:
-    """Time two things in turn; give the medians of both, in seconds."""
-    one()
-    other()
-    times: tuple[list[float], list[float]] = [], []
-    for number in range(rounds):
-        for which in (0, 1) if number % 2 else (1, 0):
+def table(rows: int) -> pa.Table:
+    """Give 20 columns of random numbers: 8 bytes a value."""
+    return pa.table({name: np.random.default_rng(0).random(rows) for name in COLUMNS})
+
+
+def timed(jobs: dict[str, Callable[[], object]]) -> dict[str, Figure]:
+    """Run short jobs in turn, each after another one every other time."""
+    taken: dict[str, list[float]] = {name: [] for name in jobs}
+    order = list(jobs)
+    for turn in range(ROUNDS + 1):
+        order.reverse()
+        for name in order:
             started = time.perf_counter()
-            (one, other)[which]()
-            times[which].append(time.perf_counter() - started)
-    return statistics.median(times[0]), statistics.median(times[1])
+            jobs[name]()
+            if turn:
+                taken[name].append(time.perf_counter() - started)
+    return {name: figure(samples) for name, samples in taken.items()}
 
 
-def wrapping(folder: Path, where: str) -> None:
-    """Compare `encrypt_parquet` by a policy with fresh keys that are given, on a file of 1 MB."""
-    pq.write_table(table(6500), folder / "plain", compression="none", use_dictionary=False)
-    with keyring(folder) as client:
-        encryption = mc.KeyTools(client).encryption(policy())
-        given, by_policy = paired(
-            lambda: mc.encrypt_parquet(folder / "plain", folder / "given", explicit()),
-            lambda: mc.encrypt_parquet(folder / "plain", folder / "wrapped", encryption),
-            401,
-        )
-        keys, wrapped = paired(explicit, lambda: encryption.for_file(None), 401)
-    print(f"1 MB, 20 column keys, {where}: keys given {given * 1e3:.2f} ms, by policy "
-          f"{by_policy * 1e3:.2f} ms: {by_policy / given - 1:+.1%}; making keys "
-          f"{keys * 1e6:.0f} us, making and wrapping {wrapped * 1e6:.0f} us: "
-          f"wrapping is {(wrapped - keys) / given:.1%} of the whole")  # fmt: skip
+def wrapping(bench: Bench) -> Iterator[Row]:
+    """Encrypt a file of 1 MB by a policy, and with fresh keys that are given."""
+    for place, base in (("in memory", bench.work), ("on disk", Path.cwd())):
+        with folder(base) as where:
+            pq.write_table(table(6500), where / "plain", compression="none", use_dictionary=False)
+            by_policy = mc.KeyTools(keyring(where)).encryption(policy())
+            figures = timed(
+                {
+                    "given": lambda where=where: mc.encrypt_parquet(  # type: ignore[misc]  # defaults
+                        where / "plain", where / "given", given()
+                    ),
+                    "policy": lambda where=where, by=by_policy: mc.encrypt_parquet(  # type: ignore[misc]
+                        where / "plain", where / "policy", by
+                    ),
+                    "making": given,
+                    "wrapping": lambda by=by_policy: by.for_file(None),  # type: ignore[misc]
+                }
+            )
+        whole, made = figures["given"].median, figures["making"].median
+        share = 100 * (figures["wrapping"].median - made) / whole
+        yield within(f"1 MB, 20 column keys, {place}", figures["policy"], figures["given"], 1.03)
+        yield below(f"  of it, wrapping, {place}", Figure(share, share, share, "%"), figure([0]), 3)
 
 
-def economy(folder: Path) -> None:
+def economy(bench: Bench) -> Iterator[Row]:
     """Count the calls of the key service for 1,000 files, written and read."""
     small = table(50)
-    with keyring(folder) as client:
+    with folder(bench.work) as where:
+        client = keyring(where)
         tools = mc.KeyTools(client)
         for number in range(1000):
-            mc.write_table(small, folder / f"part-{number}.parquet", tools.encryption(policy()))
-        written = dict(client.calls)
-        client.calls.clear()
-        reader = mc.KeyTools(client)
-        for number in range(1000):
-            mc.read_table(folder / f"part-{number}.parquet", reader.decryption())
-        print(f"1,000 files x 20 columns under 2 KEKs: calls to write {written}, to read "
-              f"{dict(client.calls)}")  # fmt: skip
+            mc.write_table(small, where / f"{number}.parquet", tools.encryption(policy()))
+        for verb in ("write", "read"):
+            if verb == "read":
+                client.calls.clear()
+                reader = mc.KeyTools(client).decryption()
+                for number in range(1000):
+                    mc.read_table(where / f"{number}.parquet", reader)
+            calls = sum(client.calls.values())
+            yield below(
+                f"1,000 files under 2 KEKs: calls to {verb}",
+                figure([calls], "calls"), figure([0], "calls"), 2,
+            )  # fmt: skip
 
 
-def rotation(folder: Path, *, internal: bool, files: int = 10_000) -> None:
-    """Compare the rotation of many small files with writing, syncing and renaming as much."""
-    small = table(50)
-    (folder / "lake").mkdir()
-    with keyring(folder) as client:
-        tools = mc.KeyTools(client)
-        encryption = tools.encryption(policy(internal=internal))
-        for number in range(files):
-            mc.write_table(small, folder / "lake" / f"part-{number}.parquet", encryption)
-        for name in MASTER_KEYS:
-            client.rotate_key(name)
-        pattern = "*.parquet" if internal else "_KEY*.json"
-        sizes = [path.stat().st_size for path in (folder / "lake").glob(pattern)]
-        client.calls.clear()
-        started = time.perf_counter()
-        done = mc.rotate_keys(folder / "lake", tools)
-        taken = time.perf_counter() - started
-        assert {file.result for file in done} == {"rotated"}
-        bare = _bare(folder, sizes)
-    kind = "internal" if internal else "external"
-    print(f"rotation of {files} files, {kind}: {taken:.1f} s, {taken / files * 1e3:.2f} ms each; "
-          f"write, fsync, rename, fsync of the folder alone {bare:.1f} s: {taken / bare:.2f} times; "
-          f"calls {dict(client.calls)}")  # fmt: skip
+def rotation(bench: Bench) -> Iterator[Row]:
+    """Rotate many small files on disk; beside it, replace files of the same sizes as safely."""
+    for internal in (False, True):
+        with folder(Path.cwd()) as where:
+            client, lake = keyring(where), where / "lake"
+            lake.mkdir()
+            tools = mc.KeyTools(client)
+            encryption = tools.encryption(policy(internal=internal))
+            for number in range(FILES):
+                mc.write_table(table(50), lake / f"{number}.parquet", encryption)
+            for name in MASTER_KEYS:
+                client.rotate_key(name)
+            replaced = lake.glob("*.parquet" if internal else "_KEY*.json")
+            sizes = [path.stat().st_size for path in replaced]
+            client.calls.clear()
+            started = time.perf_counter()
+            done = mc.rotate_keys(lake, tools)
+            taken = figure([time.perf_counter() - started])
+            assert {file.result for file in done} == {"rotated"}
+            bare = figure([_replace(where / "bare", sizes)])
+            kind = "internal" if internal else "external"
+            ratio = taken.median / bare.median
+            yield Row(f"{FILES:,} files rotated, {kind}; the bare disk", taken, bare, ratio)
+            calls = figure([sum(client.calls.values())], "calls")
+            yield below("  calls of the key service", calls, figure([0], "calls"), 3)
 
 
-def _bare(folder: Path, sizes: list[int]) -> float:
-    """Replace files of these sizes as safely, one after the other."""
-    where = folder / "bare"
+def _replace(where: Path, sizes: list[int]) -> float:
+    """Write, sync and rename files of these sizes, and sync the folder after each."""
     where.mkdir()
     descriptor = os.open(where, os.O_RDONLY)
     started = time.perf_counter()
     for number, size in enumerate(sizes):
-        temporary = where / f".{number}.tmp"
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        fd = os.open(where / ".tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         os.write(fd, bytes(size))
         os.fsync(fd)
         os.close(fd)
-        os.replace(temporary, where / str(number))
+        os.replace(where / ".tmp", where / str(number))
         os.fsync(descriptor)
     taken = time.perf_counter() - started
     os.close(descriptor)
     return taken
-
-
-def main() -> None:
-    """Measure all."""
-    disk = Path(tempfile.mkdtemp(dir=Path.cwd(), prefix=".bench-"))
-    memory = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-    try:
-        for folder, where in ((memory, "in memory"), (disk, "on disk")):
-            _in(folder, lambda below, where=where: wrapping(below, where))  # type: ignore[misc]
-        _in(memory, economy)
-        _in(disk, lambda below: rotation(below, internal=False))
-        _in(disk, lambda below: rotation(below, internal=True))
-    finally:
-        shutil.rmtree(disk)
-        shutil.rmtree(memory)
-
-
-def _in(folder: Path, section: Callable[[Path], None]) -> None:
-    below = Path(tempfile.mkdtemp(dir=folder))
-    section(below)
-    shutil.rmtree(below)
-
-
-if __name__ == "__main__":
-    main()

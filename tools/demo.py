@@ -20,10 +20,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 
+import modcrypt as mc
+
 FOLDER = Path(__file__).resolve().parent.parent / "demo-output"
 BIN = Path(sys.executable).parent
-PLAIN, UNIFORM, MIXED = "lineitem.parquet", "uniform.parquet", "column-keys.parquet"
+PLAIN, SEALED, OLD = "lineitem.parquet", "lineitem.enc.parquet", "old-copy.parquet"
 PRICE, COMMENT = "l_extendedprice", "l_comment"
+KEYRING, POLICY, PASSPHRASE = "file:lake.keyring", "policy.toml", "passphrase.txt"
+KMS = ("--kms", KEYRING, "--passphrase-file", PASSPHRASE)
+BY_POLICY = ("--policy", POLICY, "--passphrase-file", PASSPHRASE)
+
+POLICY_TEXT = f"""\
+kms = "{KEYRING}"
+footer_key = "lake"               # seals every column that is named nowhere
+
+[column_keys]
+prices = ["{PRICE}"]
+comments = ["{COMMENT}"]
+"""
 
 
 def main() -> None:
@@ -36,91 +50,107 @@ def main() -> None:
     original = pq.read_table(FOLDER / PLAIN)
     print(f"{original.num_rows:,} rows, {original.num_columns} columns, {size(PLAIN)}")
 
-    say("Fresh keys, in files that only their owner can read")
-    keys = {name: write_key(f"{name}.key") for name in ("footer", "price", "comment")}
-    print(f"{', '.join(f'{name}.key' for name in keys)}: 128 bits each, mode 0600")
-
-    encrypt_uniformly(original, keys["footer"])
-    column_keys = encrypt_with_column_keys()
-    show_modules(column_keys)
-    decrypt_and_compare(original, column_keys)
-    page = flip_one_byte(column_keys)
+    make_keyring()
+    encrypt_by_policy(original)
+    show_modules()
+    decrypt_and_compare(original)
+    rotate()
+    do_without_comments(original)
+    page = flip_one_byte()
 
     say("Summary")
-    print(f"{original.num_rows:,} rows were encrypted page by page under three keys and came back")
-    print("byte for byte. PyArrow read the copy under one key. One flipped byte, in")
+    print(f"{original.num_rows:,} rows were encrypted page by page under fresh keys, which three")
+    print("master keys of a keyring wrap, and came back byte for byte. PyArrow read them, too.")
+    print("A rotation shut out an old copy. One flipped byte, in")
     print(f"{page}, was refused.")
 
 
-def encrypt_uniformly(original: pa.Table, footer_key: bytes) -> None:
-    say("Encrypt every column under the footer key; PyArrow reads the result")
-    print("(explicit keys of PyArrow are for files under one key; column keys follow below)")
-    run("modcrypt", "encrypt", "--key-file", "footer.key", PLAIN, UNIFORM)
-    properties = pe.create_decryption_properties(footer_key=footer_key)
-    theirs = pq.read_table(FOLDER / UNIFORM, decryption_properties=properties)
+def make_keyring() -> None:
+    say("Master keys, in a keyring that is sealed under a passphrase")
+    write_private(PASSPHRASE, secrets.token_urlsafe(24).encode() + b"\n")
+    for master_key in ("lake", "prices", "comments"):
+        run("modcrypt", "keys", "create", *KMS, master_key)
+    run("modcrypt", "keys", "list", *KMS, show=True)
+
+
+def encrypt_by_policy(original: pa.Table) -> None:
+    say("A policy says which master key protects what")
+    (FOLDER / POLICY).write_text(POLICY_TEXT)
+    print(POLICY_TEXT)
+    answer = run("modcrypt", "encrypt", "--json", *BY_POLICY, PLAIN, SEALED)
+    result = json.loads(answer.stdout)
+    growth = result["destination_bytes"] - result["source_bytes"]
+    print(f"{size(SEALED)} in {result['seconds']:.2f} s, {growth:,} bytes more than the original")
+
+    say("Which master key opens what, told without any key, and with the footer's")
+    run("modcrypt", "keys", "scan", SEALED, show=True)
+    run("modcrypt", "keys", "scan", *KMS, SEALED, show=True)
+
+    say("PyArrow reads it by its own CryptoFactory, with the keyring as its key service")
+    passphrase = (FOLDER / PASSPHRASE).read_text().strip()
+    client = mc.open_kms(f"file:{FOLDER / 'lake.keyring'}", passphrase=passphrase)
+    factory = pe.CryptoFactory(mc.as_pyarrow_client(client))
+    properties = factory.file_decryption_properties(pe.KmsConnectionConfig())
+    theirs = pq.read_table(FOLDER / SEALED, decryption_properties=properties)
     check(theirs.equals(original), "PyArrow's rows of the encrypted file equal the original's")
 
 
-def encrypt_with_column_keys() -> list[str]:
-    say("Encrypt prices and comments under keys of their own, the rest under the footer key")
-    column_keys = [
-        *("--column-key", f"{PRICE}=file:price.key"),
-        *("--column-key", f"{COMMENT}=file:comment.key"),
-    ]
-    answer = run(
-        *("modcrypt", "encrypt", "--json", "--key-file", "footer.key"), *column_keys, PLAIN, MIXED
-    )
-    result = json.loads(answer.stdout)
-    growth = result["destination_bytes"] - result["source_bytes"]
-    print(f"{size(MIXED)} in {result['seconds']:.2f} s, {growth:,} bytes more than the original")
-    return column_keys
-
-
-def show_modules(column_keys: list[str]) -> None:
+def show_modules() -> None:
     say("Its module table: every one is sealed by itself, for its own place in the file")
-    answer = run("modcrypt", "modules", "--key-file", "footer.key", *column_keys, MIXED)
+    answer = run("modcrypt", "modules", *KMS, SEALED)
     lines = answer.stdout.splitlines()
     print("\n".join([*lines[:8], f"... {len(lines) - 11:,} more ...", *lines[-3:]]))
     print("\nIn all:")
     counts, sizes = Counter[str](), Counter[str]()
-    for module in list_modules(column_keys):
+    for module in list_modules():
         counts[module["type"]] += 1
         sizes[module["type"]] += module["size"]
     for kind, number in counts.items():
         print(f"  {kind:22}  {number:6,} modules  {sizes[kind]:12,} bytes")
 
 
-def decrypt_and_compare(original: pa.Table, column_keys: list[str]) -> None:
+def decrypt_and_compare(original: pa.Table) -> None:
     say("Decrypt it: the same rows, and the same bytes")
-    run("modcrypt", "decrypt", "--key-file", "footer.key", *column_keys, MIXED, "back.parquet")
+    run("modcrypt", "decrypt", *KMS, SEALED, "back.parquet")
     check(pq.read_table(FOLDER / "back.parquet").equals(original), "the rows equal the original's")
     same = (FOLDER / "back.parquet").read_bytes() == (FOLDER / PLAIN).read_bytes()
     check(same, "the file equals the original byte for byte")
 
-    say("Without the comments' key: refused, or those columns left out on request")
-    without = ["--key-file", "footer.key", *column_keys[:2]]
-    run("modcrypt", "decrypt", *without, MIXED, "public.parquet", code=3)
-    run("modcrypt", "decrypt", *without, "--on-missing-key", "drop", MIXED, "public.parquet")
+
+def rotate() -> None:
+    say("Rotate: a new version of a master key, the file's keys under it, the old version disabled")
+    shutil.copy(FOLDER / SEALED, FOLDER / OLD)
+    run("modcrypt", "keys", "rotate", *KMS, "--key", "prices", SEALED, show=True)
+    run("modcrypt", "keys", "disable", *KMS, "prices", "--version", "1")
+    run("modcrypt", "decrypt", "--force", *KMS, SEALED, "back.parquet")
+    print("An old copy of the file has keys under the old version:")
+    run("modcrypt", "decrypt", *KMS, OLD, "old.back.parquet", code=3)
+
+
+def do_without_comments(original: pa.Table) -> None:
+    say("With a disabled master key: refused, or its columns left out on request")
+    run("modcrypt", "keys", "disable", *KMS, "comments")
+    run("modcrypt", "decrypt", *KMS, SEALED, "public.parquet", code=3)
+    run("modcrypt", "decrypt", *KMS, "--on-missing-key", "drop", SEALED, "public.parquet")
     public = pq.read_table(FOLDER / "public.parquet")
     check(public.equals(original.drop_columns([COMMENT])), f"all is there but {COMMENT}")
 
 
-def flip_one_byte(column_keys: list[str]) -> str:
+def flip_one_byte() -> str:
     pages = [
         module
-        for module in list_modules(column_keys)
+        for module in list_modules()
         if module["type"] == "data page" and module["path"] == PRICE
     ]
     module = pages[len(pages) // 2]
     offset = module["offset"] + module["size"] // 2
     page = f"page {module['page']} of {PRICE}, row group {module['row_group']}"
     say(f"Flip one byte, at offset {offset:,}, in {page}")
-    data = bytearray((FOLDER / MIXED).read_bytes())
+    data = bytearray((FOLDER / SEALED).read_bytes())
     data[offset] ^= 0xFF
     (FOLDER / "tampered.parquet").write_bytes(data)
     run(
-        *("modcrypt", "decrypt", "--key-file", "footer.key"),
-        *column_keys,
+        *("modcrypt", "decrypt", *KMS, "--on-missing-key", "drop"),
         *("tampered.parquet", "tampered.out.parquet"),
         code=1,
     )
@@ -135,17 +165,19 @@ def say(title: str) -> None:
     print(f"\n=== {title}", flush=True)
 
 
-def run(*command: str, code: int = 0, quiet: bool = False) -> subprocess.CompletedProcess[str]:
+def run(
+    *command: str, code: int = 0, quiet: bool = False, show: bool = False
+) -> subprocess.CompletedProcess[str]:
     """Run a program of the virtual environment in the demo's folder, showing what is typed."""
     if not quiet:
-        # Wide commands are easier to read with a column key a line.
-        shown = shlex.join(command).replace(" --column-key ", " \\\n    --column-key ")
-        print(f"$ {shown}", flush=True)
+        print(f"$ {shlex.join(command)}", flush=True)
     done = subprocess.run(
         [BIN / command[0], *command[1:]], cwd=FOLDER, capture_output=True, text=True, check=False
     )
     if not quiet or done.returncode != code:
         print(done.stderr, end="")
+    if show:
+        print(done.stdout, end="")
     if done.returncode != code:
         sys.exit(f"demo: exit code {done.returncode} instead of {code}: {shlex.join(command)}")
     if code:
@@ -159,16 +191,14 @@ def check(holds: bool, what: str) -> None:
     print(f"ok: {what}")
 
 
-def write_key(name: str) -> bytes:
-    key = secrets.token_bytes(16)
+def write_private(name: str, data: bytes) -> None:
     fd = os.open(FOLDER / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "wb") as file:
-        file.write(key)
-    return key
+        file.write(data)
 
 
-def list_modules(column_keys: list[str]) -> list[dict[str, Any]]:
-    command = ("modcrypt", "modules", "--json", "--key-file", "footer.key", *column_keys, MIXED)
+def list_modules() -> list[dict[str, Any]]:
+    command = ("modcrypt", "modules", "--json", *KMS, "--on-missing-key", "drop", SEALED)
     modules: list[dict[str, Any]] = json.loads(run(*command, quiet=True).stdout)["modules"]
     return modules
 

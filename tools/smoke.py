@@ -87,6 +87,31 @@ def check_ags1(folder: Path) -> None:
     check(same, "the program decrypts an AGS1 stream")
 
 
+def check_key_tools(folder: Path, table: pa.Table) -> None:
+    modcrypt.Keyring.create(folder / "lake.keyring", passphrase="smoke").create_key("footer")
+    tools = modcrypt.KeyTools(f"file:{folder / 'lake.keyring'}", passphrase="smoke")
+    policy = modcrypt.Policy(footer_key="footer", internal_key_material=False)
+    modcrypt.write_table(table, folder / "keyed.parquet", tools.encryption(policy))
+    (rotated,) = modcrypt.rotate_keys(folder / "keyed.parquet", tools, what="kek")
+    check(rotated.result == "rotated", f"keys are rotated: {rotated}")
+    found = modcrypt.read_table(folder / "keyed.parquet", tools.decryption(policy))
+    check(found.equals(table), "a file under a keyring is read")
+    (folder / "passphrase").write_text("smoke\n")
+    (folder / "passphrase").chmod(0o600)
+    kms = ("--kms", "file:lake.keyring#footer", "--passphrase-file", "passphrase")
+    run(folder, 0, "keys", "create", *kms, "second")
+    pq.write_table(table, folder / "unkeyed.parquet")
+    run(folder, 0, "encrypt", *kms, "unkeyed.parquet", "kms.parquet")
+    run(folder, 0, "keys", "scan", "kms.parquet")
+    run(folder, 0, "decrypt", *kms, "kms.parquet", "kms.back.parquet")
+    try:
+        modcrypt.open_kms("hcvault://127.0.0.1/transit")
+    except ModuleNotFoundError as error:
+        check("modcrypt[vault]" in str(error), f"a missing extra is named: {error}")
+    else:
+        check(False, "the extra vault is not installed here")
+
+
 def check_program(folder: Path, table: pa.Table) -> None:
     pq.write_table(table, folder / "plain.parquet")
     (folder / "text.key").write_text(f"{TEXT_KEY.hex()}\n")
@@ -121,6 +146,7 @@ def main() -> None:
         check_api(Path(name), table)
         check_tables(Path(name), table)
         check_ags1(Path(name))
+        check_key_tools(Path(name), table)
         check_program(Path(name), table)
     print("smoke: ok")
 

@@ -330,17 +330,14 @@ def _sealer(service: Service, master_key: str | None, key_length: int) -> Encode
     master = named if master_key is None else master_key
     if master is None:
         raise click.UsageError("the URI names no master key: --master-key ID")
-    from modcrypt.kms.sealed_metadata import seal_key_metadata
 
     tools.wrapper.writing_kek(master, key_length)
-    return lambda metadata: seal_key_metadata(tools.wrapper, metadata, master)
+    return lambda metadata: tools.seal_key_metadata(metadata, master)
 
 
 def _unsealer(service: Service) -> Callable[[bytes], modcrypt.StandardKeyMetadata]:
     def unseal(data: bytes) -> modcrypt.StandardKeyMetadata:
-        from modcrypt.kms.sealed_metadata import open_key_metadata
-
-        return open_key_metadata(service.tools().wrapper, data)
+        return service.tools().open_key_metadata(data)
 
     return unseal
 

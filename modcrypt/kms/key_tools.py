@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Literal, Self, cast
 
 from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KeyNotFoundError, ModcryptError
+from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
 from modcrypt.kms.audit import Audit, AuditEvent
 from modcrypt.kms.client import KmsClient, capabilities_of
@@ -20,6 +21,7 @@ from modcrypt.kms.external import ExternalKeys, find_in, read_store
 from modcrypt.kms.material import KeyMaterial, decode_material, decode_metadata
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.references import open_kms
+from modcrypt.kms.sealed_metadata import open_key_metadata, seal_key_metadata
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.parquet.properties import FileDecryptionProperties, FileEncryptionProperties
 from modcrypt.storage import Place, Source
@@ -126,8 +128,8 @@ class KeyTools:
         there, counts as one without a key.
 
         Args:
-            policy: by which the files were written: its algorithm is accepted, and its AAD prefix
-                demanded.
+            policy: by which the files were written: its algorithm is accepted, its AAD prefix
+                demanded, and that the columns with keys are encrypted.
             properties: further ones, as of `FileDecryptionProperties`.
 
         Raises:
@@ -137,10 +139,28 @@ class KeyTools:
         if policy is not None:
             self._check_aad(policy)
             said["algorithms"] = (policy.encryption_algorithm,)
+            said["require_encrypted"] = tuple(policy.key_of_column) or True
             if policy.aad_prefix is not None:
                 said["aad_prefix"] = policy.prefix_of
         said["key_retriever"] = _Retriever(self.wrapper)
         return FileDecryptionProperties(**{**said, **properties})
+
+    def seal_key_metadata(self, metadata: StandardKeyMetadata, master_key_id: str) -> bytes:
+        """Seal the key metadata of an AGS1 stream, so that it may lie beside the stream.
+
+        Raises:
+            KeyRetrievalError: the key service wraps no key.
+        """
+        return seal_key_metadata(self.wrapper, metadata, master_key_id)
+
+    def open_key_metadata(self, sealed: bytes) -> StandardKeyMetadata:
+        """Open what `seal_key_metadata` gave.
+
+        Raises:
+            KeyMaterialError: it is malformed, altered, or of another key service.
+            KeyRetrievalError: the key service refuses its master key.
+        """
+        return open_key_metadata(self.wrapper, sealed)
 
     def _check_aad(self, policy: Policy) -> None:
         if not isinstance(policy, Policy):
