@@ -162,7 +162,7 @@ class Place:
         Raises:
             OSError: it is another one by now.
         """
-        if isinstance(source, FileSource) and self.stamp() != _stamp(os.fstat(source.fd)):
+        if isinstance(source, FileSource) and self.stamp() != source.stamp:
             raise OSError(
                 errno.ESTALE, "the file was changed by somebody else meanwhile", self.path
             )
@@ -175,10 +175,12 @@ class Place:
             return
         fd = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # of file systems without locks
+                fcntl.flock(fd, fcntl.LOCK_EX)
             yield
         finally:
-            fcntl.flock(fd, fcntl.LOCK_UN)  # for the copy in a process forked meanwhile, too
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_UN)  # for the copy in a process forked meanwhile, too
             os.close(fd)
 
 
@@ -220,6 +222,7 @@ class FileSource(Source):
             os.close(self.fd)
             raise OSError(errno.EINVAL, "the source is no regular file", path)
         self.size = status.st_size
+        self.stamp = _stamp(status)  # as it was when it was opened
 
     def read_into(self, offset: int, view: memoryview) -> None:
         """Fill `view` from `offset`."""
@@ -702,11 +705,11 @@ def _path_sink(
                 os.fsync(fd)
         finally:
             os.close(fd)
-        if check is not None:
-            check()
         # Hadoop's checksum of what was there would be held against what will be.
         with contextlib.suppress(OSError):  # not there, or its name would be too long
             os.unlink(os.path.join(folder, f".{os.path.basename(target)}.crc"))
+        if check is not None:
+            check()
         with _naming(where):
             _publish(temporary, target, overwrite)
     except BaseException:

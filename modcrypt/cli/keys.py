@@ -135,7 +135,9 @@ def create(
             "with --plaintext there is no passphrase",
         )
     more = _imported(import_file, import_env)
-    client: Any = _opened_or_new(service, plaintext) if service.is_keyring else service.client()
+    client: Any = (
+        _opened_or_new(service, plaintext, key_id) if service.is_keyring else service.client()
+    )
     master = _administered(client, "create_key")(key_id, **more)
     _print_master("created", master, as_json)
 
@@ -151,13 +153,16 @@ def _imported(file: str | None, env: str | None) -> dict[str, Any]:
     return {} if env is None else {"value": key_bytes(key_refs.from_env(env, "imported key"))}
 
 
-def _opened_or_new(service: Service, plaintext: bool) -> Any:
+def _opened_or_new(service: Service, plaintext: bool, key_id: str) -> Any:
+    from modcrypt.kms.keyring import check_key_id, keyring_path
+
+    check_key_id(key_id)  # or an empty keyring would be left behind
     try:
         if not plaintext:
             return service.client()
         return modcrypt.open_kms(service.uri)
-    except FileNotFoundError as error:
-        path = str(error.filename)
+    except FileNotFoundError:
+        path = keyring_path(service.uri)
     except modcrypt.KeyAccessDeniedError:
         if not plaintext:
             raise

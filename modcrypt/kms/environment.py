@@ -17,7 +17,7 @@ from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.key_text import key_from_base64, key_from_hex
 from modcrypt.keys import KEY_LENGTHS, Key
 from modcrypt.kms.client import Capabilities
-from modcrypt.kms.keyring import local_aad, parse_wrapped, wrapped_text
+from modcrypt.kms.local_wrap import local_aad, parse_wrapped, wrapped_text
 from modcrypt.kms.uris import parse_kms_uri
 
 __all__ = ["EnvironmentKms", "open_environment"]

@@ -40,7 +40,7 @@ from modcrypt.errors import (
     ModcryptError,
 )
 from modcrypt.kms.client import Capabilities, MasterKey
-from modcrypt.kms.keyring import local_aad, parse_wrapped, wrapped_text
+from modcrypt.kms.local_wrap import local_aad, parse_wrapped, wrapped_text
 from modcrypt.kms.uris import missing_extra
 
 try:

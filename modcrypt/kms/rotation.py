@@ -136,6 +136,8 @@ def rotate_keys(
     for new_id in (new_master_keys or {}).values():
         check_id(new_id)
     own = None if record is None else os.path.realpath(record)
+    if own is not None and os.path.exists(own) and not os.path.isfile(own):
+        raise ValueError(f"the record is no file: {own}")
     places = [place for place in list_files(where, filesystem) if place.real().path != own]
     tools.wrapper.forget()  # so that fresh KEKs wrap, and the newest versions of master keys
     rotation = _Rotation(tools, what, dict(new_master_keys or {}), decryption, dry_run)
@@ -273,18 +275,24 @@ class _Rotation:
     def _fresh_keys(self, place: Place, source: Source) -> int:
         if self._dry_run:
             return len(list_key_metadata(source)[0])
-        encryption = self._like(place, source)
-        reencrypt(source, place, self._decryption, encryption)
-        return 1 + len(encryption.column_keys)
+        policy, prefix = self._like(place, source)
 
-    def _like(self, place: Place, source: Source) -> KeyedEncryption:
-        """Give what encrypts as the file is encrypted, by what its authenticated footer says."""
+        def encryption(clear_levels: bool) -> KeyedEncryption:
+            levels = "plaintext" if clear_levels else "encrypted"  # or parquet-java reads no more
+            return KeyedEncryption(self._tools, replace(policy, data_page_v2_levels=levels), prefix)
+
+        reencrypt(source, place, self._decryption, encryption)
+        return 1 + len(policy.key_of_column)
+
+    def _like(self, place: Place, source: Source) -> tuple[Policy, bytes | None]:
+        """Say how the file is encrypted, and its AAD prefix, by its authenticated footer."""
         layout = layout_of(source, self._decryption)
         materials = {key.column: self._found(place, key) for key in layout.keys}
         footer = materials.pop(None)
         columns: dict[str, list[str]] = {}
         for column, material in materials.items():
             columns.setdefault(self._new_id(material), []).append(str(column))
+        kek = self._tools.wrapper.reading_kek(footer) if footer.double_wrapping else None
         policy = Policy(
             footer_key=self._new_id(footer),
             column_keys=columns,
@@ -295,8 +303,9 @@ class _Rotation:
             double_wrapping=footer.double_wrapping,
             internal_key_material=footer.internal,
             data_key_length_bits=8 * layout.key_length,
+            kek_length_bits=128 if kek is None else 8 * kek.length,
         )
-        return KeyedEncryption(self._tools, policy, layout.aad_prefix)
+        return policy, layout.aad_prefix
 
     def _found(self, place: Place, key: FooterKey) -> KeyMaterial:
         if not key.metadata:

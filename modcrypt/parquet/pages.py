@@ -159,6 +159,7 @@ def open_body(sealed: EncryptedPage, into: memoryview) -> None:
     if not (clear and fits and _opens(cipher, values, aad, into[clear:])):
         raise TagMismatchError(page.id(), page.cipher.tag_hint)
     into[:clear] = body[:clear]
+    page.cipher.clear_levels = True
 
 
 def open_checked(sealed: EncryptedPage) -> memoryview:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from modcrypt.buffers import Output
@@ -27,21 +27,35 @@ __all__ = ["reencrypt"]
 
 _WAITING = 4  # blocks between the two threads
 
+_KEPT = 1 << 20
+"""Bytes that are kept of the file's end: more than a footer is looked for in at first."""
+
 
 def reencrypt(
-    source: Source, place: Place, decryption: FileDecryptionProperties, encryption: EncryptionLike
+    source: Source,
+    place: Place,
+    decryption: FileDecryptionProperties,
+    encryption: Callable[[bool], EncryptionLike],
 ) -> None:
     """Write an encrypted file anew, under other keys, to a place that may be its own.
+
+    Args:
+        source: the file.
+        place: where it is to be.
+        decryption: opens the file.
+        encryption: gives what seals it, told whether its data pages V2 have levels in clear.
 
     Raises:
         OSError: from the file system, or the file there is no longer the source.
         ModcryptError, ValueError: as `decrypt_parquet` and `encrypt_parquet`.
     """
     opened = plan_decryption(source, decryption)
-    nowhere = _Count()
-    tail = _decrypt(source, opened, nowhere)
-    with _plaintext(source, opened, nowhere.size, tail) as plain:
-        plan = plan_encryption(plain, encryption, place=place)
+    end = _End()
+    footer = _decrypt(source, opened, end)
+    tail = max(footer, end.data, key=len)
+    with _plaintext(source, opened, end.size, tail) as plain:
+        clear_levels = any(cipher.clear_levels for cipher in opened.ciphers.values())
+        plan = plan_encryption(plain, encryption(clear_levels), place=place)
         with (
             plan.properties.companion() as sealed,
             place.create(check=lambda: place.check_still(source)) as sink,
@@ -62,13 +76,16 @@ def _decrypt(source: Source, plan: Plan, sink: Sink) -> bytes:
     return tail
 
 
-class _Count:
-    """A sink that counts."""
+class _End:
+    """A sink that counts, and keeps the end."""
 
-    size = 0
+    def __init__(self) -> None:
+        self.size = 0
+        self.data = b""
 
     def append(self, data: memoryview | bytes) -> None:
         self.size += len(data)
+        self.data = (self.data + bytes(data[-_KEPT:]))[-_KEPT:]
 
 
 class _Hand:
@@ -104,6 +121,7 @@ class _Forward(Source):
         if offset >= self._start:
             view[:] = self._tail[offset - self._start : offset - self._start + len(view)]
             return
+        assert offset >= self._base, "read backwards"
         done = 0
         while done < len(view):
             while self._base + len(self._block) <= offset + done:
