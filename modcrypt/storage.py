@@ -149,11 +149,26 @@ class Place:
             else:
                 self.filesystem.rm_file(self.path)
 
-    def stamp(self) -> tuple[int, ...] | None:
-        """Give what differs when the file is another one; None where there is none, or a store."""
+    @property
+    def full_name(self) -> str:
+        """The path, absolute, or in a store its URL: one spelling, whatever the caller typed."""
         if self.filesystem is None:
-            with contextlib.suppress(OSError):  # a name that is too long, too
+            return os.path.abspath(self.path)
+        protocol = getattr(self.filesystem, "type_name", None) or self.filesystem.protocol
+        first = protocol if isinstance(protocol, str) else protocol[0]
+        return f"{first}://{self.path.lstrip('/')}"
+
+    def stamp(self) -> tuple[int | str, ...] | None:
+        """Give what differs when the file is another one; None where there is none."""
+        with contextlib.suppress(Exception):  # not there, a name that is too long, a store's own
+            if self.filesystem is None:
                 return _stamp(os.stat(self.path))
+            if _is_arrow(self.filesystem):
+                info = self.filesystem.get_file_info(self.path)
+                return (info.size, info.mtime_ns) if info.is_file else None
+            told = self.filesystem.info(self.path)
+            names = ("size", "ETag", "etag", "mtime", "LastModified", "created")
+            return tuple(str(told[name]) for name in names if name in told)
         return None
 
     def check_still(self, source: Source) -> None:
@@ -184,7 +199,7 @@ class Place:
             os.close(fd)
 
 
-def _stamp(status: os.stat_result) -> tuple[int, ...]:
+def _stamp(status: os.stat_result) -> tuple[int | str, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 

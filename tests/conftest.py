@@ -1,12 +1,12 @@
-"""Settings for the whole suite: the same examples in every run, no timed verdicts, no keys shown."""
+"""Settings for the whole suite: repeatable examples, no timed verdicts, no keys shown."""
 
 from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-from tests.secret_watch import pytest_configure
+from tests.secret_watch import leftovers, pytest_configure
 
-__all__ = ["pytest_configure"]  # a hook: what a session of tests begins with
+__all__ = ["leftovers", "pytest_configure"]  # what a session begins and ends with
 
 # Speed depends on the machine, so no health check and no deadline may judge it.
 settings.register_profile(

@@ -69,6 +69,10 @@ ROWS = [
         "modcrypt.kms.policy",
         "modcrypt.kms.references",
         "modcrypt.kms.uris",
+        "modcrypt.kms.local_wrap",
+        "modcrypt.kms.keyring_document",
+        "modcrypt.kms.keyring_passphrase",
+        "modcrypt.kms.keyring_file",
         "modcrypt.kms.keyring",
         "modcrypt.kms.environment",
         "modcrypt.kms.vault",
@@ -173,7 +177,9 @@ MAY_DO_IO = {
     "modcrypt.parquet.idl",  # finds and reads the IDL
     "modcrypt.kms.audit",  # appends to a file of events
     "modcrypt.kms.policy",  # reads policies
-    "modcrypt.kms.keyring",  # is a file
+    "modcrypt.kms.keyring",  # has a path and a file's status
+    "modcrypt.kms.keyring_file",  # is a file
+    "modcrypt.kms.keyring_passphrase",  # reads a file or a variable
     "modcrypt.kms.environment",  # reads a variable
     "modcrypt.kms.rotation",  # keeps a record of what is done
     "modcrypt.kms.uris",  # splits URIs

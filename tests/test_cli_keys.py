@@ -347,6 +347,22 @@ def test_a_new_keyring_takes_its_passphrase_in_the_same_ways(tmp_path: Path) -> 
         assert master.id == "kf"
 
 
+def test_a_new_keyring_is_where_its_uri_says(tmp_path: Path) -> None:
+    create = ("keys", "create", "--plaintext", "--kms", "file:50%25%20x.keyring#kf", "kf")
+    ran(tmp_path, *create)
+    assert names(tmp_path) == {"50% x.keyring"}
+    assert "already" in refused(invoke(tmp_path, *create))
+
+
+@pytest.mark.parametrize("key_id", ["", "a\nb", "k" * 1025], ids=["empty", "line", "long"])
+def test_an_id_that_no_key_can_have_leaves_no_keyring_behind(tmp_path: Path, key_id: str) -> None:
+    create = ("keys", "create", *RING, key_id)
+    assert "1 to 1024 printable" in refused(invoke(tmp_path, *create, "--plaintext"))
+    # Before anyone is asked for a passphrase.
+    assert "printable" in failed(run(tmp_path, *create, passphrase=None), 2, "usage")
+    assert names(tmp_path) == set()
+
+
 def test_a_wrong_passphrase_is_3(folder: Path) -> None:
     message = failed(run(folder, "keys", "list", *RING, passphrase="wrong horse"), 3, "denied")
     assert "wrong passphrase" in message

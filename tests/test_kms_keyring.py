@@ -42,22 +42,22 @@ from modcrypt.errors import (
     KeyRetrievalError,
     ModcryptError,
 )
-from modcrypt.kms import client, keyring
+from modcrypt.kms import client, keyring, keyring_document, keyring_file
 from modcrypt.kms.client import KmsClient, MasterKey
-from modcrypt.kms.keyring import Keyring, open_keyring
+from modcrypt.kms.keyring import Keyring, check_key_id, keyring_path, open_keyring
 from modcrypt.kms.references import open_kms
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors, small_table
 
 PASSPHRASE = "correct horse battery stäple"
 DEK = bytes(range(16))
-REAL_COST = keyring.SCRYPT_N, keyring.MIN_SCRYPT_N
+REAL_COST = keyring.SCRYPT_N, keyring_document.MIN_SCRYPT_N
 
 
 @pytest.fixture(autouse=True)
 def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take next to no time for a passphrase."""
     monkeypatch.setattr(keyring, "SCRYPT_N", 16)
-    monkeypatch.setattr(keyring, "MIN_SCRYPT_N", 16)
+    monkeypatch.setattr(keyring_document, "MIN_SCRYPT_N", 16)
 
 
 @pytest.fixture
@@ -206,6 +206,7 @@ def test_an_unknown_master_key_is_not_found(ring: Keyring, name: str) -> None:
         lambda: ring.is_current(ring.wrap(DEK, "kf"), name),
         lambda: ring.rotate_key(name),
         lambda: ring.disable_key(name),
+        lambda: ring.enable_key(name),
         lambda: ring.destroy_key(name),
     ):
         with pytest.raises(KeyNotFoundError, match="no master key") as caught:
@@ -370,6 +371,56 @@ def test_disabled_versions_unwrap_no_more_and_newer_ones_do(ring: Keyring) -> No
     assert ring.unwrap(json.loads(texts[2])["encryptedKey"], "kf") == DEK
 
 
+def test_an_enabled_master_key_wraps_and_unwraps_again(ring: Keyring) -> None:
+    old = ring.wrap(DEK, "kf")
+    before = ring.rotate_key("kf")
+    assert ring.enable_key("kf") == before  # nothing to do
+    ring.disable_key("kf")
+    assert ring.enable_key("kf") == before
+    for open_again in (ring, again(ring)):
+        assert json.loads(open_again.wrap(DEK, "kf"))["masterKeyVersion"] == "2"
+        assert open_again.unwrap(old, "kf") == DEK
+
+
+def test_one_version_is_enabled_at_a_time(ring: Keyring) -> None:
+    texts = [ring.wrap(DEK, "kf")]
+    for _ in range(3):
+        ring.rotate_key("kf")
+        texts.append(ring.wrap(DEK, "kf"))
+    ring.disable_key("kf", 3)
+    ring.disable_key("kf")
+    assert ring.enable_key("kf").disabled_versions == (1, 2, 3)
+    assert ring.enable_key("kf", 2).disabled_versions == (1, 3)
+    assert [ring.unwrap(texts[n - 1], "kf") for n in (2, 4)] == [DEK, DEK]
+    for number in (1, 3):
+        with pytest.raises(KeyDisabledError, match=f"version {number} of master key kf"):
+            ring.unwrap(texts[number - 1], "kf")
+    assert ring.enable_key("kf", 4) == ring.list_keys()[0]
+    for number in (0, -1, 5):
+        with pytest.raises(ValueError, match=r"no version .* but 1 to 4"):
+            ring.enable_key("kf", number)
+
+
+def test_what_is_destroyed_is_never_enabled_again(clear: Keyring) -> None:
+    first = clear.wrap(DEK, "kf")
+    clear.rotate_key("kf")
+    clear.destroy_key("kf", 1)
+    calls: list[Callable[[], object]] = [lambda: clear.enable_key("kf", 1)]
+    with pytest.raises(KeyDisabledError, match="version 1 of master key kf is destroyed"):
+        calls[0]()
+    clear.disable_key("kf")
+    assert clear.enable_key("kf").enabled  # its newest version is there
+    clear.destroy_key("kf")
+    before = Path(clear.path).read_bytes()
+    calls += [lambda: clear.enable_key("kf"), lambda: clear.enable_key("kf", 2)]
+    for call in calls:
+        with pytest.raises(KeyDisabledError, match="is destroyed"):
+            call()
+    assert Path(clear.path).read_bytes() == before
+    with pytest.raises(KeyDisabledError):
+        clear.unwrap(first, "kf")
+
+
 @pytest.mark.parametrize("way", [Keyring.disable_key, Keyring.destroy_key])
 def test_the_newest_version_alone_is_neither_disabled_nor_destroyed(
     ring: Keyring, way: Callable[..., MasterKey]
@@ -443,6 +494,9 @@ def test_wrong_arguments_are_refused_before_anything_is_read(ring: Keyring) -> N
     for name in ("", "a\nb", "\x00", "k" * 1025, "\ud800"):
         with pytest.raises(ValueError, match="1 to 1024 printable"):
             ring.create_key(name)
+        with pytest.raises(ValueError, match="1 to 1024 printable"):
+            check_key_id(name)
+    check_key_id("k" * 1024)
     for options in ({"value": bytes(15)}, {"value": b""}, {"length": 20}, {"length": 0}):
         with pytest.raises(ValueError, match="16, 24 or 32 bytes"):
             ring.create_key("k", **options)
@@ -469,7 +523,7 @@ def test_a_file_is_sealed_by_scrypt_and_aes_gcm_at_the_recommended_cost(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keyring, "SCRYPT_N", REAL_COST[0])
-    monkeypatch.setattr(keyring, "MIN_SCRYPT_N", REAL_COST[1])
+    monkeypatch.setattr(keyring_document, "MIN_SCRYPT_N", REAL_COST[1])
     ring = Keyring.create(folder / "k.json", passphrase=PASSPHRASE)
     ring.create_key("kf", value=FOOTER_KEY)
     value = document(ring)
@@ -769,7 +823,7 @@ def test_nobody_has_to_wait_while_someone_is_asked_for_a_passphrase(ring: Keyrin
         return "new"
 
     other = again(ring, iter([PASSPHRASE]).__next__)
-    other._ask = ask
+    other._seals.ask = ask
     ring.change_passphrase("new")
     other.rotate_key("kf")
     other.change_passphrase(ask)
@@ -811,8 +865,8 @@ def test_two_updates_in_a_row_never_look_the_same(ring: Keyring) -> None:
 
 CREATING = """
 import sys
-from modcrypt.kms import keyring
-keyring.SCRYPT_N = keyring.MIN_SCRYPT_N = 16
+from modcrypt.kms import keyring, keyring_document
+keyring.SCRYPT_N = keyring_document.MIN_SCRYPT_N = 16
 ring = keyring.Keyring(sys.argv[1], passphrase=sys.argv[2] or None)
 print("ready", flush=True)
 sys.stdin.readline()
@@ -878,9 +932,9 @@ def test_threads_wrap_while_others_rotate(ring: Keyring) -> None:
 
 KILLED = """
 import fcntl, os, shutil, signal, sys
-from modcrypt.kms import keyring
+from modcrypt.kms import keyring, keyring_document
 from modcrypt.kms.keyring import Keyring
-keyring.SCRYPT_N = keyring.MIN_SCRYPT_N = 16
+keyring.SCRYPT_N = keyring_document.MIN_SCRYPT_N = 16
 job, base, work, results = sys.argv[1:]
 path = os.path.join(work, "k.json")
 shutil.copytree(base, work)
@@ -1214,8 +1268,8 @@ def test_what_is_not_strict_json_is_refused(scratch: Path, data: bytes) -> None:
 
 def test_scrypt_parameters_of_a_file_are_limited() -> None:
     """At most 1 GiB and a few seconds; and none so cheap that a passphrase is guessed for free."""
-    assert 128 * keyring.MAX_SCRYPT_N * keyring.MAX_SCRYPT_R == 1 << 30
-    assert keyring.MAX_SCRYPT_P == 4
+    assert 128 * keyring_document.MAX_SCRYPT_N * keyring_document.MAX_SCRYPT_R == 1 << 30
+    assert keyring_document.MAX_SCRYPT_P == 4
     assert REAL_COST == (2**17, 2**14)
 
 
@@ -1231,7 +1285,7 @@ def test_no_memory_for_scrypt_is_an_error_of_its_own(
 
 
 def test_a_file_that_is_too_long_is_not_read(clear: Keyring) -> None:
-    os.truncate(clear.path, keyring.MAX_FILE + 1)
+    os.truncate(clear.path, keyring_file.MAX_FILE + 1)
     with pytest.raises(KeyMaterialError, match="more than 64 MiB"):
         clear.wrap(DEK, "kf")
 
@@ -1239,8 +1293,8 @@ def test_a_file_that_is_too_long_is_not_read(clear: Keyring) -> None:
 def test_a_keyring_has_so_many_versions_and_no_more(
     clear: Keyring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert keyring.MAX_VERSIONS == 100_000
-    monkeypatch.setattr(keyring, "MAX_VERSIONS", 3)
+    assert keyring_document.MAX_VERSIONS == 100_000
+    monkeypatch.setattr(keyring_document, "MAX_VERSIONS", 3)
     clear.rotate_key("kf")
     clear.create_key("kc")
     calls: list[Callable[[], object]] = [
@@ -1251,11 +1305,11 @@ def test_a_keyring_has_so_many_versions_and_no_more(
         with pytest.raises(ValueError, match="more than 3 versions"):
             call()
     assert len(clear.list_keys()) == 2
-    monkeypatch.setattr(keyring, "MAX_VERSIONS", 2)
+    monkeypatch.setattr(keyring_document, "MAX_VERSIONS", 2)
     with pytest.raises(KeyMaterialError, match="more than 2 versions"):
         again(clear, None)
     monkeypatch.undo()
-    monkeypatch.setattr(keyring, "MAX_FILE", os.stat(clear.path).st_size + 10)
+    monkeypatch.setattr(keyring_file, "MAX_FILE", os.stat(clear.path).st_size + 10)
     with pytest.raises(ValueError, match="at most"):
         clear.create_key("kd")
     assert len(clear.list_keys()) == 2
@@ -1266,6 +1320,7 @@ def test_a_keyring_has_so_many_versions_and_no_more(
 
 def test_nothing_secret_is_shown_pickled_or_copied(ring: Keyring) -> None:
     shown = repr(ring) + str(ring) + repr(vars(ring)) + repr(ring.list_keys())
+    shown += repr(vars(ring._seals))
     for secret in (FOOTER_KEY, PASSPHRASE.encode()):
         for spelling in (repr(secret)[2:-1], secret.hex(), base64.b64encode(secret).decode()):
             assert spelling not in shown
@@ -1326,7 +1381,7 @@ def test_a_uri_names_file_passphrase_and_default_key(
                       "file:~/pass+word%20%25", "file:pass+word%20%25"):  # fmt: skip
             found = open_kms(f"file:{where}?passphrase={query}#kf%20%C3%A4")
             assert isinstance(found, Keyring)
-            assert found.path == ring.path
+            assert found.path == ring.path == os.path.abspath(keyring_path(f"file:{where}#x"))
             assert found.default_key == "kf ä"
             assert found.wrap(DEK, "kf")
     assert open_keyring(f"file:{ring.path}", passphrase=PASSPHRASE).default_key is None
@@ -1334,8 +1389,10 @@ def test_a_uri_names_file_passphrase_and_default_key(
 
 def test_percent_signs_and_bytes_of_a_path_are_kept(folder: Path) -> None:
     name = os.fsdecode(b"50%25#\xff?.json")
+    uri = f"file:{folder}/50%2525%23%FF%3F.json"
+    assert keyring_path(uri) == str(folder / name)  # though it is not there
     Keyring.create(folder / name, plaintext=True)
-    assert open_keyring(f"file:{folder}/50%2525%23%FF%3F.json").list_keys() == []
+    assert open_keyring(uri).list_keys() == []
 
 
 @pytest.mark.parametrize(("uri", "message"), [
@@ -1351,6 +1408,9 @@ def test_a_wrong_uri_is_refused_and_no_passphrase_repeated(uri: str, message: st
     with pytest.raises(ValueError, match=message) as caught:
         open_keyring(uri)
     assert "hunter22" not in str(caught.value)
+    if "passphrase=" not in uri:
+        with pytest.raises(ValueError, match=message):
+            keyring_path(uri)
 
 
 def test_a_passphrase_is_given_once(ring: Keyring) -> None:

@@ -684,6 +684,27 @@ def test_progress_that_raises_stops_the_run_and_leaves_every_file_readable(
     assert all(read(path, kms).equals(TABLE) for path in paths)
 
 
+def test_what_was_not_begun_when_a_run_is_stopped_is_left(tmp_path: Path) -> None:
+    class Slow(RotatingKms):
+        def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
+            threading.Event().wait(0.01)
+            return super().unwrap(wrapped, master_key_id, aad=aad)
+
+    kms = Slow(kf=1)
+    single = mc.Policy(footer_key="kf", double_wrapping=False, internal_key_material=False)
+    paths = write_lake(tmp_path, kms, single, 100)
+    before = bytes_of(tmp_path)
+    kms.rotate()
+
+    def stop(_file: mc.RotatedFile, _total: int) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        mc.rotate_keys(tmp_path, mc.KeyTools(kms), threads=2, progress=stop)
+    last = str(material_file(paths[-1]))
+    assert bytes_of(tmp_path)[last] == before[last]
+
+
 # --- a run without hands -------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import base64
 import copy
 import functools
 import io
+import json
 import logging
 import os
 import pickle
@@ -13,12 +14,15 @@ import pprint
 import traceback
 import urllib.parse
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 import modcrypt
 from modcrypt import (
@@ -27,6 +31,9 @@ from modcrypt import (
     FileDecryptionProperties,
     FileEncryptionProperties,
     Key,
+    Keyring,
+    KeyTools,
+    Policy,
     StandardKeyMetadata,
     ags1,
     buffers,
@@ -37,14 +44,22 @@ from modcrypt import (
     errors,
     inspect_ags1,
     list_modules,
+    open_kms,
+    rotate_keys,
+    scan_keys,
     storage,
 )
 from modcrypt.aead import CtrCipher, GcmCipher
 from modcrypt.ags1 import UNVERIFIED
 from modcrypt.ags1.blocks import block_cipher
+from modcrypt.cli import app
 from modcrypt.keys import invocation_counter
+from modcrypt.kms.material import decode_metadata
+from modcrypt.kms.wrapping import Kek
 from modcrypt.parquet.ciphers import ChunkCipher, ColumnKey, FileCipher
 from modcrypt.parquet.footer import read_encrypted
+from modcrypt.parquet.footer_keys import list_key_metadata
+from tests.kms.memory_kms import MemoryKms, PyArrowKms, unseal
 from tests.support import write_plain
 
 # Markers: no eight bytes of them occur by accident, and every spelling of them can be searched.
@@ -54,8 +69,17 @@ SHORT = b"Sk?xW4ce@9MnVt!"
 FOOTER_ID, COLUMN_ID = b"Mf:pLo9&e4nUyRb+1", b"Mc:x8Hd~sGk5Qw=2"
 VALUES = ["one Vq*zjx7w-kmnp", "two Vq*zjx7w-kmnp"]
 NUMBER = int.from_bytes(b"Pn$8byte", "little")
+MASTER, COLUMN_MASTER = b"Mk@5rYw!eT9_zGu~", b"Mc%8uHn&kP3^sJ;w"
+PASSPHRASE = "Zx9!kQ2vLw8@mN4p"
 
-KEYS = {"footer key": FOOTER, "column key": COLUMN, "key of 15 bytes": SHORT}
+KEYS = {
+    "footer key": FOOTER,
+    "column key": COLUMN,
+    "key of 15 bytes": SHORT,
+    "master key": MASTER,
+    "column master key": COLUMN_MASTER,
+    "passphrase": PASSPHRASE.encode(),
+}
 SECRETS = {
     **KEYS,
     "footer key metadata": FOOTER_ID,
@@ -67,6 +91,7 @@ WINDOW = 8
 """A part of so many bytes counts as a leak, too."""
 
 
+@functools.cache
 def spellings(secret: bytes) -> set[bytes]:
     """Spell a secret, and each part of it, as programs do that show bytes."""
     out = set()
@@ -333,9 +358,9 @@ def raised(work: Callable[[], object], expected: type[Exception]) -> Exception:
     return caught.value
 
 
-def test_no_error_shows_a_secret(plain: Path) -> None:
+def test_no_error_shows_a_secret(plain: Path, no_waiting: None) -> None:
     met = set()
-    for name, (expected, work) in scenes(plain).items():
+    for name, (expected, work) in (scenes(plain) | kms_scenes(plain)).items():
         error = raised(work, expected)
         met.add(type(error))
         chain: BaseException | None = error
@@ -416,10 +441,13 @@ def test_nothing_is_printed_logged_or_warned_of_and_no_file_holds_a_secret(
 
 
 def test_failing_prints_and_logs_nothing(
-    plain: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    plain: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    no_waiting: None,
 ) -> None:
     with caplog.at_level(logging.DEBUG):
-        for expected, work in scenes(plain).values():
+        for expected, work in (scenes(plain) | kms_scenes(plain)).values():
             raised(work, expected)
     assert capfd.readouterr() == ("", "")
     assert caplog.records == []
@@ -609,3 +637,515 @@ def test_no_file_of_ags1_holds_a_secret_while_it_is_written(
     assert ags1.open((out / "stream").read_bytes(), writer.key_metadata) == MARKED * 20
     assert os.listdir(temporary_folder) == []
     assert sorted(os.listdir(out)) == ["again", "stream"]
+
+
+# --- keys from key services ----------------------------------------------------------------------
+
+MASTERS = {"kf": MASTER, "kc": COLUMN_MASTER}
+COLUMNS = {"kc": ["name", "number"]}
+POLICY = Policy(footer_key="kf", column_keys=COLUMNS, aad_prefix="lake/{name}")
+POLICIES = {
+    f"{storage}, {wrapping}": replace(
+        POLICY, internal_key_material=storage == "internal", double_wrapping=wrapping == "double"
+    )
+    for storage in ("internal", "external")
+    for wrapping in ("single", "double")
+}
+by_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
+
+
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
+
+
+def data_keys(path: Path) -> set[bytes]:
+    """Unwrap all keys of a file by `cryptography` alone, KEKs too."""
+    beside = path.with_name(f"_KEY_MATERIAL_FOR_{path.name}.json")
+    if beside.exists():
+        texts = [json.loads(text) for text in json.loads(beside.read_text()).values()]
+    else:
+        with storage.open_source(path) as source:
+            keys, _ = list_key_metadata(source)
+        texts = [json.loads(key.metadata or b"") for key in keys]
+    found = set()
+    for one in texts:
+        name = one["masterKeyID"]
+        master, dek_aad = MASTERS[name], name.encode()
+        if one["doubleWrapping"]:
+            master = unseal(master, one["wrappedKEK"], dek_aad)
+            dek_aad = base64.b64decode(one["keyEncryptionKeyID"])
+            found.add(master)
+        found.add(unseal(master, one["wrappedDEK"], dek_aad))
+    return found
+
+
+def keys_in(data: str | bytes, keys: set[bytes]) -> int:
+    """Count the keys, those made at random, that something shows."""
+    data = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
+    return sum(any(spelling in data for spelling in spellings(key)) for key in keys)
+
+
+def clear_ring(folder: Path, name: str = "clear.keyring") -> Keyring:
+    ring = Keyring.create(folder / name, plaintext=True)
+    for key_id, value in MASTERS.items():
+        ring.create_key(key_id, value=value)
+    return ring
+
+
+def kms_scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], object]]]:
+    """Name every way in which keys from a key service can fail."""
+    folder = plain.parent / "kms"
+    folder.mkdir()
+    by_memory = folder / "memory"
+    by_memory.mkdir()
+    for name, policy in POLICIES.items():
+        encrypt_parquet(plain, by_memory / name, KeyTools(MemoryKms(MASTERS)).encryption(policy))
+    beside = by_memory / "_KEY_MATERIAL_FOR_external, single.json"
+
+    def with_service(change: Callable[[MemoryKms], object], name: str) -> Callable[[], object]:
+        def work() -> object:
+            kms = MemoryKms(MASTERS)
+            change(kms)
+            return decrypt_parquet(by_memory / name, io.BytesIO(), KeyTools(kms).decryption(POLICY))
+
+        return work
+
+    def answering(answer: object) -> Callable[[MemoryKms], object]:
+        return lambda kms: vars(kms).update(unwrap=lambda *_, **__: answer)
+
+    def writing(change: Callable[[MemoryKms], object]) -> Callable[[], object]:
+        def work() -> None:
+            kms = MemoryKms(MASTERS)
+            change(kms)
+            encrypt_parquet(plain, folder / "new", KeyTools(kms).encryption(POLICY))
+
+        return work
+
+    def damaged(metadata: bytes) -> Callable[[], object]:
+        tools = KeyTools(MemoryKms(MASTERS))
+        sealed = sealed_bytes(plain, footer_key_metadata=metadata)
+        return lambda: decrypt_parquet(sealed, io.BytesIO(), tools.decryption())
+
+    def damaged_store(data: bytes) -> Callable[[], object]:
+        def work() -> object:
+            kept = beside.read_bytes()
+            beside.write_bytes(data)
+            try:
+                return with_service(lambda kms: None, "external, single")()
+            finally:
+                beside.write_bytes(kept)
+
+        return work
+
+    material = {
+        "keyMaterialType": "PKMT1", "internalStorage": True, "isFooterKey": True,
+        "masterKeyID": "kf", "doubleWrapping": False,
+        "wrappedDEK": base64.b64encode(FOOTER).decode(),
+    }  # fmt: skip
+
+    def material_with(**members: object) -> Callable[[], object]:
+        return damaged(json.dumps(material | members).encode())
+
+    def disabled_ring() -> object:
+        ring = clear_ring(folder, "disabled.keyring")
+        out = folder / "by keyring"
+        encrypt_parquet(plain, out, KeyTools(ring).encryption(POLICY))
+        ring.disable_key("kf")
+        return decrypt_parquet(out, io.BytesIO(), KeyTools(ring).decryption(POLICY))
+
+    def ring_of(data: str | bytes) -> Callable[[], object]:
+        path = folder / "damaged.keyring"
+
+        def work() -> object:
+            path.write_bytes(data.encode() if isinstance(data, str) else data)
+            path.chmod(0o600)
+            return Keyring(path)
+
+        return work
+
+    def variable(value: str) -> Callable[[], object]:
+        def work() -> object:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("MODCRYPT_TEST_MASTER", value)
+                return open_kms("env:MODCRYPT_TEST_MASTER")
+
+        return work
+
+    ring = clear_ring(folder)
+    clear = Path(ring.path).read_text()
+    value = base64.b64encode(MASTER).decode()
+    telling = RuntimeError(f"{MASTER!r} {MASTER.hex()} {value}")
+    short = base64.b64encode(SHORT).decode()
+    denied, refused = modcrypt.KeyAccessDeniedError, modcrypt.KeyMaterialError
+    one_of = {"broken": lambda kms: kms.broken.update(kf=telling)}
+    return {
+        "denied": (denied, with_service(lambda kms: kms.denied.add("kf"), "internal, double")),
+        "denied, a column": (
+            denied,
+            with_service(lambda kms: kms.denied.add("kc"), "external, single"),
+        ),
+        "denied, in writing": (denied, writing(lambda kms: kms.denied.add("kc"))),
+        "disabled": (
+            modcrypt.KeyDisabledError,
+            with_service(lambda kms: kms.disabled.add("kf"), "internal, single"),
+        ),
+        "disabled in a keyring": (modcrypt.KeyDisabledError, disabled_ring),
+        "unavailable": (
+            modcrypt.KmsUnavailableError,
+            with_service(lambda kms: vars(kms).update(unavailable=True), "external, double"),
+        ),
+        "unavailable, in writing": (
+            modcrypt.KmsUnavailableError,
+            writing(lambda kms: kms.broken.update(kf=ConnectionError(MASTER.decode()))),
+        ),
+        "no master key": (
+            modcrypt.KeyNotFoundError,
+            with_service(lambda kms: kms.masters.pop("kf"), "internal, single"),
+        ),
+        "the service tells the key": (
+            modcrypt.KeyRetrievalError,
+            with_service(one_of["broken"], "internal, double"),
+        ),
+        "the service tells the key, in writing": (
+            modcrypt.KeyRetrievalError,
+            writing(one_of["broken"]),
+        ),
+        "another master key": (
+            refused,
+            with_service(lambda kms: kms.masters.update(kf=COLUMN_MASTER), "internal, double"),
+        ),
+        "15 bytes unwrapped": (refused, with_service(answering(SHORT), "internal, single")),
+        "text unwrapped": (refused, with_service(answering(value), "internal, double")),
+        "a list unwrapped": (refused, with_service(answering([MASTER]), "internal, single")),
+        "the key itself wrapped": (
+            refused,
+            writing(lambda kms: vars(kms).update(wrap=lambda *_, **__: MASTER)),
+        ),
+        "a key as metadata": (refused, damaged(FOOTER)),
+        "no JSON": (refused, damaged(json.dumps(material).encode() + FOOTER)),
+        "a key not wrapped": (refused, material_with()),
+        "a number for a key": (refused, material_with(wrappedDEK=int.from_bytes(FOOTER, "big"))),
+        "bytes for a key": (refused, material_with(wrappedDEK=FOOTER.decode() + "\x01")),
+        "a name with a key in it": (refused, material_with(masterKeyID=FOOTER.decode() + "\n")),
+        "a KEK's id": (
+            refused,
+            material_with(doubleWrapping=True, keyEncryptionKeyID=short, wrappedKEK=value),
+        ),
+        "no material beside": (
+            refused,
+            lambda: decrypt_parquet(
+                (by_memory / "external, double").read_bytes(),
+                io.BytesIO(),
+                KeyTools(MemoryKms(MASTERS)).decryption(),
+            ),
+        ),
+        "damaged material beside": (refused, damaged_store(b"{" + FOOTER)),
+        "other material beside": (
+            refused,
+            damaged_store(json.dumps({"footerKey": FOOTER.decode()}).encode()),
+        ),
+        "a list of material beside": (
+            refused,
+            damaged_store(json.dumps({"footerKey": [value]}).encode()),
+        ),
+        "no passphrase": (denied, lambda: Keyring(_sealed_ring(folder))),
+        "wrong passphrase": (
+            denied,
+            lambda: Keyring(_sealed_ring(folder), passphrase=PASSPHRASE[::-1]),
+        ),
+        "passphrase of a clear keyring": (
+            modcrypt.KeyRetrievalError,
+            lambda: Keyring(ring.path, passphrase=PASSPHRASE),
+        ),
+        "two passphrases": (
+            ValueError,
+            lambda: Keyring.create(folder / "x", passphrase=PASSPHRASE, plaintext=True),
+        ),
+        "passphrase in the URI": (
+            ValueError,
+            lambda: open_kms(f"file:{ring.path}?passphrase={PASSPHRASE}"),
+        ),
+        "passphrase of a policy": (
+            ValueError,
+            lambda: Policy.loads(f'footer_key = "kf"\npassphrase = "{PASSPHRASE}"'),
+        ),
+        "passphrase for a client": (
+            TypeError,
+            lambda: KeyTools(MemoryKms(MASTERS), passphrase=PASSPHRASE),
+        ),
+        "keyring cut": (refused, ring_of(clear[:-5])),
+        "keyring with a short key": (refused, ring_of(clear.replace(value, short))),
+        "keyring with a hex key": (refused, ring_of(clear.replace(value, MASTER.hex() + "="))),
+        "keyring of another version": (
+            refused,
+            ring_of(clear.replace('"version": 1', f'"version": "{value}"', 1)),
+        ),
+        "imported key of 15 bytes": (ValueError, lambda: ring.create_key("new", value=SHORT)),
+        "imported key that is there": (ValueError, lambda: ring.create_key("kf", value=FOOTER)),
+        "a variable without a key": (refused, variable(MASTER.hex()[:-2])),
+        "a variable's name that is a key": (
+            modcrypt.KeyNotFoundError,
+            lambda: open_kms(f"env:{MASTER.hex()}"),
+        ),
+        "a key as a URI": (ValueError, lambda: open_kms(MASTER.hex())),
+        "a key as a service": (TypeError, lambda: KeyTools(cast(Any, MASTER))),
+    }
+
+
+def _sealed_ring(folder: Path) -> Path:
+    path = folder / "sealed.keyring"
+    if not path.exists():
+        Keyring.create(path, passphrase=PASSPHRASE).create_key("kf", value=MASTER)
+    return path
+
+
+def kms_objects(plain: Path, folder: Path) -> list[object]:
+    """Give what a debugger may come across that has to do with key services."""
+    kms, out = MemoryKms(MASTERS), folder / "sealed"
+    events: list[object] = []
+    tools = KeyTools(kms, audit=events.append)
+    encrypt_parquet(plain, out, tools.encryption(POLICY))
+    encrypt_parquet(plain, folder / "beside", tools.encryption(POLICIES["external, single"]))
+    decrypt_parquet(out, io.BytesIO(), tools.decryption(POLICY))
+    with storage.open_source(out) as source:
+        materials = [decode_metadata(key.metadata or b"") for key in list_key_metadata(source)[0]]
+    ring = clear_ring(plain.parent)
+    rotated = rotate_keys(folder, tools, what="dek")
+    assert {one.result for one in rotated} == {"rotated"}
+    keyed = tools.encryption(POLICY)
+    master = {"MODCRYPT_TEST_MASTER": MASTER.hex()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(*master.popitem())
+        environment = open_kms("env:MODCRYPT_TEST_MASTER")
+    kek = tools.wrapper.writing_kek("kf")
+    assert isinstance(kek, Kek)
+    assert events
+    assert materials
+    return [
+        tools,
+        tools.wrapper,
+        vars(tools.wrapper),
+        KeyTools(ring),
+        keyed,
+        keyed.for_check(),
+        keyed.for_file(storage.place_of(out)),
+        tools.decryption(POLICY),
+        POLICY,
+        ring,
+        ring.list_keys(),
+        environment,
+        vars(environment),
+        modcrypt.as_pyarrow_client(ring)(None),
+        modcrypt.from_pyarrow_client(PyArrowKms(masters=MASTERS)),
+        kek,
+        *materials,
+        *events,
+        *rotated,
+        *scan_keys(folder, tools),
+    ]
+
+
+def test_no_object_of_the_key_tools_shows_a_secret(plain: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    made: set[bytes] = set()
+    with noting_keys(made):
+        objects = kms_objects(plain, folder)
+    assert len(made) > 5
+    for one in objects:
+        for text in (repr(one), str(one), f"{one}", ascii(one), pprint.pformat(one)):
+            assert leaks(text) == [], type(one)
+            assert keys_in(text, made) == 0, type(one)
+
+
+@contextmanager
+def noting_keys(made: set[bytes]) -> Iterator[None]:
+    """Note the bytes of all keys that come into being, data keys and KEKs."""
+    make = Key.__init__
+
+    def noting(self: Key, value: Any) -> None:
+        make(self, value)
+        made.add(bytes(value))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Key, "__init__", noting)
+        yield
+
+
+def test_what_has_keys_does_not_pickle_or_copy_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODCRYPT_TEST_MASTER", MASTER.hex())
+    ring = clear_ring(tmp_path)
+    tools = KeyTools(ring)
+    for one in (
+        ring,
+        tools,
+        tools.wrapper,
+        tools.wrapper.writing_kek("kf"),
+        tools.encryption(POLICY),
+        tools.encryption(POLICY).for_check(),
+        tools.decryption(POLICY),
+        open_kms("env:MODCRYPT_TEST_MASTER"),
+        modcrypt.as_pyarrow_client(ring)(None),
+        modcrypt.from_pyarrow_client(PyArrowKms(masters=MASTERS)),
+    ):
+        for way in (pickle.dumps, copy.deepcopy):
+            with pytest.raises(TypeError) as caught:
+                way(one)
+            assert leaks("".join(traceback.format_exception(caught.value))) == [], type(one)
+
+
+@by_policy
+def test_no_record_of_the_key_tools_holds_a_secret(
+    policy: Policy,
+    plain: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder, lines, record = tmp_path / "lake", tmp_path / "audit.jsonl", tmp_path / "record.jsonl"
+    folder.mkdir()
+    to_lines = modcrypt.audit_to_json_lines(lines)
+    to_logging = modcrypt.audit_to_logging()
+    kms, made = MemoryKms(MASTERS), set[bytes]()
+    tools = KeyTools(kms, audit=lambda event: (to_lines(event), to_logging(event)))
+    with caplog.at_level(logging.DEBUG), noting_keys(made):
+        encrypt_parquet(plain, folder / "a", tools.encryption(policy))
+        results: list[object] = []
+        for what in ("mek", "kek", "dek"):
+            results += rotate_keys(folder, tools, what=cast(Any, what), record=record)
+            made |= data_keys(folder / "a")
+        results += scan_keys(folder, tools)
+        results += scan_keys(folder)
+        decrypt_parquet(folder / "a", io.BytesIO(), tools.decryption(policy))
+        kms.denied.add("kf")
+        tools.wrapper.forget()
+        with pytest.raises(modcrypt.KeyAccessDeniedError):
+            decrypt_parquet(folder / "a", io.BytesIO(), tools.decryption(policy))
+        results += rotate_keys(folder, tools, record=record)
+        results += scan_keys(folder, tools)
+    printed = capfd.readouterr()
+    texts = [lines.read_text(), record.read_text(), caplog.text, repr(results), str(kms.calls)]
+    assert all(len(text) > 100 for text in texts)
+    assert "denied" in texts[0]
+    for text in (*texts, printed.out, printed.err):
+        assert leaks(text) == []
+        assert keys_in(text, made) == 0
+    assert len(made) >= 6
+
+
+STEPS = ("fsync", "replace", "rename", "link", "unlink", "open")
+
+
+@by_policy
+@pytest.mark.parametrize("what", ["new", "replaced", "mek", "kek", "dek"])
+def test_no_file_holds_a_secret_at_any_step_of_writing_by_the_key_tools(
+    what: str, policy: Policy, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, temporary_folder = tmp_path / "lake", tmp_path / "tmp"
+    folder.mkdir()
+    temporary_folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary_folder))
+    target, made, seen = folder / "a", set[bytes](), set[tuple[str, bytes]]()
+    tools = KeyTools(MemoryKms(MASTERS))
+    opened = os.open
+
+    def look() -> None:
+        for path in (*folder.iterdir(), *temporary_folder.iterdir()):
+            seen.add((path.name, path.read_bytes()))
+
+    def stepping(name: str) -> Callable[..., Any]:
+        real = getattr(os, name)
+
+        def step(*arguments: Any, **options: Any) -> Any:
+            with pytest.MonkeyPatch.context() as patch:  # looking is no step
+                patch.setattr(os, "open", opened)
+                look()
+            return real(*arguments, **options)
+
+        return step
+
+    with noting_keys(made):
+        if what != "new":
+            encrypt_parquet(plain, target, tools.encryption(policy))
+            made |= data_keys(target)
+        with pytest.MonkeyPatch.context() as patch:
+            for name in STEPS:
+                patch.setattr(os, name, stepping(name))
+            if what in ("new", "replaced"):
+                encrypt_parquet(plain, target, tools.encryption(policy))
+            else:
+                results = rotate_keys(folder, tools, what=cast(Any, what), threads=1)
+                assert [one.result for one in results] == ["rotated"]
+        look()
+    made |= data_keys(target)
+    names = {name for name, _ in seen}
+    assert "a" in names
+    assert any(name.endswith(".tmp") for name in names), "nothing was there to look at"
+    assert ("_KEY_MATERIAL_FOR_a.json" in names) is not policy.internal_key_material
+    assert len(made) >= 2
+    for name, data in seen:
+        assert leaks(data) == [], name
+        assert keys_in(data, made) == 0, name
+    assert os.listdir(temporary_folder) == []
+    opened_again = io.BytesIO()
+    decrypt_parquet(target, opened_again, tools.decryption(policy))
+    assert opened_again.getvalue() == plain.read_bytes()
+
+
+def test_the_program_prints_and_records_no_secret(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The secrets come by files and variables; a keyring in the clear is the file that has them."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("MODCRYPT_TEST_MASTER", base64.b64encode(COLUMN_MASTER).decode())
+    monkeypatch.setenv("MODCRYPT_TEST_PHRASE", PASSPHRASE)
+    master = folder / "master.key"
+    master.write_text(MASTER.hex())
+    master.chmod(0o600)
+    ring, audit = ("--kms", "file:r"), ("--audit", "audit")
+    phrase = ("--passphrase-env", "MODCRYPT_TEST_PHRASE")
+    imported = ("--plaintext", "--import-file", "master.key")
+    keyed = ("--kms", "file:r#kf", "--column-master-key", "name=kc", *audit)
+    commands: list[tuple[int, tuple[str, ...]]] = [
+        (
+            0,
+            ("keys", "create", *ring, "kf", *imported, "--json"),
+        ),
+        (0, ("keys", "create", *ring, "kc", "--import-env", "MODCRYPT_TEST_MASTER", "--json")),
+        (0, ("encrypt", *keyed, "--json", str(plain), "a")),
+        (0, ("modules", *ring, "--json", "a")),
+        (0, ("keys", "rotate", *ring, *audit, "--record", "record", "--key", "kf", "--json", "a")),
+        (0, ("keys", "rotate", *ring, *audit, "--what", "kek", "--json", "a")),
+        (0, ("keys", "rotate", *ring, *audit, "--what", "dek", "a")),
+        (0, ("keys", "scan", *ring, *audit, "--json", "a")),
+        (0, ("keys", "scan", "--json", "a")),
+        (0, ("keys", "disable", *ring, "kf", "--version", "1", "--json")),
+        (0, ("decrypt", *ring, *audit, "--json", "a", "b")),
+        (0, ("keys", "disable", *ring, "kf", "--json")),
+        (0, ("keys", "list", *ring, "--json")),
+        (3, ("decrypt", *ring, *audit, "--json", "a", "c")),
+        (1, ("keys", "rotate", *ring, *audit, "--what", "kek", "--json", "a")),
+        (3, ("keys", "list", *ring, *phrase, "--json")),
+        (2, ("keys", "list", "--kms", f"file:r?passphrase={PASSPHRASE}", "--json")),
+        (2, ("keys", "list", "--kms", MASTER.hex(), "--json")),
+        (0, ("keys", "create", "--kms", "file:sealed", "kf", *phrase, "--json")),
+    ]
+    made: set[bytes] = set()
+    for code, command in commands:
+        with noting_keys(made):
+            result = CliRunner().invoke(app.program, command)
+        shown = result.output_bytes + result.stdout_bytes + result.stderr_bytes
+        assert (result.exit_code, leaks(shown)) == (code, []), (command, result.output)
+        assert shown, command
+        assert keys_in(shown, made) == 0, command
+    assert "master key" in leaks((folder / "r").read_bytes())
+    for name in ("audit", "record", "sealed", "a"):
+        data = (folder / name).read_bytes()
+        assert data
+        assert leaks(data) == [], name
+        assert keys_in(data, made) == 0, name

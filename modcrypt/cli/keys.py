@@ -57,6 +57,10 @@ _DISABLE_EXAMPLE = """\b
 Example: what was wrapped under version 1 opens no more
   modcrypt keys disable --kms file:lake.keyring footer --version 1"""
 
+_ENABLE_EXAMPLE = """\b
+Example:
+  modcrypt keys enable --kms file:lake.keyring footer --version 1"""
+
 _DESTROY_EXAMPLE = """\b
 Example:
   modcrypt keys destroy --kms file:lake.keyring footer --version 1 --yes"""
@@ -201,6 +205,17 @@ def disable(*, key_id: str, version: int | None, as_json: bool, **options: Any) 
     _print_master("disabled", change(key_id, version), as_json, version)
 
 
+@keys.command(epilog=_ENABLE_EXAMPLE)
+@click.argument("key_id", metavar="ID")
+@_version_option
+@service_options
+@json_option
+def enable(*, key_id: str, version: int | None, as_json: bool, **options: Any) -> None:
+    """Undo `disable`: of the master key ID, or of one version of it."""
+    change = _administered(Service(options).client(), "enable_key")
+    _print_master("enabled", change(key_id, version), as_json, version)
+
+
 @keys.command(epilog=_DESTROY_EXAMPLE)
 @click.argument("key_id", metavar="ID")
 @_version_option
@@ -280,7 +295,8 @@ def _state(master: MasterKey) -> str:
     metavar="ALGORITHM",
     type=click.Choice(ALGORITHMS),
     multiple=True,
-    help="Accept files of this algorithm; repeatable. Default: AES_GCM_V1 alone, or the policy's.",
+    help="Accept files of this algorithm; repeatable. Default: both, where no page is opened; for "
+    "dek AES_GCM_V1 alone; with a policy its own.",
 )
 @threads_option("How many files at once. Default: 4.")
 @audit_option
@@ -304,6 +320,8 @@ def rotate(
     PATH is a file or a folder. Files whose keys are under the newest version are left alone. One
     that fails is as it was, and the others go on; the exit code is 1 then.
     """
+    from modcrypt.kms.rotation import unfinished
+
     service = Service(options)
     renamed = pairs(new_master_keys, "--new-master-key", "OLD=NEW")
     if not paths:
@@ -314,9 +332,19 @@ def rotate(
         if "://" not in path and not os.path.exists(path):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     tools = service.tools(audit)
-    if key_id is not None and not dry_run:
-        master = _administered(tools.client, "rotate_key")(key_id)
-        _print_master("rotated", master, as_json)
+    if key_id is not None:
+        taken_up = record is not None and unfinished(record, what, renamed)
+        if taken_up:
+            click.echo(
+                f"modcrypt: {record} has a run to be taken up: no version is added", err=True
+            )
+        elif dry_run:
+            click.echo(f"modcrypt: would add a version to {key_id}", err=True)
+            # What is under it is under an old version then, whatever its service says today.
+            renamed = {key_id: f"{key_id} (its next version)", **renamed}
+        else:
+            master = _administered(tools.client, "rotate_key")(key_id)
+            _print_master("rotated", master, as_json)
     if not paths:
         return 0
     said = {"algorithms": accept} if accept else {}
@@ -334,7 +362,7 @@ def rotate(
             tools,
             what=what,
             new_master_keys=renamed,
-            decryption=tools.decryption(service.policy, **said),
+            decryption=tools.decryption(service.policy, **said) if service.policy or said else None,
             record=record,
             dry_run=dry_run,
             threads=threads,

@@ -31,8 +31,10 @@ class AuditEvent:
             such a call.
         master_key_id: of the master key under which all of it stands.
         kek_id: of the KEK, in hex; None in single wrapping.
-        file: its name; None for a KEK, which serves many, and for a file object.
-        columns: dotted names; empty for the footer key.
+        file: absolute path or URL; None for a KEK, which serves many, and for a file object that
+            is written.
+        columns: dotted names; empty for the footer key. In the rotation of external key material,
+            what that calls the keys.
         result: `"ok"`, or the word of the error.
         count: keys wrapped by the call, or seals of the data key.
         time: when it was done, ISO 8601 in UTC.

@@ -64,6 +64,9 @@ class Capabilities:
 class KmsClient(Protocol):
     """A key service (KMS) as modcrypt uses it, from any thread.
 
+    Other errors than those below are taken for its own failure, but for a LookupError, which stands
+    for a master key that is not there, PermissionError, ConnectionError and TimeoutError.
+
     Optional beyond these two: `capabilities`, and what they promise: `rewrap(wrapped,
     master_key_id, *, aad) -> str` and `wrap_many(keys, master_key_id, *, aad) -> list[str]`;
     `is_current(wrapped, master_key_id) -> bool`, where the service can tell whether a key is
@@ -121,7 +124,10 @@ class KeyAdmin(Protocol):
         """Add a version, which wraps from now on; older ones unwrap as before."""
 
     def disable_key(self, master_key_id: str, version: int | None = None) -> MasterKey:
-        """Stop a master key, or all versions up to `version`, from unwrapping."""
+        """Stop a master key, or all versions up to `version`, from unwrapping.
+
+        What undoes it, where a service can: `enable_key(master_key_id, version=None)`.
+        """
 
 
 def capabilities_of(client: KmsClient) -> Capabilities:
@@ -241,4 +247,12 @@ def _failure(error: Exception, master_key_id: str) -> KeyRetrievalError:
         )
     if isinstance(error, ConnectionError | TimeoutError):
         return KmsUnavailableError(f"the key service is unavailable: {kind}")
-    return KeyRetrievalError(f"master key {master_key_id}: the key service failed with {kind}")
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = ""
+    if trace is not None:
+        where = f" in {trace.tb_frame.f_globals.get('__name__', '?')}, line {trace.tb_lineno}"
+    return KeyRetrievalError(
+        f"master key {master_key_id}: the key service's client failed with {kind}{where}"
+    )

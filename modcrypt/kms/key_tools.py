@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, NoReturn, Self, cast
 
 from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KeyNotFoundError, ModcryptError
 from modcrypt.key_metadata import StandardKeyMetadata
@@ -26,7 +26,7 @@ from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.parquet.properties import FileDecryptionProperties, FileEncryptionProperties
 from modcrypt.storage import Place, Source
 
-__all__ = ["KeyTools", "KeyedEncryption"]
+__all__ = ["KeyTools", "KeyedEncryption", "file_event"]
 
 
 class KeyTools:
@@ -110,6 +110,9 @@ class KeyTools:
     def __repr__(self) -> str:
         return f"KeyTools({self.client!r})"
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("KeyTools can't be pickled: make them in each process")
+
     def encryption(self, policy: Policy) -> KeyedEncryption:
         """Give what encrypts files by a policy: for `encrypt_parquet`, `write_table` and the like.
 
@@ -164,7 +167,8 @@ class KeyTools:
 
     def _check_aad(self, policy: Policy) -> None:
         if not isinstance(policy, Policy):
-            raise TypeError(f"a policy is a Policy, not {type(policy).__name__}")
+            kind = type(policy).__name__
+            raise TypeError(f"a policy is a Policy, from Policy.load for a file, not a {kind}")
         if (policy.kms_aad or "").encode() != self.wrapper.aad:
             raise ValueError(
                 "the policy's kms_aad is not that of these KeyTools: make them by "
@@ -289,7 +293,7 @@ class KeyedEncryption:
                     operation="wrap",
                     by="file",
                     master_key_id=master,
-                    file=None if place is None else place.path,
+                    file=None if place is None else place.full_name,
                     columns=tuple(name for name in names if name is not None),
                     result=result,
                     count=len(names),
@@ -357,11 +361,11 @@ class _File:
     def _record(self, operation: Literal["wrap", "seal"], result: str) -> None:
         if self.audit is None:
             return
-        file = None if self.place is None else self.place.path
+        file = None if self.place is None else self.place.full_name
         for column, text in self.texts.items():
             key = self.footer_key if column is None else self.keys[column]
             count = key.invocations if operation == "seal" else 1
-            self.audit(_event(operation, decode_material(text), file, column, result, count))
+            self.audit(file_event(operation, decode_material(text), file, column, result, count))
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -374,7 +378,9 @@ class _Retriever:
     wrapper: KeyWrapper
 
     def for_file(self, source: Source, lenient: bool) -> _FileKeys:
-        return _FileKeys(self.wrapper, lenient, source.name, source.place)
+        place = source.place
+        name = source.name if place is None else place.full_name
+        return _FileKeys(self.wrapper, lenient, name, place)
 
 
 @dataclass
@@ -423,11 +429,11 @@ class _FileKeys:
 
     def _record(self, material: KeyMaterial, column: str | None, result: str) -> None:
         if self.wrapper.audit is not None:
-            self.wrapper.audit(_event("unwrap", material, self.name, column, result))
+            self.wrapper.audit(file_event("unwrap", material, self.name, column, result))
 
 
-def _event(
-    operation: Literal["wrap", "unwrap", "seal"], material: KeyMaterial, file: str | None,
+def file_event(
+    operation: Literal["wrap", "unwrap", "rewrap", "seal"], material: KeyMaterial, file: str | None,
     column: str | None, result: str, count: int = 1,
 ) -> AuditEvent:  # fmt: skip
     """Record the use of one key of a file."""

@@ -139,13 +139,14 @@ class Policy:
         return {name: key for key, columns in self.column_keys.items() for name in columns}
 
     def _beside(self, folder: Path) -> Self:
-        """Take the path of a keyring as relative to the folder that the policy lies in."""
-        match = re.fullmatch(r"file:(?!/)([^?#]+)(.*)", self.kms or "", re.DOTALL)
-        if match is None:
+        """Take paths of a keyring and its passphrase as relative to the policy's folder."""
+        above = urllib.parse.quote(os.fspath(folder.absolute()))
+        kms = re.sub(r"^file:(?=[^/~?#])", f"file:{above}/", self.kms or "")
+        kms = re.sub(r"(?<=passphrase=file:)(?=[^/~&#])", f"{above}/", kms)
+        if kms == (self.kms or ""):
             return self
         values = {one.name: getattr(self, one.name) for one in fields(self)}
-        above = urllib.parse.quote(os.fspath(folder.absolute()))
-        return type(self)(**{**values, "kms": f"file:{above}/{match[1]}{match[2]}"})
+        return type(self)(**{**values, "kms": kms})
 
 
 def _rebuilt(values: dict[str, Any]) -> Policy:
@@ -175,14 +176,8 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 
 def _faults(values: Mapping[str, Any]) -> list[str]:
     """List all that is wrong; what has a wrong type is not looked at any further."""
-    faults = [
-        f"{name} is {what}"
-        for name, (kinds, what) in _KINDS.items()
-        if not isinstance(values[name], kinds)
-    ]
-    right: dict[str, Any] = {
-        name: v for name, v in values.items() if isinstance(v, _KINDS[name][0])
-    }
+    right = {name: value for name, value in values.items() if _fits(value, _KINDS[name][0])}
+    faults = [f"{name} is {what}" for name, (_, what) in _KINDS.items() if name not in right]
     faults += _name_faults(right.get("column_keys", {}), right.get("plaintext_columns", ()))
     ids = [right.get("footer_key", "?"), *right.get("column_keys", {})]
     if not all(isinstance(one, str) and one and one.isprintable() for one in ids):
@@ -196,7 +191,14 @@ def _faults(values: Mapping[str, Any]) -> list[str]:
             faults.append(f"{name} is 128, 192 or 256")
     if not right.get("cache_lifetime_seconds", 0) >= 0:
         faults.append("cache_lifetime_seconds is 0 or more")
+    kms = right.get("kms")
+    if kms is not None and not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", kms):
+        faults.append("kms is no URI, such as file:lake.keyring or hcvault://host/transit")
     return faults + _prefix_faults(right.get("aad_prefix"))
+
+
+def _fits(value: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
 
 
 def _name_faults(column_keys: Mapping[Any, Any], plaintext_columns: Sequence[Any]) -> list[str]:
@@ -205,7 +207,7 @@ def _name_faults(column_keys: Mapping[Any, Any], plaintext_columns: Sequence[Any
     lists["plaintext_columns"] = plaintext_columns
     named: list[str] = []
     for what, names in lists.items():
-        if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names):
+        if isinstance(names, list | tuple) and all(isinstance(n, str) and n for n in names):
             named += names
         else:
             faults.append(f"{what} is a list of names")

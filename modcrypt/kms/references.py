@@ -39,7 +39,12 @@ def open_kms(uri: str, **options: Any) -> KmsClient:
         ModuleNotFoundError: the extra is not installed that the service needs.
         KeyRetrievalError: the service is not there, or refuses.
     """
-    client: KmsClient = _opener(uri.partition(":")[0])(uri, **options)
+    scheme, colon, rest = uri.partition(":")
+    scheme = scheme.lower()
+    client: KmsClient = _opener(scheme)(f"{scheme}{colon}{rest}", **options)
+    if not (hasattr(client, "wrap") and hasattr(client, "unwrap")):
+        kind = type(client).__name__
+        raise ValueError(f"what opens {scheme}: URIs gives no client, but a {kind}")
     return client
 
 

@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeAlias
 from modcrypt.errors import (
     KeyMaterialError,
     KeyRetrievalError,
+    KmsUnavailableError,
     ModcryptError,
     PlaintextError,
 )
@@ -38,7 +39,7 @@ from modcrypt.kms.external import (
     store_of,
     write_store,
 )
-from modcrypt.kms.key_tools import KeyedEncryption, KeyTools
+from modcrypt.kms.key_tools import KeyedEncryption, KeyTools, file_event
 from modcrypt.kms.material import (
     WRITE,
     KeyMaterial,
@@ -54,7 +55,7 @@ from modcrypt.parquet.properties import ALGORITHMS, FileDecryptionProperties
 from modcrypt.parquet.reencryptor import reencrypt
 from modcrypt.storage import Place, Source, copy_range
 
-__all__ = ["RotatedFile", "rotate_keys"]
+__all__ = ["RotatedFile", "rotate_keys", "unfinished"]
 
 What: TypeAlias = Literal["mek", "kek", "dek"]
 
@@ -112,8 +113,9 @@ def rotate_keys(
         new_master_keys: ids of master keys to those that are to take their place.
         filesystem: of pyarrow or fsspec, in which `where` is.
         decryption: for files whose AAD prefix is not stored; by default `tools.decryption()`.
-        record: a file that gets a line of JSON for each finished file; files that it has already,
-            and which did not change since, are skipped: so an interrupted run is taken up.
+        record: a file that gets a line of JSON for each finished file. A run that did not come to
+            its end is taken up: files that it has done, and which are still as it left them, are
+            skipped.
         dry_run: only say what would be done, and write nothing. A key is only asked for where a
             sealed footer hides those of columns.
         threads: files at once, 4 by default; more pay where each request of a store takes long.
@@ -152,7 +154,20 @@ def rotate_keys(
             done.append(file)
             if progress is not None:
                 progress(file, len(places))
+        if ledger is not None and not any(file.failed for file in done):
+            ledger.end()
     return done
+
+
+def unfinished(
+    record: str | os.PathLike[str], what: What, new_master_keys: Mapping[str, str]
+) -> bool:
+    """Tell whether a record has a run that did not come to its end.
+
+    Raises:
+        OSError: the record can't be read.
+    """
+    return bool(_read_record(record, what, new_master_keys))
 
 
 class _Rotation:
@@ -184,8 +199,9 @@ class _Rotation:
         """Rotate one file; what goes wrong is a result."""
         if ledger is not None and ledger.has(place):
             return RotatedFile(path=place.path, result="skipped")
+        under: set[tuple[str, str]] = set()  # master key ids, and what they have wrapped
         try:
-            keys = self._file(place)
+            keys = self._file(place, under)
             file = RotatedFile(path=place.path, result="rotated" if keys else "current", keys=keys)
         except PlaintextError:
             return RotatedFile(path=place.path, result="plaintext")
@@ -196,10 +212,15 @@ class _Rotation:
         except ValueError as error:  # what a file's names make of a policy
             return RotatedFile(path=place.path, result="format", message=str(error))
         if ledger is not None:
-            ledger.add(place, file)
+            ledger.add(place, file, under)
         return file
 
-    def _file(self, place: Place) -> int:
+    def is_still_current(self, master_key_id: str, wrapped: str) -> bool:
+        """Tell whether what a record says was done is still so; where nobody knows, it is."""
+        answer = kms.is_current(self._tools.client, wrapped, master_key_id)
+        return answer is not False
+
+    def _file(self, place: Place, under: set[tuple[str, str]]) -> int:
         """Rotate one file; give how many keys were wrapped anew."""
         with place.open() as source:
             source.place = place
@@ -214,39 +235,46 @@ class _Rotation:
                 if self._dry_run and not hidden:  # all there is to see is in the clear
                     materials = {key.metadata: self._found(place, key) for key in keys}
                     return sum(map(self._would_change, materials.values()))
-                return self._internal(place, source)
-        return self._external(place, found)
+                return self._internal(place, source, under)
+        return self._external(place, found, under)
 
     # --- where the material is -------------------------------------------------------------------
 
-    def _external(self, place: Place, footer: KeyReference) -> int:
+    def _external(self, place: Place, footer: KeyReference, under: set[tuple[str, str]]) -> int:
         place = place_with_store(place)
         store = store_of(place)
         stamp, old = store.stamp(), read_store(place)
         if self._dry_run:
             return sum(self._would_change(decode_material(text)) for text in set(old.values()))
-        new = {name: self._new_text(name, text) for name, text in old.items()}
+        new = {name: self._new_text(name, text, under) for name, text in old.items()}
         rotated = len({text for name, text in old.items() if new[name] != text})
         new = settled(new, footer.write)
         if new != old:
             with place.locked():
-                changed = stamp is None or store.stamp() != stamp
+                changed = store.filesystem is not None or store.stamp() != stamp
                 if changed and read_store(place) != old:
                     raise KeyMaterialError(f"{store.path} was changed meanwhile; try again")
                 write_store(place, new)
+        for name, text in old.items():
+            if new.get(name, text) != text:
+                self._record(
+                    place, None if name == FOOTER_KEY else name, decode_material(new[name])
+                )
         return rotated
 
-    def _new_text(self, name: str, text: str) -> str:
+    def _new_text(self, name: str, text: str, under: set[tuple[str, str]]) -> str:
         material = decode_material(text)
         # What other implementations' rotation takes for a column key, while a file is replaced.
         is_footer_key = material.is_footer_key or name.startswith(FOOTER_KEY)
         rotated = self._rotated(material)
+        under.add((rotated.master_key_id, rotated.master_wrapped))
         if rotated.is_footer_key != is_footer_key:
             rotated = replace(rotated, is_footer_key=is_footer_key)
         return text if rotated == material else _readable(rotated)
 
-    def _internal(self, place: Place, source: Source) -> int:
+    def _internal(self, place: Place, source: Source, under: set[tuple[str, str]]) -> int:
         changed: set[bytes] = set()
+        rewrapped: list[tuple[str | None, KeyMaterial]] = []
 
         def change(metadata: bytes, column: str | None) -> bytes:
             material = decode_metadata(metadata)
@@ -256,9 +284,11 @@ class _Rotation:
                 changed.update({metadata} if self._would_change(material) else ())
                 return metadata
             rotated = self._rotated(material)
+            under.add((rotated.master_key_id, rotated.master_wrapped))
             if rotated == material:
                 return metadata
             changed.add(metadata)
+            rewrapped.append((column, rotated))
             return _readable(rotated).encode()
 
         tail = new_tail(source, self._decryption, change)
@@ -268,7 +298,14 @@ class _Rotation:
         with place.create(check=lambda: place.check_still(source)) as sink:
             copy_range(source, sink, 0, start)
             sink.append(data)
+        for column, material in rewrapped:
+            self._record(place, column, material)
         return len(changed)
+
+    def _record(self, place: Place, column: str | None, material: KeyMaterial) -> None:
+        if self._tools.wrapper.audit is not None:
+            event = file_event("rewrap", material, place.full_name, column, "ok")
+            self._tools.wrapper.audit(event)
 
     # --- fresh data keys -------------------------------------------------------------------------
 
@@ -357,7 +394,9 @@ class _Rotation:
             if question not in self._answers:
                 try:
                     self._answers[question] = self._asked(material, new_id)
-                except KeyRetrievalError as error:  # not to be waited for again, ten thousand times
+                except KmsUnavailableError:
+                    raise  # it may be there again for the next file
+                except KeyRetrievalError as error:  # not to be asked for ten thousand times
                     self._answers[question] = error
             answer = self._answers[question]
         if isinstance(answer, KeyRetrievalError):
@@ -388,19 +427,35 @@ def _readable(material: KeyMaterial) -> str:
     return text
 
 
+def _read_record(
+    path: str | os.PathLike[str], what: What, new_master_keys: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Read what an unfinished run has done: path to the line about it."""
+    done: dict[str, dict[str, Any]] = {}
+    run = {"what": what, "new_master_keys": dict(new_master_keys)}
+    with suppress(FileNotFoundError), open(path, "rb") as lines:
+        for line in lines:
+            # A line that a crash has cut, or something else altogether.
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
+                told = json.loads(line)
+                if {name: told[name] for name in run} != run:
+                    continue
+                if told.get("end") is True:
+                    done.clear()
+                else:
+                    done[told["path"]] = told
+    return done
+
+
 class _Record:
-    """Which files are done: a line of JSON for each, read when a run is taken up."""
+    """Which files of a run are done: a line of JSON for each, and one at its end."""
 
     def __init__(self, path: str | os.PathLike[str], rotation: _Rotation, *, write: bool) -> None:
+        self._rotation = rotation
         self._run = {"what": rotation.what, "new_master_keys": rotation.new_master_keys}
-        self._done: dict[str, Any] = {}
-        with suppress(FileNotFoundError), open(path, "rb") as lines:
-            for line in lines:
-                self._take(line)
+        self._done = _read_record(path, rotation.what, rotation.new_master_keys)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self._file = None
-        if write:
-            self._file = os.fdopen(os.open(path, flags, 0o666), "ab", buffering=0)
+        self._file = os.fdopen(os.open(path, flags, 0o666), "ab", buffering=0) if write else None
 
     def __enter__(self) -> _Record:
         return self
@@ -409,27 +464,33 @@ class _Record:
         if self._file is not None:
             self._file.close()
 
-    def _take(self, line: bytes) -> None:
-        # A line that a crash has cut, or something else altogether.
-        with suppress(ValueError, KeyError, TypeError, RecursionError):
-            done = json.loads(line)
-            if {"what": done["what"], "new_master_keys": done["new_master_keys"]} == self._run:
-                self._done[done["path"]] = done["stamps"]
-
     def has(self, place: Place) -> bool:
-        """Tell whether a file is done, and is as it was left."""
-        return place.path in self._done and self._done[place.path] == _stamps(place)
+        """Tell whether a file is done, and is as it was left, under what is still newest."""
+        told = self._done.get(place.full_name)
+        stamps = _stamps(place)
+        if told is None or told.get("stamps") != stamps or stamps[0] is None:
+            return False
+        try:
+            return all(self._rotation.is_still_current(*pair) for pair in told["under"])
+        except (ModcryptError, KeyError, TypeError):
+            return False
 
-    def add(self, place: Place, file: RotatedFile) -> None:
-        """Note that a file is done."""
-        if self._file is None:
-            return
-        done = {"path": file.path, "result": file.result, "keys": file.keys, **self._run}
-        line = json.dumps({**done, "stamps": _stamps(place)}).encode()
-        self._file.write(b"\n" + line + b"\n")  # whatever a crash has cut is a line of its own
+    def add(self, place: Place, file: RotatedFile, under: set[tuple[str, str]]) -> None:
+        """Note that a file is done, and what its keys are under by now."""
+        told = {"path": place.full_name, "result": file.result, "keys": file.keys}
+        self._write({**told, "stamps": _stamps(place), "under": sorted(under)})
+
+    def end(self) -> None:
+        """Note that the run has come to its end: the next one begins anew."""
+        self._write({"end": True})
+
+    def _write(self, told: dict[str, Any]) -> None:
+        if self._file is not None:
+            line = json.dumps({**told, **self._run}).encode()
+            self._file.write(b"\n" + line + b"\n")  # whatever a crash has cut is a line of its own
 
 
-def _stamps(place: Place) -> list[list[int] | None]:
+def _stamps(place: Place) -> list[list[int | str] | None]:
     """Tell a file and its external key material apart from later versions."""
     stamps = [place.stamp(), store_of(place).stamp()]
     return [None if stamp is None else list(stamp) for stamp in stamps]

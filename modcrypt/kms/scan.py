@@ -79,9 +79,17 @@ def scan_keys(
     Raises:
         FileNotFoundError: `where` is not there.
     """
+    if not isinstance(tools, KeyTools | None):
+        raise TypeError(f"tools are KeyTools, not {type(tools).__name__}")
     if decryption is None and tools is not None:
         decryption = tools.decryption(algorithms=ALGORITHMS)  # no page is opened
-    for place in list_files(where, filesystem):
+    return _all_scanned(list_files(where, filesystem), decryption)
+
+
+def _all_scanned(
+    places: list[Place], decryption: FileDecryptionProperties | None
+) -> Iterator[ScannedKey]:
+    for place in places:
         try:
             yield from _scanned(place, decryption)
         except (ModcryptError, OSError) as error:

@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import urandom
 from typing import Any, TypeAlias
@@ -128,9 +131,15 @@ class KeyWrapper:
         self._lifetime, self._clock = cache_lifetime, clock
         self._writing: dict[tuple[str, int], Kek] = {}  # by master key id and length
         self._reading: dict[_Place, Kek] = {}
-        self._refused: dict[_Place, tuple[type[ModcryptError], str, float]] = {}
+        self._refused: dict[object, tuple[type[ModcryptError], str, float]] = {}
+        self._begin()
+        _wrappers.add(self)
+
+    def _begin(self) -> None:
+        """Have locks that nobody holds, and no KEK whose uses another process counts, too."""
         self._locks: dict[object, threading.Lock] = {}
         self._guard = threading.Lock()
+        self._writing.clear()
 
     def __repr__(self) -> str:
         return f"KeyWrapper({self.client!r})"
@@ -161,7 +170,9 @@ class KeyWrapper:
             with self._lock(place):
                 kek = self._writing.get(place)  # another thread may have made it
                 if kek is None or kek.expires <= self._clock():
-                    kek = self._writing[place] = self._new_kek(master_key_id, length)
+                    self._raise_if_refused(place)
+                    with self._keeping_refusals(place):
+                        kek = self._writing[place] = self._new_kek(master_key_id, length)
         return kek
 
     def forget(self) -> None:
@@ -214,25 +225,34 @@ class KeyWrapper:
         kek = self._reading.get(place)
         if kek is not None and kek.expires > self._clock():
             return kek
+        self._raise_if_refused(place)
+        return None
+
+    def _raise_if_refused(self, place: object) -> None:
         kind, message, until = self._refused.get(place, (None, "", 0.0))
         if kind is not None and until > self._clock():
             raise kind(message)
-        return None
+
+    @contextmanager
+    def _keeping_refusals(self, place: object) -> Iterator[None]:
+        """Keep what the service answers where it refuses, so as not to ask again at once."""
+        try:
+            yield
+        except (KeyAccessDeniedError, KeyNotFoundError, KmsUnavailableError) as error:
+            passing = isinstance(error, KmsUnavailableError)
+            until = self._clock() + (UNAVAILABLE_LIFETIME if passing else REFUSAL_LIFETIME)
+            self._refused[place] = type(error), str(error), until
+            raise
 
     def _ask_for_kek(self, place: _Place) -> Kek:
         master_key_id, kek_id, wrapped = place
         if len(self._reading) + len(self._refused) >= MAX_CACHED:
             self._reading.clear()
             self._refused.clear()
-        try:
+        with self._keeping_refusals(place):
             raw = self._call(
                 "unwrap", master_key_id, kms.unwrap, wrapped, master_key_id, kek_id=kek_id
             )
-        except (KeyAccessDeniedError, KeyNotFoundError, KmsUnavailableError) as error:
-            passing = isinstance(error, KmsUnavailableError)
-            until = self._clock() + (UNAVAILABLE_LIFETIME if passing else REFUSAL_LIFETIME)
-            self._refused[place] = type(error), str(error), until
-            raise
         cipher = GcmCipher(Key(raw))
         kek = Kek(master_key_id, kek_id, wrapped, cipher, len(raw), self._expiry())
         self._reading[place] = kek
@@ -283,3 +303,15 @@ class KeyWrapper:
     def _lock(self, place: object) -> threading.Lock:
         with self._guard:
             return self._locks.setdefault(place, threading.Lock())
+
+
+# A forked process has copies of locks that threads of its parent held.
+_wrappers: weakref.WeakSet[KeyWrapper] = weakref.WeakSet()
+
+
+def _begin_anew() -> None:
+    for wrapper in list(_wrappers):
+        wrapper._begin()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

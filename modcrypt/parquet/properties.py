@@ -250,7 +250,8 @@ def check_encryption(encryption: object) -> None:
     """Raise a TypeError for what is something else."""
     if not isinstance(encryption, FileEncryptionProperties) and not is_keyed(encryption):
         kind = type(encryption).__name__
-        raise TypeError(f"properties are FileEncryptionProperties, not {kind}")
+        hint = "; KeyTools.encryption(policy) gives them" * hasattr(encryption, "encryption")
+        raise TypeError(f"properties are FileEncryptionProperties, not {kind}{hint}")
 
 
 def check_decryption(properties: FileDecryptionProperties) -> None:
