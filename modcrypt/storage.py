@@ -65,6 +65,8 @@ class Source(ABC):
     """The file itself, where it is in memory already."""
     place: Place | None = None
     """Where it is, for what lies beside it; None for bytes and file objects."""
+    stamp: tuple[int | str, ...] | None = None
+    """What differs when the file is another one, as it was when it was opened."""
     least_read = 0
     """Bytes worth asking for at once, where a small read takes as long as a large one."""
 
@@ -125,9 +127,14 @@ class Place:
         if self.filesystem is None and os.path.lexists(self.path):
             raise _exists(self.path)
 
-    def open(self) -> AbstractContextManager[Source]:
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Source]:
         """Open the file there as a source."""
-        return _stored_source(self.filesystem, self.path, self.path)
+        stamp = None if self.filesystem is None else self.stamp()
+        with _stored_source(self.filesystem, self.path, self.path) as source:
+            source.place = self
+            source.stamp = source.stamp or stamp
+            yield source
 
     def create(self, *, check: Callable[[], object] | None = None) -> AbstractContextManager[Sink]:
         """Open a sink that is published there when the block ends without an error.
@@ -172,12 +179,12 @@ class Place:
         return None
 
     def check_still(self, source: Source) -> None:
-        """Check that the file there is the one that was opened; in a store it is taken for it.
+        """Check that the file there is the one that was opened, by size and time of change.
 
         Raises:
             OSError: it is another one by now.
         """
-        if isinstance(source, FileSource) and self.stamp() != source.stamp:
+        if source.stamp is not None and self.stamp() != source.stamp:
             raise OSError(
                 errno.ESTALE, "the file was changed by somebody else meanwhile", self.path
             )

@@ -50,6 +50,9 @@ from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 MAX_FILE = 4 << 20
 """Bytes of a temporary file that are searched, from its start."""
 
+PIECE = 64 << 10
+"""Bytes of it that are in memory at once: some tests measure how much modcrypt takes."""
+
 KEYS = {
     "FOOTER_KEY": FOOTER_KEY,
     "COLUMN_KEY": COLUMN_KEY,
@@ -160,6 +163,7 @@ DELIBERATE = {
         (
             "test_a_forked_process_reads_on_though_its_parents_threads_are_not_there",
             "test_an_interrupt_while_several_threads_open_blocks_is_just_that",
+            "test_a_view_and_a_file_go_on_in_a_forked_process",
         ),
         ("argument", "the program is the test's own, and not modcrypt's"),
     ),
@@ -189,6 +193,7 @@ class Watch:
             for text in spellings(key):
                 self._spelt.setdefault(text, []).append(name)
         self._texts = tuple(self._spelt)
+        self._longest = max(map(len, self._texts))
         self._any = re.compile(b"|".join(map(re.escape, sorted(self._texts))))
         self._found: list[Finding] = []
         self.searched: dict[str, int] = {}
@@ -222,6 +227,13 @@ class Watch:
             seen.add(id(error))
             self.search("exception", where, shown(error))
             error = error.__cause__ or error.__context__
+
+    def search_file(self, where: str, read: Callable[[int], bytes]) -> None:
+        """Search a temporary file."""
+        end, left = b"", MAX_FILE
+        while piece := read(min(PIECE, left)):
+            self.search("temporary", where, end + piece)
+            end, left = piece[-self._longest :], left - len(piece)
 
     def take(self) -> list[Finding]:
         """Give what was found since the last call."""
@@ -370,7 +382,7 @@ def _watch_events(watch: Watch) -> Callable[[], None]:
             return
         try:
             if stat.S_ISREG(os.fstat(fd).st_mode):
-                watch.search("temporary", name, read(fd, MAX_FILE))
+                watch.search_file(name, lambda size: read(fd, size))
         finally:
             close(fd)
 
@@ -409,7 +421,7 @@ def search_leftovers(watch: Watch, folder: Path) -> None:
             path = Path(above, name)
             if _TEMPORARY.fullmatch(name) and path.is_file() and not path.is_symlink():
                 with path.open("rb") as file:
-                    watch.search("temporary", os.fspath(path), file.read(MAX_FILE))
+                    watch.search_file(os.fspath(path), file.read)
 
 
 # --- the suite -----------------------------------------------------------------------------------

@@ -175,6 +175,7 @@ MAY_DO_IO = {
     "modcrypt.parquet.discovery",  # lists folders
     "modcrypt.parquet.writer",  # has PyArrow encode into memory
     "modcrypt.parquet.idl",  # finds and reads the IDL
+    "modcrypt.kms.wrapping",  # notices a fork
     "modcrypt.kms.audit",  # appends to a file of events
     "modcrypt.kms.policy",  # reads policies
     "modcrypt.kms.keyring",  # has a path and a file's status

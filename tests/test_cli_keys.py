@@ -721,7 +721,9 @@ def test_a_dry_run_changes_nothing(lake: Path) -> None:
     rotate = ("keys", "rotate", *RING, "--dry-run", "lake")
     assert ran(lake, *rotate) == "3 files: 3 current; 0 keys\n"
     assert ran(lake, *rotate, "--what", "kek") == "3 files: 3 to rotate; 6 keys\n"
-    ran(lake, *rotate, "--key", "footer")
+    with_key = invoke(lake, *rotate, "--key", "footer")
+    assert with_key.stdout == "3 files: 3 to rotate; 3 keys\n"
+    assert with_key.stderr == "modcrypt: would add a version to footer\n"
     assert (contents(lake / "lake"), (lake / "lake.keyring").read_bytes()) == before
 
 
@@ -748,7 +750,20 @@ def test_a_recorded_run_is_taken_up(lake: Path) -> None:
     rotate = ("keys", "rotate", *RING, "--what", "kek", "--record", "run.jsonl", "lake")
     assert ran(lake, *rotate) == "3 files: 3 rotated; 6 keys\n"
     encrypted(lake, "lake/3.parquet")
-    assert ran(lake, *rotate) == "4 files: 1 rotated, 3 skipped; 2 keys\n"
+    record = lake / "run.jsonl"
+    lines = record.read_bytes().splitlines()
+    record.write_bytes(b"\n".join(line for line in lines if b'"end"' not in line))  # as if killed
+    taken_up = invoke(lake, *rotate[:-1], "--key", "footer", "lake")
+    assert taken_up.stdout == "4 files: 1 rotated, 3 skipped; 2 keys\n"
+    assert "no version is added" in taken_up.stderr
+    assert ran(lake, *rotate) == "4 files: 4 rotated; 8 keys\n"  # a run of its own
+
+
+def test_what_was_disabled_is_enabled_again(lake: Path) -> None:
+    ran(lake, "keys", "disable", *RING, "footer")
+    assert invoke(lake, *DECRYPT, "lake/0.parquet", "out.parquet").exit_code == 3
+    ran(lake, "keys", "enable", *RING, "footer")
+    ran(lake, *DECRYPT, "lake/0.parquet", "out.parquet")
 
 
 def scanned(folder: Path, *arguments: str) -> list[dict[str, Any]]:

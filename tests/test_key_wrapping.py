@@ -325,8 +325,10 @@ def test_other_failures_are_not_kept(
     clock.now += seconds
     keys.unwrap(material)
     kms.failures = [KeyAccessDeniedError("refused")]
-    with pytest.raises(KeyAccessDeniedError):
-        keys.writing_kek("kc1")
+    for _ in range(2):  # asked for once
+        with pytest.raises(KeyAccessDeniedError):
+            keys.writing_kek("kc1")
+    clock.now += 31
     keys.writing_kek("kc1")
 
 
@@ -634,11 +636,18 @@ def test_material_of_another_file_opens_nothing(way: str, tmp_path: Path) -> Non
         for name, other in zip(columns_of(mine, master), columns_of(theirs, master), strict=True):
             mine[name] = theirs[other]
     beside.write_text(json.dumps(mine))
+    with pytest.raises(KeyMaterialError, match=r"column \w+: .* of another file"):
+        mc.read_table(path, mc.KeyTools(MemoryKms()).decryption())
+    unmarked = {name: json.loads(text) for name, text in mine.items()}
+    for members in unmarked.values():  # as another implementation's rotation leaves it
+        members.pop("modcryptWrite")
+    beside.write_text(json.dumps({name: json.dumps(text) for name, text in unmarked.items()}))
     with pytest.raises(TagMismatchError) as caught:
         mc.read_table(path, mc.KeyTools(MemoryKms()).decryption())
     assert "column" in str(caught.value)
-    mine = dict.fromkeys(mine, theirs["footerKey"])
-    beside.write_text(json.dumps(mine))
+    footer = json.loads(theirs["footerKey"])
+    footer.pop("modcryptWrite")
+    beside.write_text(json.dumps(dict.fromkeys(mine, json.dumps(footer))))
     with pytest.raises(TagMismatchError) as caught:
         mc.read_table(path, mc.KeyTools(MemoryKms()).decryption())
     assert "footer" in str(caught.value)

@@ -13,6 +13,7 @@ import modcrypt as mc
 from modcrypt.parquet.plan import plan_decryption
 from modcrypt.storage import open_source
 from tests.kms.memory_kms import MemoryKms
+from tests.rotating_kms import RotatingKms
 
 
 def tools_and_table() -> tuple[mc.KeyTools, pa.Table]:
@@ -69,7 +70,11 @@ def test_a_file_larger_than_what_is_held_at_once_comes_through(tmp_path: Path) -
     table = pa.table({"n": range(3_000_000)})
     path = tmp_path / "a.parquet"
     policy = mc.Policy(footer_key="kf")
-    options: dict[str, Any] = {"compression": "none", "use_dictionary": False, "row_group_size": 500_000}
+    options: dict[str, Any] = {
+        "compression": "none",
+        "use_dictionary": False,
+        "row_group_size": 500_000,
+    }
     mc.write_table(table, path, tools.encryption(policy), write_page_index=True, **options)
     plain = decrypted(path, tools)
     assert len(plain) > 20 << 20
@@ -98,3 +103,54 @@ def test_a_page_that_does_not_authenticate_leaves_the_file_alone(
     assert rotated.result == "tag"
     assert path.read_bytes() == bytes(damaged)
     assert [one.name for one in tmp_path.iterdir()] == ["a.parquet"]
+
+
+def test_what_is_missing_is_not_put_in_its_place_for_good(tmp_path: Path) -> None:
+    """Reading may put up with columns without a key; a rotation that did would lose them."""
+    kms, table = MemoryKms(), tools_and_table()[1]
+    path = tmp_path / "a.parquet"
+    policy = mc.Policy(footer_key="kf", column_keys={"kc1": ["a"]})
+    mc.write_table(table, path, mc.KeyTools(kms).encryption(policy))
+    before = path.read_bytes()
+    kms.denied.add("kc1")
+    tools = mc.KeyTools(kms)
+    for mode in ("null", "drop"):
+        lenient = tools.decryption(on_missing_key=mode)
+        (rotated,) = mc.rotate_keys(path, tools, what="dek", decryption=lenient)
+        assert rotated.failed
+        assert path.read_bytes() == before
+
+
+def test_a_moved_border_of_the_aad_prefix_does_not_become_the_true_one(tmp_path: Path) -> None:
+    """Bytes between the two may be moved unseen: a fresh file would seal that."""
+    tools, table = tools_and_table()
+    path = tmp_path / "a.parquet"
+    mc.write_table(table, path, tools.encryption(mc.Policy(footer_key="kf", aad_prefix="part.10")))
+    data = path.read_bytes()
+    length = int.from_bytes(data[-8:-4], "little")
+    start = len(data) - 8 - length
+    tail = data[start:-8]
+    at = tail.index(b"part.10")
+    # 1: aad_prefix (7 bytes), 2: aad_file_unique (8 bytes): one byte from the one to the other.
+    assert tail[at - 1] == 7
+    assert tail[at + 7 : at + 9] == b"\x18\x08"
+    moved = tail[: at - 1] + b"\x06part.1" + b"\x18\x09" + b"0" + tail[at + 9 :]
+    path.write_bytes(data[:start] + moved + data[-8:])
+    assert mc.read_table(path, tools.decryption()).num_rows == table.num_rows
+    (rotated,) = mc.rotate_keys(path, tools, what="dek")
+    assert rotated.result == "aad-prefix"
+
+
+def test_key_metadata_of_ags1_streams_is_rotated_with_the_files_beside_it(tmp_path: Path) -> None:
+    kms = RotatingKms(kf=1)
+    tools = mc.KeyTools(kms)
+    metadata = mc.StandardKeyMetadata.generate()
+    where = tmp_path / "stream.key"
+    where.write_bytes(tools.seal_key_metadata(metadata, "kf"))
+    (found,) = mc.scan_keys(where)
+    assert (found.kind, found.master_key_id, found.version) == ("key metadata", "kf", "1")
+    kms.rotate()
+    assert [file.result for file in mc.rotate_keys(tmp_path, tools)] == ["rotated"]
+    assert [file.result for file in mc.rotate_keys(tmp_path, tools)] == ["current"]
+    kms.disable_old()
+    assert mc.KeyTools(kms).open_key_metadata(where.read_bytes()) == metadata

@@ -1359,13 +1359,20 @@ def test_a_stamp_tells_a_file_from_whatever_takes_its_place(tmp_path: Path) -> N
     assert len(stamps) == 4
 
 
-def test_a_store_has_no_stamps_and_takes_a_file_for_the_same(memory_url: str) -> None:
+def test_a_store_tells_an_object_from_a_newer_one(memory_url: str) -> None:
     place = Place(*fsspec.core.url_to_fs(f"{memory_url}/x"))
-    write_at(place, DATA)
     assert place.stamp() is None
+    write_at(place, DATA)
+    stamp = place.stamp()
+    assert stamp is not None
+    assert stamp == place.stamp()
+    write_at(place, DATA + b"more")
+    assert place.stamp() != stamp
     with place.open() as source:
-        write_at(place, b"other")
         place.check_still(source)
+        write_at(place, b"other")
+        with pytest.raises(OSError, match="changed by somebody else"):
+            place.check_still(source)
 
 
 @pytest.mark.parametrize("change", ["replaced", "written", "removed", "cut"])

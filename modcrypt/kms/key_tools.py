@@ -21,7 +21,7 @@ from modcrypt.kms.external import ExternalKeys, find_in, read_store
 from modcrypt.kms.material import KeyMaterial, decode_material, decode_metadata
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.references import open_kms
-from modcrypt.kms.sealed_metadata import open_key_metadata, seal_key_metadata
+from modcrypt.kms.sealed_metadata import kek_of, open_key_metadata, seal_key_metadata
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.parquet.properties import FileDecryptionProperties, FileEncryptionProperties
 from modcrypt.storage import Place, Source
@@ -131,8 +131,8 @@ class KeyTools:
         there, counts as one without a key.
 
         Args:
-            policy: by which the files were written: its algorithm is accepted, its AAD prefix
-                demanded, and that the columns with keys are encrypted.
+            policy: by which the files were written: its algorithm is accepted, and its AAD prefix
+                demanded.
             properties: further ones, as of `FileDecryptionProperties`.
 
         Raises:
@@ -142,28 +142,44 @@ class KeyTools:
         if policy is not None:
             self._check_aad(policy)
             said["algorithms"] = (policy.encryption_algorithm,)
-            said["require_encrypted"] = tuple(policy.key_of_column) or True
             if policy.aad_prefix is not None:
                 said["aad_prefix"] = policy.prefix_of
         said["key_retriever"] = _Retriever(self.wrapper)
         return FileDecryptionProperties(**{**said, **properties})
 
-    def seal_key_metadata(self, metadata: StandardKeyMetadata, master_key_id: str) -> bytes:
+    def seal_key_metadata(
+        self, metadata: StandardKeyMetadata, master_key_id: str, *, file: str | None = None
+    ) -> bytes:
         """Seal the key metadata of an AGS1 stream, so that it may lie beside the stream.
+
+        Args:
+            metadata: of the stream.
+            master_key_id: under which it is to be.
+            file: the stream's name, for the audit.
 
         Raises:
             KeyRetrievalError: the key service wraps no key.
         """
-        return seal_key_metadata(self.wrapper, metadata, master_key_id)
+        sealed = seal_key_metadata(self.wrapper, metadata, master_key_id)
+        self._record_metadata("wrap", sealed, file)
+        return sealed
 
-    def open_key_metadata(self, sealed: bytes) -> StandardKeyMetadata:
+    def open_key_metadata(self, sealed: bytes, *, file: str | None = None) -> StandardKeyMetadata:
         """Open what `seal_key_metadata` gave.
 
         Raises:
             KeyMaterialError: it is malformed, altered, or of another key service.
             KeyRetrievalError: the key service refuses its master key.
         """
-        return open_key_metadata(self.wrapper, sealed)
+        opened = open_key_metadata(self.wrapper, sealed)
+        self._record_metadata("unwrap", sealed, file)
+        return opened
+
+    def _record_metadata(
+        self, operation: Literal["wrap", "unwrap"], sealed: bytes, file: str | None
+    ) -> None:
+        if self.wrapper.audit is not None:
+            self.wrapper.audit(file_event(operation, kek_of(sealed), file, None, "ok"))
 
     def _check_aad(self, policy: Policy) -> None:
         if not isinstance(policy, Policy):

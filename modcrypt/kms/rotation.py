@@ -13,6 +13,7 @@ somebody has a copy stays good for as long as the old version of the master key 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -49,6 +50,7 @@ from modcrypt.kms.material import (
     decode_metadata,
 )
 from modcrypt.kms.policy import Policy
+from modcrypt.kms.sealed_metadata import begins_sealed, kek_of, with_kek
 from modcrypt.parquet.discovery import list_files
 from modcrypt.parquet.footer_keys import FooterKey, layout_of, list_key_metadata, new_tail
 from modcrypt.parquet.properties import ALGORITHMS, FileDecryptionProperties
@@ -58,6 +60,8 @@ from modcrypt.storage import Place, Source, copy_range
 __all__ = ["RotatedFile", "rotate_keys", "unfinished"]
 
 What: TypeAlias = Literal["mek", "kek", "dek"]
+
+_ATTEMPTS = 3  # at key material that somebody else changes, too
 
 THREADS = 4
 """Files at once where the caller says nothing: a disk or store is waited for most of the time."""
@@ -115,7 +119,7 @@ def rotate_keys(
         decryption: for files whose AAD prefix is not stored; by default `tools.decryption()`.
         record: a file that gets a line of JSON for each finished file. A run that did not come to
             its end is taken up: files that it has done, and which are still as it left them, are
-            skipped.
+            skipped. After its end, files are skipped whose keys are still the newest.
         dry_run: only say what would be done, and write nothing. A key is only asked for where a
             sealed footer hides those of columns.
         threads: files at once, 4 by default; more pay where each request of a store takes long.
@@ -167,7 +171,8 @@ def unfinished(
     Raises:
         OSError: the record can't be read.
     """
-    return bool(_read_record(record, what, new_master_keys))
+    done = _read_record(record, what, new_master_keys)
+    return any("ended" not in told for told in done.values())
 
 
 class _Rotation:
@@ -191,7 +196,7 @@ class _Rotation:
         self._decryption = decryption
         # Master key id and wrapped key to the new one, or to why there is none.
         self._answers: dict[tuple[str, str], str | KeyRetrievalError] = {}
-        self._current: dict[tuple[str, str], bool] = {}
+        self._current: dict[tuple[str, str], bool | None] = {}
         self._locks: dict[tuple[str, str], threading.Lock] = {}
         self._guard = threading.Lock()
 
@@ -215,15 +220,23 @@ class _Rotation:
             ledger.add(place, file, under)
         return file
 
-    def is_still_current(self, master_key_id: str, wrapped: str) -> bool:
-        """Tell whether what a record says was done is still so; where nobody knows, it is."""
-        answer = kms.is_current(self._tools.client, wrapped, master_key_id)
-        return answer is not False
+    def is_done(self, told: dict[str, Any]) -> bool:
+        """Tell whether what a record says of a file is all that is to be done with it.
+
+        Of a run that is taken up it is, unless a key is known to be under an older version by now.
+        Of one that has ended, only for mek, and where all are known to be under the newest.
+        """
+        ended = "ended" in told
+        answers = [self._newest(master, wrapped) for master, wrapped in told["under"]]
+        if ended:
+            return self.what == "mek" and bool(answers) and all(answers)
+        return False not in answers
 
     def _file(self, place: Place, under: set[tuple[str, str]]) -> int:
         """Rotate one file; give how many keys were wrapped anew."""
         with place.open() as source:
-            source.place = place
+            if begins_sealed(source):
+                return self._key_metadata(place, source, under)
             keys, hidden = list_key_metadata(source)
             footer = keys[0]
             if not footer.metadata:
@@ -242,25 +255,42 @@ class _Rotation:
 
     def _external(self, place: Place, footer: KeyReference, under: set[tuple[str, str]]) -> int:
         place = place_with_store(place)
-        store = store_of(place)
-        stamp, old = store.stamp(), read_store(place)
-        if self._dry_run:
-            return sum(self._would_change(decode_material(text)) for text in set(old.values()))
-        new = {name: self._new_text(name, text, under) for name, text in old.items()}
-        rotated = len({text for name, text in old.items() if new[name] != text})
-        new = settled(new, footer.write)
-        if new != old:
+        for _ in range(_ATTEMPTS):
+            store = store_of(place)
+            stamp, old = store.stamp(), read_store(place)
+            find_in(old, footer)  # or it is another file's
+            if self._dry_run:
+                return sum(self._would_change(decode_material(text)) for text in {*old.values()})
+            new = {name: self._new_text(name, text, under) for name, text in old.items()}
+            settled_new = settled(new, footer.write)
+            if settled_new == old:
+                return 0
             with place.locked():
                 changed = store.filesystem is not None or store.stamp() != stamp
                 if changed and read_store(place) != old:
-                    raise KeyMaterialError(f"{store.path} was changed meanwhile; try again")
-                write_store(place, new)
-        for name, text in old.items():
-            if new.get(name, text) != text:
+                    continue  # by somebody else: perhaps another rotation
+                write_store(place, settled_new)
+            names = [name for name, text in old.items() if new[name] != text]
+            for name in names:
                 self._record(
                     place, None if name == FOOTER_KEY else name, decode_material(new[name])
                 )
-        return rotated
+            return len({old[name] for name in names})
+        raise OSError(errno.ESTALE, "the key material is changed by somebody else", store.path)
+
+    def _key_metadata(self, place: Place, source: Source, under: set[tuple[str, str]]) -> int:
+        """Rotate the sealed key metadata of an AGS1 stream."""
+        material = kek_of(source.read_at(0, source.size))
+        if self.what != "mek" or self._dry_run:
+            return int(self.what == "mek" and self._would_change(material))
+        rotated = self._rotated(material)
+        under.add((rotated.master_key_id, rotated.master_wrapped))
+        if rotated == material:
+            return 0
+        with place.create(check=lambda: place.check_still(source)) as sink:
+            sink.append(with_kek(rotated))
+        self._record(place, None, rotated)
+        return 1
 
     def _new_text(self, name: str, text: str, under: set[tuple[str, str]]) -> str:
         material = decode_material(text)
@@ -364,10 +394,12 @@ class _Rotation:
         master = material.master_key_id
         if self._new_id(material) != master:
             return False
-        question = master, material.master_wrapped
+        return self._newest(master, material.master_wrapped) is True
+
+    def _newest(self, master_key_id: str, wrapped: str) -> bool | None:
+        question = master_key_id, wrapped
         if question not in self._current:
-            answer = kms.is_current(self._tools.client, material.master_wrapped, master)
-            self._current[question] = answer is True
+            self._current[question] = kms.is_current(self._tools.client, wrapped, master_key_id)
         return self._current[question]
 
     def _rotated(self, material: KeyMaterial) -> KeyMaterial:
@@ -430,7 +462,7 @@ def _readable(material: KeyMaterial) -> str:
 def _read_record(
     path: str | os.PathLike[str], what: What, new_master_keys: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """Read what an unfinished run has done: path to the line about it."""
+    """Read what runs like this have done: path to the line about it, `ended` if its run has."""
     done: dict[str, dict[str, Any]] = {}
     run = {"what": what, "new_master_keys": dict(new_master_keys)}
     with suppress(FileNotFoundError), open(path, "rb") as lines:
@@ -441,7 +473,7 @@ def _read_record(
                 if {name: told[name] for name in run} != run:
                     continue
                 if told.get("end") is True:
-                    done.clear()
+                    done = {name: {**one, "ended": True} for name, one in done.items()}
                 else:
                     done[told["path"]] = told
     return done
@@ -471,8 +503,8 @@ class _Record:
         if told is None or told.get("stamps") != stamps or stamps[0] is None:
             return False
         try:
-            return all(self._rotation.is_still_current(*pair) for pair in told["under"])
-        except (ModcryptError, KeyError, TypeError):
+            return self._rotation.is_done(told)
+        except (ModcryptError, KeyError, TypeError, ValueError):
             return False
 
     def add(self, place: Place, file: RotatedFile, under: set[tuple[str, str]]) -> None:

@@ -15,6 +15,7 @@ from modcrypt.errors import KeyMaterialError, ModcryptError
 from modcrypt.kms.external import FOOTER_KEY, find_in, read_store
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.material import KeyMaterial, KeyReference, decode_material, decode_metadata
+from modcrypt.kms.sealed_metadata import begins_sealed, kek_of
 from modcrypt.parquet.discovery import list_files
 from modcrypt.parquet.footer_keys import FooterKey, list_key_metadata
 from modcrypt.parquet.properties import ALGORITHMS, FileDecryptionProperties
@@ -36,8 +37,9 @@ class ScannedKey:
 
     Attributes:
         file: its path.
-        kind: `"footer"` or `"column"`; `"hidden"` stands for column keys in a sealed footer, if
-            there are any; `"error"` for a file that could not be looked into.
+        kind: `"footer"` or `"column"`; `"key metadata"` of an AGS1 stream; `"hidden"` stands for
+            column keys in a sealed footer, if there are any; `"error"` for a file that could not be
+            looked into.
         column: dotted name; None where it is hidden, or there is none.
         master_key_id: under which the key stands; None where its key metadata is none of PKMT1.
         version: of the master key, where the wrapped key tells it.
@@ -98,17 +100,20 @@ def _all_scanned(
 
 def _scanned(place: Place, decryption: FileDecryptionProperties | None) -> Iterator[ScannedKey]:
     with place.open() as source:
-        source.place = place
+        if begins_sealed(source):
+            material = kek_of(source.read_at(0, source.size))
+            yield _told(place, "key metadata", None, material, None)
+            return
         keys, hidden = list_key_metadata(source, decryption)
     told: set[str] = set()
     store: dict[str, str] | None = None
     for key in keys:
-        material = _material(key)
-        if isinstance(material, KeyReference):
+        found = _material(key)
+        if isinstance(found, KeyReference):
             store = read_store(place) if store is None else store
-            told.add(material.name)
-            material = find_in(store, material)
-        yield _told(place, "footer" if key.column is None else "column", key.column, material, key)
+            told.add(found.name)
+            found = find_in(store, found)
+        yield _told(place, "footer" if key.column is None else "column", key.column, found, key)
     if hidden and store is None:
         yield ScannedKey(
             file=place.path,

@@ -20,10 +20,21 @@ from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.kms.client import MAX_WRAPPED
 from modcrypt.kms.material import KEK_ID_SIZE, MAX_NAME, KeyMaterial
 from modcrypt.kms.wrapping import KeyWrapper
+from modcrypt.storage import Source
 
-__all__ = ["MAX_SEALED", "is_sealed", "open_key_metadata", "seal_key_metadata"]
+__all__ = [
+    "MAX_SEALED",
+    "begins_sealed",
+    "is_sealed",
+    "kek_of",
+    "open_key_metadata",
+    "seal_key_metadata",
+    "with_kek",
+]
 
 VERSION = 1
+
+_BEGINNING = b'{"modcryptKeyMetadata":'
 
 MAX_SEALED = 64 << 10
 """Longest sealed key metadata, in bytes."""
@@ -42,12 +53,39 @@ def seal_key_metadata(
         KeyRetrievalError: it wraps none.
     """
     kek = wrapper.writing_kek(master_key_id, len(metadata.key))
+    sealed = _base64(kek.cipher.seal_block(metadata.encode(), kek.id))
+    return with_kek(kek.material(sealed, is_footer_key=False, internal=True))
+
+
+def kek_of(data: bytes) -> KeyMaterial:
+    """Give the KEK under which key metadata is sealed, which takes the place of a wrapped DEK.
+
+    Raises:
+        KeyMaterialError: it is malformed.
+    """
+    members = _members(data)
+    _bytes(members, "wrappedKeyMetadata")
+    kek_id = _bytes(members, "keyEncryptionKeyID")
+    if len(kek_id) != KEK_ID_SIZE:
+        raise KeyMaterialError(f"sealed key metadata: a KEK's id has {KEK_ID_SIZE} bytes")
+    return KeyMaterial(
+        is_footer_key=False,
+        master_key_id=_text(members, "masterKeyID", MAX_NAME),
+        wrapped_dek=members["wrappedKeyMetadata"],
+        kek_id=kek_id,
+        wrapped_kek=_text(members, "wrappedKEK", MAX_WRAPPED),
+    )
+
+
+def with_kek(material: KeyMaterial) -> bytes:
+    """Spell sealed key metadata; what `kek_of` gave, with the KEK wrapped anew."""
+    assert material.kek_id is not None
     members = {
         "modcryptKeyMetadata": VERSION,
-        "masterKeyID": master_key_id,
-        "wrappedKeyMetadata": _base64(kek.cipher.seal_block(metadata.encode(), kek.id)),
-        "wrappedKEK": kek.wrapped,
-        "keyEncryptionKeyID": _base64(kek.id),
+        "masterKeyID": material.master_key_id,
+        "wrappedKeyMetadata": material.wrapped_dek,
+        "wrappedKEK": material.wrapped_kek,
+        "keyEncryptionKeyID": _base64(material.kek_id),
     }
     return json.dumps(members, separators=(",", ":")).encode() + b"\n"
 
@@ -59,20 +97,9 @@ def open_key_metadata(wrapper: KeyWrapper, data: bytes) -> StandardKeyMetadata:
         KeyMaterialError: it is malformed, altered, or of another KEK or master key.
         KeyRetrievalError: the key service refuses its KEK.
     """
-    members = _members(data)
-    sealed = _bytes(members, "wrappedKeyMetadata")
-    kek_id = _bytes(members, "keyEncryptionKeyID")
-    if len(kek_id) != KEK_ID_SIZE:
-        raise KeyMaterialError(f"sealed key metadata: a KEK's id has {KEK_ID_SIZE} bytes")
-    kek = wrapper.reading_kek(
-        KeyMaterial(
-            is_footer_key=False,
-            master_key_id=_text(members, "masterKeyID", MAX_NAME),
-            wrapped_dek=members["wrappedKeyMetadata"],
-            kek_id=kek_id,
-            wrapped_kek=_text(members, "wrappedKEK", MAX_WRAPPED),
-        )
-    )
+    material = kek_of(data)
+    kek = wrapper.reading_kek(material)
+    sealed, kek_id = base64.b64decode(material.wrapped_dek), kek.id
     try:
         return StandardKeyMetadata.decode(kek.cipher.open_block(sealed, kek_id))
     except TagError:
@@ -87,6 +114,12 @@ def open_key_metadata(wrapper: KeyWrapper, data: bytes) -> StandardKeyMetadata:
 def is_sealed(data: bytes) -> bool:
     """Tell sealed key metadata from key metadata in the clear, of which no form begins so."""
     return data.lstrip().startswith(b"{")
+
+
+def begins_sealed(source: Source) -> bool:
+    """Tell a file of sealed key metadata by its first bytes."""
+    size = min(len(_BEGINNING), source.size)
+    return source.size <= MAX_SEALED and source.read_at(0, size) == _BEGINNING
 
 
 # --- strict reading ------------------------------------------------------------------------------

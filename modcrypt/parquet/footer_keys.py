@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from modcrypt.aad import module_aad
-from modcrypt.errors import KeyNotFoundError, PlaintextError
+from modcrypt.errors import AadPrefixError, KeyNotFoundError, PlaintextError
 from modcrypt.parquet.footer import FOOTER, EncryptedFooter, read_encrypted
 from modcrypt.parquet.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT, close_tail, read_tail
 from modcrypt.parquet.idl import ThriftStruct, decode, encode
@@ -125,6 +125,13 @@ def layout_of(source: Source, properties: FileDecryptionProperties) -> Layout:
     stored = (union.AES_GCM_V1 or union.AES_GCM_CTR_V1).aad_prefix or None
     unique = (union.AES_GCM_V1 or union.AES_GCM_CTR_V1).aad_file_unique
     file_aad = opened.cipher.file_aad
+    prefix = file_aad[: len(file_aad) - len(unique)] or None
+    if len(unique) != properties.aad_file_unique_size:
+        # What the border between them is now would be taken for what it was.
+        raise AadPrefixError(
+            f"aad_file_unique has {len(unique)} bytes, not {properties.aad_file_unique_size}: "
+            "bytes may have been moved between it and the AAD prefix"
+        )
     leaves = [leaf.path for leaf in leaf_elements(opened.metadata.schema)]
     plain = {
         ".".join(leaves[c])
@@ -137,7 +144,7 @@ def layout_of(source: Source, properties: FileDecryptionProperties) -> Layout:
         plaintext_columns=sorted(plain),
         algorithm=opened.cipher.algorithm,
         plaintext_footer=opened.plaintext_footer,
-        aad_prefix=file_aad[: len(file_aad) - len(unique)] or None,
+        aad_prefix=prefix,
         store_aad_prefix=stored is not None,
         key_length=len(opened.footer_key),
     )

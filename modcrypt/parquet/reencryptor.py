@@ -14,6 +14,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from modcrypt.buffers import Output
 from modcrypt.parquet.decryptor import write_plaintext
@@ -49,7 +50,9 @@ def reencrypt(
         OSError: from the file system, or the file there is no longer the source.
         ModcryptError, ValueError: as `decrypt_parquet` and `encrypt_parquet`.
     """
-    opened = plan_decryption(source, decryption)
+    # Whatever the caller puts up with when reading: here it would stay so for good.
+    strict = replace(decryption, on_missing_key="error", check_footer_integrity=True)
+    opened = plan_decryption(source, strict)
     end = _End()
     footer = _decrypt(source, opened, end)
     tail = max(footer, end.data, key=len)
