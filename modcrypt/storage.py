@@ -721,7 +721,11 @@ def _path_sink(
     try:
         try:
             with contextlib.suppress(FileNotFoundError):  # who replaces a private file keeps it so
-                os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))
+                before = os.stat(target)
+                if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+                    with contextlib.suppress(PermissionError):  # root alone may give files away
+                        os.fchown(fd, before.st_uid, before.st_gid)
+                os.fchmod(fd, stat.S_IMODE(before.st_mode))
             yield FdSink(fd, where)
             with _naming(where):
                 os.fsync(fd)

@@ -1061,3 +1061,20 @@ def test_the_examples_of_the_help_texts_run(tmp_path: Path, command: str | None)
     assert lines
     for line in lines:
         done(run(tmp_path, *shlex.split(line)[1:]))
+
+
+def test_a_prefix_with_the_files_name_is_taken_on_both_ways(lake: Path) -> None:
+    prefix = ("--aad-prefix", "people/{name}")
+    ran(lake, "encrypt", "--kms", f"{RING[1]}#footer", *prefix, "plain.parquet", "named.parquet")
+    ran(lake, *DECRYPT, *prefix, "named.parquet", "named.out.parquet")
+    (lake / "named.parquet").rename(lake / "other.parquet")
+    result = invoke(lake, *DECRYPT, *prefix, "other.parquet", "other.out.parquet")
+    assert result.exit_code == 1
+    assert "aad-prefix" in result.stderr
+
+
+def test_a_rotation_that_fails_for_want_of_a_key_alone_says_so(lake: Path) -> None:
+    ran(lake, "keys", "disable", *RING, "footer")
+    assert invoke(lake, "keys", "rotate", *RING, "--what", "kek", "lake").exit_code == 3
+    (lake / "lake" / "0.parquet").write_bytes(b"no Parquet")
+    assert invoke(lake, "keys", "rotate", *RING, "--what", "kek", "lake").exit_code == 1

@@ -318,7 +318,8 @@ def rotate(
     """Add a version to a master key, wrap the keys of files anew, or both in this order.
 
     PATH is a file or a folder. Files whose keys are under the newest version are left alone. One
-    that fails is as it was, and the others go on; the exit code is 1 then.
+    that fails is as it was, and the others go on; the exit code is 1 then, or 3 or 4 if all failed
+    for want of a key or of the key service.
     """
     from modcrypt.kms.rotation import unfinished
 
@@ -369,8 +370,12 @@ def rotate(
             progress=progress,
         )
     _print_summary(done, time.perf_counter() - started, dry_run, as_json)
-    return int(any(file.failed for file in done))
+    codes = {_CODES.get(file.result, 1) for file in done if file.failed}
+    return 0 if not codes else codes.pop() if len(codes) == 1 else 1
 
+
+_CODES = {"denied": 3, "disabled": 3, "no-key": 3, "unavailable": 4}
+"""Exit codes where all files that failed did so for one reason; else 1."""
 
 _OF_FILES = {"what", "new_master_keys", "record", "dry_run", "accept", "threads"}
 

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -431,6 +432,14 @@ def modules(*, file: str, as_json: bool, **reading: Any) -> None:
         print_line(_table(rows))
 
 
+_NAME = b"{name}"
+"""In an AAD prefix, with a key service: the name of the file."""
+
+
+def _named(prefix: bytes, name: str) -> bytes:
+    return prefix.replace(_NAME, os.fsencode(name))
+
+
 def _decryption_properties(
     *,
     key_file: str | None,
@@ -458,6 +467,8 @@ def _decryption_properties(
         said["algorithms"] = accept
     if service.named:
         refuse(_EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
+        if prefix is not None and _NAME in prefix:  # as encrypt takes it
+            said["aad_prefix"] = partial(_named, prefix)
         return service.tools(audit).decryption(service.policy, **said)
     refuse({"audit"}, "--kms or --policy is needed with that")
     return modcrypt.FileDecryptionProperties(

@@ -53,7 +53,7 @@ from modcrypt.kms.policy import Policy
 from modcrypt.kms.sealed_metadata import begins_sealed, kek_of, with_kek
 from modcrypt.parquet.discovery import list_files
 from modcrypt.parquet.footer_keys import FooterKey, layout_of, list_key_metadata, new_tail
-from modcrypt.parquet.properties import ALGORITHMS, FileDecryptionProperties
+from modcrypt.parquet.properties import ALGORITHMS, FileDecryptionProperties, check_decryption
 from modcrypt.parquet.reencryptor import reencrypt
 from modcrypt.storage import Place, Source, copy_range
 
@@ -137,6 +137,8 @@ def rotate_keys(
         raise ValueError('what is to be rotated is "mek", "kek" or "dek"')
     if not isinstance(tools, KeyTools):
         raise TypeError(f"tools are KeyTools, not {type(tools).__name__}")
+    if decryption is not None:
+        check_decryption(decryption)
     if not isinstance(new_master_keys, Mapping | None):
         raise TypeError("new_master_keys maps ids of master keys to others")
     for new_id in (new_master_keys or {}).values():

@@ -116,7 +116,8 @@ def layout_of(source: Source, properties: FileDecryptionProperties) -> Layout:
         KeyNotFoundError: there is no footer key.
         ModcryptError: as `read_encrypted`.
     """
-    opened = read_encrypted(source, replace(properties, check_footer_integrity=True))
+    strict = replace(properties, check_footer_integrity=True, require_encrypted=True)
+    opened = read_encrypted(source, strict)
     if opened.footer_key is None:
         raise KeyNotFoundError("no footer key is given")
     tail = read_tail(source)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from modcrypt.buffers import Output
+from modcrypt.errors import TruncationError
 from modcrypt.parquet.decryptor import write_plaintext
 from modcrypt.parquet.encryptor import Encryption, plan_encryption
 from modcrypt.parquet.plan import Plan, plan_decryption
@@ -153,6 +154,8 @@ def _plaintext(source: Source, plan: Plan, size: int, tail: bytes) -> Iterator[S
             pass
         except BaseException as error:  # raised where the block is missed
             blocks.put(error)
+        else:
+            blocks.put(TruncationError(f"{source.name}: shorter than it was when it was begun"))
 
     thread = threading.Thread(target=run, name="modcrypt-decryptor", daemon=True)
     thread.start()
