@@ -93,6 +93,7 @@ ROWS = [
         "modcrypt.parquet.dataset",
         "modcrypt.parquet.dataset_writer",
         "modcrypt.parquet.reencryptor",
+        "modcrypt.kms.rotation_record",
         "modcrypt.kms.rotation",
         "modcrypt.kms.scan",
         "modcrypt.ags1.reader",
@@ -182,7 +183,8 @@ MAY_DO_IO = {
     "modcrypt.kms.keyring_file",  # is a file
     "modcrypt.kms.keyring_passphrase",  # reads a file or a variable
     "modcrypt.kms.environment",  # reads a variable
-    "modcrypt.kms.rotation",  # keeps a record of what is done
+    "modcrypt.kms.rotation",  # tells the record from the files
+    "modcrypt.kms.rotation_record",  # is a file
     "modcrypt.kms.uris",  # splits URIs
     # What a URI refers to: tokens, PINs and certificates in files and variables.
     "modcrypt.kms.vault",

@@ -321,7 +321,7 @@ def rotate(
     that fails is as it was, and the others go on; the exit code is 1 then, or 3 or 4 if all failed
     for want of a key or of the key service.
     """
-    from modcrypt.kms.rotation import unfinished
+    from modcrypt.kms.rotation_record import unfinished
 
     service = Service(options)
     renamed = pairs(new_master_keys, "--new-master-key", "OLD=NEW")

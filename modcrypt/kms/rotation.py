@@ -14,12 +14,11 @@ somebody has a copy stays good for as long as the old version of the master key 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -50,6 +49,7 @@ from modcrypt.kms.material import (
     decode_metadata,
 )
 from modcrypt.kms.policy import Policy
+from modcrypt.kms.rotation_record import Record
 from modcrypt.kms.sealed_metadata import begins_sealed, kek_of, with_kek
 from modcrypt.parquet.discovery import list_files
 from modcrypt.parquet.footer_keys import FooterKey, layout_of, list_key_metadata, new_tail
@@ -57,7 +57,7 @@ from modcrypt.parquet.properties import ALGORITHMS, FileDecryptionProperties, ch
 from modcrypt.parquet.reencryptor import reencrypt
 from modcrypt.storage import Place, Source, copy_range
 
-__all__ = ["RotatedFile", "rotate_keys", "unfinished"]
+__all__ = ["RotatedFile", "rotate_keys"]
 
 What: TypeAlias = Literal["mek", "kek", "dek"]
 
@@ -153,7 +153,10 @@ def rotate_keys(
     with ExitStack() as stack:
         ledger = None
         if record is not None:
-            ledger = stack.enter_context(_Record(record, rotation, write=not dry_run))
+            ledger = Record(
+                record, what, rotation.new_master_keys, rotation.is_done, write=not dry_run
+            )
+            stack.enter_context(ledger)
         pool = stack.enter_context(ThreadPoolExecutor(threads or THREADS, "modcrypt-rotation"))
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         for file in pool.map(lambda place: rotation.run(place, ledger), places):
@@ -163,18 +166,6 @@ def rotate_keys(
         if ledger is not None and not any(file.failed for file in done):
             ledger.end()
     return done
-
-
-def unfinished(
-    record: str | os.PathLike[str], what: What, new_master_keys: Mapping[str, str]
-) -> bool:
-    """Tell whether a record has a run that did not come to its end.
-
-    Raises:
-        OSError: the record can't be read.
-    """
-    done = _read_record(record, what, new_master_keys)
-    return any("ended" not in told for told in done.values())
 
 
 class _Rotation:
@@ -202,7 +193,7 @@ class _Rotation:
         self._locks: dict[tuple[str, str], threading.Lock] = {}
         self._guard = threading.Lock()
 
-    def run(self, place: Place, ledger: _Record | None) -> RotatedFile:
+    def run(self, place: Place, ledger: Record | None) -> RotatedFile:
         """Rotate one file; what goes wrong is a result."""
         if ledger is not None and ledger.has(place):
             return RotatedFile(path=place.path, result="skipped")
@@ -219,7 +210,7 @@ class _Rotation:
         except ValueError as error:  # what a file's names make of a policy
             return RotatedFile(path=place.path, result="format", message=str(error))
         if ledger is not None:
-            ledger.add(place, file, under)
+            ledger.add(place, file.result, file.keys, under)
         return file
 
     def is_done(self, told: dict[str, Any]) -> bool:
@@ -459,72 +450,3 @@ def _readable(material: KeyMaterial) -> str:
     if again != material:
         raise KeyMaterialError("the key material would not be read again as it was")
     return text
-
-
-def _read_record(
-    path: str | os.PathLike[str], what: What, new_master_keys: Mapping[str, str]
-) -> dict[str, dict[str, Any]]:
-    """Read what runs like this have done: path to the line about it, `ended` if its run has."""
-    done: dict[str, dict[str, Any]] = {}
-    run = {"what": what, "new_master_keys": dict(new_master_keys)}
-    with suppress(FileNotFoundError), open(path, "rb") as lines:
-        for line in lines:
-            # A line that a crash has cut, or something else altogether.
-            with suppress(ValueError, KeyError, TypeError, RecursionError):
-                told = json.loads(line)
-                if {name: told[name] for name in run} != run:
-                    continue
-                if told.get("end") is True:
-                    done = {name: {**one, "ended": True} for name, one in done.items()}
-                else:
-                    done[told["path"]] = told
-    return done
-
-
-class _Record:
-    """Which files of a run are done: a line of JSON for each, and one at its end."""
-
-    def __init__(self, path: str | os.PathLike[str], rotation: _Rotation, *, write: bool) -> None:
-        self._rotation = rotation
-        self._run = {"what": rotation.what, "new_master_keys": rotation.new_master_keys}
-        self._done = _read_record(path, rotation.what, rotation.new_master_keys)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self._file = os.fdopen(os.open(path, flags, 0o666), "ab", buffering=0) if write else None
-
-    def __enter__(self) -> _Record:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def has(self, place: Place) -> bool:
-        """Tell whether a file is done, and is as it was left, under what is still newest."""
-        told = self._done.get(place.full_name)
-        stamps = _stamps(place)
-        if told is None or told.get("stamps") != stamps or stamps[0] is None:
-            return False
-        try:
-            return self._rotation.is_done(told)
-        except (ModcryptError, KeyError, TypeError, ValueError):
-            return False
-
-    def add(self, place: Place, file: RotatedFile, under: set[tuple[str, str]]) -> None:
-        """Note that a file is done, and what its keys are under by now."""
-        told = {"path": place.full_name, "result": file.result, "keys": file.keys}
-        self._write({**told, "stamps": _stamps(place), "under": sorted(under)})
-
-    def end(self) -> None:
-        """Note that the run has come to its end: the next one begins anew."""
-        self._write({"end": True})
-
-    def _write(self, told: dict[str, Any]) -> None:
-        if self._file is not None:
-            line = json.dumps({**told, **self._run}).encode()
-            self._file.write(b"\n" + line + b"\n")  # whatever a crash has cut is a line of its own
-
-
-def _stamps(place: Place) -> list[list[int | str] | None]:
-    """Tell a file and its external key material apart from later versions."""
-    stamps = [place.stamp(), store_of(place).stamp()]
-    return [None if stamp is None else list(stamp) for stamp in stamps]

@@ -112,10 +112,14 @@ def running(java: ParquetJava, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 def stop(session: Any) -> None:
     """Stop Spark and its JVM, so that another test may have one of other settings."""
+    import py4j.java_gateway
+    import py4j.protocol
     from pyspark import SparkContext
 
     gateway = session.sparkContext._gateway
     session.stop()
+    # Spark has py4j turn Java's exceptions into its own, for whatever other JVM, too.
+    py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(30)
