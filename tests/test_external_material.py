@@ -31,6 +31,7 @@ import modcrypt as mc
 from modcrypt import KeyMaterialError
 from modcrypt.kms import external, material
 from modcrypt.kms.material import MAX_STORE, external_name
+from modcrypt.parquet.footer_keys import list_key_metadata
 from modcrypt.storage import FdSink
 from tests.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms, unseal
 
@@ -928,3 +929,27 @@ def test_material_of_20_keys_under_threads_of_reading(tmp_path: Path) -> None:
         ):
             assert found.equals(table)
     check(tmp_path / "a.parquet", table)
+
+
+def test_a_file_that_can_not_be_looked_at_when_it_is_there_keeps_its_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many open files, say: nobody can tell whose file it is, so nothing is taken away."""
+    path = tmp_path / "a.parquet"
+    write(OLD, path)
+    looked = list_key_metadata
+    calls = []
+
+    def unreadable(source: Any) -> Any:
+        calls.append(source)
+        if len(calls) > 1:  # once when it begins, and when it is published
+            raise OSError(24, "Too many open files")
+        return looked(source)
+
+    monkeypatch.setattr("modcrypt.kms.external.list_key_metadata", unreadable)
+    write(NEW, path)
+    assert len(calls) == 2
+    monkeypatch.undo()
+    assert read(path).equals(NEW)
+    mc.rotate_keys(path, tools())  # puts them in their place
+    check(path, NEW)

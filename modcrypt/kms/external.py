@@ -166,7 +166,9 @@ class ExternalKeys:
         Raises:
             OSError, KeyMaterialError: the key material can't be written.
         """
-        replaced = _write_there(self._place)
+        replaced = None
+        with suppress(OSError):  # what can't be read can be replaced
+            replaced = _write_there(self._place)
         self._change(self._enter)
         try:
             yield
@@ -234,11 +236,15 @@ def _write_in(text: str) -> str | None:
 
 
 def _write_there(place: Place) -> str | None:
-    """Say which run wrote the file that is there."""
+    """Say which run wrote the file that is there; None where there is none, or another's.
+
+    Raises:
+        OSError: it can't be read.
+    """
     try:
         with place.open() as source:
             metadata = list_key_metadata(source)[0][0].metadata
         reference = decode_metadata(metadata or b"")
-    except (ModcryptError, OSError):
+    except (ModcryptError, FileNotFoundError):
         return None
     return reference.write if isinstance(reference, KeyReference) else None
