@@ -1129,7 +1129,7 @@ def test_the_program_prints_and_records_no_secret(
         (0, ("keys", "disable", *ring, "kf", "--json")),
         (0, ("keys", "list", *ring, "--json")),
         (3, ("decrypt", *ring, *audit, "--json", "a", "c")),
-        (1, ("keys", "rotate", *ring, *audit, "--what", "kek", "--json", "a")),
+        (3, ("keys", "rotate", *ring, *audit, "--what", "kek", "--json", "a")),
         (3, ("keys", "list", *ring, *phrase, "--json")),
         (2, ("keys", "list", "--kms", f"file:r?passphrase={PASSPHRASE}", "--json")),
         (2, ("keys", "list", "--kms", MASTER.hex(), "--json")),
