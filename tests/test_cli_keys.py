@@ -762,7 +762,16 @@ def test_a_recorded_run_is_taken_up(lake: Path) -> None:
 def test_what_was_disabled_is_enabled_again(lake: Path) -> None:
     ran(lake, "keys", "disable", *RING, "footer")
     assert invoke(lake, *DECRYPT, "lake/0.parquet", "out.parquet").exit_code == 3
-    ran(lake, "keys", "enable", *RING, "footer")
+    assert ran(lake, "keys", "enable", *RING, "footer") == "enabled footer\n"
+    ran(lake, *DECRYPT, "lake/0.parquet", "out.parquet")
+
+
+def test_a_version_that_was_disabled_is_enabled_again(lake: Path) -> None:
+    ran(lake, "keys", "rotate", *RING, "--key", "footer")
+    ran(lake, "keys", "disable", *RING, "footer", "--version", "1")
+    assert invoke(lake, *DECRYPT, "lake/0.parquet", "out.parquet").exit_code == 3
+    enabled = ran(lake, "keys", "enable", *RING, "footer", "--version", "1")
+    assert enabled == "enabled footer, version 1\n"
     ran(lake, *DECRYPT, "lake/0.parquet", "out.parquet")
 
 

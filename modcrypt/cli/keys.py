@@ -247,7 +247,11 @@ def _print_master(done: str, master: MasterKey, as_json: bool, version: int | No
     if as_json:
         print_line(json.dumps(asdict(master)))
         return
-    versions = {"disabled": f", versions up to {version}", "destroyed": f", version {version}"}
+    versions = {
+        "disabled": f", versions up to {version}",
+        "enabled": f", version {version}",
+        "destroyed": f", version {version}",
+    }
     if version is not None:
         which = versions[done]
     else:
