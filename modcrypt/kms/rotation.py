@@ -276,8 +276,7 @@ class _Rotation:
         material = kek_of(source.read_at(0, source.size))
         if self.what != "mek" or self._dry_run:
             return int(self.what == "mek" and self._would_change(material))
-        rotated = self._rotated(material)
-        under.add((rotated.master_key_id, rotated.master_wrapped))
+        rotated = self._rotated(material, under)
         if rotated == material:
             return 0
         with place.create(check=lambda: place.check_still(source)) as sink:
@@ -289,8 +288,7 @@ class _Rotation:
         material = decode_material(text)
         # What other implementations' rotation takes for a column key, while a file is replaced.
         is_footer_key = material.is_footer_key or name.startswith(FOOTER_KEY)
-        rotated = self._rotated(material)
-        under.add((rotated.master_key_id, rotated.master_wrapped))
+        rotated = self._rotated(material, under)
         if rotated.is_footer_key != is_footer_key:
             rotated = replace(rotated, is_footer_key=is_footer_key)
         return text if rotated == material else _readable(rotated)
@@ -306,8 +304,7 @@ class _Rotation:
             if self._dry_run:
                 changed.update({metadata} if self._would_change(material) else ())
                 return metadata
-            rotated = self._rotated(material)
-            under.add((rotated.master_key_id, rotated.master_wrapped))
+            rotated = self._rotated(material, under)
             if rotated == material:
                 return metadata
             changed.add(metadata)
@@ -395,8 +392,13 @@ class _Rotation:
             self._current[question] = kms.is_current(self._tools.client, wrapped, master_key_id)
         return self._current[question]
 
-    def _rotated(self, material: KeyMaterial) -> KeyMaterial:
-        """Give the same data key's material, wrapped anew."""
+    def _rotated(self, material: KeyMaterial, under: set[tuple[str, str]]) -> KeyMaterial:
+        """Give the same data key's material, wrapped anew; note in `under` what it is under."""
+        rotated = self._rewrapped(material)
+        under.add((rotated.master_key_id, rotated.master_wrapped))
+        return rotated
+
+    def _rewrapped(self, material: KeyMaterial) -> KeyMaterial:
         new_id = self._new_id(material)
         wrapper = self._tools.wrapper
         if self.what == "kek" and material.double_wrapping:

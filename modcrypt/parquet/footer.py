@@ -50,6 +50,8 @@ from modcrypt.parquet.properties import (
 from modcrypt.storage import Source
 
 __all__ = [
+    "FOOTER",
+    "SIGNATURE_FIELDS",
     "EncryptedFooter",
     "PlainFooter",
     "build_tail",
@@ -68,7 +70,8 @@ FOOTER = ModuleId(ModuleType.FOOTER)
 MAX_AAD_SIZE = 64 << 10
 """Longest AAD prefix or file-unique read from a file, in bytes."""
 
-_SIGNATURE_FIELDS = frozenset({"encryption_algorithm", "footer_signing_key_metadata"})
+SIGNATURE_FIELDS = frozenset({"encryption_algorithm", "footer_signing_key_metadata"})
+"""What of a plaintext footer is read before its signature is verified."""
 
 # All that a legacy reader needs to skip an encrypted chunk. What else ColumnMetaData holds
 # (statistics, sizes, bounds, key-value pairs, fields of newer writers) tells about the data.
@@ -161,7 +164,7 @@ def stored_prefix(tail: Tail, name: str) -> bytes | None:
     if tail.magic == MAGIC_ENCRYPTED:
         union = decode("FileCryptoMetaData", tail.data)[0].encryption_algorithm
     else:
-        union = decode_some("FileMetaData", tail.data, _SIGNATURE_FIELDS)[0].encryption_algorithm
+        union = decode_some("FileMetaData", tail.data, SIGNATURE_FIELDS)[0].encryption_algorithm
     if union is None:
         raise PlaintextError(f"{name} is a plaintext file where an encrypted one is expected")
     struct = union.AES_GCM_V1 or union.AES_GCM_CTR_V1
@@ -186,7 +189,7 @@ def _open_sealed(tail: Tail, properties: FileDecryptionProperties) -> EncryptedF
 
 def _open_signed(tail: Tail, properties: FileDecryptionProperties, name: str) -> EncryptedFooter:
     # Only what the signature needs is read before the signature is verified.
-    crypto, end = decode_some("FileMetaData", tail.data, _SIGNATURE_FIELDS)
+    crypto, end = decode_some("FileMetaData", tail.data, SIGNATURE_FIELDS)
     if crypto.encryption_algorithm is None:
         if _has_encrypted_chunks(decode("FileMetaData", tail.data)[0]):
             raise PlaintextError(

@@ -12,10 +12,21 @@ from dataclasses import dataclass, replace
 
 from modcrypt.aad import module_aad
 from modcrypt.errors import AadPrefixError, KeyNotFoundError, PlaintextError
-from modcrypt.parquet.footer import FOOTER, EncryptedFooter, read_encrypted
-from modcrypt.parquet.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT, close_tail, read_tail
-from modcrypt.parquet.idl import ThriftStruct, decode, encode
-from modcrypt.parquet.properties import FileDecryptionProperties
+from modcrypt.parquet.footer import (
+    FOOTER,
+    SIGNATURE_FIELDS,
+    EncryptedFooter,
+    open_footer,
+)
+from modcrypt.parquet.framing import (
+    MAGIC_ENCRYPTED,
+    MAGIC_PLAINTEXT,
+    Tail,
+    close_tail,
+    read_tail,
+)
+from modcrypt.parquet.idl import ThriftStruct, decode, decode_some, encode
+from modcrypt.parquet.properties import FileDecryptionProperties, bound
 from modcrypt.parquet.schema import leaf_elements
 from modcrypt.storage import Source
 
@@ -49,28 +60,28 @@ def list_key_metadata(
         PlaintextError: the file is not encrypted.
         ModcryptError: as `read_encrypted`, or the bytes break the format.
     """
-    if properties is not None:
-        opened = read_encrypted(source, properties)
-        return list(_all(opened.metadata, _footer_metadata(source))), False
     tail = read_tail(source)
+    if properties is not None:
+        opened = open_footer(tail, bound(properties, source), source.name)
+        return list(_all(opened.metadata, _crypto(tail)[1])), False
+    union, footer = _crypto(tail)
     if tail.magic == MAGIC_ENCRYPTED:
-        return [FooterKey(None, _footer_metadata(source))], True
-    metadata = decode("FileMetaData", tail.data)[0]
-    keys = list(_all(metadata, metadata.footer_signing_key_metadata))
-    if metadata.encryption_algorithm is None and not keys[1:]:
+        return [FooterKey(None, footer)], True
+    keys = list(_all(decode("FileMetaData", tail.data)[0], footer))
+    if union is None and not keys[1:]:
         raise PlaintextError(
             f"{source.name} is a plaintext file where an encrypted one is expected"
         )
     return keys, False
 
 
-def _footer_metadata(source: Source) -> bytes | None:
-    tail = read_tail(source)
+def _crypto(tail: Tail) -> tuple[ThriftStruct | None, bytes | None]:
+    """Give a file's encryption algorithm, and the footer key's metadata."""
     if tail.magic == MAGIC_ENCRYPTED:
-        found: bytes | None = decode("FileCryptoMetaData", tail.data)[0].key_metadata
-        return found
-    signed: bytes | None = decode("FileMetaData", tail.data)[0].footer_signing_key_metadata
-    return signed
+        crypto = decode("FileCryptoMetaData", tail.data)[0]
+        return crypto.encryption_algorithm, crypto.key_metadata
+    signed = decode_some("FileMetaData", tail.data, SIGNATURE_FIELDS)[0]
+    return signed.encryption_algorithm, signed.footer_signing_key_metadata
 
 
 def _all(metadata: ThriftStruct, footer: bytes | None) -> Iterator[FooterKey]:
@@ -116,13 +127,12 @@ def layout_of(source: Source, properties: FileDecryptionProperties) -> Layout:
         KeyNotFoundError: there is no footer key.
         ModcryptError: as `read_encrypted`.
     """
-    strict = replace(properties, check_footer_integrity=True, require_encrypted=True)
-    opened = read_encrypted(source, strict)
+    tail = read_tail(source)
+    opened = _opened_strictly(tail, source, properties)
     if opened.footer_key is None:
         raise KeyNotFoundError("no footer key is given")
-    tail = read_tail(source)
-    name = "FileCryptoMetaData" if tail.magic == MAGIC_ENCRYPTED else "FileMetaData"
-    union = decode(name, tail.data)[0].encryption_algorithm
+    union, footer = _crypto(tail)
+    assert union is not None  # or it would not have opened
     stored = (union.AES_GCM_V1 or union.AES_GCM_CTR_V1).aad_prefix or None
     unique = (union.AES_GCM_V1 or union.AES_GCM_CTR_V1).aad_file_unique
     file_aad = opened.cipher.file_aad
@@ -141,7 +151,7 @@ def layout_of(source: Source, properties: FileDecryptionProperties) -> Layout:
         if chunk.crypto_metadata is None
     }
     return Layout(
-        keys=list(_all(opened.metadata, _footer_metadata(source))),
+        keys=list(_all(opened.metadata, footer)),
         plaintext_columns=sorted(plain),
         algorithm=opened.cipher.algorithm,
         plaintext_footer=opened.plaintext_footer,
@@ -165,9 +175,8 @@ def new_tail(
         KeyNotFoundError: there is no footer key.
         ModcryptError: as `read_encrypted`, and what `change` raises.
     """
-    # Whatever the caller trusts: an altered footer must not be signed anew.
-    strict = replace(properties, check_footer_integrity=True, require_encrypted=True)
-    opened = read_encrypted(source, strict)
+    tail = read_tail(source)
+    opened = _opened_strictly(tail, source, properties)
     answers: dict[bytes, bytes] = {}
 
     def changed(metadata: bytes, column: str | None) -> bytes:
@@ -180,13 +189,20 @@ def new_tail(
             own.key_metadata = changed(own.key_metadata, _name(own))
     columns_differ = any(new != old for old, new in answers.items())
     build = _signed if opened.plaintext_footer else _sealed
-    return build(source, opened, changed, columns_differ)
+    return build(tail, opened, changed, columns_differ)
+
+
+def _opened_strictly(
+    tail: Tail, source: Source, properties: FileDecryptionProperties
+) -> EncryptedFooter:
+    """Open a footer, whatever the caller trusts: an altered one must not be signed anew."""
+    strict = replace(properties, check_footer_integrity=True, require_encrypted=True)
+    return open_footer(tail, bound(strict, source), source.name)
 
 
 def _sealed(
-    source: Source, opened: EncryptedFooter, changed: Change, columns_differ: bool
+    tail: Tail, opened: EncryptedFooter, changed: Change, columns_differ: bool
 ) -> tuple[int, bytes] | None:
-    tail = read_tail(source)
     crypto, end = decode("FileCryptoMetaData", tail.data)
     old = crypto.key_metadata
     if old:
@@ -201,7 +217,7 @@ def _sealed(
 
 
 def _signed(
-    source: Source, opened: EncryptedFooter, changed: Change, columns_differ: bool
+    tail: Tail, opened: EncryptedFooter, changed: Change, columns_differ: bool
 ) -> tuple[int, bytes] | None:
     metadata, key = opened.metadata, opened.footer_key
     old = metadata.footer_signing_key_metadata
@@ -214,4 +230,4 @@ def _signed(
     footer = encode(metadata)
     aad = module_aad(opened.cipher.file_aad, FOOTER)
     signature = opened.cipher.gcm(key).sign(footer, aad)
-    return opened.body_end, close_tail(footer + signature, MAGIC_PLAINTEXT)
+    return tail.start, close_tail(footer + signature, MAGIC_PLAINTEXT)
