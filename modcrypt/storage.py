@@ -42,11 +42,14 @@ __all__ = [
     "SourceLike",
     "Stream",
     "copy_range",
+    "fsync_folder",
     "locate",
+    "naming",
     "open_sink",
     "open_source",
     "open_stream",
     "place_of",
+    "publish",
 ]
 
 SourceLike: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes]"
@@ -609,13 +612,14 @@ class FdSink:
 
     def append(self, data: memoryview | bytes) -> None:
         view = memoryview(data)
-        with _naming(self._name):
+        with naming(self._name):
             while view:
                 view = view[os.write(self.fd, view) :]
 
 
 @contextlib.contextmanager
-def _naming(where: str) -> Iterator[None]:
+def naming(where: str) -> Iterator[None]:
+    """Have the file system's errors name this path, and no temporary file."""
     try:
         yield
     except OSError as error:
@@ -716,7 +720,7 @@ def _path_sink(
     folder = os.path.dirname(target)
     temporary = os.path.join(folder, _temporary_name())
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-    with _naming(where):
+    with naming(where):
         fd = os.open(temporary, flags, 0o666)
     try:
         try:
@@ -727,7 +731,7 @@ def _path_sink(
                         os.fchown(fd, before.st_uid, before.st_gid)
                 os.fchmod(fd, stat.S_IMODE(before.st_mode))
             yield FdSink(fd, where)
-            with _naming(where):
+            with naming(where):
                 os.fsync(fd)
         finally:
             os.close(fd)
@@ -736,20 +740,26 @@ def _path_sink(
             os.unlink(os.path.join(folder, f".{os.path.basename(target)}.crc"))
         if check is not None:
             check()
-        with _naming(where):
-            _publish(temporary, target, overwrite)
+        with naming(where):
+            publish(temporary, target, overwrite)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
-    _fsync_folder(folder)
+    fsync_folder(folder)
 
 
 def _temporary_name() -> str:
     return f".modcrypt-{secrets.token_hex(8)}.tmp"
 
 
-def _publish(temporary: str, target: str, overwrite: bool) -> None:
+def publish(temporary: str, target: str, overwrite: bool) -> None:
+    """Give a finished file its name.
+
+    Raises:
+        FileExistsError: there is one, and `overwrite` is False.
+        OSError: from the file system.
+    """
     if overwrite:
         os.replace(temporary, target)
         return
@@ -765,7 +775,7 @@ def _publish(temporary: str, target: str, overwrite: bool) -> None:
         os.unlink(temporary)
 
 
-def _fsync_folder(folder: str) -> None:
+def fsync_folder(folder: str) -> None:
     """Make the new name durable where the folder may be opened and synced.
 
     The file is published by now: a folder that can't be synced is no reason to call it a failure.

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from modcrypt.errors import KeyMaterialError
-from modcrypt.storage import FileSource
+from modcrypt.storage import FileSource, fsync_folder, naming, publish
 
 __all__ = ["Stamp", "check_absent", "create", "locked", "read", "replace", "stamp"]
 
@@ -87,17 +87,17 @@ def replace(path: str, data: bytes, old: os.stat_result, *, private: bool) -> os
     mode = stat.S_IMODE(old.st_mode) & (0o700 if private else 0o777)
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.tmp")
-    with _naming(path):
+    with naming(path):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)  # left by a process that was killed
         try:
             status = _write_private(temporary, data, old, mode)
-            os.replace(temporary, path)
+            publish(temporary, path, overwrite=True)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
             raise
-    _sync_folder(folder)
+    fsync_folder(folder)
     return status
 
 
@@ -116,24 +116,14 @@ def create(path: str, data: bytes) -> None:
     """
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
-    with _naming(path):
+    with naming(path):
         try:
             _write_private(temporary, data, None, 0o600)
-            _link(temporary, path)
+            publish(temporary, path, overwrite=False)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
-    _sync_folder(folder)
-
-
-def _link(temporary: str, path: str) -> None:
-    try:
-        os.link(temporary, path)  # unlike a rename, refuses a file that is there
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
-            raise
-        check_absent(path)  # no hard links on this file system: look, then rename
-        os.replace(temporary, path)
+    fsync_folder(folder)
 
 
 def _write_private(path: str, data: bytes, old: os.stat_result | None, mode: int) -> os.stat_result:
@@ -161,21 +151,3 @@ def _keep_owner(fd: int, old: os.stat_result, mode: int) -> None:
         os.fchown(fd, old.st_uid, -1)
     if mode & stat.S_IRWXG and status.st_gid != old.st_gid:
         os.fchown(fd, -1, old.st_gid)
-
-
-def _sync_folder(folder: str) -> None:
-    """Make the new name durable; the file is published by now, so a failure is none of it."""
-    with contextlib.suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-
-@contextlib.contextmanager
-def _naming(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from error
