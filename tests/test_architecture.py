@@ -70,6 +70,7 @@ ROWS = [
         "modcrypt.kms.references",
         "modcrypt.kms.uris",
         "modcrypt.kms.local_wrap",
+        "modcrypt.kms.strict_json",
         "modcrypt.kms.keyring_document",
         "modcrypt.kms.keyring_passphrase",
         "modcrypt.kms.keyring_file",

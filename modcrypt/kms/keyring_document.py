@@ -37,7 +37,7 @@ from modcrypt.errors import (
 )
 from modcrypt.keys import KEY_LENGTHS, Key
 from modcrypt.kms.client import MasterKey
-from modcrypt.kms.local_wrap import exact_members, from_base64, strict_json
+from modcrypt.kms.strict_json import exact_members, from_base64, strict_json
 
 __all__ = [
     "DESTROYED",

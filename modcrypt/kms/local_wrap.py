@@ -11,24 +11,14 @@ base64 of PyArrow's and parquet-java's samples, and their version NO_VERSION, un
 from __future__ import annotations
 
 import base64
-import binascii
-import contextlib
-import json
 import re
-from typing import Any, NoReturn
 
 from modcrypt.aead import BLOCK_OVERHEAD
 from modcrypt.errors import KeyMaterialError
 from modcrypt.keys import KEY_LENGTHS
+from modcrypt.kms.strict_json import exact_members, from_base64, strict_json
 
-__all__ = [
-    "exact_members",
-    "from_base64",
-    "local_aad",
-    "parse_wrapped",
-    "strict_json",
-    "wrapped_text",
-]
+__all__ = ["local_aad", "parse_wrapped", "wrapped_text"]
 
 MAX_LOCAL_WRAPPED = 1024
 """Characters of the longest wrapped key; those made here have 130 at most."""
@@ -67,46 +57,3 @@ def parse_wrapped(text: str) -> tuple[int | None, bytes]:
 def local_aad(master_key_id: str, aad: bytes) -> bytes:
     """Give what a wrapped key is bound to; an id has no zero byte, so the two can't be confused."""
     return master_key_id.encode() + (b"\x00" + aad if aad else b"")
-
-
-# --- strict JSON, also of the keyring's document -------------------------------------------------
-
-
-def strict_json(data: str | bytes) -> Any:
-    """Parse JSON in UTF-8 in which no member is there twice.
-
-    Raises:
-        KeyMaterialError: it is none; the errors of `json` hold all of the text, so none is kept.
-    """
-    with contextlib.suppress(ValueError, RecursionError):
-        text = data if isinstance(data, str) else data.decode()
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
-    raise KeyMaterialError("no JSON, or a member of it is there twice")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        raise ValueError("a member is there twice")
-    return members
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError("NaN and Infinity are no JSON")
-
-
-def exact_members(value: Any, *names: str) -> dict[str, Any]:
-    """Give an object that has these members and no others; raises KeyMaterialError."""
-    if not isinstance(value, dict) or set(value) != set(names):
-        raise KeyMaterialError(f"an object with exactly {', '.join(names)} is wanted")
-    return value
-
-
-def from_base64(text: Any, what: str) -> bytes:
-    """Decode the one standard spelling of some bytes; raises KeyMaterialError, naming `what`."""
-    with contextlib.suppress(binascii.Error, ValueError):
-        data = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
-        # Bits that the padding hides would make two texts of one key.
-        if data and base64.b64encode(data).decode() == text:
-            return data
-    raise KeyMaterialError(f"{what} is no standard padded base64")

@@ -31,6 +31,7 @@ from typing import Any
 
 from modcrypt.errors import KeyMaterialError
 from modcrypt.kms.client import MAX_WRAPPED
+from modcrypt.kms.strict_json import no_constant, once
 
 __all__ = [
     "KEK_ID_SIZE",
@@ -271,17 +272,11 @@ def _object(data: bytes | str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):  # readers would differ in which they take
-        raise ValueError
-    if any(isinstance(value, dict | list) for value in members.values()):  # it is flat
+def _flat(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = once(pairs)
+    if any(isinstance(value, dict | list) for value in members.values()):
         raise ValueError
     return members
-
-
-def _refused(_: str) -> None:
-    raise ValueError
 
 
 def _finite(text: str) -> float:
@@ -345,4 +340,6 @@ def _kek_id(members: dict[str, Any]) -> bytes:
 
 # Made once: making them takes longer than their work on key material.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
-_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_refused, parse_float=_finite)
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_flat, parse_constant=no_constant, parse_float=_finite
+)

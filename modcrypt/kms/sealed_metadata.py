@@ -12,13 +12,14 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import Any, NoReturn
+from typing import Any
 
 from modcrypt.aead import TagError
 from modcrypt.errors import FormatError, KeyMaterialError
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.kms.client import MAX_WRAPPED
 from modcrypt.kms.material import KEK_ID_SIZE, MAX_NAME, KeyMaterial
+from modcrypt.kms.strict_json import no_constant, once
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.storage import Source
 
@@ -129,7 +130,7 @@ def _members(data: bytes) -> dict[str, Any]:
     if len(data) > MAX_SEALED:
         raise KeyMaterialError(f"sealed key metadata has at most {MAX_SEALED} bytes")
     try:
-        found = json.loads(data, object_pairs_hook=_once, parse_constant=_no_constant)
+        found = json.loads(data, object_pairs_hook=once, parse_constant=no_constant)
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
         raise KeyMaterialError("sealed key metadata: no JSON, or a member is there twice") from None
     if not isinstance(found, dict) or found.keys() != _NAMES:
@@ -138,17 +139,6 @@ def _members(data: bytes) -> dict[str, Any]:
     if type(version) is not int or version != VERSION:  # True is 1, too
         raise KeyMaterialError(f"sealed key metadata: the version is not {VERSION}")
     return found
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):  # readers would differ in which they take
-        raise ValueError
-    return members
-
-
-def _no_constant(_: str) -> NoReturn:
-    raise ValueError
 
 
 def _text(members: dict[str, Any], name: str, longest: int) -> str:
