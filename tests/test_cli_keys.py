@@ -1049,7 +1049,7 @@ def test_the_group_without_a_command_shows_its_help(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [None, "create", "list", "rotate", "disable", "destroy", "scan"]
+    "command", [None, "create", "list", "rotate", "disable", "enable", "destroy", "scan"]
 )
 def test_the_examples_of_the_help_texts_run(tmp_path: Path, command: str | None) -> None:
     """Typed as they stand, in a folder with the files they name."""

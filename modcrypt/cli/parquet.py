@@ -432,14 +432,6 @@ def modules(*, file: str, as_json: bool, **reading: Any) -> None:
         print_line(_table(rows))
 
 
-_NAME = b"{name}"
-"""In an AAD prefix, with a key service: the name of the file."""
-
-
-def _named(prefix: bytes, name: str) -> bytes:
-    return prefix.replace(_NAME, os.fsencode(name))
-
-
 def _decryption_properties(
     *,
     key_file: str | None,
@@ -455,6 +447,8 @@ def _decryption_properties(
     audit: str | None,
     **of_service: Any,
 ) -> modcrypt.FileDecryptionProperties:
+    from modcrypt.kms.policy import NAME, named
+
     service = Service(of_service)
     prefix = aad_prefix_from(aad_prefix, aad_prefix_hex, aad_prefix_file)
     said: dict[str, Any] = {
@@ -467,8 +461,8 @@ def _decryption_properties(
         said["algorithms"] = accept
     if service.named:
         refuse(_EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
-        if prefix is not None and _NAME in prefix:  # as encrypt takes it
-            said["aad_prefix"] = partial(_named, prefix)
+        if prefix is not None and NAME.encode() in prefix:  # as encrypt takes it
+            said["aad_prefix"] = partial(named, prefix)
         return service.tools(audit).decryption(service.policy, **said)
     refuse({"audit"}, "--kms or --policy is needed with that")
     return modcrypt.FileDecryptionProperties(

@@ -26,7 +26,7 @@ from typing import Any, Self
 
 from modcrypt.parquet.properties import ALGORITHMS, GCM_V1
 
-__all__ = ["Policy"]
+__all__ = ["NAME", "Policy", "named"]
 
 KEY_BITS = (128, 192, 256)
 
@@ -34,6 +34,7 @@ MAX_POLICY = 4 << 20
 """Largest policy file, in bytes."""
 
 NAME = "{name}"
+"""In an AAD prefix: the name of the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,9 +125,7 @@ class Policy:
 
     def prefix_of(self, name: str) -> bytes | None:
         """Give the AAD prefix of the file with a name; None for none."""
-        if self.aad_prefix is None:
-            return None
-        return self.aad_prefix.replace(NAME, name).encode("utf-8", "surrogateescape")
+        return None if self.aad_prefix is None else named(_encoded(self.aad_prefix), name)
 
     @property
     def prefix_needs_name(self) -> bool:
@@ -147,6 +146,15 @@ class Policy:
             return self
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return type(self)(**{**values, "kms": kms})
+
+
+def named(prefix: bytes, name: str) -> bytes:
+    """Put a file's name in the place of `{name}` in an AAD prefix."""
+    return prefix.replace(NAME.encode(), _encoded(name))
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")  # names of files may be any bytes
 
 
 def _rebuilt(values: dict[str, Any]) -> Policy:
