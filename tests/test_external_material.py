@@ -754,8 +754,8 @@ def tick():
         os.kill(os.getpid(), signal.SIGKILL)
 
 storage.FdSink.append = dying(storage.FdSink.append)
-storage._publish = dying(storage._publish)
-storage._fsync_folder = dying(storage._fsync_folder)
+storage.publish = dying(storage.publish)
+storage.fsync_folder = dying(storage.fsync_folder)
 storage.Place.remove = dying(storage.Place.remove)
 os.fsync = dying(os.fsync)
 
