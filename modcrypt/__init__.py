@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from modcrypt.parquet.encryptor import encrypt_parquet
     from modcrypt.parquet.properties import FileDecryptionProperties, FileEncryptionProperties
     from modcrypt.parquet.reader import ParquetFile
+    from modcrypt.parquet.rekey import Rewritten, mask_parquet, rekey_parquet, share_parquet
     from modcrypt.parquet.view import open_parquet
     from modcrypt.parquet.writer import ParquetWriter, write_table
 
@@ -95,6 +96,7 @@ __all__ = [
     "ParquetWriter",
     "PlaintextError",
     "Policy",
+    "Rewritten",
     "RotatedFile",
     "ScannedKey",
     "StandardKeyMetadata",
@@ -112,11 +114,14 @@ __all__ = [
     "inspect_ags1",
     "iter_batches",
     "list_modules",
+    "mask_parquet",
     "open_kms",
     "open_parquet",
     "read_table",
+    "rekey_parquet",
     "rotate_keys",
     "scan_keys",
+    "share_parquet",
     "write_dataset",
     "write_table",
 ]
@@ -144,6 +149,7 @@ _ROOM_OF = {
     "ParquetFile": "modcrypt.parquet.reader",
     "ParquetWriter": "modcrypt.parquet.writer",
     "Policy": "modcrypt.kms.policy",
+    "Rewritten": "modcrypt.parquet.rekey",
     "RotatedFile": "modcrypt.kms.rotation",
     "ScannedKey": "modcrypt.kms.scan",
     "StandardKeyMetadata": "modcrypt.key_metadata",
@@ -158,11 +164,14 @@ _ROOM_OF = {
     "inspect_ags1": "modcrypt.ags1.files",
     "iter_batches": "modcrypt.parquet.dataset",
     "list_modules": "modcrypt.parquet.decryptor",
+    "mask_parquet": "modcrypt.parquet.rekey",
     "open_kms": "modcrypt.kms.references",
     "open_parquet": "modcrypt.parquet.view",
     "read_table": "modcrypt.parquet.dataset",
+    "rekey_parquet": "modcrypt.parquet.rekey",
     "rotate_keys": "modcrypt.kms.rotation",
     "scan_keys": "modcrypt.kms.scan",
+    "share_parquet": "modcrypt.parquet.rekey",
     "write_dataset": "modcrypt.parquet.dataset_writer",
     "write_table": "modcrypt.parquet.writer",
 }

@@ -39,6 +39,7 @@ __all__ = [
     "CtrCipher",
     "GcmCipher",
     "TagError",
+    "keyed_hash",
 ]
 
 ReadableBuffer: TypeAlias = bytes | bytearray | memoryview
@@ -59,6 +60,12 @@ _BODY = LENGTH_SIZE + NONCE_SIZE
 _put_head = Struct("<I12s").pack_into
 # PME 4.2.2: the 16-byte IV is the nonce and a 4-byte counter that starts at 1, big-endian.
 _CTR_START = b"\x00\x00\x00\x01"
+
+
+def keyed_hash(key: Key) -> Callable[[bytes], str]:
+    """Give a function from a value to its HMAC-SHA-256, in hex: a pseudonym that joins."""
+    secret = key_bytes(key)
+    return lambda value: hmac.digest(secret, value, "sha256").hex()
 
 
 class TagError(Exception):

@@ -59,6 +59,8 @@ ROWS = [
         "modcrypt.parquet.discovery",
         "modcrypt.parquet.prefixes",
         "modcrypt.parquet.footer_keys",
+        "modcrypt.parquet.masking",
+        "modcrypt.parquet.module_map",
         "modcrypt.ags1.blocks",
         "modcrypt.kms",
         "modcrypt.kms.audit",
@@ -93,7 +95,7 @@ ROWS = [
         "modcrypt.parquet.reader",
         "modcrypt.parquet.dataset",
         "modcrypt.parquet.dataset_writer",
-        "modcrypt.parquet.reencryptor",
+        "modcrypt.parquet.rekey",
         "modcrypt.kms.rotation_record",
         "modcrypt.kms.rotation",
         "modcrypt.kms.scan",
@@ -139,6 +141,7 @@ IMPORTERS = {
         "modcrypt.parquet.discovery",
         "modcrypt.parquet.dataset",
         "modcrypt.parquet.dataset_writer",
+        "modcrypt.parquet.masking",
         "modcrypt.kms.arrow",  # PyArrow's own key tools
     },
     # A key service's own library, for its client alone.

@@ -482,7 +482,7 @@ def footers(bench: Bench) -> Iterator[Row]:
     read_plain = partial(encryptor.plan_encryption, old, sealing)
     nowhere = Output(decryptor._Nowhere(), background=False)
     encryption, plan = encryptor.Encryption(nowhere, sealing), read_plain()
-    addition = encryptor.Addition(encryption, old, plan)
+    addition = encryptor.Addition(encryption, encryptor.PlainFeed(old), plan)
     addition.write(hold_indexes=False)  # learns the new offsets that the footer is made from
 
     def write() -> None:

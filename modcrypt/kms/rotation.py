@@ -54,7 +54,7 @@ from modcrypt.kms.sealed_metadata import begins_sealed, kek_of, with_kek
 from modcrypt.parquet.discovery import list_files
 from modcrypt.parquet.footer_keys import FooterKey, layout_of, list_key_metadata, new_tail
 from modcrypt.parquet.properties import ALGORITHMS, FileDecryptionProperties, check_decryption
-from modcrypt.parquet.reencryptor import reencrypt
+from modcrypt.parquet.rekey import rekey_in_place
 from modcrypt.storage import Place, Source, copy_range
 
 __all__ = ["RotatedFile", "rotate_keys"]
@@ -333,12 +333,8 @@ class _Rotation:
         if self._dry_run:
             return len(list_key_metadata(source)[0])
         policy, prefix = self._like(place, source)
-
-        def encryption(clear_levels: bool) -> KeyedEncryption:
-            levels = "plaintext" if clear_levels else "encrypted"  # or parquet-java reads no more
-            return KeyedEncryption(self._tools, replace(policy, data_page_v2_levels=levels), prefix)
-
-        reencrypt(source, place, self._decryption, encryption)
+        encryption = KeyedEncryption(self._tools, policy, prefix)
+        rekey_in_place(source, place, self._decryption, encryption)
         return 1 + len(policy.key_of_column)
 
     def _like(self, place: Place, source: Source) -> tuple[Policy, bytes | None]:

@@ -96,7 +96,6 @@ class ChunkCipher:
     """
 
     __slots__ = (
-        "clear_levels",
         "column",
         "data",
         "data_header",
@@ -116,7 +115,6 @@ class ChunkCipher:
     ) -> None:
         self.file, self.key, self.row_group, self.column = file, key, row_group, column
         self.path, self.tag_hint = path, hint
-        self.clear_levels = False  # whether a data page V2 was met in parquet-java's layout
         self.header, self.page = file.gcm(key), file.pages(key)
         prefix, suffix = file.file_aad, module_aad(b"", self.id(ModuleType.COLUMN_METADATA))[1:]
         self.data = prefix + bytes((ModuleType.DATA_PAGE,)) + suffix

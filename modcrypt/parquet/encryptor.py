@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import urandom
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from modcrypt.aad import MAX_ORDINAL, ModuleType
 from modcrypt.aead import GCM_OVERHEAD
@@ -51,10 +51,22 @@ from modcrypt.parquet.properties import (
 )
 from modcrypt.parquet.properties import Encryption as EncryptionLike
 from modcrypt.parquet.relocation import ChunkMove, Relocation
-from modcrypt.parquet.schema import leaf_elements
+from modcrypt.parquet.schema import leaf_elements, leaf_paths
 from modcrypt.storage import Destination, Place, Source, SourceLike, open_source, place_of
 
-__all__ = ["Encryption", "encrypt_parquet", "plan_encryption"]
+__all__ = [
+    "Encryption",
+    "Feed",
+    "PageRules",
+    "PlainFeed",
+    "Plan",
+    "assign",
+    "clear_levels",
+    "encrypt_parquet",
+    "plan_encryption",
+    "seal_body",
+    "seal_pages",
+]
 
 
 def encrypt_parquet(
@@ -112,7 +124,7 @@ def encrypt_parquet(
         ):
             out.progress = progress
             encryption = Encryption(out, plan.properties)
-            encryption.add(opened, plan)
+            encryption.add(PlainFeed(opened), plan)
             encryption.close(plan.metadata)
             if sealed is not None:
                 sealed()
@@ -149,8 +161,30 @@ def plan_encryption(
     footer = read_plain(source)
     metadata = footer.metadata
     elements = leaf_elements(metadata.schema)
+    check_shape(metadata, len(elements))
+    for r, row_group in enumerate(metadata.row_groups, first):
+        for c, chunk in enumerate(row_group.columns):
+            check_column_metadata(chunk.meta_data, elements[c], r, row_group.num_rows)
+    properties, columns = assign(metadata, encryption, first, place=place, overwrite=overwrite)
     leaves = [leaf.path for leaf in elements]
-    check_shape(metadata, len(leaves))
+    spans = file_spans(metadata, footer.body_end, source)
+    return Plan(metadata, leaves, columns, spans, properties)
+
+
+def assign(
+    metadata: ThriftStruct,
+    encryption: EncryptionLike,
+    first: int = 0,
+    *,
+    place: Place | None = None,
+    overwrite: bool = True,
+) -> tuple[FileEncryptionProperties, list[ColumnKey | None]]:
+    """Give the properties of a file to be written, and how each of its leaves is encrypted.
+
+    Raises:
+        ValueError, LimitError, KeyRetrievalError: as `encrypt_parquet`.
+    """
+    leaves = leaf_paths(metadata.schema)
     properties = encryption
     if not isinstance(properties, FileEncryptionProperties):
         check_names(leaves, {*properties.column_keys, *properties.plaintext_columns})
@@ -158,11 +192,9 @@ def plan_encryption(
     columns = assign_keys(leaves, properties, checked=properties is not encryption)
     for r, row_group in enumerate(metadata.row_groups, first):
         for c, chunk in enumerate(row_group.columns):
-            check_column_metadata(chunk.meta_data, elements[c], r, row_group.num_rows)
             if columns[c] is not None:
                 _check_page_count(chunk.meta_data, r, c)
-    spans = file_spans(metadata, footer.body_end, source)
-    return Plan(metadata, leaves, columns, spans, properties)
+    return properties, columns
 
 
 def _check_page_count(md: ThriftStruct, row_group: int, column: int) -> None:
@@ -173,12 +205,53 @@ def _check_page_count(md: ThriftStruct, row_group: int, column: int) -> None:
         raise too_many_pages(f"row group {row_group}, column {column} with {pages} data pages")
 
 
-class Encryption:
-    """One encrypted file: begun, given the row groups of plaintext sources, closed by a footer."""
+class Feed(Protocol):
+    """Gives the parts of a file that is rewritten, as their plaintext."""
 
-    def __init__(self, out: Output, properties: FileEncryptionProperties) -> None:
+    def write_pages(
+        self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
+    ) -> None:
+        """Append the pages of a chunk, sealed by `cipher` or in plaintext; tell `move`."""
+
+    def read(self, span: Span) -> bytes:
+        """Give an index or a bloom filter."""
+
+
+class PlainFeed:
+    """The parts of a plaintext source."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._window = source, Window(source)
+
+    def write_pages(
+        self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
+    ) -> None:
+        """Seal the pages, or copy them."""
+        if cipher is None:
+            move.copied = True
+            out.copy_from(self._source, span.start, span.end)
+        else:
+            seal_pages(self._window, span, cipher, out, move, rules)
+
+    def read(self, span: Span) -> bytes:
+        """Give the bytes as they are."""
+        return self._source.read_at(span.start, span.end - span.start)
+
+
+class Encryption:
+    """One encrypted file: begun, given the row groups of its sources, closed by a footer.
+
+    Args:
+        out: where it goes.
+        properties: keys and modes.
+        unique: its `aad_file_unique`; fresh, unless modules of another version of the file stay.
+    """
+
+    def __init__(
+        self, out: Output, properties: FileEncryptionProperties, unique: bytes | None = None
+    ) -> None:
         self.out, self.properties = out, properties
-        self.unique = urandom(FILE_UNIQUE_SIZE)
+        self.unique = urandom(FILE_UNIQUE_SIZE) if unique is None else unique
         file_aad = (properties.aad_prefix or b"") + self.unique
         self.cipher = FileCipher(file_aad, properties.encryption_algorithm)
         self.row_groups: list[ThriftStruct] = []  # as the footer will have them
@@ -188,13 +261,13 @@ class Encryption:
         }  # fmt: skip
         out.write(MAGIC_PLAINTEXT if properties.plaintext_footer else MAGIC_ENCRYPTED)
 
-    def add(self, source: Source, plan: Plan, *, hold_indexes: bool = False) -> None:
+    def add(self, feed: Feed, plan: Plan, *, hold_indexes: bool = False) -> None:
         """Seal a source's row groups and append them, with its bloom filters and indexes.
 
         `hold_indexes` keeps the sealed indexes in memory until `close`, so that those of all
         sources lie together: readers fetch them by one request (arrow-rs).
         """
-        addition = Addition(self, source, plan)
+        addition = Addition(self, feed, plan)
         addition.write(hold_indexes=hold_indexes)
         self.row_groups += addition.row_groups()
 
@@ -214,14 +287,13 @@ class Encryption:
 
 
 class Addition:
-    """The row groups of one plaintext source on their way into an encrypted file."""
+    """The row groups of one source on their way into an encrypted file."""
 
-    def __init__(self, file: Encryption, source: Source, plan: Plan) -> None:
-        self.file, self.source, self.plan = file, source, plan
+    def __init__(self, file: Encryption, feed: Feed, plan: Plan) -> None:
+        self.file, self.feed, self.plan = file, feed, plan
         self.out = file.out
         self.first = len(file.row_groups)  # ordinal of the first row group
         self.ciphers: dict[tuple[int, int], ChunkCipher] = {}  # of the chunks met so far
-        self.window = Window(source)
         self.moves = Relocation()
         self.held: list[tuple[Span, bytes]] = []
 
@@ -239,10 +311,9 @@ class Addition:
                     self.held.append((span, index))
                     continue
                 out.write(index)
-            elif cipher is None:
-                out.copy_from(self.source, span.start, span.end)
             else:
-                out.write(seal_bloom_filter(cipher, span, self._read(span)))
+                bloom = self.feed.read(span)
+                out.write(bloom if cipher is None else seal_bloom_filter(cipher, span, bloom))
             self.moves.add(span, start, out.position)
 
     def row_groups(self) -> list[ThriftStruct]:
@@ -275,40 +346,33 @@ class Addition:
         return cipher
 
     def _write_pages(self, span: Span, cipher: ChunkCipher | None) -> None:
+        chunk = self.plan.metadata.row_groups[span.row_group].columns[span.column]
         move = ChunkMove(span.start, self.out.position)
-        if cipher is None:
-            move.copied = True
-            self.out.copy_from(self.source, span.start, span.end)
-        else:
-            chunk = self.plan.metadata.row_groups[span.row_group].columns[span.column]
-            move.keep_pages = chunk.offset_index_offset is not None
-            how = PageRules(
-                uncompressed=chunk.meta_data.codec == UNCOMPRESSED,
-                levels_plain=self.file.properties.data_page_v2_levels == "plaintext",
-            )
-            seal_pages(self.window, span, cipher, self.out, move, how)
+        move.keep_pages = chunk.offset_index_offset is not None
+        rules = PageRules(
+            uncompressed=chunk.meta_data.codec == UNCOMPRESSED,
+            levels_plain=self.file.properties.data_page_v2_levels == "plaintext",
+        )
+        self.feed.write_pages(span, cipher, self.out, move, rules)
         move.new_end = self.out.position
         self.moves.chunks[span.row_group, span.column] = move
 
     def _sealed_index(self, span: Span, cipher: ChunkCipher | None) -> bytes:
-        data = self._read(span)
+        data = self.feed.read(span)
         if span.part is Part.OFFSET_INDEX:
             index, end = decode("OffsetIndex", data)
-            _check_filled(span, end)
+            _check_filled(span, end, data)
             self.moves.relocate_index(span, index)
             data = encode(index)
         elif cipher is not None:
-            _check_filled(span, decode("ColumnIndex", data)[1])
+            _check_filled(span, decode("ColumnIndex", data)[1], data)
         return data if cipher is None else cipher.seal(ModuleType[span.part.name], data)
 
-    def _read(self, span: Span) -> bytes:
-        return self.source.read_at(span.start, span.end - span.start)
 
-
-def _check_filled(span: Span, size: int) -> None:
+def _check_filled(span: Span, size: int, data: bytes) -> None:
     """Refuse what would be lost or refused on the way back."""
-    if size != span.end - span.start:
-        raise FormatError(f"{span}: {span.end - span.start - size} bytes stand after its end")
+    if size != len(data):
+        raise FormatError(f"{span}: {len(data) - size} bytes stand after its end")
 
 
 # --- the page loop -------------------------------------------------------------------------------
@@ -318,7 +382,7 @@ class PageRules(NamedTuple):
     """What the page loop must know of a chunk's codec and the caller's wishes."""
 
     uncompressed: bool
-    levels_plain: bool
+    levels_plain: bool  # whether the levels of data pages V2 stay in clear
 
 
 def seal_pages(
@@ -418,7 +482,7 @@ def _read_page(
 def _seal_apart(
     window: Window, start: int, header: PageHeader, cipher: ChunkCipher, aad: bytes,
     levels_plain: bool,
-) -> tuple[bytes | bytearray, bytes]:  # fmt: skip
+) -> tuple[bytes | bytearray, memoryview]:  # fmt: skip
     """Seal a page before its header; give the new header and what takes the page's place.
 
     For pages whose header needs the sealed bytes' CRC, and for data pages V2 in parquet-java's
@@ -433,13 +497,28 @@ def _seal_apart(
         )
     clear = 0
     if levels_plain and header.type == DATA_PAGE_V2:
-        clear = v2_layout(window.view[start : header.end]).levels_size
-        if clear > size:
-            raise FormatError(f"a data page V2 declares {clear} bytes of levels in {size} bytes")
-    page = cipher.page
-    out = bytearray(size + page.overhead + page.slack)
-    out[:clear] = body[:clear]
-    page.seal_into(memoryview(out), clear, body[clear:], size - clear, aad)
-    module = bytes(memoryview(out)[: size + page.overhead])
+        clear = clear_levels(window.view[start : header.end], size)
+    module = seal_body(cipher, body, clear, aad)
     crc = None if header.crc is None else zlib.crc32(module)
     return splice(window.buffer, start, header, len(module), crc), module
+
+
+def clear_levels(header: bytes | memoryview, size: int) -> int:
+    """Give how many of a data page V2's `size` plain bytes are levels, by its header.
+
+    Raises:
+        FormatError: more than there are.
+    """
+    clear = v2_layout(header).levels_size
+    if clear > size:
+        raise FormatError(f"a data page V2 declares {clear} bytes of levels in {size} bytes")
+    return clear
+
+
+def seal_body(cipher: ChunkCipher, body: memoryview, clear: int, aad: bytes) -> memoryview:
+    """Give what takes a page's place: its first `clear` bytes as they are, and the rest sealed."""
+    page, size = cipher.page, len(body)
+    out = memoryview(bytearray(size + page.overhead + page.slack))
+    out[:clear] = body[:clear]
+    page.seal_into(out, clear, body[clear:], size - clear, aad)
+    return out[: size + page.overhead]

@@ -55,7 +55,10 @@ __all__ = [
     "EncryptedFooter",
     "PlainFooter",
     "build_tail",
+    "check_algorithm",
+    "file_aad_of",
     "mark_absent",
+    "named_algorithm",
     "open_column_metadata",
     "open_footer",
     "protect_chunk",
@@ -129,6 +132,20 @@ class EncryptedFooter:
     footer_key: Key | None
     plaintext_footer: bool
     encrypted: bool = True  # False for a plaintext file, where the caller takes those
+    algorithm: ThriftStruct = None  # AesGcmV1 or AesGcmCtrV1, as the file has it
+    key_metadata: bytes | None = None  # of the footer key
+
+    @property
+    def file_unique(self) -> bytes:
+        """The file's `aad_file_unique`."""
+        unique: bytes = self.algorithm.aad_file_unique
+        return unique
+
+    @property
+    def aad_prefix(self) -> bytes | None:
+        """The AAD prefix that the file was written with, stored in it or not."""
+        file_aad = self.cipher.file_aad
+        return file_aad[: len(file_aad) - len(self.file_unique)] or None
 
 
 def read_encrypted(source: Source, properties: FileDecryptionProperties) -> EncryptedFooter:
@@ -167,7 +184,7 @@ def stored_prefix(tail: Tail, name: str) -> bytes | None:
         union = decode_some("FileMetaData", tail.data, SIGNATURE_FIELDS)[0].encryption_algorithm
     if union is None:
         raise PlaintextError(f"{name} is a plaintext file where an encrypted one is expected")
-    struct = union.AES_GCM_V1 or union.AES_GCM_CTR_V1
+    struct = _member(union)
     return None if struct is None else struct.aad_prefix or None
 
 
@@ -183,7 +200,14 @@ def _open_sealed(tail: Tail, properties: FileDecryptionProperties) -> EncryptedF
     metadata, _ = decode("FileMetaData", footer)
     _check_prefix(crypto.encryption_algorithm, properties)
     return EncryptedFooter(
-        metadata, tail.start, tail.start + end, cipher, key, plaintext_footer=False
+        metadata,
+        tail.start,
+        tail.start + end,
+        cipher,
+        key,
+        plaintext_footer=False,
+        algorithm=_member(crypto.encryption_algorithm),
+        key_metadata=crypto.key_metadata,
     )
 
 
@@ -224,7 +248,20 @@ def _open_signed(tail: Tail, properties: FileDecryptionProperties, name: str) ->
         _verify(cipher, key, tail.data)
     _check_prefix(crypto.encryption_algorithm, properties)
     metadata, _ = decode("FileMetaData", tail.data)
-    return EncryptedFooter(metadata, tail.start, tail.start, cipher, key, plaintext_footer=True)
+    return EncryptedFooter(
+        metadata,
+        tail.start,
+        tail.start,
+        cipher,
+        key,
+        plaintext_footer=True,
+        algorithm=_member(crypto.encryption_algorithm),
+        key_metadata=crypto.footer_signing_key_metadata,
+    )
+
+
+def _member(union: ThriftStruct) -> ThriftStruct:
+    return union.AES_GCM_V1 or union.AES_GCM_CTR_V1
 
 
 def _verify(cipher: FileCipher, key: Key, data: bytes) -> None:
@@ -251,15 +288,33 @@ def _prefix_hint(properties: FileDecryptionProperties) -> str:
 
 
 def _algorithm(union: ThriftStruct, properties: FileDecryptionProperties) -> tuple[str, bytes]:
-    """Give the algorithm's name and the file AAD, after the caller's policy.
+    """Give the algorithm's name and the file AAD, after the caller's policy."""
+    name, struct = named_algorithm(union)
+    check_algorithm(name, properties)
+    return name, file_aad_of(struct, properties)
 
-    The union of an encrypted-footer file is not authenticated: whoever renames AES_GCM_V1 to
-    AES_GCM_CTR_V1 would have GCM pages opened without a look at their tags.
+
+def named_algorithm(union: ThriftStruct) -> tuple[str, ThriftStruct]:
+    """Give the name of the algorithm that a file says it was written with, and its struct.
+
+    Raises:
+        UnsupportedFormatError: it is none of the two.
     """
     gcm, ctr = union.AES_GCM_V1, union.AES_GCM_CTR_V1
     if (gcm is None) == (ctr is None):
         raise UnsupportedFormatError("the file names no encryption algorithm that modcrypt knows")
-    name, struct = (GCM_V1, gcm) if ctr is None else (GCM_CTR_V1, ctr)
+    return (GCM_V1, gcm) if ctr is None else (GCM_CTR_V1, ctr)
+
+
+def check_algorithm(name: str, properties: FileDecryptionProperties) -> None:
+    """Hold the algorithm's name against the caller's policy.
+
+    The union of an encrypted-footer file is not authenticated: whoever renames AES_GCM_V1 to
+    AES_GCM_CTR_V1 would have GCM pages opened without a look at their tags.
+
+    Raises:
+        UnsupportedFormatError: it is not among the accepted ones.
+    """
     if name not in properties.algorithms:
         raise UnsupportedFormatError(
             f"the file says it was written with {name}, and only "
@@ -267,10 +322,16 @@ def _algorithm(union: ThriftStruct, properties: FileDecryptionProperties) -> tup
             "authenticate page bodies, and the name itself can be forged in a file with an "
             f'encrypted footer. If the file is meant to be so, pass algorithms=["{name}"]'
         )
-    return name, _file_aad(struct, properties)
 
 
-def _file_aad(struct: ThriftStruct, properties: FileDecryptionProperties) -> bytes:
+def file_aad_of(struct: ThriftStruct, properties: FileDecryptionProperties) -> bytes:
+    """Join AAD prefix and file-unique, as far as the file and the caller agree on them.
+
+    Raises:
+        AadPrefixError: the prefix is missing, unused or another one, or its border was moved.
+        UnsupportedFormatError: there is no file-unique.
+        LimitError: one of them is too long.
+    """
     stored, unique = struct.aad_prefix, struct.aad_file_unique
     given = properties.aad_prefix
     assert not callable(given)  # `bound` has asked
@@ -309,7 +370,7 @@ def _check_prefix(union: ThriftStruct, properties: FileDecryptionProperties) -> 
     verifier = properties.aad_prefix_verifier
     if verifier is None:
         return
-    prefix: bytes = (union.AES_GCM_V1 or union.AES_GCM_CTR_V1).aad_prefix
+    prefix: bytes = _member(union).aad_prefix
     if verifier(prefix) is not True:
         raise AadPrefixError(
             f"aad_prefix_verifier refuses the file's AAD prefix {prefix[:200]!r}; it accepts one "

@@ -30,7 +30,7 @@ from modcrypt.parquet.properties import FileDecryptionProperties, bound
 from modcrypt.parquet.schema import leaf_elements
 from modcrypt.storage import Source
 
-__all__ = ["FooterKey", "Layout", "layout_of", "list_key_metadata", "new_tail"]
+__all__ = ["FooterKey", "Layout", "check_border", "layout_of", "list_key_metadata", "new_tail"]
 
 Change = Callable[[bytes, "str | None"], bytes]
 """Gives the new key metadata for the old one of a column, None for the footer key."""
@@ -131,18 +131,7 @@ def layout_of(source: Source, properties: FileDecryptionProperties) -> Layout:
     opened = _opened_strictly(tail, source, properties)
     if opened.footer_key is None:
         raise KeyNotFoundError("no footer key is given")
-    union, footer = _crypto(tail)
-    assert union is not None  # or it would not have opened
-    stored = (union.AES_GCM_V1 or union.AES_GCM_CTR_V1).aad_prefix or None
-    unique = (union.AES_GCM_V1 or union.AES_GCM_CTR_V1).aad_file_unique
-    file_aad = opened.cipher.file_aad
-    prefix = file_aad[: len(file_aad) - len(unique)] or None
-    if len(unique) != properties.aad_file_unique_size:
-        # What the border between them is now would be taken for what it was.
-        raise AadPrefixError(
-            f"aad_file_unique has {len(unique)} bytes, not {properties.aad_file_unique_size}: "
-            "bytes may have been moved between it and the AAD prefix"
-        )
+    check_border(opened, properties)
     leaves = [leaf.path for leaf in leaf_elements(opened.metadata.schema)]
     plain = {
         ".".join(leaves[c])
@@ -151,14 +140,28 @@ def layout_of(source: Source, properties: FileDecryptionProperties) -> Layout:
         if chunk.crypto_metadata is None
     }
     return Layout(
-        keys=list(_all(opened.metadata, footer)),
+        keys=list(_all(opened.metadata, opened.key_metadata)),
         plaintext_columns=sorted(plain),
         algorithm=opened.cipher.algorithm,
         plaintext_footer=opened.plaintext_footer,
-        aad_prefix=prefix,
-        store_aad_prefix=stored is not None,
+        aad_prefix=opened.aad_prefix,
+        store_aad_prefix=bool(opened.algorithm.aad_prefix),
         key_length=len(opened.footer_key),
     )
+
+
+def check_border(opened: EncryptedFooter, properties: FileDecryptionProperties) -> None:
+    """Refuse an AAD prefix whose border may have been moved: the new file would take it for true.
+
+    Raises:
+        AadPrefixError: `aad_file_unique` has another length than it should.
+    """
+    size = len(opened.file_unique)
+    if size != properties.aad_file_unique_size:
+        raise AadPrefixError(
+            f"aad_file_unique has {size} bytes, not {properties.aad_file_unique_size}: "
+            "bytes may have been moved between it and the AAD prefix"
+        )
 
 
 def new_tail(

@@ -44,8 +44,8 @@ def footer_alone(metadata: ThriftStruct) -> pa.Buffer:
     return pa.py_buffer(MAGIC_PLAINTEXT + close_tail(encode(metadata), MAGIC_PLAINTEXT))
 
 
-def load_chunks(source: Source, plan: Plan, pool: Threads) -> pa.Buffer:
-    """Open the chunks of a plan, side by side; give a plaintext Parquet file of them.
+def load_chunks(source: Source, plan: Plan, pool: Threads | None) -> pa.Buffer:
+    """Open the chunks of a plan, by a pool side by side; give a plaintext Parquet file of them.
 
     Raises:
         ModcryptError: a page does not authenticate or breaks the format.

@@ -28,7 +28,7 @@ from modcrypt.parquet.page_header import (
     v2_layout,
 )
 
-__all__ = ["EncryptedPage", "Page", "open_body", "open_checked", "open_header"]
+__all__ = ["EncryptedPage", "Page", "check_crc", "open_body", "open_checked", "open_header"]
 
 
 class Page(NamedTuple):
@@ -133,8 +133,10 @@ def _header_module(window: Window, position: int, end: int, page: Page) -> tuple
     return start, start + 4 + length
 
 
-def open_body(sealed: EncryptedPage, into: memoryview) -> None:
+def open_body(sealed: EncryptedPage, into: memoryview) -> int:
     """Open a page's body into `into`: its plain size, and the cipher's slack.
+
+    Gives how many bytes of levels stood in clear before what is sealed.
 
     Data pages V2 come whole (Arrow C++, arrow-rs, Polars, arrow-go) or as parquet-java writes
     them, levels in clear before the module of the values. Length fields tell which; where both
@@ -148,7 +150,7 @@ def open_body(sealed: EncryptedPage, into: memoryview) -> None:
     cipher, stored = page.cipher.page, len(body) - 4
     whole = _length(body)[0] == stored
     if whole and _opens(cipher, body, aad, into):
-        return
+        return 0
     clear = v2_layout(plain).levels_size if header[1] == DATA_PAGE_V2 else 0
     if not clear and not whole:
         raise TruncationError(
@@ -159,27 +161,31 @@ def open_body(sealed: EncryptedPage, into: memoryview) -> None:
     if not (clear and fits and _opens(cipher, values, aad, into[clear:])):
         raise TagMismatchError(page.id(), page.cipher.tag_hint)
     into[:clear] = body[:clear]
-    page.cipher.clear_levels = True
+    return clear
 
 
 def open_checked(sealed: EncryptedPage) -> memoryview:
-    """Open the body of a page with a CRC; give the plain bytes.
-
-    A CRC is over the stored bytes. Under CTR it is all there is to notice damage by. It is no
-    tag: whoever alters a page on purpose can keep its CRC.
-
-    Raises:
-        ChecksumError: the CRC does not fit, under CTR.
-        TagMismatchError, TruncationError: as `open_body`.
-    """
-    page, body = sealed.page, sealed.body
-    cipher = page.cipher.page
-    if cipher.overhead != GCM_OVERHEAD and zlib.crc32(body) != sealed.header.crc:
-        raise ChecksumError(f"{page.id()}: the CRC in its header does not fit its stored bytes")
-    plain_size = len(body) - cipher.overhead
+    """Open the body of a page with a CRC; give the plain bytes; raises as what it calls."""
+    check_crc(sealed)
+    cipher = sealed.page.cipher.page
+    plain_size = len(sealed.body) - cipher.overhead
     opened = memoryview(bytearray(plain_size + cipher.slack))
     open_body(sealed, opened)
     return opened[:plain_size]
+
+
+def check_crc(sealed: EncryptedPage) -> None:
+    """Hold the CRC of a page against its stored bytes, under CTR.
+
+    There it is all there is to notice damage by. It is no tag: whoever alters a page on purpose
+    can keep its CRC.
+
+    Raises:
+        ChecksumError: it does not fit.
+    """
+    page, body, crc = sealed.page, sealed.body, sealed.header.crc
+    if page.cipher.page.overhead != GCM_OVERHEAD and zlib.crc32(body) != crc:
+        raise ChecksumError(f"{page.id()}: the CRC in its header does not fit its stored bytes")
 
 
 def _opens(cipher: GcmCipher | CtrCipher, module: memoryview, aad: bytes, into: memoryview) -> bool:

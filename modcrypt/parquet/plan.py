@@ -12,7 +12,7 @@ from itertools import product
 
 from modcrypt.errors import FormatError, KeyNotFoundError, PlaintextError
 from modcrypt.keys import Key
-from modcrypt.parquet.ciphers import ChunkCipher, find_key
+from modcrypt.parquet.ciphers import ChunkCipher, ColumnKey, find_key
 from modcrypt.parquet.footer import EncryptedFooter, open_column_metadata, read_encrypted
 from modcrypt.parquet.idl import ThriftStruct, copy
 from modcrypt.parquet.modules import Span, check_column_metadata, check_shape, chunk_spans
@@ -118,6 +118,27 @@ class OpenFile:
             self.footer, self.leaves, keep, missing, nulls, ordinals, chunks, ciphers, spans
         )
 
+    def own_keys(self, columns: Iterable[int]) -> dict[str, ColumnKey]:
+        """Give the keys of those of some columns that have keys of their own, and are there."""
+        found = {}
+        for c in columns:
+            if self._kind(c, self._all_row_groups) != UNDER_COLUMN_KEY:
+                continue
+            crypto = self.metadata.row_groups[0].columns[c].crypto_metadata
+            if (key := self._key(0, c)) is not None:
+                metadata = crypto.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
+                found[".".join(self.leaves[c])] = ColumnKey(key, True, metadata)
+        return found
+
+    def plaintext_columns(self, columns: Iterable[int]) -> list[str]:
+        """Name those of some columns that are in plaintext."""
+        kinds = ((c, self._kind(c, self._all_row_groups)) for c in columns)
+        return [".".join(self.leaves[c]) for c, kind in kinds if kind == PLAINTEXT]
+
+    @property
+    def _all_row_groups(self) -> range:
+        return range(len(self.metadata.row_groups))
+
     # --- what the caller insists on --------------------------------------------------------------
 
     def _check_required(self) -> None:
@@ -131,7 +152,7 @@ class OpenFile:
         if isinstance(names, bool):
             return
         leaves_of(self.leaves, names)  # a name that fits nothing would insist on nothing
-        ordinals = range(len(self.metadata.row_groups))
+        ordinals = self._all_row_groups
         for c, leaf in enumerate(self.leaves):
             if covering_name(leaf, names) is None:
                 continue

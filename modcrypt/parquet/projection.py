@@ -1,20 +1,24 @@
-"""Leaving columns out of a plaintext footer: schema, chunks, orders and the Arrow schema."""
+"""Leaving columns out of a plaintext footer, or giving them another type.
+
+Schema, chunks, orders, and the pairs in which engines repeat the schema.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
-from modcrypt.parquet.idl import ThriftStruct, copy
-from modcrypt.parquet.schema import keep_leaves, leaf_paths
+from modcrypt.parquet.idl import ThriftStruct, copy, new
+from modcrypt.parquet.schema import keep_leaves, leaf_elements, leaf_paths
 
-__all__ = ["drop_columns"]
+__all__ = ["drop_columns", "drop_foreign_pairs", "make_strings"]
 
 _ARROW_SCHEMA = b"ARROW:schema"
 _PANDAS = b"pandas"
 _GEO = b"geo"
+_BYTE_ARRAY, _UTF8 = 6, 0  # Type and ConvertedType of the IDL
 # Other engines' own schemas of the file: Spark, for one, fills a column that its schema names and
 # the file lacks with nulls. Without them, readers go by the Parquet schema.
 _FOREIGN_SCHEMAS = frozenset(
@@ -28,16 +32,51 @@ _FOREIGN_SCHEMAS = frozenset(
 )
 
 
+Fate: TypeAlias = "bool | str"
+"""What becomes of a leaf: False leaves it out, True keeps it, `STRING` makes text of it."""
+
+STRING = "string"
+
+
 def drop_columns(metadata: ThriftStruct, keep: list[bool]) -> ThriftStruct:
     """Give the footer without the leaf columns whose flag in `keep` is False."""
-    new = copy(metadata)
-    new.schema = keep_leaves(metadata.schema, keep)
-    new.row_groups = [_row_group(row_group, keep) for row_group in metadata.row_groups]
+    kept = copy(metadata)
+    kept.schema = keep_leaves(metadata.schema, keep)
+    kept.row_groups = [_row_group(row_group, keep) for row_group in metadata.row_groups]
     if metadata.column_orders is not None:
-        new.column_orders = _kept(metadata.column_orders, keep)
+        kept.column_orders = _kept(metadata.column_orders, keep)
     if metadata.key_value_metadata is not None:
-        new.key_value_metadata = _key_values(metadata, keep)
-    return new
+        kept.key_value_metadata = _key_values(metadata, keep)
+    return kept
+
+
+def make_strings(metadata: ThriftStruct, columns: list[int]) -> None:
+    """Make some leaves text: their schema elements, and the pairs that repeat the schema."""
+    if not columns:
+        return
+    leaves = leaf_elements(metadata.schema)
+    fates: list[Fate] = [STRING if c in columns else True for c in range(len(leaves))]
+    if metadata.key_value_metadata is not None:
+        metadata.key_value_metadata = _key_values(metadata, fates)
+    metadata.schema = list(metadata.schema)
+    for c in columns:
+        old = metadata.schema[leaves[c].element]
+        # Not its length, scale and precision.
+        element = copy(old, keep=("name", "repetition_type", "field_id"))
+        element.type, element.converted_type = _BYTE_ARRAY, _UTF8
+        element.logicalType = new("LogicalType", STRING=new("StringType"))
+        metadata.schema[leaves[c].element] = element
+
+
+def drop_foreign_pairs(metadata: ThriftStruct) -> None:
+    """Leave out key-value pairs that may tell of columns in ways modcrypt doesn't know."""
+    pairs = metadata.key_value_metadata or ()
+    metadata.key_value_metadata = [
+        pair for pair in pairs if pair.key in (_ARROW_SCHEMA, _PANDAS, _GEO)
+    ] or None
+    for pair in metadata.key_value_metadata or ():
+        if pair.key == _ARROW_SCHEMA:
+            pair.value = _without_metadata(pair.value)
 
 
 def _kept(values: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct]:
@@ -45,12 +84,12 @@ def _kept(values: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct]:
 
 
 def _row_group(row_group: ThriftStruct, keep: list[bool]) -> ThriftStruct:
-    new = copy(row_group)
-    new.columns = _kept(row_group.columns, keep)
-    new.total_byte_size = sum(chunk.meta_data.total_uncompressed_size for chunk in new.columns)
+    kept = copy(row_group)
+    kept.columns = _kept(row_group.columns, keep)
+    kept.total_byte_size = sum(chunk.meta_data.total_uncompressed_size for chunk in kept.columns)
     if row_group.sorting_columns is not None:
-        new.sorting_columns = _sorting(row_group.sorting_columns, keep)
-    return new
+        kept.sorting_columns = _sorting(row_group.sorting_columns, keep)
+    return kept
 
 
 def _sorting(columns: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct] | None:
@@ -65,19 +104,20 @@ def _sorting(columns: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct
     return out or None
 
 
-def _key_values(metadata: ThriftStruct, keep: list[bool]) -> list[ThriftStruct]:
+def _key_values(metadata: ThriftStruct, fates: Sequence[Fate]) -> list[ThriftStruct]:
     """Adapt or remove the pairs in which engines repeat the schema."""
-    fields: dict[str, set[bool]] = {}
-    for path, flag in zip(leaf_paths(metadata.schema), keep, strict=True):
-        fields.setdefault(path[0], set()).add(flag)
-    gone = {name for name, flags in fields.items() if flags == {False}}
+    fields: dict[str, set[Fate]] = {}
+    for path, fate in zip(leaf_paths(metadata.schema), fates, strict=True):
+        fields.setdefault(path[0], set()).add(fate)
+    # What they say of a column that is text by now is as wrong as of one that is not there.
+    gone = {name for name, found in fields.items() if found <= {False, STRING}}
     out = []
     for pair in metadata.key_value_metadata:
         adapted = copy(pair)
         if pair.key != _ARROW_SCHEMA:
             adapted.value = _adapted(pair.key, pair.value, gone)
         else:
-            adapted.value = _arrow_schema(pair.value, gone, keep)
+            adapted.value = _arrow_schema(pair.value, gone, fates)
         if adapted.value is not None or pair.value is None:
             out.append(adapted)
     return out
@@ -104,8 +144,8 @@ def _adapted(key: bytes, value: bytes | None, gone: set[str]) -> bytes | None:
         return None  # unreadable to its reader as well
 
 
-def _arrow_schema(value: bytes | None, gone: set[str], keep: list[bool]) -> bytes | None:
-    """Remove leaves from a serialised Arrow schema, which is matched by position.
+def _arrow_schema(value: bytes | None, gone: set[str], fates: Sequence[Fate]) -> bytes | None:
+    """Remove leaves from a serialised Arrow schema, or change their types, by position.
 
     None where it is unreadable, or has other leaves than the Parquet schema, or a map that loses a
     part: readers then go by the Parquet schema alone.
@@ -114,9 +154,9 @@ def _arrow_schema(value: bytes | None, gone: set[str], keep: list[bool]) -> byte
 
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value or b"")))
-        flags = iter(keep)
-        fields = [_pruned(field, flags) for field in schema]
-        if next(flags, None) is not None:
+        remaining = iter(fates)
+        fields = [_pruned(field, remaining) for field in schema]
+        if next(remaining, None) is not None:
             return None
     except (pa.ArrowException, ValueError, OSError, StopIteration):
         return None
@@ -128,22 +168,36 @@ def _arrow_schema(value: bytes | None, gone: set[str], keep: list[bool]) -> byte
     return base64.b64encode(kept.serialize().to_pybytes())
 
 
-def _pruned(field: Any, flags: Iterator[bool]) -> Any:
-    """Give an Arrow field without the leaves whose flags are False; None where that is all of it.
+def _without_metadata(value: bytes | None) -> bytes | None:
+    """Take its own metadata, which repeats pairs, out of a serialised Arrow schema."""
+    import pyarrow as pa
+
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value or b"")))
+    except (pa.ArrowException, ValueError, OSError):
+        return None
+    return base64.b64encode(schema.remove_metadata().serialize().to_pybytes())
+
+
+def _pruned(field: Any, fates: Iterator[Fate]) -> Any:
+    """Give an Arrow field as its leaves' fates make it; None where nothing is left of it.
 
     Raises:
-        StopIteration: there are more leaves than flags.
+        StopIteration: there are more leaves than fates.
         ValueError: half a map.
     """
     import pyarrow as pa
 
     kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
     if not (pa.types.is_nested(kind) and kind.num_fields):
-        return field if next(flags) else None
+        fate = next(fates)
+        if fate == STRING:
+            return field.with_type(pa.string()).remove_metadata()  # an extension's name is in it
+        return field if fate else None
     inner = [kind.field(index) for index in range(kind.num_fields)]
     if pa.types.is_map(kind):
         inner = [kind.key_field, kind.item_field]
-    kept = [_pruned(one, flags) for one in inner]
+    kept = [_pruned(one, fates) for one in inner]
     if all(new is old for new, old in zip(kept, inner, strict=True)):
         return field
     there = [one for one in kept if one is not None]

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from modcrypt.buffers import WORTH_A_THREAD, check_threads, open_output, usable_cores
 from modcrypt.errors import LimitError
-from modcrypt.parquet.encryptor import Encryption, Plan, plan_encryption
+from modcrypt.parquet.encryptor import Encryption, PlainFeed, Plan, plan_encryption
 from modcrypt.parquet.idl import copy
 from modcrypt.parquet.modules import MAX_ROW_GROUPS
 from modcrypt.parquet.properties import Encryption as EncryptionLike
@@ -352,7 +352,7 @@ class ParquetWriter:
         source = MemorySource(encoded)
         first = len(self._encryption.row_groups)
         plan = plan_encryption(source, self._properties, first)
-        self._encryption.add(source, plan, hold_indexes=True)
+        self._encryption.add(PlainFeed(source), plan, hold_indexes=True)
 
     def _footer(
         self, encryption: EncryptionLike, place: Place | None = None, *, overwrite: bool = True

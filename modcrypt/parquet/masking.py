@@ -1,0 +1,186 @@
+"""One column chunk decoded, its values hashed or set to null, and encoded again.
+
+What stands around the values stays: rows, lists, groups, nulls. PyArrow decodes and encodes; the
+pages that it makes take the place of the chunk's own.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from modcrypt.aead import keyed_hash
+from modcrypt.errors import FormatError, UnsupportedFormatError
+from modcrypt.keys import Key
+from modcrypt.parquet.footer import read_plain
+from modcrypt.parquet.idl import ThriftStruct
+from modcrypt.parquet.loading import load_chunks
+from modcrypt.parquet.modules import Part, Span, file_spans
+from modcrypt.parquet.plan import OpenFile
+from modcrypt.parquet.schema import Leaf, leaf_elements
+from modcrypt.storage import MemorySource
+
+__all__ = ["NULLS", "Mask", "MaskedChunk", "hashes", "mask_chunk"]
+
+
+class Mask(NamedTuple):
+    """What becomes of the values of a leaf.
+
+    Attributes:
+        values: gives as many values as it gets.
+        gives_nulls: whether a required leaf becomes an optional one.
+    """
+
+    values: Callable[[pa.Array], pa.Array]
+    gives_nulls: bool
+
+
+_CODECS = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
+"""CompressionCodec of the IDL to PyArrow's name; the others are not written any more."""
+
+
+class MaskedChunk(NamedTuple):
+    """A chunk's new pages, in plaintext, and what is known of them."""
+
+    source: MemorySource
+    span: Span
+    metadata: ThriftStruct  # ColumnMetaData, its offsets those of `source`
+
+
+def mask_chunk(
+    file: OpenFile, row_group: int, column: int, mask: Mask, expected: Leaf
+) -> MaskedChunk | None:
+    """Decode a chunk, mask its values, encode it; None where no page is written for it.
+
+    Args:
+        file: which is open.
+        row_group, column: ordinals in the file.
+        mask: what becomes of the values.
+        expected: the leaf as the new schema has it.
+
+    Raises:
+        UnsupportedFormatError: values of a type that can't be masked.
+        ModcryptError: as `read_table`.
+    """
+    plan = file.select([column], [row_group])
+    codec = plan.chunks[row_group, column].meta_data.codec
+    name = ".".join(expected.path)
+    buffer = load_chunks(file.source, plan, None)
+    try:
+        table = pq.read_table(pa.BufferReader(buffer), partitioning=None)
+        masked = pa.chunked_array(
+            [_masked(array, mask) for array in table.column(0).chunks]
+            or [_masked(table.column(0).combine_chunks(), mask)]
+        )
+    except (pa.ArrowException, NotImplementedError) as error:
+        kind = type(error).__name__  # the text may hold values
+        raise UnsupportedFormatError(f"column {name}: PyArrow can't mask it ({kind})") from None
+    field = _masked_field(table.schema.field(0), masked.type, mask)
+    rows = pa.Table.from_arrays([masked], schema=pa.schema([field]))
+    out = io.BytesIO()
+    pq.write_table(
+        rows,
+        out,
+        compression=_CODECS.get(codec, "zstd"),
+        row_group_size=rows.num_rows or None,
+        store_schema=False,
+    )
+    return _written(MemorySource(out.getvalue(), name), expected)
+
+
+def _written(source: MemorySource, expected: Leaf) -> MaskedChunk | None:
+    footer = read_plain(source)
+    (leaf,) = leaf_elements(footer.metadata.schema)
+    found = leaf.max_definition, leaf.max_repetition
+    if found != (expected.max_definition, expected.max_repetition):
+        raise UnsupportedFormatError(
+            f"column {'.'.join(expected.path)}: Arrow has no groups like those around it, so its "
+            "levels can't be kept; drop it, or make all of its top-level field null"
+        )
+    spans = file_spans(footer.metadata, footer.body_end, source)
+    pages = [span for span in spans if span.part is Part.PAGES]
+    if not pages:
+        return None
+    metadata = footer.metadata.row_groups[0].columns[0].meta_data
+    metadata.path_in_schema = [name.encode() for name in expected.path]
+    return MaskedChunk(source, pages[0], metadata)
+
+
+# --- within Arrow's groups -----------------------------------------------------------------------
+
+
+def _masked(array: Any, mask: Mask) -> Any:
+    """Mask the only leaf of an array."""
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _masked(array.storage, mask)
+    if pa.types.is_dictionary(kind):
+        values = _masked(array.dictionary, mask)
+        return values.take(array.indices)
+    if pa.types.is_struct(kind):
+        if kind.num_fields != 1:
+            raise FormatError("a group of one leaf has several fields")
+        inner = _masked(array.field(0), mask)
+        field = _masked_field(kind.field(0), inner.type, mask)
+        return pa.StructArray.from_arrays([inner], fields=[field], mask=array.is_null())
+    if pa.types.is_fixed_size_list(kind):
+        return _masked(array.cast(pa.list_(kind.value_field)), mask)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        inner = _masked(array.values, mask)
+        field = _masked_field(kind.value_field, inner.type, mask)
+        make = pa.ListArray if pa.types.is_list(kind) else pa.LargeListArray
+        target = pa.list_(field) if pa.types.is_list(kind) else pa.large_list(field)
+        # As offsets with nulls: from_arrays takes a mask only where the array is no slice.
+        offsets = pc.if_else(
+            pa.concat_arrays([array.is_null(), pa.array([False])]), None, array.offsets
+        )
+        return make.from_arrays(offsets, inner, type=target)
+    if pa.types.is_nested(kind):
+        raise NotImplementedError
+    return mask.values(array)
+
+
+def _masked_field(field: Any, kind: Any, mask: Mask) -> Any:
+    is_null = mask.gives_nulls and not pa.types.is_nested(kind)
+    return pa.field(field.name, kind, field.nullable or is_null)
+
+
+# --- what becomes of values ----------------------------------------------------------------------
+
+
+NULLS = Mask(lambda array: pa.nulls(len(array), array.type), gives_nulls=True)
+"""Puts nulls of the same type in the place of values."""
+
+
+def hashes(key: Key) -> Mask:
+    """Give a mask that puts HMAC-SHA-256 under `key`, in hex, in the place of values.
+
+    Hashed is a value's text in UTF-8: so 7 of an int32 column and of an int64 column are alike. Of
+    binary columns it is the bytes; of timestamps with a time zone the text in UTC.
+    """
+    hashed = keyed_hash(key)
+
+    def values(array: pa.Array) -> pa.Array:
+        distinct = pc.dictionary_encode(array)
+        found = [None if value is None else hashed(value) for value in _texts(distinct.dictionary)]
+        return pa.array(found, pa.string()).take(distinct.indices)
+
+    return Mask(values, gives_nulls=False)
+
+
+def _texts(array: pa.Array) -> list[bytes | None]:
+    kind = array.type
+    if pa.types.is_fixed_size_binary(kind) or pa.types.is_binary(kind):
+        return list(array.cast(pa.large_binary()).to_pylist())
+    if pa.types.is_large_binary(kind) or pa.types.is_null(kind):
+        return list(array.to_pylist())
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        array = array.cast(pa.timestamp(kind.unit, "UTC"))
+    if pa.types.is_float16(kind):
+        array = array.cast(pa.float32())
+    return list(array.cast(pa.large_string()).cast(pa.large_binary()).to_pylist())
