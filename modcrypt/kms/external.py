@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from secrets import token_hex
 
-from modcrypt.errors import KeyMaterialError, ModcryptError
+from modcrypt.errors import KeyMaterialError, KeyNotFoundError, ModcryptError
 from modcrypt.kms.material import (
     MAX_STORE,
     WRITE,
@@ -88,12 +88,18 @@ def find_in(store: Mapping[str, str], reference: KeyReference) -> KeyMaterial:
     """Find the material of a key, under its own name while the file is being replaced.
 
     Raises:
-        KeyMaterialError: it is not there, or damaged.
+        KeyNotFoundError: it is not there: shredded, or lost.
+        KeyMaterialError: it is that of another file, or damaged.
     """
     text = store.get(_staged(reference.name, reference.write)) or store.get(reference.name)
-    material = None if text is None else decode_material(text)
+    if text is None:
+        raise KeyNotFoundError(
+            f"the external key material has no {reference.name!r}: it was shredded, or the "
+            "material is that of another file"
+        )
+    material = decode_material(text)
     # Other implementations' rotation takes the mark off.
-    if material is None or write_of(material.others) not in (None, reference.write):
+    if write_of(material.others) not in (None, reference.write):
         raise KeyMaterialError(
             f"the external key material has no {reference.name!r} of this file: it is that of "
             "another file, or of another version of this one"

@@ -413,20 +413,20 @@ class _FileKeys:
         try:
             return self._unwrapped(self._material(key_metadata), column)
         except ModcryptError as error:
+            refused = isinstance(error, KeyAccessDeniedError | KeyNotFoundError)
+            if refused and self.lenient and column is not None:
+                return None
             what = "footer key" if column is None else f"column {column}"
             error.args = (f"{what}: {error}", *error.args[1:])
             if isinstance(error, KeyNotFoundError):
                 error.column = column
             raise
 
-    def _unwrapped(self, material: KeyMaterial, column: str | None) -> Key | None:
+    def _unwrapped(self, material: KeyMaterial, column: str | None) -> Key:
         try:
             key = self.wrapper.unwrap(material)
         except ModcryptError as error:
             self._record(material, column, error.word)
-            refused = isinstance(error, KeyAccessDeniedError | KeyNotFoundError)
-            if refused and self.lenient and column is not None:
-                return None
             raise
         self._record(material, column, "ok")
         return key

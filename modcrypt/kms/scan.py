@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from modcrypt.errors import KeyMaterialError, ModcryptError
+from modcrypt.errors import KeyMaterialError, KeyNotFoundError, ModcryptError
 from modcrypt.kms.external import FOOTER_KEY, find_in, read_store
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.material import KeyMaterial, KeyReference, decode_material, decode_metadata
@@ -45,7 +45,7 @@ class ScannedKey:
         version: of the master key, where the wrapped key tells it.
         kek_id: in hex; None in single wrapping.
         storage: `"internal"`, `"external"`, `"opaque"` for key metadata of another kind, or
-            `"none"`.
+            `"none"`: also where the material is gone.
         message: what could not be told, and why.
     """
 
@@ -112,8 +112,14 @@ def _scanned(place: Place, decryption: FileDecryptionProperties | None) -> Itera
         if isinstance(found, KeyReference):
             store = read_store(place) if store is None else store
             told.add(found.name)
-            found = find_in(store, found)
-        yield _told(place, "footer" if key.column is None else "column", key.column, found, key)
+            try:
+                found = find_in(store, found)
+            except KeyNotFoundError as error:  # one key's loss is no other's
+                yield ScannedKey(
+                    file=place.path, kind=_kind(key), column=key.column, message=str(error)
+                )
+                continue
+        yield _told(place, _kind(key), key.column, found, key)
     if hidden and store is None:
         yield ScannedKey(
             file=place.path,
@@ -124,6 +130,10 @@ def _scanned(place: Place, decryption: FileDecryptionProperties | None) -> Itera
         for name, text in store.items():
             if name not in told and not name.startswith(FOOTER_KEY):
                 yield _told(place, "column", None, decode_material(text), None)
+
+
+def _kind(key: FooterKey) -> str:
+    return "footer" if key.column is None else "column"
 
 
 def _material(key: FooterKey) -> KeyMaterial | KeyReference | None:
