@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from modcrypt.parquet.encryptor import encrypt_parquet
     from modcrypt.parquet.properties import FileDecryptionProperties, FileEncryptionProperties
     from modcrypt.parquet.reader import ParquetFile
-    from modcrypt.parquet.rekey import Rewritten, mask_parquet, rekey_parquet, share_parquet
+    from modcrypt.parquet.rekey import mask_parquet, rekey_parquet, share_parquet
+    from modcrypt.parquet.rewriting import Rewritten
     from modcrypt.parquet.view import open_parquet
     from modcrypt.parquet.writer import ParquetWriter, write_table
 
@@ -149,7 +150,7 @@ _ROOM_OF = {
     "ParquetFile": "modcrypt.parquet.reader",
     "ParquetWriter": "modcrypt.parquet.writer",
     "Policy": "modcrypt.kms.policy",
-    "Rewritten": "modcrypt.parquet.rekey",
+    "Rewritten": "modcrypt.parquet.rewriting",
     "RotatedFile": "modcrypt.kms.rotation",
     "ScannedKey": "modcrypt.kms.scan",
     "StandardKeyMetadata": "modcrypt.key_metadata",

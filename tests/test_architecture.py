@@ -96,6 +96,8 @@ ROWS = [
         "modcrypt.parquet.dataset",
         "modcrypt.parquet.dataset_writer",
         "modcrypt.parquet.rekey",
+        "modcrypt.parquet.resealing",
+        "modcrypt.parquet.rewriting",
         "modcrypt.kms.rotation_record",
         "modcrypt.kms.rotation",
         "modcrypt.kms.scan",

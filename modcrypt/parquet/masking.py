@@ -53,13 +53,13 @@ class MaskedChunk(NamedTuple):
 
 
 def mask_chunk(
-    file: OpenFile, row_group: int, column: int, mask: Mask, expected: Leaf
+    file: OpenFile, column: int, mask: Mask, expected: Leaf, row_group: int
 ) -> MaskedChunk | None:
     """Decode a chunk, mask its values, encode it; None where no page is written for it.
 
     Args:
         file: which is open.
-        row_group, column: ordinals in the file.
+        column, row_group: ordinals in the file.
         mask: what becomes of the values.
         expected: the leaf as the new schema has it.
 
