@@ -51,14 +51,13 @@ def drop_columns(metadata: ThriftStruct, keep: list[bool]) -> ThriftStruct:
 
 
 def make_strings(metadata: ThriftStruct, columns: list[int]) -> None:
-    """Make some leaves text: their schema elements, and the pairs that repeat the schema."""
+    """Make some leaves text: in the list of schema elements, and in the pairs that repeat it."""
     if not columns:
         return
     leaves = leaf_elements(metadata.schema)
     fates: list[Fate] = [STRING if c in columns else True for c in range(len(leaves))]
     if metadata.key_value_metadata is not None:
         metadata.key_value_metadata = _key_values(metadata, fates)
-    metadata.schema = list(metadata.schema)
     for c in columns:
         old = metadata.schema[leaves[c].element]
         # Not its length, scale and precision.

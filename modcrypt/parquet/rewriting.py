@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -92,7 +93,8 @@ class Choice:
         whole = self._whole_fields(leaves, shown)
         plan = file.select(shown - whole)
         self.plan = replace(plan, nulls=sorted({*plan.nulls, *whole}))
-        self.masks = self._masks(hashed, set(null) - whole, change.hash_key)
+        there = {c for c, kept in enumerate(plan.keep) if kept}  # not those without a key
+        self.masks = self._masks(there.intersection(hashed), there & self.nulls, change.hash_key)
 
     def _whole_fields(self, leaves: list[tuple[str, ...]], shown: set[int]) -> set[int]:
         """Give those nulls with which all that is shown of their top-level field is null."""
@@ -110,8 +112,8 @@ class Choice:
 
 
 def _check_once(leaves: list[tuple[str, ...]], *lists: list[int]) -> None:
-    named = [c for columns in lists for c in columns]
-    if twice := sorted({".".join(leaves[c]) for c in named if named.count(c) > 1}):
+    named = Counter(c for columns in lists for c in columns)
+    if twice := sorted(".".join(leaves[c]) for c, count in named.items() if count > 1):
         raise ValueError(f"columns with more than one fate: {', '.join(twice)}")
 
 
@@ -208,6 +210,7 @@ def _masking(file: OpenFile, column: int, mask: Mask, leaf: Leaf) -> MaskChunk:
 
 def _prepare(metadata: ThriftStruct, masks: Mapping[int, Mask]) -> None:
     """Change schema and chunks for columns that are masked, as far as is known beforehand."""
+    metadata.schema = list(metadata.schema)  # the old file's is still needed
     make_strings(metadata, [c for c, mask in masks.items() if not mask.gives_nulls])
     leaves = leaf_elements(metadata.schema)
     for c, mask in masks.items():
