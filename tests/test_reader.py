@@ -1059,3 +1059,55 @@ def test_a_published_file_reads_without_its_column_keys() -> None:
             assert found.schema.field(name).nullable
         else:
             assert found[name] == whole[name]
+
+
+# --- the first rows --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [0, 1, 4, 7, 10, 25, 1000])
+def test_a_limit_gives_the_first_rows(limit: int, tmp_path: Path) -> None:
+    table = pa.table({"a": range(20), "b": [[n] * (n % 3) for n in range(20)]})
+    path = tmp_path / "a.parquet"
+    properties = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
+    mc.write_table(table, path, properties, row_group_size=6, write_page_index=True)
+    opening = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
+    found = list(mc.iter_batches(path, opening, limit=limit))
+    assert pa.Table.from_batches(found, table.schema).equals(table.slice(0, limit))
+    filtered = list(mc.iter_batches(path, opening, limit=limit, filters=[("a", ">=", 9)]))
+    assert pa.Table.from_batches(filtered, table.schema).equals(table.slice(9, limit))
+    folder = list(mc.iter_batches([str(path)] * 2, opening, limit=limit))
+    twice = pa.concat_tables([table, table]).slice(0, limit)
+    assert pa.Table.from_batches(folder, table.schema).equals(twice)
+
+
+def test_a_limit_opens_no_page_that_it_does_not_need() -> None:
+    """With a page index, an altered page after the first rows stays unseen."""
+    table = pa.table({"a": pa.array(range(20_000), pa.int64())})
+    out = io.BytesIO()
+    options: dict[str, Any] = {
+        "use_dictionary": False,
+        "data_page_size": 4096,
+        "compression": "none",
+    }
+    properties = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
+    mc.write_table(table, out, properties, write_batch_size=512, write_page_index=True, **options)
+    opening = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
+    data = bytearray(out.getvalue())
+    pages = [
+        one for one in mc.list_modules(data, opening) if one.module.type is mc.ModuleType.DATA_PAGE
+    ]
+    data[pages[-1].end - 1] ^= 1
+    with mc.ParquetFile(data, opening) as file:
+        (batch,) = file.iter_batches(limit=100)
+        assert batch.column(0).to_pylist() == list(range(100))
+        with pytest.raises(mc.TagMismatchError):
+            list(file.iter_batches())
+
+
+def test_a_negative_limit_is_a_mistake() -> None:
+    out = io.BytesIO()
+    mc.write_table(pa.table({"a": [1]}), out, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
+    with pytest.raises(ValueError, match="limit is 0 or more"):
+        mc.iter_batches(
+            out.getvalue(), mc.FileDecryptionProperties(footer_key=FOOTER_KEY), limit=-1
+        )

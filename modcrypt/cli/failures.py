@@ -74,6 +74,10 @@ _OPTION_NAMES = (
         "no footer key is given",
         "no --key-file, --key-env or --key-fd is given, nor --kms or --policy",
     ),
+    (
+        "require_encrypted=False, without an AAD prefix, reads it",
+        "--allow-plaintext, of schema, head and cat, reads it, where no AAD prefix is demanded",
+    ),
     ("pin=, the URI's pin-source", "the URI's pin-source"),
     ("open it without a passphrase", "give no passphrase, by MODCRYPT_PASSPHRASE neither"),
 )

@@ -26,11 +26,11 @@ from modcrypt.keys import KeyLike
 from modcrypt.parquet.discovery import DataFile, discover, is_dataset
 from modcrypt.parquet.prefixes import PrefixTemplate, check_parts, identify_part
 from modcrypt.parquet.properties import FileDecryptionProperties, check_decryption
-from modcrypt.parquet.reader import Filters, ParquetFile, as_expression
+from modcrypt.parquet.reader import Filters, ParquetFile, as_expression, limited
 from modcrypt.parquet.scan import Request, joined
 from modcrypt.storage import open_source
 
-__all__ = ["Decryption", "iter_batches", "read_table"]
+__all__ = ["Decryption", "iter_batches", "open_first", "read_table"]
 
 Decryption: TypeAlias = "FileDecryptionProperties | Callable[[str], FileDecryptionProperties]"
 """The properties of all files, or a function that gives those of the file with a path."""
@@ -111,13 +111,15 @@ def iter_batches(
     partitioning: Any = "hive",
     aad_prefix_template: str | None = None,
     expected_parts: int | None = None,
+    limit: int | None = None,
     use_threads: bool = True,
     **options: Any,
 ) -> Iterator[pa.RecordBatch]:
     """Read an encrypted Parquet file, or a dataset of them, batch by batch.
 
     As `read_table`, but in bounded memory, one file after the other in the order of their paths; no
-    batch has more than `batch_size` rows.
+    batch has more than `batch_size` rows. With `limit`, so many rows are given, and what has none
+    of them is not opened.
 
     Raises:
         ModcryptError, ValueError: as `read_table`: for the keys and parts at once, for the rest
@@ -130,17 +132,42 @@ def iter_batches(
                 ParquetFile(source, _single(decryption), filesystem=filesystem, **options)
             )
             batches = file.iter_batches(
-                columns=columns, filters=filters, row_groups=row_groups, **scan
+                columns=columns, filters=filters, row_groups=row_groups, limit=limit, **scan
             )
             return _closing(stack.pop_all(), batches)
     prefixes = aad_prefix_template, expected_parts
     dataset = _Reading(source, decryption, filesystem, partitioning, prefixes, options)
     with ExitStack() as stack:
         stack.enter_context(closing(dataset))
-        request = dataset.request(columns, filters)
+        request = replace(dataset.request(columns, filters), limit=limit)
         files = dataset.matching(request)
         batches = (batch for file in files for batch in dataset.batches(request, file, **scan))
-        return _closing(stack.pop_all(), batches)
+        return _closing(stack.pop_all(), limited(batches, limit))
+
+
+@contextmanager
+def open_first(
+    source: Any,
+    decryption: Decryption,
+    *,
+    filesystem: Any = None,
+    partitioning: Any = "hive",
+    aad_prefix_template: str | None = None,
+    expected_parts: int | None = None,
+) -> Iterator[tuple[ParquetFile, pa.Schema, int]]:
+    """Open a file, or the first one of a dataset; the footer key is enough.
+
+    Gives it, the fields that folders spell, and the number of files; raises as `read_table`.
+    """
+    if not _is_dataset(source, filesystem, aad_prefix_template, expected_parts, None):
+        with ParquetFile(source, _single(decryption), filesystem=filesystem) as file:
+            yield file, pa.schema([]), 1
+        return
+    prefixes = aad_prefix_template, expected_parts
+    dataset = _Reading(source, decryption, filesystem, partitioning, prefixes, {})
+    files = dataset.dataset.files
+    with closing(dataset), _naming(files[0].path), dataset._open(files[0]) as file:
+        yield file, dataset.dataset.partition_schema, len(files)
 
 
 def _single(decryption: Decryption) -> FileDecryptionProperties:

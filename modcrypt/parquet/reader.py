@@ -20,7 +20,7 @@ from modcrypt.parquet.properties import FileDecryptionProperties
 from modcrypt.parquet.scan import Request, Scan, Session, joined, schema_file
 from modcrypt.storage import SourceLike, open_source
 
-__all__ = ["Filters", "ParquetFile", "as_expression"]
+__all__ = ["Filters", "ParquetFile", "as_expression", "limited"]
 
 Filters: TypeAlias = "pc.Expression | list[Any]"
 """A pyarrow expression, or tuples as pyarrow.parquet takes them (disjunctive normal form)."""
@@ -75,6 +75,11 @@ class ParquetFile:
             )
 
     # --- what is there ---------------------------------------------------------------------------
+
+    @property
+    def opened(self) -> OpenFile:
+        """What the footer says, opened and checked."""
+        return self._session.file
 
     @property
     def num_row_groups(self) -> int:
@@ -150,15 +155,22 @@ class ParquetFile:
         columns: Sequence[str] | None = None,
         filters: Filters | None = None,
         row_groups: Sequence[int] | None = None,
+        limit: int | None = None,
         use_threads: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         """Read batches of at most `batch_size` rows, in order; raises as `read`.
 
+        With `limit`, so many rows are given; without a filter, no page is opened that has none of
+        them, where a page index tells.
+
         In memory are at most two lots of 32 MiB of the file, or two row groups where those are
         larger, and what PyArrow makes of one.
         """
-        request = Request(columns=columns, filter=as_expression(filters), row_groups=row_groups)
-        return self.batches_of_request(request, batch_size=batch_size, use_threads=use_threads)
+        request = Request(
+            columns=columns, filter=as_expression(filters), row_groups=row_groups, limit=limit
+        )
+        batches = self.batches_of_request(request, batch_size=batch_size, use_threads=use_threads)
+        return limited(batches, limit)
 
     def types_of(self, request: Request) -> tuple[pa.Schema, pa.Schema]:
         """Give the schema of all that a request reads, and of what it gives out."""
@@ -196,6 +208,25 @@ def _batches(scan: Scan, options: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     with scan.explained():
         for scanner in scan.scanners(BATCH_BYTES, **options):
             yield from (batch for batch in scanner.to_batches() if batch.num_rows)
+
+
+def limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """Give the batches up to a number of rows.
+
+    Raises:
+        ValueError: the number is negative.
+    """
+    if limit is None:
+        return batches
+    if limit < 0:
+        raise ValueError("limit is 0 or more")
+    return _first(batches, limit)
+
+
+def _first(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    while limit > 0 and (batch := next(batches, None)) is not None:
+        yield batch.slice(0, limit)
+        limit -= batch.num_rows
 
 
 def as_expression(filters: Filters | None) -> pc.Expression | None:

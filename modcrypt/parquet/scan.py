@@ -54,6 +54,7 @@ class Request:
         schema: types of all that is read, partition fields included, as the dataset has them that
             the file belongs to. None for the file's own.
         result: types of what is given out; where `schema` is.
+        limit: rows from the first on that are wanted, where there is no filter; None for all.
     """
 
     columns: Sequence[str] | None = None
@@ -63,6 +64,7 @@ class Request:
     partition_schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
     schema: pa.Schema | None = None
     result: pa.Schema | None = None
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,7 @@ class Scan:
         row_groups = plan.footer.metadata.row_groups
         if request.filter is None:
             rows = {r: row_groups[r].num_rows for r in plan.row_groups}
-            return {r: [(0, count)] for r, count in rows.items() if count}
+            return _first_rows({r: count for r, count in rows.items() if count}, request.limit)
         with self._session.lock:
             metadata, _ = plain_metadata(plan, selected_row_groups(plan), 0)
             found = candidate_rows(
@@ -471,3 +473,15 @@ def _top_level(names: Sequence[str], leaves: list[tuple[str, ...]]) -> list[str]
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
+
+
+def _first_rows(counts: dict[int, int], limit: int | None) -> dict[int, Ranges]:
+    """Give all rows of row groups, or the first ones."""
+    if limit is None:
+        return {r: [(0, count)] for r, count in counts.items()}
+    found: dict[int, Ranges] = {}
+    for r, count in counts.items():
+        if limit > 0:
+            found[r] = [(0, min(count, limit))]
+        limit -= count
+    return found
