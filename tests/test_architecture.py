@@ -42,6 +42,7 @@ ROWS = [
         "modcrypt.parquet.schema",
         "modcrypt.parquet.bloom",
         "modcrypt.parquet.footer",
+        "modcrypt.parquet.levels",
         "modcrypt.parquet.modules",
         "modcrypt.parquet.pages",
         "modcrypt.parquet.ciphers",

@@ -21,6 +21,7 @@ from modcrypt.errors import (
     TruncationError,
 )
 from modcrypt.keys import Key, as_key
+from modcrypt.parquet.levels import Levels
 from modcrypt.parquet.properties import (
     GCM_CTR_V1,
     BoundRetriever,
@@ -104,6 +105,7 @@ class ChunkCipher:
         "file",
         "header",
         "key",
+        "levels",
         "page",
         "path",
         "row_group",
@@ -115,6 +117,7 @@ class ChunkCipher:
     ) -> None:
         self.file, self.key, self.row_group, self.column = file, key, row_group, column
         self.path, self.tag_hint = path, hint
+        self.levels: Levels | None = None  # what those in clear are held against
         self.header, self.page = file.gcm(key), file.pages(key)
         prefix, suffix = file.file_aad, module_aad(b"", self.id(ModuleType.COLUMN_METADATA))[1:]
         self.data = prefix + bytes((ModuleType.DATA_PAGE,)) + suffix
@@ -125,7 +128,9 @@ class ChunkCipher:
     def apart(self) -> ChunkCipher:
         """Give the same with ciphers of its own, for another thread."""
         file = FileCipher(self.file.file_aad, self.file.algorithm)
-        return ChunkCipher(file, self.key, self.row_group, self.column, self.path, self.tag_hint)
+        twin = ChunkCipher(file, self.key, self.row_group, self.column, self.path, self.tag_hint)
+        twin.levels = self.levels
+        return twin
 
     def id(self, module_type: ModuleType, page: int | None = None) -> ModuleId:
         """Give the address of one of the chunk's modules."""

@@ -15,8 +15,15 @@ from typing import NamedTuple
 from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType
 from modcrypt.aead import GCM_OVERHEAD, CtrCipher, GcmCipher, TagError
 from modcrypt.buffers import Window
-from modcrypt.errors import ChecksumError, FormatError, TagMismatchError, TruncationError
+from modcrypt.errors import (
+    ChecksumError,
+    FormatError,
+    IntegrityError,
+    TagMismatchError,
+    TruncationError,
+)
 from modcrypt.parquet.ciphers import ChunkCipher
+from modcrypt.parquet.levels import contradicting
 from modcrypt.parquet.modules import MAX_PAGE_HEADER, too_many_pages, unexpected_page
 from modcrypt.parquet.page_header import (
     DATA_PAGE,
@@ -145,6 +152,7 @@ def open_body(sealed: EncryptedPage, into: memoryview) -> int:
     Raises:
         TagMismatchError: it does not authenticate.
         TruncationError: its length field and its header disagree.
+        IntegrityError: levels in clear make other rows or nulls than the header says.
     """
     page, plain, header, body, aad, _ = sealed
     cipher, stored = page.cipher.page, len(body) - 4
@@ -161,6 +169,9 @@ def open_body(sealed: EncryptedPage, into: memoryview) -> int:
     if not (clear and fits and _opens(cipher, values, aad, into[clear:])):
         raise TagMismatchError(page.id(), page.cipher.tag_hint)
     into[:clear] = body[:clear]
+    levels = page.cipher.levels
+    if levels is not None and (why := contradicting(levels, plain, body[:clear])):
+        raise IntegrityError(f"{page.id()}: {why}: they were altered")
     return clear
 
 

@@ -15,6 +15,7 @@ from modcrypt.keys import Key
 from modcrypt.parquet.ciphers import ChunkCipher, ColumnKey, find_key
 from modcrypt.parquet.footer import EncryptedFooter, open_column_metadata, read_encrypted
 from modcrypt.parquet.idl import ThriftStruct, copy
+from modcrypt.parquet.levels import Levels
 from modcrypt.parquet.modules import Span, check_column_metadata, check_shape, chunk_spans
 from modcrypt.parquet.properties import FileDecryptionProperties, bound, check_decryption
 from modcrypt.parquet.schema import covering_name, leaf_elements, leaves_of
@@ -295,8 +296,12 @@ class OpenFile:
                     f"row group {row_group}, column {path}: encrypted with a key of its own, but "
                     "its column metadata is not"
                 )
-        rows = self.metadata.row_groups[row_group].num_rows
-        check_column_metadata(chunk.meta_data, self._elements[column], row_group, rows)
+        rows, leaf = self.metadata.row_groups[row_group].num_rows, self._elements[column]
+        check_column_metadata(chunk.meta_data, leaf, row_group, rows)
+        if cipher is not None:
+            statistics = chunk.meta_data.statistics
+            counted = statistics is not None and statistics.null_count is not None
+            cipher.levels = Levels(leaf.max_definition, leaf.max_repetition, counted)
         self._opened[row_group, column] = chunk, cipher
         return chunk, cipher
 

@@ -23,7 +23,12 @@ import pyarrow.dataset as ds
 
 from modcrypt.aad import ModuleType
 from modcrypt.buffers import Shared, Threads
-from modcrypt.errors import FormatError, KeyNotFoundError, UnsupportedFormatError
+from modcrypt.errors import (
+    ChecksumError,
+    FormatError,
+    KeyNotFoundError,
+    UnsupportedFormatError,
+)
 from modcrypt.parquet.bloom import open_bloom_filter
 from modcrypt.parquet.expressions import referenced_fields
 from modcrypt.parquet.idl import ThriftStruct, copy, decode
@@ -151,9 +156,14 @@ class Scan:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Say what PyArrow can't cast, without the values that it names."""
+        """Say what PyArrow can't cast, without the values that it names; and what is damaged."""
         try:
             yield
+        except OSError as error:
+            if "CRC checksum verification failed" not in str(error):
+                raise
+            name = self._session.file.source.name
+            raise ChecksumError(f"{name}: the CRC of a page does not fit its bytes") from None
         except pa.ArrowInvalid:
             own = self._own_schema(self._plan, self._leaves)
             types = {one.name: (one.type, self.schema.field(one.name).type) for one in own}
