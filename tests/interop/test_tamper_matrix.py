@@ -1,0 +1,86 @@
+"""Every attack against every reader, and the published table says what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tamper_attacks import ATTACKS, NOT_READ, UNUSED
+from tests.tamper_matrix import all_readers, published, published_table, run, title
+from tests.tamper_readers import Reader, close
+
+OURS = ["`read_table`", "`decrypt_parquet`", "`verify_parquet`"]
+PEERS = [
+    "PyArrow, keys", "PyArrow, KMS", "parquet-java, keys", "parquet-java, KMS", "Polars", "DuckDB",
+]  # fmt: skip
+REMEDY = "the run gave something else than TAMPER-MATRIX.md says: run tools/tamper_matrix.py"
+
+
+@pytest.fixture
+def reader(request: pytest.FixtureRequest) -> Iterator[Reader]:
+    name = request.param
+    readers = all_readers(request.getfixturevalue("java") if "java" in name else None)
+    if name not in readers:
+        pytest.skip(f"{name} is not installed")
+    yield readers[name]
+    close(readers.values())
+
+
+def differences(reader: Reader, folder: Path) -> dict[str, tuple[str, str]]:
+    """Give what was run and what is published, where they are not the same."""
+    said = published(reader.name)
+    outcomes = {name: str(cell) for name, cell in run(reader, folder).items()}
+    assert said.keys() == outcomes.keys()
+    return {name: (ran, said[name]) for name, ran in outcomes.items() if ran != said[name]}
+
+
+@pytest.mark.parametrize("reader", OURS, indirect=True)
+def test_modcrypt_does_what_the_published_table_says(reader: Reader, tmp_path: Path) -> None:
+    assert differences(reader, tmp_path / "files") == {}, REMEDY
+
+
+@pytest.mark.parametrize("reader", PEERS, indirect=True)
+def test_a_peer_does_what_the_published_table_says(reader: Reader, tmp_path: Path) -> None:
+    if reader.version not in published_table():
+        pytest.skip(f"{reader.version} is here; the table was run with another version")
+    assert differences(reader, tmp_path / "files") == {}, REMEDY
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_modcrypt_detects_all_but_what_is_said_to_be_beyond_it(name: str) -> None:
+    """Each exception is an attack with a reason of its own (`Attack.unseen`)."""
+    said = published(name)
+    for attack in ATTACKS:
+        outcome = said[title(attack)]
+        if not outcome.startswith(("detected", "n/a")):
+            assert outcome in ("accepted", "named", "wrong data")
+            assert attack.unseen, (name, title(attack), outcome)
+            if attack.unseen in (NOT_READ, UNUSED):
+                assert outcome == "accepted"
+
+
+def test_verification_leaves_nothing_unopened_and_names_what_has_no_tag() -> None:
+    said = published("`verify_parquet`")
+    for attack in ATTACKS:
+        outcome = said[title(attack)]
+        if attack.unseen == NOT_READ:
+            assert outcome == "detected", title(attack)
+        if attack.group == "Parts without a tag":
+            assert outcome in ("detected", "named", "accepted"), title(attack)
+
+
+def test_no_attack_is_idle() -> None:
+    """Somebody notices it or is misled by it, or it is there to show that nobody is."""
+    columns = [published(name) for name in [*OURS, *PEERS]]
+    for attack in ATTACKS:
+        outcomes = {column[title(attack)] for column in columns}
+        told = {"detected", "named", "wrong data", "crash", "token sent"}
+        assert outcomes & told or attack.unseen == UNUSED, title(attack)
+
+
+def test_attacks_have_names_of_their_own_and_all_are_published() -> None:
+    titles = [title(attack) for attack in ATTACKS]
+    assert len(set(titles)) == len(titles)
+    assert list(published(OURS[0])) == titles
