@@ -666,14 +666,14 @@ def test_columns_whose_master_key_is_refused_count_as_missing(clear: Path) -> No
 
 def test_modules_are_listed_with_a_key_service(clear: Path) -> None:
     encrypted(clear)
-    listed = json.loads(ran(clear, "modules", *RING, "--json", "sealed.parquet"))["modules"]
-    assert {module["path"] for module in listed} >= {"id", "name", "address.zip"}
+    shown = json.loads(ran(clear, "inspect", *RING, "--modules", "--json", "sealed.parquet"))
+    assert {region["path"] for region in shown["regions"]} >= {"id", "name", "address.zip"}
 
 
 def test_audit_has_every_use_of_a_key(clear: Path) -> None:
     path, audit = str(encrypted(clear, "sealed.parquet", "--audit", "a.jsonl")), ("--audit",)
     ran(clear, *DECRYPT, "--audit", "b.jsonl", path, "out.parquet")
-    ran(clear, "modules", *RING, *audit, "c.jsonl", path)
+    ran(clear, "inspect", *RING, *audit, "c.jsonl", path)
     ran(clear, "keys", "rotate", *RING, "--what", "kek", *audit, "d.jsonl", path)
     told = {}
     for name in "abcd":
@@ -928,11 +928,11 @@ def test_what_a_policy_says_is_not_said_again(clear: Path, option: tuple[str, ..
 
 
 @pytest.mark.parametrize("option", EXPLICIT)
-@pytest.mark.parametrize("command", ["encrypt", "decrypt", "modules"])
+@pytest.mark.parametrize("command", ["encrypt", "decrypt", "inspect"])
 def test_explicit_keys_and_a_key_service_exclude_each_other(
     clear: Path, command: str, option: tuple[str, ...]
 ) -> None:
-    files = ("plain.parquet", "out")[: 1 if command == "modules" else 2]
+    files = ("plain.parquet", "out")[: 1 if command == "inspect" else 2]
     assert option[0] in refused(invoke(clear, command, *FOOTER, *option, *files))
 
 

@@ -1118,7 +1118,7 @@ def test_the_program_prints_and_records_no_secret(
         ),
         (0, ("keys", "create", *ring, "kc", "--import-env", "MODCRYPT_TEST_MASTER", "--json")),
         (0, ("encrypt", *keyed, "--json", str(plain), "a")),
-        (0, ("modules", *ring, "--json", "a")),
+        (0, ("inspect", *ring, "--modules", "--json", "a")),
         (0, ("keys", "rotate", *ring, *audit, "--record", "record", "--key", "kf", "--json", "a")),
         (0, ("keys", "rotate", *ring, *audit, "--what", "kek", "--json", "a")),
         (0, ("keys", "rotate", *ring, *audit, "--what", "dek", "a")),

@@ -11,11 +11,16 @@ import click
 
 import modcrypt
 from modcrypt.cli.ags1 import ags1
+from modcrypt.cli.doctor import doctor
+from modcrypt.cli.examine import inspect, verify
 from modcrypt.cli.failures import EXIT_CODES, explain
 from modcrypt.cli.keys import keys
-from modcrypt.cli.parquet import decrypt, encrypt, modules
+from modcrypt.cli.parquet import decrypt, encrypt
+from modcrypt.cli.rewrite import mask, rekey, share
 from modcrypt.cli.shared import print_line
+from modcrypt.cli.shred import shred
 from modcrypt.cli.signals import Stopped
+from modcrypt.cli.tables import cat, head, schema
 
 __all__ = ["program"]
 
@@ -76,5 +81,8 @@ def program(context: click.Context) -> None:
         context.exit(2)
 
 
-for _command in (encrypt, decrypt, modules, ags1, keys):
+for _command in (
+    encrypt, decrypt, schema, head, cat, inspect, verify, rekey, mask, share, shred, keys, ags1,
+    doctor,
+):  # fmt: skip
     program.add_command(_command)

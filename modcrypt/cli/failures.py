@@ -78,6 +78,8 @@ _OPTION_NAMES = (
         "require_encrypted=False, without an AAD prefix, reads it",
         "--allow-plaintext, of schema, head and cat, reads it, where no AAD prefix is demanded",
     ),
+    ("give encryption for the new one", "give --new-kms or --new-policy"),
+    ("the file is in plaintext: give encryption", "the file is in plaintext: encrypt it"),
     ("pin=, the URI's pin-source", "the URI's pin-source"),
     ("open it without a passphrase", "give no passphrase, by MODCRYPT_PASSPHRASE neither"),
 )

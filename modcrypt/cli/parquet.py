@@ -1,10 +1,9 @@
-"""The commands for Parquet files: `modcrypt encrypt`, `decrypt` and `modules`."""
+"""`modcrypt encrypt` and `decrypt`, for Parquet files; and the options of all their commands."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +12,8 @@ import click
 
 import modcrypt
 from modcrypt.cli import key_refs
-from modcrypt.cli.failures import module_fields, printable
+from modcrypt.cli.batch import Batch, Conversion, Task, batch_options, in_place_option
+from modcrypt.cli.failures import printable
 from modcrypt.cli.kms_options import (
     Service,
     audit_option,
@@ -24,14 +24,10 @@ from modcrypt.cli.kms_options import (
 )
 from modcrypt.cli.shared import (
     aad_prefix_from,
-    convert,
     force_option,
-    json_option,
     key_from,
     key_options,
     prefix_options,
-    print_line,
-    table,
     threads_option,
     together,
 )
@@ -41,11 +37,24 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.key_tools import KeyedEncryption
     from modcrypt.kms.policy import Policy
 
-__all__ = ["decrypt", "encrypt", "modules"]
+__all__ = [
+    "EXPLICIT_KEYS",
+    "accept_option",
+    "decrypt",
+    "decryption_properties",
+    "encrypt",
+    "encryption_options",
+    "encryption_properties",
+    "missing_key_option",
+    "missing_names",
+    "output_options",
+    "parquet_key_options",
+    "reading_options",
+]
 
 # --- options that they share ---------------------------------------------------------------------
 
-_key_options = together(
+parquet_key_options = together(
     key_options("Footer key"),
     click.option(
         "--column-key",
@@ -56,30 +65,38 @@ _key_options = together(
         "fd:N. Repeatable.",
     ),
 )
-_output_options = together(
+output_options = together(
     force_option,
     threads_option(
         "1: one thread; 2 or more: write in a second one. Default: by size and processors."
     ),
-    json_option,
+    click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Print one line of JSON on stdout, failures included; of a folder one for each file, "
+        "then the totals.",
+    ),
 )
-_reading_options = together(
-    click.option(
-        "--accept",
-        metavar="ALGORITHM",
-        type=click.Choice(ALGORITHMS),
-        multiple=True,
-        help="Accept files of this algorithm; repeatable. Default: AES_GCM_V1 alone, because "
-        "AES_GCM_CTR_V1 does not authenticate pages and the name in a file can be forged.",
-    ),
-    click.option(
-        "--on-missing-key",
-        type=click.Choice(["error", "drop", "null"]),
-        default="error",
-        show_default=True,
-        help="What to do with columns whose key is not given: refuse the file, leave them out, or "
-        "fill them with nulls.",
-    ),
+accept_option = click.option(
+    "--accept",
+    metavar="ALGORITHM",
+    type=click.Choice(ALGORITHMS),
+    multiple=True,
+    help="Accept files of this algorithm; repeatable. Default: AES_GCM_V1 alone, because "
+    "AES_GCM_CTR_V1 does not authenticate pages and the name in a file can be forged.",
+)
+missing_key_option = click.option(
+    "--on-missing-key",
+    type=click.Choice(["error", "drop", "null"]),
+    default="error",
+    show_default=True,
+    help="What to do with columns whose key is not given: refuse the file, leave them out, or "
+    "fill them with nulls.",
+)
+reading_options = together(
+    accept_option,
+    missing_key_option,
     click.option(
         "--no-check-footer",
         is_flag=True,
@@ -87,13 +104,82 @@ _reading_options = together(
     ),
 )
 
-
-def _check_paths(*paths: str) -> None:
-    if "-" in paths:
-        raise click.UsageError(
-            "pipes don't do: Parquet is read from its end, and written whole; "
-            "modcrypt ags1 encrypts any file or pipe"
-        )
+# How a file is encrypted; --audit is another matter.
+encryption_options = together(
+    parquet_key_options,
+    click.option(
+        "--plaintext-column",
+        "plaintext_columns",
+        metavar="NAME",
+        multiple=True,
+        help="Leave a column, or all columns in a group, unencrypted and unauthenticated. "
+        "Repeatable.",
+    ),
+    click.option(
+        "--plaintext-footer",
+        is_flag=True,
+        help="Sign the footer with the footer key but leave it readable: schema, row counts and "
+        "what is known of plaintext columns stay open to readers without keys.",
+    ),
+    click.option(
+        "--algorithm",
+        type=click.Choice(ALGORITHMS),
+        default=ALGORITHMS[0],
+        show_default=True,
+        help="AES_GCM_CTR_V1 does not authenticate pages.",
+    ),
+    prefix_options,
+    click.option(
+        "--no-store-aad-prefix",
+        is_flag=True,
+        help="Keep the AAD prefix out of the file: readers must know it.",
+    ),
+    click.option(
+        "--footer-key-metadata",
+        metavar="TEXT",
+        help="Stored in the file, in clear, for readers to find the footer key by.",
+    ),
+    click.option(
+        "--column-key-metadata",
+        metavar="NAME=TEXT",
+        multiple=True,
+        help="The same for the key of a column; in clear if the footer is plaintext. Repeatable.",
+    ),
+    click.option(
+        "--v2-levels",
+        type=click.Choice(["encrypted", "plaintext"]),
+        default="encrypted",
+        show_default=True,
+        help="Levels of data pages V2: parquet-java reads no encrypted ones, Arrow no plaintext "
+        "ones.",
+    ),
+    service_options,
+    click.option(
+        "--master-key",
+        metavar="ID",
+        help="With --kms: master key under which the footer's key is wrapped. Default: the one "
+        "that the URI names.",
+    ),
+    click.option(
+        "--column-master-key",
+        "column_master_keys",
+        metavar="NAME=ID",
+        multiple=True,
+        help="With --kms: master key of a column, or of all columns in a group, which get keys of "
+        "their own. The last = counts. Repeatable.",
+    ),
+    click.option(
+        "--single-wrapping",
+        is_flag=True,
+        help="With --kms: wrap data keys under the master keys themselves, by more calls of the "
+        "key service, instead of under key encryption keys that these wrap.",
+    ),
+    click.option(
+        "--external-key-material",
+        is_flag=True,
+        help="With --kms: keep wrapped keys in a file beside DESTINATION, not within it.",
+    ),
+)
 
 
 def _column_key_metadata(values: tuple[str, ...], columns: Sequence[str]) -> dict[str, bytes]:
@@ -133,127 +219,53 @@ Examples: all that the footer key opens, without the columns under other keys
 with the master keys of a keyring
   modcrypt decrypt --kms file:lake.keyring orders.kms.parquet orders.back.parquet"""
 
-_MODULES_EXAMPLE = """\b
-Examples:
-  modcrypt modules --key-file footer.key --column-key price=file:price.key \\
-      orders.enc.parquet
-  modcrypt modules --kms file:lake.keyring orders.kms.parquet"""
-
 
 @click.command(epilog=_ENCRYPT_EXAMPLE)
 @click.argument("source")
-@click.argument("destination")
-@_key_options
-@click.option(
-    "--plaintext-column",
-    "plaintext_columns",
-    metavar="NAME",
-    multiple=True,
-    help="Leave a column, or all columns in a group, unencrypted and unauthenticated. Repeatable.",
-)
-@click.option(
-    "--plaintext-footer",
-    is_flag=True,
-    help="Sign the footer with the footer key but leave it readable: schema, row counts and what "
-    "is known of plaintext columns stay open to readers without keys.",
-)
-@click.option(
-    "--algorithm",
-    type=click.Choice(ALGORITHMS),
-    default=ALGORITHMS[0],
-    show_default=True,
-    help="AES_GCM_CTR_V1 does not authenticate pages.",
-)
-@prefix_options
-@click.option(
-    "--no-store-aad-prefix",
-    is_flag=True,
-    help="Keep the AAD prefix out of the file: readers must know it.",
-)
-@click.option(
-    "--footer-key-metadata",
-    metavar="TEXT",
-    help="Stored in the file, in clear, for readers to find the footer key by.",
-)
-@click.option(
-    "--column-key-metadata",
-    metavar="NAME=TEXT",
-    multiple=True,
-    help="The same for the key of a column; in clear if the footer is plaintext. Repeatable.",
-)
-@click.option(
-    "--v2-levels",
-    type=click.Choice(["encrypted", "plaintext"]),
-    default="encrypted",
-    show_default=True,
-    help="Levels of data pages V2: parquet-java reads no encrypted ones, Arrow no plaintext ones.",
-)
-@service_options
-@click.option(
-    "--master-key",
-    metavar="ID",
-    help="With --kms: master key under which the footer's key is wrapped. Default: the one that "
-    "the URI names.",
-)
-@click.option(
-    "--column-master-key",
-    "column_master_keys",
-    metavar="NAME=ID",
-    multiple=True,
-    help="With --kms: master key of a column, or of all columns in a group, which get keys of "
-    "their own. The last = counts. Repeatable.",
-)
-@click.option(
-    "--single-wrapping",
-    is_flag=True,
-    help="With --kms: wrap data keys under the master keys themselves, by more calls of the key "
-    "service, instead of under key encryption keys that these wrap.",
-)
-@click.option(
-    "--external-key-material",
-    is_flag=True,
-    help="With --kms: keep wrapped keys in a file beside DESTINATION, not within it.",
-)
+@click.argument("destination", required=False)
+@encryption_options
 @audit_option
-@_output_options
+@in_place_option
+@batch_options
+@output_options
 def encrypt(
     *,
     source: str,
-    destination: str,
+    destination: str | None,
     audit: str | None,
     force: bool,
     threads: int | None,
     as_json: bool,
     **how: Any,
-) -> None:
-    """Encrypt the Parquet file SOURCE into DESTINATION.
+) -> int:
+    """Encrypt the Parquet file SOURCE into DESTINATION, or all files of a folder into another.
 
     Both are paths or, with fsspec installed, URLs. Columns that are named nowhere are sealed with
-    the footer key. DESTINATION appears when it is complete, or not at all.
+    the footer key. A file appears when it is complete, or not at all.
 
-    Keys are given; or they are made for this file, and wrapped by the key service that --kms or
-    --policy names. Then {name} in an AAD prefix stands for the name of DESTINATION.
+    Keys are given; or they are made for each file, and wrapped by the key service that --kms or
+    --policy names. Then {name} in an AAD prefix stands for the name of the file.
     """
-    _check_paths(source, destination)
-    service = Service(how)
-    properties: modcrypt.FileEncryptionProperties | KeyedEncryption
-    if service.named:
-        properties = _keyed_encryption(service, audit, **how)
-    else:
-        refuse(_OF_A_SERVICE, "--kms or --policy is needed with that")
-        properties = _explicit_encryption(**how)
+    batch = Batch(how, source, destination)
+    properties = encryption_properties(audit, **how)
 
-    def work(progress: Callable[[int], None] | None) -> dict[str, Any]:
+    def work(task: Task) -> dict[str, Any]:
         modcrypt.encrypt_parquet(
-            source, destination, properties, overwrite=force, threads=threads, progress=progress
+            task.source,
+            task.destination,
+            properties,
+            overwrite=task.overwrite,
+            threads=task.threads,
+            progress=task.progress,
         )
         return {}
 
-    convert("Encrypting", source, destination, work, as_json)
+    conversion = Conversion(verb="encrypt", doing="Encrypting", done="encrypted", work=work)
+    return batch.run(conversion, force=force, threads=threads, as_json=as_json)
 
 
-_EXPLICIT_KEYS = {"key_file", "key_env", "key_fd", "column_key_refs"}
-_OF_EXPLICIT_KEYS = _EXPLICIT_KEYS | {"footer_key_metadata", "column_key_metadata"}
+EXPLICIT_KEYS = {"key_file", "key_env", "key_fd", "column_key_refs"}
+_OF_EXPLICIT_KEYS = EXPLICIT_KEYS | {"footer_key_metadata", "column_key_metadata"}
 _OF_A_SERVICE = {
     "master_key", "column_master_keys", "single_wrapping", "external_key_material", "audit",
 }  # fmt: skip
@@ -261,6 +273,33 @@ _OF_A_POLICY = {
     "plaintext_columns", "plaintext_footer", "algorithm", "aad_prefix", "aad_prefix_hex",
     "aad_prefix_file", "no_store_aad_prefix", "v2_levels", *_OF_A_SERVICE - {"audit"},
 }  # fmt: skip
+
+
+def encryption_properties(
+    audit: str | None = None, new: str = "", **how: Any
+) -> modcrypt.FileEncryptionProperties | KeyedEncryption:
+    """Make of the values of `encryption_options` what the library takes.
+
+    Args:
+        audit: the file to record the uses of keys in.
+        new: what the names of the options' parameters begin with, where the command has those of
+            other keys, too.
+        how: the options.
+
+    Raises:
+        click.UsageError: they don't fit together.
+        ValueError: a key or the policy is wrong.
+        ModcryptError: a key can't be had.
+    """
+    service = Service(how)
+    if service.named:
+        return _keyed_encryption(service, audit, new, **how)
+    _refuse(new, _OF_A_SERVICE, "--kms or --policy is needed with that")
+    return _explicit_encryption(**how)
+
+
+def _refuse(new: str, parameters: Collection[str], why: str) -> None:
+    refuse({f"{new}{name}" for name in parameters}, why)
 
 
 def _explicit_encryption(
@@ -307,12 +346,12 @@ def _explicit_encryption(
     )
 
 
-def _keyed_encryption(service: Service, audit: str | None, **how: Any) -> KeyedEncryption:
+def _keyed_encryption(service: Service, audit: str | None, new: str, **how: Any) -> KeyedEncryption:
     """Have the key service wrap fresh keys, by the policy or as the options say."""
-    refuse(_OF_EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
+    _refuse(new, _OF_EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
     policy = service.policy
     if policy is not None:
-        refuse(_OF_A_POLICY, "the policy says that")
+        _refuse(new, _OF_A_POLICY, "the policy says that")
         return service.tools(audit).encryption(policy)
     policy = _policy(**how)
     tools = service.tools(audit)
@@ -369,70 +408,63 @@ def _policy(
 
 @click.command(epilog=_DECRYPT_EXAMPLE)
 @click.argument("source")
-@click.argument("destination")
-@_key_options
+@click.argument("destination", required=False)
+@parquet_key_options
 @prefix_options
-@_reading_options
+@reading_options
 @service_options
 @audit_option
-@_output_options
+@in_place_option
+@batch_options
+@output_options
 def decrypt(
     *,
     source: str,
-    destination: str,
+    destination: str | None,
     force: bool,
     threads: int | None,
     as_json: bool,
     **reading: Any,
-) -> None:
-    """Decrypt the encrypted Parquet file SOURCE into DESTINATION.
+) -> int:
+    """Decrypt the encrypted Parquet file SOURCE into DESTINATION, or the files of a folder.
 
-    Every module is authenticated on the way. DESTINATION appears when it is complete, or not at
-    all. An AAD prefix that is given must be the one that the file was written with.
+    Every module is authenticated on the way. A file appears when it is complete, or not at all. An
+    AAD prefix that is given must be the one that the file was written with.
     """
-    _check_paths(source, destination)
-    properties = _decryption_properties(**reading)
+    batch = Batch(reading, source, destination)
+    batch.keep_columns(reading["on_missing_key"])
+    properties = decryption_properties(**reading)
+    nulls = properties.on_missing_key == "null"
 
-    def work(progress: Callable[[int], None] | None) -> dict[str, Any]:
+    def work(task: Task) -> dict[str, Any]:
         missing = modcrypt.decrypt_parquet(
-            source, destination, properties, overwrite=force, threads=threads, progress=progress
+            task.source,
+            task.destination,
+            properties,
+            overwrite=task.overwrite,
+            threads=task.threads,
+            progress=task.progress,
         )
-        nulls = properties.on_missing_key == "null"
-        if missing:
-            names = printable(", ".join(missing))
-            done = "filled with nulls" if nulls else "left out"
-            click.echo(f"modcrypt: {done}, for want of a key: {names}", err=True)
         return {"dropped": () if nulls else missing, "nulls": missing if nulls else ()}
 
-    convert("Decrypting", source, destination, work, as_json)
+    conversion = Conversion(
+        verb="decrypt", doing="Decrypting", done="decrypted", work=work, note=missing_names
+    )
+    return batch.run(conversion, force=force, threads=threads, as_json=as_json)
 
 
-@click.command(epilog=_MODULES_EXAMPLE)
-@click.argument("file")
-@_key_options
-@prefix_options
-@_reading_options
-@service_options
-@audit_option
-@json_option
-def modules(*, file: str, as_json: bool, **reading: Any) -> None:
-    """Show where every encrypted module of FILE lies, in file order.
-
-    Each one is opened and authenticated on the way. Modules inside the footer are not listed.
-    """
-    _check_paths(file)
-    spans = modcrypt.list_modules(file, _decryption_properties(**reading))
-    rows = [
-        {**module_fields(span.module), "offset": span.start, "size": span.end - span.start}
-        for span in spans
+def missing_names(more: dict[str, Any]) -> str:
+    """Tell people which columns were left out or filled with nulls for want of a key."""
+    words = {"dropped": "left out", "nulls": "filled with nulls"}
+    told = [
+        f"{done}, for want of a key: {printable(', '.join(more[what]))}"
+        for what, done in words.items()
+        if more[what]
     ]
-    if as_json:
-        print_line(json.dumps({"file": file, "modules": rows}))
-    else:
-        print_line(_table(rows))
+    return "; ".join(told)
 
 
-def _decryption_properties(
+def decryption_properties(
     *,
     key_file: str | None,
     key_env: str | None,
@@ -441,12 +473,19 @@ def _decryption_properties(
     aad_prefix: str | None,
     aad_prefix_hex: str | None,
     aad_prefix_file: str | None,
-    accept: tuple[str, ...],
-    on_missing_key: Literal["error", "drop", "null"],
-    no_check_footer: bool,
-    audit: str | None,
+    accept: tuple[str, ...] = (),
+    on_missing_key: Literal["error", "drop", "null"] = "error",
+    no_check_footer: bool = False,
+    audit: str | None = None,
     **of_service: Any,
 ) -> modcrypt.FileDecryptionProperties:
+    """Make of the values of options of keys, prefix, reading and service what the library takes.
+
+    Raises:
+        click.UsageError: they don't fit together.
+        ValueError: a key or the policy is wrong.
+        ModcryptError: a key can't be had.
+    """
     from modcrypt.kms.policy import NAME, named
 
     service = Service(of_service)
@@ -460,7 +499,7 @@ def _decryption_properties(
     if accept:
         said["algorithms"] = accept
     if service.named:
-        refuse(_EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
+        refuse(EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
         if prefix is not None and NAME.encode() in prefix:  # as encrypt takes it
             said["aad_prefix"] = partial(named, prefix)
         return service.tools(audit).decryption(service.policy, **said)
@@ -472,9 +511,10 @@ def _decryption_properties(
     )
 
 
-_COLUMNS = ("type", "row_group", "path", "page", "offset", "size")
-_TITLES = ("module", "row group", "column", "page", "offset", "size")
-
-
-def _table(rows: list[dict[str, Any]]) -> str:
-    return table(_TITLES, ([row[name] for name in _COLUMNS] for row in rows), left=(0, 2))
+# Their names of old.
+_key_options, _output_options, _reading_options = (
+    parquet_key_options,
+    output_options,
+    reading_options,
+)
+_decryption_properties = decryption_properties

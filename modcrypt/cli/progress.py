@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["files_bar", "progress_bar"]
+__all__ = ["batch_bar", "files_bar", "progress_bar"]
 
 SHOW_AFTER = 1.0
 """Seconds of work before a bar is worth showing."""
@@ -50,18 +50,40 @@ def files_bar(verb: str) -> Iterator[Callable[[int, int], None]]:
         bar.close()
 
 
+@contextmanager
+def batch_bar(verb: str, files: int, total: int | None) -> Iterator[Callable[[int, int], None]]:
+    """Give what is called with the bytes and the files done; bars as `progress_bar`.
+
+    Args:
+        verb: what is being done.
+        files: how many there are.
+        total: bytes in all of them; None where that is not known.
+    """
+    if not _wanted():
+        yield lambda done, files_done: None
+        return
+    bar = _Bar(verb, total, of_files=files)
+    try:
+        yield lambda done, files_done: bar.update(done, files_done=files_done)
+    finally:
+        bar.close()
+
+
 def _wanted() -> bool:
     return sys.stderr.isatty() and not os.environ.get("NO_COLOR")
 
 
 class _Bar:
-    def __init__(self, verb: str, total: int | None, *, files: bool = False) -> None:
-        self._verb, self._total, self._files = verb, total, files
+    def __init__(
+        self, verb: str, total: int | None, *, files: bool = False, of_files: int | None = None
+    ) -> None:
+        self._verb, self._total = verb, total
+        self._files, self._of_files = files, of_files
         self._start = time.monotonic()
         self._next = self._start + SHOW_AFTER
         self._shown: tuple[Progress, TaskID] | None = None
 
-    def update(self, done: int, total: int | None = None) -> None:
+    def update(self, done: int, total: int | None = None, files_done: int = 0) -> None:
         self._total = self._total if total is None else total
         now = time.monotonic()
         if now < self._next:
@@ -71,7 +93,9 @@ class _Bar:
             self._shown = self._show()
         bar, task = self._shown
         rate = done / max(now - self._start, REFRESH_EVERY)
-        bar.update(task, completed=done, total=self._total, rate=rate, refresh=True)
+        bar.update(
+            task, completed=done, total=self._total, rate=rate, files=files_done, refresh=True
+        )
 
     def _show(self) -> tuple[Progress, TaskID]:
         from rich import progress
@@ -84,6 +108,9 @@ class _Bar:
         if self._files:
             rate = progress.TextColumn("{task.fields[rate]:.0f} files/s")
             counts = progress.MofNCompleteColumn(), rate
+        if self._of_files is not None:
+            files = progress.TextColumn(f"{{task.fields[files]}}/{self._of_files} files")
+            counts = files, *counts
         bar = progress.Progress(
             progress.TextColumn("{task.description}"),
             progress.BarColumn(),
@@ -95,7 +122,7 @@ class _Bar:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        task = bar.add_task(self._verb, total=self._total, rate=0.0)
+        task = bar.add_task(self._verb, total=self._total, rate=0.0, files=0)
         bar.start()
         return bar, task
 

@@ -219,6 +219,8 @@ def _rewrite(
         ):
             out.progress = progress
             rewriting.write(out)
+            if place is not None and place == opened.place:
+                place.check_still(opened)
             if sealed is not None:
                 sealed()
     return rewriting.result

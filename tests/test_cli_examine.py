@@ -1,0 +1,381 @@
+"""`modcrypt inspect` and `verify` as users meet them; what they say is held against PyArrow."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import modcrypt
+from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table, write_plain
+from tests.test_cli import KEY, NAME_KEY, flip, invoke, private
+from tests.test_cli_batch import ran, refused
+
+KEYS = (*KEY, *NAME_KEY)
+RING = ("--kms", "file:lake.keyring")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with keys, plain.parquet, and sealed.parquet with a key of its own for `name`."""
+    private(tmp_path / "footer.key", FOOTER_KEY.hex().encode())
+    private(tmp_path / "name.key", COLUMN_KEY.hex().encode())
+    private(tmp_path / "other.key", OTHER_KEY.hex().encode())
+    write_plain(tmp_path / "plain.parquet")
+    ran(tmp_path, "encrypt", *KEYS, "plain.parquet", "sealed.parquet")
+    return tmp_path
+
+
+@pytest.fixture
+def lake(folder: Path) -> Path:
+    """The same with three encrypted files in `lake`."""
+    (folder / "plain").mkdir()
+    for number in range(3):
+        shutil.copy(folder / "plain.parquet", folder / "plain" / f"part-{number}.parquet")
+    ran(folder, "encrypt", *KEYS, "plain", "lake")
+    return folder
+
+
+def as_json(folder: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
+    result = invoke(folder, *arguments, "--json")
+    assert (result.exit_code, result.stderr) == (code, "")
+    (line,) = result.stdout.splitlines()
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def all_lines(folder: Path, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+    result = invoke(folder, *arguments, "--json")
+    assert result.exit_code == code
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def body_of(folder: Path, path: str, kind: str = "data page") -> dict[str, Any]:
+    """Find the module of a column."""
+    shown = as_json(folder, "inspect", *KEYS, "--modules", "sealed.parquet")
+    found = [m for m in shown["regions"] if (m["kind"], m["path"]) == (kind, path)]
+    module: dict[str, Any] = found[0]
+    return module
+
+
+# --- inspect -------------------------------------------------------------------------------------
+
+
+def test_without_a_key_it_tells_what_everybody_sees(folder: Path) -> None:
+    said = ran(folder, "inspect", "sealed.parquet")
+    size = (folder / "sealed.parquet").stat().st_size
+    assert said.startswith(f"sealed.parquet: {size:,} bytes\n")
+    assert "AES_GCM_V1" in said
+    assert "not verified" in said
+    assert "\nVisible without keys:\n" in said
+    assert "\nHidden here:\n" in said
+    for name in small_table().column_names:
+        assert f" {name} " not in said
+    found = as_json(folder, "inspect", "sealed.parquet")
+    assert (found["footer_mode"], found["columns"], found["num_rows"]) == ("encrypted", None, None)
+
+
+def test_with_keys_it_tells_the_columns_and_which_keys_fit(folder: Path) -> None:
+    rows = dict(
+        line.split(maxsplit=1)
+        for line in ran(folder, "inspect", *KEY, "sealed.parquet").split("\n\n")[1].splitlines()
+    )
+    metadata = pq.read_metadata(folder / "plain.parquet")
+    schema = [metadata.schema.column(c).path for c in range(metadata.num_columns)]
+    assert list(rows) == ["column", *schema]
+    assert rows["name"].split()[:4] == ["STRING", "column", "key", "no"]
+    assert rows["id"].split()[:4] == ["INT64", "footer", "key", "yes"]
+    values = metadata.row_group(0).column(0).num_values
+    assert rows["id"].split()[-1] == str(values)
+    found = as_json(folder, "inspect", *KEYS, "sealed.parquet")
+    assert {column["has_key"] for column in found["columns"]} == {True}
+    assert "regions" not in found
+
+
+def test_the_module_table_covers_the_file_without_gaps(folder: Path) -> None:
+    found = as_json(folder, "inspect", *KEYS, "--modules", "sealed.parquet")
+    at = 0
+    for region in found["regions"]:
+        assert region["start"] == at
+        at = region["end"]
+    assert at == (folder / "sealed.parquet").stat().st_size
+    pages = [m for m in found["regions"] if m["kind"] == "data page"]
+    metadata = pq.read_metadata(folder / "plain.parquet")
+    assert [m["path"] for m in pages] == [
+        metadata.row_group(0).column(c).path_in_schema for c in range(metadata.num_columns)
+    ]
+    assert {(m["row_group"], m["page"]) for m in pages} == {(0, 0)}
+
+
+def test_the_module_table_says_the_same_to_people(folder: Path) -> None:
+    options = ("inspect", *KEYS, "--modules", "sealed.parquet")
+    regions = as_json(folder, *options)["regions"]
+    title, *lines = ran(folder, *options).rpartition("\n\n")[2].splitlines()
+    assert title.split()[:4] == ["module", "row", "group", "column"]
+    assert len(lines) == len(regions)
+    for line, region in zip(lines, regions, strict=True):
+        assert line.startswith(region["kind"])
+        assert str(region["start"]) in line.split()
+        assert str(region["end"] - region["start"]) in line.split()
+        assert line.endswith(region["state"])
+
+
+def test_a_key_service_is_told_from_the_key_metadata_alone(folder: Path) -> None:
+    ring = modcrypt.Keyring.create(folder / "lake.keyring", plaintext=True)
+    ring.create_key("footer"), ring.create_key("pii")
+    named = ("--kms", "file:lake.keyring#footer", "--column-master-key", "name=pii")
+    ran(folder, "encrypt", *named, "--plaintext-footer", "plain.parquet", "kms.parquet")
+    (folder / "lake.keyring").rename(folder / "away")
+    said = ran(folder, "inspect", "kms.parquet")
+    assert "master key footer" in said
+    assert "master key pii" in said
+    (folder / "away").rename(folder / "lake.keyring")
+    found = as_json(folder, "inspect", *RING, "--audit", "audit.jsonl", "kms.parquet")
+    assert {column["has_key"] for column in found["columns"]} == {True}
+    assert (folder / "audit.jsonl").exists()
+
+
+def test_a_plaintext_file_is_shown_as_what_it_is(folder: Path) -> None:
+    said = ran(folder, "inspect", "plain.parquet")
+    assert "Encryption" in said
+    assert "none" in said
+    assert "Visible without keys" not in said
+    found = as_json(folder, "inspect", "plain.parquet")
+    assert (found["encrypted"], found["num_rows"]) == (False, small_table().num_rows)
+
+
+def test_files_of_folders_are_shown_one_after_the_other(lake: Path) -> None:
+    (lake / "lake" / "part-1.parquet").write_bytes(b"no Parquet file")
+    result = invoke(lake, "inspect", "lake", "sealed.parquet", "--jobs", "2")
+    assert result.exit_code == 1
+    heads = [line.partition(":")[0] for line in result.stdout.splitlines() if " bytes" in line]
+    assert heads == ["lake/part-0.parquet", "lake/part-2.parquet", "sealed.parquet"]
+    assert result.stderr.startswith("modcrypt: lake/part-1.parquet: format: ")
+    found = all_lines(lake, "inspect", "lake", "--glob", "*-[12].*", code=1)
+    assert [one["name"] for one in found] == ["lake/part-1.parquet", "lake/part-2.parquet"]
+    assert [one.get("error") for one in found] == ["format", None]
+
+
+def test_no_parquet_file_is_1(folder: Path) -> None:
+    refused(invoke(folder, "inspect", "name.key"), "format", 1)
+
+
+# --- verify --------------------------------------------------------------------------------------
+
+
+def test_an_authentic_file_is_0_also_when_all_must_be(folder: Path) -> None:
+    said = ran(folder, "verify", *KEYS, "--strict", "sealed.parquet")
+    assert said.splitlines()[-1].startswith("sealed.parquet: authentic; ")
+    found = as_json(folder, "verify", *KEYS, "sealed.parquet")
+    assert (found["ok"], found["complete"], found["findings"]) == (True, True, [])
+    assert found["num_rows"] == small_table().num_rows
+
+
+def test_what_there_was_no_key_for_is_said(folder: Path) -> None:
+    said = ran(folder, "verify", *KEY, "sealed.parquet")
+    assert "\n  column name: there is no key for it\n" in said
+    verdict = said.splitlines()[-1]
+    assert verdict.startswith("sealed.parquet: no fault, but not all is authenticated; ")
+    assert invoke(folder, "verify", *KEY, "--strict", "sealed.parquet").exit_code == 1
+
+
+def test_without_any_key_it_is_3(folder: Path) -> None:
+    for options in ((), ("--strict",)):
+        result = invoke(folder, "verify", *options, "sealed.parquet")
+        assert (result.exit_code, result.stderr) == (3, "")
+        assert "nothing could be checked for want of a key" in result.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("kind", ["data page", "data page header"])
+def test_each_fault_is_told_with_module_and_bytes(folder: Path, kind: str) -> None:
+    places = [body_of(folder, path, kind) for path in ("name", "score")]
+    for place in places:
+        flip(folder / "sealed.parquet", place["start"] + 20)
+    found = as_json(folder, "verify", *KEYS, "sealed.parquet", code=1)
+    faults = [one for one in found["findings"] if one["word"] == "tag"]
+    assert [
+        (one["module"]["type"], one["module"]["path"], one["start"], one["end"]) for one in faults
+    ] == [(kind, place["path"], place["start"], place["end"]) for place in places]
+    result = invoke(folder, "verify", *KEYS, "sealed.parquet")
+    assert (result.exit_code, result.stderr) == (1, "")
+    titles, *rows = result.stdout.splitlines()
+    assert titles.split() == ["severity", "error", "module", "bytes", "meaning"]
+    for row, place in zip(rows, places, strict=False):
+        assert row.startswith("fault")
+        assert f"{kind}, row group 0, column {place['path']}" in row
+        assert f"{place['start']}-{place['end']}" in row
+    assert "faults; " in result.stdout.splitlines()[-1]
+
+
+def test_a_wrong_key_is_1(folder: Path) -> None:
+    assert invoke(folder, "verify", "--key-file", "other.key", "sealed.parquet").exit_code == 1
+
+
+def test_a_plaintext_file_is_wrong_only_where_keys_are_given(folder: Path) -> None:
+    said = ran(folder, "verify", "plain.parquet")
+    assert "not encrypted" in said.splitlines()[-1]
+    assert invoke(folder, "verify", "--strict", "plain.parquet").exit_code == 1
+    found = as_json(folder, "verify", *KEY, "plain.parquet", code=1)
+    assert [one["word"] for one in found["findings"]] == ["plaintext"]
+
+
+def test_pages_without_tags_must_be_asked_for_and_are_told(folder: Path) -> None:
+    ctr = ("--algorithm", "AES_GCM_CTR_V1", "--force")
+    ran(folder, "encrypt", *KEY, *ctr, "plain.parquet", "sealed.parquet")
+    assert invoke(folder, "verify", *KEY, "sealed.parquet").exit_code == 1
+    accept = ("verify", *KEY, "--accept", "AES_GCM_CTR_V1", "sealed.parquet")
+    assert "\n  pages" in ran(folder, *accept)
+    assert invoke(folder, *accept, "--strict").exit_code == 1
+
+
+def test_the_rows_and_the_prefix_that_are_expected_are_checked(folder: Path) -> None:
+    rows = small_table().num_rows
+    verify = ("verify", *KEYS, "sealed.parquet")
+    ran(folder, *verify, "--expected-rows", str(rows))
+    found = as_json(folder, *verify, "--expected-rows", str(rows + 1), code=1)
+    assert found["findings"][0]["word"] == "truncation"
+    assert as_json(folder, *verify, "--aad-prefix", "x", code=1)["findings"]
+
+
+def test_no_parquet_file_is_a_finding(folder: Path) -> None:
+    found = as_json(folder, "verify", *KEY, "name.key", code=1)
+    assert [one["word"] for one in found["findings"]] == ["format"]
+
+
+def test_a_key_among_the_findings_is_none(folder: Path) -> None:
+    for options in (KEYS, KEY, ("--key-file", "other.key")):
+        output = invoke(folder, "verify", *options, "sealed.parquet", "--json").output
+        for key in (FOOTER_KEY, COLUMN_KEY, OTHER_KEY):
+            assert key.hex() not in output
+
+
+# --- verify, of several files --------------------------------------------------------------------
+
+
+def test_the_files_of_a_folder_are_verified_together(lake: Path) -> None:
+    said = ran(lake, "verify", *KEYS, "lake", "--jobs", "2")
+    assert said.splitlines()[-1].startswith("3 files: authentic; ")
+    *files, totals = all_lines(lake, "verify", *KEYS, "lake")
+    assert [file["name"] for file in files] == [f"lake/part-{n}.parquet" for n in range(3)]
+    assert (totals["files"], totals["ok"], totals["complete"]) == (3, True, True)
+    assert totals["num_rows"] == 3 * small_table().num_rows
+    assert invoke(lake, "verify", "lake").exit_code == 3
+    ran(lake, "verify", *KEYS, "--strict", "lake", "--glob", "*-[12].*")
+
+
+def test_faults_are_told_by_file_and_do_not_stop_the_others(lake: Path) -> None:
+    flip(lake / "lake" / "part-1.parquet", 40)
+    shutil.copy(lake / "lake" / "part-0.parquet", lake / "lake" / "part-3.parquet")
+    (lake / "lake" / "part-4.parquet").write_bytes(b"no Parquet file")
+    result = invoke(lake, "verify", *KEYS, "lake")
+    assert (result.exit_code, result.stderr) == (1, "")
+    titles, *rows = result.stdout.splitlines()
+    assert titles.split() == ["file", "severity", "error", "module", "bytes", "meaning"]
+    assert [row.split()[:3] for row in rows[:3]] == [
+        ["lake/part-1.parquet", "fault", "tag"],
+        ["lake/part-4.parquet", "fault", "format"],
+        ["-", "fault", "integrity"],  # of the set
+    ]
+    assert "part-0.parquet" in rows[2]
+    assert "part-3.parquet" in rows[2]
+    assert rows[-1].startswith("5 files: 3 faults; ")
+    totals = all_lines(lake, "verify", *KEYS, "lake", code=1)[-1]
+    assert (totals["ok"], len(totals["findings"])) == (False, 1)
+
+
+def test_a_set_that_is_numbered_is_checked_for_what_is_missing(lake: Path) -> None:
+    for number in range(3):
+        prefix = ("--aad-prefix", f"lake/{number}", "--force")
+        ran(lake, "encrypt", *KEYS, *prefix, "plain.parquet", f"lake/part-{number}.parquet")
+    verify = ("verify", *KEYS, "--aad-prefix-template", "lake/{i}", "lake")
+    assert "--expected-parts says it" in ran(lake, *verify)
+    ran(lake, *verify, "--strict", "--expected-parts", "3")
+    rows = str(3 * small_table().num_rows)
+    ran(lake, *verify, "--strict", "--expected-parts", "3", "--expected-rows", rows)
+    assert invoke(lake, *verify, "--expected-rows", "1").exit_code == 1
+    assert invoke(lake, *verify, "--expected-parts", "4").exit_code == 1
+    (lake / "lake" / "part-2.parquet").unlink()
+    found = all_lines(lake, *verify, "--expected-parts", "3", code=1)[-1]
+    assert [one["word"] for one in found["findings"]] == ["aad-prefix"]
+    (lake / "lake" / "part-0.parquet").unlink()
+    assert invoke(lake, *verify, "--expected-parts", "3").exit_code == 1
+
+
+# --- drawings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_a_page_is_drawn_that_needs_nothing_else(folder: Path, command: str) -> None:
+    ran(folder, command, *KEYS, "--html", "out.html", "sealed.parquet")
+    page = (folder / "out.html").read_text()
+    assert page.startswith("<!")
+    assert "address.city" in page
+    assert "Content-Security-Policy" in page
+    before = (folder / "out.html").read_bytes()
+    again = (command, *KEYS, "--html", "out.html", "sealed.parquet")
+    assert "--force" in refused(invoke(folder, *again), "file")
+    assert (folder / "out.html").read_bytes() == before
+    ran(folder, *again, "--force")
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_a_page_never_takes_the_place_of_a_file_that_is_looked_at(lake: Path, command: str) -> None:
+    before = (lake / "sealed.parquet").read_bytes()
+    own = (command, *KEYS, "--force", "--html", "./sealed.parquet", "sealed.parquet")
+    assert "is the file that is to be drawn" in refused(invoke(lake, *own))
+    assert (lake / "sealed.parquet").read_bytes() == before
+    assert "these are 3" in refused(invoke(lake, command, *KEYS, "--html", "out.html", "lake"))
+    assert not (lake / "out.html").exists()
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word", "part"),
+    [
+        (("inspect",), "usage", "Missing argument"),
+        (("verify",), "usage", "Missing argument"),
+        (("inspect", "-"), "usage", "pipes"),
+        (("verify", "-"), "usage", "pipes"),
+        (("inspect", "absent"), "file", "absent: No such file"),
+        (("verify", "absent"), "file", "absent: No such file"),
+        (("verify", "empty"), "usage", "there are no files in empty"),
+        (("inspect", "--audit", "x", "sealed.parquet"), "usage", "--audit: --kms"),
+        (("verify", *RING, *KEY, "sealed.parquet"), "usage", "--key-file: keys come"),
+        (("verify", "--accept", "AES", "sealed.parquet"), "usage", "AES_GCM_CTR_V1"),
+        (("verify", "--expected-rows", "-1", "sealed.parquet"), "usage", "x>=0"),
+        (("verify", "--expected-parts", "1", "."), "usage", "by --aad-prefix-template"),
+        (("verify", "--aad-prefix-template", "x", "."), "usage", "{i}"),
+        (
+            ("verify", "--aad-prefix-template", "{i}", "--aad-prefix", "x", "."),
+            "usage",
+            "--aad-prefix: --aad-prefix-template",
+        ),
+        (("inspect", "--key-fd", "0", "--key-env", "X", "sealed.parquet"), "usage", "exclude"),
+    ],
+)
+def test_wrong_options_are_2_and_explained_in_one_line(
+    folder: Path, arguments: tuple[str, ...], word: str, part: str
+) -> None:
+    (folder / "empty").mkdir()
+    assert part in refused(invoke(folder, *arguments), word)
+
+
+def test_names_in_files_cannot_forge_lines_or_colours(folder: Path) -> None:
+    hostile = "a\nmodcrypt: authentic\x1b[2J"
+    write_plain(folder / "plain.parquet", pa.table({hostile: [1, 2], "b": [1, 2]}))
+    own = ("--column-key", f"{hostile}=file:name.key", "--plaintext-footer", "--force")
+    ran(folder, "encrypt", *KEY, *own, "plain.parquet", "sealed.parquet")
+    os.rename(folder / "sealed.parquet", folder / "b\nad\x1b.parquet")
+    for command in (("inspect", "--modules"), ("verify",)):
+        for keys in ((), KEY):
+            result = invoke(folder, *command, *keys, "b\nad\x1b.parquet")
+            assert "\x1b" not in result.output
+            assert not [line for line in result.output.splitlines() if line[:9] == "modcrypt:"]
