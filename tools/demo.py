@@ -25,6 +25,8 @@ import modcrypt as mc
 FOLDER = Path(__file__).resolve().parent.parent / "demo-output"
 BIN = Path(sys.executable).parent
 PLAIN, SEALED, OLD = "lineitem.parquet", "lineitem.enc.parquet", "old-copy.parquet"
+PARTNER = "for-partner.parquet"
+DRAWING = "tampered.html"
 PRICE, COMMENT = "l_extendedprice", "l_comment"
 KEYRING, POLICY, PASSPHRASE = "file:lake.keyring", "policy.toml", "passphrase.txt"
 KMS = ("--kms", KEYRING, "--passphrase-file", PASSPHRASE)
@@ -54,6 +56,7 @@ def main() -> None:
     encrypt_by_policy(original)
     show_modules()
     decrypt_and_compare(original)
+    share(original)
     rotate()
     do_without_comments(original)
     page = flip_one_byte()
@@ -63,6 +66,7 @@ def main() -> None:
     print("master keys of a keyring wrap, and came back byte for byte. PyArrow read them, too.")
     print("A rotation shut out an old copy. One flipped byte, in")
     print(f"{page}, was refused.")
+    print(f"{FOLDER.name}/{DRAWING} draws where it is: open it in a browser.")
 
 
 def make_keyring() -> None:
@@ -96,17 +100,16 @@ def encrypt_by_policy(original: pa.Table) -> None:
 
 
 def show_modules() -> None:
-    say("Its module table: every one is sealed by itself, for its own place in the file")
-    answer = run("modcrypt", "modules", *KMS, SEALED)
-    lines = answer.stdout.splitlines()
-    print("\n".join([*lines[:8], f"... {len(lines) - 11:,} more ...", *lines[-3:]]))
-    print("\nIn all:")
+    say("What everybody sees of it, without a key")
+    run("modcrypt", "inspect", SEALED, show=True)
+    say("And with keys: every module is sealed by itself, for its own place in the file")
     counts, sizes = Counter[str](), Counter[str]()
     for module in list_modules():
-        counts[module["type"]] += 1
-        sizes[module["type"]] += module["size"]
+        counts[module["kind"]] += 1
+        sizes[module["kind"]] += module["end"] - module["start"]
     for kind, number in counts.items():
-        print(f"  {kind:22}  {number:6,} modules  {sizes[kind]:12,} bytes")
+        print(f"  {kind:22}  {number:6,}  {sizes[kind]:12,} bytes")
+    check(sum(sizes.values()) == (FOLDER / SEALED).stat().st_size, "the sizes add up to the file's")
 
 
 def decrypt_and_compare(original: pa.Table) -> None:
@@ -115,6 +118,19 @@ def decrypt_and_compare(original: pa.Table) -> None:
     check(pq.read_table(FOLDER / "back.parquet").equals(original), "the rows equal the original's")
     same = (FOLDER / "back.parquet").read_bytes() == (FOLDER / PLAIN).read_bytes()
     check(same, "the file equals the original byte for byte")
+
+
+def share(original: pa.Table) -> None:
+    say("A copy for a partner: two columns under a key of their own, and nothing else")
+    write_private("partner.key", secrets.token_hex(16).encode() + b"\n")
+    wanted = ["l_orderkey", "l_shipdate"]
+    columns = [part for name in wanted for part in ("--column", name)]
+    run("modcrypt", "share", *KMS, *columns, "--new-key-file", "partner.key", SEALED, PARTNER)
+    run("modcrypt", "head", "-n", "3", "--key-file", "partner.key", PARTNER, show=True)
+    partner_key = bytes.fromhex((FOLDER / "partner.key").read_text())
+    opening = pe.create_decryption_properties(partner_key)
+    theirs = pq.read_table(FOLDER / PARTNER, decryption_properties=opening)
+    check(theirs.equals(original.select(wanted)), "PyArrow reads the two columns by that key")
 
 
 def rotate() -> None:
@@ -140,10 +156,10 @@ def flip_one_byte() -> str:
     pages = [
         module
         for module in list_modules()
-        if module["type"] == "data page" and module["path"] == PRICE
+        if module["kind"] == "data page" and module["path"] == PRICE
     ]
     module = pages[len(pages) // 2]
-    offset = module["offset"] + module["size"] // 2
+    offset = (module["start"] + module["end"]) // 2
     page = f"page {module['page']} of {PRICE}, row group {module['row_group']}"
     say(f"Flip one byte, at offset {offset:,}, in {page}")
     data = bytearray((FOLDER / SEALED).read_bytes())
@@ -155,6 +171,7 @@ def flip_one_byte() -> str:
         code=1,
     )
     check(not (FOLDER / "tampered.out.parquet").exists(), "no output was left behind")
+    run("modcrypt", "verify", *KMS, "--html", DRAWING, "tampered.parquet", code=1, show=True)
     return page
 
 
@@ -198,9 +215,9 @@ def write_private(name: str, data: bytes) -> None:
 
 
 def list_modules() -> list[dict[str, Any]]:
-    command = ("modcrypt", "modules", "--json", *KMS, "--on-missing-key", "drop", SEALED)
-    modules: list[dict[str, Any]] = json.loads(run(*command, quiet=True).stdout)["modules"]
-    return modules
+    command = ("modcrypt", "inspect", "--modules", "--json", *KMS, SEALED)
+    regions: list[dict[str, Any]] = json.loads(run(*command, quiet=True).stdout)["regions"]
+    return regions
 
 
 def size(name: str) -> str:

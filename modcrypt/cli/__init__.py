@@ -1,4 +1,4 @@
-"""The command line: `modcrypt encrypt|decrypt|modules` (`parquet`), `keys …`, `ags1 …`; all: `app`.
+"""The command line: a room for each family of commands, and `app`, which has them all.
 
 Nothing heavy is imported before a command runs, so `--help` and `--version` answer at once.
 """
