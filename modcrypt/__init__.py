@@ -46,14 +46,26 @@ if TYPE_CHECKING:
     from modcrypt.kms.references import open_kms
     from modcrypt.kms.rotation import RotatedFile, rotate_keys
     from modcrypt.kms.scan import ScannedKey, scan_keys
+    from modcrypt.kms.shred_proof import KeyProof, Proof, ProvenFile, prove_shredded
+    from modcrypt.kms.shredding import ShreddedFile, shred_keys
     from modcrypt.parquet.dataset import iter_batches, read_table
+    from modcrypt.parquet.dataset_verification import verify_dataset
     from modcrypt.parquet.dataset_writer import write_dataset
     from modcrypt.parquet.decryptor import ModuleSpan, decrypt_parquet, list_modules
     from modcrypt.parquet.encryptor import encrypt_parquet
+    from modcrypt.parquet.findings import (
+        DatasetVerification,
+        Finding,
+        Unauthenticated,
+        Verification,
+    )
+    from modcrypt.parquet.inspection import ColumnInspection, Inspection, inspect_parquet
+    from modcrypt.parquet.key_info import KeyInfo
     from modcrypt.parquet.properties import FileDecryptionProperties, FileEncryptionProperties
     from modcrypt.parquet.reader import ParquetFile
     from modcrypt.parquet.rekey import mask_parquet, rekey_parquet, share_parquet
     from modcrypt.parquet.rewriting import Rewritten
+    from modcrypt.parquet.verification import verify_parquet
     from modcrypt.parquet.view import open_parquet
     from modcrypt.parquet.writer import ParquetWriter, write_table
 
@@ -69,18 +81,24 @@ __all__ = [
     "BlockId",
     "Capabilities",
     "ChecksumError",
+    "ColumnInspection",
+    "DatasetVerification",
     "FileDecryptionProperties",
     "FileEncryptionProperties",
+    "Finding",
     "FooterSignatureError",
     "FormatError",
+    "Inspection",
     "IntegrityError",
     "Key",
     "KeyAccessDeniedError",
     "KeyAdmin",
     "KeyDisabledError",
     "KeyExhaustedError",
+    "KeyInfo",
     "KeyMaterialError",
     "KeyNotFoundError",
+    "KeyProof",
     "KeyRetrievalError",
     "KeyRetriever",
     "KeyTools",
@@ -97,13 +115,18 @@ __all__ = [
     "ParquetWriter",
     "PlaintextError",
     "Policy",
+    "Proof",
+    "ProvenFile",
     "Rewritten",
     "RotatedFile",
     "ScannedKey",
+    "ShreddedFile",
     "StandardKeyMetadata",
     "TagMismatchError",
     "TruncationError",
+    "Unauthenticated",
     "UnsupportedFormatError",
+    "Verification",
     "as_pyarrow_client",
     "audit_to_json_lines",
     "audit_to_logging",
@@ -113,16 +136,21 @@ __all__ = [
     "encrypt_parquet",
     "from_pyarrow_client",
     "inspect_ags1",
+    "inspect_parquet",
     "iter_batches",
     "list_modules",
     "mask_parquet",
     "open_kms",
     "open_parquet",
+    "prove_shredded",
     "read_table",
     "rekey_parquet",
     "rotate_keys",
     "scan_keys",
     "share_parquet",
+    "shred_keys",
+    "verify_dataset",
+    "verify_parquet",
     "write_dataset",
     "write_table",
 ]
@@ -135,10 +163,16 @@ _ROOM_OF = {
     "AuditEvent": "modcrypt.kms.audit",
     "BlockId": "modcrypt.aad",
     "Capabilities": "modcrypt.kms.client",
+    "ColumnInspection": "modcrypt.parquet.inspection",
+    "DatasetVerification": "modcrypt.parquet.findings",
     "FileDecryptionProperties": "modcrypt.parquet.properties",
     "FileEncryptionProperties": "modcrypt.parquet.properties",
+    "Finding": "modcrypt.parquet.findings",
+    "Inspection": "modcrypt.parquet.inspection",
     "Key": "modcrypt.keys",
     "KeyAdmin": "modcrypt.kms.client",
+    "KeyInfo": "modcrypt.parquet.key_info",
+    "KeyProof": "modcrypt.kms.shred_proof",
     "KeyRetriever": "modcrypt.keys",
     "KeyTools": "modcrypt.kms.key_tools",
     "Keyring": "modcrypt.kms.keyring",
@@ -150,10 +184,15 @@ _ROOM_OF = {
     "ParquetFile": "modcrypt.parquet.reader",
     "ParquetWriter": "modcrypt.parquet.writer",
     "Policy": "modcrypt.kms.policy",
+    "Proof": "modcrypt.kms.shred_proof",
+    "ProvenFile": "modcrypt.kms.shred_proof",
     "Rewritten": "modcrypt.parquet.rewriting",
     "RotatedFile": "modcrypt.kms.rotation",
     "ScannedKey": "modcrypt.kms.scan",
+    "ShreddedFile": "modcrypt.kms.shredding",
     "StandardKeyMetadata": "modcrypt.key_metadata",
+    "Unauthenticated": "modcrypt.parquet.findings",
+    "Verification": "modcrypt.parquet.findings",
     "as_pyarrow_client": "modcrypt.kms.arrow",
     "audit_to_json_lines": "modcrypt.kms.audit",
     "audit_to_logging": "modcrypt.kms.audit",
@@ -163,16 +202,21 @@ _ROOM_OF = {
     "encrypt_parquet": "modcrypt.parquet.encryptor",
     "from_pyarrow_client": "modcrypt.kms.arrow",
     "inspect_ags1": "modcrypt.ags1.files",
+    "inspect_parquet": "modcrypt.parquet.inspection",
     "iter_batches": "modcrypt.parquet.dataset",
     "list_modules": "modcrypt.parquet.decryptor",
     "mask_parquet": "modcrypt.parquet.rekey",
     "open_kms": "modcrypt.kms.references",
     "open_parquet": "modcrypt.parquet.view",
+    "prove_shredded": "modcrypt.kms.shred_proof",
     "read_table": "modcrypt.parquet.dataset",
     "rekey_parquet": "modcrypt.parquet.rekey",
     "rotate_keys": "modcrypt.kms.rotation",
     "scan_keys": "modcrypt.kms.scan",
     "share_parquet": "modcrypt.parquet.rekey",
+    "shred_keys": "modcrypt.kms.shredding",
+    "verify_dataset": "modcrypt.parquet.dataset_verification",
+    "verify_parquet": "modcrypt.parquet.verification",
     "write_dataset": "modcrypt.parquet.dataset_writer",
     "write_table": "modcrypt.parquet.writer",
 }

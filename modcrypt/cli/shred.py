@@ -283,7 +283,8 @@ def _print_proof(proof: Proof) -> None:
     for name in proof.unmet:
         print_line(printable(f"\nNo file has a column {name}."))
     if proof.others:
-        print_line(printable(f"Not looked into, as no key material: {', '.join(proof.others)}"))
+        names = ", ".join(proof.others)
+        print_line(printable(f"\nNot looked into, as they hold no wrapped keys: {names}"))
     print_line("\nWhat this proof can't know:")
     for limit in proof.limits:
         print_line(f"- {limit}")

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 __all__ = ["Audit", "AuditEvent", "audit_to_json_lines", "audit_to_logging"]
 
-Operation: TypeAlias = Literal["wrap", "unwrap", "rewrap", "seal"]
+Operation: TypeAlias = Literal["wrap", "unwrap", "rewrap", "seal", "shred"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +26,16 @@ class AuditEvent:
 
     Attributes:
         operation: `"wrap"`, `"unwrap"` or `"rewrap"` of a key under another one; `"seal"`, which
-            tells how many modules of a file a data key has sealed.
+            tells how many modules of a file a data key has sealed; `"shred"` of a wrapped key, or
+            by the key service of a master key.
         by: `"kms"`, a call of the key service; `"file"`, for a key of one file, under a KEK or by
             such a call.
         master_key_id: of the master key under which all of it stands.
         kek_id: of the KEK, in hex; None in single wrapping.
         file: absolute path or URL; None for a KEK, which serves many, and for a file object that
             is written.
-        columns: dotted names; empty for the footer key. In the rotation of external key material,
-            what that calls the keys.
+        columns: dotted names; empty for the footer key. Where external key material is rotated or
+            shredded, what that calls the keys.
         result: `"ok"`, or the word of the error.
         count: keys wrapped by the call, or seals of the data key.
         time: when it was done, ISO 8601 in UTC.

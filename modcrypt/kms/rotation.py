@@ -17,7 +17,6 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -26,7 +25,6 @@ from modcrypt.errors import (
     KeyMaterialError,
     KeyRetrievalError,
     KmsUnavailableError,
-    ModcryptError,
     PlaintextError,
 )
 from modcrypt.kms import client as kms
@@ -39,6 +37,7 @@ from modcrypt.kms.external import (
     store_of,
     write_store,
 )
+from modcrypt.kms.file_runs import each_file, files_but, told
 from modcrypt.kms.key_tools import KeyedEncryption, KeyTools, file_event
 from modcrypt.kms.material import (
     WRITE,
@@ -51,7 +50,6 @@ from modcrypt.kms.material import (
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.rotation_record import Record
 from modcrypt.kms.sealed_metadata import begins_sealed, kek_of, with_kek
-from modcrypt.parquet.discovery import list_files
 from modcrypt.parquet.footer_keys import FooterKey, layout_of, list_key_metadata, new_tail
 from modcrypt.parquet.properties import ALGORITHMS, FileDecryptionProperties, check_decryption
 from modcrypt.parquet.rekey import rekey_in_place
@@ -62,9 +60,6 @@ __all__ = ["RotatedFile", "rotate_keys"]
 What: TypeAlias = Literal["mek", "kek", "dek"]
 
 _ATTEMPTS = 3  # at key material that somebody else changes, too
-
-THREADS = 4
-"""Files at once where the caller says nothing: a disk or store is waited for most of the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,13 +138,9 @@ def rotate_keys(
         raise TypeError("new_master_keys maps ids of master keys to others")
     for new_id in (new_master_keys or {}).values():
         check_id(new_id)
-    own = None if record is None else os.path.realpath(record)
-    if own is not None and os.path.exists(own) and not os.path.isfile(own):
-        raise ValueError(f"the record is no file: {own}")
-    places = [place for place in list_files(where, filesystem) if place.real().path != own]
+    places = files_but(record, where, filesystem)
     tools.wrapper.forget()  # so that fresh KEKs wrap, and the newest versions of master keys
     rotation = _Rotation(tools, what, dict(new_master_keys or {}), decryption, dry_run)
-    done: list[RotatedFile] = []
     with ExitStack() as stack:
         ledger = None
         if record is not None:
@@ -157,12 +148,13 @@ def rotate_keys(
                 record, what, rotation.new_master_keys, rotation.is_done, write=not dry_run
             )
             stack.enter_context(ledger)
-        pool = stack.enter_context(ThreadPoolExecutor(threads or THREADS, "modcrypt-rotation"))
-        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-        for file in pool.map(lambda place: rotation.run(place, ledger), places):
-            done.append(file)
-            if progress is not None:
-                progress(file, len(places))
+        done = each_file(
+            places,
+            lambda place: rotation.run(place, ledger),
+            name="modcrypt-rotation",
+            threads=threads,
+            progress=progress,
+        )
         if ledger is not None and not any(file.failed for file in done):
             ledger.end()
     return done
@@ -203,12 +195,9 @@ class _Rotation:
             file = RotatedFile(path=place.path, result="rotated" if keys else "current", keys=keys)
         except PlaintextError:
             return RotatedFile(path=place.path, result="plaintext")
-        except ModcryptError as error:
-            return RotatedFile(path=place.path, result=error.word, message=str(error))
-        except OSError as error:
-            return RotatedFile(path=place.path, result="file", message=str(error))
-        except ValueError as error:  # what a file's names make of a policy
-            return RotatedFile(path=place.path, result="format", message=str(error))
+        except Exception as error:
+            word, message = told(error)
+            return RotatedFile(path=place.path, result=word, message=message)
         if ledger is not None:
             ledger.add(place, file.result, file.keys, under)
         return file
@@ -239,7 +228,9 @@ class _Rotation:
             found = decode_metadata(footer.metadata)
             if isinstance(found, KeyMaterial):
                 if self._dry_run and not hidden:  # all there is to see is in the clear
-                    materials = {key.metadata: self._found(place, key) for key in keys}
+                    materials = {
+                        key.metadata: self._found(place, key) for key in keys if key.metadata
+                    }
                     return sum(map(self._would_change, materials.values()))
                 return self._internal(place, source, under)
         return self._external(place, found, under)

@@ -1,6 +1,6 @@
-"""The key metadata in a footer: listed without keys, and replaced without touching a page.
+"""The key metadata in a footer: listed without keys, replaced or removed without touching a page.
 
-What a key service's rotation changes of a data file is its footer alone: offsets, pages and their
+What rotation and shredding change of a data file is its footer alone: offsets, pages and their
 nonces stay. Column keys' metadata lies within a sealed footer, which is sealed anew, and makes a
 plaintext footer to be signed anew.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 from modcrypt.aad import module_aad
 from modcrypt.errors import AadPrefixError, KeyNotFoundError, PlaintextError
@@ -26,14 +27,27 @@ from modcrypt.parquet.framing import (
     read_tail,
 )
 from modcrypt.parquet.idl import ThriftStruct, decode, decode_some, encode
+from modcrypt.parquet.modules import check_shape
 from modcrypt.parquet.properties import FileDecryptionProperties, bound
 from modcrypt.parquet.schema import leaf_elements
 from modcrypt.storage import Source
 
-__all__ = ["FooterKey", "Layout", "check_border", "layout_of", "list_key_metadata", "new_tail"]
+__all__ = [
+    "ColumnUse",
+    "FooterKey",
+    "KeyUses",
+    "Layout",
+    "check_border",
+    "key_uses",
+    "layout_of",
+    "list_key_metadata",
+    "new_tail",
+    "unsigned_tail",
+]
 
-Change = Callable[[bytes, "str | None"], bytes]
-"""Gives the new key metadata for the old one of a column, None for the footer key."""
+Change = Callable[[bytes, "str | None"], "bytes | None"]
+"""Gives the new key metadata for the old one of a column, None for the footer key; None where there
+is to be none any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +119,99 @@ def _own_keys(metadata: ThriftStruct) -> Iterator[ThriftStruct]:
 
 def _name(own: ThriftStruct) -> str:
     return b".".join(own.path_in_schema).decode("utf-8", "replace")
+
+
+# --- which key is for what -----------------------------------------------------------------------
+
+UnderKey: TypeAlias = Literal["plaintext", "footer key", "column key"]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnUse:
+    """Under which keys a leaf column is, as the footer tells it.
+
+    Attributes:
+        path: of the leaf.
+        under: what its chunks are under: one of them, none where there are no row groups, more in
+            a damaged file alone.
+        metadata: key metadata of its own keys; a writer gives all row groups the same.
+        bare: whether a chunk is under a key of its own that has no key metadata.
+    """
+
+    path: tuple[str, ...]
+    under: frozenset[UnderKey]
+    metadata: frozenset[bytes]
+    bare: bool
+
+    @property
+    def name(self) -> str:
+        """Its dotted name."""
+        return ".".join(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUses:
+    """Which key a file needs for what.
+
+    Attributes:
+        encrypted: False for a plaintext file, which has columns and nothing else.
+        sealed: whether the footer is encrypted.
+        unique: the file's `aad_file_unique`, by which a copy of it is known; empty for none.
+        footer: key metadata of the footer key.
+        columns: None where a sealed footer hides them.
+    """
+
+    encrypted: bool
+    sealed: bool
+    unique: bytes
+    footer: bytes | None
+    columns: tuple[ColumnUse, ...] | None
+
+
+def key_uses(source: Source, properties: FileDecryptionProperties | None = None) -> KeyUses:
+    """Tell which key a file needs for what.
+
+    Nothing is authenticated where `properties` are not given.
+
+    Raises:
+        ModcryptError: as `read_encrypted`, or the bytes break the format.
+    """
+    tail = read_tail(source)
+    union, footer = _crypto(tail)
+    struct = None if union is None else union.AES_GCM_V1 or union.AES_GCM_CTR_V1
+    unique = b"" if struct is None else bytes(struct.aad_file_unique or b"")
+    sealed = tail.magic == MAGIC_ENCRYPTED
+    if sealed and properties is None:
+        return KeyUses(True, True, unique, footer, None)
+    if sealed or (properties is not None and union is not None):
+        assert properties is not None
+        metadata = _opened_strictly(tail, source, properties).metadata
+    else:
+        metadata = decode("FileMetaData", tail.data)[0]
+    encrypted = union is not None or any(True for _ in _own_keys(metadata))
+    return KeyUses(encrypted, sealed, unique, footer, tuple(_uses(metadata)))
+
+
+def _uses(metadata: ThriftStruct) -> Iterator[ColumnUse]:
+    leaves = [leaf.path for leaf in leaf_elements(metadata.schema)]
+    check_shape(metadata, len(leaves))
+    for c, path in enumerate(leaves):
+        under: set[UnderKey] = set()
+        own: list[bytes | None] = []
+        for row_group in metadata.row_groups:
+            crypto = row_group.columns[c].crypto_metadata
+            if crypto is None:
+                under.add("plaintext")
+            elif crypto.ENCRYPTION_WITH_COLUMN_KEY is None:
+                under.add("footer key")
+            else:
+                under.add("column key")
+                own.append(crypto.ENCRYPTION_WITH_COLUMN_KEY.key_metadata)
+        known = frozenset(one for one in own if one)
+        yield ColumnUse(path, frozenset(under), known, not all(own))
+
+
+# --- other key metadata --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,19 +287,55 @@ def new_tail(
     """
     tail = read_tail(source)
     opened = _opened_strictly(tail, source, properties)
-    answers: dict[bytes, bytes] = {}
+    changed = _once(change)
+    columns_differ = _change_columns(opened.metadata, changed)
+    build = _signed if opened.plaintext_footer else _sealed
+    return build(tail, opened, changed, columns_differ)
 
-    def changed(metadata: bytes, column: str | None) -> bytes:
+
+def unsigned_tail(source: Source, change: Change) -> tuple[int, bytes] | None:
+    """Give what `new_tail` does, without a key: for files whose footer key is to be forgotten.
+
+    Within a sealed footer nothing changes. The signature of a plaintext footer stays, and fits no
+    more: nobody is left to check it.
+
+    Raises:
+        FormatError: the bytes break the format.
+    """
+    tail, changed = read_tail(source), _once(change)
+    if tail.magic == MAGIC_ENCRYPTED:
+        return _sealed_head(tail, changed)
+    metadata, end = decode("FileMetaData", tail.data)
+    old = metadata.footer_signing_key_metadata
+    differ = _change_columns(metadata, changed)
+    if old:
+        metadata.footer_signing_key_metadata = changed(old, None)
+    if metadata.footer_signing_key_metadata == old and not differ:
+        return None
+    return tail.start, close_tail(encode(metadata) + tail.data[end:], MAGIC_PLAINTEXT)
+
+
+def _once(change: Change) -> Change:
+    """Ask once for each key metadata."""
+    answers: dict[bytes, bytes | None] = {}
+
+    def changed(metadata: bytes, column: str | None) -> bytes | None:
         if metadata not in answers:
             answers[metadata] = change(metadata, column)
         return answers[metadata]
 
-    for own in _own_keys(opened.metadata):
-        if own.key_metadata:  # Arrow C++ writes key metadata of no bytes where it has none
-            own.key_metadata = changed(own.key_metadata, _name(own))
-    columns_differ = any(new != old for old, new in answers.items())
-    build = _signed if opened.plaintext_footer else _sealed
-    return build(tail, opened, changed, columns_differ)
+    return changed
+
+
+def _change_columns(metadata: ThriftStruct, changed: Change) -> bool:
+    """Change the key metadata of columns in place, and say whether any differs."""
+    differ = False
+    for own in _own_keys(metadata):
+        old = own.key_metadata
+        if old:  # Arrow C++ writes key metadata of no bytes where it has none
+            own.key_metadata = changed(old, _name(own))
+            differ |= own.key_metadata != old
+    return differ
 
 
 def _opened_strictly(
@@ -206,17 +349,25 @@ def _opened_strictly(
 def _sealed(
     tail: Tail, opened: EncryptedFooter, changed: Change, columns_differ: bool
 ) -> tuple[int, bytes] | None:
+    if not columns_differ:
+        return _sealed_head(tail, changed)
+    assert opened.footer_key is not None
+    module = opened.cipher.seal(opened.footer_key, FOOTER, encode(opened.metadata))
+    return _sealed_head(tail, changed, module)
+
+
+def _sealed_head(
+    tail: Tail, changed: Change, module: bytes | None = None
+) -> tuple[int, bytes] | None:
+    """Give a sealed footer with other key metadata before it; None where nothing changes."""
     crypto, end = decode("FileCryptoMetaData", tail.data)
     old = crypto.key_metadata
     if old:
         crypto.key_metadata = changed(old, None)
-    if crypto.key_metadata == old and not columns_differ:
+    if crypto.key_metadata == old and module is None:
         return None
-    module = tail.data[end:]
-    if columns_differ:
-        assert opened.footer_key is not None
-        module = opened.cipher.seal(opened.footer_key, FOOTER, encode(opened.metadata))
-    return tail.start, close_tail(encode(crypto) + module, MAGIC_ENCRYPTED)
+    sealed = tail.data[end:] if module is None else module
+    return tail.start, close_tail(encode(crypto) + sealed, MAGIC_ENCRYPTED)
 
 
 def _signed(
