@@ -390,7 +390,6 @@ def _untagged() -> Iterable[Attack]:
         "levels of a data page V2 in clear: a null more",
         forge.clear_level(0b10000),
         clear_levels,
-        unseen=LEVELS,
     )
     yield line("page under CTR: bits flipped", forge.flip(body, 20), ctr, unseen=CTR_BODIES)
     yield line(

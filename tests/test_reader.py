@@ -1061,7 +1061,7 @@ def test_a_published_file_reads_without_its_column_keys() -> None:
             assert found[name] == whole[name]
 
 
-# --- the first rows --------------------------------------------------------------------------------
+# --- the first rows -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limit", [0, 1, 4, 7, 10, 25, 1000])

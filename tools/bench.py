@@ -53,7 +53,7 @@ from modcrypt.parquet import decryptor, encryptor
 from modcrypt.parquet.page_header import PageHeader, scan, splice
 from modcrypt.parquet.plan import plan_decryption
 from modcrypt.storage import MemorySource
-from tools import bench_ags1, bench_kms
+from tools import bench_ags1, bench_kms, bench_rekey
 from tools.figures import (
     MIB,
     Bench,
@@ -219,6 +219,12 @@ def against_bare_work(bench: Bench) -> Iterator[Row]:
         yield Row("  AES of the page bodies alone", None, t["AES"])
         yield Row("  copy through one buffer", None, t["copy"])
         yield Row("  shutil.copyfile", None, t["copyfile"])
+
+
+def rewriting(bench: Bench) -> Iterator[Row]:
+    files = lineitem(bench)
+    yield from bench_rekey.rewriting(bench, files["encrypt"], files["decrypt"], KEY)
+    yield from bench_rekey.small_pages(bench)
 
 
 def small_pages(bench: Bench) -> Iterator[Row]:
@@ -553,6 +559,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Bench], Iterator[Row]]]] = {
     "arrow_bytes": ("One column: bytes read against its chunks and the footer", arrow_bytes),
     "arrow_memory": ("Peak memory of a stream of Arrow batches", arrow_memory),
     "footers": ("Footers", footers),
+    "rekey": ("Re-key and verify", rewriting),
+    "inspect": ("Inspect wide files", bench_rekey.inspecting),
     "ags1": ("AGS1 streams in memory, 1 MiB blocks", bench_ags1.streams),
     "ags1_java": ("AGS1 against Iceberg's Java", bench_ags1.java),
     "ags1_reads": ("AGS1, random reads", bench_ags1.reads),

@@ -368,9 +368,23 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _digest(parameters: dict[str, Any]) -> str:
-    """Tell runs apart by what was typed, which the record need not repeat."""
+    """Tell runs apart by what was typed, which the record need not repeat.
+
+    A policy or a key file that was changed since makes another run.
+    """
     said = {name: value for name, value in parameters.items() if name not in _NOT_RECORDED}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+    stamps = [_stamp(text) for value in said.values() for text in _texts(value)]
+    return hashlib.sha256(json.dumps([said, stamps], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _stamp(text: str) -> tuple[int, int, int] | None:
+    """Tell the versions of a file apart that an option names, as a path or by `file:PATH`."""
+    _, reference, path = text.rpartition("file:")
+    try:
+        status = os.stat(os.path.expanduser(path if reference else text))
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 # --- from sources to destinations ----------------------------------------------------------------

@@ -209,7 +209,7 @@ def _print_inspection(found: Inspection, pages: bool, as_json: bool) -> None:
         print_line(json.dumps(fields))
         return
     print_line(f"{printable(found.name)}: {found.size:,} bytes")
-    print_line(table(("", ""), found._facts(), left=(0, 1)).partition("\n")[2])
+    print_line(table(("", ""), found.facts(), left=(0, 1)).partition("\n")[2])
     if found.columns:
         print_line("")
         print_line(_columns(found))

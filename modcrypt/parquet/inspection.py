@@ -129,8 +129,8 @@ class Inspection:
         from modcrypt.parquet.drawing import draw
 
         return draw(
-            title=self.name,
-            facts=self._facts(),
+            title=self.name.rpartition("/")[2] or self.name,
+            facts=self.facts(),
             columns=[column.path for column in self.columns or ()],
             row_groups=self.row_groups or 0,
             size=self.size,
@@ -142,7 +142,8 @@ class Inspection:
             ],
         )
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def facts(self) -> list[tuple[str, str]]:
+        """Give what is told first: a name and words, for people."""
         if not self.encrypted:
             return [("Encryption", "none"), *self._counts()]
         prefix = "none" if self.aad_prefix is None else text_of(self.aad_prefix)

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Region", "State", "complete"]
+__all__ = ["Region", "Severity", "State", "complete"]
+
+Severity: TypeAlias = Literal["fault", "warning"]
 
 State: TypeAlias = Literal[
     "authentic", "fault", "locked", "plaintext", "unauthenticated", "unchecked"

@@ -18,7 +18,7 @@ from modcrypt.parquet.framing import read_tail
 from modcrypt.parquet.properties import FileDecryptionProperties, bound
 from modcrypt.storage import Source
 
-__all__ = ["PrefixTemplate", "check_parts", "identify_part"]
+__all__ = ["PrefixTemplate", "check_parts", "identify_part", "part_faults"]
 
 
 class PrefixTemplate:
@@ -100,6 +100,14 @@ def check_parts(
     Raises:
         AadPrefixError: all that is wrong: parts missing, there twice, or too many.
     """
+    if faults := part_faults(parts, expected, template):
+        raise AadPrefixError("; ".join(faults))
+
+
+def part_faults(
+    parts: Iterable[tuple[str, int]], expected: int | None, template: PrefixTemplate
+) -> list[str]:
+    """Say what is wrong with a set of parts; arguments as of `check_parts`."""
     paths: dict[int, list[str]] = {}
     for path, part in parts:
         paths.setdefault(part, []).append(path)
@@ -117,8 +125,7 @@ def check_parts(
         ]
         if foreign:
             faults.append(f"foreign files, beyond {expected} parts: {_listed(foreign)}")
-    if faults:
-        raise AadPrefixError("; ".join(faults))
+    return faults
 
 
 def _listed(names: Sequence[str]) -> str:

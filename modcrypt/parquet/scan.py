@@ -32,13 +32,14 @@ from modcrypt.errors import (
 from modcrypt.parquet.bloom import open_bloom_filter
 from modcrypt.parquet.expressions import referenced_fields
 from modcrypt.parquet.idl import ThriftStruct, copy, decode
+from modcrypt.parquet.index_checks import column_index_faults, missing_in_bloom
 from modcrypt.parquet.loading import footer_alone, load_chunks, load_pages
 from modcrypt.parquet.modules import Part
 from modcrypt.parquet.plain_footer import plain_metadata, selected_row_groups
 from modcrypt.parquet.plan import OpenFile, Plan
 from modcrypt.parquet.projection import drop_columns
 from modcrypt.parquet.pruning import Ranges, candidate_rows
-from modcrypt.parquet.schema import leaf_elements, leaves_of
+from modcrypt.parquet.schema import Leaf, leaf_elements, leaves_of
 from modcrypt.storage import Source
 
 __all__ = ["Request", "Scan", "Session", "joined", "schema_file"]
@@ -381,14 +382,25 @@ class Scan:
 
 
 class _Parts:
-    """The indexes and bloom filters of a plan's chunks, opened when they are asked for."""
+    """The indexes and bloom filters of a plan's chunks, opened when they are asked for.
+
+    One that contradicts the chunk's statistics leaves nothing out: those of plaintext columns can
+    be altered where the statistics are sealed.
+    """
 
     def __init__(self, source: Source, plan: Plan) -> None:
         self._source, self._plan = source, plan
+        self._schema = plan.footer.metadata.schema
         self._spans = {(span.part, span.row_group, span.column): span for span in plan.spans}
 
     def column_index(self, row_group: int, column: int) -> ThriftStruct | None:
-        return self._index(Part.COLUMN_INDEX, "ColumnIndex", row_group, column)
+        index = self._index(Part.COLUMN_INDEX, "ColumnIndex", row_group, column)
+        if index is None:
+            return None
+        leaf, md = self._leaves[column], self._plan.chunks[row_group, column].meta_data
+        element = self._schema[leaf.element]
+        faults = column_index_faults(index, None, md, leaf, element, None)
+        return index if next(faults, None) is None else None
 
     def offset_index(self, row_group: int, column: int) -> ThriftStruct | None:
         return self._index(Part.OFFSET_INDEX, "OffsetIndex", row_group, column)
@@ -411,9 +423,17 @@ class _Parts:
         cipher = self._plan.ciphers.get((row_group, column))
         if cipher is None:
             header, size = decode("BloomFilterHeader", data)
-            return header, data[size:]
-        opened = open_bloom_filter(cipher, span, data)
-        return decode("BloomFilterHeader", opened.header)[0], opened.bitset
+            bitset = data[size:]
+        else:
+            opened = open_bloom_filter(cipher, span, data)
+            header, bitset = decode("BloomFilterHeader", opened.header)[0], opened.bitset
+        element = self._schema[self._leaves[column].element]
+        md = self._plan.chunks[row_group, column].meta_data
+        return None if missing_in_bloom(header, bitset, md, element) else (header, bitset)
+
+    @cached_property
+    def _leaves(self) -> list[Leaf]:
+        return leaf_elements(self._schema)
 
 
 class _Shown:
