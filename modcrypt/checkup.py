@@ -30,6 +30,7 @@ from modcrypt.keys import Key
 if TYPE_CHECKING:
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.key_tools import KeyTools
+    from modcrypt.kms.scan import ScannedKey
     from modcrypt.parquet.properties import FileDecryptionProperties
 
 __all__ = [
@@ -420,25 +421,45 @@ def master_key(client: KmsClient, master_key_id: str, aad: bytes = b"") -> Check
 def parquet_file(
     path: str, tools: KeyTools | None, decryption: FileDecryptionProperties | None
 ) -> Iterator[Check]:
-    """Tell which master keys a Parquet file needs, and whether its footer opens."""
+    """Tell which master keys Parquet files need, and whether footer and columns open."""
     from modcrypt.kms.scan import scan_keys
 
-    found = list(scan_keys(path, tools, decryption=decryption))
-    masters = sorted({one.master_key_id for one in found if one.master_key_id is not None})
+    files: dict[str, list[ScannedKey]] = {}
+    for one in scan_keys(path, tools, decryption=decryption):
+        files.setdefault(one.file, []).append(one)
+    for name, found in files.items():
+        yield _file_told(name, found, decryption)
+
+
+def _file_told(
+    path: str, found: list[ScannedKey], decryption: FileDecryptionProperties | None
+) -> Check:
+    from modcrypt.parquet.inspection import inspect_parquet
+
     for one in found:
         if one.kind == "error":
             where = "" if one.message.startswith(one.file) else f"{one.file}: "
-            yield Check(check="file", state="fail", message=f"{where}{one.message}")
-            return
-    hidden = any(one.kind == "hidden" for one in found)
+            return Check(check="file", state="fail", message=f"{where}{one.message}")
+    masters = sorted({one.master_key_id for one in found if one.master_key_id is not None})
     under = (
         f"master keys {', '.join(masters)}" if masters else "keys that its key metadata don't name"
     )
-    footer = (
-        "sealed" if hidden else "readable" if decryption is None else "opened and authenticated"
-    )
-    message = f"{path}: encrypted, under {under}; its footer is {footer}"
-    yield Check(check="file", state="ok", message=message)
+    if decryption is None:
+        footer = "sealed" if any(one.kind == "hidden" for one in found) else "readable"
+        message = f"{path}: encrypted, under {under}; its footer is {footer}"
+        return Check(check="file", state="ok", message=message)
+    columns = inspect_parquet(path, decryption).columns or ()
+    locked = [one.path for one in columns if one.key is not None and not one.has_key]
+    message = f"{path}: encrypted, under {under}; its footer is opened and authenticated"
+    if locked:
+        names = ", ".join(locked[:10]) + ", ..." * (len(locked) > 10)
+        return Check(
+            check="file",
+            state="warn",
+            message=f"{message}; no key opens {len(locked)} of {len(columns)} columns: {names}",
+            advice="give their keys, or ask the keeper of their master keys",
+        )
+    return Check(check="file", state="ok", message=f"{message}, and so is every column")
 
 
 def event_log(path: str, keys: Iterable[Key] = ()) -> Iterator[Check]:

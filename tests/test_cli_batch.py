@@ -49,9 +49,14 @@ def sealed(folder: Path) -> Path:
     return folder
 
 
+LOST_KEYS = "modcrypt: with no key of their own any more: "
+
+
 def ran(folder: Path, *arguments: str) -> str:
+    """Run what succeeds, and says nothing on stderr but which columns lost keys of their own."""
     result = invoke(folder, *arguments)
-    assert (result.exit_code, result.stderr) == (0, "")
+    said = [line for line in result.stderr.splitlines() if not line.startswith(LOST_KEYS)]
+    assert (result.exit_code, said) == (0, [])
     return result.stdout
 
 
@@ -282,7 +287,7 @@ def test_names_of_files_cannot_forge_lines_or_colours(tmp_path: Path) -> None:
     (tmp_path / "lake" / "a\nb\x1b[2J").write_bytes(b"no Parquet")
     plan = invoke(tmp_path, "encrypt", *KEY, "lake", "out", "--dry-run").stdout
     done = invoke(tmp_path, "encrypt", *KEY, "lake", "out").stdout
-    assert (len(plan.splitlines()), len(done.splitlines())) == (2, 3)
+    assert (len(plan.splitlines()), len(done.splitlines())) == (3, 3)
     assert "\x1b" not in plan + done
     assert r"a\nb\x1b[2J" in plan
     assert r"a\nb\x1b[2J" in done

@@ -26,7 +26,7 @@ from tests.support import (
     write_plain,
 )
 from tests.test_cli import KEY, NAME_KEY, invoke, private, run
-from tests.test_cli_batch import Answer, lines, ran, refused
+from tests.test_cli_batch import LOST_KEYS, Answer, lines, ran, refused
 from tests.test_cli_keys import FACTORY, LOCAL
 
 NEW_KEY = ("--new-key-file", "new.key")
@@ -75,6 +75,13 @@ def test_pyarrow_reads_a_rekeyed_file_with_the_new_key_alone(folder: Path) -> No
     assert b"kf" not in data[-600:]
     with pytest.raises(OSError, match="decrypt"):
         read_with_pyarrow(folder / "out.parquet", FOOTER_KEY)
+
+
+def test_a_column_that_loses_its_own_key_is_told(folder: Path) -> None:
+    result = invoke(folder, "rekey", *OLD, *NEW_KEY, *FILES)
+    assert result.stderr == f"{LOST_KEYS}name\n"
+    answer = invoke(folder, "rekey", *OLD, *NEW_KEY, "--json", "--force", *FILES)
+    assert json.loads(answer.stdout)["under_footer_key"] == ["name"]
 
 
 def test_every_new_option_reaches_the_file(folder: Path) -> None:

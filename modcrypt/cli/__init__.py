@@ -5,6 +5,8 @@ Nothing heavy is imported before a command runs, so `--help` and `--version` ans
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 
 __all__ = ["run"]
@@ -15,6 +17,7 @@ def run() -> None:
     from modcrypt.cli.signals import raise_on_signals
 
     raise_on_signals()
+    _mend_streams()
     try:
         from modcrypt.cli.app import program
     except ModuleNotFoundError as error:
@@ -26,3 +29,13 @@ def run() -> None:
         )
         sys.exit(2)
     program.main(prog_name="modcrypt")
+
+
+def _mend_streams() -> None:
+    """Have streams that are closed swallow what is printed, and the others print any name."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # to the end
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -17,7 +17,7 @@ from modcrypt.cli.failures import EXIT_CODES, explain
 from modcrypt.cli.keys import keys
 from modcrypt.cli.parquet import decrypt, encrypt
 from modcrypt.cli.rewrite import mask, rekey, share
-from modcrypt.cli.shared import print_line
+from modcrypt.cli.shared import drop_stdout, print_line
 from modcrypt.cli.shred import shred
 from modcrypt.cli.signals import Stopped
 from modcrypt.cli.tables import cat, head, schema
@@ -38,7 +38,12 @@ class _Program(click.Group):
             failure = explain(error, arguments)
             click.echo(failure.line(), err=True)
             if "--json" in arguments:
-                print_line(json.dumps(failure.fields()))
+                try:
+                    print_line(json.dumps(failure.fields()))
+                except OSError:  # stdout itself is what failed
+                    drop_stdout()
+            elif isinstance(error, OSError):
+                drop_stdout()
             sys.exit(failure.code)
         sys.exit(result if isinstance(result, int) else 0)
 

@@ -192,6 +192,7 @@ class Task:
     overwrite: bool
     threads: int | None
     progress: Progress | None
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +203,7 @@ class Conversion:
         verb, doing, done: as "encrypt", "Encrypting" and "encrypted".
         work: converts a file; gives what more the result says.
         note: gives what people are told of such a result; nothing, if it is empty.
+        once: whether what is done in place must not be done to a file twice.
     """
 
     verb: str
@@ -209,6 +211,7 @@ class Conversion:
     done: str
     work: Callable[[Task], dict[str, Any]]
     note: Callable[[dict[str, Any]], str] = lambda more: ""
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,8 +330,9 @@ class Batch:
                 write = not self._dry_run
                 try:
                     record = RunRecord(
-                        self._record, self._run, lambda told: True, write=write, alone=write
-                    )
+                        self._record, self._run, lambda told: True, write=write, alone=write,
+                        kin={"command": self._run["command"]},
+                    )  # fmt: skip
                 except BlockingIOError:
                     raise click.UsageError(
                         f"another run is writing to the record {self._record}"
@@ -370,21 +374,30 @@ def _texts(value: object) -> Iterator[str]:
 def _digest(parameters: dict[str, Any]) -> str:
     """Tell runs apart by what was typed, which the record need not repeat.
 
-    A policy or a key file that was changed since makes another run.
+    A policy or key file counts by what is in it, wherever it lies and however that is spelt.
     """
-    said = {name: value for name, value in parameters.items() if name not in _NOT_RECORDED}
-    stamps = [_stamp(text) for value in said.values() for text in _texts(value)]
-    return hashlib.sha256(json.dumps([said, stamps], sort_keys=True).encode()).hexdigest()[:16]
+    said = {name: _meant(value) for name, value in parameters.items() if name not in _NOT_RECORDED}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _stamp(text: str) -> tuple[int, int, int] | None:
-    """Tell the versions of a file apart that an option names, as a path or by `file:PATH`."""
-    _, reference, path = text.rpartition("file:")
+def _meant(value: Any) -> Any:
+    """Put what is in files in the place of their names, hashed."""
+    if isinstance(value, tuple):
+        return [_meant(one) for one in value]
+    if not isinstance(value, str):
+        return value
+    before, reference, path = value.rpartition("file:")
+    path = os.path.expanduser(path if reference else value)
+    if reference and not before.endswith("="):  # a keyring, which changes with every rotation
+        return ["file:", os.path.realpath(path)]
     try:
-        status = os.stat(os.path.expanduser(path if reference else text))
+        with open(path, "rb") as file:
+            return [before, hashlib.sha256(file.read(_MOST_READ)).hexdigest()]
     except (OSError, ValueError):
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
+        return value
+
+
+_MOST_READ = 4 << 20  # bytes of a file that an option names
 
 
 # --- from sources to destinations ----------------------------------------------------------------
@@ -397,6 +410,8 @@ def _paired(files: Files, destination: str | None) -> list[_Pair]:
         return [_pair(file, file.name, file.place) for file in files.found]
     place = Place(*locate(destination, None))
     if not files.folder:
+        if destination.endswith("/"):
+            raise click.UsageError(f"{files.where} is a file, and {destination} a folder")
         return [_pair(files.found[0], destination, place)]
     _check_folders(files, destination, place)
     return list(_pairs_in(files, destination, place))
@@ -507,41 +522,35 @@ class _Run:
         return result
 
     def _converted(self, pair: _Pair, progress: Progress) -> _Result:
-        noted = _Noted(self.record, pair)
+        noted = _Noted(self.record, pair, once=self.conversion.once)
         if noted.is_done():
             return _Result(pair=pair, result="skipped")
         noted.check_unchanged()
         overwrite = self._overwrite or noted.is_begun()
         if not overwrite:
             pair.place.check_absent()
+        task = Task(
+            source=pair.source.name,
+            destination=pair.destination,
+            overwrite=overwrite,
+            threads=self._threads,
+            progress=progress,
+            dry_run=self.dry_run,
+        )
         if self.dry_run:
-            _check_there(pair.source.place)
-            return _Result(pair=pair, result="planned")
+            return _Result(pair=pair, result="planned", more=self.conversion.work(task))
         pair.make_folder()
         noted.begin()
-        more = self.conversion.work(
-            Task(
-                source=pair.source.name,
-                destination=pair.destination,
-                overwrite=overwrite,
-                threads=self._threads,
-                progress=progress,
-            )
-        )
+        more = self.conversion.work(task)
         noted.end()
         return _Result(pair=pair, result=self.conversion.done, more=more)
-
-
-def _check_there(place: Place) -> None:
-    if place.stamp() is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place.path)
 
 
 class _Noted:
     """What a record says of one file and what it becomes."""
 
-    def __init__(self, record: RunRecord | None, pair: _Pair) -> None:
-        self._record, self._pair = record, pair
+    def __init__(self, record: RunRecord | None, pair: _Pair, *, once: bool) -> None:
+        self._record, self._pair, self._once = record, pair, once
         self._name = pair.place.full_name
         self._source = pair.source.place.full_name
 
@@ -569,8 +578,17 @@ class _Noted:
         Raises:
             OSError: the file is another one than that run began with.
         """
+        if self._record is None or self._name != self._source:
+            return
+        if self._once and self._is_done_otherwise():
+            raise OSError(
+                errno.ESTALE,
+                "the record has it as done by a run with other options: what is hashed would be "
+                "hashed again; it is left as it is",
+                self._pair.source.name,
+            )
         begun = self._last_begun()
-        if begun is None or self._name != self._source or begun.get("was") == self._stamps()[0]:
+        if begun is None or begun.get("was") == self._stamps()[0]:
             return
         raise OSError(
             errno.ESTALE,
@@ -579,6 +597,16 @@ class _Noted:
             self._pair.source.name,
         )
 
+    def _is_done_otherwise(self) -> bool:
+        """Tell whether the file is as any run of the command left it, or may have left it."""
+        told = None if self._record is None else self._record.last_of_kin(self._name)
+        if told is None:
+            return False
+        now = self._stamps()[0]
+        if "begun" in told:
+            return bool(told.get("was") != now)
+        return bool(told["stamps"][1] == now)
+
     def _last_begun(self) -> dict[str, Any] | None:
         told = None if self._record is None else self._record.last(self._name)
         return told if told is not None and told.get("begun") == self._source else None
@@ -586,7 +614,8 @@ class _Noted:
     def begin(self) -> None:
         """Note that the file is begun, before anything is written."""
         if self._record is not None:
-            self._record.note(self._name, None, begun=self._source, was=self._stamps()[0])
+            told = {"begun": self._source, "was": self._stamps()[0]}
+            self._record.note(self._name, None, durable=self._name == self._source, **told)
 
     def end(self) -> None:
         """Note that it is done, and how it is left."""

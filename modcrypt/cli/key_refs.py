@@ -132,7 +132,7 @@ def read_file(
     Warns where other users can read it too, if it is not `harmless`; raises as `from_file`.
     """
     path = os.path.expanduser(path)  # the shell leaves the ~ of name=file:~/x alone
-    shown = "(not repeated, it looks like a key)" if looks_like_key(path) else path
+    shown = "(not repeated, it looks like a key)" if _hides_key(path) else path
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
@@ -153,6 +153,11 @@ def read_file(
             err=True,
         )
     return data, f"{what}: {kind} {shown}"
+
+
+def _hides_key(path: str) -> bool:
+    """Tell whether a path looks like a key, or like a reference with one in it."""
+    return any(looks_like_key(part) for part in (path, path.rpartition(":")[2]))
 
 
 def from_env(name: str, what: str) -> Key:

@@ -36,6 +36,7 @@ from modcrypt.parquet.properties import ALGORITHMS
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.key_tools import KeyedEncryption
     from modcrypt.kms.policy import Policy
+    from modcrypt.parquet.properties import Encryption
 
 __all__ = [
     "EXPLICIT_KEYS",
@@ -250,6 +251,9 @@ def encrypt(
     properties = encryption_properties(audit, **how)
 
     def work(task: Task) -> dict[str, Any]:
+        if task.dry_run:
+            _look_into(task.source, properties)
+            return {}
         modcrypt.encrypt_parquet(
             task.source,
             task.destination,
@@ -262,6 +266,16 @@ def encrypt(
 
     conversion = Conversion(verb="encrypt", doing="Encrypting", done="encrypted", work=work)
     return batch.run(conversion, force=force, threads=threads, as_json=as_json)
+
+
+def _look_into(source: str, encryption: Encryption) -> None:
+    """Raise what keeps a file from being encrypted, as far as its footer tells; make no key."""
+    from modcrypt.parquet.encryptor import plan_encryption
+    from modcrypt.parquet.properties import is_keyed
+    from modcrypt.storage import open_source
+
+    with open_source(source) as opened:
+        plan_encryption(opened, encryption.for_check() if is_keyed(encryption) else encryption)
 
 
 EXPLICIT_KEYS = {"key_file", "key_env", "key_fd", "column_key_refs"}
@@ -437,14 +451,17 @@ def decrypt(
     nulls = properties.on_missing_key == "null"
 
     def work(task: Task) -> dict[str, Any]:
-        missing = modcrypt.decrypt_parquet(
-            task.source,
-            task.destination,
-            properties,
-            overwrite=task.overwrite,
-            threads=task.threads,
-            progress=task.progress,
-        )
+        if task.dry_run:
+            missing = _missing_in(task.source, properties)
+        else:
+            missing = modcrypt.decrypt_parquet(
+                task.source,
+                task.destination,
+                properties,
+                overwrite=task.overwrite,
+                threads=task.threads,
+                progress=task.progress,
+            )
         return {"dropped": () if nulls else missing, "nulls": missing if nulls else ()}
 
     conversion = Conversion(
@@ -453,14 +470,25 @@ def decrypt(
     return batch.run(conversion, force=force, threads=threads, as_json=as_json)
 
 
+def _missing_in(source: str, decryption: modcrypt.FileDecryptionProperties) -> tuple[str, ...]:
+    """Give the columns without a key, as `decrypt_parquet`; no page is opened."""
+    from modcrypt.parquet.plan import plan_decryption
+    from modcrypt.storage import open_source
+
+    with open_source(source) as opened:
+        return plan_decryption(opened, decryption).missing_names
+
+
 def missing_names(more: dict[str, Any]) -> str:
-    """Tell people which columns were left out or filled with nulls for want of a key."""
+    """Tell people which columns were left out or null for want of a key, or have it no more."""
     words = {"dropped": "left out", "nulls": "filled with nulls"}
     told = [
         f"{done}, for want of a key: {printable(', '.join(more[what]))}"
         for what, done in words.items()
         if more[what]
     ]
+    if own := more.get("under_footer_key"):
+        told.append(f"with no key of their own any more: {printable(', '.join(own))}")
     return "; ".join(told)
 
 
@@ -509,12 +537,3 @@ def decryption_properties(
         column_keys=key_refs.read_refs(column_key_refs),
         **said,
     )
-
-
-# Their names of old.
-_key_options, _output_options, _reading_options = (
-    parquet_key_options,
-    output_options,
-    reading_options,
-)
-_decryption_properties = decryption_properties

@@ -187,6 +187,7 @@ def rekey(
             overwrite=task.overwrite,
             threads=task.threads,
             progress=task.progress,
+            dry_run=task.dry_run,
         ).fields()
 
     conversion = Conversion(
@@ -278,9 +279,12 @@ def mask(
             overwrite=task.overwrite,
             threads=task.threads,
             progress=task.progress,
+            dry_run=task.dry_run,
         ).fields()
 
-    conversion = Conversion(verb="mask", doing="Masking", done="masked", work=work)
+    conversion = Conversion(
+        verb="mask", doing="Masking", done="masked", work=work, once=bool(hashed)
+    )
     return batch.run(conversion, force=force, threads=threads, as_json=as_json)
 
 
@@ -352,6 +356,7 @@ def share(
             overwrite=task.overwrite,
             threads=task.threads,
             progress=task.progress,
+            dry_run=task.dry_run,
         ).fields()
 
     conversion = Conversion(verb="share", doing="Sharing", done="shared", work=work)

@@ -8,6 +8,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import click
@@ -21,6 +22,7 @@ __all__ = [
     "SIGPIPE_EXIT",
     "aad_prefix_from",
     "convert",
+    "drop_stdout",
     "force_option",
     "json_option",
     "key_from",
@@ -45,8 +47,14 @@ def print_line(text: str) -> None:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_stdout()
         sys.exit(SIGPIPE_EXIT)
+
+
+def drop_stdout() -> None:
+    """Throw away what is still to be printed: Python would try again at the end, and fail."""
+    with suppress(OSError, ValueError):  # of a stream that has no descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # --- options -------------------------------------------------------------------------------------

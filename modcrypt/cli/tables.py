@@ -407,6 +407,8 @@ def cat(
         raise click.UsageError("--force is for -o")
     if to_stdout and form == "arrow" and sys.stdout.isatty():
         raise click.UsageError("an Arrow stream is nothing for a terminal: -o FILE, or a pipe")
+    if output is not None and "://" not in output and _lies_in(output, path):
+        raise click.UsageError(f"{output} would replace what is read")
     read = _Reading(path, **reading)
     asked = read.asked(columns, listed, where)
     batches = read.batches(asked)
@@ -420,6 +422,12 @@ def cat(
         rows = _written(pieces, sink)
     if as_json:
         print_line(json.dumps({"path": path, "destination": output, "format": form, "rows": rows}))
+
+
+def _lies_in(output: str, path: str) -> bool:
+    """Tell whether a destination is a file that is read, or lies in the folder that is."""
+    target, source = os.path.realpath(output), os.path.realpath(path)
+    return target == source or target.startswith(f"{source}{os.sep}")
 
 
 def _written(pieces: Iterator[tuple[bytes, int]], sink: Sink) -> int:

@@ -61,9 +61,11 @@ class RunRecord:
         is_done: tells whether what a line says of a file is all that is to be done with it.
         write: whether lines are added.
         alone: refuse a record that another run writes to. Needs `write`.
+        kin: what runs have in common that `last_of_kin` tells of.
 
     Raises:
         BlockingIOError: another run writes to it.
+        ValueError: something else is there.
         OSError: the record can't be read or written.
     """
 
@@ -75,14 +77,17 @@ class RunRecord:
         *,
         write: bool,
         alone: bool = False,
+        kin: Mapping[str, Any] | None = None,
     ) -> None:
         self._run, self._is_done = dict(run), is_done
+        _check_record(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self._file = os.fdopen(os.open(path, flags, 0o666), "ab", buffering=0) if write else None
         try:
             if self._file is not None and alone:
                 _lock(self._file.fileno(), os.fspath(path))
             self._done = read_record(path, self._run)
+            self._of_kin = {} if kin is None else read_record(path, kin)
         except BaseException:
             self.close()
             raise
@@ -112,9 +117,22 @@ class RunRecord:
         """Give the last line about a file, whatever has become of it since."""
         return self._done.get(name)
 
-    def note(self, name: str, stamps: Stamps | None, **told: Any) -> None:
-        """Note what became of a file, and how it is left; None: it is not done yet."""
+    def last_of_kin(self, name: str) -> dict[str, Any] | None:
+        """Give the last line about a file of this run or any of its kin."""
+        return self._of_kin.get(name)
+
+    def note(self, name: str, stamps: Stamps | None, *, durable: bool = False, **told: Any) -> None:
+        """Note what became of a file, and how it is left; None: it is not done yet.
+
+        Args:
+            durable: the line must be there before what follows, whatever happens.
+
+        Raises:
+            OSError: not all of the line could be written.
+        """
         self._write({"path": name, **told, "stamps": stamps})
+        if durable and self._file is not None:
+            os.fdatasync(self._file.fileno())
 
     def end(self) -> None:
         """Note that the run has come to its end: the next one begins anew."""
@@ -123,7 +141,17 @@ class RunRecord:
     def _write(self, told: dict[str, Any]) -> None:
         if self._file is not None:
             line = json.dumps({**told, **self._run}).encode()
-            self._file.write(b"\n" + line + b"\n")  # whatever a crash has cut is a line of its own
+            data = b"\n" + line + b"\n"  # whatever a crash has cut is a line of its own
+            while data:  # a full disk takes a part, and fails on the rest
+                data = data[self._file.write(data) :]
+
+
+def _check_record(path: str | os.PathLike[str]) -> None:
+    """Refuse to add lines to what is no record: it may be one of the files."""
+    with suppress(FileNotFoundError), open(path, "rb") as file:
+        head = file.read(64).lstrip(b"\n")
+        if head and not head.startswith(b"{"):
+            raise ValueError(f"{os.fspath(path)} is there, and is no record of a run")
 
 
 def _lock(fd: int, path: str) -> None:

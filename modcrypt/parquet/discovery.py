@@ -78,16 +78,24 @@ def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
             raise ValueError("the files of a dataset are in one file system: give filesystem=")
     else:
         where, base = locate(source, filesystem)
-        paths = _files(where, base)
+        # PyArrow lists no folder with a name in it that is not UTF-8.
+        paths = _files(where, base) if where is not None else _local_files(base)
     if not paths:
         raise ValueError(f"there are no files in {os.fspath(base)!r}" if base else "no files given")
     inside = [path[len(base) :].lstrip("/") for path in paths]
     scheme = _scheme(partitioning, [os.path.dirname(path) for path in inside])
     files = [
-        DataFile(path, pc.scalar(True) if scheme is None else scheme.parse(below))
+        DataFile(path, pc.scalar(True) if scheme is None else _parsed(scheme, below))
         for path, below in zip(paths, inside, strict=True)
     ]
     return Dataset(files, pa.schema([]) if scheme is None else scheme.schema, where)
+
+
+def _parsed(scheme: Any, below: str) -> pc.Expression:
+    try:
+        return scheme.parse(below)
+    except UnicodeError:
+        raise ValueError(f"{below!r}: names of files and folders are to be UTF-8") from None
 
 
 def list_files(where: Any, filesystem: Any) -> list[Place]:

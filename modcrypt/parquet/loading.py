@@ -141,7 +141,8 @@ def _forget_parts(chunk: ThriftStruct) -> None:
 
 def _move(chunk: ThriftStruct, distance: int) -> None:
     md = chunk.meta_data
-    md.data_page_offset += distance
+    if md.data_page_offset > 0:  # PyArrow gives the data pages of an empty chunk the offset 0
+        md.data_page_offset += distance
     if md.dictionary_page_offset:
         md.dictionary_page_offset += distance
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
+from decimal import Context, Decimal
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -18,10 +20,10 @@ from modcrypt.aead import keyed_hash
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.keys import Key
 from modcrypt.parquet.footer import read_plain
-from modcrypt.parquet.idl import ThriftStruct
+from modcrypt.parquet.idl import ThriftStruct, copy
 from modcrypt.parquet.loading import load_chunks
 from modcrypt.parquet.modules import Part, Span, file_spans
-from modcrypt.parquet.plan import OpenFile
+from modcrypt.parquet.plan import OpenFile, Plan
 from modcrypt.parquet.schema import Leaf, leaf_elements
 from modcrypt.storage import MemorySource
 
@@ -67,17 +69,17 @@ def mask_chunk(
         UnsupportedFormatError: values of a type that can't be masked.
         ModcryptError: as `read_table`.
     """
-    plan = file.select([column], [row_group])
-    codec = plan.chunks[row_group, column].meta_data.codec
+    plan = _as_parquet_has_it(file.select([column], [row_group]))
+    md = plan.chunks[row_group, column].meta_data
     name = ".".join(expected.path)
     buffer = load_chunks(file.source, plan, None)
     try:
-        table = pq.read_table(pa.BufferReader(buffer), partitioning=None)
+        table = pq.ParquetFile(pa.BufferReader(buffer), arrow_extensions_enabled=False).read()
         masked = pa.chunked_array(
             [_masked(array, mask) for array in table.column(0).chunks]
             or [_masked(table.column(0).combine_chunks(), mask)]
         )
-    except (pa.ArrowException, NotImplementedError) as error:
+    except (pa.ArrowException, NotImplementedError, OSError) as error:  # of bytes in memory
         kind = type(error).__name__  # the text may hold values
         raise UnsupportedFormatError(f"column {name}: PyArrow can't mask it ({kind})") from None
     field = _masked_field(table.schema.field(0), masked.type, mask)
@@ -86,11 +88,25 @@ def mask_chunk(
     pq.write_table(
         rows,
         out,
-        compression=_CODECS.get(codec, "zstd"),
+        compression=_CODECS.get(md.codec, "zstd"),
         row_group_size=rows.num_rows or None,
         store_schema=False,
     )
-    return _written(MemorySource(out.getvalue(), name), expected)
+    written = _written(MemorySource(out.getvalue(), name), expected)
+    if written is not None and mask.gives_nulls:
+        # As the schema has it: PyArrow may write decimals and INT96 otherwise, nulls are alike.
+        written.metadata.type = md.type
+    return written
+
+
+def _as_parquet_has_it(plan: Plan) -> Plan:
+    """Leave Arrow's own schema out, so that a value's hash depends on nothing but the value.
+
+    By that schema seconds are not the milliseconds that are stored, lists may be of a fixed size.
+    """
+    metadata = copy(plan.footer.metadata)
+    metadata.key_value_metadata = None
+    return replace(plan, footer=replace(plan.footer, metadata=metadata))
 
 
 def _written(source: MemorySource, expected: Leaf) -> MaskedChunk | None:
@@ -101,6 +117,10 @@ def _written(source: MemorySource, expected: Leaf) -> MaskedChunk | None:
         raise UnsupportedFormatError(
             f"column {'.'.join(expected.path)}: Arrow has no groups like those around it, so its "
             "levels can't be kept; drop it, or make all of its top-level field null"
+        )
+    if len(footer.metadata.row_groups) > 1:  # whatever it is asked for
+        raise UnsupportedFormatError(
+            f"column {'.'.join(expected.path)}: PyArrow writes no row group of so many rows"
         )
     spans = file_spans(footer.metadata, footer.body_end, source)
     pages = [span for span in spans if span.part is Part.PAGES]
@@ -117,29 +137,20 @@ def _written(source: MemorySource, expected: Leaf) -> MaskedChunk | None:
 def _masked(array: Any, mask: Mask) -> Any:
     """Mask the only leaf of an array."""
     kind = array.type
-    if isinstance(kind, pa.BaseExtensionType):
-        return _masked(array.storage, mask)
-    if pa.types.is_dictionary(kind):
-        values = _masked(array.dictionary, mask)
-        return values.take(array.indices)
     if pa.types.is_struct(kind):
         if kind.num_fields != 1:
             raise FormatError("a group of one leaf has several fields")
         inner = _masked(array.field(0), mask)
         field = _masked_field(kind.field(0), inner.type, mask)
         return pa.StructArray.from_arrays([inner], fields=[field], mask=array.is_null())
-    if pa.types.is_fixed_size_list(kind):
-        return _masked(array.cast(pa.list_(kind.value_field)), mask)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if pa.types.is_list(kind):
         inner = _masked(array.values, mask)
         field = _masked_field(kind.value_field, inner.type, mask)
-        make = pa.ListArray if pa.types.is_list(kind) else pa.LargeListArray
-        target = pa.list_(field) if pa.types.is_list(kind) else pa.large_list(field)
         # As offsets with nulls: from_arrays takes a mask only where the array is no slice.
         offsets = pc.if_else(
             pa.concat_arrays([array.is_null(), pa.array([False])]), None, array.offsets
         )
-        return make.from_arrays(offsets, inner, type=target)
+        return pa.ListArray.from_arrays(offsets, inner, type=pa.list_(field))
     if pa.types.is_nested(kind):
         raise NotImplementedError
     return mask.values(array)
@@ -160,8 +171,9 @@ NULLS = Mask(lambda array: pa.nulls(len(array), array.type), gives_nulls=True)
 def hashes(key: Key) -> Mask:
     """Give a mask that puts HMAC-SHA-256 under `key`, in hex, in the place of values.
 
-    Hashed is a value's text in UTF-8: so 7 of an int32 column and of an int64 column are alike. Of
-    binary columns it is the bytes; of timestamps with a time zone the text in UTC.
+    Hashed is a value's text in UTF-8, of binary columns the bytes. Equal values have equal texts,
+    whatever they are stored as: 7 as int32 and as int64, 7.5 and 7.50, 0.0 and -0.0, a moment in
+    milliseconds and in nanoseconds; moments are in UTC, without saying so, as INT96 has them.
     """
     hashed = keyed_hash(key)
 
@@ -173,14 +185,34 @@ def hashes(key: Key) -> Mask:
     return Mask(values, gives_nulls=False)
 
 
+_exact = Context(prec=400)  # more digits than a decimal or a float has
+
+
+def _number(value: Decimal) -> bytes:
+    """Spell a number without an exponent, and without zeros that mean nothing."""
+    return f"{_exact.normalize(value) if value else Decimal(0):f}".encode()
+
+
+def _float_text(text: str) -> bytes:
+    value = Decimal(text)
+    return _number(value) if value.is_finite() else text.encode()
+
+
 def _texts(array: pa.Array) -> list[bytes | None]:
     kind = array.type
     if pa.types.is_fixed_size_binary(kind) or pa.types.is_binary(kind):
         return list(array.cast(pa.large_binary()).to_pylist())
     if pa.types.is_large_binary(kind) or pa.types.is_null(kind):
         return list(array.to_pylist())
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        array = array.cast(pa.timestamp(kind.unit, "UTC"))
+    if pa.types.is_decimal(kind):
+        return [None if value is None else _number(value) for value in array.to_pylist()]
     if pa.types.is_float16(kind):
         array = array.cast(pa.float32())
-    return list(array.cast(pa.large_string()).cast(pa.large_binary()).to_pylist())
+    if pa.types.is_floating(kind):  # by the shortest text that means the same float
+        texts = array.cast(pa.string()).to_pylist()
+        return [None if text is None else _float_text(text) for text in texts]
+    text = array.cast(pa.large_string())
+    if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+        text = pc.replace_substring_regex(text, r"(\.\d*?)0*Z?$", r"\1")
+        text = pc.replace_substring_regex(text, r"[.Z]$", "")
+    return list(text.cast(pa.large_binary()).to_pylist())

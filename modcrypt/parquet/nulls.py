@@ -57,6 +57,8 @@ def _adapt(row_group: ThriftStruct, columns: list[int]) -> None:
     """Correct the size, and the order of rows, which goes no further than the columns there."""
     mds = [chunk.meta_data for chunk in row_group.columns if chunk.meta_data is not None]
     row_group.total_byte_size = sum(md.total_uncompressed_size for md in mds)
+    if row_group.total_compressed_size is not None:
+        row_group.total_compressed_size = sum(md.total_compressed_size for md in mds)
     known = takewhile(lambda s: s.column_idx not in columns, row_group.sorting_columns or ())
     row_group.sorting_columns = list(known) or None
 

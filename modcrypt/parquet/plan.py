@@ -119,11 +119,15 @@ class OpenFile:
             self.footer, self.leaves, keep, missing, nulls, ordinals, chunks, ciphers, spans
         )
 
+    def has_own_key(self, column: int) -> bool:
+        """Tell whether a column is under a key of its own."""
+        return self._kind(column, self._all_row_groups) == UNDER_COLUMN_KEY
+
     def own_keys(self, columns: Iterable[int]) -> dict[str, ColumnKey]:
         """Give the keys of those of some columns that have keys of their own, and are there."""
         found = {}
         for c in columns:
-            if self._kind(c, self._all_row_groups) != UNDER_COLUMN_KEY:
+            if not self.has_own_key(c):
                 continue
             crypto = self.metadata.row_groups[0].columns[c].crypto_metadata
             if (key := self._key(0, c)) is not None:

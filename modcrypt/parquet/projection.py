@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from modcrypt.parquet.idl import ThriftStruct, copy, new
 from modcrypt.parquet.schema import keep_leaves, leaf_elements, leaf_paths
 
-__all__ = ["drop_columns", "drop_foreign_pairs", "make_strings"]
+__all__ = ["drop_columns", "drop_foreign_pairs", "mask_columns"]
 
 _ARROW_SCHEMA = b"ARROW:schema"
 _PANDAS = b"pandas"
@@ -33,9 +33,12 @@ _FOREIGN_SCHEMAS = frozenset(
 
 
 Fate: TypeAlias = "bool | str"
-"""What becomes of a leaf: False leaves it out, True keeps it, `STRING` makes text of it."""
+"""What becomes of a leaf: False leaves it out, True keeps it, `STRING` makes text of it.
 
-STRING = "string"
+`NULLS` keeps it, but not what is told of its values.
+"""
+
+STRING, NULLS = "string", "nulls"
 
 
 def drop_columns(metadata: ThriftStruct, keep: list[bool]) -> ThriftStruct:
@@ -50,32 +53,88 @@ def drop_columns(metadata: ThriftStruct, keep: list[bool]) -> ThriftStruct:
     return kept
 
 
-def make_strings(metadata: ThriftStruct, columns: list[int]) -> None:
-    """Make some leaves text: in the list of schema elements, and in the pairs that repeat it."""
-    if not columns:
-        return
+def mask_columns(metadata: ThriftStruct, strings: Collection[int], nulls: Collection[int]) -> None:
+    """Make some leaves text: in the list of schema elements, and in the pairs that repeat it.
+
+    Of these and of leaves that are null, the pairs of known engines tell no values any more.
+    """
     leaves = leaf_elements(metadata.schema)
-    fates: list[Fate] = [STRING if c in columns else True for c in range(len(leaves))]
     if metadata.key_value_metadata is not None:
+        fates: list[Fate] = [
+            STRING if c in strings else NULLS if c in nulls else True for c in range(len(leaves))
+        ]
         metadata.key_value_metadata = _key_values(metadata, fates)
-    for c in columns:
+    for c in strings:
         old = metadata.schema[leaves[c].element]
         # Not its length, scale and precision.
         element = copy(old, keep=("name", "repetition_type", "field_id"))
         element.type, element.converted_type = _BYTE_ARRAY, _UTF8
         element.logicalType = new("LogicalType", STRING=new("StringType"))
         metadata.schema[leaves[c].element] = element
+    if metadata.column_orders is not None:  # there are others for floats and INT96
+        text = new("ColumnOrder", TYPE_ORDER=new("TypeDefinedOrder"))
+        orders = enumerate(metadata.column_orders)
+        metadata.column_orders = [text if c in strings else order for c, order in orders]
 
 
 def drop_foreign_pairs(metadata: ThriftStruct) -> None:
-    """Leave out key-value pairs that may tell of columns in ways modcrypt doesn't know."""
-    pairs = metadata.key_value_metadata or ()
-    metadata.key_value_metadata = [
-        pair for pair in pairs if pair.key in (_ARROW_SCHEMA, _PANDAS, _GEO)
-    ] or None
+    """Leave out all of the key-value pairs but what is known to tell of the columns there."""
+    names = {path[0] for path in leaf_paths(metadata.schema)}
+    known: dict[bytes, Callable[[bytes], bytes | None]] = {
+        _ARROW_SCHEMA: _without_metadata,
+        _PANDAS: lambda value: _edited(value, lambda about: _pandas_alone(about, names)),
+        _GEO: lambda value: _edited(value, lambda about: _geo_alone(about, names)),
+    }
+    out = []
     for pair in metadata.key_value_metadata or ():
-        if pair.key == _ARROW_SCHEMA:
-            pair.value = _without_metadata(pair.value)
+        if pair.key in known and pair.value is not None:
+            alone = copy(pair)
+            alone.value = known[pair.key](pair.value)
+            out += [alone] if alone.value is not None else []
+    metadata.key_value_metadata = out or None
+
+
+def _pandas_alone(about: Any, names: set[str]) -> Any:
+    """Not its attributes, and no names but those of columns: index levels may have others."""
+    indexes = about["index_columns"]
+    return {
+        "index_columns": [
+            i | {"name": None} if isinstance(i, dict) else i
+            for i in indexes
+            if isinstance(i, dict) or i in names
+        ],
+        "column_indexes": [
+            level | {"name": None, "field_name": None} for level in about["column_indexes"]
+        ],
+        "columns": [column for column in about["columns"] if column.get("field_name") in names],
+        "creator": about.get("creator"),
+        "pandas_version": about.get("pandas_version"),
+    }
+
+
+_GEO_FIELDS = ("encoding", "geometry_types", "crs", "edges", "orientation", "epoch", "bbox")
+
+
+def _geo_alone(about: Any, names: set[str]) -> Any:
+    """Not its coverings, which name other columns."""
+    if about["primary_column"] not in names:
+        return None
+    return {name: about[name] for name in ("version", "primary_column") if name in about} | {
+        "columns": {
+            name: {k: v for k, v in column.items() if k in _GEO_FIELDS}
+            for name, column in about["columns"].items()
+            if name in names
+        }
+    }
+
+
+def _edited(value: bytes, edit: Callable[[Any], Any]) -> bytes | None:
+    """Edit a pair's JSON; None where it must go, or is unreadable to its reader as well."""
+    try:
+        about = edit(json.loads(value))
+        return None if about is None else json.dumps(about).encode()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def _kept(values: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct]:
@@ -110,40 +169,51 @@ def _key_values(metadata: ThriftStruct, fates: Sequence[Fate]) -> list[ThriftStr
         fields.setdefault(path[0], set()).add(fate)
     # What they say of a column that is text by now is as wrong as of one that is not there.
     gone = {name for name, found in fields.items() if found <= {False, STRING}}
+    touched = {name for name, found in fields.items() if found != {True}}
     out = []
     for pair in metadata.key_value_metadata:
         adapted = copy(pair)
         if pair.key != _ARROW_SCHEMA:
-            adapted.value = _adapted(pair.key, pair.value, gone)
+            adapted.value = _adapted(pair.key, pair.value, gone, touched)
         else:
-            adapted.value = _arrow_schema(pair.value, gone, fates)
+            adapted.value = _arrow_schema(pair.value, gone, touched, fates)
         if adapted.value is not None or pair.value is None:
             out.append(adapted)
     return out
 
 
-def _adapted(key: bytes, value: bytes | None, gone: set[str]) -> bytes | None:
-    """Give a pair's value without the columns that are gone; None where the pair must go."""
+def _adapted(key: bytes, value: bytes | None, gone: set[str], touched: set[str]) -> bytes | None:
+    """Give a pair's value without the columns that are gone; None where the pair must go.
+
+    Of columns that are there in part, or masked, nothing is told that comes from their values.
+    """
     if value is None or key not in {_PANDAS, _GEO, *_FOREIGN_SCHEMAS}:
         return value
-    if key in _FOREIGN_SCHEMAS:
+    if key in _FOREIGN_SCHEMAS:  # Spark's may have the labels of a column's categories
         return None
-    try:
-        about = json.loads(value)
-        if key == _PANDAS:
-            about["columns"] = [c for c in about["columns"] if c.get("field_name") not in gone]
-            indexes = about["index_columns"]
-            about["index_columns"] = [i for i in indexes if isinstance(i, dict) or i not in gone]
-        else:
-            about["columns"] = {n: c for n, c in about["columns"].items() if n not in gone}
-            if about["primary_column"] in gone:
-                return None
-        return json.dumps(about).encode()
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None  # unreadable to its reader as well
+    if key == _PANDAS:
+        return _edited(value, lambda about: _pandas_adapted(about, gone, touched))
+    return _edited(value, lambda about: _geo_adapted(about, touched))
 
 
-def _arrow_schema(value: bytes | None, gone: set[str], fates: Sequence[Fate]) -> bytes | None:
+def _pandas_adapted(about: Any, gone: set[str], touched: set[str]) -> Any:
+    about["columns"] = [c for c in about["columns"] if c.get("field_name") not in gone]
+    for column in about["columns"]:
+        if column.get("field_name") in touched:
+            column["metadata"] = None  # the number of categories
+    indexes = about["index_columns"]
+    about["index_columns"] = [i for i in indexes if isinstance(i, dict) or i not in gone]
+    return about
+
+
+def _geo_adapted(about: Any, touched: set[str]) -> Any:
+    about["columns"] = {n: c for n, c in about["columns"].items() if n not in touched}
+    return None if about["primary_column"] in touched else about
+
+
+def _arrow_schema(
+    value: bytes | None, gone: set[str], touched: set[str], fates: Sequence[Fate]
+) -> bytes | None:
     """Remove leaves from a serialised Arrow schema, or change their types, by position.
 
     None where it is unreadable, or has other leaves than the Parquet schema, or a map that loses a
@@ -159,7 +229,7 @@ def _arrow_schema(value: bytes | None, gone: set[str], fates: Sequence[Fate]) ->
             return None
     except (pa.ArrowException, ValueError, OSError, StopIteration):
         return None
-    about = {k: _adapted(k, v, gone) for k, v in (schema.metadata or {}).items()}
+    about = {k: _adapted(k, v, gone, touched) for k, v in (schema.metadata or {}).items()}
     kept = pa.schema(
         [field for field in fields if field is not None],
         {k: v for k, v in about.items() if v is not None},
@@ -202,6 +272,8 @@ def _pruned(field: Any, fates: Iterator[Fate]) -> Any:
     there = [one for one in kept if one is not None]
     if not there:
         return None
+    if len(there) < len(inner):
+        field = field.remove_metadata()  # which may tell of what is gone
     if pa.types.is_struct(kind):
         return field.with_type(pa.struct(there))
     if pa.types.is_map(kind):

@@ -18,6 +18,7 @@ from modcrypt.parquet.properties import (
     FileDecryptionProperties,
     check_decryption,
     check_encryption,
+    is_keyed,
 )
 from modcrypt.parquet.rewriting import Change, Choice, Rewriting, Rewritten, as_it_was
 from modcrypt.storage import Destination, Place, Source, SourceLike, open_source, place_of
@@ -36,6 +37,7 @@ def rekey_parquet(
     overwrite: bool = True,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
+    dry_run: bool = False,
 ) -> Rewritten:
     """Write an encrypted file anew: other keys, algorithm, footer mode, AAD prefix, key metadata.
 
@@ -53,6 +55,8 @@ def rekey_parquet(
         filesystem: of pyarrow or fsspec, in which both are paths.
         overwrite: replace an existing destination; otherwise it is a FileExistsError.
         threads, progress: as of `encrypt_parquet`.
+        dry_run: open the footer, find the keys, and say what would become of the columns; nothing
+            is written, and no key is made.
 
     Raises:
         ModcryptError: as `decrypt_parquet` and `encrypt_parquet`.
@@ -60,7 +64,7 @@ def rekey_parquet(
     """
     return _rewrite(
         source, destination, decryption, encryption, Change(keep_unchanged=keep_unchanged),
-        filesystem, overwrite, threads, progress,
+        filesystem, overwrite, threads, progress, dry_run,
     )  # fmt: skip
 
 
@@ -74,16 +78,17 @@ def mask_parquet(
     hashed: Sequence[str] = (),
     drop: Sequence[str] = (),
     hash_key: KeyLike | None = None,
-    keep_unchanged: bool = False,
     filesystem: Any = None,
     overwrite: bool = True,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
+    dry_run: bool = False,
 ) -> Rewritten:
     """Write a file anew with some columns set to null, hashed or left out, and the rest as it is.
 
-    Statistics, indexes and bloom filters of masked columns go too. No key is needed for columns
-    that are left out, or that are null with all of their top-level field.
+    Statistics, indexes and bloom filters of masked columns go too, and what engines that modcrypt
+    knows say of them in the footer's key-value pairs; other pairs stay. No key is needed for
+    columns that are left out, or that are null with all of their top-level field.
 
     Args:
         source, destination: as of `rekey_parquet`.
@@ -94,10 +99,10 @@ def mask_parquet(
         null: columns, or groups, whose values become null.
         hashed: columns, or groups, whose values become text: HMAC-SHA-256 under `hash_key`, in
             hex, of the value as text (of binary values their bytes). Equal values have equal
-            hashes, in all files with the same key, and nulls stay null.
+            hashes, in all files with the same key and however they are stored, and nulls stay null.
         drop: columns, or groups, that are left out.
         hash_key: 16, 24 or 32 bytes. Who has it can try values out.
-        keep_unchanged, filesystem, overwrite, threads, progress: as of `rekey_parquet`.
+        filesystem, overwrite, threads, progress, dry_run: as of `rekey_parquet`.
 
     Raises:
         ValueError: columns that the file doesn't have, or named twice, or no key for hashes; all
@@ -110,12 +115,10 @@ def mask_parquet(
     if not (null or hashed or drop):
         raise ValueError("name columns in null, hashed or drop")
     key = None if hash_key is None else as_key(hash_key)
-    change = Change(
-        null=null, hashed=hashed, drop=drop, hash_key=key, keep_unchanged=keep_unchanged
-    )
+    change = Change(null=null, hashed=hashed, drop=drop, hash_key=key)
     return _rewrite(
         source, destination, decryption, encryption, change, filesystem, overwrite, threads,
-        progress,
+        progress, dry_run,
     )  # fmt: skip
 
 
@@ -130,6 +133,7 @@ def share_parquet(
     overwrite: bool = True,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
+    dry_run: bool = False,
 ) -> Rewritten:
     """Write a copy for somebody else: some columns under keys of their own, and nothing else.
 
@@ -141,7 +145,7 @@ def share_parquet(
         source, destination, decryption, encryption: as of `rekey_parquet`. Names in `encryption`
             are those of columns that are there.
         columns: names of columns, or groups.
-        filesystem, overwrite, threads, progress: as of `rekey_parquet`.
+        filesystem, overwrite, threads, progress, dry_run: as of `rekey_parquet`.
 
     Raises:
         ValueError: no columns, or columns that the file doesn't have.
@@ -151,7 +155,7 @@ def share_parquet(
         raise ValueError("name the columns that are to be shared")
     return _rewrite(
         source, destination, decryption, encryption, Change(only=columns), filesystem, overwrite,
-        threads, progress,
+        threads, progress, dry_run,
     )  # fmt: skip
 
 
@@ -198,6 +202,7 @@ def _rewrite(
     overwrite: bool,
     threads: int | None,
     progress: Callable[[int], None] | None,
+    dry_run: bool,
 ) -> Rewritten:
     check_threads(threads)
     strict = _strict(decryption)
@@ -208,8 +213,11 @@ def _rewrite(
         file = OpenFile(opened, strict)
         choice = Choice(file, change)
         if encryption is None:
-            encryption = as_it_was(file, choice.plan.shown, place)
+            encryption = as_it_was(file, choice.plan, place)
             change = replace(change, keep_levels=True)
+        if dry_run:
+            by = encryption.for_check() if is_keyed(encryption) else encryption
+            return Rewriting(file, choice, by, change, place).result
         rewriting = Rewriting(file, choice, encryption, change, place, overwrite=overwrite)
         with (
             rewriting.plan.properties.companion() as sealed,
@@ -219,7 +227,7 @@ def _rewrite(
         ):
             out.progress = progress
             rewriting.write(out)
-            if place is not None and place == opened.place:
+            if place is not None and opened.place and place.real() == opened.place.real():
                 place.check_still(opened)
             if sealed is not None:
                 sealed()

@@ -14,14 +14,15 @@ from modcrypt.keys import Key
 from modcrypt.kms.material import KeyReference, decode_metadata
 from modcrypt.parquet.encryptor import Encryption, assign
 from modcrypt.parquet.encryptor import Plan as EncryptionPlan
+from modcrypt.parquet.footer import take_mark
 from modcrypt.parquet.footer_keys import check_border
 from modcrypt.parquet.idl import ThriftStruct, copy
 from modcrypt.parquet.modules import Part, file_spans
 from modcrypt.parquet.plain_footer import plain_metadata, selected_row_groups
-from modcrypt.parquet.plan import OpenFile
-from modcrypt.parquet.projection import drop_foreign_pairs, make_strings
+from modcrypt.parquet.plan import OpenFile, Plan
+from modcrypt.parquet.projection import drop_foreign_pairs, mask_columns
+from modcrypt.parquet.properties import FILE_UNIQUE_SIZE, FileEncryptionProperties
 from modcrypt.parquet.properties import Encryption as EncryptionLike
-from modcrypt.parquet.properties import FileEncryptionProperties
 from modcrypt.parquet.resealing import Appended, MaskChunk, SealedFeed
 from modcrypt.parquet.schema import Leaf, leaf_elements, leaves_of
 from modcrypt.storage import Place, Source
@@ -43,6 +44,8 @@ class Rewritten:
         nulls: set to null.
         hashed: their values are hashed.
         dropped: not there any more.
+        under_footer_key: of those there, what had a key of its own and has none any more: who has
+            the new footer key reads it.
     """
 
     resealed: tuple[str, ...] = ()
@@ -51,6 +54,7 @@ class Rewritten:
     nulls: tuple[str, ...] = ()
     hashed: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    under_footer_key: tuple[str, ...] = ()
 
     def fields(self) -> dict[str, Any]:
         """Give it as what JSON takes."""
@@ -82,6 +86,7 @@ class Choice:
     def __init__(self, file: OpenFile, change: Change) -> None:
         leaves = file.leaves
         everything = range(len(leaves))
+        _check_clear(leaves, {*(change.only or ()), *change.drop, *change.null, *change.hashed})
         shown = set(everything if change.only is None else leaves_of(leaves, change.only))
         drop, null = leaves_of(leaves, change.drop), leaves_of(leaves, change.null)
         hashed = leaves_of(leaves, change.hashed)
@@ -109,6 +114,19 @@ class Choice:
 
         found = dict.fromkeys(null, NULLS)
         return found if key is None else found | dict.fromkeys(hashed, hashes(key))
+
+
+def _check_clear(leaves: list[tuple[str, ...]], names: set[str]) -> None:
+    """Refuse names by which more would be shared, or lost, than was meant."""
+    meant: dict[str, set[tuple[str, ...]]] = {name: set() for name in names}
+    for path in leaves:
+        for length in range(1, len(path) + 1):
+            if (name := ".".join(path[:length])) in meant:
+                meant[name].add(path[:length])
+    if unclear := sorted(name for name, found in meant.items() if len(found) > 1):
+        raise ValueError(
+            f"names that mean several columns, because some have dots: {', '.join(unclear)}"
+        )
 
 
 def _check_once(leaves: list[tuple[str, ...]], *lists: list[int]) -> None:
@@ -140,7 +158,7 @@ class Rewriting:
         masks = {self.new_ordinal[c]: mask for c, mask in choice.masks.items()}
         end = file.source.size + len(nulls)
         spans = file_spans(metadata, end, Appended(file.source, nulls))
-        _prepare(metadata, masks)
+        _prepare(metadata, masks, {self.new_ordinal[c] for c in choice.nulls if c in shown})
         spans = [span for span in spans if span.column not in masks or span.part is Part.PAGES]
         properties, columns = assign(metadata, encryption, place=place, overwrite=overwrite)
         leaves = leaf_elements(metadata.schema)
@@ -163,6 +181,9 @@ class Rewriting:
             keep_levels=self._keep_levels,
         )  # fmt: skip
         encryption.add(feed, self.plan)
+        if self._file.footer.encrypted:
+            # Decrypting adds what another writer left out; it leaves out again what is noted.
+            encryption.absent &= {"ordinal"} | take_mark(copy(self._file.metadata))
         encryption.close(self.plan.metadata)
 
     def _kept_columns(self, choice: Choice) -> set[int]:
@@ -172,6 +193,7 @@ class Rewriting:
             footer.encrypted
             and footer.cipher.algorithm == properties.encryption_algorithm
             and footer.aad_prefix == properties.aad_prefix
+            and len(footer.file_unique) == FILE_UNIQUE_SIZE  # else its border may have been moved
         )
         if not same:
             return set()
@@ -199,7 +221,16 @@ class Rewriting:
             else:
                 what = "kept" if new in self._kept else "resealed"
             found.setdefault(what, []).append(".".join(path))
+        found["under_footer_key"] = [
+            ".".join(self._file.leaves[c])
+            for c, new in self.new_ordinal.items()
+            if self._file.has_own_key(c) and self._is_under_footer_key(new)
+        ]
         return Rewritten(**{what: tuple(names) for what, names in found.items()})
+
+    def _is_under_footer_key(self, column: int) -> bool:
+        rule = self.plan.columns[column]
+        return rule is not None and not rule.own
 
 
 def _masking(file: OpenFile, column: int, mask: Mask, leaf: Leaf) -> MaskChunk:
@@ -208,10 +239,11 @@ def _masking(file: OpenFile, column: int, mask: Mask, leaf: Leaf) -> MaskChunk:
     return partial(mask_chunk, file, column, mask, leaf)
 
 
-def _prepare(metadata: ThriftStruct, masks: Mapping[int, Mask]) -> None:
+def _prepare(metadata: ThriftStruct, masks: Mapping[int, Mask], nulls: set[int]) -> None:
     """Change schema and chunks for columns that are masked, as far as is known beforehand."""
     metadata.schema = list(metadata.schema)  # the old file's is still needed
-    make_strings(metadata, [c for c, mask in masks.items() if not mask.gives_nulls])
+    if masks or nulls:
+        mask_columns(metadata, [c for c, mask in masks.items() if not mask.gives_nulls], nulls)
     leaves = leaf_elements(metadata.schema)
     for c, mask in masks.items():
         if mask.gives_nulls:
@@ -251,10 +283,12 @@ def _make_optional(metadata: ThriftStruct, leaf: Leaf) -> None:
     element.repetition_type = _OPTIONAL
 
 
-def as_it_was(
-    file: OpenFile, shown: Sequence[int], place: Place | None
-) -> FileEncryptionProperties:
-    """Give the properties that a file was written with, for the columns that are shown."""
+def as_it_was(file: OpenFile, plan: Plan, place: Place | None) -> FileEncryptionProperties:
+    """Give the properties that a file was written with, for the columns of a plan.
+
+    Columns that are all null come under the footer key: their own need not be there.
+    """
+    shown = plan.shown
     footer = file.footer
     if not footer.encrypted:
         raise ValueError("the file is in plaintext: give encryption")
@@ -262,7 +296,7 @@ def as_it_was(
         raise KeyNotFoundError("the footer must be sealed or signed anew, and there is no key")
     check_border(footer, file.properties)
     _check_reference(footer.key_metadata, file.source, place)
-    columns = file.own_keys(shown)
+    columns = file.own_keys(c for c in shown if plan.keep[c])
     metadata = {name: own.metadata for name, own in columns.items()}
     return FileEncryptionProperties(
         footer_key=footer.footer_key,
