@@ -43,8 +43,9 @@ def test_console_examples_run(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(name.encode().ljust(16, b"."))
         (tmp_path / name).chmod(0o600)
     (tmp_path / "passphrase.txt").write_text("correct horse battery staple\n")
+    (tmp_path / "passphrase.txt").chmod(0o600)
     consoles = [block for block in _blocks("console") if "$ modcrypt" in block]
-    assert len(consoles) == 3
+    assert len(consoles) == 5
     for line in "".join(consoles).splitlines():
         _, program, *arguments = shlex.split(line)
         command = [str(Path(sys.executable).with_name(program)), *arguments]
