@@ -379,3 +379,53 @@ def test_names_in_files_cannot_forge_lines_or_colours(folder: Path) -> None:
             result = invoke(folder, *command, *keys, "b\nad\x1b.parquet")
             assert "\x1b" not in result.output
             assert not [line for line in result.output.splitlines() if line[:9] == "modcrypt:"]
+
+
+# --- a verification that is taken up --------------------------------------------------------------
+
+
+def interrupted(record: Path) -> None:
+    """Take away what says that the run came to its end."""
+    lines = record.read_bytes().splitlines()
+    record.write_bytes(b"\n".join(line for line in lines if b'"end": true' not in line) + b"\n")
+
+
+def test_an_interrupted_verification_goes_on_with_what_it_has_not_found_right(lake: Path) -> None:
+    command = ("verify", *KEYS, "lake", "--record", "record.jsonl")
+    ran(lake, *command)
+    interrupted(lake / "record.jsonl")
+    flip(lake / "lake" / "part-1.parquet", 200)  # and so it is another file by now
+    found = invoke(lake, *command)
+    assert found.exit_code == 1
+    assert "modcrypt: 2 files were found right before\n" in found.stderr
+    assert "part-1" in found.stdout
+    assert "part-0" not in found.stdout
+
+
+def test_a_verification_that_ended_is_begun_anew(lake: Path) -> None:
+    command = ("verify", *KEYS, "lake", "--record", "record.jsonl")
+    for _ in range(2):
+        files = all_lines(lake, *command)
+        assert files[-1]["files"] == 3
+
+
+def test_files_with_faults_are_looked_at_again(lake: Path) -> None:
+    command = ("verify", *KEYS, "lake", "--record", "record.jsonl")
+    flip(lake / "lake" / "part-1.parquet", 200)
+    all_lines(lake, *command, code=1)
+    interrupted(lake / "record.jsonl")
+    again = all_lines(lake, *command, code=1)
+    assert again[-1]["files"] == 1
+
+
+def test_a_record_and_a_whole_set_exclude_each_other(lake: Path) -> None:
+    command = ("verify", *KEYS, "lake", "--record", "record.jsonl")
+    said = refused(invoke(lake, *command, "--expected-rows", "9"))
+    assert "--expected-rows: --record passes over files" in said
+
+
+def test_a_record_is_not_written_over_a_file(lake: Path) -> None:
+    before = (lake / "sealed.parquet").read_bytes()
+    said = refused(invoke(lake, "verify", *KEYS, "lake", "--record", "sealed.parquet"))
+    assert "is no record of a run" in said
+    assert (lake / "sealed.parquet").read_bytes() == before

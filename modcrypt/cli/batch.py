@@ -39,8 +39,10 @@ __all__ = [
     "Files",
     "Task",
     "batch_options",
+    "digest_of",
     "files_options",
     "in_place_option",
+    "record_option",
     "size_in_words",
     "size_of",
 ]
@@ -65,14 +67,15 @@ files_options = together(
         help="Of a folder: files at once. Default: as many as there are processors.",
     ),
 )
+record_option = click.option(
+    "--record",
+    metavar="FILE",
+    help="Note finished files in FILE, and pass over those that it has and that are still as "
+    "they were left: takes up a run that was interrupted.",
+)
 batch_options = together(
     files_options,
-    click.option(
-        "--record",
-        metavar="FILE",
-        help="Note finished files in FILE, and pass over those that it has and that are still as "
-        "they were left: takes up a run that was interrupted.",
-    ),
+    record_option,
     click.option("--dry-run", is_flag=True, help="Only say what would be done."),
     click.option("--fail-fast", is_flag=True, help="Begin no further file when one has failed."),
 )
@@ -81,7 +84,7 @@ _OF_FOLDERS = {"glob", "jobs", "fail_fast"}
 
 # What makes no difference to the files that come out.
 _NOT_RECORDED = {
-    "source", "destination", "in_place", "glob", "jobs", "record", "dry_run", "fail_fast",
+    "source", "destination", "paths", "html", "in_place", "glob", "jobs", "record", "dry_run", "fail_fast",
     "force", "threads", "as_json", "audit", "passphrase_file", "passphrase_env", "passphrase_fd",
     "new_passphrase_file", "new_passphrase_env", "new_passphrase_fd",
 }  # fmt: skip
@@ -273,7 +276,7 @@ class Batch:
         self._in_place: bool = options.pop("in_place", False)
         context = click.get_current_context()
         self._arguments = [text for value in context.params.values() for text in _texts(value)]
-        self._run = {"command": context.info_name, "options": _digest(context.params)}
+        self._run = {"command": context.info_name, "options": digest_of(context.params)}
         _check_names(source, destination, self._in_place, "in_place" in context.params)
         written = (self._record, context.params.get("audit"))
         self._files = Files.at(source, self._glob, written)
@@ -371,7 +374,7 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(one)
 
 
-def _digest(parameters: dict[str, Any]) -> str:
+def digest_of(parameters: dict[str, Any]) -> str:
     """Tell runs apart by what was typed, which the record need not repeat.
 
     A policy or key file counts by what is in it, wherever it lies and however that is spelt.

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from modcrypt.cli.batch import File, Files, files_options, size_in_words, size_of
+from modcrypt.cli.batch import (
+    File,
+    Files,
+    digest_of,
+    files_options,
+    record_option,
+    size_in_words,
+    size_of,
+)
 from modcrypt.cli.failures import Failure, explain, in_options, module_fields, printable
 from modcrypt.cli.kms_options import audit_option, refuse, service_options
 from modcrypt.cli.parquet import accept_option, decryption_properties, parquet_key_options
@@ -302,6 +310,7 @@ def _modules(found: Inspection) -> str:
 )
 @audit_option
 @files_options
+@record_option
 @threads_option("Of one file. Default: by size and processors.")
 @_html_options
 @_lines_option
@@ -314,6 +323,7 @@ def verify(
     strict: bool,
     glob: str | None,
     jobs: int | None,
+    record: str | None,
     threads: int | None,
     html: str | None,
     force: bool,
@@ -324,12 +334,17 @@ def verify(
 
     PATH is a file or a folder. Nothing is decoded, and a fault ends nothing: all are told. Without
     keys, or with some, the rest is checked as far as it can be seen; what was not authenticated is
-    said.
+    said. With --record, a run that was interrupted goes on with the files that it has not found
+    right; a run that came to its end is begun anew.
     """
     _check_set_options(aad_prefix_template, expected_parts)
+    if record is not None:
+        refuse(_OF_A_WHOLE_SET, "--record passes over files, and that needs all of them")
     files = _files(paths, glob)
     page = _Page(html, force, files)
     properties = _properties(reading)
+    if record is not None:
+        return _verify_recorded(files, properties, strict, jobs, as_json, record)
     if len(files) == 1 and aad_prefix_template is None and expected_parts is None:
         return _verify_one(files[0], properties, expected_rows, threads, strict, page, as_json)
     return _verify_all(
@@ -337,6 +352,36 @@ def verify(
         aad_prefix_template=aad_prefix_template, expected_parts=expected_parts,
         expected_rows=expected_rows,
     )  # fmt: skip
+
+
+_OF_A_WHOLE_SET = {"aad_prefix_template", "expected_parts", "expected_rows", "html"}
+
+
+def _verify_recorded(
+    files: Sequence[File], properties: FileDecryptionProperties | None, strict: bool,
+    jobs: int | None, as_json: bool, path: str,
+) -> int:  # fmt: skip
+    """Verify files that a run like this, which was interrupted, has not found right."""
+    from modcrypt.kms.rotation_record import RunRecord, stamps_of
+
+    run = {"command": "verify", "options": digest_of(click.get_current_context().params)}
+    places = {file.place.path: file.place for file in files}
+    with RunRecord(path, run, lambda told: "ended" not in told, write=True, alone=True) as record:
+        left = [
+            file
+            for file in files
+            if record.told(file.place.full_name, stamps_of(file.place)) is None
+        ]
+        if passed := len(files) - len(left):
+            click.echo(f"modcrypt: {passed} files were found right before", err=True)
+
+        def note(name: str, found: Verification) -> None:
+            if found.ok and found.modules and (found.complete or not strict):
+                record.note(places[name].full_name, stamps_of(places[name]), result="ok")
+
+        code = _verify_all(left, properties, strict, jobs, as_json, each=note) if left else 0
+        record.end()
+    return code
 
 
 def _check_set_options(template: str | None, parts: int | None) -> None:

@@ -55,6 +55,7 @@ def verify_dataset(
     expected_rows: int | None = None,
     jobs: int | None = None,
     progress: Callable[[int], None] | None = None,
+    each: Callable[[str, Verification], object] | None = None,
     regions: bool = False,
 ) -> DatasetVerification:
     """Check the Parquet files of a folder, as `verify_parquet` does, and that they are a whole set.
@@ -71,6 +72,7 @@ def verify_dataset(
         expected_rows: of all files together, known from elsewhere.
         jobs: files verified at the same time; None chooses.
         progress: called now and then, in the calling thread, with the bytes checked so far.
+        each: called, in the calling thread, with the path and result of each file when it is done.
         regions: as of `verify_parquet`.
 
     Returns:
@@ -89,7 +91,7 @@ def verify_dataset(
         raise ValueError(f"there are no files in {where!r}")
     template = None if aad_prefix_template is None else PrefixTemplate(aad_prefix_template)
     run = _Run(places, properties, template, expected_parts, regions)
-    files = run.check(jobs, progress)
+    files = run.check(jobs, progress, each)
     found = _Set(places, files, run.parts)
     if template is None:
         found.compare_prefixes()
@@ -143,7 +145,12 @@ class _Run:
     _done: Counter[int] = field(default_factory=Counter)  # by file, bytes
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def check(self, jobs: int | None, progress: Callable[[int], None] | None) -> list[CheckedFile]:
+    def check(
+        self,
+        jobs: int | None,
+        progress: Callable[[int], None] | None,
+        each: Callable[[str, Verification], object] | None,
+    ) -> list[CheckedFile]:
         """Verify all files, some at the same time; a file alone may have several threads."""
         count = len(self.places)
         jobs = min(usable_cores(), MAX_FILES) if jobs is None else jobs
@@ -152,11 +159,14 @@ class _Run:
         pool = ThreadPoolExecutor(jobs, "modcrypt-verify-file")
         try:
             futures = [pool.submit(self._file, number, threads) for number in range(count)]
+            paths = {future: place.path for future, place in zip(futures, self.places, strict=True)}
             waiting = set(futures)
             while waiting:
                 done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
                 for future in done:
-                    future.result()  # an error ends it all
+                    checked = future.result()  # an error ends it all
+                    if each is not None:
+                        each(paths[future], checked.verification)
                 if progress is not None:
                     with self._lock:
                         total = self._done.total()
