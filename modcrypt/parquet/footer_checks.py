@@ -82,6 +82,13 @@ class CheckedFooter:
     unique: bytes | None = None
     signature_fault: FooterSignatureError | None = None
 
+    @property
+    def is_verified(self) -> bool:
+        """Whether its tag or signature fits."""
+        if self.mode == "encrypted":
+            return self.metadata is not None
+        return self.encrypted and self.key is not None and self.signature_fault is None
+
 
 def has_encrypted_chunks(metadata: ThriftStruct) -> bool:
     """Tell whether any chunk of a file says that it is encrypted."""
