@@ -37,6 +37,11 @@ class BasicKms:
         for one in master_key_ids or tuple(self.newest):
             self.disabled[one] = self.newest[one] - 1
 
+    def disable_all(self, *master_key_ids: str) -> None:
+        """Disable every version."""
+        for one in master_key_ids:
+            self.disabled[one] = self.newest[one]
+
     def count(self, operation: str) -> int:
         """Tell how often it was asked for something."""
         return sum(called == operation for called, _ in self.calls)

@@ -84,8 +84,9 @@ _OF_FOLDERS = {"glob", "jobs", "fail_fast"}
 
 # What makes no difference to the files that come out.
 _NOT_RECORDED = {
-    "source", "destination", "paths", "html", "in_place", "glob", "jobs", "record", "dry_run", "fail_fast",
-    "force", "threads", "as_json", "audit", "passphrase_file", "passphrase_env", "passphrase_fd",
+    "source", "destination", "paths", "html", "in_place", "glob", "jobs", "record", "dry_run",
+    "fail_fast", "force", "threads", "as_json", "audit",
+    "passphrase_file", "passphrase_env", "passphrase_fd",
     "new_passphrase_file", "new_passphrase_env", "new_passphrase_fd",
 }  # fmt: skip
 

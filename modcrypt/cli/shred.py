@@ -300,6 +300,8 @@ def _verdict(proof: Proof) -> str:
     unknown = len(proof.unknown) + len(proof.unseen)
     counts = f"{lost} no longer readable, {still} still readable, {unknown} unknown"
     if proof.ok:
-        return f"Proven: {counts}."
+        refused = len(proof.refused)
+        asked = f" {refused} of them are refused by {proof.key_service}, and so not gone from "
+        return f"Proven: {counts}." + f"{asked}the files: is that where they were?" * bool(refused)
     nothing = "" if lost or still or unknown else ": nothing that is meant was found"
     return f"NOT proven: {counts}{nothing}."

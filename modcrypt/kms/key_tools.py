@@ -18,7 +18,7 @@ from modcrypt.keys import Key
 from modcrypt.kms.audit import Audit, AuditEvent
 from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.external import ExternalKeys, find_in, read_store
-from modcrypt.kms.material import KeyMaterial, decode_material, decode_metadata
+from modcrypt.kms.material import SHREDDED, KeyMaterial, decode_material, decode_metadata
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.sealed_metadata import kek_of, open_key_metadata, seal_key_metadata
@@ -432,6 +432,8 @@ class _FileKeys:
         return key
 
     def _material(self, key_metadata: bytes) -> KeyMaterial:
+        if key_metadata == SHREDDED:
+            raise KeyNotFoundError("the file was shredded: its wrapped key is gone")
         found = decode_metadata(key_metadata)
         if isinstance(found, KeyMaterial):
             return found

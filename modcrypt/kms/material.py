@@ -35,6 +35,7 @@ from modcrypt.kms.strict_json import no_constant, once
 
 __all__ = [
     "KEK_ID_SIZE",
+    "SHREDDED",
     "WRITE",
     "KeyMaterial",
     "KeyReference",
@@ -63,6 +64,9 @@ MAX_NAME = 1024
 
 WRITE = "modcryptWrite"
 """Member that says which run of modcrypt wrote it: 16 hex digits."""
+
+SHREDDED = b'{"modcryptKeyMetadata":"shredded"}\n'
+"""What stands in the place of a file's key, by which it is known that one was removed."""
 
 DEFAULT_INSTANCE = "DEFAULT"
 """What the key tools write where no instance of a key service is named."""

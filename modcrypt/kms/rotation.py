@@ -40,6 +40,7 @@ from modcrypt.kms.external import (
 from modcrypt.kms.file_runs import each_file, files_but, told
 from modcrypt.kms.key_tools import KeyedEncryption, KeyTools, file_event
 from modcrypt.kms.material import (
+    SHREDDED,
     WRITE,
     KeyMaterial,
     KeyReference,
@@ -221,6 +222,8 @@ class _Rotation:
                 return self._key_metadata(place, source, under)
             keys, hidden = list_key_metadata(source)
             footer = keys[0]
+            if footer.metadata == SHREDDED:
+                return 0
             if not footer.metadata:
                 raise KeyMaterialError(f"{place.path}: the footer key has no key metadata")
             if self.what == "dek":

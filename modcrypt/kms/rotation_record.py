@@ -147,10 +147,9 @@ class RunRecord:
 
 
 def _check_record(path: str | os.PathLike[str]) -> None:
-    """Refuse to add lines to what is no record: it may be one of the files."""
+    """Refuse to add lines to a Parquet file or an AGS1 stream: it may be one of the files."""
     with suppress(FileNotFoundError), open(path, "rb") as file:
-        head = file.read(64).lstrip(b"\n")
-        if head and not head.startswith(b"{"):
+        if file.read(4) in (b"PAR1", b"PARE", b"AGS1"):
             raise ValueError(f"{os.fspath(path)} is there, and is no record of a run")
 
 

@@ -110,6 +110,11 @@ class Proof:
         return self._with("gone", "refused")
 
     @property
+    def refused(self) -> list[Found]:
+        """Of these, keys that the key service refuses: one that never had them does so, too."""
+        return self._with("refused")
+
+    @property
     def still_readable(self) -> list[Found]:
         """Keys that open, and columns in plaintext, each with its file."""
         return self._with("readable")
@@ -142,6 +147,7 @@ class Proof:
             "files": sum(not file.leftover for file in self.files),
             "leftovers": sum(file.leftover for file in self.files),
             "no_longer_readable": len(self.no_longer_readable),
+            "refused": len(self.refused),
             "still_readable": len(self.still_readable),
             "unknown": len(self.unknown),
             "unseen": len(self.unseen),

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from modcrypt.errors import (
     KeyAccessDeniedError,
+    KeyDisabledError,
     KeyMaterialError,
     KeyNotFoundError,
     KeyRetrievalError,
@@ -22,6 +23,7 @@ from modcrypt.kms.external import FOOTER_KEY
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.material import (
     MAX_STORE,
+    SHREDDED,
     KeyMaterial,
     KeyReference,
     decode_material,
@@ -30,7 +32,7 @@ from modcrypt.kms.material import (
 )
 from modcrypt.kms.sealed_metadata import begins_sealed, kek_of
 from modcrypt.kms.shred_choice import Criteria, material_of
-from modcrypt.kms.shredding import SHREDDED_METADATA, entries_of, is_ags1, stores_of
+from modcrypt.kms.shredding import entries_of, is_ags1, stores_of
 from modcrypt.parquet.footer_keys import ColumnUse, KeyUses, key_uses
 from modcrypt.parquet.properties import FileDecryptionProperties
 from modcrypt.storage import Place, Source
@@ -160,12 +162,12 @@ class Trial:
             return [] if near else self._key_metadata(source)
         if _is_parquet(source):
             seen = key_uses(source)
-            if near and seen.unique not in self._uniques:
+            is_copy = not seen.encrypted and self.is_about(place)
+            if near and seen.unique not in self._uniques and not is_copy:
                 return []
             if seen.encrypted:
                 return self._encrypted(place, source, seen)
-            # Logs and checkpoints of tables are Parquet, too.
-            return self._plaintext(seen) if self._wanted.columns else None
+            return self._plaintext(seen) if self._wanted.columns else [_PERHAPS_A_COPY]
         store = _as_store(source)
         if store is None:
             return None
@@ -194,7 +196,7 @@ class Trial:
         if self._wanted.columns:
             return []
         data = source.read_at(0, source.size)
-        if data == SHREDDED_METADATA:
+        if data == SHREDDED:
             return [_Tried("gone", "the key metadata was shredded").of("AGS1 stream")]
         material = kek_of(data)
         if not self._wanted.covers(material):
@@ -208,7 +210,7 @@ class Trial:
                 seen = key_uses(source, self._decryption)
             except ModcryptError as error:
                 failure = f"{error.word}: {error}"
-        keys = _Keys(self, place)
+        keys = _Keys(self, place, seen)
         if self._wanted.columns:
             found = list(self._by_columns(seen, keys, failure))
         else:
@@ -249,7 +251,7 @@ class Trial:
                 yield _open_to_all(column)
             found = [keys.tried_all(one) for one in column.metadata]
             if column.bare:
-                found.append(_GONE)
+                found.append(keys.without)
             if "footer key" in column.under:
                 footer = keys.tried_all(seen.footer)
                 found.append(
@@ -331,8 +333,10 @@ class Trial:
         try:
             wrapper = self._tools.wrapper
             _ = wrapper.reading_kek(material) if kek_alone else wrapper.unwrap(material)
-        except (KeyNotFoundError, KeyAccessDeniedError) as error:
+        except (KeyNotFoundError, KeyDisabledError) as error:
             return _Tried("refused", f"{error.word}: {error}", master)
+        except KeyAccessDeniedError as error:  # to this caller: others may be allowed
+            return _Tried("unknown", f"{error.word}: {error}", master)
         except KeyRetrievalError as error:
             return _Tried("unknown", f"{error.word}: {error}", master)
         return _Tried("readable", f"master key {master} unwraps it", master)
@@ -341,8 +345,11 @@ class Trial:
 class _Keys:
     """The keys of one file, with its external key material, which is read once."""
 
-    def __init__(self, trial: Trial, place: Place) -> None:
+    def __init__(self, trial: Trial, place: Place, seen: KeyUses) -> None:
         self._trial, self._place = trial, stores_of(place)[0]
+        metadata = (seen.footer, *(one for column in seen.columns or () for one in column.metadata))
+        by_tools = seen.shredded or any(material_of(one) is not None for one in metadata)
+        self.without = _GONE if by_tools else _ELSEWHERE  # what key metadata that is missing means
         self._read: dict[str, str] | None = None
         self._is_read = False
         self._used: set[str] = set()
@@ -372,7 +379,7 @@ class _Keys:
     def _found(self, metadata: bytes | None) -> KeyMaterial | _Tried:
         """Find a key's material, or say why there is none."""
         if not metadata:
-            return _GONE
+            return self.without
         found = material_of(metadata)
         if found is None:
             return _Tried("unknown", "the key metadata is none of the key tools': kept elsewhere")
@@ -428,7 +435,13 @@ class _Keys:
                 yield _Tried("unknown", why, tried.master_key_id).of(f"key material {name}")
 
 
+_PERHAPS_A_COPY = KeyProof(
+    key="plaintext",
+    state="unknown",
+    why="a plaintext Parquet file lies here: perhaps a copy, or with statistics of what is gone",
+)
 _GONE = _Tried("gone", "there is no key metadata")
+_ELSEWHERE = _Tried("unknown", "there is no key metadata, and never may have been: kept elsewhere")
 _DAMAGED = _Tried("unknown", "damaged key material")
 _STAGED = re.compile(r"-[0-9a-f]{16}\Z")
 _STORE = re.compile(r"(?:_TMP)?_KEY_MATERIAL_FOR_(.*)\.json", re.DOTALL)

@@ -35,6 +35,7 @@ from modcrypt.kms.file_runs import each_file, files_but, told
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.material import (
     MAX_STORE,
+    SHREDDED,
     KeyMaterial,
     KeyReference,
     decode_material,
@@ -51,7 +52,6 @@ from modcrypt.storage import Place, Source, copy_range
 
 __all__ = [
     "REMAINS",
-    "SHREDDED_METADATA",
     "ShreddedFile",
     "entries_of",
     "is_ags1",
@@ -66,9 +66,6 @@ REMAINS = (
     "long as its master key unwraps: destroy that, where it wraps nothing else."
 )
 """What shredding can't reach, in words for its results."""
-
-SHREDDED_METADATA = b'{"modcryptKeyMetadata":"shredded"}\n'
-"""What stands in the place of the sealed key metadata of an AGS1 stream, once it is shredded."""
 
 _ATTEMPTS = 3  # at key material that somebody else changes, too
 _TEMPORARY = "_TMP"
@@ -333,8 +330,14 @@ class _Shredding:
             chosen.notes.append(f"in plaintext, and readable by all: {', '.join(chosen.bare)}")
         if whole and not self._wanted.everything:
             chosen.notes.append("with the footer key goes the whole file")
-        if result == "current" and not seen.footer and seen.columns is None:
+        if result == "current" and seen.shredded and seen.columns is None:
             chosen.notes.append("its footer key is gone: nothing in the file can be read")
+        never_there = not seen.footer and not seen.shredded
+        if result == "current" and never_there and not self._wanted.master_keys:
+            result = "elsewhere"
+            chosen.notes.append(
+                "there is no key metadata: the keys are kept elsewhere, and must be destroyed there"
+            )
         return ShreddedFile(
             path=place.path, result=result, keys=keys, columns=tuple(chosen.columns), whole=whole,
             message="; ".join(chosen.notes),
@@ -398,7 +401,9 @@ class _Shredding:
             return None
 
         def change(metadata: bytes, column: str | None) -> bytes | None:
-            return None if metadata in chosen.within else metadata
+            if metadata not in chosen.within:
+                return metadata
+            return SHREDDED if column is None else None
 
         # Whoever could check a signature is about to be gone, or is gone.
         forgotten = self._wanted.everything or not seen.footer or seen.footer in chosen.within
@@ -473,7 +478,7 @@ class _Shredding:
     def _key_metadata(self, place: Place, source: Source) -> ShreddedFile:
         """Shred the sealed key metadata of an AGS1 stream."""
         data = source.read_at(0, source.size)
-        if data == SHREDDED_METADATA or self._wanted.columns:
+        if data == SHREDDED or self._wanted.columns:
             note = "key metadata of an AGS1 stream has no columns" if self._wanted.columns else ""
             return ShreddedFile(path=place.path, result="current", message=note)
         try:
@@ -487,7 +492,7 @@ class _Shredding:
         links = self._links(place)
         if not self._dry_run:
             with place.create(check=lambda: place.check_still(source)) as sink:
-                sink.append(SHREDDED_METADATA)
+                sink.append(SHREDDED)
             if material is not None:
                 self._record(place, material, ())
         note = "it has other names (hard links), which keep its key" if links else ""

@@ -17,6 +17,7 @@ from modcrypt.parquet.index_checks import (
     PageFacts,
     bloom_faults,
     chunk_faults,
+    claim_faults,
     column_index_faults,
     missing_in_bloom,
     offset_index_faults,
@@ -71,7 +72,8 @@ class _Check:
 
     def __init__(self, checker: ChunkChecker, chunk: Chunk, report: ChunkReport) -> None:
         self.checker, self.chunk, self.report = checker, chunk, report
-        self.spans = {span.part: span for span in chunk.spans}
+        # Thousands of parts in one place would be looked into as often.
+        self.spans = {s.part: s for s in chunk.spans if s.part not in chunk.overlapping}
 
     def run(self) -> None:
         """Open the indexes first: they tell where pages are if one of them can't be read."""
@@ -80,7 +82,10 @@ class _Check:
         if Part.BLOOM_FILTER in self.spans:
             self._check_bloom_filter(self.spans[Part.BLOOM_FILTER])
         facts: PageFacts | None = PageFacts()  # of a chunk without pages
-        if Part.PAGES in self.spans:
+        if self.chunk.overlapping:
+            facts = None
+            self.report.note("column", self.chunk.path, "parts of it lie in another one's place")
+        elif Part.PAGES in self.spans:
             checker = self.checker
             starts = [] if offset_index is None else offset_index.page_locations
             facts = PageWalk(
@@ -176,8 +181,9 @@ class _Check:
     ) -> None:
         """Hold column metadata and indexes against the pages, where all of them are known."""
         chunk, md = self.chunk, self.chunk.metadata
+        pages = self.spans.get(Part.PAGES)
+        self._tell(claim_faults(md, chunk.element), pages, None)
         if facts is not None:
-            pages = self.spans.get(Part.PAGES)
             self._tell(chunk_faults(md, chunk.leaf, chunk.rows, facts), pages, None)
         if offset_index is not None:
             self._tell(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from modcrypt.aad import MAX_ORDINAL, ModuleType
 from modcrypt.errors import FormatError, LimitError, ModcryptError, TagMismatchError
@@ -338,10 +339,12 @@ class ChunkPlan:
         """Find parts that overlap, and bytes between them that nothing refers to."""
         reached, last = MAGIC_SIZE, None
         gaps: list[tuple[int, int]] = []
-        for span in sorted(span for chunk in self.chunks for span in chunk.spans):
+        placed = ((span, chunk) for chunk in self.chunks for span in chunk.spans)
+        for span, chunk in sorted(placed, key=itemgetter(0)):
             if last is not None and span.start < reached and span.end > span.start:
                 message = f"{span} starts at byte {span.start}, inside {last}"
                 self.report.fault("format", message, span.start, min(span.end, reached))
+                chunk.overlapping.add(span.part)
             if span.start > reached:
                 gaps.append((reached, span.start))
             if span.end > reached:

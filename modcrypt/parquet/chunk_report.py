@@ -13,7 +13,7 @@ from modcrypt.parquet.diagnosis import Detective
 from modcrypt.parquet.findings import MAX_CHUNK_FINDINGS, Report
 from modcrypt.parquet.idl import ThriftStruct
 from modcrypt.parquet.module_map import State
-from modcrypt.parquet.modules import Span
+from modcrypt.parquet.modules import Part, Span
 from modcrypt.parquet.schema import Leaf
 
 __all__ = ["Chunk", "ChunkReport"]
@@ -37,6 +37,7 @@ class Chunk:
     key_name: str | None = None  # for people
     key_works: bool = False  # its column metadata opened
     spans: list[Span] = field(default_factory=list)
+    overlapping: set[Part] = field(default_factory=set)  # its parts that begin inside others
 
     def id(self, kind: ModuleType, page: int | None = None) -> ModuleId:
         """Give the address of one of its modules."""

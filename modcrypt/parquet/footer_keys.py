@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 from modcrypt.aad import module_aad
 from modcrypt.errors import AadPrefixError, KeyNotFoundError, PlaintextError
+from modcrypt.kms.material import SHREDDED
 from modcrypt.parquet.footer import (
     FOOTER,
     SIGNATURE_FIELDS,
@@ -157,8 +158,9 @@ class KeyUses:
         encrypted: False for a plaintext file, which has columns and nothing else.
         sealed: whether the footer is encrypted.
         unique: the file's `aad_file_unique`, by which a copy of it is known; empty for none.
-        footer: key metadata of the footer key.
+        footer: key metadata of the footer key; None where there is none, or it was shredded.
         columns: None where a sealed footer hides them.
+        shredded: whether a mark says that the footer key's metadata was removed.
     """
 
     encrypted: bool
@@ -166,6 +168,7 @@ class KeyUses:
     unique: bytes
     footer: bytes | None
     columns: tuple[ColumnUse, ...] | None
+    shredded: bool = False
 
 
 def key_uses(source: Source, properties: FileDecryptionProperties | None = None) -> KeyUses:
@@ -180,16 +183,17 @@ def key_uses(source: Source, properties: FileDecryptionProperties | None = None)
     union, footer = _crypto(tail)
     struct = None if union is None else union.AES_GCM_V1 or union.AES_GCM_CTR_V1
     unique = b"" if struct is None else bytes(struct.aad_file_unique or b"")
-    sealed = tail.magic == MAGIC_ENCRYPTED
+    sealed, shredded = tail.magic == MAGIC_ENCRYPTED, footer == SHREDDED
+    footer = None if shredded else footer
     if sealed and properties is None:
-        return KeyUses(True, True, unique, footer, None)
+        return KeyUses(True, True, unique, footer, None, shredded)
     if sealed or (properties is not None and union is not None):
         assert properties is not None
         metadata = _opened_strictly(tail, source, properties).metadata
     else:
         metadata = decode("FileMetaData", tail.data)[0]
     encrypted = union is not None or any(True for _ in _own_keys(metadata))
-    return KeyUses(encrypted, sealed, unique, footer, tuple(_uses(metadata)))
+    return KeyUses(encrypted, sealed, unique, footer, tuple(_uses(metadata)), shredded)
 
 
 def _uses(metadata: ThriftStruct) -> Iterator[ColumnUse]:

@@ -24,6 +24,7 @@ __all__ = [
     "PageFacts",
     "bloom_faults",
     "chunk_faults",
+    "claim_faults",
     "column_index_faults",
     "missing_in_bloom",
     "offset_index_faults",
@@ -79,6 +80,30 @@ def chunk_faults(md: ThriftStruct, leaf: Leaf, rows: int, pages: PageFacts) -> I
                 f"encoding_stats count {dictionaries} and {data}"
             )
     yield from _size_faults(md, leaf)
+
+
+def claim_faults(md: ThriftStruct, element: ThriftStruct) -> Iterator[str]:
+    """Hold what column metadata says of itself against the schema and itself."""
+    if md.type != element.type:
+        yield f"its metadata is of physical type {md.type}, the schema's is {element.type}"
+        return
+    statistics = md.statistics
+    if statistics is None:
+        return
+    nulls = statistics.null_count
+    if nulls is not None and not 0 <= nulls <= md.num_values:
+        yield f"its statistics count {nulls} nulls in {md.num_values} values"
+    read = _reader(element)
+    low, high = statistics.min_value, statistics.max_value
+    if read is None or low is None or high is None:
+        return
+    try:
+        known = read(low), read(high)
+    except ValueError:
+        yield "the chunk's bounds are no values of the column's type"
+        return
+    if not _has_nan(known) and known[0] > known[1]:
+        yield "its statistics have a minimum above the maximum"
 
 
 def _size_faults(md: ThriftStruct, leaf: Leaf) -> Iterator[str]:
@@ -270,8 +295,20 @@ def _chunk_bound_faults(
     # A shortened minimum is a prefix; a shortened maximum has its last character raised.
     if any(one < low and not low.startswith(one) for one, _ in bounds):
         yield "a page's minimum is below the chunk's"
-    if any(one > high and one[:-1] != high[: len(one) - 1] for _, one in bounds):
+    if any(one > high and not _is_shortened(one, high) for _, one in bounds):
         yield "a page's maximum is above the chunk's"
+
+
+def _is_shortened(bound: bytes, value: bytes) -> bool:
+    """Tell whether a bound above a value may be the value's beginning, its last character raised.
+
+    By characters: raising one may change all of its bytes.
+    """
+    try:
+        shorter, longer = bound.decode(), value.decode()
+    except UnicodeDecodeError:
+        return len(bound) < len(value) and bound[:-1] == value[: len(bound) - 1]
+    return len(shorter) < len(longer) and shorter[:-1] == longer[: len(shorter) - 1]
 
 
 def _has_nan(values: tuple[Any, Any]) -> bool:
