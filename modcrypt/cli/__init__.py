@@ -32,10 +32,9 @@ def run() -> None:
 
 
 def _mend_streams() -> None:
-    """Have streams that are closed swallow what is printed, and the others print any name."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # to the end
-        elif isinstance(stream, io.TextIOWrapper):
+    """Have any name printed, and a stderr that is closed swallow what is."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the end

@@ -20,6 +20,7 @@ from modcrypt.cli.rewrite import mask, rekey, share
 from modcrypt.cli.shared import drop_stdout, print_line
 from modcrypt.cli.shred import shred
 from modcrypt.cli.signals import Stopped
+from modcrypt.cli.spark_jar import spark_jar
 from modcrypt.cli.tables import cat, head, schema
 
 __all__ = ["program"]
@@ -33,7 +34,8 @@ class _Program(click.Group):
         more["standalone_mode"] = False  # click's own handling exits with 1 for what is no failure
         try:
             result = super().main(arguments, *rest, **more)
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
         except (Exception, Stopped) as error:
             failure = explain(error, arguments)
             click.echo(failure.line(), err=True)
@@ -88,6 +90,6 @@ def program(context: click.Context) -> None:
 
 for _command in (
     encrypt, decrypt, schema, head, cat, inspect, verify, rekey, mask, share, shred, keys, ags1,
-    doctor,
+    spark_jar, doctor,
 ):  # fmt: skip
     program.add_command(_command)

@@ -709,7 +709,8 @@ def _planned(verb: str, pair: _Pair) -> str:
 
 def _print_notes(conversion: Conversion, results: Sequence[_Result]) -> None:
     """Tell people what the results say more, each once."""
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     done = [one for one in results if one.result == conversion.done]
     for note, count in Counter(conversion.note(one.more) for one in done).items():
         if note:

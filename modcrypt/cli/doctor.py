@@ -13,7 +13,7 @@ import click
 from modcrypt.cli import key_refs
 from modcrypt.cli.failures import explain, in_options, printable
 from modcrypt.cli.kms_options import Service, service_options
-from modcrypt.cli.parquet import parquet_key_options
+from modcrypt.cli.parquet_options import parquet_key_options
 from modcrypt.cli.passphrases import said_by_uri
 from modcrypt.cli.shared import json_option, key_from, print_line
 from modcrypt.errors import KeyRetrievalError

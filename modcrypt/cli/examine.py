@@ -25,9 +25,10 @@ from modcrypt.cli.batch import (
 )
 from modcrypt.cli.failures import Failure, explain, in_options, module_fields, printable
 from modcrypt.cli.kms_options import audit_option, refuse, service_options
-from modcrypt.cli.parquet import accept_option, decryption_properties, parquet_key_options
+from modcrypt.cli.parquet_options import accept_option, decryption_properties, parquet_key_options
 from modcrypt.cli.progress import files_bar, progress_bar
 from modcrypt.cli.shared import prefix_options, print_line, table, threads_option, together
+from modcrypt.cli.spark import spark_option, verify_on_spark
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.findings import (
@@ -312,6 +313,7 @@ def _modules(found: Inspection) -> str:
 @files_options
 @record_option
 @threads_option("Of one file. Default: by size and processors.")
+@spark_option
 @_html_options
 @_lines_option
 def verify(
@@ -327,6 +329,7 @@ def verify(
     threads: int | None,
     html: str | None,
     force: bool,
+    spark_master: str | None,
     as_json: bool,
     **reading: Any,
 ) -> int:
@@ -337,6 +340,8 @@ def verify(
     said. With --record, a run that was interrupted goes on with the files that it has not found
     right; a run that came to its end is begun anew.
     """
+    if spark_master is not None:
+        return verify_on_spark(spark_master, paths, reading, strict=strict, as_json=as_json)
     _check_set_options(aad_prefix_template, expected_parts)
     if record is not None:
         refuse(_OF_A_WHOLE_SET, "--record passes over files, and that needs all of them")

@@ -19,6 +19,7 @@ from modcrypt.cli.failures import in_options, printable
 from modcrypt.cli.kms_options import Service, audit_option, pairs, refuse, service_options
 from modcrypt.cli.progress import files_bar
 from modcrypt.cli.shared import json_option, print_line, table, threads_option
+from modcrypt.cli.spark import decryption_settings, rotate_on_spark, scan_on_spark, spark_option
 from modcrypt.parquet.properties import ALGORITHMS
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -304,6 +305,7 @@ def _state(master: MasterKey) -> str:
 )
 @threads_option("How many files at once. Default: 4.")
 @audit_option
+@spark_option
 @_lines_option
 def rotate(
     *,
@@ -316,6 +318,7 @@ def rotate(
     accept: tuple[str, ...],
     threads: int | None,
     audit: str | None,
+    spark_master: str | None,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -327,6 +330,9 @@ def rotate(
     """
     from modcrypt.kms.rotation_record import unfinished
 
+    settings = None
+    if spark_master is not None:
+        settings = decryption_settings({**options, "accept": accept})
     service = Service(options)
     renamed = pairs(new_master_keys, "--new-master-key", "OLD=NEW")
     if not paths:
@@ -352,6 +358,11 @@ def rotate(
             _print_master("rotated", master, as_json)
     if not paths:
         return 0
+    if spark_master is not None and settings is not None:
+        return rotate_on_spark(
+            spark_master, paths, settings, what=what, new_master_keys=renamed, dry_run=dry_run,
+            as_json=as_json,
+        )  # fmt: skip
     said = {"algorithms": accept} if accept else {}
     started, done = time.perf_counter(), list[modcrypt.RotatedFile]()
     with files_bar("Rotating") as bar:
@@ -415,14 +426,20 @@ def _print_summary(
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @service_options
 @audit_option
+@spark_option
 @_lines_option
-def scan(*, paths: tuple[str, ...], audit: str | None, as_json: bool, **options: Any) -> int:
+def scan(
+    *, paths: tuple[str, ...], audit: str | None, spark_master: str | None, as_json: bool,
+    **options: Any,
+) -> int:  # fmt: skip
     """Tell which master key opens which file and column; no key is needed.
 
     PATH is a file or a folder. Column keys in a sealed footer are only told with the key service
     that opens it. Nothing else is authenticated. The exit code is 1 where a file could not be
     looked into.
     """
+    if spark_master is not None:
+        return scan_on_spark(spark_master, paths, options, as_json=as_json)
     service = Service(options)
     tools = decryption = None
     if service.named:

@@ -19,17 +19,18 @@ import modcrypt
 from modcrypt.cli import key_refs
 from modcrypt.cli.batch import Batch, Conversion, Task, batch_options, in_place_option
 from modcrypt.cli.kms_options import audit_option, refuse, service_options
-from modcrypt.cli.parquet import (
+from modcrypt.cli.parquet import missing_names
+from modcrypt.cli.parquet_options import (
     accept_option,
     decryption_properties,
     encryption_options,
     encryption_properties,
     missing_key_option,
-    missing_names,
     output_options,
     parquet_key_options,
 )
 from modcrypt.cli.shared import prefix_options
+from modcrypt.cli.spark import encryption_settings, rekey_on_spark, spark_option
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.keys import Key
@@ -154,12 +155,14 @@ Example: two columns for a partner, under a key for them
 @audit_option
 @in_place_option
 @batch_options
+@spark_option
 @output_options
 def rekey(
     *,
     source: str,
     destination: str | None,
     keep_unchanged: bool,
+    spark_master: str | None,
     force: bool,
     threads: int | None,
     as_json: bool,
@@ -171,6 +174,12 @@ def rekey(
     say, and nothing of the old ones stays. Every module is authenticated on the way, and sealed
     again; no page is decoded, and no plaintext is written.
     """
+    if spark_master is not None:
+        with _said_of_new():
+            settings = encryption_settings(_taken_new(options), _NEW)
+        return rekey_on_spark(
+            spark_master, source, destination, options, settings, force=force, as_json=as_json
+        )
     batch = Batch(options, source, destination)
     batch.keep_columns(options["on_missing_key"])
     new = _taken_new(options)

@@ -43,6 +43,8 @@ Work = Callable[[Callable[[int], None] | None], dict[str, Any]]
 
 def print_line(text: str) -> None:
     """Print to stdout; end quietly when its reader has gone, as `| head` does."""
+    if sys.stdout is None:  # closed: nobody wants it
+        return
     try:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -53,7 +55,7 @@ def print_line(text: str) -> None:
 
 def drop_stdout() -> None:
     """Throw away what is still to be printed: Python would try again at the end, and fail."""
-    with suppress(OSError, ValueError):  # of a stream that has no descriptor
+    with suppress(OSError, ValueError, AttributeError):  # of a stream that has no descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

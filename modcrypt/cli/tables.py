@@ -20,7 +20,7 @@ import click
 import modcrypt
 from modcrypt.cli.failures import printable
 from modcrypt.cli.kms_options import audit_option, service_options
-from modcrypt.cli.parquet import decryption_properties, parquet_key_options, reading_options
+from modcrypt.cli.parquet_options import decryption_properties, parquet_key_options, reading_options
 from modcrypt.cli.shared import (
     SIGPIPE_EXIT,
     force_option,
@@ -336,7 +336,8 @@ def _schema_of(read: _Reading, asked: dict[str, Any]) -> pa.Schema:
 def _print_table(kinds: pa.Schema, rows: Sequence[dict[str, Any]]) -> None:
     from modcrypt.cli.rows import aligned, cell, is_number
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    shown = sys.stdout is not None and sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if shown else None
     cells = [[cell(value) for value in row.values()] for row in rows]
     right = [number for number, one in enumerate(kinds) if is_number(one.type)]
     text, hidden = aligned(kinds.names, cells, right=right, width=width)
@@ -401,6 +402,8 @@ def cat(
     from modcrypt.storage import open_sink
 
     to_stdout = output in (None, "-")
+    if to_stdout and sys.stdout is None:
+        raise click.UsageError("stdout is closed: -o FILE")
     if to_stdout and as_json:
         raise click.UsageError("--json tells how it went on stdout, where the rows are: -o FILE")
     if to_stdout and force:

@@ -53,6 +53,8 @@ def is_dataset(source: Any, filesystem: Any) -> bool:
     if filesystem is None and not isinstance(source, str | os.PathLike):
         return False
     where, path = locate(source, filesystem)
+    if where is None:  # PyArrow takes no names that are not UTF-8
+        return os.path.isdir(path)
     return bool(_arrow(where).get_file_info(path).type == pafs.FileType.Directory)
 
 

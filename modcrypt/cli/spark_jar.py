@@ -1,0 +1,44 @@
+"""`modcrypt spark-jar`: the jar that gives Spark's own Parquet our key services."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import click
+
+from modcrypt.cli.shared import force_option, json_option, print_line
+
+__all__ = ["spark_jar"]
+
+_USE = """\
+{path}: pass it to Spark, and the URI of the key service (file: or hcvault:), for example
+
+  spark-submit --jars {path} \\
+    --conf spark.hadoop.parquet.crypto.factory.class={factory} \\
+    --conf spark.hadoop.parquet.encryption.kms.client.class={client} \\
+    --conf 'spark.hadoop.modcrypt.kms.uri=file:/etc/lake.keyring?passphrase=file:/run/lake.pass'
+
+or, in Python, modcrypt.spark.native(spark, kms=...) in a session that has the jar."""
+
+
+@click.command("spark-jar", short_help="Write a jar for Spark's own Parquet.")
+@click.argument("destination")
+@force_option
+@json_option
+def spark_jar(destination: str, force: bool, as_json: bool) -> None:
+    """Write the jar with which Spark's own Parquet asks a keyring or Vault for keys.
+
+    Needs pyspark and Java 17 or 21. DESTINATION is the jar's path.
+    """
+    from modcrypt.spark import native_jar
+
+    native_jar.spark_jar(destination, overwrite=force)
+    if as_json:
+        size = os.path.getsize(destination)
+        print_line(json.dumps({"destination": destination, "destination_bytes": size}))
+    else:
+        text = _USE.format(
+            path=destination, factory=native_jar.FACTORY, client=native_jar.KMS_CLIENT
+        )
+        click.echo(text, err=True)

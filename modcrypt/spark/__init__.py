@@ -1,0 +1,54 @@
+"""Encrypted tables on Spark: table jobs, Spark's own Parquet on our keys, Java without a system's.
+
+The data source itself is found by its name: `spark.read.format("modcrypt")`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from modcrypt.spark.java import java_home
+    from modcrypt.spark.jobs import (
+        decrypt_table,
+        encrypt_table,
+        rekey_table,
+        rotate_keys,
+        scan_keys,
+        verify_table,
+    )
+    from modcrypt.spark.native_jar import spark_jar
+    from modcrypt.spark.native_parquet import native, native_options
+    from modcrypt.spark.settings import Settings
+
+__all__ = [
+    "Settings",
+    "decrypt_table",
+    "encrypt_table",
+    "java_home",
+    "native",
+    "native_options",
+    "rekey_table",
+    "rotate_keys",
+    "scan_keys",
+    "spark_jar",
+    "verify_table",
+]
+
+_ROOM_OF = {
+    "Settings": "modcrypt.spark.settings",
+    "java_home": "modcrypt.spark.java",
+    "native": "modcrypt.spark.native_parquet",
+    "native_options": "modcrypt.spark.native_parquet",
+    "spark_jar": "modcrypt.spark.native_jar",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'modcrypt.spark' has no attribute {name!r}")
+    room = import_module(_ROOM_OF.get(name, "modcrypt.spark.jobs"))
+    # A submodule of the same name would be found first, the next time.
+    value = globals()[name] = getattr(room, name)
+    return value

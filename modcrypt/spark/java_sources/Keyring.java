@@ -1,0 +1,316 @@
+package modcrypt;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.GeneralSecurityException;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import org.apache.parquet.crypto.KeyAccessDeniedException;
+import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
+import org.apache.parquet.crypto.keytools.KeyToolkit;
+
+/**
+ * The local keyring, file:PATH, as modcrypt's Python writes it; here it is only read.
+ *
+ * What the file says is told by modcrypt/kms/keyring_document.py, and the form of wrapped keys by
+ * modcrypt/kms/local_wrap.py. What another process changes holds from the next call on.
+ */
+final class Keyring implements KeyService {
+  private static final long MAX_FILE = 64L << 20;
+  private static final int MAX_PASSPHRASE = 4096;
+  private static final int MAX_WRAPPED = 1024;
+  private static final int SALT_SIZE = 16;
+  private static final int MIN_N = 1 << 14;
+  private static final int MAX_N = 1 << 20;
+  private static final int MAX_R = 8;
+  private static final int MAX_P = 4;
+  private static final int OTHERS = 077; // of a file's mode: what its group and others may do
+
+  private final Path path;
+  private final String passphrase; // its place; null if there is none
+  private final byte[] aad;
+  private final Map derived = new HashMap(); // sealing keys by the parameters of scrypt
+  private Object stamp;
+  private Map keys;
+
+  Keyring(String uri, byte[] aad) {
+    KmsUri parts = new KmsUri(uri, new String[] {"passphrase"});
+    String location = parts.location;
+    if (location.startsWith("//")) {
+      int slash = location.indexOf('/', 2);
+      String host = slash < 0 ? location.substring(2) : location.substring(2, slash);
+      if (slash < 0 || !(host.isEmpty() || host.equals("localhost"))) {
+        throw new ParquetCryptoRuntimeException(
+            "a file: URI names no other machine: file:PATH or file:///PATH");
+      }
+      location = location.substring(slash);
+    }
+    String name = Texts.unquote(location);
+    if (name == null || name.replace("/", "").isEmpty()) {
+      throw new ParquetCryptoRuntimeException("the URI of a keyring names its file: file:PATH");
+    }
+    this.path = Texts.path(name);
+    this.passphrase = parts.reference("passphrase");
+    this.aad = aad;
+  }
+
+  // --- wrapping ---
+
+  public String wrap(byte[] key, String id) {
+    List versions = versions(master(id), id);
+    int newest = versions.size();
+    byte[] value = value(id, versions, newest);
+    String encoded = KeyToolkit.encryptKeyLocally(key, value, bound(id));
+    Arrays.fill(value, (byte) 0);
+    return "{\"masterKeyVersion\":\"" + newest + "\",\"encryptedKey\":\"" + encoded + "\"}";
+  }
+
+  public byte[] unwrap(String wrapped, String id) {
+    Map master = master(id);
+    List versions = versions(master, id);
+    if (wrapped.length() > MAX_WRAPPED) throw malformed();
+    String version = "NO_VERSION";
+    Object encoded = wrapped;
+    if (wrapped.startsWith("{")) {
+      Map members = Texts.object(wrapped);
+      demand(members, new String[] {"masterKeyVersion", "encryptedKey"}, "a wrapped key");
+      version = String.valueOf(members.get("masterKeyVersion"));
+      encoded = members.get("encryptedKey");
+    }
+    byte[] block = Texts.base64(encoded);
+    if (block == null || block.length < 44 || block.length > 60) throw malformed();
+    if (!version.equals("NO_VERSION")) {
+      if (!version.matches("[1-9][0-9]{0,8}")) throw malformed();
+      return opened((String) encoded, id, versions, Integer.parseInt(version), true);
+    }
+    for (int number = versions.size(); number > 0; number--) {
+      if (!isEnabled(versions, number)) continue;
+      byte[] key = opened((String) encoded, id, versions, number, false);
+      if (key != null) return key;
+    }
+    value(id, versions, versions.size()); // where none is enabled, that is what is wrong
+    throw unfit(id);
+  }
+
+  private byte[] opened(String encoded, String id, List versions, int number, boolean must) {
+    byte[] value = value(id, versions, number);
+    try {
+      return KeyToolkit.decryptKeyLocally(encoded, value, bound(id));
+    } catch (ParquetCryptoRuntimeException error) {
+      if (must) throw unfit(id);
+      return null;
+    } finally {
+      Arrays.fill(value, (byte) 0);
+    }
+  }
+
+  /** Gives what a wrapped key is bound to; an id has no zero byte, so the two can't be confused. */
+  private byte[] bound(String id) {
+    byte[] name = id.getBytes(StandardCharsets.UTF_8);
+    if (aad.length == 0) return name;
+    byte[] both = Arrays.copyOf(name, name.length + 1 + aad.length);
+    System.arraycopy(aad, 0, both, name.length + 1, aad.length);
+    return both;
+  }
+
+  // --- master keys ---
+
+  private Map master(String id) {
+    Object found = current().get(id);
+    if (found == null) {
+      throw new ParquetCryptoRuntimeException(
+          "the keyring " + path + " has no master key " + Texts.shown(id));
+    }
+    demand(found, new String[] {"enabled", "versions"}, "a master key");
+    Map master = (Map) found;
+    if (!Boolean.TRUE.equals(master.get("enabled"))) {
+      throw new KeyAccessDeniedException("master key " + id + " is disabled in its keyring");
+    }
+    return master;
+  }
+
+  private List versions(Map master, String id) {
+    Object versions = master.get("versions");
+    if (!(versions instanceof List) || ((List) versions).isEmpty()) {
+      throw broken("master key " + id + " is malformed");
+    }
+    return (List) versions;
+  }
+
+  private boolean isEnabled(List versions, int number) {
+    Object version = versions.get(number - 1);
+    return version instanceof Map && "enabled".equals(((Map) version).get("state"));
+  }
+
+  /** Gives a version's key, if it is there and enabled. */
+  private byte[] value(String id, List versions, int number) {
+    if (number > versions.size()) {
+      throw new ParquetCryptoRuntimeException(
+          "the keyring " + path + " has no version " + number + " of master key " + id
+              + "; its newest is " + versions.size());
+    }
+    Object version = versions.get(number - 1);
+    String what = "version " + number + " of master key " + id;
+    if (!(version instanceof Map)) throw broken(what + " is malformed");
+    Map members = (Map) version;
+    Object state = members.get("state");
+    if ("destroyed".equals(state) || "disabled".equals(state)) {
+      throw new KeyAccessDeniedException(what + " is " + state + " in its keyring");
+    }
+    byte[] value = Texts.base64(members.get("value"));
+    boolean placed = Integer.valueOf(number).equals(members.get("version"));
+    boolean sound = value != null && (value.length == 16 || value.length == 24 || value.length == 32);
+    if (!placed || !"enabled".equals(state) || !sound) throw broken(what + " is malformed");
+    return value;
+  }
+
+  // --- the file ---
+
+  /** Gives the master keys that the file has now. */
+  private synchronized Map current() {
+    try {
+      Map status = Files.readAttributes(path, "unix:dev,ino,lastModifiedTime,size,mode");
+      if (!status.equals(stamp)) {
+        keys = read(status);
+        stamp = status;
+      }
+      return keys;
+    } catch (IOException error) {
+      throw new ParquetCryptoRuntimeException(
+          "the keyring " + path + " can't be read: " + error.getClass().getSimpleName());
+    }
+  }
+
+  private Map read(Map status) throws IOException {
+    if (!Files.isRegularFile(path)) throw broken("it is no regular file");
+    if (((Long) status.get("size")).longValue() > MAX_FILE) {
+      throw broken("it has more than " + (MAX_FILE >> 20) + " MiB");
+    }
+    Map document = Texts.object(Files.readAllBytes(path));
+    if (document == null || !"modcrypt-keyring".equals(document.get("format"))) {
+      throw broken("it is none: its format is not modcrypt-keyring");
+    }
+    if (!Integer.valueOf(1).equals(document.get("version"))) {
+      throw broken("only version 1 of its format is known here");
+    }
+    Object found = null;
+    if ("scrypt".equals(document.get("protection"))) {
+      found = unsealed(document);
+    } else if ("none".equals(document.get("protection"))) {
+      checkClear(((Integer) status.get("mode")).intValue());
+      demand(document, new String[] {"format", "version", "protection", "keys"}, "a keyring");
+      found = document.get("keys");
+    }
+    if (!(found instanceof Map)) throw broken("it is protected in an unknown way");
+    return (Map) found;
+  }
+
+  private void checkClear(int mode) {
+    if (passphrase != null) {
+      throw new ParquetCryptoRuntimeException(
+          "a passphrase is given, but the keyring " + path + " is in the clear; it may have been"
+              + " put in the place of a sealed one: if not, name no passphrase");
+    }
+    if ((mode & OTHERS) != 0) {
+      throw new ParquetCryptoRuntimeException(
+          "the keyring " + path + " has its keys in the clear, and others may use the file: chmod"
+              + " 600 keeps it private");
+    }
+  }
+
+  // --- under a passphrase ---
+
+  private Map unsealed(Map document) {
+    String[] names = new String[] {"format", "version", "protection", "scrypt", "sealed"};
+    demand(document, names, "a sealed keyring");
+    demand(document.get("scrypt"), new String[] {"n", "r", "p", "salt"}, "what scrypt needs");
+    Map scrypt = (Map) document.get("scrypt");
+    int n = count(scrypt, "n", MIN_N, MAX_N);
+    int r = count(scrypt, "r", 1, MAX_R);
+    int p = count(scrypt, "p", 1, MAX_P);
+    byte[] salt = Texts.base64(scrypt.get("salt"));
+    if ((n & (n - 1)) != 0 || salt == null || salt.length != SALT_SIZE) {
+      throw broken("its scrypt parameters pass the limits");
+    }
+    // The header as Python spells it: sorted by name, and without blanks.
+    String header = "{\"format\":\"modcrypt-keyring\",\"protection\":\"scrypt\",\"scrypt\":{\"n\":"
+        + n + ",\"p\":" + p + ",\"r\":" + r + ",\"salt\":\"" + scrypt.get("salt")
+        + "\"},\"version\":1}";
+    byte[] sealed = Texts.base64(document.get("sealed"));
+    if (sealed == null || sealed.length < 28) throw broken("what is sealed is no standard base64");
+    byte[] key = (byte[]) derived.get(header);
+    if (key == null) key = derive(salt, n, r, p);
+    byte[] clear = null;
+    try {
+      byte[] bound = header.getBytes(StandardCharsets.UTF_8);
+      clear = KeyToolkit.decryptKeyLocally((String) document.get("sealed"), key, bound);
+    } catch (ParquetCryptoRuntimeException error) {
+      derived.remove(header);
+      throw new KeyAccessDeniedException(
+          "the keyring " + path + " does not open: a wrong passphrase or altered bytes; AES-GCM"
+              + " cannot tell which");
+    }
+    derived.put(header, key);
+    Map found = Texts.object(clear);
+    Arrays.fill(clear, (byte) 0);
+    return found;
+  }
+
+  private byte[] derive(byte[] salt, int n, int r, int p) {
+    if (passphrase == null) {
+      throw new KeyAccessDeniedException(
+          "the keyring " + path + " is sealed: have the URI say where its passphrase is:"
+              + " ?passphrase=env:NAME or ?passphrase=file:PATH");
+    }
+    byte[] phrase = Texts.secret(passphrase, MAX_PASSPHRASE, true, "the keyring's passphrase");
+    if (phrase.length == 0 || phrase.length > MAX_PASSPHRASE) {
+      throw new KeyAccessDeniedException(
+          "the keyring " + path + ": there is no passphrase at " + passphrase + ", or it has more"
+              + " than " + MAX_PASSPHRASE + " bytes");
+    }
+    try {
+      return Scrypt.derive(phrase, salt, n, r, p, 32);
+    } catch (OutOfMemoryError error) {
+      throw new ParquetCryptoRuntimeException(
+          "a keyring's passphrase takes " + (n * r >> 13) + " MiB of memory to try");
+    } catch (GeneralSecurityException error) {
+      throw new ParquetCryptoRuntimeException("this JVM has no HMAC-SHA-256");
+    } finally {
+      Arrays.fill(phrase, (byte) 0);
+    }
+  }
+
+  private int count(Map members, String name, int low, int high) {
+    Object value = members.get(name);
+    int number = value instanceof Integer ? ((Integer) value).intValue() : -1;
+    if (number < low || number > high) throw broken("its scrypt parameters pass the limits");
+    return number;
+  }
+
+  // --- errors ---
+
+  private void demand(Object value, String[] names, String what) {
+    if (!(value instanceof Map) || !((Map) value).keySet().equals(new HashSet(Arrays.asList(names)))) {
+      throw broken(what + " is an object with exactly " + String.join(", ", names));
+    }
+  }
+
+  private ParquetCryptoRuntimeException broken(String why) {
+    return new ParquetCryptoRuntimeException("the keyring " + path + ": " + why);
+  }
+
+  private static ParquetCryptoRuntimeException malformed() {
+    return new ParquetCryptoRuntimeException("what the keyring is to unwrap is no wrapped key");
+  }
+
+  private static ParquetCryptoRuntimeException unfit(String id) {
+    return new ParquetCryptoRuntimeException(
+        "a wrapped key does not unwrap under master key " + Texts.shown(id) + ": altered, wrapped"
+            + " under another one or for another use; AES-GCM cannot tell which");
+  }
+}

@@ -1,0 +1,98 @@
+package modcrypt;
+
+import java.nio.charset.StandardCharsets;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ThreadLocalRandom;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
+import org.apache.parquet.crypto.keytools.KmsClient;
+
+/**
+ * parquet-java's client of the key service that the property modcrypt.kms.uri names.
+ *
+ * The instance, URL and token that parquet-java hands over are not looked at: the first two may
+ * come out of a file (CVE-2026-73334), and tokens and passphrases are read where the URI says.
+ */
+public class ModcryptKmsClient implements KmsClient {
+  public static final String URI_PROPERTY = "modcrypt.kms.uri";
+  public static final String AAD_PROPERTY = "modcrypt.kms.aad";
+
+  private static final int ATTEMPTS = 4;
+  private static final int FIRST_WAIT_MILLIS = 200;
+
+  // One service to a URI: what it has derived or connected serves all files, tasks and clients.
+  private static final Map SERVICES = new ConcurrentHashMap();
+
+  private KeyService service;
+
+  public ModcryptKmsClient() {}
+
+  public void initialize(Configuration conf, String instance, String url, String token) {
+    service = serviceAt(conf.getRaw(URI_PROPERTY), conf.getRaw(AAD_PROPERTY));
+  }
+
+  /** Gives the service that a URI names, without asking it; an exception for no such URI. */
+  public static KeyService serviceAt(String uri, String aad) {
+    if (uri == null || uri.isEmpty()) {
+      throw new ParquetCryptoRuntimeException(
+          "no key service is named: set " + URI_PROPERTY + ", as modcrypt.spark.native does");
+    }
+    String bound = aad == null ? "" : aad;
+    String name = uri + "\n" + bound;
+    KeyService found = (KeyService) SERVICES.get(name);
+    if (found == null) {
+      KeyService made = opened(uri, bound.getBytes(StandardCharsets.UTF_8));
+      found = (KeyService) SERVICES.putIfAbsent(name, made);
+      if (found == null) found = made;
+    }
+    return found;
+  }
+
+  private static KeyService opened(String uri, byte[] aad) {
+    String scheme = uri.substring(0, Math.max(0, uri.indexOf(':'))).toLowerCase();
+    if (scheme.equals("file")) return new Keyring(uri, aad);
+    if (scheme.equals("hcvault")) return new VaultTransit(uri, aad);
+    throw new ParquetCryptoRuntimeException(
+        URI_PROPERTY + " takes file: and hcvault: URIs; for others read and write by the data"
+            + " source modcrypt");
+  }
+
+  public String wrapKey(byte[] key, String masterKeyId) {
+    return (String) asked(key, null, masterKeyId);
+  }
+
+  public byte[] unwrapKey(String wrapped, String masterKeyId) {
+    byte[] key = (byte[]) asked(null, wrapped, masterKeyId);
+    if (key.length != 16 && key.length != 24 && key.length != 32) {
+      throw new ParquetCryptoRuntimeException(
+          "master key " + Texts.shown(masterKeyId) + ": what was unwrapped is no AES key");
+    }
+    return key;
+  }
+
+  /** Asks the service; once more, and twice, and thrice where it is unavailable. */
+  private Object asked(byte[] key, String wrapped, String masterKeyId) {
+    UnavailableException last = null;
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+      if (last != null) pause((long) FIRST_WAIT_MILLIS << (attempt - 1));
+      try {
+        return key == null
+            ? (Object) service.unwrap(wrapped, masterKeyId)
+            : (Object) service.wrap(key, masterKeyId);
+      } catch (UnavailableException error) {
+        last = error;
+      }
+    }
+    throw last;
+  }
+
+  private static void pause(long millis) {
+    try {
+      Thread.sleep(millis / 2 + ThreadLocalRandom.current().nextLong(millis / 2));
+    } catch (InterruptedException stopped) {
+      Thread.currentThread().interrupt();
+      throw new ParquetCryptoRuntimeException("waiting for the key service was interrupted");
+    }
+  }
+}

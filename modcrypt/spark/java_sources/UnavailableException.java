@@ -1,0 +1,10 @@
+package modcrypt;
+
+import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
+
+/** The key service can't be reached, or asks to wait: worth another attempt. */
+public class UnavailableException extends ParquetCryptoRuntimeException {
+  public UnavailableException(String message) {
+    super(message);
+  }
+}

@@ -1,0 +1,360 @@
+package modcrypt;
+
+import java.io.File;
+import java.io.FileInputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.security.GeneralSecurityException;
+import java.security.KeyStore;
+import java.security.cert.Certificate;
+import java.security.cert.CertificateFactory;
+import java.time.Duration;
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLException;
+import javax.net.ssl.TrustManagerFactory;
+import org.apache.parquet.crypto.KeyAccessDeniedException;
+import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
+
+/**
+ * The transit engine of Vault or OpenBao, hcvault://HOST[:PORT]/MOUNT, asked as modcrypt's Python
+ * asks it (modcrypt/kms/vault.py): the same URIs, requests and wrapped keys, vault:v1:...
+ */
+final class VaultTransit implements KeyService {
+  private static final int SECONDS = 10; // for a connection, and for an answer
+  private static final int MAX_TOKEN = 16 << 10;
+  private static final int MAX_WRAPPED = 16 << 10;
+  // A missing key is created by encrypt, for a token that may: not for one of an unknown type.
+  private static final String NO_KEY_TYPE = "modcrypt-creates-no-keys";
+  private static final Pattern NAME = Pattern.compile("\\w(?:[\\w.-]{0,253}\\w)?");
+  private static final Pattern LOCATION = Pattern.compile(
+      "//([A-Za-z0-9.-]+|\\[[0-9A-Fa-f:.]+\\])(?::([0-9]{1,5}))?/(.*)");
+  private static final Pattern WRAPPED = Pattern.compile(
+      "vault:v[1-9][0-9]{0,8}:[A-Za-z0-9+/]+={0,2}");
+
+  private final String address;
+  private final String mount;
+  private final String namespace;
+  private final String tokenPlace;
+  private final boolean derived;
+  private final boolean loopback;
+  private final byte[] aad;
+  private final Set foundDerived = ConcurrentHashMap.newKeySet();
+  private HttpClient client;
+
+  VaultTransit(String uri, byte[] aad) {
+    KmsUri parts = new KmsUri(uri, new String[] {"derived", "namespace", "tls", "token"});
+    Matcher found = LOCATION.matcher(parts.location);
+    if (!found.matches() || (found.group(2) != null && Integer.parseInt(found.group(2)) > 65535)) {
+      throw misspelt();
+    }
+    String host = found.group(1);
+    loopback = host.equals("localhost") || host.equals("[::1]")
+        || host.matches("127(\\.[0-9]{1,3}){3}");
+    boolean tls = isOn(parts.get("tls", "on"), "on", "off");
+    if (!tls && !loopback) {
+      throw new ParquetCryptoRuntimeException(
+          "hcvault: tls=off would send the token in the clear; only to loopback");
+    }
+    derived = isOn(parts.get("derived", "false"), "true", "false");
+    address = (tls ? "https://" : "http://") + host
+        + (found.group(2) == null ? "" : ":" + found.group(2));
+    mount = checkedPath(withoutKey(found.group(3)));
+    String space = parts.get("namespace", "");
+    namespace = space.isEmpty() ? null : checkedPath(space.replaceAll("^/+|/+$", ""));
+    tokenPlace = parts.reference("token");
+    this.aad = aad;
+  }
+
+  private static String withoutKey(String path) {
+    String[] steps = path.split("/", -1);
+    int count = steps.length;
+    if (count < 3 || !steps[count - 2].equals("keys")) return path;
+    checkedPath(steps[count - 1]);
+    return String.join("/", (String[]) Arrays.copyOf(steps, count - 2));
+  }
+
+  private static String checkedPath(String path) {
+    String[] steps = path.split("/", -1);
+    for (int n = 0; n < steps.length; n++) {
+      if (!NAME.matcher(steps[n]).matches()) throw misspelt();
+    }
+    return path;
+  }
+
+  private static boolean isOn(String value, String yes, String no) {
+    if (!value.equals(yes) && !value.equals(no)) throw misspelt();
+    return value.equals(yes);
+  }
+
+  private static ParquetCryptoRuntimeException misspelt() {
+    return new ParquetCryptoRuntimeException(
+        "an engine of Vault is named by hcvault://HOST[:PORT]/MOUNT[/keys/NAME], where MOUNT and"
+            + " NAME are plain names; derived=true|false, tls=on|off");
+  }
+
+  // --- wrapping ---
+
+  public String wrap(byte[] key, String id) {
+    Map body = new TreeMap();
+    body.put("plaintext", Base64.getEncoder().encodeToString(key));
+    body.put("type", NO_KEY_TYPE);
+    String wrapped = transit("encrypt", body, id, "ciphertext");
+    if (wrapped.isEmpty() || wrapped.length() > MAX_WRAPPED) throw unlikeVault();
+    return wrapped;
+  }
+
+  public byte[] unwrap(String wrapped, String id) {
+    if (wrapped.length() > MAX_WRAPPED || !WRAPPED.matcher(wrapped).matches()) {
+      throw new ParquetCryptoRuntimeException(
+          "what Vault is to unwrap is no vault:v<version>:<base64>");
+    }
+    Map body = new TreeMap();
+    body.put("ciphertext", wrapped);
+    byte[] key = Texts.base64(transit("decrypt", body, id, "plaintext"));
+    if (key == null) throw unlikeVault();
+    return key;
+  }
+
+  private String transit(String verb, Map body, String id, String member) {
+    if (!NAME.matcher(id).matches()) { // it may come from a file, and goes into a path
+      throw new ParquetCryptoRuntimeException(
+          "master key " + Texts.shown(id) + ": a key in Vault is named by letters, digits, _, and"
+              + " . or - in between");
+    }
+    if (derived) {
+      demandDerived(verb, body, id);
+      byte[] context = aad.length == 0 ? id.getBytes(StandardCharsets.UTF_8) : aad;
+      body.put("context", Base64.getEncoder().encodeToString(context));
+    } else if (aad.length > 0) {
+      body.put("associated_data", Base64.getEncoder().encodeToString(aad));
+    }
+    HttpResponse answer = sent(verb + "/" + id, body);
+    if (answer.statusCode() != 200) throw refusal(answer, id, verb);
+    Object data = content(answer).get("data");
+    Object value = data instanceof Map ? ((Map) data).get(member) : null;
+    if (!(value instanceof String)) throw unlikeVault();
+    return (String) value;
+  }
+
+  /** Makes sure that the context counts: for a key that isn't a derived one Vault ignores it. */
+  private void demandDerived(String verb, Map body, String id) {
+    if (foundDerived.contains(id)) return;
+    HttpResponse answer = sent(verb + "/" + id, body);
+    if (answer.statusCode() == 200) {
+      throw new ParquetCryptoRuntimeException(
+          "master key " + id + " is not a derived key: Vault would bind nothing to the AAD. Leave"
+              + " derived=true out of the URI, or use a key that was created as derived");
+    }
+    if (answer.statusCode() != 400 || said(answer).indexOf("missing 'context'") < 0) {
+      throw refusal(answer, id, verb);
+    }
+    foundDerived.add(id);
+  }
+
+  // --- asking Vault ---
+
+  private HttpResponse sent(String path, Map body) {
+    HttpRequest.Builder request = HttpRequest.newBuilder()
+        .uri(URI.create(address + "/v1/" + mount + "/" + path))
+        .timeout(Duration.ofSeconds(SECONDS))
+        .header("Content-Type", "application/json")
+        .header("X-Vault-Request", "true")
+        .header("X-Vault-Token", token());
+    if (namespace != null) request.header("X-Vault-Namespace", namespace);
+    request.POST(HttpRequest.BodyPublishers.ofByteArray(Texts.json(body)));
+    Future answer = connected().sendAsync(
+        request.build(), HttpResponse.BodyHandlers.ofByteArray());
+    try {
+      return (HttpResponse) answer.get(2 * SECONDS, TimeUnit.SECONDS); // with the whole body
+    } catch (ExecutionException error) {
+      throw unreached(error.getCause());
+    } catch (TimeoutException error) {
+      answer.cancel(true);
+      throw unreached(error);
+    } catch (InterruptedException stopped) {
+      answer.cancel(true);
+      Thread.currentThread().interrupt();
+      throw new ParquetCryptoRuntimeException("asking Vault at " + where() + " was interrupted");
+    }
+  }
+
+  private ParquetCryptoRuntimeException unreached(Throwable error) {
+    if (error instanceof SSLException) {
+      return new ParquetCryptoRuntimeException(
+          "Vault at " + where() + " has no certificate that is trusted here; VAULT_CACERT names"
+              + " the file of another authority");
+    }
+    return new UnavailableException(
+        "Vault at " + where() + " is unavailable: " + error.getClass().getSimpleName());
+  }
+
+  /** Turns an answer into an error; of Vault's own words none is repeated. */
+  private ParquetCryptoRuntimeException refusal(HttpResponse answer, String id, String verb) {
+    int status = answer.statusCode();
+    String said = said(answer);
+    String what = "master key " + id + ": ";
+    if (status == 401 || status == 403) {
+      return new KeyAccessDeniedException(
+          what + "Vault at " + where() + " refuses to " + verb + ": the token has expired, or its"
+              + " policies don't allow it");
+    }
+    boolean unknown = said.indexOf("key not found") >= 0 || said.indexOf("no existing key") >= 0
+        || said.indexOf("unknown key type") >= 0;
+    if (status == 404 || unknown) {
+      return new ParquetCryptoRuntimeException("Vault has no master key " + id + " at " + where());
+    }
+    if (status >= 500 || status == 412 || status == 429 || status == 472 || status == 473) {
+      return new UnavailableException(what + "Vault at " + where() + " answers " + status);
+    }
+    if (status >= 300 && status < 400) {
+      return new ParquetCryptoRuntimeException(
+          "Vault at " + where() + " sends us to another address, which is not followed: name the"
+              + " active node in the URI");
+    }
+    if (said.indexOf("too old") >= 0) {
+      return new KeyAccessDeniedException(
+          what + "the version that wrapped the key is disabled in Vault");
+    }
+    if (said.indexOf("soft-deleted") >= 0) {
+      return new KeyAccessDeniedException(what + "it is disabled (soft-deleted) in Vault");
+    }
+    if (said.indexOf("missing 'context'") >= 0) {
+      return new ParquetCryptoRuntimeException(
+          what + "it is a derived key: the URI needs derived=true");
+    }
+    if (status == 400 && verb.equals("decrypt")) {
+      return new ParquetCryptoRuntimeException(
+          what + "it does not unwrap the key: altered text, another master key or other AAD; Vault"
+              + " doesn't tell which");
+    }
+    return new ParquetCryptoRuntimeException(
+        what + "Vault at " + where() + " answers " + status + " (" + verb + ")");
+  }
+
+  private Map content(HttpResponse answer) {
+    Map content = Texts.object((byte[]) answer.body());
+    if (content == null) throw unlikeVault();
+    return content;
+  }
+
+  private String said(HttpResponse answer) {
+    Map content = Texts.object((byte[]) answer.body());
+    return content == null ? "" : String.valueOf(content.get("errors"));
+  }
+
+  private ParquetCryptoRuntimeException unlikeVault() {
+    return new ParquetCryptoRuntimeException(
+        "what answers at " + where() + " is no transit engine of Vault");
+  }
+
+  private String where() {
+    return address.substring(address.indexOf("//") + 2) + "/" + mount;
+  }
+
+  // --- token and connection ---
+
+  /** Looks the token up, each time anew: one that an agent renews may change. */
+  private String token() {
+    byte[] found = new byte[0];
+    if (tokenPlace != null) {
+      found = Texts.secret(tokenPlace, MAX_TOKEN, false, "the token for Vault");
+    } else {
+      String[] places = new String[] {"env:VAULT_TOKEN", "env:BAO_TOKEN", "file:~/.vault-token"};
+      for (int n = 0; n < places.length && found.length == 0; n++) {
+        if (n == 2 && !Files.isRegularFile(Texts.path("~/.vault-token"))) continue;
+        found = Texts.secret(places[n], MAX_TOKEN, false, "the token for Vault");
+      }
+    }
+    String token = new String(found, StandardCharsets.ISO_8859_1).trim();
+    if (token.isEmpty()) {
+      throw new KeyAccessDeniedException(
+          "there is no token for Vault: set VAULT_TOKEN for driver and executors, or name its"
+              + " place in the URI by token=env:NAME or token=file:PATH");
+    }
+    if (token.length() > MAX_TOKEN || !token.matches("[!-~]+")) {
+      throw new KeyAccessDeniedException(
+          "what is given as token for Vault is none: spaces, or too long");
+    }
+    return token;
+  }
+
+  private synchronized HttpClient connected() {
+    if (client == null) {
+      HttpClient.Builder builder = HttpClient.newBuilder()
+          .version(HttpClient.Version.HTTP_1_1)
+          .followRedirects(HttpClient.Redirect.NEVER) // it would take the token along
+          .connectTimeout(Duration.ofSeconds(SECONDS));
+      if (loopback) builder.proxy(HttpClient.Builder.NO_PROXY); // none between us and ourselves
+      SSLContext authorities = authorities();
+      if (authorities != null) builder.sslContext(authorities);
+      client = builder.build();
+    }
+    return client;
+  }
+
+  /** Gives what trusts the authorities of VAULT_CACERT, BAO_CACERT or VAULT_CAPATH, if set. */
+  private static SSLContext authorities() {
+    String[] names = new String[] {"VAULT_CACERT", "BAO_CACERT", "VAULT_CAPATH"};
+    for (int n = 0; n < names.length; n++) {
+      String place = System.getenv(names[n]);
+      if (place == null || place.isEmpty()) continue;
+      try {
+        return trusting(new File(place));
+      } catch (IOException error) {
+        throw untrusting(names[n], place);
+      } catch (GeneralSecurityException error) {
+        throw untrusting(names[n], place);
+      }
+    }
+    return null;
+  }
+
+  private static ParquetCryptoRuntimeException untrusting(String name, String place) {
+    return new ParquetCryptoRuntimeException(
+        name + ": " + place + " has no certificates that can be read");
+  }
+
+  private static SSLContext trusting(File place) throws IOException, GeneralSecurityException {
+    KeyStore store = KeyStore.getInstance(KeyStore.getDefaultType());
+    store.load(null, null);
+    File[] files = place.isDirectory() ? place.listFiles() : new File[] {place};
+    for (int n = 0; n < files.length; n++) {
+      InputStream in = new FileInputStream(files[n]);
+      try {
+        Iterator found =
+            CertificateFactory.getInstance("X.509").generateCertificates(in).iterator();
+        while (found.hasNext()) {
+          store.setCertificateEntry("authority-" + store.size(), (Certificate) found.next());
+        }
+      } finally {
+        in.close();
+      }
+    }
+    TrustManagerFactory factory =
+        TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+    factory.init(store);
+    SSLContext context = SSLContext.getInstance("TLS");
+    context.init(null, factory.getTrustManagers(), null);
+    return context;
+  }
+}

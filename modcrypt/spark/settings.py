@@ -1,0 +1,184 @@
+"""Which keys a Spark job works with: references alone, resolved where the files are opened.
+
+Spark pickles what goes to executors, logs configuration and shows options. So settings hold the
+URI of a key service, the path of a policy or the names of files and variables with keys; never a
+key, a token or a passphrase. Each worker process opens a key service once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+from modcrypt.errors import KeyMaterialError, KeyNotFoundError
+from modcrypt.key_text import key_from_base64, key_from_hex
+from modcrypt.keys import Key
+from modcrypt.kms.key_tools import KeyTools
+from modcrypt.kms.policy import NAME, Policy, named
+from modcrypt.parquet.properties import (
+    ALGORITHMS,
+    Encryption,
+    FileDecryptionProperties,
+    FileEncryptionProperties,
+)
+
+__all__ = ["Settings", "key_at"]
+
+MAX_KEY_FILE = 4096
+"""Largest file with a key, in bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Keys by reference, and what is insisted on; pickles, and holds no secret.
+
+    Args:
+        kms: URI of a key service, as of `open_kms`; the passphrase of a keyring by
+            `?passphrase=env:NAME` or `?passphrase=file:PATH`. None for the policy's.
+        policy: how files are encrypted, and by which AAD prefix and algorithm they are read.
+        footer_key, column_keys: instead of a key service, `file:PATH` or `env:NAME` of keys as
+            hex or base64, on every executor. Paths are absolute there, as executors have folders
+            of their own.
+        plaintext_columns: with these, columns to leave unencrypted.
+        aad_prefix: of every file, `{name}` in it for the file's name; None for the policy's. With
+            keys by reference it has no `{name}`.
+        algorithms, on_missing_key, require_encrypted: as of `FileDecryptionProperties`.
+
+    Raises:
+        ValueError: no keys, both kinds of them, or a reference that is none.
+    """
+
+    kms: str | None = None
+    policy: Policy | None = None
+    footer_key: str | None = None
+    column_keys: Mapping[str, str] = field(default_factory=dict)
+    plaintext_columns: tuple[str, ...] = ()
+    aad_prefix: str | None = None
+    algorithms: tuple[str, ...] = ALGORITHMS[:1]
+    on_missing_key: Literal["error", "drop", "null"] = "error"
+    require_encrypted: bool | tuple[str, ...] = True
+
+    def __post_init__(self) -> None:
+        by_service = self.kms is not None or (self.policy is not None and bool(self.policy.kms))
+        explicit = self.footer_key is not None or bool(self.column_keys)
+        if by_service == explicit:
+            raise ValueError(
+                "keys come from a key service (kms, or a policy that names one) or from references "
+                "(footer_key, column_keys): give one of them"
+            )
+        for reference in (self.footer_key, *self.column_keys.values()):
+            if reference is not None:
+                _check_reference(reference)
+        if self.plaintext_columns and not explicit:
+            raise ValueError("plaintext columns are the policy's to name")
+        if explicit and NAME in (self.aad_prefix or ""):
+            raise ValueError("{name} in an AAD prefix needs a policy, which names each file's own")
+
+    def decryption(self) -> FileDecryptionProperties:
+        """Give the properties that open files, in the process that calls.
+
+        Raises:
+            KeyRetrievalError: a key or the key service is not there, or refuses.
+        """
+        said: dict[str, Any] = {
+            "on_missing_key": self.on_missing_key,
+            "require_encrypted": self.require_encrypted,
+        }
+        if self.aad_prefix is not None:
+            prefix = self.aad_prefix.encode()
+            said["aad_prefix"] = partial(named, prefix) if NAME.encode() in prefix else prefix
+        if self.footer_key is None and not self.column_keys:
+            if self.policy is None or self.algorithms != ALGORITHMS[:1]:
+                said["algorithms"] = self.algorithms
+            return self.tools().decryption(self.policy, **said)
+        footer_key = None if self.footer_key is None else key_at(self.footer_key)
+        keys = {name: key_at(reference) for name, reference in self.column_keys.items()}
+        return FileDecryptionProperties(
+            footer_key=footer_key, column_keys=keys, algorithms=self.algorithms, **said
+        )
+
+    def encryption(self) -> Encryption:
+        """Give what encrypts files, in the process that calls.
+
+        Raises:
+            ValueError: there is a key service, and no policy that says what to do with it.
+            KeyRetrievalError: as `decryption`.
+        """
+        if self.footer_key is not None:
+            prefix = None if self.aad_prefix is None else self.aad_prefix.encode()
+            return FileEncryptionProperties(
+                footer_key=key_at(self.footer_key),
+                column_keys={name: key_at(at) for name, at in self.column_keys.items()},
+                plaintext_columns=self.plaintext_columns,
+                aad_prefix=prefix,
+            )
+        if self.policy is None:
+            raise ValueError("files are encrypted by a policy, or with a footer_key: give one")
+        policy = self.policy
+        if self.aad_prefix is not None:
+            policy = replace(policy, aad_prefix=self.aad_prefix)
+        return self.tools().encryption(policy)
+
+    def check_writing(self) -> None:
+        """Check, without a key, that files can be encrypted by these settings; as `encryption`."""
+        if self.footer_key is None and self.policy is None:
+            raise ValueError("files are encrypted by a policy, or with a footer_key: give one")
+
+    def tools(self) -> KeyTools:
+        """Give the key service's tools, opened once in a process; raises as `KeyTools`."""
+        policy = self.policy
+        uri = self.kms or (policy.kms if policy is not None else None)
+        if uri is None:
+            raise ValueError("there is no key service: give kms, or a policy that names one")
+        question = (
+            os.getpid(),
+            uri,
+            "" if policy is None else policy.kms_aad or "",
+            600.0 if policy is None else policy.cache_lifetime_seconds,
+        )
+        with _opening:
+            if question not in _opened:
+                _opened[question] = (
+                    KeyTools(uri) if policy is None else KeyTools.from_policy(policy, kms=uri)
+                )
+            return _opened[question]
+
+
+_opened: dict[tuple[int, str, str, float], KeyTools] = {}  # by process: clients don't fork
+_opening = threading.Lock()
+
+
+def key_at(reference: str) -> Key:
+    """Read the key at `file:PATH` or `env:NAME`: hex or base64.
+
+    Raises:
+        KeyNotFoundError: nothing is there.
+        KeyMaterialError: no key is there.
+    """
+    kind, _, where = reference.partition(":")
+    if kind == "env":
+        text = os.environb.get(os.fsencode(where), b"")
+    else:
+        try:
+            with open(where, "rb") as file:
+                text = file.read(MAX_KEY_FILE + 1)
+        except OSError as error:
+            raise KeyNotFoundError(f"the key file {where}: {error.strerror}") from None
+    if not text:
+        raise KeyNotFoundError(f"{reference}: there is no key")
+    key = key_from_hex(text.strip()) or key_from_base64(text.strip())
+    if key is None:
+        raise KeyMaterialError(f"{reference} holds no key: hex or base64 of 16, 24 or 32 bytes")
+    return key
+
+
+def _check_reference(reference: str) -> None:
+    kind, _, where = reference.partition(":")
+    if kind not in ("file", "env") or not where:
+        raise ValueError(
+            "a key is given as file:PATH or env:NAME, never as itself (it is not repeated here)"
+        )

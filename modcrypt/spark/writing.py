@@ -1,0 +1,345 @@
+"""Spark's rows to encrypted Parquet files, all of a job or none.
+
+    tasks    people/_tmp_4f1d.../00003-17/country=NO/part-00003-4f1d...-17-0.parquet
+    commit   people/country=NO/part-00003-4f1d...-17-0.parquet
+
+A task writes below a folder that readers pass over, and tells the driver what it wrote; `commit`
+publishes that and nothing else. So a retried task, a second attempt beside the first and a job that
+fails leave nothing: that folder goes with the job. Spark doesn't wait for attempts that it stops: a
+file in the folder says that the job is running, and where it is gone, an attempt begins no file. A
+driver that is killed leaves the folder; it may be removed when no job is running. File names, to
+which AAD prefixes and key material are bound, have the job and the attempt in them, and stay as
+they are.
+
+Local files, on a file system that all executors share, are renamed. In a store they are copied
+there and deleted here by the store itself; that takes a while, in which a reader sees some of
+them. To overwrite, what was there before is removed last: until then, readers see both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import os
+import posixpath
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from modcrypt.keys import Key
+from modcrypt.kms.external import store_of
+from modcrypt.parquet.dataset_writer import write_dataset
+from modcrypt.parquet.discovery import Folder, list_files
+from modcrypt.parquet.properties import Encryption, FileEncryptionProperties
+from modcrypt.parquet.writer import ParquetWriter
+from modcrypt.spark.arrow_types import conform, written
+from modcrypt.spark.options import WriteOptions
+from modcrypt.spark.settings import Settings
+from modcrypt.storage import Place, fsync_folder, locate, publish
+
+__all__ = [
+    "Writer",
+    "Written",
+    "check_columns",
+    "new_job",
+    "publish_files",
+    "remove_job",
+    "write_task",
+]
+
+RUNNING = "_running"
+
+_AT_ONCE = 8  # files that a store is asked to move
+_TRIES, _PAUSE = 40, 0.05  # to remove a folder; in seconds
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What one task wrote: paths in `folder`, which is below that of the job."""
+
+    folder: str
+    files: tuple[str, ...]
+
+
+def new_job() -> str:
+    """Give a job a name that no other one has."""
+    return secrets.token_hex(8)
+
+
+def check_columns(settings: Settings, options: WriteOptions, schema: StructType) -> None:
+    """Check, without a key, that rows of a schema can be written so.
+
+    Raises:
+        ValueError: keys or partitions for columns that there are not, or for both; a type that
+            can't be written, or an option that PyArrow doesn't take.
+    """
+    target, policy = written(schema), settings.policy
+    if wrong := sorted(set(options.partition_by) - set(target.names)):
+        raise ValueError(f"partitionBy: there is no column {', '.join(wrong)}")
+    keyed, plaintext = settings.column_keys.keys(), settings.plaintext_columns
+    if policy is not None and settings.footer_key is None:
+        keyed, plaintext = policy.key_of_column.keys(), tuple(policy.plaintext_columns)
+    if public := sorted({*keyed, *plaintext} & set(options.partition_by)):
+        raise ValueError(
+            "no key and no declaration is for columns whose values stand in the names of "
+            f"folders, readable to all: {', '.join(public)}"
+        )
+    in_files = [field for field in target if field.name not in options.partition_by]
+    if not in_files:
+        raise ValueError("no columns are left to write: all are in the names of folders")
+    throw_away = FileEncryptionProperties(
+        footer_key=Key.generate(),
+        column_keys={name: Key.generate() for name in keyed},
+        plaintext_columns=plaintext,
+    )
+    nowhere = io.BytesIO()
+    ParquetWriter(
+        nowhere, pa.schema(in_files), throw_away, threads=1, compression=options.compression
+    )
+
+
+# --- on the executors ----------------------------------------------------------------------------
+
+
+def write_task(
+    settings: Settings,
+    options: WriteOptions,
+    schema: StructType,
+    batches: Iterable[pa.RecordBatch],
+    job: str,
+    *,
+    is_running: Callable[[], bool] = lambda: True,
+) -> Written:
+    """Write the rows of the task that runs here; keys are made and wrapped here.
+
+    Args:
+        is_running: tells whether the job is wanted still, before a file is begun.
+
+    Raises:
+        InterruptedError: it is not.
+        ModcryptError, ValueError, OSError: as `write_dataset`; there are no files of it then.
+    """
+    context = TaskContext.get()
+    assert context is not None
+    task = f"{context.partitionId():05}-{context.taskAttemptId()}"
+    folder = _join(_job_folder(options.folder, job), task)
+    number, _, attempt = task.partition("-")
+    target = written(schema)
+    rows = (conform(batch, target) for batch in batches if batch.num_rows)
+    first = list(itertools.islice(rows, 1))
+    if not first and (options.partition_by or context.partitionId()):
+        return Written(folder, ())  # one file without rows is enough to say what the columns are
+    encryption = settings.encryption()
+
+    def of_file(path: str) -> Encryption:
+        if not is_running():
+            raise InterruptedError("the job has ended without this attempt of a task")
+        return encryption
+
+    files = write_dataset(
+        itertools.chain(first, rows),
+        folder,
+        of_file,
+        schema=target,
+        partitioning=options.partition_by or None,
+        basename_template=f"part-{number}-{job}-{attempt}-{{i}}.parquet",
+        max_rows_per_file=options.max_rows_per_file,
+        threads=1,  # a task has a core
+        row_group_size=options.row_group_rows,
+        compression=options.compression,
+    )
+    return Written(folder, tuple(files))
+
+
+def _job_folder(base: str, job: str) -> str:
+    return _join(base, f"_tmp_{job}")
+
+
+def _mark(base: str, job: str) -> Place:
+    """Give the place of the file that is there while a job is running."""
+    return Place(*locate(_join(_job_folder(base, job), RUNNING), None))
+
+
+def _join(base: str, name: str) -> str:
+    return f"{base.rstrip('/')}/{name}"
+
+
+# --- on the driver -------------------------------------------------------------------------------
+
+
+def publish_files(base: str, messages: Iterable[Written], *, overwrite: bool) -> list[str]:
+    """Give the files of a job's tasks their places in the table; give their paths in it.
+
+    Args:
+        base: folder of the table.
+        messages: what each task wrote.
+        overwrite: whether the files that are in the table now are to be removed, last of all.
+
+    Raises:
+        OSError: a file can't be published, and none is; or one can't be removed.
+    """
+    folder = Folder(base, None)
+    old = _present(base) if overwrite else []
+    moves = [(_place(message.folder, name), name) for message in messages for name in message.files]
+    done: list[Place] = []
+
+    def move(one: tuple[Place, str]) -> None:
+        target = Place(folder.filesystem, folder.place(one[1]))
+        _publish(one[0], target)
+        done.append(target)
+
+    try:
+        with ThreadPoolExecutor(_AT_ONCE, "modcrypt-publish") as pool:
+            for _ in pool.map(move, moves):
+                pass
+    except BaseException:
+        for place in done:
+            with contextlib.suppress(OSError):
+                _remove(place)
+        raise
+    for parent in {os.path.dirname(place.path) for place in done if place.filesystem is None}:
+        fsync_folder(parent)
+    for place in old:
+        _remove(place)
+    _remove_empty_folders(base, old)
+    return [name for _, name in moves]
+
+
+def remove_job(base: str, job: str) -> None:
+    """Remove what is left of a job's tasks; what says that it is running first of all."""
+    _mark(base, job).remove()
+    place = Place(*locate(_job_folder(base, job), None))
+    if place.filesystem is not None:
+        with contextlib.suppress(FileNotFoundError):
+            _arrow(place.filesystem).delete_dir(place.path)
+        return
+    for _ in range(_TRIES):
+        shutil.rmtree(place.path, ignore_errors=True)
+        time.sleep(_PAUSE)  # an attempt that was told to stop may be at work still
+        if not os.path.exists(place.path):
+            return
+
+
+def _present(base: str) -> list[Place]:
+    """List the files of a table."""
+    try:
+        return list_files(base, None)
+    except FileNotFoundError:
+        return []
+
+
+def _place(folder: str, name: str) -> Place:
+    return Place(*locate(_join(folder, name), None))
+
+
+def _publish(source: Place, target: Place) -> None:
+    """Move a file, and its key material before it."""
+    material = store_of(source)
+    if material.stamp() is None:
+        _move(source, target)
+        return
+    _move(material, store_of(target))
+    try:
+        _move(source, target)
+    except BaseException:
+        store_of(target).remove()
+        raise
+
+
+def _move(source: Place, target: Place) -> None:
+    if source.filesystem is None:
+        publish(source.path, target.path, overwrite=False)
+    else:
+        _arrow(source.filesystem).move(source.path, target.path)
+
+
+def _remove(place: Place) -> None:
+    """Remove a file, and its key material after it."""
+    place.remove()
+    if store_of(place).stamp() is not None:
+        store_of(place).remove()
+
+
+def _remove_empty_folders(base: str, old: Iterable[Place]) -> None:
+    """Remove the local folders of a table that the removed files were the last ones in."""
+    top = Place(*locate(base, None))
+    if top.filesystem is not None:
+        return
+    root = os.path.abspath(top.path)
+    for folder in {posixpath.dirname(os.path.abspath(place.path)) for place in old}:
+        below = folder
+        with contextlib.suppress(OSError):  # there are others in it
+            while below.startswith(f"{root}/"):
+                os.rmdir(below)
+                below = posixpath.dirname(below)
+
+
+def _arrow(filesystem: Any) -> pafs.FileSystem:
+    if isinstance(filesystem, pafs.FileSystem):
+        return filesystem
+    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+
+
+class Writer(DataSourceArrowWriter):
+    """Writes rows into a table; pickled, it holds paths and references to keys.
+
+    Made once for a job: so its name is the same in all tasks, and when they are done.
+
+    Raises:
+        ValueError: as `check_columns`.
+        NotADirectoryError: the table's folder is a file.
+    """
+
+    def __init__(
+        self, settings: Settings, options: WriteOptions, schema: StructType, overwrite: bool
+    ) -> None:
+        check_columns(settings, options, schema)
+        place = Place(*locate(options.folder, None))
+        if place.filesystem is None and os.path.isfile(place.path):
+            raise NotADirectoryError(f"a table is written to a folder; {place.path} is a file")
+        self._settings, self._options, self._schema = settings, options, schema
+        self._overwrite, self._job = overwrite, new_job()
+        Folder(_job_folder(options.folder, self._job), None).place(RUNNING)  # which makes it
+        with _mark(options.folder, self._job).create() as sink:
+            sink.append(b"")
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write the rows of one task; raises as `write_task`."""
+        try:
+            return write_task(
+                self._settings,
+                self._options,
+                self._schema,
+                iterator,
+                self._job,
+                is_running=self._is_running,
+            )
+        finally:
+            if not self._is_running():
+                remove_job(self._options.folder, self._job)
+
+    def _is_running(self) -> bool:
+        return _mark(self._options.folder, self._job).stamp() is not None
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Publish what the tasks wrote, and nothing else; raises as `publish_files`."""
+        told = [message for message in messages if isinstance(message, Written)]
+        if len(told) < len(messages):
+            raise ValueError("a task did not tell what it wrote")
+        publish_files(self._options.folder, told, overwrite=self._overwrite)
+        remove_job(self._options.folder, self._job)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove what the tasks wrote."""
+        remove_job(self._options.folder, self._job)

@@ -1,0 +1,189 @@
+"""What the tests of Spark share: one session with its event log, and processes with another one.
+
+A JVM holds one Spark context, and a process one JVM: what needs other settings (`local-cluster`,
+Spark Connect) runs as a script in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+import modcrypt as mc
+from modcrypt.parquet.properties import FileDecryptionProperties
+from tests.interop.jvm import why_unavailable
+
+PASSPHRASE = b"Zx9!kQ2vLw8@mN4p"
+MASTERS = (b"spark master key of 32 bytes, 1!", b"spark master key of 32 bytes, 2!")
+FOOTER, COLUMN = b"spark footer key", b"spark column key"
+SECRETS = (PASSPHRASE, *MASTERS, FOOTER, COLUMN)
+
+RunPython: TypeAlias = Callable[..., str]
+"""`run_python(script, *arguments)` gives what a script prints; it fails the test that fails."""
+
+
+def spark_settings(folder: Path) -> dict[str, str]:
+    """Give the settings of a small Spark that answers to nobody else, and logs all it does."""
+    for name in ("local", "warehouse", "events"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "America/New_York",  # what is in UTC must not depend on it
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": (folder / "events").as_uri(),
+        "spark.eventLog.compress": "false",  # the tests search it
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.pyspark.python": sys.executable,
+        "spark.log.level": "OFF",
+    }
+
+
+@pytest.fixture(scope="package")
+def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the folder that the session keeps its files in; its event log is in `events`."""
+    return tmp_path_factory.mktemp("spark")
+
+
+@pytest.fixture(scope="package")
+def spark(spark_folder: Path) -> Iterator[Any]:
+    """Start Spark once for all tests of this folder: `local[2]`."""
+    if reason := why_unavailable():
+        pytest.skip(reason)
+    from pyspark.sql import SparkSession
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        builder: Any = SparkSession.builder
+        settings = spark_settings(spark_folder)
+        session = builder.master("local[2]").appName("modcrypt").config(map=settings).getOrCreate()
+        try:
+            yield session
+        finally:
+            stop(session)
+
+
+def stop(session: Any) -> None:
+    """Stop Spark and its JVM, so that another test may have one of other settings."""
+    import py4j.java_gateway
+    import py4j.protocol
+    from pyspark import SparkContext
+
+    gateway = session.sparkContext._gateway
+    session.stop()
+    # Spark has py4j turn Java's exceptions into its own, for whatever other JVM, too.
+    py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(30)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> RunPython:
+    """Run a script in a process of its own, where Spark is not yet running.
+
+    Its arguments are `sys.argv[1:]`; it has `SETTINGS`, a dict as of `spark_settings`.
+    """
+    if reason := why_unavailable():
+        pytest.skip(reason)
+
+    def run(script: str, *arguments: object, timeout: float = 300) -> str:
+        path = tmp_path / "script.py"
+        path.write_text(f"SETTINGS = {spark_settings(tmp_path / 'spark')!r}\n{script}")
+        environment = os.environ | {
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        done = subprocess.run(
+            [sys.executable, path, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            env=environment,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr[-6000:]
+        return done.stdout
+
+    return run
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A keyring under a passphrase, keys in files, and the options that lead to both."""
+
+    folder: Path
+
+    @property
+    def policy(self) -> Path:
+        """The policy, for columns of `tests.support.small_table`."""
+        return self.folder / "lake.toml"
+
+    @property
+    def by_policy(self) -> dict[str, str]:
+        """Options: master keys in a keyring."""
+        return {"policy": str(self.policy)}
+
+    @property
+    def by_keys(self) -> dict[str, str]:
+        """Options: the same columns, by keys in files."""
+        columns = dict.fromkeys(("name", "address"), f"file:{self.folder / 'column.key'}")
+        return {
+            "footerKey": f"file:{self.folder / 'footer.key'}",
+            "columnKeys": json.dumps(columns),
+        }
+
+    def variant(self, name: str, text: str) -> dict[str, str]:
+        """Give the options of another policy: this one's lines, and others."""
+        path = self.folder / f"{name}.toml"
+        path.write_text(f"{text}\n{self.policy.read_text()}")
+        return {"policy": str(path)}
+
+    def open(self, options: Mapping[str, str]) -> FileDecryptionProperties:
+        """Give the same keys to modcrypt itself."""
+        from modcrypt.spark.options import read_options
+
+        return read_options({**options, "path": "."})[0].decryption()
+
+
+@pytest.fixture(scope="session")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """Make a keyring, whose passphrase is in a file, and a policy; and keys in files."""
+    folder = tmp_path_factory.mktemp("lake")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("modcrypt.kms.keyring.SCRYPT_N", 2**14)
+        ring = mc.Keyring.create(folder / "lake.keyring", passphrase=PASSPHRASE)
+    for number, name in enumerate(("lake-footer", "lake-pii")):
+        ring.create_key(name, value=MASTERS[number])
+    for name, secret in (
+        ("passphrase", PASSPHRASE),
+        ("footer.key", FOOTER),
+        ("column.key", COLUMN),
+    ):
+        (folder / name).write_bytes(secret if name == "passphrase" else secret.hex().encode())
+        (folder / name).chmod(0o600)
+    (folder / "lake.toml").write_text(
+        'kms = "file:lake.keyring?passphrase=file:passphrase"\n'
+        'footer_key = "lake-footer"\n'
+        'aad_prefix = "people/{name}"\n'
+        "[column_keys]\n"
+        'lake-pii = ["name", "address"]\n'
+    )
+    return Lake(folder)

@@ -1,0 +1,241 @@
+"""`--spark MASTER`: the commands on folders, done by Spark, against the library and PyArrow."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+import modcrypt as mc
+from modcrypt.cli.app import program
+from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, read_with_pyarrow, small_table
+from tests.support import write_plain as write
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:PySpark does not yet fully support pandas:FutureWarning"
+)
+
+Run: TypeAlias = Callable[..., Result]
+
+NAMES = ("day=1/part 0.parquet", "day=1/part-1.parquet", "day=2/part-0.parquet")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    folder = tmp_path / "lake"
+    for number, name in enumerate(NAMES):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write(folder / name, small_table(10 + number))
+    return folder
+
+
+@pytest.fixture
+def run(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the program in this process, on the session of the tests."""
+    asked: list[str] = []
+
+    @contextmanager
+    def session(master: str, name: str, settings: dict[str, str]) -> Iterator[Any]:
+        asked.append(master)
+        yield spark
+
+    monkeypatch.setattr("modcrypt.spark.session.spark_session", session)
+    monkeypatch.chdir(tmp_path)
+
+    def runs(*arguments: object, code: int = 0, on_spark: bool = True) -> Result:
+        asked.clear()
+        result = CliRunner().invoke(program, [str(one) for one in (*arguments, "--spark", "here")])
+        assert result.exit_code == code, result.output
+        assert asked == ["here"] * on_spark
+        return result
+
+    return runs
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> list[str]:
+    """Write keys to files; give the options that name them, relative to the folder."""
+    for name, key in (("f.key", FOOTER_KEY), ("c.key", COLUMN_KEY), ("o.key", OTHER_KEY)):
+        (tmp_path / name).write_text(key.hex())
+        (tmp_path / name).chmod(0o600)
+    return ["--key-file", "f.key", "--column-key", "name=file:c.key"]
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> mc.Keyring:
+    """Make a keyring under a passphrase; it is in the test's folder as `lake.keyring`."""
+    (tmp_path / "pass").write_text("of many words\n")
+    (tmp_path / "pass").chmod(0o600)
+    ring = mc.Keyring.create(tmp_path / "lake.keyring", passphrase="of many words")
+    for name in ("kf", "kc"):
+        ring.create_key(name)
+    return ring
+
+
+KMS = ("--kms", "file:lake.keyring#kf", "--passphrase-file", "pass")
+
+
+def lines(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def test_encrypt_and_decrypt_folders_with_keys_in_files(
+    run: Run, lake: Path, tmp_path: Path, keys: list[str]
+) -> None:
+    result = run("encrypt", *keys, "--plaintext-column", "id", "lake", "out")
+    assert result.stdout == "3 files: 3 encrypted\n"
+    assert files_in(tmp_path / "out") == list(NAMES)
+    properties = mc.FileDecryptionProperties(
+        footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY}, require_encrypted=("name",)
+    )
+    for name in NAMES:
+        found = mc.read_table(tmp_path / "out" / name, properties)
+        assert found.equals(pq.ParquetFile(lake / name).read())
+
+    assert run("decrypt", *keys, "out", "back").stdout == "3 files: 3 decrypted\n"
+    for name in NAMES:
+        assert (tmp_path / "back" / name).read_bytes() == (lake / name).read_bytes()
+    assert run("decrypt", *keys, "out", "back").stdout == "3 files: 3 current\n"
+
+
+def test_rekey_takes_the_options_of_both_keys(
+    run: Run, lake: Path, tmp_path: Path, keys: list[str]
+) -> None:
+    run("encrypt", *keys, "lake", "out")
+    result = run("rekey", *keys, "--new-key-file", "o.key", "--in-place", "out", "--json")
+    *rows, totals = lines(result)
+    assert sorted(row["source"] for row in rows) == [str(tmp_path / "out" / n) for n in NAMES]
+    assert {row["result"] for row in rows} == {"rekeyed"}
+    assert (totals["files"], totals["rekeyed"], totals["failed"]) == (3, 3, 0)
+    for name in NAMES:
+        found = read_with_pyarrow(tmp_path / "out" / name, OTHER_KEY)
+        assert found.equals(pq.ParquetFile(lake / name).read())
+
+
+def test_a_keyring_of_options_or_of_a_policy_is_rotated_scanned_and_verified(
+    run: Run, lake: Path, tmp_path: Path, ring: mc.Keyring
+) -> None:
+    policy = 'kms = "file:lake.keyring?passphrase=file:pass"\nfooter_key = "kf"\n'
+    (tmp_path / "lake.toml").write_text(policy + '[column_keys]\nkc = ["name"]\n')
+    run("encrypt", *KMS, "--column-master-key", "name=kc", "lake", "out")
+    assert run("encrypt", "--policy", "lake.toml", "lake", "out").stdout == "3 files: 3 current\n"
+
+    told = run("keys", "scan", "--policy", "lake.toml", "out").stdout
+    assert [line.split() for line in told.splitlines()[1:]] == [
+        ["name", "kc", "1", "internal", "3"],
+        ["(footer)", "kf", "1", "internal", "3"],
+    ]
+    result = run("keys", "rotate", *KMS, "--key", "kf", "out")
+    assert result.stdout.endswith("3 files: 3 rotated\n")
+    found = lines(run("keys", "scan", *KMS, "out", "--json"))
+    assert {(one["master_key_id"], one["version"]) for one in found} == {("kf", "2"), ("kc", "1")}
+    assert len(found) == 6
+
+    result = run("verify", *KMS, "--strict", "out")
+    assert result.stdout.startswith("3 files: 3 authentic; ")
+    *rows, totals = lines(run("verify", *KMS, "out", "--json"))
+    assert {row["name"]: row["modules"] for row in rows} == {
+        str(tmp_path / "out" / name): mc.verify_parquet(
+            tmp_path / "out" / name, mc.KeyTools(ring).decryption()
+        ).modules
+        for name in NAMES
+    }
+    assert (totals["ok"], totals["authentic"], totals["copies"]) == (True, 3, [])
+
+
+def test_verify_tells_faults_copies_and_what_no_key_opened(
+    run: Run, lake: Path, tmp_path: Path, keys: list[str]
+) -> None:
+    run("encrypt", *keys, "lake", "out")
+    assert run("verify", "out", code=3).stdout == "3 files: 3 partial; 0 modules\n"
+    shutil.copy(tmp_path / "out" / NAMES[0], tmp_path / "out" / "copy.parquet")
+    assert "the same file twice: " in run("verify", *keys, "out", code=1).stdout
+    (tmp_path / "out" / "copy.parquet").write_bytes(b"no Parquet file")
+    told = run("verify", *keys, "out", code=1).stdout
+    assert "copy.parquet" in told
+    assert "3 authentic, 1 failed" in told
+
+
+def test_failures_are_a_table_and_an_exit_code(
+    run: Run, lake: Path, tmp_path: Path, keys: list[str]
+) -> None:
+    (lake / NAMES[1]).write_bytes(b"this is no Parquet file")
+    told = run("encrypt", *keys, "lake", "out", code=1).stdout
+    assert NAMES[1] in told
+    assert told.endswith("3 files: 2 encrypted, 1 failed\n")
+    shutil.rmtree(tmp_path / "out")
+    shutil.copytree(lake, tmp_path / "out")
+    (lake / NAMES[1]).unlink()
+    told = run("encrypt", *keys, "lake", "out", code=2).stdout  # destinations that are there
+    assert "in plaintext" in told
+    assert run("encrypt", *keys, "--force", "lake", "out").stdout == "2 files: 2 encrypted\n"
+
+
+def test_a_dry_run_writes_nothing(run: Run, lake: Path, tmp_path: Path, keys: list[str]) -> None:
+    assert run("encrypt", *keys, "--dry-run", "lake", "out").stdout == "3 files: 3 planned\n"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["encrypt", "--key-fd", "0", "lake", "out"], "--key-fd: Spark's executors can't read"),
+        (["encrypt", "--key-file", "f.key", "--record", "r", "lake", "out"], "--record: not with"),
+        (["encrypt", "--key-file", "f.key", "--plaintext-footer", "lake", "out"], "--policy"),
+        (["encrypt", "--key-file", "f.key", "lake"], "--in-place"),
+        (["encrypt", "--key-file", "f.key", "--in-place", "lake", "out"], "--in-place"),
+        (["encrypt", "--key-file", "f.key", "--column-key", "a=fd:7", "lake", "out"], "NAME="),
+        (["decrypt", "--key-file", "f.key", "--audit", "a", "lake", "out"], "--audit: not with"),
+        (["decrypt", "--key-file", "f.key", "--no-check-footer", "lake", "out"], "check-footer"),
+        (["rekey", "--key-file", "f.key", "--new-key-fd", "0", "lake", "out"], "--new-key-fd"),
+        (["rekey", "--key-file", "f.key", "lake", "out"], "--new-key-file"),
+        (["keys", "rotate", "lake"], "a key service is needed"),
+        (["verify", "--key-file", "f.key", "--html", "x.html", "lake"], "--html: not with"),
+    ],
+)
+def test_what_spark_can_not_do_is_refused_before_it_is_started(
+    run: Run, lake: Path, keys: list[str], arguments: list[str], words: str
+) -> None:
+    result = run(*arguments, code=2, on_spark=False)
+    assert words in result.stderr
+    assert FOOTER_KEY.hex() not in result.output
+
+
+def test_a_passphrase_that_nobody_is_told_fails(
+    run: Run, lake: Path, tmp_path: Path, ring: mc.Keyring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kms = ["--kms", "file:lake.keyring#kf"]
+    assert run("keys", "scan", *kms, "lake", code=3).stdout == ""
+    monkeypatch.setenv("MODCRYPT_PASSPHRASE", "of many words")  # on the driver alone
+    told = run("keys", "rotate", *kms, "lake", code=3).stdout
+    assert "3 failed" in told
+    assert "of many words" not in told
+
+
+@pytest.mark.slow
+def test_the_program_starts_spark_itself_and_stops_it(lake: Path, tmp_path: Path) -> None:
+    (tmp_path / "f.key").write_text(FOOTER_KEY.hex())
+    command = ["encrypt", "--key-file", "f.key", "--spark", "local[2]", "lake", "out"]
+    done = subprocess.run(
+        [sys.executable, "-m", "modcrypt", *command],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(mc.__file__).parents[1])},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "3 files: 3 encrypted\n"), done.stderr
+    for name in NAMES:
+        found = read_with_pyarrow(tmp_path / "out" / name, FOOTER_KEY)
+        assert found.equals(pq.ParquetFile(lake / name).read())

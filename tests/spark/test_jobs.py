@@ -1,0 +1,827 @@
+"""Jobs on tables, against what the library makes of the same files, and what PyArrow reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import threading
+import time
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import modcrypt as mc
+from modcrypt.spark.bins import Folder, list_tables, packed
+from modcrypt.spark.file_work import Conversion
+from modcrypt.spark.jobs import (
+    decrypt_table,
+    encrypt_table,
+    rekey_table,
+    rotate_keys,
+    scan_keys,
+    verify_table,
+)
+from modcrypt.spark.settings import Settings
+from tests.spark.conftest import RunPython
+from tests.support import (
+    COLUMN_KEY,
+    FOOTER_KEY,
+    OTHER_KEY,
+    read_with_pyarrow,
+    small_table,
+    write_plain,
+)
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:PySpark does not yet fully support pandas:FutureWarning"
+)
+
+PASSPHRASE = "not in any log"
+NAMES = (
+    "country=NO/part-0.parquet",
+    "country=NO/part-1.parquet",
+    "country=DE/a name % # é.parquet",
+    "part-9.parquet",
+)
+POLICY = mc.Policy(footer_key="kf", column_keys={"kc": ["name", "address"]}, aad_prefix="t/{name}")
+
+
+@pytest.fixture(scope="module")
+def keyring(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Make a keyring under a passphrase; give its URI, which says where that is."""
+    folder = tmp_path_factory.mktemp("keys")
+    (folder / "passphrase").write_text(PASSPHRASE)
+    ring = mc.Keyring.create(folder / "lake.keyring", passphrase=PASSPHRASE)
+    for name in ("kf", "kc", "other"):
+        ring.create_key(name)
+    return f"file:{folder}/lake.keyring?passphrase=file:{folder}/passphrase"
+
+
+@pytest.fixture
+def settings(keyring: str) -> Settings:
+    """Give the policy of most tests."""
+    return Settings(kms=keyring, policy=POLICY)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Write a small table of plaintext files, with hidden ones that are none of it."""
+    folder = tmp_path / "plain"
+    for number, name in enumerate(NAMES):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_plain(folder / name, small_table(20 + number))
+    (folder / "_SUCCESS").write_bytes(b"")
+    (folder / "country=NO" / ".part-0.parquet.crc").write_bytes(b"crc!")
+    return folder
+
+
+def results(report: Any) -> dict[str, str]:
+    return {os.path.basename(row["path"]): row["result"] for row in report.toLocalIterator()}
+
+
+def counted(report: Any) -> dict[str, int]:
+    return dict(Counter(row["result"] for row in report.collect()))
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def stamps(folder: Path) -> dict[str, tuple[int, int]]:
+    found = {name: (folder / name).stat() for name in files_in(folder)}
+    return {name: (one.st_ino, one.st_mtime_ns) for name, one in found.items()}
+
+
+def key_file(path: Path, key: bytes) -> str:
+    path.write_text(key.hex())
+    return f"file:{path}"
+
+
+# --- what comes out ------------------------------------------------------------------------------
+
+
+def test_pyarrow_reads_every_file_that_encrypt_table_wrote(
+    spark: Any, lake: Path, tmp_path: Path
+) -> None:
+    settings = Settings(footer_key=key_file(tmp_path / "key", FOOTER_KEY))
+    report = encrypt_table(spark, lake, tmp_path / "out", settings)
+    assert counted(report) == {"encrypted": len(NAMES)}
+    assert files_in(tmp_path / "out") == sorted(NAMES)
+    for name in NAMES:
+        found = read_with_pyarrow(tmp_path / "out" / name, FOOTER_KEY)
+        assert found.equals(pq.ParquetFile(lake / name).read())
+
+
+def test_the_report_has_a_row_for_each_file_with_its_sizes(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    report = encrypt_table(spark, lake, tmp_path / "out", settings)
+    rows = {row["path"]: row for row in report.collect()}
+    assert sorted(rows) == sorted(str(lake / name) for name in NAMES)
+    for name in NAMES:
+        row = rows[str(lake / name)]
+        assert row["destination"] == str(tmp_path / "out" / name)
+        assert (row["result"], row["failed"], row["message"]) == ("encrypted", False, "")
+        assert row["bytes_in"] == (lake / name).stat().st_size
+        assert row["bytes_out"] == (tmp_path / "out" / name).stat().st_size
+        assert row["seconds"] > 0
+
+
+def test_files_are_encrypted_as_the_library_does_it_here(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    encrypt_table(spark, lake, tmp_path / "out", settings)
+    tools = settings.tools()
+    (tmp_path / "here").mkdir()
+    for name in NAMES:
+        here, there = tmp_path / "here" / os.path.basename(name), tmp_path / "out" / name
+        mc.encrypt_parquet(lake / name, here, tools.encryption(POLICY))
+        assert there.stat().st_size == here.stat().st_size
+        decryption = tools.decryption(POLICY)
+        told = [mc.verify_parquet(path, decryption) for path in (here, there)]
+        assert told[0].modules == told[1].modules
+        assert told[0].complete
+        assert told[1].complete
+        keys = [
+            [(one.column, one.master_key_id, one.storage) for one in mc.scan_keys(path, tools)]
+            for path in (here, there)
+        ]
+        assert keys[0] == keys[1]
+
+
+def test_decrypt_table_gives_the_files_back_byte_for_byte(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    encrypt_table(spark, lake, tmp_path / "out", settings)
+    report = decrypt_table(spark, tmp_path / "out", tmp_path / "back", settings)
+    assert counted(report) == {"decrypted": len(NAMES)}
+    for name in NAMES:
+        assert (tmp_path / "back" / name).read_bytes() == (lake / name).read_bytes()
+
+
+def test_decrypt_table_tells_which_columns_have_no_key(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path, keyring: str
+) -> None:
+    key = key_file(tmp_path / "key", FOOTER_KEY)
+    column = {"name": key_file(tmp_path / "column", COLUMN_KEY)}
+    encrypt_table(spark, lake, tmp_path / "out", Settings(footer_key=key, column_keys=column))
+    some = Settings(footer_key=key, on_missing_key="drop")
+    report = decrypt_table(spark, tmp_path / "out", tmp_path / "back", some)
+    assert {row["message"] for row in report.collect()} == {"without a key: name"}
+    assert "name" not in pq.read_schema(tmp_path / "back" / NAMES[0]).names
+    # What lacks a column is not what those who have its key would get.
+    every = Settings(footer_key=key, column_keys=column)
+    again = decrypt_table(spark, tmp_path / "out", tmp_path / "back", every)
+    assert counted(again) == {"file": len(NAMES)}
+    with pytest.raises(ValueError, match="lost for good"):
+        decrypt_table(spark, tmp_path / "out", None, some)
+
+
+def test_rekey_table_moves_a_table_to_other_keys(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    new = Settings(footer_key=key_file(tmp_path / "key", OTHER_KEY))
+    encrypt_table(spark, lake, tmp_path / "out", settings)
+    report = rekey_table(spark, tmp_path / "out", tmp_path / "new", settings, new)
+    assert counted(report) == {"rekeyed": len(NAMES)}
+    for name in NAMES:
+        found = read_with_pyarrow(tmp_path / "new" / name, OTHER_KEY)
+        assert found.equals(pq.ParquetFile(lake / name).read())
+
+
+@pytest.mark.parametrize("material", [True, False], ids=["internal", "external"])
+def test_a_table_is_encrypted_rekeyed_and_decrypted_in_place(
+    spark: Any, lake: Path, keyring: str, tmp_path: Path, material: bool
+) -> None:
+    first = Settings(kms=keyring, policy=replace(POLICY, internal_key_material=material))
+    second = Settings(kms=keyring, policy=replace(first.policy, footer_key="other"))  # type: ignore[type-var]  # there is one
+    before = {name: (lake / name).read_bytes() for name in NAMES}
+    assert counted(encrypt_table(spark, lake, None, first)) == {"encrypted": len(NAMES)}
+    assert counted(encrypt_table(spark, lake, None, first)) == {"current": len(NAMES)}
+    assert counted(rekey_table(spark, lake, None, first, second)) == {"rekeyed": len(NAMES)}
+    assert counted(rekey_table(spark, lake, None, first, second)) == {"current": len(NAMES)}
+    keys = scan_keys(spark, lake).where("kind = 'footer'").collect()
+    assert {(one["master_key_id"], one["storage"]) for one in keys} == {
+        ("other", "internal" if material else "external")
+    }
+    assert counted(decrypt_table(spark, lake, None, second)) == {"decrypted": len(NAMES)}
+    assert {name: (lake / name).read_bytes() for name in NAMES} == before
+    assert counted(decrypt_table(spark, lake, None, second)) == {"current": len(NAMES)}
+
+
+# --- looking first -------------------------------------------------------------------------------
+
+
+def test_a_second_run_does_nothing(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    new = Settings(footer_key=key_file(tmp_path / "key", OTHER_KEY))
+    out, moved, back = (tmp_path / name for name in ("out", "new", "back"))
+
+    def run(overwrite: bool) -> list[dict[str, int]]:
+        return [
+            counted(encrypt_table(spark, lake, out, settings, overwrite=overwrite)),
+            counted(rekey_table(spark, out, moved, settings, new, overwrite=overwrite)),
+            counted(decrypt_table(spark, moved, back, new, overwrite=overwrite)),
+        ]
+
+    assert run(False) == [{word: len(NAMES)} for word in ("encrypted", "rekeyed", "decrypted")]
+    left = [stamps(folder) for folder in (out, moved, back)]
+    for overwrite in (False, True):
+        assert run(overwrite) == [{"current": len(NAMES)}] * 3
+        assert [stamps(folder) for folder in (out, moved, back)] == left
+
+
+def test_the_report_is_read_twice_and_the_work_is_done_once(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    report = encrypt_table(spark, lake, tmp_path / "out", settings)
+    left = stamps(tmp_path / "out")
+    assert len(left) == len(NAMES)  # before anybody has read the report
+    shutil.rmtree(lake)
+    for _ in range(2):
+        assert counted(report) == {"encrypted": len(NAMES)}
+        assert report.where("bytes_in > 0").count() == len(NAMES)
+    assert stamps(tmp_path / "out") == left
+
+
+def test_what_an_interrupted_run_left_is_done_and_the_rest_is_kept(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    encrypt_table(spark, lake, out, settings)
+    (out / NAMES[1]).unlink()
+    left = stamps(out)
+    found = results(encrypt_table(spark, lake, out, settings))
+    assert found == {
+        os.path.basename(name): "encrypted" if name == NAMES[1] else "current" for name in NAMES
+    }
+    assert {name: one for name, one in stamps(out).items() if name in left} == left
+
+
+def test_a_destination_that_is_something_else_is_only_replaced_on_request(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    encrypt_table(spark, lake, out, settings)
+    write_plain(lake / NAMES[0], small_table(77))  # a newer source
+    write_plain(lake / NAMES[1], small_table(78))  # another one, that says it is older
+    os.utime(lake / NAMES[1], (1, 1))
+    shutil.copy(lake / NAMES[2], out / NAMES[2])  # in plaintext
+    left = stamps(out)
+
+    report = encrypt_table(spark, lake, out, settings)
+    told = {os.path.basename(row["path"]): row for row in report.collect()}
+    assert stamps(out) == left
+    for name, why in zip(NAMES, ("older", "78", "in plaintext"), strict=False):
+        row = told[os.path.basename(name)]
+        assert (row["result"], row["failed"]) == ("file", True)
+        assert why in row["message"]
+    assert told["part-9.parquet"]["result"] == "current"
+
+    found = counted(encrypt_table(spark, lake, out, settings, overwrite=True))
+    assert found == {"encrypted": 3, "current": 1}
+    tools = settings.tools()
+    assert mc.read_table(out / NAMES[0], tools.decryption(POLICY)).num_rows == 77
+
+
+def policies() -> Iterator[Any]:
+    """Give what makes a file of `POLICY` another one than it should be."""
+    yield "footer", replace(POLICY, footer_key="other")
+    yield "column", replace(POLICY, column_keys={"other": ["name", "address"]})
+    yield "fewer columns", replace(POLICY, column_keys={"kc": ["name"]})
+    yield "plaintext column", replace(POLICY, plaintext_columns=("id",))
+    yield "plaintext footer", replace(POLICY, plaintext_footer=True)
+    yield "algorithm", replace(POLICY, encryption_algorithm="AES_GCM_CTR_V1")
+    yield "prefix", replace(POLICY, aad_prefix="u/{name}")
+    yield "no prefix", replace(POLICY, aad_prefix=None)
+    yield "prefix not stored", replace(POLICY, store_aad_prefix=False)
+    yield "single wrapping", replace(POLICY, double_wrapping=False)
+    yield "external", replace(POLICY, internal_key_material=False)
+
+
+def test_a_file_of_another_policy_is_never_taken_for_done(lake: Path, keyring: str) -> None:
+    from modcrypt.spark.already import NewKeys
+    from modcrypt.storage import Place
+
+    name = lake / NAMES[0]
+    made = Settings(kms=keyring, policy=POLICY)
+    mc.encrypt_parquet(name, name, made.encryption())
+    assert NewKeys(made).why_not(Place(None, str(name))) is None
+    for what, policy in policies():
+        assert NewKeys(Settings(kms=keyring, policy=policy)).why_not(Place(None, str(name))), what
+
+
+def test_explicit_keys_that_differ_are_never_taken_for_done(lake: Path, tmp_path: Path) -> None:
+    from modcrypt.spark.already import NewKeys
+    from modcrypt.storage import Place
+
+    ours, other = (
+        key_file(tmp_path / text, key) for text, key in (("1", COLUMN_KEY), ("2", OTHER_KEY))
+    )
+    name = lake / NAMES[0]
+    made = Settings(footer_key=ours, column_keys={"name": ours})
+    mc.encrypt_parquet(name, name, made.encryption())
+    assert NewKeys(made).why_not(Place(None, str(name))) is None
+    for columns in ({}, {"name": other}, {"id": ours}, {"name": ours, "id": ours}):
+        wanted = Settings(footer_key=ours, column_keys=columns)
+        assert NewKeys(wanted).why_not(Place(None, str(name))), columns
+    assert NewKeys(replace(made, footer_key=other)).why_not(Place(None, str(name)))
+
+
+def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert counted(encrypt_table(spark, lake, out, settings, dry_run=True)) == {
+        "planned": len(NAMES)
+    }
+    assert not out.exists()
+    encrypt_table(spark, lake, out, settings)
+    left = stamps(out)
+    (lake / "new.parquet").write_bytes((lake / NAMES[0]).read_bytes())
+    found = counted(encrypt_table(spark, lake, out, settings, dry_run=True))
+    assert found == {"current": len(NAMES), "planned": 1}
+    assert stamps(out) == left
+
+
+# --- what fails ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broken", [NAMES[0], NAMES[3]], ids=["listed early", "listed late"])
+def test_a_file_that_fails_is_a_row_and_the_others_are_done(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path, broken: str
+) -> None:
+    (lake / broken).write_bytes(b"this is no Parquet file")
+    report = encrypt_table(spark, lake, tmp_path / "out", settings)
+    failed = report.where("failed").collect()
+    assert [(row["path"], row["result"]) for row in failed] == [(str(lake / broken), "format")]
+    assert failed[0]["message"]
+    assert counted(report) == {"encrypted": len(NAMES) - 1, "format": 1}
+    assert files_in(tmp_path / "out") == sorted(set(NAMES) - {broken})
+
+
+def test_keys_that_are_only_on_the_driver_are_rows_that_say_so(
+    spark: Any, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY_OF_THE_DRIVER", FOOTER_KEY.hex())  # Spark's workers were there before
+    settings = Settings(footer_key="env:KEY_OF_THE_DRIVER")
+    report = encrypt_table(spark, lake, tmp_path / "out", settings)
+    assert counted(report) == {"no-key": len(NAMES)}
+    assert all("KEY_OF_THE_DRIVER" in row["message"] for row in report.collect())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_wrong_policy_fails_before_anything_is_done(
+    spark: Any, lake: Path, keyring: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+
+    def encrypt(policy: mc.Policy, kms: str = keyring) -> None:
+        encrypt_table(spark, lake, out, Settings(kms=kms, policy=policy))
+
+    with pytest.raises(ValueError, match="columns that the file doesn't have: nmae"):
+        encrypt(replace(POLICY, column_keys={"kc": ["nmae"]}))
+    with pytest.raises(mc.KeyNotFoundError, match="gone"):
+        encrypt(replace(POLICY, footer_key="gone"))
+    (tmp_path / "token").write_text("of-no-use")
+    with pytest.raises(mc.KmsUnavailableError):
+        encrypt(POLICY, "hcvault://127.0.0.1:9/transit?token=file:" + str(tmp_path / "token"))
+    (tmp_path / "wrong").write_text("another passphrase")
+    with pytest.raises(mc.KeyAccessDeniedError):
+        encrypt(POLICY, keyring.partition("?")[0] + f"?passphrase=file:{tmp_path / 'wrong'}")
+    with pytest.raises(ValueError, match="by a policy"):
+        encrypt_table(spark, lake, out, Settings(kms=keyring))
+    assert not out.exists()
+
+
+def test_wrong_old_keys_fail_before_anything_is_done(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    encrypt_table(spark, lake, tmp_path / "out", settings)
+    wrong = Settings(footer_key=key_file(tmp_path / "key", OTHER_KEY))
+    with pytest.raises(mc.ModcryptError):
+        decrypt_table(spark, tmp_path / "out", tmp_path / "back", wrong)
+    with pytest.raises(mc.ModcryptError):
+        rekey_table(spark, tmp_path / "out", tmp_path / "back", wrong, settings)
+    assert not (tmp_path / "back").exists()
+
+
+def test_folders_that_do_not_go_together_fail_before_anything_is_done(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(lake)
+    cases: list[tuple[Any, Any, type[Exception], str]] = [
+        (lake, lake, ValueError, "same folder"),
+        (lake, tmp_path / "link", ValueError, "same folder"),
+        (lake, lake / "below", ValueError, "within the source"),
+        (tmp_path / "empty", tmp_path / "out", ValueError, "no files"),
+        (tmp_path / "none", tmp_path / "out", FileNotFoundError, "none"),
+        (lake / NAMES[3], tmp_path / "out", NotADirectoryError, "part-9"),
+        (lake, lake / NAMES[3], NotADirectoryError, "part-9"),
+        (7, tmp_path / "out", TypeError, "path or URL"),
+    ]
+    for source, destination, kind, words in cases:
+        with pytest.raises(kind, match=words):
+            encrypt_table(spark, source, destination, settings)
+    with pytest.raises(TypeError, match="Settings"):
+        encrypt_table(spark, lake, tmp_path / "out", POLICY)  # type: ignore[arg-type]  # the test
+    with pytest.raises(ValueError, match="at least 1"):
+        encrypt_table(spark, lake, tmp_path / "out", settings, files_per_task=0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_destination_that_is_a_link_to_its_source_is_left(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "part-9.parquet").symlink_to(lake / "part-9.parquet")
+    before = (lake / "part-9.parquet").read_bytes()
+    found = results(encrypt_table(spark, lake, out, settings, overwrite=True))
+    assert found.pop("part-9.parquet") == "file"
+    assert set(found.values()) == {"encrypted"}
+    assert (lake / "part-9.parquet").read_bytes() == before
+
+
+def test_a_cancelled_job_leaves_every_file_old_or_new_and_is_taken_up(
+    spark: Any, lake: Path, keyring: str, tmp_path: Path
+) -> None:
+    table, count = tmp_path / "table", 600
+    table.mkdir()
+    policy = replace(POLICY, aad_prefix=None)
+    old, new = (
+        Settings(kms=keyring, policy=replace(policy, footer_key=k)) for k in ("kf", "other")
+    )
+    mc.encrypt_parquet(lake / NAMES[0], tmp_path / "one.parquet", old.encryption())
+    for number in range(count):
+        shutil.copy(tmp_path / "one.parquet", table / f"{number:03}.parquet")
+    before = (tmp_path / "one.parquet").read_bytes()
+    raised: list[BaseException] = []
+
+    def rekey() -> None:
+        try:
+            rekey_table(spark, table, None, old, new, files_per_task=20)
+        except BaseException as error:
+            raised.append(error)
+
+    first = table / "000.parquet"
+    thread = threading.Thread(target=rekey)
+    thread.start()
+    deadline = time.monotonic() + 120
+    while thread.is_alive() and time.monotonic() < deadline and first.read_bytes() == before:
+        time.sleep(0.01)
+    spark.sparkContext.cancelAllJobs()
+    thread.join(120)
+    assert raised, "the job had ended before it was cancelled"
+
+    done = 0
+    for path in table.glob("*.parquet"):
+        if path.read_bytes() != before:
+            done += 1
+            footer = next(one for one in mc.scan_keys(path) if one.kind == "footer")
+            assert footer.master_key_id == "other"
+            assert mc.read_table(path, new.decryption()).equals(pq.read_table(lake / NAMES[0]))
+    assert 0 < done < count
+    deadline = time.monotonic() + 60
+    while (found := counted(rekey_table(spark, table, None, old, new))).get("rekeyed"):
+        assert sum(found.values()) == count
+        assert time.monotonic() < deadline
+    assert found == {"current": count}
+
+
+# --- verification --------------------------------------------------------------------------------
+
+
+def test_verify_table_finds_what_verify_parquet_finds(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    encrypt_table(spark, lake, out, settings)
+    data = bytearray((out / NAMES[1]).read_bytes())
+    data[60] ^= 1
+    (out / NAMES[1]).write_bytes(data)
+    rows = {row["path"]: row for row in verify_table(spark, out, settings).collect()}
+    assert len(rows) == len(NAMES)
+    for name in NAMES:
+        row, here = rows[str(out / name)], mc.verify_parquet(out / name, settings.decryption())
+        assert row["failed"] == (name == NAMES[1]) == (not here.ok)
+        assert row["result"] == ("authentic" if here.ok else here.findings[0].word)
+        found = (row["rows"], row["modules"], row["authenticated_bytes"], row["bytes_in"])
+        assert found == (here.num_rows, here.modules, here.authenticated_bytes, here.size)
+        assert [(one["word"], one["message"], one["start"]) for one in row["findings"]] == [
+            (one.word, one.message, one.start) for one in here.findings
+        ]
+        assert [one["what"] for one in row["not_authenticated"]] == [
+            one.what for one in here.not_authenticated
+        ]
+
+
+def test_verify_table_without_keys_says_that_not_all_is_authenticated(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    encrypt_table(spark, lake, tmp_path / "out", settings)
+    rows = verify_table(spark, tmp_path / "out").collect()
+    assert {(row["result"], row["encrypted"], row["modules"]) for row in rows} == {
+        ("partial", True, 0)
+    }
+
+
+def test_copies_of_a_file_show_in_the_report(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    encrypt_table(spark, lake, out, settings)
+    shutil.copy(out / "part-9.parquet", out / "part-10.parquet")
+    report = verify_table(spark, out)
+    twice = report.groupBy("file_unique").count().where("count > 1").collect()
+    assert len(twice) == 1
+    unique = twice[0]["file_unique"]
+    names = [row["path"] for row in report.where(report.file_unique == unique).collect()]
+    assert {os.path.basename(name) for name in names} == {"part-9.parquet", "part-10.parquet"}
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_keyring(tmp_path: Path) -> mc.Keyring:
+    """Make a keyring that a test may change."""
+    ring = mc.Keyring.create(tmp_path / "own.keyring", plaintext=True)
+    for name in ("kf", "kc", "other"):
+        ring.create_key(name)
+    return ring
+
+
+@pytest.mark.parametrize("what", ["mek", "kek", "dek"])
+def test_rotate_keys_brings_a_table_under_the_newest_master_keys(
+    spark: Any, lake: Path, tmp_path: Path, own_keyring: mc.Keyring, what: Any
+) -> None:
+    out = tmp_path / "out"
+    settings = Settings(kms=f"file:{tmp_path}/own.keyring", policy=POLICY)
+    encrypt_table(spark, lake, out, settings)
+    own_keyring.rotate_key("kf")
+    own_keyring.rotate_key("kc")
+    dry = rotate_keys(spark, out, settings, what=what, dry_run=True)
+    assert counted(dry) == {"rotated": len(NAMES)}
+    assert {one.version for one in mc.scan_keys(out, settings.tools())} == {"1"}
+
+    report = rotate_keys(spark, out, settings, what=what)
+    assert counted(report) == {"rotated": len(NAMES)}
+    assert sorted(row["path"] for row in report.collect()) == sorted(str(out / n) for n in NAMES)
+    assert {one.version for one in mc.scan_keys(out, mc.KeyTools(own_keyring))} == {"2"}
+    if what == "mek":
+        left = stamps(out)
+        assert counted(rotate_keys(spark, out, settings)) == {"current": len(NAMES)}
+        assert stamps(out) == left
+    for name in NAMES:
+        found = mc.read_table(out / name, mc.KeyTools(own_keyring).decryption(POLICY))
+        assert found.equals(pq.ParquetFile(lake / name).read())
+
+
+def test_rotate_keys_checks_new_master_keys_before_anything_is_done(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    encrypt_table(spark, lake, out, settings)
+    left = stamps(out)
+    with pytest.raises(mc.KeyNotFoundError, match="gone"):
+        rotate_keys(spark, out, settings, new_master_keys={"kf": "gone"})
+    with pytest.raises(ValueError, match="mek"):
+        rotate_keys(spark, out, settings, what="all")  # type: ignore[arg-type]  # the test
+    assert stamps(out) == left
+    moved = rotate_keys(spark, out, settings, new_master_keys={"kf": "other"})
+    assert counted(moved) == {"rotated": len(NAMES)}
+    found = mc.scan_keys(out, settings.tools())
+    assert {one.master_key_id for one in found if one.kind == "footer"} == {"other"}
+
+
+@pytest.mark.parametrize("opens", [True, False], ids=["with keys", "without keys"])
+def test_scan_keys_tells_what_the_library_tells_here(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path, opens: bool
+) -> None:
+    out = tmp_path / "out"
+    encrypt_table(spark, lake, out, settings)
+    (out / "broken.parquet").write_bytes(b"no Parquet")
+    names = ("kind", "column", "master_key_id", "version", "kek_id", "storage", "message")
+    here = [
+        (one.file, *(getattr(one, name) for name in names))
+        for one in mc.scan_keys(out, settings.tools() if opens else None)
+    ]
+    report = scan_keys(spark, out, settings if opens else None)
+    there = [(row["path"], *(row[name] for name in names)) for row in report.collect()]
+    assert sorted(map(str, there)) == sorted(map(str, here))
+    assert report.where("failed").count() == 1
+
+
+def test_a_worker_opens_the_key_service_once(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    report = encrypt_table(spark, lake, tmp_path / "out", settings, files_per_task=1)
+    workers = {row["worker"] for row in report.collect()}
+    # Who opens it anew has KEKs of its own.
+    found = mc.scan_keys(tmp_path / "out", settings.tools())
+    assert len({one.kek_id for one in found if one.kind == "footer"}) <= len(workers) <= 2
+    assert not any(worker.endswith(f"/{os.getpid()}") for worker in workers)
+
+
+def test_neither_the_event_log_nor_a_report_holds_a_secret(
+    spark: Any, spark_folder: Path, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    (lake / NAMES[0]).write_bytes(b"no Parquet")
+    explicit = Settings(footer_key=key_file(tmp_path / "key", FOOTER_KEY))
+    reports = [
+        encrypt_table(spark, lake, tmp_path / "out", settings),
+        encrypt_table(spark, lake, tmp_path / "explicit", explicit),
+        verify_table(spark, tmp_path / "out", settings),
+        decrypt_table(spark, tmp_path / "explicit", tmp_path / "back", explicit),
+    ]
+    text = "".join(str(report.collect()) for report in reports)
+    text += "".join(
+        path.read_text() for path in (spark_folder / "events").rglob("*") if path.is_file()
+    )
+    assert "localCheckpoint" in text
+    assert str(lake) in text
+    keys = [FOOTER_KEY.decode(), FOOTER_KEY.hex(), b64encode(FOOTER_KEY).decode()]
+    for secret in (PASSPHRASE, *keys):
+        assert secret not in text
+
+
+# --- stores, and other Sparks --------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_tables_lie_in_object_stores(
+    spark: Any, lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    from tests.servers import object_store
+
+    with object_store() as store:
+        made = store.arrow()
+        (options,) = made.__reduce__()[1]
+
+        def filesystem() -> Any:
+            from pyarrow import fs
+
+            return fs.S3FileSystem(**dict(options))
+
+        store.judge().create_bucket(Bucket="lake")
+        for name in NAMES:
+            with made.open_output_stream(f"lake/plain/{name}") as file:
+                file.write((lake / name).read_bytes())
+        for word in ("encrypted", "current"):
+            report = encrypt_table(spark, "lake/plain", "lake/out", settings, filesystem=filesystem)
+            assert counted(report) == {word: len(NAMES)}
+        verified = verify_table(spark, "lake/out", settings, filesystem=filesystem)
+        assert counted(verified) == {"authentic": len(NAMES)}
+        for name in NAMES:
+            found = mc.read_table(f"lake/out/{name}", settings.decryption(), filesystem=made)
+            assert found.equals(pq.ParquetFile(lake / name).read())
+        again = rotate_keys(spark, "lake/out", settings, what="kek", filesystem=filesystem)
+        assert counted(again) == {"rotated": len(NAMES)}
+
+
+def test_tables_are_named_by_url(lake: Path, settings: Settings, tmp_path: Path) -> None:
+    """In this process: nobody else has this store's memory."""
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    memory.put(str(lake), "/spark-jobs/plain", recursive=True)
+    try:
+        files = list_tables([Folder.at("memory://spark-jobs/plain/", None)])
+        assert files.names == sorted(f"memory://spark-jobs/plain/{name}" for name in NAMES)
+        assert files.sizes == [memory.size(name) for name in files.names]
+        batch = pa.record_batch(
+            {
+                "task": pa.array([0] * len(NAMES), pa.int32()),
+                "name": [os.fsencode(name) for name in files.names],
+                "size": files.sizes,
+            }
+        )
+        source, destination = "memory://spark-jobs/plain", "memory://spark-jobs/out"
+        job = Conversion(
+            verb="encrypt", source=source, destination=destination, encryption=settings
+        )
+        for word in ("encrypted", "current"):
+            (rows,) = pickle.loads(pickle.dumps(job)).run([batch])
+            assert rows.column("result").to_pylist() == [word] * len(NAMES)
+        for name in NAMES:
+            found = mc.read_table(f"{destination}/{name}", settings.decryption())
+            assert found.equals(pq.ParquetFile(lake / name).read())
+        with pytest.raises(FileNotFoundError):
+            list_tables([Folder.at("memory://spark-jobs/none", None)])
+    finally:
+        memory.rm("/spark-jobs", recursive=True)
+
+
+def test_names_of_files_need_be_no_text(lake: Path, settings: Settings, tmp_path: Path) -> None:
+    odd = os.fsdecode(os.fsencode(lake) + b"/\xff\n.parquet")
+    broken = os.fsdecode(os.fsencode(lake) + b"/\xfe.parquet")
+    shutil.copy(lake / NAMES[0], odd)
+    Path(broken).write_bytes(b"no Parquet file")
+    batch = pa.record_batch(
+        {"name": [os.fsencode(odd), os.fsencode(broken)], "size": [Path(odd).stat().st_size, 4]}
+    )
+    out = str(tmp_path / "out")
+    job = Conversion(verb="encrypt", source=str(lake), destination=out, encryption=settings)
+    (rows,) = job.run([batch])
+    assert rows.column("result").to_pylist() == ["encrypted", "format"]
+    assert rows.column("path")[1].as_py().endswith("\\udcfe.parquet")
+    target = os.fsdecode(os.fsencode(out) + b"/\xff\n.parquet")
+    mc.decrypt_parquet(target, tmp_path / "back.parquet", settings.decryption())
+    assert (tmp_path / "back.parquet").read_bytes() == (lake / NAMES[0]).read_bytes()
+
+
+_OTHER_SPARK = """
+import json, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+import modcrypt as mc
+from modcrypt.spark import encrypt_table, decrypt_table, verify_table
+from modcrypt.spark.settings import Settings
+
+if __name__ == "__main__":
+    how, lake, out, back, kms = sys.argv[1:]
+    builder = SparkSession.builder
+    if how == "connect":
+        spark = builder.remote("local[2]").config(map=SETTINGS).getOrCreate()
+    else:
+        spark = builder.master(how).config(map=SETTINGS).getOrCreate()
+    policy = mc.Policy(footer_key="kf", column_keys={"kc": ["name", "address"]})
+    settings = Settings(kms=kms, policy=policy)
+    told = {}
+    for run in ("first", "second"):
+        for report in (
+            encrypt_table(spark, lake, out, settings, files_per_task=1),
+            decrypt_table(spark, out, back, settings),
+            verify_table(spark, out, settings),
+        ):
+            rows = report.groupBy("result").count().collect()
+            told.setdefault(run, []).append({row["result"]: row["count"] for row in rows})
+            assert report.select("worker").count() == sum(told[run][-1].values())
+    print("told", json.dumps(told))
+    spark.stop()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["local-cluster[2,1,1024]", "connect"])
+def test_jobs_run_on_other_kinds_of_spark(
+    run_python: RunPython, lake: Path, tmp_path: Path, keyring: str, how: str
+) -> None:
+    if how == "connect":
+        pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
+        pytest.importorskip("zstandard", reason="Spark Connect needs zstandard")
+    printed = run_python(_OTHER_SPARK, how, lake, tmp_path / "out", tmp_path / "back", keyring)
+    (line,) = (line for line in printed.splitlines() if line.startswith("told "))
+    count = len(NAMES)
+    assert json.loads(line.removeprefix("told ")) == {
+        "first": [{"encrypted": count}, {"decrypted": count}, {"authentic": count}],
+        "second": [{"current": count}, {"current": count}, {"authentic": count}],
+    }
+    for name in NAMES:
+        assert (tmp_path / "back" / name).read_bytes() == (lake / name).read_bytes()
+
+
+# --- bins ----------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.integers(0, 1 << 30), min_size=1, max_size=300),
+    st.integers(1, 50),
+    st.integers(1, 1 << 30),
+    st.integers(1, 8),
+)
+def test_no_task_has_too_much_and_the_largest_begin_first(
+    sizes: list[int], files: int, size: int, slots: int
+) -> None:
+    numbers = packed(sizes, files=files, size=size, slots=slots)
+    assert sorted(set(numbers)) == list(range(max(numbers) + 1))
+    tasks: list[list[int]] = [[] for _ in range(max(numbers) + 1)]
+    for number, one in zip(numbers, sizes, strict=True):
+        tasks[number].append(one)
+    assert all(len(task) <= files and (sum(task) <= size or len(task) == 1) for task in tasks)
+    weights = [sum(task) for task in tasks]
+    assert weights == sorted(weights, reverse=True)
+
+
+def test_files_are_shared_out_by_number_and_size() -> None:
+    def tasks(sizes: list[int], slots: int = 2) -> int:
+        return max(packed(sizes, files=500, size=256 << 20, slots=slots)) + 1
+
+    assert tasks([8 << 10] * 20_000) == 40
+    assert tasks([10 << 20] * 200) == 8
+    assert tasks([1 << 30] * 5) == 5
+    assert tasks([100] * 10) == 1
+    assert tasks([64 << 20] * 16) == 8  # rather than 4, where 2 run at once

@@ -1,0 +1,1028 @@
+"""Spark's own Parquet on our keys: files go both ways, key services for real, nothing leaks.
+
+The key services are judged from outside: hvac and a client of its own for PyArrow's key tools,
+`hashlib` and RFC 7914 for scrypt, the Python keyring for the Java one.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import socket
+import struct
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as pe
+import pytest
+
+import modcrypt as mc
+from modcrypt.kms.arrow import as_pyarrow_client
+from modcrypt.kms.keyring import Keyring
+from tests.interop.conftest import Case, case_name, open_base64, pairwise, seal_base64
+from tests.interop.jvm import Jvm, why_unavailable
+from tests.spark.conftest import RunPython
+
+if TYPE_CHECKING:
+    from tests.key_servers import Bao
+
+if _reason := why_unavailable():
+    pytest.skip(_reason, allow_module_level=True)
+
+from pyspark.sql import types
+
+from modcrypt.spark.native_jar import KMS_CLIENT, compiled, spark_jar
+from modcrypt.spark.native_parquet import native, native_options
+
+PASSPHRASE = "eight words would be better than these"
+IDS = ("kf", "kc1", "kc2")
+COLUMNS = {"kc1": ["id", "address"], "kc2": ["name"]}
+
+SCHEMA = types.StructType(
+    [
+        types.StructField("id", types.LongType()),
+        types.StructField("name", types.StringType()),
+        types.StructField("score", types.DoubleType()),
+        types.StructField(
+            "address",
+            types.StructType(
+                [
+                    types.StructField("zip", types.StringType()),
+                    types.StructField("city", types.StringType()),
+                ]
+            ),
+        ),
+        types.StructField("tags", types.ArrayType(types.StringType())),
+        types.StructField("counts", types.MapType(types.StringType(), types.LongType())),
+    ]
+)
+
+
+def table(rows: int = 300) -> pa.Table:
+    numbers = range(rows)
+    return pa.table(
+        {
+            "id": pa.array(numbers, pa.int64()),
+            "name": pa.array([None if n % 7 == 0 else f"name-{n % 11}" for n in numbers]),
+            "score": pa.array([n * 1.5 for n in numbers]),
+            "address": [{"zip": f"{n:05}", "city": None if n % 5 == 0 else "Ulm"} for n in numbers],
+            "tags": [[f"t{n % 3}"] * (n % 4) for n in numbers],
+        }
+    )
+
+
+def rows_of(frame: Any) -> list[dict[str, Any]]:
+    ordered = frame.select(table(0).column_names).orderBy("id")
+    return [row.asDict(recursive=True) for row in ordered.collect()]
+
+
+# --- key services --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Keyring:
+    """Give a sealed keyring of this test's own; `uri` leads to it."""
+    ring = Keyring.create(tmp_path / "lake.keyring", passphrase=PASSPHRASE)
+    (tmp_path / "lake.pass").write_text(f"{PASSPHRASE}\n")
+    for name in IDS:
+        ring.create_key(name)
+    return ring
+
+
+def uri_of(ring: Keyring) -> str:
+    return f"file:{ring.path}?passphrase=file:{Path(ring.path).with_suffix('.pass')}"
+
+
+@pytest.fixture(scope="module")
+def bao(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bao]:
+    pytest.importorskip("hvac")
+    from tests.key_servers import bao_server
+
+    with bao_server(tmp_path_factory.mktemp("bao")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def transit(bao: Bao) -> str:
+    """Give the mount of an engine with our master keys; `bao.folder / "token"` has a token."""
+    mount = bao.mount()
+    for name in IDS:
+        bao.judge().secrets.transit.create_key(name, mount_point=mount)
+    able = ["create", "update"]  # to encrypt, which would create keys, and to decrypt
+    token = bao.token({f"{mount}/encrypt/*": able, f"{mount}/decrypt/*": able})
+    (bao.folder / "token").write_text(f"{token}\n")
+    return mount
+
+
+def vault_uri(bao: Bao, mount: str, query: str = "") -> str:
+    return bao.uri(mount, f"&token=file:{bao.folder}/token{query}")
+
+
+@pytest.fixture
+def session(spark: Any) -> Any:
+    """Give a session whose settings are this test's alone."""
+    return spark.newSession()
+
+
+# --- scrypt --------------------------------------------------------------------------------------
+
+#: RFC 7914, section 12.
+VECTORS = (
+    (b"", b"", 16, 1, 1, "77d6576238657b203b19ca42c18a0497f16b4844e3074ae8dfdffa3fede21442"
+                         "fcd0069ded0948f8326a753a0fc81f17e8d3e0fb2e0d3628cf35e20c38d18906"),
+    (b"password", b"NaCl", 1024, 8, 16,
+     "fdbabe1c9d3472007856e7190d01e9fe7c6ad7cbc8237830e77376634b373162"
+     "2eaf30d92e22a3886ff109279d9830dac727afb94a83ee6d8360cbdfa2cc0640"),
+    (b"pleaseletmein", b"SodiumChloride", 16384, 8, 1,
+     "7023bdcb3afd7348461c06cd81fd38ebfda8fbba904f8e3ea9b543f6545da1f2"
+     "d5432955613f0fcf62d49705242a9af9e61e85dc0d651e40dfcf017b45575887"),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def jar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("jar") / "modcrypt-spark.jar"
+    spark_jar(path)
+    return path
+
+
+@pytest.fixture
+def start_jvm(jar: Path) -> Iterator[Callable[[], Jvm]]:
+    """Give what starts a small JVM with Spark's jars and ours, in the environment as it is."""
+    started: list[Jvm] = []
+
+    def start() -> Jvm:
+        started.append(Jvm("public class Harness {}", heap="512m", jars=[jar]))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+@pytest.fixture(scope="module")
+def jvm(jar: Path) -> Iterator[Any]:
+    running = Jvm("public class Harness {}", heap="512m", jars=[jar])
+    yield running.packages
+    running.close()
+
+
+def test_scrypt_in_java_gives_the_vectors_of_its_rfc(jvm: Any) -> None:
+    for passphrase, salt, n, r, p, expected in VECTORS:
+        assert bytes(jvm.modcrypt.Scrypt.derive(passphrase, salt, n, r, p, 64)).hex() == expected
+
+
+@pytest.mark.parametrize(("n", "r", "p"), [(16384, 8, 1), (32768, 3, 2), (16384, 1, 4)])
+def test_scrypt_in_java_derives_what_openssl_derives(jvm: Any, n: int, r: int, p: int) -> None:
+    phrase, salt = "wörter und mehr".encode(), bytes(range(16))
+    room = 256 * n * r + (1 << 20)
+    expected = hashlib.scrypt(phrase, salt=salt, n=n, r=r, p=p, maxmem=room, dklen=32)
+    assert bytes(jvm.modcrypt.Scrypt.derive(phrase, salt, n, r, p, 32)) == expected
+
+
+# --- clients, without Spark ----------------------------------------------------------------------
+
+
+class JavaError(Exception):
+    """What a client in Java throws: its class and message."""
+
+
+class JavaClient:
+    """The client in Java, initialised as parquet-java does it."""
+
+    def __init__(self, jvm: Any, uri: str | None, aad: str = "", instance: str = "DEFAULT") -> None:
+        configuration = jvm.org.apache.hadoop.conf.Configuration(False)
+        if uri is not None:
+            configuration.set("modcrypt.kms.uri", uri)
+        configuration.set("modcrypt.kms.aad", aad)
+        self._client = jvm.modcrypt.ModcryptKmsClient()
+        self._ask(self._client.initialize, configuration, instance, instance, "DEFAULT")
+
+    def wrap(self, key: bytes, master: str) -> str:
+        return str(self._ask(self._client.wrapKey, key, master))
+
+    def unwrap(self, wrapped: str, master: str) -> bytes:
+        return bytes(self._ask(self._client.unwrapKey, wrapped, master))
+
+    def _ask(self, method: Any, *arguments: Any) -> Any:
+        import py4j.java_gateway
+        import py4j.protocol
+        from py4j.protocol import Py4JJavaError
+
+        # pyspark has its own JVM explain errors, also those of another JVM, which it can't.
+        theirs = py4j.java_gateway.get_return_value
+        py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
+        try:
+            return method(*arguments)
+        except Py4JJavaError as error:
+            thrown = error.java_exception
+            assert thrown.getCause() is None  # which might tell what we do not
+            name = thrown.getClass().getSimpleName()
+            raise JavaError(f"{name}: {thrown.getMessage()}") from None
+        finally:
+            py4j.java_gateway.get_return_value = theirs
+
+
+KEYS = (b"sixteen bytes ok", b"twenty-four bytes are ok", b"and thirty-two bytes are as well")
+
+
+@pytest.mark.parametrize("aad", ["", "lake-ä"])
+def test_the_keyring_in_java_and_in_python_unwrap_each_others_keys(
+    jvm: Any, ring: Keyring, aad: str
+) -> None:
+    java = JavaClient(jvm, uri_of(ring), aad)
+    for key in KEYS:
+        assert ring.unwrap(java.wrap(key, "kf"), "kf", aad=aad.encode()) == key
+        assert java.unwrap(ring.wrap(key, "kf", aad=aad.encode()), "kf") == key
+
+
+def test_the_keyring_in_java_wraps_under_the_newest_version_and_unwraps_older_ones(
+    jvm: Any, ring: Keyring
+) -> None:
+    java = JavaClient(jvm, uri_of(ring))
+    old = java.wrap(KEYS[0], "kf")
+    ring.rotate_key("kf")
+    new = java.wrap(KEYS[1], "kf")
+    assert ring.is_current(old, "kf") is False
+    assert ring.is_current(new, "kf") is True
+    assert (java.unwrap(old, "kf"), java.unwrap(new, "kf")) == (KEYS[0], KEYS[1])
+
+
+def test_the_keyring_in_java_unwraps_what_others_wrapped_without_a_version(
+    jvm: Any, ring: Keyring
+) -> None:
+    value = bytes(range(32))
+    ring.create_key("theirs", value=value)
+    bare = seal_base64(value, KEYS[0], b"theirs")
+    local = f'{{"masterKeyVersion":"NO_VERSION","encryptedKey":"{bare}"}}'
+    ring.rotate_key("theirs")
+    java = JavaClient(jvm, uri_of(ring))
+    assert java.unwrap(bare, "theirs") == java.unwrap(local, "theirs") == KEYS[0]
+    assert open_base64(value, bare, b"theirs") == KEYS[0]
+
+
+def test_the_keyring_in_java_refuses_what_is_disabled_destroyed_or_not_there(
+    jvm: Any, ring: Keyring
+) -> None:
+    java = JavaClient(jvm, uri_of(ring))
+    first = java.wrap(KEYS[0], "kf")
+    ring.rotate_key("kf")
+    ring.disable_key("kf", 1)
+    with pytest.raises(JavaError, match=r"KeyAccessDenied.*version 1 of master key kf is disabled"):
+        java.unwrap(first, "kf")
+    ring.enable_key("kf", 1)
+    assert java.unwrap(first, "kf") == KEYS[0]
+    ring.destroy_key("kf", 1)
+    with pytest.raises(
+        JavaError, match=r"KeyAccessDenied.*version 1 of master key kf is destroyed"
+    ):
+        java.unwrap(first, "kf")
+    ring.disable_key("kf")
+    for ask in (lambda: java.wrap(KEYS[0], "kf"), lambda: java.unwrap(first, "kf")):
+        with pytest.raises(JavaError, match="KeyAccessDeniedException: master key kf is disabled"):
+            ask()
+    with pytest.raises(JavaError, match="no master key nobody"):
+        java.wrap(KEYS[0], "nobody")
+    later = ring.wrap(KEYS[0], "kc1").replace('"1"', '"2"')
+    with pytest.raises(JavaError, match="no version 2 of master key kc1; its newest is 1"):
+        java.unwrap(later, "kc1")
+
+
+def test_the_keyring_in_java_refuses_altered_keys_and_those_of_another_use(
+    jvm: Any, ring: Keyring
+) -> None:
+    java = JavaClient(jvm, uri_of(ring), "one lake")
+    wrapped = java.wrap(KEYS[0], "kf")
+    at = wrapped.index('encryptedKey":"') + 30
+    altered = wrapped[:at] + ("A" if wrapped[at] != "A" else "B") + wrapped[at + 1 :]
+    for text, master in ((altered, "kf"), (wrapped, "kc1")):
+        with pytest.raises(JavaError, match="does not unwrap under master key"):
+            java.unwrap(text, master)
+    with pytest.raises(JavaError, match="does not unwrap under master key"):
+        JavaClient(jvm, uri_of(ring), "another").unwrap(wrapped, "kf")
+    for text in ("", "{}", "no base64!", "AAAA", '{"masterKeyVersion":"1"}', wrapped + "x"):
+        with pytest.raises(JavaError, match="wrapped key"):
+            java.unwrap(text, "kf")
+    twice = wrapped.replace("{", '{"masterKeyVersion":"1",')
+    with pytest.raises(JavaError, match="wrapped key"):
+        java.unwrap(twice, "kf")
+
+
+def test_the_keyring_in_java_needs_the_right_passphrase(
+    jvm: Any, ring: Keyring, tmp_path: Path
+) -> None:
+    (tmp_path / "wrong").write_text("not this one")
+    (tmp_path / "empty").write_text("")
+    wrapped = ring.wrap(KEYS[0], "kf")
+    for query, told in (
+        ("", "is sealed: have the URI say where its passphrase is"),
+        (f"?passphrase=file:{tmp_path}/wrong", "a wrong passphrase or altered bytes"),
+        (f"?passphrase=file:{tmp_path}/empty", "there is no passphrase at file:"),
+        (f"?passphrase=file:{tmp_path}/missing", "can't be read: NoSuchFile"),
+        ("?passphrase=env:MODCRYPT_NO_SUCH", "there is no passphrase at env:MODCRYPT_NO_SUCH"),
+    ):
+        java = JavaClient(jvm, f"file:{ring.path}{query}")
+        with pytest.raises(JavaError, match=f"KeyAccessDeniedException.*{told}"):
+            java.unwrap(wrapped, "kf")
+    # Whoever mends the file need not start Java anew.
+    java = JavaClient(jvm, f"file:{ring.path}?passphrase=file:{tmp_path}/wrong")
+    (tmp_path / "wrong").write_text(f"{PASSPHRASE}\r\nwhat follows does not count\n")
+    assert java.unwrap(wrapped, "kf") == KEYS[0]
+
+
+def test_a_keyring_in_the_clear_is_the_owners_and_no_sealed_ones_stand_in(
+    jvm: Any, tmp_path: Path
+) -> None:
+    ring = Keyring.create(tmp_path / "clear keyring %", plaintext=True)
+    ring.create_key("kf")
+    uri = f"file:{tmp_path}/clear%20keyring%20%25"
+    assert ring.unwrap(JavaClient(jvm, uri).wrap(KEYS[0], "kf"), "kf") == KEYS[0]
+    (tmp_path / "pass").write_text("any")
+    sealed = JavaClient(jvm, f"{uri}?passphrase=file:{tmp_path}/pass")
+    with pytest.raises(JavaError, match="may have been put in the place of a sealed one"):
+        sealed.wrap(KEYS[0], "kf")
+    os.chmod(ring.path, 0o640)
+    os.utime(ring.path, ns=(1, 1))
+    with pytest.raises(JavaError, match="others may use the file: chmod 600"):
+        JavaClient(jvm, uri).wrap(KEYS[0], "kf")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"version": 1', b'"version": 2'),
+        (b"modcrypt-keyring", b"something-else.."),
+        (b'"n": 131072', b'"n": 131073'),
+        (b'"n": 131072', b'"n": 1073741824'),
+        (b'"r": 8', b'"r": 9'),
+        (b'"protection": "scrypt"', b'"protection": "scrypt", "more": 1'),
+        (b'"protection": "scrypt"', b'"protection": "scrypt", "protection": "scrypt"'),
+        (b'"sealed": "', b'"sealed": "!'),
+        (b"{", b"[{"),
+    ],
+)
+def test_a_damaged_keyring_is_refused_before_its_passphrase_is_tried(
+    jvm: Any, ring: Keyring, old: bytes, new: bytes
+) -> None:
+    path = Path(ring.path)
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
+    java = JavaClient(jvm, f"file:{path}?passphrase=env:MODCRYPT_NO_SUCH")
+    with pytest.raises(JavaError, match=r"^ParquetCryptoRuntimeException: the keyring /"):
+        java.wrap(KEYS[0], "kf")
+
+
+def test_an_altered_header_of_a_sealed_keyring_opens_nothing(jvm: Any, ring: Keyring) -> None:
+    path = Path(ring.path)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b'"n": 131072', b'"n": 16384'))
+    with pytest.raises(JavaError, match="a wrong passphrase or altered bytes"):
+        JavaClient(jvm, uri_of(ring)).wrap(KEYS[0], "kf")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "file:", "file:/x?passphrase=literal", "file:/x?password=env:A", "file://elsewhere/x",
+        "file:/x?passphrase=env:A&passphrase=env:B", "aws-kms://", "nothing", "hcvault://host",
+        "hcvault://h/transit?tls=off", "hcvault://h/transit?token=hvs.literal", "hcvault://h:99999/t",
+        "hcvault://h/../t", "hcvault://u@h/t", "hcvault://h/t?derived=yes", "hcvault://h/t/keys/..",
+    ],
+)  # fmt: skip
+def test_the_client_in_java_takes_no_uri_that_ours_would_not_take(jvm: Any, uri: str) -> None:
+    with pytest.raises(JavaError) as caught:
+        JavaClient(jvm, uri)
+    assert "literal" not in str(caught.value)
+
+
+def test_the_client_in_java_never_looks_at_the_instance_that_it_is_handed(
+    jvm: Any, ring: Keyring
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.2)
+        where = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        java = JavaClient(jvm, uri_of(ring), instance=where)
+        assert java.unwrap(java.wrap(KEYS[0], "kf"), "kf") == KEYS[0]
+        with pytest.raises(JavaError, match=r"no key service is named: set modcrypt\.kms\.uri"):
+            JavaClient(jvm, None, instance=where)
+        with pytest.raises(TimeoutError):
+            listener.accept()
+
+
+# --- Vault, without Spark ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("aad", ["", "lake-ä"])
+def test_vault_unwraps_what_java_wrapped_and_the_other_way_round(
+    jvm: Any, bao: Bao, transit: str, aad: str
+) -> None:
+    java = JavaClient(jvm, vault_uri(bao, transit), aad)
+    engine, bound = bao.judge().secrets.transit, base64.b64encode(aad.encode()).decode()
+    more = {"associated_data": bound} if aad else {}
+    for key in KEYS:
+        told = engine.decrypt_data("kf", java.wrap(key, "kf"), mount_point=transit, **more)
+        assert base64.b64decode(told["data"]["plaintext"]) == key
+        plain = base64.b64encode(key).decode()
+        made = engine.encrypt_data("kf", plain, mount_point=transit, **more)
+        assert java.unwrap(made["data"]["ciphertext"], "kf") == key
+    if aad:
+        with pytest.raises(JavaError, match="does not unwrap the key"):
+            JavaClient(jvm, vault_uri(bao, transit)).unwrap(java.wrap(key, "kf"), "kf")
+
+
+def test_vault_binds_derived_keys_by_their_context_and_no_others(
+    jvm: Any, bao: Bao, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount = bao.mount("deep/")
+    bao.judge().secrets.transit.create_key("kd", derived=True, mount_point=mount)
+    bao.judge().secrets.transit.create_key("plain", mount_point=mount)
+    (bao.folder / "derived").write_text(bao.root_token)
+    uri = bao.uri(mount, f"&derived=true&token=file:{bao.folder}/derived")
+    monkeypatch.setenv("VAULT_TOKEN", bao.root_token)
+    ours = mc.open_kms(bao.uri(mount, "&derived=true"))
+    for aad in ("", "lake"):
+        java = JavaClient(jvm, uri, aad)
+        assert ours.unwrap(java.wrap(KEYS[0], "kd"), "kd", aad=aad.encode()) == KEYS[0]
+        assert java.unwrap(ours.wrap(KEYS[1], "kd", aad=aad.encode()), "kd") == KEYS[1]
+        with pytest.raises(JavaError, match="is not a derived key: Vault would bind nothing"):
+            java.wrap(KEYS[0], "plain")
+    with pytest.raises(JavaError, match="it is a derived key: the URI needs derived=true"):
+        JavaClient(jvm, uri.replace("&derived=true", "")).wrap(KEYS[0], "kd")
+
+
+def test_vault_refuses_and_java_says_why_without_a_token_or_a_key(
+    jvm: Any, bao: Bao, transit: str
+) -> None:
+    engine = bao.judge().secrets.transit
+    engine.create_key("old", mount_point=transit)
+    java = JavaClient(jvm, vault_uri(bao, transit))
+    first = java.wrap(KEYS[0], "old")
+    engine.rotate_key("old", mount_point=transit)
+    engine.update_key_configuration("old", min_decryption_version=2, mount_point=transit)
+    with pytest.raises(
+        JavaError, match=r"KeyAccessDenied.*version that wrapped the key is disabled"
+    ):
+        java.unwrap(first, "old")
+    with pytest.raises(JavaError, match="Vault has no master key nobody"):
+        java.wrap(KEYS[0], "nobody")
+    assert "nobody" not in engine.list_keys(mount_point=transit)["data"]["keys"]
+    for name in ("../../sys/seal", "a/b", ".", "", "x" * 300, "a b"):
+        with pytest.raises(JavaError, match="is named by letters"):
+            java.wrap(KEYS[0], name)
+    for wrapped in ("vault:v0:AAAA", "vault:v1:", "AAAA", "vault:v1:" + "A" * 20_000):
+        with pytest.raises(JavaError, match="no vault:v<version>:<base64>"):
+            java.unwrap(wrapped, "kf")
+    (bao.folder / "weak").write_text(bao.token({f"{transit}/encrypt/kf": ["update"]}))
+    weak = JavaClient(jvm, bao.uri(transit, f"&token=file:{bao.folder}/weak"))
+    wrapped = weak.wrap(KEYS[0], "kf")
+    with pytest.raises(JavaError, match=r"KeyAccessDenied.*refuses to decrypt"):
+        weak.unwrap(wrapped, "kf")
+    (bao.folder / "root").write_text(bao.root_token)
+    (bao.folder / "weak").write_text("two words\n")
+    with pytest.raises(JavaError, match=r"KeyAccessDenied.*is none: spaces") as caught:
+        weak.unwrap(wrapped, "kf")
+    assert "two words" not in str(caught.value)
+    with pytest.raises(JavaError, match="Vault has no master key kf"):
+        JavaClient(jvm, bao.uri("no-such-engine", f"&token=file:{bao.folder}/root")).wrap(
+            KEYS[0], "kf"
+        )
+
+
+def test_a_vault_that_is_away_is_asked_again(jvm: Any, bao: Bao, transit: str) -> None:
+    from tests.key_servers import free_port
+
+    away = f"hcvault://127.0.0.1:{free_port()}/transit?tls=off&token=file:{bao.folder}/token"
+    with pytest.raises(JavaError, match=r"UnavailableException: .* is unavailable: ConnectExc"):
+        JavaClient(jvm, away).wrap(KEYS[0], "kf")
+    java = JavaClient(jvm, vault_uri(bao, transit))
+    bao.seal()
+    try:
+        with pytest.raises(JavaError, match=r"UnavailableException: .* answers 503"):
+            java.wrap(KEYS[0], "kf")
+    finally:
+        bao.unseal()
+    assert java.unwrap(java.wrap(KEYS[0], "kf"), "kf") == KEYS[0]
+
+
+def test_tls_and_tokens_and_passphrases_come_from_the_environment_of_the_jvm(
+    start_jvm: Callable[[], Jvm], bao: Bao, transit: str, ring: Keyring,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    uri = f"hcvault://127.0.0.1:{bao.tls_port}/{transit}"
+    monkeypatch.setenv("VAULT_TOKEN", (bao.folder / "token").read_text().strip())
+    monkeypatch.setenv("LAKE_PASS", PASSPHRASE)
+    monkeypatch.delenv("VAULT_CACERT", raising=False)
+    with pytest.raises(JavaError, match=r"no certificate that is trusted here; VAULT_CACERT"):
+        JavaClient(start_jvm().packages, uri).wrap(KEYS[0], "kf")
+    monkeypatch.setenv("VAULT_CACERT", str(bao.authority))
+    jvm = start_jvm().packages
+    java = JavaClient(jvm, uri)
+    assert java.unwrap(java.wrap(KEYS[0], "kf"), "kf") == KEYS[0]
+    java = JavaClient(jvm, f"file:{ring.path}?passphrase=env:LAKE_PASS")
+    assert ring.unwrap(java.wrap(KEYS[0], "kf"), "kf") == KEYS[0]
+
+
+# --- Spark: files go both ways -------------------------------------------------------------------
+
+MATRIX: dict[str, Any] = {
+    "service": ("keyring", "vault"),
+    "wrapping": ("double", "single"),
+    "material": ("internal", "external"),
+    "footer": ("encrypted", "plaintext"),
+    "layout": ("columns", "uniform", "partly"),
+    "bits": (128, 256),
+}
+CASES = pairwise(**MATRIX)
+
+
+def policy_of(case: Mapping[str, Any], **more: Any) -> mc.Policy:
+    return mc.Policy(
+        footer_key="kf",
+        column_keys={} if case["layout"] == "uniform" else COLUMNS,
+        plaintext_columns=["score"] if case["layout"] == "partly" else [],
+        plaintext_footer=case["footer"] == "plaintext",
+        double_wrapping=case["wrapping"] == "double",
+        internal_key_material=case["material"] == "internal",
+        data_key_length_bits=case["bits"],
+        kek_length_bits=case["bits"],
+        **more,
+    )
+
+
+@pytest.fixture
+def service(
+    request: pytest.FixtureRequest, bao: Bao, transit: str, ring: Keyring
+) -> Callable[[str], str]:
+    """Give what gives the URI of a key service."""
+    return {"keyring": uri_of(ring), "vault": vault_uri(bao, transit)}.__getitem__
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_name)
+def test_files_go_from_spark_to_us_and_from_us_to_spark(
+    session: Any, service: Callable[[str], str], tmp_path: Path, case: Case
+) -> None:
+    kms = service(case["service"])
+    tools = mc.KeyTools(kms)
+    native(session, kms=kms)
+    pq.write_table(table(), tmp_path / "plain.parquet")
+    plain = session.read.parquet(str(tmp_path / "plain.parquet"))  # which is still read
+    options = native_options(policy_of(case), kms=kms, schema=plain.schema)
+    write = plain.repartition(2).write.options(**options).option("compression", "none")
+    write.parquet(str(tmp_path / "theirs"))
+
+    files = sorted((tmp_path / "theirs").glob("part-*.parquet"))
+    beside = list((tmp_path / "theirs").glob("_KEY_MATERIAL_FOR_part-*.json"))
+    assert len(files) == 2
+    assert len(beside) == (2 if case["material"] == "external" else 0)
+    ends = {file.read_bytes()[-4:] for file in files}
+    assert ends == {b"PARE" if case["footer"] == "encrypted" else b"PAR1"}
+    found = mc.read_table(tmp_path / "theirs", tools.decryption()).sort_by("id")
+    assert found.to_pylist() == table().to_pylist()
+    assert rows_of(session.read.parquet(str(tmp_path / "theirs"))) == table().to_pylist()
+    data = b"".join(file.read_bytes() for file in files)
+    assert b"name-3" not in data
+    scores = [struct.pack("<d", n * 1.5) in data for n in range(100, 300)]
+    assert all(scores) if case["layout"] == "partly" else not any(scores)
+
+    ours = policy_of(case, aad_prefix="lake/{name}")
+    mc.write_dataset(table(), tmp_path / "ours", tools.encryption(ours))
+    frame = session.read.parquet(str(tmp_path / "ours"))
+    assert rows_of(frame) == table().to_pylist()
+    some = frame.where("name = 'name-3'").select("id")
+    assert sorted(row.id for row in some.collect()) == [
+        n for n in range(300) if n % 11 == 3 and n % 7
+    ]
+
+
+class ArrowVault(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
+    """Vault as PyArrow's key tools ask it: by hvac, without a line of modcrypt."""
+
+    def __init__(self, bao: Bao, mount: str) -> None:
+        super().__init__()
+        self._engine, self._mount = bao.judge().secrets.transit, mount
+
+    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
+        plain = base64.b64encode(key_bytes).decode()
+        made = self._engine.encrypt_data(master_key_identifier, plain, mount_point=self._mount)
+        return str(made["data"]["ciphertext"]).encode()
+
+    def unwrap_key(self, wrapped_key: str | bytes, master_key_identifier: str) -> bytes:
+        text = wrapped_key if isinstance(wrapped_key, str) else wrapped_key.decode()
+        told = self._engine.decrypt_data(master_key_identifier, text, mount_point=self._mount)
+        return base64.b64decode(told["data"]["plaintext"])
+
+
+@pytest.mark.parametrize("name", ["keyring", "vault"])
+def test_files_go_from_spark_to_pyarrow_and_from_pyarrow_to_spark(
+    session: Any, service: Callable[[str], str], bao: Bao, transit: str, ring: Keyring,
+    tmp_path: Path, name: str,
+) -> None:  # fmt: skip
+    makers = {"keyring": as_pyarrow_client(ring), "vault": lambda config: ArrowVault(bao, transit)}
+    factory = pe.CryptoFactory(makers[name])
+    connection = pe.KmsConnectionConfig()
+    native(session, kms=service(name))
+    pq.write_table(table(), tmp_path / "plain.parquet")
+    plain = session.read.parquet(str(tmp_path / "plain.parquet"))
+    policy = mc.Policy(footer_key="kf", column_keys=COLUMNS, kms=service(name))
+    options = native_options(policy, schema=plain.schema)
+    plain.coalesce(1).write.options(**options).parquet(str(tmp_path / "theirs"))
+    (file,) = (tmp_path / "theirs").glob("part-*.parquet")
+    opening = factory.file_decryption_properties(connection)
+    found = pq.ParquetFile(file, decryption_properties=opening).read()
+    assert found.to_pylist() == table().to_pylist()
+
+    configuration = pe.EncryptionConfiguration(
+        footer_key="kf", column_keys={"kc1": ["id"], "kc2": ["name"]}
+    )
+    sealing = factory.file_encryption_properties(connection, configuration)
+    with pq.ParquetWriter(
+        tmp_path / "arrow.parquet", table().schema, encryption_properties=sealing
+    ) as writer:
+        writer.write_table(table())
+    assert rows_of(session.read.parquet(str(tmp_path / "arrow.parquet"))) == table().to_pylist()
+
+
+@pytest.mark.parametrize("what", ["mek", "kek", "dek"])
+@pytest.mark.parametrize("material", ["internal", "external"])
+def test_spark_reads_its_own_folder_after_a_rotation(
+    session: Any, ring: Keyring, tmp_path: Path, material: str, what: Any
+) -> None:
+    policy = mc.Policy(
+        footer_key="kf",
+        column_keys={"kc2": ["name"]},
+        kms=uri_of(ring),
+        internal_key_material=material == "internal",
+    )
+    native(session, policy=policy)
+    frame = session.range(20).selectExpr("id", "concat('name-', id) as name")
+    frame.repartition(2).write.parquet(str(tmp_path / "lake"))  # by the session's policy
+    for name in IDS:
+        ring.rotate_key(name)
+    rotated = mc.rotate_keys(tmp_path / "lake", mc.KeyTools(ring), what=what)
+    assert [file.result for file in rotated] == ["rotated"] * 2
+    for name in IDS:
+        ring.destroy_key(name, 1)
+    found = session.read.parquet(str(tmp_path / "lake"))
+    assert sorted(row.name for row in found.collect()) == sorted(f"name-{n}" for n in range(20))
+
+
+def test_a_master_key_that_is_disabled_opens_no_column_and_the_others_are_still_read(
+    session: Any, ring: Keyring, tmp_path: Path
+) -> None:
+    policy = mc.Policy(footer_key="kf", column_keys={"kc2": ["name"]}, double_wrapping=False)
+    mc.write_table(table(), tmp_path / "t.parquet", mc.KeyTools(ring).encryption(policy))
+    native(session, kms=uri_of(ring))
+    frame = session.read.parquet(str(tmp_path / "t.parquet"))
+    ring.disable_key("kc2")
+    assert frame.agg({"id": "sum"}).collect()[0][0] == sum(range(300))
+    with pytest.raises(Exception, match="master key kc2 is disabled in its keyring"):
+        frame.select("name").collect()
+    ring.enable_key("kc2")
+    assert frame.where("name is not null").count() == 300 - 43
+
+
+def test_two_keyrings_with_the_same_ids_are_kept_apart(
+    spark: Any, ring: Keyring, tmp_path: Path
+) -> None:
+    other = Keyring.create(tmp_path / "other.keyring", passphrase=PASSPHRASE)
+    (tmp_path / "other.pass").write_text(PASSPHRASE)
+    other.create_key("kf")
+    for number, one in enumerate((ring, other)):
+        session = spark.newSession()
+        native(session, policy=mc.Policy(footer_key="kf", kms=uri_of(one)))
+        session.range(5).write.parquet(str(tmp_path / str(number)))
+        found = mc.read_table(tmp_path / str(number), mc.KeyTools(one).decryption())
+        assert sorted(found["id"].to_pylist()) == list(range(5))
+    with pytest.raises(Exception, match="does not unwrap under master key kf"):
+        session.read.parquet(str(tmp_path / "0")).collect()
+
+
+def test_a_session_encrypts_by_its_policy_and_by_the_next_and_then_by_none(
+    session: Any, ring: Keyring, tmp_path: Path
+) -> None:
+    def written(name: str) -> tuple[bytes, bytes]:
+        frame = session.range(5).selectExpr("id", "id as name").coalesce(1)
+        frame.write.parquet(str(tmp_path / name))
+        (file,) = (tmp_path / name).glob("part-*.parquet")
+        return file.read_bytes()[-4:], file.read_bytes()
+
+    uri = uri_of(ring)
+    native(session, policy=mc.Policy(footer_key="kf", kms=uri))
+    end, data = written("uniform")
+    assert (end, data.count(b"PKMT1")) == (b"PARE", 1)
+    native(
+        session,
+        policy=mc.Policy(
+            footer_key="kf", column_keys={"kc2": ["name"]}, plaintext_footer=True, kms=uri
+        ),
+    )
+    end, data = written("columns")
+    assert (end, data.count(b"PKMT1")) == (b"PAR1", 2)
+    native(session, kms=uri)
+    assert written("none")[1].count(b"PKMT1") == 0
+    assert session.read.parquet(str(tmp_path / "uniform")).count() == 5
+
+
+def test_no_other_session_has_the_settings(
+    spark: Any, session: Any, ring: Keyring, tmp_path: Path
+) -> None:
+    native(session, policy=mc.Policy(footer_key="kf", kms=uri_of(ring)))
+    session.range(5).write.parquet(str(tmp_path / "t"))
+    with pytest.raises(Exception, match=r"(?i)encrypted footer|CANNOT_READ_FILE_FOOTER"):
+        spark.newSession().read.parquet(str(tmp_path / "t")).collect()
+
+
+def test_what_a_file_says_of_its_key_service_is_never_contacted(
+    session: Any, ring: Keyring, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.2)
+        evil = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        sealing = pe.CryptoFactory(as_pyarrow_client(ring)).file_encryption_properties(
+            pe.KmsConnectionConfig(kms_instance_id=evil, kms_instance_url=evil),
+            pe.EncryptionConfiguration(
+                footer_key="kf", uniform_encryption=True, plaintext_footer=True
+            ),
+        )
+        with pq.ParquetWriter(
+            tmp_path / "evil.parquet", table().schema, encryption_properties=sealing
+        ) as writer:
+            writer.write_table(table())
+        assert evil.encode() in (tmp_path / "evil.parquet").read_bytes()
+        native(session, kms=uri_of(ring))
+        assert session.read.parquet(str(tmp_path / "evil.parquet")).count() == 300
+        # As one configures it who knows nothing of instances.
+        session.conf.unset("parquet.encryption.kms.instance.id")
+        session.conf.unset("parquet.encryption.kms.instance.url")
+        session.conf.unset("parquet.encryption.key.access.token")
+        assert rows_of(session.read.parquet(str(tmp_path / "evil.parquet"))) == table().to_pylist()
+        with pytest.raises(TimeoutError):
+            listener.accept()
+
+
+# --- what a policy becomes -----------------------------------------------------------------------
+
+URI = "file:/lake.keyring"
+
+
+def said(**more: Any) -> dict[str, str]:
+    schema = more.pop("schema", None)
+    policy = mc.Policy(**{"footer_key": "kf", "kms": URI, **more})
+    options = native_options(policy, schema=schema)
+    head = "parquet.encryption."
+    return {name.removeprefix(head): value for name, value in options.items()}
+
+
+def test_a_policy_without_columns_is_uniform_encryption() -> None:
+    options = said(plaintext_footer=True, encryption_algorithm="AES_GCM_CTR_V1")
+    assert options["uniform.key"] == "kf"
+    assert (options["footer.key"], options["column.keys"]) == ("", "")
+    assert (options["plaintext.footer"], options["algorithm"]) == ("true", "AES_GCM_CTR_V1")
+
+
+def test_groups_become_their_leaves_and_all_else_the_footer_keys() -> None:
+    column_keys = {"kc1": ["address", "counts", "id"], "kc2": ["tags", "address.city"]}
+    options = said(column_keys=column_keys, schema=SCHEMA)
+    assert options["column.keys"] == (
+        "kc1:id,address.zip,counts.key_value.key,counts.key_value.value;"
+        "kc2:address.city,tags.list.element"
+    )
+    assert (options["footer.key"], options["complete.columns"]) == ("kf", "true")
+
+
+def test_with_plaintext_columns_every_other_leaf_is_named() -> None:
+    options = said(
+        column_keys={"kc2": ["name"]},
+        plaintext_columns=["id", "address.zip", "counts"],
+        schema=SCHEMA,
+    )
+    assert options["column.keys"] == "kc2:name;kf:score,address.city,tags.list.element"
+    assert options["complete.columns"] == "false"
+    with pytest.raises(ValueError, match="give schema, of the frame"):
+        said(column_keys={"kc2": ["name"]}, plaintext_columns=["id"])
+    with pytest.raises(ValueError, match="nothing to encrypt"):
+        said(plaintext_columns=SCHEMA.names, schema=SCHEMA)
+
+
+@pytest.mark.parametrize("name", ["a,b", "a:b", "a;b", " a", "a ", "${user.home}"])
+def test_names_that_the_options_cannot_spell_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="can't spell names of columns with , : ;"):
+        said(column_keys={"kc1": [name]})
+    for ids in ({"column_keys": {name: ["a"]}}, {"footer_key": name}):
+        with pytest.raises(ValueError, match="can't spell ids of master keys with , : ;"):
+            said(**ids)
+    schema = types.StructType([types.StructField(name, types.LongType()), *SCHEMA.fields])
+    assert said(column_keys={"kc2": ["name"]}, schema=schema)["column.keys"] == "kc2:name"
+
+
+def test_what_spark_cannot_write_is_refused() -> None:
+    with pytest.raises(ValueError, match="writes no AAD prefix"):
+        said(aad_prefix="lake/{name}")
+    with pytest.raises(ValueError, match="columns that the frame lacks: nobody, zip"):
+        said(column_keys={"kc1": ["zip", "nobody", "name"]}, schema=SCHEMA)
+    dotted = types.StructType([*SCHEMA.fields, types.StructField("address.zip", types.LongType())])
+    with pytest.raises(ValueError, match="joined by dots, are the same"):
+        said(column_keys={"kc1": ["name"]}, schema=dotted)
+
+
+def test_pages_have_no_levels_in_the_clear_unless_the_policy_says_so(
+    session: Any, ring: Keyring, tmp_path: Path
+) -> None:
+    session.conf.set("parquet.writer.version", "v2")
+    for levels, name in (("encrypted", "v1"), ("plaintext", "v2")):
+        policy = mc.Policy(footer_key="kf", kms=uri_of(ring), data_page_v2_levels=levels)
+        options = native_options(policy)
+        session.conf.set("parquet.writer.version", "v2")
+        session.range(5).write.options(**options).parquet(str(tmp_path / name))
+        assert options.get("parquet.writer.version") == ("v1" if levels == "encrypted" else None)
+        assert mc.read_table(tmp_path / name, mc.KeyTools(ring).decryption()).num_rows == 5
+    assert "parquet.writer.version" not in native_options(kms=URI)
+
+
+@pytest.mark.parametrize(
+    ("kms", "told"),
+    [
+        (None, "there is no key service"),
+        ("aws-kms://", "takes a keyring"),
+        ("env:KEY", "takes a keyring"),
+        ("file:x?passphrase=hunter2", "takes env:NAME or file:PATH"),
+        ("hcvault://h/transit?token=hunter2", "takes env:NAME or file:PATH"),
+        ("file:x?password=hunter2", "take, once each"),
+        ("file:", "names its file"),
+        ("hcvault://h/${hunter2}", "are of ASCII letters"),
+    ],
+)
+def test_uris_of_other_services_and_with_secrets_in_them_are_refused(
+    kms: str | None, told: str
+) -> None:
+    with pytest.raises(ValueError, match=told) as caught:
+        native_options(kms=kms)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_paths_in_a_uri_are_made_absolute_for_every_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    here = native_options(kms="FILE:a%20ring?passphrase=file:~/pass word#kf")["modcrypt.kms.uri"]
+    assert here == f"file:{tmp_path}/a%20ring?passphrase=file:{tmp_path}/home/pass%20word"
+    vault = native_options(kms="hcvault://h:1/transit?token=file:tok&namespace=a/b&tls=on")
+    assert vault["modcrypt.kms.uri"] == (
+        f"hcvault://h:1/transit?token=file:{tmp_path}/tok&namespace=a/b&tls=on"
+    )
+
+
+def test_native_takes_nothing_but_a_session() -> None:
+    with pytest.raises(TypeError, match="takes a Spark session, not str"):
+        native("spark", kms=URI)
+
+
+# --- the jar -------------------------------------------------------------------------------------
+
+
+def test_the_jar_has_the_client_and_its_bytes_are_those_of_every_run(
+    jar: Path, spark: Any, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(jar) as packed:
+        assert f"{KMS_CLIENT.replace('.', '/')}.class" in packed.namelist()
+        inside = {name: packed.read(name) for name in packed.namelist() if name.endswith(".class")}
+    assert compiled(spark._jvm) == inside
+    with pytest.raises(FileExistsError):
+        spark_jar(jar)
+
+
+def test_the_command_line_writes_the_jar_and_says_how_spark_takes_it(
+    jar: Path, tmp_path: Path
+) -> None:
+    from click.testing import CliRunner
+
+    from modcrypt.cli.spark_jar import spark_jar as command
+
+    path = tmp_path / "out.jar"
+    told = CliRunner().invoke(command, [str(path)], catch_exceptions=False)
+    assert told.exit_code == 0
+    assert path.read_bytes() == jar.read_bytes()
+    for name in native_options(kms=URI).keys() & {
+        "parquet.crypto.factory.class",
+        "parquet.encryption.kms.client.class",
+        "modcrypt.kms.uri",
+    }:
+        assert f"spark.hadoop.{name}=" in told.output
+    with pytest.raises(FileExistsError):
+        CliRunner().invoke(command, [str(path)], catch_exceptions=False)
+    told = CliRunner().invoke(command, [str(path), "--force", "--json"], catch_exceptions=False)
+    assert json.loads(told.stdout) == {
+        "destination": str(path),
+        "destination_bytes": path.stat().st_size,
+    }
+
+
+# --- clusters ------------------------------------------------------------------------------------
+
+_SCRIPT = """
+import os, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+import modcrypt as mc
+from modcrypt.spark.native_parquet import native, native_options
+
+how, master, folder, uri, jar = sys.argv[1:]
+policy = mc.Policy(footer_key="kf", column_keys={"kc2": ["name"]}, kms=uri)
+options = native_options(policy)
+if how == "at start":
+    SETTINGS |= {"spark.jars": jar, **{f"spark.hadoop.{n}": v for n, v in options.items()}}
+builder = SparkSession.builder.config(map=SETTINGS)
+session = (builder if master == "submitted" else builder.master(master)).getOrCreate()
+if how == "at run time":
+    native(session, policy=policy)
+frame = session.range(100).selectExpr("id", "concat('name-', id) as name").repartition(4)
+frame.write.parquet(f"{folder}/lake")
+found = session.read.parquet(f"{folder}/lake")
+jars = session.sparkContext._jsc.sc().listJars().size()
+print("rows", found.where("name like 'name-%'").count(), "jars", jars)
+session.stop()
+"""
+
+
+@pytest.mark.slow  # each starts Spark anew, and executors
+@pytest.mark.parametrize("how", ["at run time", "at start"])
+def test_executors_of_a_cluster_get_the_jar(
+    run_python: RunPython, jar: Path, ring: Keyring, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, how: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("LAKE_PASS", PASSPHRASE)  # which executors inherit here
+    uri = f"file:{ring.path}?passphrase=env:LAKE_PASS"
+    told = run_python(_SCRIPT, how, "local-cluster[2,1,1024]", tmp_path, uri, jar)
+    assert "rows 100 jars 1" in told
+    check_cluster(ring, tmp_path)
+
+
+@pytest.mark.slow
+def test_spark_submit_takes_the_jar_and_the_configuration(
+    jar: Path, ring: Keyring, tmp_path: Path, run_python: RunPython
+) -> None:
+    launcher = f"""
+import os, subprocess, sys
+import pyspark
+path = sys.argv[1]
+submit = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
+command = [submit, "--master", "local[2]", "--jars", sys.argv[6]]
+command += [part for n, v in SETTINGS.items() for part in ("--conf", f"{{n}}={{v}}")]
+with open(path, "w") as file:
+    file.write("SETTINGS = {{}}\\n" + {_SCRIPT!r})
+done = subprocess.run([*command, path, *sys.argv[2:]], capture_output=True, text=True)
+print(done.stdout, done.stderr[-4000:] if done.returncode else "")
+sys.exit(done.returncode)
+"""
+    arguments = (tmp_path / "job.py", "at run time", "submitted", tmp_path, uri_of(ring), jar)
+    assert "rows 100 jars 1" in run_python(launcher, *arguments)
+    check_cluster(ring, tmp_path)
+
+
+def check_cluster(ring: Keyring, folder: Path) -> None:
+    found = mc.read_table(folder / "lake", mc.KeyTools(ring).decryption())
+    assert sorted(found["name"].to_pylist()) == sorted(f"name-{n}" for n in range(100))
+    events = b"".join(path.read_bytes() for path in (folder / "spark" / "events").iterdir())
+    assert b"modcrypt.kms.uri" in events
+    assert PASSPHRASE.encode() not in events
+
+
+def test_neither_log_nor_settings_nor_plans_hold_a_secret(
+    session: Any, spark_folder: Path, bao: Bao, transit: str, tmp_path: Path
+) -> None:
+    ring = Keyring.create(tmp_path / "lake.keyring", passphrase=PASSPHRASE)
+    (tmp_path / "lake.pass").write_text(PASSPHRASE)
+    masters = {name: hashlib.sha256(name.encode()).digest() for name in IDS}
+    for name, value in masters.items():
+        ring.create_key(name, value=value)
+    shown = []
+    for number, kms in enumerate((uri_of(ring), vault_uri(bao, transit))):
+        policy = mc.Policy(footer_key="kf", column_keys={"kc2": ["name"]}, kms=kms)
+        native(session, policy=policy)
+        frame = session.range(9).selectExpr("id", "concat('name-', id) as name")
+        frame.write.options(**native_options(policy)).parquet(str(tmp_path / str(number)))
+        found = session.read.options(**native_options(kms=kms)).parquet(str(tmp_path / str(number)))
+        assert found.where("name <> ''").count() == 9
+        shown.append(found._jdf.queryExecution().toString())
+        shown += [str(one) for one in session.sql("SET").collect()]
+    shown.append(str(session.sparkContext.getConf().getAll()))
+    (log,) = (spark_folder / "events").iterdir()
+    shown.append(log.read_text())
+    text = "\n".join(shown)
+    assert "modcrypt.kms.uri" in shown[-1]
+    token = (bao.folder / "token").read_text().strip()
+    spelt = [
+        form for key in masters.values() for form in (key.hex(), base64.b64encode(key).decode())
+    ]
+    assert not [secret for secret in (PASSPHRASE, token, *spelt) if secret in text]
+    from modcrypt.event_log import search_event_log
+
+    (searched,) = search_event_log(str(log), [mc.Key(key) for key in masters.values()])
+    assert not [leak for leak in searched.leaks if leak.name and "modcrypt" in leak.name]
+    assert not [leak for leak in searched.leaks if "access.token" in (leak.name or "")]

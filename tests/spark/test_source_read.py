@@ -1,0 +1,557 @@
+"""Reading encrypted tables with Spark; what is right, PyArrow and Spark's own reader tell."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+
+import modcrypt as mc
+from modcrypt.spark.arrow_types import conform, demanded, in_common, spark_schema
+from modcrypt.spark.options import read_options
+from modcrypt.spark.reading import Found, find_files, pack
+from tests.spark.conftest import COLUMN, FOOTER, Lake, RunPython
+from tests.support import small_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def encryption(**more: Any) -> mc.FileEncryptionProperties:
+    keys = {"name": COLUMN, "address": COLUMN}
+    ids = {"name": b"c", "address": b"c"}
+    return mc.FileEncryptionProperties(
+        footer_key=FOOTER, column_keys=keys, column_key_metadata=ids, **more
+    )
+
+
+def write(path: Path, table: pa.Table, **options: Any) -> Path:
+    """Write a file, encrypted, and beside its folder the same in plaintext."""
+    plain = path.parent.with_name(f"{path.parent.name}-plain") / path.name
+    for one in (path, plain):
+        one.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, plain, **options)
+    mc.encrypt_parquet(plain, path, encryption())
+    return path
+
+
+def load(spark: Any, path: object, options: dict[str, str], schema: str | None = None) -> DataFrame:
+    reader = spark.read.format("modcrypt").options(**options)
+    reader = reader if schema is None else reader.schema(schema)
+    frame: DataFrame = reader.load(str(path))
+    return frame
+
+
+def rows(frame: DataFrame) -> list[str]:
+    return sorted(str(row) for row in frame.collect())
+
+
+# --- what is read --------------------------------------------------------------------------------
+
+
+def test_a_folder_reads_as_sparks_own_reader_reads_its_plaintext_twin(
+    spark: Any, lake: Lake, tmp_path: Path
+) -> None:
+    table = small_table(3000)
+    for n in range(3):
+        write(tmp_path / "t" / f"{n}.parquet", table.slice(n * 1000, 1000), row_group_size=300)
+    ours, theirs = (
+        load(spark, tmp_path / "t", lake.by_keys),
+        spark.read.parquet(f"{tmp_path}/t-plain"),
+    )
+    assert ours.schema == theirs.schema
+    assert rows(ours) == rows(theirs)
+    assert ours.where("score > 100 and name is not null").count() == (
+        theirs.where("score > 100 and name is not null").count()
+    )
+
+
+def test_every_type_comes_as_spark_has_it(spark: Any, lake: Lake, tmp_path: Path) -> None:
+    moment = datetime.datetime(1969, 12, 31, 23, 59, 59, 999999)
+    table = pa.table(
+        {
+            "name": pa.array(["a", None], pa.large_string()),
+            "address": pa.array([{"zip": "1"}, None], pa.struct([("zip", pa.string())])),
+            "dictionary": pa.array(["x", None]).dictionary_encode(),
+            "binary": pa.array([b"ab", None], pa.binary(2)),
+            "uint32": pa.array([2**32 - 1, None], pa.uint32()),
+            "int8": pa.array([-5, None], pa.int8()),
+            "decimal": pa.array([decimal.Decimal("1.50"), None], pa.decimal128(38, 2)),
+            "day": pa.array([datetime.date(1, 1, 1), None]),
+            "naive_ms": pa.array([moment, None], pa.timestamp("ms")),
+            "naive_ns": pa.array([-1, None], pa.timestamp("ns")),
+            "zoned": pa.array([moment, None], pa.timestamp("us", "Europe/Berlin")),
+            "lists": pa.array([[[1], None], None], pa.large_list(pa.list_(pa.int32()))),
+            "map": pa.array(
+                [[("k", {"v": 1})], None], pa.map_(pa.string(), pa.struct([("v", pa.int64())]))
+            ),
+            "required": pa.array([1, 2]),
+        },
+    )
+    fields = [f.with_nullable(f.name != "required") for f in table.schema]
+    write(tmp_path / "t" / "f.parquet", table.cast(pa.schema(fields)))
+    frame = load(spark, tmp_path / "t", lake.by_keys)
+    kinds = dict(frame.dtypes)
+    assert kinds == {
+        "name": "string", "address": "struct<zip:string>", "dictionary": "string",
+        "binary": "binary", "uint32": "bigint", "int8": "tinyint", "decimal": "decimal(38,2)",
+        "day": "date", "naive_ms": "timestamp_ntz", "naive_ns": "timestamp_ntz",
+        "zoned": "timestamp", "lists": "array<array<int>>", "map": "map<string,struct<v:bigint>>",
+        "required": "bigint",
+    }  # fmt: skip
+    told = frame.selectExpr(
+        *(f"cast({name} as string)" for name in kinds if name != "binary"), "hex(binary) binary"
+    ).collect()
+    assert told[0].asDict() == {
+        "name": "a", "address": "{1}", "dictionary": "x", "binary": "6162", "uint32": "4294967295",
+        "int8": "-5", "decimal": "1.50", "day": "0001-01-01",
+        "naive_ms": "1969-12-31 23:59:59.999", "naive_ns": "1969-12-31 23:59:59.999999",
+        "zoned": "1969-12-31 18:59:59.999999", "lists": "[[1], null]", "map": "{k -> {1}}",
+        "required": "1",
+    }  # fmt: skip
+    assert {value for name, value in told[1].asDict().items() if name != "required"} == {None}
+
+
+def test_times_that_spark_itself_wrote_as_int96_are_read_back(
+    spark: Any, lake: Lake, tmp_path: Path
+) -> None:
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    query = "select timestamp'2400-02-29 12:00:00.123456 UTC' at, array(timestamp'1800-01-01') many"
+    query += ", 'n' name, named_struct('zip', 'z') address"
+    spark.sql(query).coalesce(1).write.parquet(f"{tmp_path}/plain")
+    (plain,) = (tmp_path / "plain").glob("*.parquet")
+    assert pq.ParquetFile(plain).schema.column(0).physical_type == "INT96"
+    mc.encrypt_parquet(plain, tmp_path / "f.parquet", encryption())
+    frame = load(spark, tmp_path / "f.parquet", lake.by_keys)
+    assert frame.schema == spark.read.parquet(str(plain)).schema
+    assert rows(frame) == rows(spark.read.parquet(str(plain)))
+
+
+def test_folders_named_as_hive_names_them_are_columns(
+    spark: Any, lake: Lake, tmp_path: Path
+) -> None:
+    for country, year in (("NO", 2025), ("NO", 2026), ("AT", 2026)):
+        where = tmp_path / "t" / f"country={country}" / f"year={year}"
+        where.mkdir(parents=True)
+        mc.write_table(small_table(year - 2000), where / "f.parquet", encryption())
+    frame = load(spark, tmp_path / "t", lake.by_keys)
+    assert [field.name for field in frame.schema][-2:] == ["country", "year"]
+    found = {
+        (row.country, row.year): row["count"]
+        for row in frame.groupBy("country", "year").count().collect()
+    }
+    assert found == {("NO", 2025): 25, ("NO", 2026): 26, ("AT", 2026): 26}
+    only = load(spark, tmp_path / "t", lake.by_keys, "year string, id bigint")
+    assert only.where("year = '2025'").agg({"id": "sum"}).collect()[0][0] == sum(range(25))
+
+
+def test_a_folder_that_names_a_column_of_the_file_is_refused(
+    spark: Any, lake: Lake, tmp_path: Path
+) -> None:
+    (tmp_path / "t" / "id=7").mkdir(parents=True)
+    mc.write_table(small_table(5), tmp_path / "t" / "id=7" / "f.parquet", encryption())
+    with pytest.raises(
+        AnalysisException, match="id: a column of the file, and the name of a folder"
+    ):
+        load(spark, tmp_path / "t", lake.by_keys)
+    with pytest.raises(
+        PySparkException, match="id: a column of the file, and the name of a folder"
+    ):
+        load(spark, tmp_path / "t", lake.by_keys, "id bigint").collect()
+
+
+def test_columns_read_no_others_and_need_no_other_keys(
+    spark: Any, lake: Lake, tmp_path: Path
+) -> None:
+    write(tmp_path / "t" / "f.parquet", small_table(40))
+    footer_alone = {"footerKey": lake.by_keys["footerKey"]}
+    table = pq.read_table(tmp_path / "t-plain" / "f.parquet")
+    for options, schema in (
+        ({"columns": "score, id"}, None),
+        ({"columns": '["score", "id"]'}, None),
+        ({}, "score double, id bigint"),
+    ):
+        frame = load(spark, tmp_path / "t", footer_alone | options, schema)
+        assert frame.columns == ["score", "id"]
+        assert [tuple(row) for row in frame.orderBy("id").collect()] == list(
+            zip(table["score"].to_pylist(), table["id"].to_pylist(), strict=True)
+        )
+    assert len(load(spark, tmp_path / "t", footer_alone).schema) == 8  # of which the footer tells
+    with pytest.raises(PySparkException, match="no key for column name"):
+        load(spark, tmp_path / "t", footer_alone).collect()
+
+
+def test_part_of_a_struct_is_read_alone(spark: Any, lake: Lake, tmp_path: Path) -> None:
+    write(tmp_path / "t" / "f.parquet", small_table(10))
+    by_option = load(spark, tmp_path / "t", lake.by_keys | {"columns": "address.city,id"})
+    by_schema = load(spark, tmp_path / "t", lake.by_keys, "address struct<city:string>, id bigint")
+    assert by_option.schema == by_schema.schema
+    theirs = spark.read.parquet(f"{tmp_path}/t-plain").selectExpr(
+        "if(address is null, null, named_struct('city', address.city)) address", "id"
+    )
+    assert rows(by_option) == rows(by_schema) == rows(theirs)
+
+
+@pytest.mark.parametrize("how", ["null", "drop"])
+def test_columns_without_a_key_are_null_or_not_there(
+    spark: Any, lake: Lake, tmp_path: Path, how: str
+) -> None:
+    write(tmp_path / "t" / "f.parquet", small_table(40))
+    options = {"footerKey": lake.by_keys["footerKey"], "onMissingKey": how}
+    frame = load(spark, tmp_path / "t", options)
+    ours = mc.read_table(
+        tmp_path / "t",
+        mc.FileDecryptionProperties(footer_key=FOOTER, on_missing_key=how),  # type: ignore[arg-type]  # one of two
+    )
+    assert frame.columns == ours.column_names
+    assert ("name" in frame.columns) == (how == "null")
+    assert frame.agg({"id": "sum"}).collect()[0][0] == sum(range(40))
+    if how == "null":
+        assert {tuple(row) for row in frame.select("name", "address").collect()} == {(None, None)}
+
+
+def test_plaintext_is_refused_where_it_is_not_allowed(
+    spark: Any, lake: Lake, tmp_path: Path
+) -> None:
+    write(tmp_path / "t" / "f.parquet", small_table(5))
+    plain = tmp_path / "t-plain"
+    with pytest.raises(AnalysisException, match="PlaintextError"):
+        load(spark, plain, lake.by_keys)
+    with pytest.raises(PySparkException, match="PlaintextError"):
+        load(spark, plain, lake.by_keys, "id bigint").collect()
+    assert load(spark, plain, lake.by_keys | {"requireEncrypted": "false"}).count() == 5
+    named = lake.by_keys | {"requireEncrypted": "name,id"}
+    assert load(spark, tmp_path / "t", named).count() == 5
+
+
+def test_an_altered_page_fails_the_query(spark: Any, lake: Lake, tmp_path: Path) -> None:
+    path = write(tmp_path / "t" / "f.parquet", small_table(500))
+    data = bytearray(path.read_bytes())
+    data[200] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(PySparkException, match=r"TagMismatchError: .*f\.parquet"):
+        load(spark, tmp_path / "t", lake.by_keys).collect()
+
+
+# --- files that differ ---------------------------------------------------------------------------
+
+
+def test_files_of_one_table_may_lack_columns_and_have_narrower_types(
+    spark: Any, lake: Lake, tmp_path: Path
+) -> None:
+    mc.write_table(pa.table({"a": pa.array([1], pa.int64()), "b": ["x"]}), tmp_path / "1", plain())
+    mc.write_table(pa.table({"b": ["y"], "a": pa.array([2], pa.int32())}), tmp_path / "2", plain())
+    mc.write_table(pa.table({"a": pa.array([3], pa.int64()), "c": [1.5]}), tmp_path / "3", plain())
+    options = {"footerKey": lake.by_keys["footerKey"]}
+    assert rows(load(spark, tmp_path, options)) == [
+        "Row(a=1, b='x')", "Row(a=2, b='y')", "Row(a=3, b=None)",
+    ]  # fmt: skip
+    assert rows(load(spark, tmp_path, options, "c double, a long")) == [
+        "Row(c=1.5, a=3)", "Row(c=None, a=1)", "Row(c=None, a=2)",
+    ]  # fmt: skip
+
+
+def plain() -> mc.FileEncryptionProperties:
+    return mc.FileEncryptionProperties(footer_key=FOOTER)
+
+
+def test_files_whose_types_do_not_fit_are_refused_by_name(
+    spark: Any, lake: Lake, tmp_path: Path
+) -> None:
+    mc.write_table(pa.table({"a": pa.array([1], pa.int32())}), tmp_path / "1", plain())
+    mc.write_table(pa.table({"a": pa.array([2], pa.int64())}), tmp_path / "2", plain())
+    options = {"footerKey": lake.by_keys["footerKey"]}
+    with pytest.raises(
+        PySparkException, match=r"/2: column a is int64 here, .* int32 of the table"
+    ):
+        load(spark, tmp_path, options).collect()
+    with pytest.raises(PySparkException, match="no column A, but a: spell it as the file does"):
+        load(spark, tmp_path, options, "A bigint").collect()
+    assert rows(load(spark, tmp_path, options, "a bigint")) == ["Row(a=1)", "Row(a=2)"]
+
+
+def test_a_value_that_sparks_type_can_not_hold_is_not_in_the_message(tmp_path: Path) -> None:
+    batch = pa.record_batch({"at": pa.array([2**62], pa.timestamp("s"))})
+    with pytest.raises(ValueError, match="column at: a value of") as caught:
+        conform(batch, pa.schema([("at", pa.timestamp("us"))]))
+    assert str(2**62) not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_batches_are_what_spark_compares_them_with() -> None:
+    """The judge is Spark's own function, and each value's Python form."""
+    table = pa.table(
+        {
+            "s": pa.array([{"l": [[1], None], "m": [("k", None)]}, None, {"l": None, "m": []}],
+                          pa.struct([("l", pa.large_list(pa.list_(pa.int8()))),
+                                     ("m", pa.map_(pa.string(), pa.large_string()))])),
+            "f": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int64(), 2)),
+            "d": pa.array(["a", None, "a"]).dictionary_encode(),
+        }
+    )  # fmt: skip
+    target = demanded(spark_schema(in_common(table.schema)))
+    for batch in (
+        table.to_batches()[0],
+        table.to_batches()[0].slice(1),
+        table.slice(2).to_batches()[0],
+    ):
+        out = conform(batch, target)
+        out.validate(full=True)
+        assert out.schema.equals(target)
+        assert out.to_pylist() == batch.to_pylist()
+
+
+def test_nulls_are_refused_where_the_schema_has_none() -> None:
+    batch = pa.record_batch({"a": pa.array([1, None])})
+    with pytest.raises(ValueError, match="column a has nulls, and the schema says NOT NULL"):
+        conform(batch, pa.schema([pa.field("a", pa.int64(), nullable=False)]))
+
+
+# --- tasks ---------------------------------------------------------------------------------------
+
+
+def test_large_files_are_cut_by_row_groups_and_small_ones_gathered(
+    spark: Any, lake: Lake, tmp_path: Path
+) -> None:
+    write(tmp_path / "t" / "large.parquet", small_table(4000), row_group_size=100)
+    for n in range(7):
+        write(tmp_path / "t" / f"small{n}.parquet", small_table(10))
+    size = (tmp_path / "t" / "large.parquet").stat().st_size
+    options = lake.by_keys | {"maxSplitBytes": str(size // 6)}
+    frame = load(spark, tmp_path / "t", options)
+    counts = frame.rdd.mapPartitions(lambda rows: [sum(1 for _ in rows)]).collect()
+    cut = [count for count in counts if count > 10]
+    assert len(cut) >= 6
+    assert sum(cut) == 4000
+    assert {count % 100 for count in cut} == {0}  # whole row groups
+    assert max(cut) - min(cut) <= 100
+    assert sum(counts) == 4070
+    assert rows(frame) == rows(spark.read.parquet(f"{tmp_path}/t-plain"))
+
+
+def test_every_file_is_in_just_one_task_or_cut_into_equal_shares() -> None:
+    small = [Found(f"{n}", 8 << 10) for n in range(20_000)]
+    tasks = pack(small, 128 << 20)
+    assert [piece.path for task in tasks for piece in task.pieces] == [one.path for one in small]
+    assert all(len(task.pieces) <= 500 for task in tasks)
+    assert len(tasks) < 1000
+    some = pack([Found("a", 8 << 30), Found("b", 1), Found("c", 300 << 20)], 128 << 20)
+    assert [[(p.path, p.split, p.splits) for p in task.pieces] for task in some] == [
+        *([("a", n, 64)] for n in range(64)), [("b", 0, 1)], *([("c", n, 3)] for n in range(3)),
+    ]  # fmt: skip
+    assert [len(task.pieces) for task in pack([Found("a", 5 << 20)] * 8, 128 << 20)] == [6, 2]
+
+
+def test_an_empty_table_and_one_without_files(spark: Any, lake: Lake, tmp_path: Path) -> None:
+    mc.write_table(small_table(0), tmp_path / "t.parquet", encryption())
+    assert load(spark, tmp_path / "t.parquet", lake.by_keys).collect() == []
+    (tmp_path / "none").mkdir()
+    with pytest.raises(AnalysisException, match="there are no files in"):
+        load(spark, tmp_path / "none", lake.by_keys)
+    with pytest.raises(AnalysisException, match="FileNotFoundError"):
+        load(spark, tmp_path / "nowhere", lake.by_keys)
+
+
+# --- filters -------------------------------------------------------------------------------------
+
+FILTERS = {
+    "id >= 500 and id < 520": [["id", ">=", 500], ["id", "<", 520]],
+    "id = 7 or id > 2990 and flag": [[["id", "=", 7]], [["id", ">", 2990], ["flag", "=", True]]],
+    "id in (3, 1700)": [["id", "in", [3, 1700]]],
+    "name not in ('name-3', 'name-4')": [["name", "not in", ["name-3", "name-4"]]],
+    "name is null": [["name", "=", None]],
+    "name is not null and id < 9": [["name", "!=", None], ["id", "<", 9]],
+    "day >= date'2026-01-27'": [["day", ">=", "2026-01-27"]],
+    "price = 12.25": [["price", "==", "12.25"]],
+    "score != 3": [["score", "!=", 3]],
+    "at < timestamp'2026-01-01 00:00:00 UTC'": [["at", "<", "2026-01-01T00:00:00Z"]],
+    "text = 'b'": [["text", "=", "b"]],
+    "country = 'NO' and id < 5": [["country", "=", "NO"], ["id", "<", 5]],
+    "country = 'NO' or id < 5": [[["country", "=", "NO"]], [["id", "<", 5]]],
+}
+
+
+def test_filters_give_the_rows_that_spark_finds_in_the_plaintext_twin(
+    spark: Any, lake: Lake, tmp_path: Path
+) -> None:
+    table = small_table(3000)
+    start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    moments = [start + datetime.timedelta(hours=n - 100) for n in range(3000)]
+    table = table.append_column("at", pa.array(moments, pa.timestamp("ns", "UTC")))
+    table = table.append_column("text", pa.array(["a", "b"] * 1500, pa.large_string()))
+    for n, country in enumerate(("NO", "AT")):
+        for folder in ("t", "t-plain"):
+            (tmp_path / folder / f"country={country}").mkdir(parents=True)
+        plain = tmp_path / "t-plain" / f"country={country}" / "f"
+        own = tmp_path / "t" / f"country={country}" / "f"
+        rows_here = table.slice(n * 1500, 1500)
+        pq.write_table(rows_here, plain, row_group_size=500, coerce_timestamps="us")
+        mc.write_table(rows_here, own, encryption(), row_group_size=500)
+    theirs = spark.read.parquet(f"{tmp_path}/t-plain")
+    for predicate, filters in FILTERS.items():
+        ours = load(spark, tmp_path / "t", lake.by_keys | {"filters": json.dumps(filters)})
+        assert rows(ours) == rows(theirs.where(predicate)), predicate
+
+
+def test_filters_open_no_row_group_and_no_folder_that_they_rule_out(
+    spark: Any, lake: Lake, tmp_path: Path
+) -> None:
+    for country in ("NO", "AT"):
+        (tmp_path / f"country={country}").mkdir()
+        path = tmp_path / f"country={country}" / "f.parquet"
+        mc.write_table(small_table(3000), path, encryption(), row_group_size=500)
+        if country == "AT":
+            data = bytearray(path.read_bytes())
+            data[100] ^= 1  # in the first row group
+            path.write_bytes(data)
+
+    def count(*filters: object) -> int:
+        more = {"columns": "id,country", "filters": json.dumps(filters)}
+        return int(load(spark, tmp_path, lake.by_keys | more).count())
+
+    assert count(["id", ">=", 2500]) == 1000
+    assert count(["country", "=", "NO"]) == 3000
+    assert count(["country", "=", "SE"]) == 0
+    with pytest.raises(PySparkException, match="TagMismatchError"):
+        count(["id", ">=", 0])
+
+
+def test_filters_that_mean_nothing_are_refused_without_their_values(
+    spark: Any, lake: Lake, tmp_path: Path
+) -> None:
+    mc.write_table(small_table(5), tmp_path / "f.parquet", encryption())
+    for filters, message in (
+        ([["id", ">", "some-secret"]], "filters: id is int64, and > takes another value"),
+        ([["name", "=", "x"]], "filters: column name is not read: name it in columns, too"),
+        ([["id", "like", "some-secret"]], "filters are lists of a column, an operator and a value"),
+        ([["id", "in", 5]], "filters are lists of a column, an operator and a value"),
+        ([["id", "<", None]], "filters: id is int64, and < takes another value"),
+    ):
+        more = {"columns": "id", "filters": json.dumps(filters)}
+        with pytest.raises(AnalysisException, match=message) as caught:
+            load(spark, tmp_path / "f.parquet", lake.by_keys | more).collect()
+        assert "some-secret" not in str(caught.value)
+
+
+def test_one_load_serves_queries_with_different_conditions(
+    spark: Any, lake: Lake, tmp_path: Path
+) -> None:
+    """Spark's own pushdown fails here: it keeps the filters of the last query for all others."""
+    mc.write_table(small_table(3000), tmp_path / "f.parquet", encryption())
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = load(spark, tmp_path / "f.parquet", lake.by_keys)
+        assert frame.where("id between 500 and 520").count() == 21
+        assert frame.where("id = 7 or id = 2999").count() == 2
+        assert frame.where("id < 5").union(frame.where("id > 2990")).count() == 14
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+# --- SQL -----------------------------------------------------------------------------------------
+
+
+def test_sql_reads_and_appends_by_a_view_or_by_options_of_the_query(
+    spark: Any, lake: Lake, tmp_path: Path
+) -> None:
+    (tmp_path / "t").mkdir()
+    mc.write_table(small_table(30), tmp_path / "t" / "f.parquet", encryption())
+    keys = lake.by_keys | {"path": str(tmp_path / "t")}
+    said = ", ".join(f"{name} '{value}'" for name, value in keys.items())
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW people USING modcrypt OPTIONS ({said})")
+    spark.sql(f"CREATE TABLE people_table USING modcrypt OPTIONS ({said})")
+    asked = ", ".join(f"{name} = '{value}'" for name, value in keys.items())
+    try:
+        with pytest.raises(AnalysisException, match=r"SELECT \.\.\. FROM t WITH"):
+            spark.sql("SELECT count(*) FROM people_table").collect()
+        query = f"SELECT sum(id) FROM people_table WITH ({asked})"
+        assert spark.sql(query).collect()[0][0] == sum(range(30))
+        spark.sql(f"CREATE VIEW lasting AS SELECT * FROM people_table WITH ({asked})")
+        spark.sql("INSERT INTO people SELECT * FROM people WHERE id < 10")
+        found = spark.sql("SELECT sum(id) FROM lasting").collect()[0][0]
+        assert found == sum(range(30)) + sum(range(10))
+    finally:
+        spark.sql("DROP VIEW IF EXISTS lasting")
+        spark.sql("DROP TABLE people_table")
+        spark.sql("DROP VIEW people")
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"colums": "a"}, "there is no option colums; there are aadPrefix, acceptAlgorithms"),
+        ({"columns": " "}, "columns: no names"),
+        ({"columns": "[1]"}, "columns is a JSON list of strings"),
+        ({"columns": "[x"}, "columns is no JSON"),
+        ({"columnKeys": '["ssn"]'}, "columnKeys is a JSON object"),
+        ({"onMissingKey": "ignore"}, "onMissingKey is error, null or drop"),
+        ({"requireEncrypted": " , "}, "requireEncrypted is true, false, or names"),
+        ({"acceptAlgorithms": "AES"}, "acceptAlgorithms are one or more of AES_GCM_V1"),
+        ({"maxSplitBytes": "0"}, "maxSplitBytes is a whole number, at least 1"),
+        ({"filters": "[]"}, "filters are lists of a column, an operator and a value"),
+        ({"path": ""}, "there is no path"),
+        ({"kms": "file:ring"}, "give one of them"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_options({"path": "t", "footerKey": "env:K", **options})
+
+
+def test_paths_are_those_of_spark_and_hadoop(lake: Lake, tmp_path: Path) -> None:
+    for spelt in (f"file:{tmp_path}", f"file://{tmp_path}", str(tmp_path)):
+        (tmp_path / "f.parquet").write_bytes(b"PAR1")
+        options = read_options({"PATH": spelt, **lake.by_keys})[1]
+        assert [one.path for one in find_files(options)] == [str(tmp_path / "f.parquet")]
+    several = read_options({"paths": json.dumps([str(tmp_path)] * 2), **lake.by_keys})[1]
+    assert len(find_files(several)) == 2
+
+
+# --- elsewhere -----------------------------------------------------------------------------------
+
+ELSEWHERE = """
+import json, sys
+from pyspark.sql import SparkSession
+
+where, folder, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+builder = SparkSession.builder
+if where == "connect":
+    builder = builder.remote("local[2]")
+else:
+    builder = builder.master(where).config("spark.executor.memory", "512m")
+spark = builder.config(map=SETTINGS).getOrCreate()
+table = folder + "/t" if where == "connect" else "t"  # relative to the driver, wherever tasks run
+plain = spark.read.parquet(folder + "/plain")
+plain.repartition(4).write.format("modcrypt").mode("append").options(**options).save(table)
+back = spark.read.format("modcrypt").options(**options).load(table)
+assert back.schema == plain.schema
+assert sorted(map(str, back.collect())) == sorted(map(str, plain.collect()))
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["local-cluster[2,1,1024]", "connect"])
+def test_executors_in_processes_of_their_own_read_and_write(
+    lake: Lake, tmp_path: Path, run_python: RunPython, where: str
+) -> None:
+    if where == "connect":
+        for package in ("grpc", "grpc_status", "zstandard"):
+            pytest.importorskip(package, reason="Spark Connect needs pyspark[connect]")
+    (tmp_path / "plain").mkdir()
+    pq.write_table(small_table(200), tmp_path / "plain" / "f.parquet")
+    run_python(ELSEWHERE, where, tmp_path, json.dumps(lake.by_policy))
+    files = sorted((tmp_path / "t").iterdir())
+    assert [path.name[:10] for path in files] == [f"part-{n:05}" for n in range(4)]
+    table = mc.read_table(tmp_path / "t", lake.open(lake.by_policy))
+    assert table.sort_by("id").equals(pq.read_table(tmp_path / "plain"))
