@@ -330,8 +330,8 @@ plain, options = sys.argv[1], json.loads(sys.argv[2])
 spark = SparkSession.builder.master("local[2]").config(map=SETTINGS).getOrCreate()
 frame = spark.read.parquet(plain)
 for mode in ("append", "append", "overwrite"):
-    frame.repartition(2).write.format("modcrypt").mode(mode).options(**options).save("s3://lake/t")
-back = spark.read.format("modcrypt").options(**options).load("s3://lake/t")
+    frame.repartition(2).write.format("modcrypt").mode(mode).options(**options).save("s3://written/t")
+back = spark.read.format("modcrypt").options(**options).load("s3://written/t")
 frame = frame.drop("flag")  # in the names of folders, it is text
 assert sorted(map(str, back.drop("flag").collect())) == sorted(map(str, frame.collect()))
 spark.stop()
@@ -354,13 +354,13 @@ def test_tables_in_a_store(
         }.items():  # fmt: skip
             monkeypatch.setenv(name, value)
         judge = store.judge()
-        judge.create_bucket(Bucket="lake")
+        judge.create_bucket(Bucket="written")
         run_python(
             STORED, tmp_path / "plain.parquet", json.dumps({**options, "partitionBy": "flag"})
         )
-        keys = [one["Key"] for one in judge.list_objects_v2(Bucket="lake")["Contents"]]
+        keys = [one["Key"] for one in judge.list_objects_v2(Bucket="written")["Contents"]]
         table = mc.read_table(
-            "t", lake.open(options), filesystem=SubTreeFileSystem("lake", store.arrow())
+            "t", lake.open(options), filesystem=SubTreeFileSystem("written", store.arrow())
         )
     assert len(keys) == 8  # of two tasks in two folders, each a file and its key material
     assert {key.rpartition("/")[0] for key in keys} == {"t/flag=false", "t/flag=true"}
