@@ -16,7 +16,6 @@ import click
 from click.core import ParameterSource
 
 import modcrypt
-from modcrypt.cli import key_refs
 from modcrypt.cli.batch import Batch, Conversion, Task, batch_options, in_place_option
 from modcrypt.cli.kms_options import audit_option, refuse, service_options
 from modcrypt.cli.parquet import missing_names
@@ -29,7 +28,7 @@ from modcrypt.cli.parquet_options import (
     output_options,
     parquet_key_options,
 )
-from modcrypt.cli.shared import prefix_options
+from modcrypt.cli.shared import key_from, prefix_options
 from modcrypt.cli.spark import encryption_settings, rekey_on_spark, spark_option
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -298,21 +297,14 @@ def mask(
 
 
 def _hash_key(file: str | None, env: str | None, fd: int | None, needed: bool) -> Key | None:
-    given = [value for value in (file, env, fd) if value is not None]
-    if len(given) > 1:
-        raise click.UsageError(
-            "--hash-key-file, --hash-key-env and --hash-key-fd exclude each other"
-        )
     if not needed:
         refuse({"hash_key_file", "hash_key_env", "hash_key_fd"}, "--hash names what is hashed")
-        return None
-    if file is not None:
-        return key_refs.from_file(file, "key of the hashes")
-    if env is not None:
-        return key_refs.from_env(env, "key of the hashes")
-    if fd is not None:
-        return key_refs.from_fd(fd, "key of the hashes")
-    raise click.UsageError("--hash needs a key: --hash-key-file, --hash-key-env or --hash-key-fd")
+    key = key_from(file, env, fd, "key of the hashes", "--hash-key")
+    if needed and key is None:
+        raise click.UsageError(
+            "--hash needs a key: --hash-key-file, --hash-key-env or --hash-key-fd"
+        )
+    return key
 
 
 @_with_new_options

@@ -116,12 +116,15 @@ def threads_option(text: str) -> Callable[[F], F]:
 
 
 def key_from(
-    key_file: str | None, key_env: str | None, key_fd: int | None, what: str
+    key_file: str | None, key_env: str | None, key_fd: int | None, what: str, option: str = "--key"
 ) -> Key | None:
-    """Read the key that `key_options` refer to; None if none of them is given."""
+    """Read the key that `key_options` refer to, or options of another name like them.
+
+    None if none of them is given.
+    """
     given = [value for value in (key_file, key_env, key_fd) if value is not None]
     if len(given) > 1:
-        raise click.UsageError("--key-file, --key-env and --key-fd exclude each other")
+        raise click.UsageError(f"{option}-file, {option}-env and {option}-fd exclude each other")
     if key_file is not None:
         return key_refs.from_file(key_file, what)
     if key_env is not None:

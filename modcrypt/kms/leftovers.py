@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
+from modcrypt.parquet.discovery import as_arrow
 from modcrypt.storage import Place, locate
 
 __all__ = ["files_around"]
@@ -43,7 +44,7 @@ def files_around(where: Any, filesystem: Any) -> tuple[list[Place], list[Place]]
 def _is_folder(place: Place) -> bool:
     if place.filesystem is None:
         return os.path.isdir(place.path)
-    found = _arrow(place.filesystem).get_file_info(place.path)
+    found = as_arrow(place.filesystem).get_file_info(place.path)
     return bool(found.type == pafs.FileType.Directory)
 
 
@@ -54,7 +55,7 @@ def _paths(filesystem: Any, folder: str, *, deep: bool) -> Iterator[str]:
     if hasattr(filesystem, "invalidate_cache"):  # fsspec: what it listed before may be old
         filesystem.invalidate_cache()
     selector = pafs.FileSelector(folder, allow_not_found=True, recursive=deep)
-    for found in _arrow(filesystem).get_file_info(selector):
+    for found in as_arrow(filesystem).get_file_info(selector):
         if found.is_file and not found.path.endswith("/"):  # stores' empty objects for folders
             yield found.path
 
@@ -77,9 +78,3 @@ def _local_paths(folder: str, deep: bool) -> Iterator[str]:
 
 def _raised(error: OSError) -> None:
     raise error
-
-
-def _arrow(filesystem: Any) -> pafs.FileSystem:
-    if isinstance(filesystem, pafs.FileSystem):
-        return filesystem
-    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))

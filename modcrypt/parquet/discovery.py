@@ -21,7 +21,7 @@ import pyarrow.fs as pafs
 
 from modcrypt.storage import Place, locate
 
-__all__ = ["DataFile", "Dataset", "Folder", "discover", "is_dataset"]
+__all__ = ["DataFile", "Dataset", "Folder", "as_arrow", "discover", "is_dataset", "list_files"]
 
 _STORES = frozenset({"s3", "gcs", "gs", "abfs", "az"})
 """Where folders are made by what is in them; as pyarrow and as fsspec name them."""
@@ -55,7 +55,7 @@ def is_dataset(source: Any, filesystem: Any) -> bool:
     where, path = locate(source, filesystem)
     if where is None:  # PyArrow takes no names that are not UTF-8
         return os.path.isdir(path)
-    return bool(_arrow(where).get_file_info(path).type == pafs.FileType.Directory)
+    return bool(as_arrow(where).get_file_info(path).type == pafs.FileType.Directory)
 
 
 def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
@@ -126,7 +126,7 @@ def _paths_at(place: Place) -> list[str]:
     if place.filesystem is None:
         status = os.stat(place.path)  # raises for what is not there
         return _local_files(place.path) if stat.S_ISDIR(status.st_mode) else [place.path]
-    info = _arrow(place.filesystem).get_file_info(place.path)
+    info = as_arrow(place.filesystem).get_file_info(place.path)
     if info.type == pafs.FileType.NotFound:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place.path)
     is_folder = info.type == pafs.FileType.Directory
@@ -162,7 +162,7 @@ class Folder:
 
     def __init__(self, base: Any, filesystem: Any) -> None:
         self.filesystem, self._base = locate(base, filesystem)
-        self._arrow = _arrow(self.filesystem)
+        self._arrow = as_arrow(self.filesystem)
         names = getattr(self.filesystem, "protocol", self._arrow.type_name)
         self._has_folders = _STORES.isdisjoint((names,) if isinstance(names, str) else names)
 
@@ -204,8 +204,8 @@ class Folder:
         return posixpath.join(self._base, path)
 
 
-def _arrow(filesystem: Any) -> pafs.FileSystem:
-    """Give a file system as one of pyarrow's, for listing."""
+def as_arrow(filesystem: Any) -> pafs.FileSystem:
+    """Give a file system as one of pyarrow's, for listing; None is the local one."""
     if filesystem is None:
         return pafs.LocalFileSystem()
     if isinstance(filesystem, pafs.FileSystem):
@@ -218,7 +218,7 @@ def _files(filesystem: Any, base: str, *, may_be_absent: bool = False) -> list[s
     if hasattr(filesystem, "invalidate_cache"):  # fsspec: what it listed before may be old
         filesystem.invalidate_cache()
     selector = pafs.FileSelector(base, allow_not_found=may_be_absent, recursive=True)
-    found = _arrow(filesystem).get_file_info(selector)
+    found = as_arrow(filesystem).get_file_info(selector)
     paths = sorted(info.path for info in found if info.is_file)
     # Stores have empty objects that stand for folders; fsspec takes them for files.
     return [path for path in paths if not path.endswith("/") and not _is_hidden(path, base)]

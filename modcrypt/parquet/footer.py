@@ -57,6 +57,7 @@ __all__ = [
     "build_tail",
     "check_algorithm",
     "file_aad_of",
+    "has_encrypted_chunks",
     "mark_absent",
     "named_algorithm",
     "open_column_metadata",
@@ -107,14 +108,15 @@ def read_plain(source: Source) -> PlainFooter:
     if tail.magic == MAGIC_ENCRYPTED:
         raise UnsupportedFormatError(again)
     metadata, end = decode("FileMetaData", tail.data)
-    if metadata.encryption_algorithm is not None or _has_encrypted_chunks(metadata):
+    if metadata.encryption_algorithm is not None or has_encrypted_chunks(metadata):
         raise UnsupportedFormatError(again)
     if end != len(tail.data):
         raise FormatError(f"{source.name}: {len(tail.data) - end} bytes stand after the footer")
     return PlainFooter(metadata, tail.start)
 
 
-def _has_encrypted_chunks(metadata: ThriftStruct) -> bool:
+def has_encrypted_chunks(metadata: ThriftStruct) -> bool:
+    """Tell whether any chunk of a file says that it is encrypted."""
     return any(c.crypto_metadata is not None for rg in metadata.row_groups for c in rg.columns)
 
 
@@ -215,7 +217,7 @@ def _open_signed(tail: Tail, properties: FileDecryptionProperties, name: str) ->
     # Only what the signature needs is read before the signature is verified.
     crypto, end = decode_some("FileMetaData", tail.data, SIGNATURE_FIELDS)
     if crypto.encryption_algorithm is None:
-        if _has_encrypted_chunks(decode("FileMetaData", tail.data)[0]):
+        if has_encrypted_chunks(decode("FileMetaData", tail.data)[0]):
             raise PlaintextError(
                 f"{name} has encrypted columns but an unsigned footer: its encryption algorithm "
                 "was removed, perhaps to make readers trust an altered footer"

@@ -34,6 +34,7 @@ from modcrypt.parquet.footer import (
     SIGNATURE_FIELDS,
     check_algorithm,
     file_aad_of,
+    has_encrypted_chunks,
     named_algorithm,
 )
 from modcrypt.parquet.framing import MAGIC_ENCRYPTED, MAGIC_SIZE, SIGNATURE_SIZE, Tail, read_tail
@@ -43,7 +44,7 @@ from modcrypt.parquet.module_map import State
 from modcrypt.parquet.properties import FileDecryptionProperties
 from modcrypt.storage import Source
 
-__all__ = ["CheckedFooter", "check_footer", "has_encrypted_chunks", "look_for_key"]
+__all__ = ["CheckedFooter", "check_footer", "look_for_key"]
 
 _OPEN = (
     "the format seals it in no file: the algorithm's name, the border between AAD prefix and "
@@ -88,11 +89,6 @@ class CheckedFooter:
         if self.mode == "encrypted":
             return self.metadata is not None
         return self.encrypted and self.key is not None and self.signature_fault is None
-
-
-def has_encrypted_chunks(metadata: ThriftStruct) -> bool:
-    """Tell whether any chunk of a file says that it is encrypted."""
-    return any(c.crypto_metadata is not None for rg in metadata.row_groups for c in rg.columns)
 
 
 def check_footer(

@@ -27,6 +27,7 @@ from modcrypt.parquet.ciphers import ChunkCipher, FileCipher, find_key
 from modcrypt.parquet.footer import (
     FOOTER,
     EncryptedFooter,
+    has_encrypted_chunks,
     open_column_metadata,
     open_footer,
 )
@@ -238,7 +239,7 @@ def _view_readable(
         union=metadata.encryption_algorithm,
         key_metadata=metadata.footer_signing_key_metadata,
         metadata=metadata,
-        encrypted=metadata.encryption_algorithm is not None or _has_encrypted(metadata),
+        encrypted=metadata.encryption_algorithm is not None or has_encrypted_chunks(metadata),
         properties=properties,
         cipher=None if opened is None else opened.cipher,
         footer_key=None if opened is None else opened.footer_key,
@@ -249,10 +250,6 @@ def _view_readable(
         return view
     view = _not_opened(view, error)
     return replace(view, signed_otherwise=view.state == "fault" and _is_signed_otherwise(view))
-
-
-def _has_encrypted(metadata: ThriftStruct) -> bool:
-    return any(c.crypto_metadata is not None for rg in metadata.row_groups for c in rg.columns)
 
 
 def _open_readable(

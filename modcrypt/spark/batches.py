@@ -21,12 +21,11 @@ import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow.fs as pafs
 
 from modcrypt.kms.external import store_of
-from modcrypt.parquet.discovery import Folder
+from modcrypt.parquet.discovery import Folder, as_arrow
 from modcrypt.spark.writing import Written, remove_job
 from modcrypt.storage import Place, fsync_folder, locate
 
@@ -155,7 +154,7 @@ def _settle(table: Place, task: str, name: str) -> Place:
 def _is_there(place: Place) -> bool:
     if place.filesystem is None:
         return os.path.lexists(place.path)
-    info = _arrow(place.filesystem).get_file_info(place.path)
+    info = as_arrow(place.filesystem).get_file_info(place.path)
     return bool(info.type != pafs.FileType.NotFound)
 
 
@@ -164,13 +163,7 @@ def _move(source: Place, target: Place) -> None:
     if source.filesystem is None:
         os.replace(source.path, target.path)
     else:
-        _arrow(source.filesystem).move(source.path, target.path)
-
-
-def _arrow(filesystem: Any) -> pafs.FileSystem:
-    if isinstance(filesystem, pafs.FileSystem):
-        return filesystem
-    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+        as_arrow(source.filesystem).move(source.path, target.path)
 
 
 def _files(base: str, tasks: Iterable[Written]) -> Iterable[tuple[str, str]]:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import pyarrow.fs as pafs
 
-from modcrypt.parquet.discovery import is_dataset, list_files
+from modcrypt.parquet.discovery import as_arrow, is_dataset, list_files
 from modcrypt.storage import Place, locate
 
 __all__ = ["Folder", "Listing", "MakeFilesystem", "list_tables", "packed"]
@@ -109,10 +109,10 @@ def _stored(folder: Folder, place: Place) -> dict[str, int]:
     filesystem, base = place.filesystem, place.path
     if not folder.is_folder:
         only = list_files(folder.name, folder.filesystem)[0]  # raises for what is not there
-        return {folder.name: _arrow(filesystem).get_file_info(only.path).size or 0}
+        return {folder.name: as_arrow(filesystem).get_file_info(only.path).size or 0}
     if hasattr(filesystem, "invalidate_cache"):  # fsspec: what it listed before may be old
         filesystem.invalidate_cache()
-    infos = _arrow(filesystem).get_file_info(pafs.FileSelector(base, recursive=True))
+    infos = as_arrow(filesystem).get_file_info(pafs.FileSelector(base, recursive=True))
     inside = {info.path[len(base) :].lstrip("/"): info.size or 0 for info in infos if info.is_file}
     # Stores have empty objects that stand for folders; fsspec takes them for files.
     names = [name for name in sorted(inside) if not name.endswith("/") and not _is_hidden(name)]
@@ -130,12 +130,6 @@ def _check_spelling(folder: Folder, place: Place, inside: str) -> None:
     found = Folder(folder.file(inside), folder.filesystem).place.path
     if found.lstrip("/") != posixpath.join(place.path, inside).lstrip("/"):
         raise ValueError(f"{folder.name}: it takes no paths of files after it: give the files")
-
-
-def _arrow(filesystem: Any) -> pafs.FileSystem:
-    if isinstance(filesystem, pafs.FileSystem):
-        return filesystem
-    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
 
 
 # --- tasks ---------------------------------------------------------------------------------------

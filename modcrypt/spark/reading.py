@@ -21,14 +21,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 from pyspark.sql import datasource as spark
 from pyspark.sql.types import StructType
 
 from modcrypt.errors import ModcryptError
-from modcrypt.parquet.discovery import discover, is_dataset
+from modcrypt.parquet.discovery import as_arrow, discover, is_dataset
 from modcrypt.parquet.properties import FileDecryptionProperties
 from modcrypt.parquet.reader import ParquetFile
 from modcrypt.parquet.scan import schema_file
@@ -132,9 +131,7 @@ def _files_at(path: str, wanted: Mapping[str, pa.DataType]) -> Iterator[Found]:
 def _sizes(filesystem: Any, paths: list[str]) -> list[int]:
     if filesystem is None:
         return [os.stat(path).st_size for path in paths]  # raises for what is not there
-    if not isinstance(filesystem, pafs.FileSystem):
-        filesystem = pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
-    found = filesystem.get_file_info(paths)
+    found = as_arrow(filesystem).get_file_info(paths)
     if missing := [info.path for info in found if not info.is_file]:
         raise FileNotFoundError(f"there is no file {missing[0]}")
     return [info.size for info in found]

@@ -29,10 +29,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -40,7 +38,7 @@ from pyspark.sql.types import StructType
 from modcrypt.keys import Key
 from modcrypt.kms.external import store_of
 from modcrypt.parquet.dataset_writer import write_dataset
-from modcrypt.parquet.discovery import Folder, list_files
+from modcrypt.parquet.discovery import Folder, as_arrow, list_files
 from modcrypt.parquet.properties import Encryption, FileEncryptionProperties
 from modcrypt.parquet.writer import ParquetWriter
 from modcrypt.spark.arrow_types import conform, written
@@ -222,7 +220,7 @@ def remove_job(base: str, job: str) -> None:
     place = Place(*locate(_job_folder(base, job), None))
     if place.filesystem is not None:
         with contextlib.suppress(FileNotFoundError):
-            _arrow(place.filesystem).delete_dir(place.path)
+            as_arrow(place.filesystem).delete_dir(place.path)
         return
     for _ in range(_TRIES):
         shutil.rmtree(place.path, ignore_errors=True)
@@ -261,7 +259,7 @@ def _move(source: Place, target: Place) -> None:
     if source.filesystem is None:
         publish(source.path, target.path, overwrite=False)
     else:
-        _arrow(source.filesystem).move(source.path, target.path)
+        as_arrow(source.filesystem).move(source.path, target.path)
 
 
 def _remove(place: Place) -> None:
@@ -283,12 +281,6 @@ def _remove_empty_folders(base: str, old: Iterable[Place]) -> None:
             while below.startswith(f"{root}/"):
                 os.rmdir(below)
                 below = posixpath.dirname(below)
-
-
-def _arrow(filesystem: Any) -> pafs.FileSystem:
-    if isinstance(filesystem, pafs.FileSystem):
-        return filesystem
-    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
 
 
 class Writer(DataSourceArrowWriter):
