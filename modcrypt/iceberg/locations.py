@@ -1,0 +1,94 @@
+"""Where the files of a table are: locations that its metadata names, and places that may be read.
+
+A location comes from a file, and files may lie. None is opened because it is named: it has to begin
+with a prefix that the caller has mapped to a folder, and to stay in that folder. Without a map, the
+table's own `location` stands for the folder that its metadata was found in.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from modcrypt.errors import FormatError
+from modcrypt.storage import Place, locate
+
+__all__ = ["Locations"]
+
+
+@dataclass(frozen=True, slots=True)
+class Locations:
+    """Prefixes of locations, and the folders that they stand for; the longest that fits counts.
+
+    Attributes:
+        folders: prefix, without a slash at its end, to place.
+    """
+
+    folders: Mapping[str, Place]
+
+    @classmethod
+    def of(
+        cls, mapped: Mapping[str, Any] | None, location: str, folder: Place, filesystem: Any = None
+    ) -> Locations:
+        """Take the caller's map, and the table's own location, unless the map has that.
+
+        Args:
+            mapped: prefixes to paths, URLs, or paths in `filesystem`.
+            location: that the metadata names.
+            folder: that the metadata was found in.
+            filesystem: of pyarrow or fsspec.
+        """
+        folders = {_trimmed(location): folder}
+        for prefix, where in (mapped or {}).items():
+            if not prefix.strip("/"):
+                raise ValueError("a prefix of locations is empty: it would stand for all of them")
+            folders[_trimmed(prefix)] = Place(*locate(where, filesystem))
+        return cls(folders)
+
+    def place(self, location: str) -> Place:
+        """Give the place that a location stands for.
+
+        Raises:
+            FormatError: it is under no prefix, or leads out of the folder.
+        """
+        prefix = self._prefix(location)
+        if prefix is None:
+            raise FormatError(
+                f"the location {location!r} is outside of the table, and nothing from a file is "
+                f"followed: map its beginning to a folder by location_map"
+            )
+        folder = self.folders[prefix]
+        inside = location[len(prefix) :].lstrip("/")
+        if not inside or any(part in ("", ".", "..") for part in inside.split("/")):
+            raise FormatError(f"the location {location!r} leads out of its folder, or to none")
+        if "\x00" in inside:
+            raise FormatError("a location has a zero byte")
+        return Place(folder.filesystem, posixpath.join(folder.path, inside))
+
+    def location(self, place: Place) -> str | None:
+        """Give the location that stands for a place: by the first prefix whose folder has it."""
+        for prefix, folder in self.folders.items():
+            base = folder.path.rstrip("/") + "/"
+            same = folder.filesystem is place.filesystem
+            if same and place.path.startswith(base):
+                return f"{prefix}/{place.path[len(base) :]}"
+        return None
+
+    def key(self, location: str) -> str:
+        """Give what two spellings of one location have in common, to find one by the other."""
+        return self.place(location).path
+
+    def _prefix(self, location: str) -> str | None:
+        found = [
+            prefix
+            for prefix in self.folders
+            if location.startswith(prefix) and location[len(prefix) :][:1] in ("/", "")
+        ]
+        return max(found, key=len, default=None)
+
+
+def _trimmed(prefix: str) -> str:
+    """Leave out the slashes at the end of a prefix, but those of a bare scheme."""
+    return prefix if prefix.endswith("://") else prefix.rstrip("/")

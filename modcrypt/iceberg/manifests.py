@@ -1,0 +1,224 @@
+"""Manifest lists and manifests of format versions 2 and 3: rows in, rows out.
+
+Rows are kept whole, so that what is written again loses nothing; fields are found by their ids, as
+the spec has them ("Manifests", "Manifest Lists"), and then go by the names that the spec gives.
+Sequence numbers that a row leaves open are inherited ("Sequence Number Inheritance").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from modcrypt.errors import FormatError
+from modcrypt.iceberg.avro_files import read_avro
+
+__all__ = [
+    "ADDED",
+    "DATA",
+    "DELETED",
+    "EQUALITY_DELETES",
+    "EXISTING",
+    "POSITION_DELETES",
+    "FileEntry",
+    "ManifestFile",
+    "read_manifest",
+    "read_manifest_list",
+]
+
+EXISTING, ADDED, DELETED = 0, 1, 2
+"""Status of an entry."""
+
+DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
+"""Content of a file."""
+
+# Ids and names of the spec.
+LIST_FIELDS = {
+    500: "manifest_path", 501: "manifest_length", 502: "partition_spec_id", 517: "content",
+    515: "sequence_number", 516: "min_sequence_number", 503: "added_snapshot_id",
+    504: "added_files_count", 505: "existing_files_count", 506: "deleted_files_count",
+    512: "added_rows_count", 513: "existing_rows_count", 514: "deleted_rows_count",
+    507: "partitions", 519: "key_metadata", 520: "first_row_id",
+}  # fmt: skip
+ENTRY_FIELDS = {
+    0: "status", 1: "snapshot_id", 3: "sequence_number", 4: "file_sequence_number", 2: "data_file",
+}  # fmt: skip
+FILE_FIELDS = {
+    134: "content", 100: "file_path", 101: "file_format", 102: "partition", 103: "record_count",
+    104: "file_size_in_bytes", 108: "column_sizes", 109: "value_counts", 110: "null_value_counts",
+    137: "nan_value_counts", 125: "lower_bounds", 128: "upper_bounds", 131: "key_metadata",
+    132: "split_offsets", 135: "equality_ids", 140: "sort_order_id", 142: "first_row_id",
+    143: "referenced_data_file", 144: "content_offset", 145: "content_size_in_bytes",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """A row of a manifest list.
+
+    Attributes:
+        location: of the manifest.
+        length: of the manifest as it is stored, in bytes: the trusted one.
+        spec_id: of the partition spec of its files.
+        content: 0 for data files, 1 for delete files.
+        sequence_number, added_snapshot_id: of the commit that added it.
+        key_metadata: by which it opens; a secret. None of a manifest in plaintext.
+        row: all of the row, under the spec's names.
+    """
+
+    location: str
+    length: int
+    spec_id: int
+    content: int
+    sequence_number: int
+    added_snapshot_id: int
+    key_metadata: bytes | None = field(repr=False)
+    row: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A row of a manifest: a data file, or a delete file.
+
+    Attributes:
+        status: 0 existing, 1 added, 2 deleted.
+        snapshot_id, sequence_number, file_sequence_number: inherited where the row leaves them
+            open.
+        content: 0 data, 1 position deletes (in Puffin: a deletion vector), 2 equality deletes.
+        location: of the file.
+        file_format: `PARQUET`, `AVRO`, `ORC` or `PUFFIN`.
+        spec_id: of the partition spec; its partition's values are in `file`.
+        record_count: rows, or deleted rows.
+        size: of the file as it is stored, in bytes.
+        key_metadata: by which it opens; a secret, unless it is sealed. None in plaintext.
+        file: all of its `data_file`, under the spec's names.
+    """
+
+    status: int
+    snapshot_id: int | None
+    sequence_number: int | None
+    file_sequence_number: int | None
+    content: int
+    location: str
+    file_format: str
+    spec_id: int
+    record_count: int
+    size: int
+    key_metadata: bytes | None = field(repr=False)
+    file: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the snapshot has the file."""
+        return self.status != DELETED
+
+    @property
+    def partition(self) -> Mapping[str, Any]:
+        """The values of its partition, by name."""
+        return self.file.get("partition") or {}
+
+
+def read_manifest_list(data: bytes, name: str) -> list[ManifestFile]:
+    """Read a manifest list.
+
+    Raises:
+        FormatError: it is none.
+    """
+    avro = read_avro(data, name)
+    _check_fields(avro.schema, name, 500, 501)
+    rows = _canonical(avro.records, _names(avro.schema, LIST_FIELDS))
+    return [_manifest_file(row, name) for row in rows]
+
+
+def _manifest_file(row: Mapping[str, Any], name: str) -> ManifestFile:
+    return ManifestFile(
+        _typed(row, "manifest_path", str, name),
+        _typed(row, "manifest_length", int, name),
+        _typed(row, "partition_spec_id", int, name),
+        row.get("content") or 0,
+        row.get("sequence_number") or 0,  # which tables of version 1 lack
+        _typed(row, "added_snapshot_id", int, name),
+        row.get("key_metadata"),
+        row,
+    )
+
+
+def read_manifest(data: bytes, manifest: ManifestFile, name: str) -> list[FileEntry]:
+    """Read a manifest.
+
+    Raises:
+        FormatError: it is none.
+    """
+    avro = read_avro(data, name)
+    _check_fields(avro.schema, name, 0, 2)
+    file_schema = _field(avro.schema, 2)["type"]
+    _check_fields(file_schema, name, 100, 101, 103, 104)
+    entry_names, file_names = _names(avro.schema, ENTRY_FIELDS), _names(file_schema, FILE_FIELDS)
+    files = _canonical((row[_field(avro.schema, 2)["name"]] for row in avro.records), file_names)
+    rows = _canonical(avro.records, entry_names)
+    return [_entry(row, file, manifest, name) for row, file in zip(rows, files, strict=True)]
+
+
+def _entry(
+    row: Mapping[str, Any], file: Mapping[str, Any], manifest: ManifestFile, name: str
+) -> FileEntry:
+    status = _typed(row, "status", int, name)
+    if status not in (EXISTING, ADDED, DELETED):
+        raise FormatError(f"{name}: an entry's status is {status}")
+    inherits = status == ADDED or manifest.sequence_number == 0
+    inherited = manifest.sequence_number if inherits else None
+    return FileEntry(
+        status,
+        _either(row.get("snapshot_id"), manifest.added_snapshot_id),
+        _either(row.get("sequence_number"), inherited),
+        _either(row.get("file_sequence_number"), inherited),
+        file.get("content") or DATA,
+        _typed(file, "file_path", str, name),
+        _typed(file, "file_format", str, name).upper(),
+        manifest.spec_id,
+        _typed(file, "record_count", int, name),
+        _typed(file, "file_size_in_bytes", int, name),
+        file.get("key_metadata"),
+        file,
+    )
+
+
+def _either(value: int | None, otherwise: int | None) -> int | None:
+    return otherwise if value is None else value
+
+
+# --- fields by their ids -------------------------------------------------------------------------
+
+
+def _field(schema: Mapping[str, Any], field_id: int) -> Any:
+    for one in schema.get("fields", ()):
+        if one.get("field-id") == field_id:
+            return one
+    return None
+
+
+def _check_fields(schema: Any, name: str, *ids: int) -> None:
+    if not isinstance(schema, dict) or any(_field(schema, one) is None for one in ids):
+        raise FormatError(f"{name}: an Avro file, but no manifest or manifest list")
+
+
+def _names(schema: Mapping[str, Any], spec: Mapping[int, str]) -> dict[str, str]:
+    """Give the spec's names by those of the file, where they differ."""
+    told = {one["name"]: spec.get(one.get("field-id"), one["name"]) for one in schema["fields"]}
+    return {name: wanted for name, wanted in told.items() if name != wanted}
+
+
+def _canonical(
+    rows: Iterable[Mapping[str, Any]], renamed: Mapping[str, str]
+) -> list[Mapping[str, Any]]:
+    if not renamed:
+        return list(rows)
+    return [{renamed.get(name, name): value for name, value in row.items()} for row in rows]
+
+
+def _typed(row: Mapping[str, Any], name: str, kind: Any, where: str) -> Any:
+    value = row.get(name)
+    if type(value) is not kind:
+        raise FormatError(f"{where}: a row without {name}")
+    return value

@@ -1,0 +1,280 @@
+"""An encrypted Iceberg table, opened: its rows, files, keys and snapshots."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import posixpath
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from modcrypt.errors import FormatError, IntegrityError, LimitError, PlaintextError
+from modcrypt.iceberg.locations import Locations
+from modcrypt.iceberg.resolver import KeyResolver, KeyStore
+from modcrypt.iceberg.table_metadata import MAX_METADATA, Snapshot, TableMetadata
+from modcrypt.iceberg.versions import FolderVersions, Versions, newest_metadata
+from modcrypt.iceberg.walk import Walk
+from modcrypt.kms.client import KmsClient
+from modcrypt.kms.key_tools import KeyTools
+from modcrypt.kms.references import open_kms
+from modcrypt.storage import Place, locate
+
+if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
+
+    from modcrypt.iceberg.scan import ScanOf
+
+__all__ = ["Expectation", "IcebergTable", "client_of", "open_table", "opened", "read_metadata"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectation:
+    """What a reader knows of a table from elsewhere; nobody signs its metadata.json.
+
+    Attributes:
+        require_encrypted: whatever is in plaintext is refused.
+        table_uuid: that the table has.
+        at_least: the least `last-sequence-number` that it may have.
+        master_key_ids: those that it may be under.
+    """
+
+    require_encrypted: bool = True
+    table_uuid: str | None = None
+    at_least: int | None = None
+    master_key_ids: Sequence[str] | None = None
+
+    def check(self, metadata: TableMetadata) -> None:
+        """Hold it against a table's metadata; raises as `open_table`."""
+        name = metadata.name
+        if self.require_encrypted and not metadata.master_key_id:
+            raise PlaintextError(
+                f"{name}: the table has no encryption.key-id: it is not encrypted, or somebody "
+                "had it forgotten"
+            )
+        if self.table_uuid is not None and metadata.uuid != self.table_uuid:
+            raise IntegrityError(f"{name}: this is table {metadata.uuid}, not {self.table_uuid}")
+        if self.at_least is not None and metadata.last_sequence_number < self.at_least:
+            raise IntegrityError(
+                f"{name}: the table is at sequence number {metadata.last_sequence_number}, and "
+                f"was at {self.at_least} before: this is an older state of it"
+            )
+        allowed = self.master_key_ids
+        if allowed is not None and metadata.master_key_id not in allowed:
+            raise IntegrityError(
+                f"{name}: the table is under the master key {metadata.master_key_id!r}, which is "
+                "none of those expected"
+            )
+
+
+@dataclass(frozen=True)
+class IcebergTable:
+    """One version of a table, as `open_table` gives it.
+
+    Attributes:
+        metadata: what its metadata.json says.
+        place: where that is.
+        walk: the way to its files.
+        versions: knows which version is the current one, and commits the next.
+        expected: what every version of it must be.
+    """
+
+    metadata: TableMetadata
+    place: Place
+    walk: Walk = field(repr=False)
+    versions: Versions = field(repr=False)
+    expected: Expectation = field(repr=False)
+
+    def refreshed(self) -> IcebergTable:
+        """Give the current version of the table, which others may have committed since.
+
+        Raises:
+            ModcryptError, OSError: as `open_table`.
+        """
+        return self.at(self.versions.current())
+
+    def at(self, place: Place) -> IcebergTable:
+        """Give the version of the table that a metadata.json is; raises as `open_table`."""
+        metadata = read_metadata(place)
+        if metadata.uuid != self.metadata.uuid:
+            raise IntegrityError(f"{place.path}: another table has taken the place of this one")
+        self.expected.check(metadata)
+        return replace(self, metadata=metadata, place=place, walk=self.walk.through(metadata))
+
+    def scan(
+        self,
+        snapshot: int | str | None = None,
+        columns: Sequence[str] | None = None,
+        filters: str | BooleanExpression | None = None,
+    ) -> pa.Table:
+        """Read rows.
+
+        Args:
+            snapshot: id of a snapshot, or name of a branch or tag; None for the current one.
+            columns: names, dotted for fields of structs; None for all.
+            filters: which rows, as `"id > 5 and name is not null"`, or an expression of
+                pyiceberg; manifests, files, row groups and pages without any are not opened.
+
+        Raises:
+            ValueError: no such snapshot or column, or no filter.
+            ModcryptError: a file can't be had, is in plaintext, or is not what was written.
+            OSError: from the file system.
+        """
+        return self._scan(snapshot, columns, filters).to_table()
+
+    def scan_batches(
+        self,
+        snapshot: int | str | None = None,
+        columns: Sequence[str] | None = None,
+        filters: str | BooleanExpression | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Read rows batch by batch; as `scan`."""
+        return self._scan(snapshot, columns, filters).to_batches()
+
+    def _scan(self, snapshot: Any, columns: Any, filters: Any) -> ScanOf:
+        from modcrypt.iceberg.scan import ScanOf
+
+        return ScanOf(self.walk, self.snapshot(snapshot), columns, filters)
+
+    def snapshot(self, which: int | str | None = None) -> Snapshot | None:
+        """Give a snapshot: by its id, by a branch or tag, or the current one, if there is one.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if which is None:
+            return self.metadata.current
+        if isinstance(which, str):
+            found = (self.metadata.document.get("refs") or {}).get(which)
+            if not isinstance(found, dict):
+                raise ValueError(f"there is no branch or tag {which!r}")
+            which = int(found["snapshot-id"])
+        try:
+            return self.metadata.snapshot(which)
+        except FormatError:
+            raise ValueError(f"there is no snapshot {which}") from None
+
+    def snapshots(self) -> pa.Table:
+        """List the snapshots: a row for each, the oldest first."""
+        from modcrypt.iceberg.listings import list_snapshots
+
+        return list_snapshots(self.metadata)
+
+    def keys(self) -> pa.Table:
+        """List the table's keys: KEKs and those of manifest lists; no key itself is shown."""
+        from modcrypt.iceberg.listings import list_keys
+
+        return list_keys(self.metadata, self.walk.resolver)
+
+    def files(self, snapshot: int | str | None = None) -> pa.Table:
+        """List the files of a snapshot: manifests, data and delete files.
+
+        Raises:
+            ValueError, ModcryptError, OSError: as `scan`.
+        """
+        from modcrypt.iceberg.listings import list_files
+
+        return list_files(self.walk, self.snapshot(snapshot))
+
+
+def open_table(
+    metadata_json: Any,
+    kms: KmsClient | KeyTools | str,
+    *,
+    location_map: Mapping[str, Any] | None = None,
+    key_store: KeyStore | None = None,
+    filesystem: Any = None,
+    require_encrypted: bool = True,
+    table_uuid: str | None = None,
+    at_least: int | None = None,
+    master_key_ids: Sequence[str] | None = None,
+) -> IcebergTable:
+    """Open a table by its metadata.json.
+
+    Nothing vouches for that file: whoever can write it can name an older state of the table, or
+    have plaintext read. What the reader knows from elsewhere is held against it.
+
+    Args:
+        metadata_json: path or URL of the file, or of the table's folder: then of its newest one.
+        kms: client of the key service, or its URI, as for `open_kms`.
+        location_map: beginnings of locations, as the table's files name them, to the folders
+            that they stand for. Nothing outside of these folders is read. The table's `location`
+            stands for the folder that `metadata/` is in, unless it is mapped otherwise.
+        key_store: where KEKs are kept besides the table's metadata.
+        filesystem: of pyarrow or fsspec, in which `metadata_json` and the folders are paths.
+        require_encrypted: refuse whatever is in plaintext. False takes it for what it is.
+        table_uuid: that the table must have.
+        at_least: the least `last-sequence-number` that it may have: no older state is taken.
+        master_key_ids: those that it may be under.
+
+    Raises:
+        FormatError: the file is no table metadata.
+        PlaintextError: the table is not encrypted.
+        IntegrityError: it is another table, an older state of it, or under another master key.
+        KeyRetrievalError, ValueError: as `open_kms`.
+        OSError: from the file system.
+    """
+    place = Place(*locate(metadata_json, filesystem))
+    if not place.path.endswith((".json", ".json.gz")):
+        place = newest_metadata(place)
+    expected = Expectation(
+        require_encrypted=require_encrypted,
+        table_uuid=table_uuid,
+        at_least=at_least,
+        master_key_ids=master_key_ids,
+    )
+    versions = FolderVersions(Place(place.filesystem, posixpath.dirname(place.path)))
+    resolver = KeyResolver(client_of(kms), key_store)
+    return opened(place, versions, resolver, expected, location_map, filesystem)
+
+
+def opened(
+    place: Place,
+    versions: Versions,
+    resolver: KeyResolver,
+    expected: Expectation,
+    location_map: Mapping[str, Any] | None,
+    filesystem: Any = None,
+) -> IcebergTable:
+    """Open a table by the place of its metadata.json; arguments and errors as of `open_table`."""
+    metadata = read_metadata(place)
+    expected.check(metadata)
+    folder = Place(place.filesystem, posixpath.dirname(posixpath.dirname(place.path)))
+    locations = Locations.of(location_map, metadata.location, folder, filesystem)
+    walk = Walk(metadata, locations, resolver, expected.require_encrypted)
+    return IcebergTable(metadata, place, walk, versions, expected)
+
+
+def read_metadata(place: Place) -> TableMetadata:
+    """Read a metadata.json, compressed or not.
+
+    Raises:
+        FormatError: it is none.
+        LimitError: it is larger than any that is read.
+        OSError: from the file system.
+    """
+    with place.open() as source:
+        if source.size > MAX_METADATA:
+            raise LimitError(f"{place.path}: more than {MAX_METADATA} bytes of table metadata")
+        data = source.read_at(0, source.size)
+    if data[:2] == b"\x1f\x8b":
+        data = _decompressed(data, place.path)
+    return TableMetadata(data, place.path)
+
+
+def _decompressed(data: bytes, name: str) -> bytes:
+    try:
+        with gzip.open(io.BytesIO(data)) as file:
+            return file.read(MAX_METADATA + 1)
+    except (OSError, EOFError, zlib.error):
+        raise FormatError(f"{name}: damaged gzip") from None
+
+
+def client_of(kms: KmsClient | KeyTools | str) -> KmsClient:
+    """Give the client that is meant; raises as `open_kms`."""
+    if isinstance(kms, str):
+        return open_kms(kms)
+    return kms.client if isinstance(kms, KeyTools) else kms

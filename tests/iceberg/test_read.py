@@ -1,0 +1,42 @@
+"""Reading the table that Iceberg's Java wrote, as it says that it reads it."""
+
+from __future__ import annotations
+
+import pytest
+
+from modcrypt.iceberg import IcebergTable
+from tests.iceberg.conftest import SampleKms
+
+
+def expected_rows(ids: list[int]) -> list[dict[str, object]]:
+    return [
+        {"id": one, "name": None if one % 7 == 0 else f"name-{one}", "salary": one * 1.5}
+        for one in ids
+    ]
+
+
+FIRST, SECOND = list(range(100, 170)), list(range(200, 270))
+DELETED = {103, 105, 149}
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "ids"),
+    [
+        (1001, FIRST),
+        (1002, FIRST + SECOND),
+        (1003, [one for one in FIRST + SECOND if one not in DELETED]),
+        (None, [one for one in FIRST + SECOND if one not in DELETED]),
+        ("main", [one for one in FIRST + SECOND if one not in DELETED]),
+    ],
+)
+def test_each_snapshot_has_the_rows_that_java_reads(
+    table: IcebergTable, snapshot: int | str | None, ids: list[int]
+) -> None:
+    rows = table.scan(snapshot).sort_by("id").to_pylist()
+    assert rows == expected_rows(ids)
+
+
+def test_a_kek_is_unwrapped_once(table: IcebergTable, kms: SampleKms) -> None:
+    for snapshot in (1001, 1002, 1003):
+        table.scan(snapshot)
+    assert kms.calls == [("unwrap", "keyA")]
