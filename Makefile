@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Files that other implementations wrote; tests that use them say so when the folder is not there.
 export MODCRYPT_SHARED_VECTORS ?= $(abspath $(wildcard ../shared/vectors))
 
-.PHONY: demo test lint bench vectors clean
+.PHONY: demo test lint bench pipeline vectors clean
 
 demo: $(VENV)/demo
 	$(BIN)/python tools/demo.py
@@ -22,6 +22,9 @@ lint: $(VENV)/dev
 
 bench: $(VENV)/dev
 	$(BIN)/python tools/bench.py
+
+pipeline: $(VENV)/dev
+	$(BIN)/python tools/pipeline.py
 
 vectors: $(VENV)/dev
 	$(BIN)/python tools/vectors.py build

@@ -643,6 +643,95 @@ def test_neither_the_hash_key_nor_the_data_keys_are_in_the_file() -> None:
             assert spelt not in plain
 
 
+# --- what the file says of it ---------------------------------------------------------------------
+
+CHECK = hmac.new(HASH_KEY, b"modcrypt hash key", hashlib.sha256).digest()[:8].hex()
+
+
+def note_of(plain: bytes) -> Any:
+    """Read the note of a decrypted file, as PyArrow gives it."""
+    pairs = pq.read_metadata(io.BytesIO(plain)).metadata or {}
+    return json.loads(pairs[b"modcrypt.masked"]) if b"modcrypt.masked" in pairs else None
+
+
+def test_a_file_says_which_of_its_columns_are_masked_and_not_what_is_gone() -> None:
+    made = masked_plain(plain_of("row groups, V2"), **MASKS)
+    assert note_of(made) == {
+        "null": [["address", "city"], ["flag"], ["id"], ["m", "key_value", "value"]],
+        "hashed": [
+            {"column": column, "key": CHECK}
+            for column in (["address", "zip"], ["name"], ["price"], ["tags", "list", "element"])
+        ],
+    }
+    assert b"day" not in made
+    assert note_of(masked_plain(plain_of("one row"), drop=["day"])) is None
+
+
+def test_masks_of_several_runs_are_told_together_and_only_of_what_is_there() -> None:
+    sealed = encrypt(plain_of("one row group"), **KEYS)
+    sealed = masked(sealed, hashed=["name", "address"], null=["id"])
+    sealed = masked(sealed, hashed=["price"], null=["day"], drop=["address.zip", "flag"])
+    found = note_of(decrypt(sealed, **KEYS))
+    assert found["null"] == [["day"], ["id"]]
+    assert [one["column"] for one in found["hashed"]] == [["address", "city"], ["name"], ["price"]]
+    assert b"zip" not in decrypt(sealed, **KEYS)
+    out = io.BytesIO()
+    mc.share_parquet(sealed, out, READER, mc.FileEncryptionProperties(**KEYS), ["price", "score"])
+    copy = decrypt(out.getvalue(), **KEYS)
+    assert note_of(copy) == {"null": [], "hashed": [{"column": ["price"], "key": CHECK}]}
+    out = io.BytesIO()
+    mc.rekey_parquet(sealed, out, READER, mc.FileEncryptionProperties(footer_key=OTHER_KEY))
+    assert note_of(decrypt(out.getvalue(), footer_key=OTHER_KEY)) == found
+
+
+def test_columns_left_out_for_want_of_a_key_are_not_named_either() -> None:
+    keys = {"column_keys": {"name": COLUMN_KEY}}
+    reader = mc.FileDecryptionProperties(**KEYS, **keys)  # type: ignore[arg-type]  # names
+    sealed = masked(encrypt(plain_of("one row"), **KEYS, **keys), reader, hashed=["name", "price"])
+    out = io.BytesIO()
+    mc.decrypt_parquet(sealed, out, mc.FileDecryptionProperties(**KEYS, on_missing_key="drop"))
+    assert note_of(out.getvalue())["hashed"] == [{"column": ["price"], "key": CHECK}]
+
+
+def test_hashes_are_hashed_again_with_another_key_alone() -> None:
+    sealed = masked(encrypt(plain_of("one row"), **KEYS), hashed=["name", "address"])
+    for again in (["name"], ["price", "address.city"], ["address"]):
+        with pytest.raises(ValueError, match=rf"again: {again[-1]}"):
+            masked(sealed, hashed=again)
+    twice = masked(sealed, hashed=["name"], hash_key=HASH_KEY[:16])
+    with pytest.raises(ValueError, match="again: name"):
+        masked(twice, hashed=["name"])
+    assert len(note_of(decrypt(twice, **KEYS))["hashed"]) == 4
+
+
+def test_a_note_outside_arrows_schema_is_the_only_one() -> None:
+    """PyArrow repeats pairs in its own schema, where nobody would keep them up to date."""
+    note = json.dumps({"null": [], "hashed": [{"column": ["b"], "key": CHECK}]})
+    table = pa.table({"a": [1], "b": ["x"], "c": [1]}, metadata={"modcrypt.masked": note})
+    made = masked_plain(written(table), null=["a"], drop=["b"])
+    assert note_of(made) == {"null": [["a"]], "hashed": []}
+    assert told(made).count(b"modcrypt.masked") == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "{}", "[]", "[" * 100_000, '{"null": ["id"], "hashed": []}', '{"null": 7, "hashed": []}',
+     '{"null": [], "hashed": [{"column": ["id"], "key": "no check"}]}',
+     '{"null": [], "hashed": [{"column": [1], "key": "0123456789abcdef"}]}'],
+)  # fmt: skip
+def test_a_note_that_can_not_be_read_stops_masks_and_nothing_else(value: str) -> None:
+    table = pa.table({"id": [1], "name": ["x"]}, metadata={"modcrypt.masked": value})
+    sealed = encrypt(written(table), **KEYS)
+    with pytest.raises(mc.FormatError, match=r"modcrypt\.masked"):
+        masked(sealed, null=["id"])
+    out = io.BytesIO()
+    mc.rekey_parquet(sealed, out, READER, mc.FileEncryptionProperties(**KEYS))
+    assert value.encode() in decrypt(out.getvalue(), **KEYS)
+    out = io.BytesIO()
+    mc.share_parquet(sealed, out, READER, mc.FileEncryptionProperties(**KEYS), ["id"])
+    assert b"modcrypt.masked" not in decrypt(out.getvalue(), **KEYS)
+
+
 # --- keys and modes -------------------------------------------------------------------------------
 
 MODES: dict[str, dict[str, Any]] = {

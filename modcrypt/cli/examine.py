@@ -28,7 +28,7 @@ from modcrypt.cli.kms_options import audit_option, refuse, service_options
 from modcrypt.cli.parquet_options import accept_option, decryption_properties, parquet_key_options
 from modcrypt.cli.progress import files_bar, progress_bar
 from modcrypt.cli.shared import prefix_options, print_line, table, threads_option, together
-from modcrypt.cli.spark import spark_option, verify_on_spark
+from modcrypt.cli.spark import inspect_on_spark, spark_option, verify_on_spark
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.findings import (
@@ -140,6 +140,7 @@ authenticated; 3 nothing could be checked for want of a key"""
 @service_options
 @audit_option
 @files_options
+@spark_option
 @_html_options
 @_lines_option
 def inspect(
@@ -150,6 +151,7 @@ def inspect(
     jobs: int | None,
     html: str | None,
     force: bool,
+    spark_master: str | None,
     as_json: bool,
     **reading: Any,
 ) -> int:
@@ -159,6 +161,8 @@ def inspect(
     Pages are not opened, so nothing is said of them: verify does that. The exit code is 1 where one
     of several files could not be looked into.
     """
+    if spark_master is not None:
+        return inspect_on_spark(spark_master, paths, reading, as_json=as_json)
     from modcrypt.parquet.inspection import inspect_parquet
 
     files = _files(paths, glob)

@@ -29,11 +29,19 @@ from modcrypt.cli.parquet_options import (
     parquet_key_options,
 )
 from modcrypt.cli.shared import key_from, prefix_options
-from modcrypt.cli.spark import encryption_settings, rekey_on_spark, spark_option
+from modcrypt.cli.spark import (
+    encryption_settings,
+    hash_key_reference,
+    mask_on_spark,
+    rekey_on_spark,
+    share_on_spark,
+    spark_option,
+)
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.keys import Key
     from modcrypt.parquet.properties import Encryption
+    from modcrypt.spark.settings import Settings
 
 __all__ = ["mask", "rekey", "share"]
 
@@ -93,6 +101,12 @@ def _taken_new(options: dict[str, Any]) -> dict[str, Any]:
 def _new_properties(new: dict[str, Any], audit: str | None) -> Encryption:
     with _said_of_new():
         return encryption_properties(audit, _NEW, **new)
+
+
+def _new_settings(new: dict[str, Any]) -> Settings:
+    """Give what `_new_properties` gives, as references for Spark."""
+    with _said_of_new():
+        return encryption_settings(new, _NEW)
 
 
 def _says_new() -> bool:
@@ -174,8 +188,7 @@ def rekey(
     again; no page is decoded, and no plaintext is written.
     """
     if spark_master is not None:
-        with _said_of_new():
-            settings = encryption_settings(_taken_new(options), _NEW)
+        settings = _new_settings(_taken_new(options))
         return rekey_on_spark(
             spark_master, source, destination, options, settings, force=force, as_json=as_json
         )
@@ -244,6 +257,7 @@ def rekey(
 @audit_option
 @in_place_option
 @batch_options
+@spark_option
 @output_options
 def mask(
     *,
@@ -255,6 +269,7 @@ def mask(
     hash_key_file: str | None,
     hash_key_env: str | None,
     hash_key_fd: int | None,
+    spark_master: str | None,
     force: bool,
     threads: int | None,
     as_json: bool,
@@ -263,11 +278,20 @@ def mask(
     """Write the encrypted file SOURCE to DESTINATION with columns masked, or all of a folder.
 
     What is not named is kept as it is, without being decoded. Without --new options the file's own
-    keys, key metadata and AAD prefix are used again. In place, a --record keeps a run that is taken
-    up from hashing hashes.
+    keys, key metadata and AAD prefix are used again. A file says which of its columns are hashed:
+    they are not hashed again with the same key, in whatever run.
     """
     if not (null or hashed or drop):
         raise click.UsageError("which columns? --null, --hash and --drop name them")
+    if spark_master is not None:
+        _check_hash_key(bool(hashed), hash_key_file, hash_key_env, hash_key_fd)
+        reference = hash_key_reference(hash_key_file, hash_key_env)
+        masks = {"null": null, "hashed": hashed, "drop": drop, "hash_key": reference}
+        new = _taken_new(options)
+        return mask_on_spark(
+            spark_master, source, destination, options, _new_settings(new) if _says_new() else None,
+            masks, force=force, as_json=as_json,
+        )  # fmt: skip
     batch = Batch(options, source, destination)
     hash_key = _hash_key(hash_key_file, hash_key_env, hash_key_fd, bool(hashed))
     new = _taken_new(options)
@@ -297,14 +321,18 @@ def mask(
 
 
 def _hash_key(file: str | None, env: str | None, fd: int | None, needed: bool) -> Key | None:
+    _check_hash_key(needed, file, env, fd)
+    return key_from(file, env, fd, "key of the hashes", "--hash-key")
+
+
+def _check_hash_key(needed: bool, *given: object) -> None:
+    """Check that there is a key for hashes, and none for nothing."""
     if not needed:
         refuse({"hash_key_file", "hash_key_env", "hash_key_fd"}, "--hash names what is hashed")
-    key = key_from(file, env, fd, "key of the hashes", "--hash-key")
-    if needed and key is None:
+    elif all(value is None for value in given):
         raise click.UsageError(
             "--hash needs a key: --hash-key-file, --hash-key-env or --hash-key-fd"
         )
-    return key
 
 
 @_with_new_options
@@ -324,12 +352,14 @@ def _hash_key(file: str | None, env: str | None, fd: int | None, needed: bool) -
 @service_options
 @audit_option
 @batch_options
+@spark_option
 @output_options
 def share(
     *,
     source: str,
     destination: str,
     columns: tuple[str, ...],
+    spark_master: str | None,
     force: bool,
     threads: int | None,
     as_json: bool,
@@ -342,6 +372,12 @@ def share(
     """
     if not columns:
         raise click.UsageError("which columns? --column names them")
+    if spark_master is not None:
+        settings = _new_settings(_taken_new(options))
+        return share_on_spark(
+            spark_master, source, destination, options, settings, columns, force=force,
+            as_json=as_json,
+        )  # fmt: skip
     batch = Batch(options, source, destination)
     new = _taken_new(options)
     encryption = _new_properties(new, options["audit"])

@@ -34,9 +34,13 @@ __all__ = [
     "decryption_settings",
     "encrypt_on_spark",
     "encryption_settings",
+    "hash_key_reference",
+    "inspect_on_spark",
+    "mask_on_spark",
     "rekey_on_spark",
     "rotate_on_spark",
     "scan_on_spark",
+    "share_on_spark",
     "spark_option",
     "verify_on_spark",
 ]
@@ -54,7 +58,7 @@ SHOWN = 100
 """Failures that are printed for people; how many more there are is said."""
 
 _NOT_ON_SPARK = {"glob", "jobs", "record", "fail_fast", "threads", "audit"}
-_NOT_SENT = {"key_fd", "passphrase_fd"}
+_NOT_SENT = {"key_fd", "passphrase_fd", "hash_key_fd"}
 
 Options = dict[str, Any]
 Job = Callable[["SparkSession"], "DataFrame"]
@@ -120,6 +124,43 @@ def rekey_on_spark(
         return rekey_table(spark, source, destination, decryption, encryption, **more)
 
     return _converted(master, "rekey", job, as_json)
+
+
+def mask_on_spark(
+    master: str, source: str, destination: str | None, options: Options,
+    encryption: Settings | None, masks: dict[str, Any], *, force: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Do what `mask` does, with a folder; arguments as of `rekey_on_spark`.
+
+    Args:
+        encryption: None for the files' own keys.
+        masks: as `mask_table` takes them.
+    """
+    more = _of_folders(options, destination, force)
+    decryption = decryption_settings(options)
+
+    def job(spark: SparkSession) -> DataFrame:
+        from modcrypt.spark.jobs import mask_table
+
+        return mask_table(spark, source, destination, decryption, encryption, **masks, **more)
+
+    return _converted(master, "mask", job, as_json)
+
+
+def share_on_spark(
+    master: str, source: str, destination: str, options: Options, encryption: Settings,
+    columns: Sequence[str], *, force: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Do what `share` does, with a folder; arguments as of `rekey_on_spark`."""
+    more = _of_folders(options, destination, force)
+    decryption = decryption_settings(options)
+
+    def job(spark: SparkSession) -> DataFrame:
+        from modcrypt.spark.jobs import share_table
+
+        return share_table(spark, source, destination, decryption, encryption, columns, **more)
+
+    return _converted(master, "share", job, as_json)
 
 
 def rotate_on_spark(
@@ -263,6 +304,63 @@ def _totals(found: DataFrame, copies: Sequence[object]) -> dict[str, Any]:
     return {**counts, "ok": not counts["failed"] and not copies}
 
 
+def inspect_on_spark(master: str, paths: Sequence[str], options: Options, *, as_json: bool) -> int:
+    """Do what `inspect` does with files, for people with numbers of them; give the exit code.
+
+    Args:
+        master, paths: as of `rotate_on_spark`.
+        options: of keys, prefix and service.
+        as_json: as of the command; columns are counted there.
+    """
+    _refuse_all()
+    refuse({"html", "force", "pages"}, "not with --spark")
+    settings = decryption_settings(options) if _typed(options) else None
+    with _started(master, "inspect") as spark:
+        from modcrypt.spark.jobs import inspect_table
+
+        found = inspect_table(spark, list(paths), settings)
+        failures = found.where("failed")
+        count = failures.count()
+        if as_json:
+            for row in _rows(found):
+                print_line(json.dumps(_inspected(row)))
+        else:
+            _print_kinds(found.where("not failed"))
+            if count:
+                _print_failures(failures, count)
+    return int(bool(count))
+
+
+def _inspected(row: dict[str, Any]) -> dict[str, Any]:
+    """Give the fields of a row by the names that `inspect` has for them."""
+    message = in_options(row["message"])
+    if row["failed"]:
+        return {"name": row["path"], "error": row["result"], "message": message}
+    fields = {"name": row.pop("path"), "size": row.pop("bytes_in"), "num_rows": row.pop("rows")}
+    for name in ("result", "failed", "message", "worker"):
+        del row[name]
+    return {**fields, **row}
+
+
+_KIND = ("encrypted", "footer_mode", "algorithm", "footer_key", "writer")
+
+
+def _print_kinds(found: DataFrame) -> None:
+    """Say how many files there are of each kind, and what is open of them to everybody."""
+    counted = found.groupBy(*_KIND).agg({"*": "count", "rows": "sum", "bytes_in": "sum"})
+    rows = counted.orderBy(*_KIND).limit(SHOWN).collect()
+    cells = [
+        (
+            row["footer_mode"] if row["encrypted"] else "not encrypted",
+            *(row[name] for name in ("algorithm", "footer_key", "writer")),
+            *(row[name] for name in ("count(1)", "sum(rows)", "sum(bytes_in)")),
+        )
+        for row in rows
+    ]
+    titles = ("footer", "algorithm", "footer key", "writer", "files", "rows", "bytes")
+    print_line(table(titles, cells, left=range(4)))
+
+
 # --- what they have in common --------------------------------------------------------------------
 
 
@@ -344,7 +442,7 @@ def _refuse_all() -> None:
 def _of_folders(options: Options, destination: str | None, force: bool) -> dict[str, Any]:
     """Take the values of `batch_options` out of the options; give what a job takes of them."""
     _refuse_all()
-    dry_run, in_place = options.pop("dry_run"), options.pop("in_place")
+    dry_run, in_place = options.pop("dry_run"), options.pop("in_place", False)
     for name in ("glob", "jobs", "record", "fail_fast"):
         options.pop(name)
     if in_place and destination is not None:
@@ -444,6 +542,15 @@ def _explicit(options: Options) -> dict[str, Any]:
             )
         columns[match["name"]] = _reference(match["kind"], match["where"])
     return {"footer_key": footer, "column_keys": columns}
+
+
+def hash_key_reference(file: str | None, env: str | None) -> str | None:
+    """Give the reference to the key of hashes; None if none of both is given."""
+    if file is not None and env is not None:
+        raise click.UsageError("--hash-key-file and --hash-key-env exclude each other")
+    if file is not None:
+        return _reference("file", file)
+    return None if env is None else _reference("env", env)
 
 
 def _reference(kind: str, where: str) -> str:

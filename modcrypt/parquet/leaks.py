@@ -43,6 +43,7 @@ _TELLING = {
     "parquet.avro.schema": "an Avro schema",
     "parquet.proto.class": "the name of a Protobuf class",
     "writer.model.name": "the kind of the writer",
+    "modcrypt.masked": "which columns are null or hashed, and by which hash key, but not the key",
     "geo": "GeoParquet's metadata, bounds of the whole file among it",
 }
 

@@ -20,7 +20,7 @@ from modcrypt.aead import keyed_hash
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.keys import Key
 from modcrypt.parquet.footer import read_plain
-from modcrypt.parquet.idl import ThriftStruct, copy
+from modcrypt.parquet.idl import ThriftStruct, copy, new
 from modcrypt.parquet.loading import load_chunks
 from modcrypt.parquet.modules import Part, Span, file_spans
 from modcrypt.parquet.plan import OpenFile, Plan
@@ -96,6 +96,9 @@ def mask_chunk(
     if written is not None and mask.gives_nulls:
         # As the schema has it: PyArrow may write decimals and INT96 otherwise, nulls are alike.
         written.metadata.type = md.type
+        # Of some types PyArrow tells no statistics, by which a look sees that it is done.
+        nulls = new("Statistics", null_count=written.metadata.num_values)
+        written.metadata.statistics = nulls
     return written
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from modcrypt.parquet.idl import ThriftStruct, copy, new
+from modcrypt.parquet.mask_note import PAIR as MASKED
+from modcrypt.parquet.mask_note import kept_note
 from modcrypt.parquet.schema import keep_leaves, leaf_elements, leaf_paths
 
 __all__ = ["drop_columns", "drop_foreign_pairs", "mask_columns"]
@@ -79,11 +81,13 @@ def mask_columns(metadata: ThriftStruct, strings: Collection[int], nulls: Collec
 
 def drop_foreign_pairs(metadata: ThriftStruct) -> None:
     """Leave out all of the key-value pairs but what is known to tell of the columns there."""
-    names = {path[0] for path in leaf_paths(metadata.schema)}
+    there = set(leaf_paths(metadata.schema))
+    names = {path[0] for path in there}
     known: dict[bytes, Callable[[bytes], bytes | None]] = {
         _ARROW_SCHEMA: _without_metadata,
         _PANDAS: lambda value: _edited(value, lambda about: _pandas_alone(about, names)),
         _GEO: lambda value: _edited(value, lambda about: _geo_alone(about, names)),
+        MASKED: lambda value: kept_note(value, there),
     }
     out = []
     for pair in metadata.key_value_metadata or ():
@@ -165,18 +169,22 @@ def _sorting(columns: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct
 def _key_values(metadata: ThriftStruct, fates: Sequence[Fate]) -> list[ThriftStruct]:
     """Adapt or remove the pairs in which engines repeat the schema."""
     fields: dict[str, set[Fate]] = {}
-    for path, fate in zip(leaf_paths(metadata.schema), fates, strict=True):
+    leaves = leaf_paths(metadata.schema)
+    for path, fate in zip(leaves, fates, strict=True):
         fields.setdefault(path[0], set()).add(fate)
+    there = {path for path, fate in zip(leaves, fates, strict=True) if fate}
     # What they say of a column that is text by now is as wrong as of one that is not there.
     gone = {name for name, found in fields.items() if found <= {False, STRING}}
     touched = {name for name, found in fields.items() if found != {True}}
     out = []
     for pair in metadata.key_value_metadata:
         adapted = copy(pair)
-        if pair.key != _ARROW_SCHEMA:
-            adapted.value = _adapted(pair.key, pair.value, gone, touched)
-        else:
+        if pair.key == _ARROW_SCHEMA:
             adapted.value = _arrow_schema(pair.value, gone, touched, fates)
+        elif pair.key == MASKED:
+            adapted.value = kept_note(pair.value or b"", there)
+        else:
+            adapted.value = _adapted(pair.key, pair.value, gone, touched)
         if adapted.value is not None or pair.value is None:
             out.append(adapted)
     return out
@@ -230,6 +238,7 @@ def _arrow_schema(
     except (pa.ArrowException, ValueError, OSError, StopIteration):
         return None
     about = {k: _adapted(k, v, gone, touched) for k, v in (schema.metadata or {}).items()}
+    about.pop(MASKED, None)  # PyArrow repeats pairs here; this one would be out of date
     kept = pa.schema(
         [field for field in fields if field is not None],
         {k: v for k, v in about.items() if v is not None},

@@ -90,6 +90,10 @@ def mask_parquet(
     knows say of them in the footer's key-value pairs; other pairs stay. No key is needed for
     columns that are left out, or that are null with all of their top-level field.
 
+    The new file says in the pair `modcrypt.masked` which of its columns are null or hashed by now,
+    and tells the hash key from others by 8 bytes of an HMAC; columns that are left out are not
+    named. So hashes are not hashed again with the same key, whoever tries.
+
     Args:
         source, destination: as of `rekey_parquet`.
         decryption: opens the file; with `require_encrypted=False` also a plaintext one, so that
@@ -105,8 +109,8 @@ def mask_parquet(
         filesystem, overwrite, threads, progress, dry_run: as of `rekey_parquet`.
 
     Raises:
-        ValueError: columns that the file doesn't have, or named twice, or no key for hashes; all
-            columns dropped.
+        ValueError: columns that the file doesn't have, or named twice, or hashed with this key
+            already; no key for hashes; all columns dropped.
         UnsupportedFormatError: a column to be masked is of a kind that PyArrow can't decode so.
         ModcryptError, TypeError, OSError: as `rekey_parquet`.
     """
@@ -137,9 +141,10 @@ def share_parquet(
 ) -> Rewritten:
     """Write a copy for somebody else: some columns under keys of their own, and nothing else.
 
-    Other columns are not in the copy, nor in its schema; nor are key-value pairs of the footer,
-    but for the Arrow schema, pandas' and GeoParquet's of the columns there. Keys of other columns
-    are not needed. The copy has a fresh `aad_file_unique`, so it says nothing of its origin.
+    Other columns are not in the copy, nor in its schema; nor are key-value pairs of the footer, but
+    for the Arrow schema, pandas', GeoParquet's and the note of masks, of the columns there. Keys of
+    other columns are not needed. The copy has a fresh `aad_file_unique`, so it says nothing of its
+    origin.
 
     Args:
         source, destination, decryption, encryption: as of `rekey_parquet`. Names in `encryption`

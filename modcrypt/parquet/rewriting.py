@@ -17,6 +17,7 @@ from modcrypt.parquet.encryptor import Plan as EncryptionPlan
 from modcrypt.parquet.footer import take_mark
 from modcrypt.parquet.footer_keys import check_border
 from modcrypt.parquet.idl import ThriftStruct, copy
+from modcrypt.parquet.mask_note import MaskNote, hash_key_check, put_note, read_note
 from modcrypt.parquet.modules import Part, file_spans
 from modcrypt.parquet.plain_footer import plain_metadata, selected_row_groups
 from modcrypt.parquet.plan import OpenFile, Plan
@@ -81,6 +82,11 @@ class Choice:
         plan: of what is there: opened columns, and null ones.
         masks: old ordinals of columns that are decoded, to what becomes of their values.
         nulls: old ordinals of all that are null by the caller's wish.
+        note: what the new file is to say of its masked columns; None for what the old one says.
+
+    Raises:
+        ValueError: columns that the file doesn't have, that are meant twice, or hashed already.
+        ModcryptError: as `OpenFile.select`.
     """
 
     def __init__(self, file: OpenFile, change: Change) -> None:
@@ -100,6 +106,8 @@ class Choice:
         self.plan = replace(plan, nulls=sorted({*plan.nulls, *whole}))
         there = {c for c, kept in enumerate(plan.keep) if kept}  # not those without a key
         self.masks = self._masks(there.intersection(hashed), there & self.nulls, change.hash_key)
+        masks = bool(change.null or change.hashed or change.drop)
+        self.note = self._noted(file, change.hash_key) if masks else None
 
     def _whole_fields(self, leaves: list[tuple[str, ...]], shown: set[int]) -> set[int]:
         """Give those nulls with which all that is shown of their top-level field is null."""
@@ -114,6 +122,18 @@ class Choice:
 
         found = dict.fromkeys(null, NULLS)
         return found if key is None else found | dict.fromkeys(hashed, hashes(key))
+
+    def _noted(self, file: OpenFile, key: Key | None) -> MaskNote:
+        check = "" if key is None else hash_key_check(key)
+        hashed = frozenset((file.leaves[c], check) for c in self.masks.keys() - self.nulls)
+        before = read_note(file.metadata)
+        if twice := sorted(".".join(path) for path, _ in hashed & before.hashed):
+            raise ValueError(
+                "hashed with this key already, as the file says of itself, so hashes would be "
+                f"hashed again: {', '.join(twice)}"
+            )
+        after = before.merged(MaskNote(frozenset(file.leaves[c] for c in self.nulls), hashed))
+        return after.of({file.leaves[c] for c in self.plan.shown})
 
 
 def _check_clear(leaves: list[tuple[str, ...]], names: set[str]) -> None:
@@ -159,6 +179,8 @@ class Rewriting:
         end = file.source.size + len(nulls)
         spans = file_spans(metadata, end, Appended(file.source, nulls))
         _prepare(metadata, masks, {self.new_ordinal[c] for c in choice.nulls if c in shown})
+        if choice.note is not None:
+            put_note(metadata, choice.note)
         spans = [span for span in spans if span.column not in masks or span.part is Part.PAGES]
         properties, columns = assign(metadata, encryption, place=place, overwrite=overwrite)
         leaves = leaf_elements(metadata.schema)

@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from modcrypt.spark.jobs import (
         decrypt_table,
         encrypt_table,
+        inspect_table,
+        mask_table,
         rekey_table,
         rotate_keys,
         scan_keys,
+        share_table,
         verify_table,
     )
     from modcrypt.spark.native_jar import spark_jar
@@ -26,12 +29,15 @@ __all__ = [
     "Settings",
     "decrypt_table",
     "encrypt_table",
+    "inspect_table",
     "java_home",
+    "mask_table",
     "native",
     "native_options",
     "rekey_table",
     "rotate_keys",
     "scan_keys",
+    "share_table",
     "spark_jar",
     "verify_table",
 ]

@@ -26,6 +26,9 @@ there, and none is sent."""
 TASKS_PER_SLOT = 4
 """Least tasks for each that can run at once, so that the last ones end at about the same time."""
 
+MAX_TASKS = 100_000
+"""Most tasks of a job: Spark's driver keeps each in memory. Of more, tasks are made larger."""
+
 LEAST_FILES, LEAST_BYTES = 16, 8 << 20
 """What a task takes in any case: less is not worth its start, of some 30 ms."""
 
@@ -140,7 +143,8 @@ def packed(sizes: Sequence[int], *, files: int, size: int, slots: int) -> list[i
 
     Args:
         sizes: of the files, in their order; neighbours stay together.
-        files, size: most files and bytes of a task, but that one file is a task however large.
+        files, size: most files and bytes of a task, but that one file is a task however large, and
+            that there are no more than `MAX_TASKS`.
         slots: tasks that run at once, as far as is known.
 
     Returns:
@@ -149,6 +153,17 @@ def packed(sizes: Sequence[int], *, files: int, size: int, slots: int) -> list[i
     tasks = TASKS_PER_SLOT * slots
     files = min(files, max(LEAST_FILES, -(-len(sizes) // tasks)))
     size = min(size, max(LEAST_BYTES, -(-sum(sizes) // tasks)))
+    taken, weights = _filled(sizes, files, size)
+    while len(weights) > MAX_TASKS:
+        files, size = 2 * files, 2 * size
+        taken, weights = _filled(sizes, files, size)
+    largest = sorted(range(len(weights)), key=weights.__getitem__, reverse=True)
+    number = {task: rank for rank, task in enumerate(largest)}
+    return [number[task] for task in taken]
+
+
+def _filled(sizes: Sequence[int], files: int, size: int) -> tuple[list[int], list[int]]:
+    """Fill one task after the other; give the task of each file, and what each task weighs."""
     taken: list[int] = []
     weights: list[int] = []
     count = 0
@@ -159,6 +174,4 @@ def packed(sizes: Sequence[int], *, files: int, size: int, slots: int) -> list[i
         weights[-1] += one
         count += 1
         taken.append(len(weights) - 1)
-    largest = sorted(range(len(weights)), key=weights.__getitem__, reverse=True)
-    number = {task: rank for rank, task in enumerate(largest)}
-    return [number[task] for task in taken]
+    return taken, weights

@@ -7,41 +7,29 @@ fails is a row, and so is each of them where the keys can't be had here.
 
 from __future__ import annotations
 
-import errno
 import os
-import posixpath
 import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
 from modcrypt.kms.file_runs import told
 from modcrypt.kms.rotation import What, rotate_keys
 from modcrypt.kms.scan import scan_keys
-from modcrypt.parquet.decryptor import decrypt_parquet
-from modcrypt.parquet.discovery import Folder as WrittenFolder
-from modcrypt.parquet.encryptor import encrypt_parquet
 from modcrypt.parquet.findings import Verification
+from modcrypt.parquet.inspection import Inspection, inspect_parquet
 from modcrypt.parquet.properties import ALGORITHMS, FileDecryptionProperties
-from modcrypt.parquet.rekey import rekey_parquet
 from modcrypt.parquet.verification import verify_source
-from modcrypt.spark.already import (
-    NewKeys,
-    decrypted_shape,
-    is_newer,
-    plain_shape,
-    why_not_plain,
-)
 from modcrypt.spark.bins import MakeFilesystem
 from modcrypt.spark.settings import Settings
 from modcrypt.storage import Place, place_of
 
-__all__ = ["Conversion", "Job", "Rotation", "Scan", "Verifying"]
+__all__ = ["File", "Inspecting", "Job", "Rotation", "Scan", "Verifying", "failure", "place_at"]
 
 Row = dict[str, Any]
 
@@ -50,10 +38,11 @@ ON_DISK, IN_STORE = 2, 4
 worked on."""
 
 _TEXT, _LONG, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_TEXTS = pa.list_(_TEXT)
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class File:
     """A file that a task is given."""
 
     name: str
@@ -63,6 +52,13 @@ class _File:
     def shown(self) -> str:
         """The name as text, whatever bytes it is of."""
         return str(_as_text(self.name))
+
+
+def place_at(name: str, filesystem: Any) -> Place:
+    """Say where the file of a name lies."""
+    place = place_of(name, filesystem)
+    assert place is not None  # names are no file objects
+    return place
 
 
 class Job(ABC):
@@ -80,14 +76,14 @@ class Job(ABC):
         worker = f"{socket.gethostname()}/{os.getpid()}"
         for batch in batches:
             names, sizes = batch.column("name").to_pylist(), batch.column("size").to_pylist()
-            files = [_File(os.fsdecode(n), size) for n, size in zip(names, sizes, strict=True)]
+            files = [File(os.fsdecode(n), size) for n, size in zip(names, sizes, strict=True)]
             rows = [{**row, "worker": worker} for row in self._rows(files)]
             try:
                 yield pa.RecordBatch.from_pylist(rows, self.schema)
             except UnicodeEncodeError:  # a message repeats a name that is no text
                 yield pa.RecordBatch.from_pylist([_as_text(row) for row in rows], self.schema)
 
-    def _rows(self, files: Sequence[_File]) -> list[Row]:
+    def _rows(self, files: Sequence[File]) -> list[Row]:
         try:
             filesystem = None if self.filesystem is None else self.filesystem()
             return list(self.rows(files, filesystem))
@@ -95,17 +91,17 @@ class Job(ABC):
             word, message = failure(error)
             return [self.failed(file, word, message) for file in files]
 
-    def each(self, files: Sequence[_File], work: Callable[[_File], Row], where: Place) -> list[Row]:
+    def each(self, files: Sequence[File], work: Callable[[File], Row], where: Place) -> list[Row]:
         """Give what `work` makes of each file, some at once; `where` they lie."""
         threads = ON_DISK if where.filesystem is None else IN_STORE
         with ThreadPoolExecutor(threads, "modcrypt-spark") as pool:
             return list(pool.map(work, files))
 
     @abstractmethod
-    def rows(self, files: Sequence[_File], filesystem: Any) -> Iterable[Row]:
+    def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Do the work; raise nothing that is the fault of a file."""
 
-    def failed(self, file: _File, word: str, message: str) -> Row:
+    def failed(self, file: File, word: str, message: str) -> Row:
         """Give the row of a file that failed."""
         return {"path": file.shown, "result": word, "failed": True, "message": message}
 
@@ -135,175 +131,6 @@ def failure(error: Exception) -> tuple[str, str]:
         line = "" if trace is None else f" in {trace.tb_frame.f_globals.get('__name__')}"
         line += "" if trace is None else f", line {trace.tb_lineno}"
         return "internal", f"unexpected {type(error).__name__}{line}: this is a bug in modcrypt"
-
-
-# --- files that become others --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conversion(Job):
-    """Encrypts, decrypts or rekeys files; one that is as it should be already is left.
-
-    Attributes:
-        verb: which of them.
-        source: the folder that the files are in.
-        destination: the folder that they are written to; None for their own places.
-        decryption, encryption: as the verb needs them.
-    """
-
-    verb: Literal["encrypt", "decrypt", "rekey"]
-    source: str
-    destination: str | None
-    decryption: Settings | None = None
-    encryption: Settings | None = None
-    overwrite: bool = False
-    dry_run: bool = False
-    filesystem: MakeFilesystem | None = None
-
-    schema = pa.schema(
-        [
-            ("path", _TEXT), ("destination", _TEXT), ("result", _TEXT), ("failed", _FLAG),
-            ("bytes_in", _LONG), ("bytes_out", _LONG), ("seconds", _REAL), ("message", _TEXT),
-            ("worker", _TEXT),
-        ]
-    )  # fmt: skip
-
-    def rows(self, files: Sequence[_File], filesystem: Any) -> Iterable[Row]:
-        """Convert the files."""
-        work = _Converter(self, filesystem)
-        return self.each(files, work.row, work.place)
-
-    def target(self, name: str) -> str:
-        """Give the name of what a file becomes."""
-        if self.destination is None:
-            return name
-        return posixpath.join(self.destination, name[len(self.source) :].lstrip("/"))
-
-    def failed(self, file: _File, word: str, message: str) -> Row:
-        """Give the row of a file that failed."""
-        destination = _File(self.target(file.name), 0).shown
-        more = {"destination": destination, "bytes_in": file.size}
-        return {**super().failed(file, word, message), **more}
-
-
-DONE = {"encrypt": "encrypted", "decrypt": "decrypted", "rekey": "rekeyed"}
-
-
-class _Converter:
-    """One task of a `Conversion`: its keys, and the folders that it has made."""
-
-    def __init__(self, job: Conversion, filesystem: Any) -> None:
-        self._job, self._filesystem = job, filesystem
-        self._in_place = job.destination is None
-        self._new = None if job.encryption is None else NewKeys(job.encryption)
-        self._old = None if job.decryption is None else job.decryption.decryption()
-        where = job.source if job.destination is None else job.destination
-        self._folder = WrittenFolder(where, filesystem)
-        self._made: set[str] = set()
-        self.place = self._place(where)
-
-    def row(self, file: _File) -> Row:
-        """Convert a file; what goes wrong is a result."""
-        started = time.perf_counter()
-        row = self._job.failed(file, "", "")
-        try:
-            row["result"], row["message"] = self._converted(file.name)
-            row["failed"] = False
-            if row["result"] != "planned":
-                row["bytes_out"] = _size(self._place(self._job.target(file.name)))
-        except Exception as error:  # the others go on
-            row["result"], row["message"] = failure(error)
-        row["seconds"] = time.perf_counter() - started
-        return row
-
-    def _converted(self, name: str) -> tuple[str, str]:
-        target = self._job.target(name)
-        source, destination = self._place(name), self._place(target)
-        why = ""
-        if there := self._in_place or destination.stamp() is not None:
-            found = self._why_not(source, destination)
-            if found is None:
-                return "current", ""
-            why = found
-            if not (self._job.overwrite or self._in_place):
-                raise FileExistsError(
-                    errno.EEXIST,
-                    f"the destination is not what would be made, and is kept: {why}",
-                    target,
-                )
-        if self._job.dry_run:
-            return "planned", why
-        self._make_folder(target)
-        try:
-            message = self._convert(name, target, overwrite=there)
-        except OSError as error:
-            # Another attempt at the same task may have been faster: what it made is as good.
-            raced = error.errno in (errno.EEXIST, errno.ESTALE)
-            if not raced or self._why_not(source, destination) is not None:
-                raise
-            return "current", ""
-        return DONE[self._job.verb], message
-
-    def _convert(self, name: str, target: str, *, overwrite: bool) -> str:
-        """Do what the verb says; give what there is to tell of it."""
-        more: dict[str, Any] = {"filesystem": self._filesystem, "overwrite": overwrite}
-        if self._new is None:
-            assert self._old is not None  # there are keys for one or the other
-            missing = decrypt_parquet(name, target, self._old, threads=1, **more)
-        elif self._old is None:
-            encrypt_parquet(name, target, self._new.encryption, threads=1, **more)
-            missing = ()
-        else:
-            done = rekey_parquet(name, target, self._old, self._new.encryption, threads=1, **more)
-            missing = done.dropped + done.nulls
-        return f"without a key: {', '.join(missing)}" if missing else ""
-
-    def _why_not(self, source: Place, destination: Place) -> str | None:
-        """Say why a destination, which is there, is not what would be made; None where it is."""
-        if self._in_place:
-            return why_not_plain(source, None) if self._new is None else self._new.why_not(source)
-        _check_apart(source, destination)
-        if not is_newer(destination, source):
-            return "it is older than its source"
-        shape = plain_shape(source) if self._old is None else decrypted_shape(source, self._old)
-        if self._new is None:
-            return why_not_plain(destination, shape)
-        return self._new.why_not(destination, shape)
-
-    def _place(self, name: str) -> Place:
-        return _place(name, self._filesystem)
-
-    def _make_folder(self, target: str) -> None:
-        """Make the folder of a destination, once."""
-        job = self._job
-        if job.destination is None:
-            return
-        inside = target[len(job.destination) :].lstrip("/")
-        folder = posixpath.dirname(inside)
-        if folder not in self._made:
-            self._folder.place(inside)
-            self._made.add(folder)
-
-
-def _check_apart(source: Place, destination: Place) -> None:
-    """Refuse a destination that a link makes one with its source.
-
-    Raises:
-        OSError: they are one.
-    """
-    if source.real() == destination.real():
-        raise OSError(errno.EINVAL, "the destination is the source, by a link", destination.path)
-
-
-def _place(name: str, filesystem: Any) -> Place:
-    place = place_of(name, filesystem)
-    assert place is not None  # names are no file objects
-    return place
-
-
-def _size(place: Place) -> int | None:
-    """Give a local file's size; a store is not asked for each."""
-    return os.stat(place.path).st_size if place.filesystem is None else None
 
 
 # --- verification --------------------------------------------------------------------------------
@@ -336,23 +163,23 @@ class Verifying(Job):
         ]
     )  # fmt: skip
 
-    def rows(self, files: Sequence[_File], filesystem: Any) -> Iterable[Row]:
+    def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Verify the files."""
         properties = None if self.decryption is None else self.decryption.decryption()
 
-        def verified(file: _File) -> Row:
+        def verified(file: File) -> Row:
             started = time.perf_counter()
             try:
-                with _place(file.name, filesystem).open() as source:
+                with place_at(file.name, filesystem).open() as source:
                     checked = verify_source(source, properties, threads=1)
                 row = self._row(file, checked.verification, checked.unique)
             except Exception as error:  # the others go on
                 row = self.failed(file, *failure(error))
             return {**row, "bytes_in": file.size, "seconds": time.perf_counter() - started}
 
-        return self.each(files, verified, _place(files[0].name, filesystem))
+        return self.each(files, verified, place_at(files[0].name, filesystem))
 
-    def _row(self, file: _File, found: Verification, unique: bytes | None) -> Row:
+    def _row(self, file: File, found: Verification, unique: bytes | None) -> Row:
         faults = [one for one in found.findings if one.severity == "fault"]
         findings = [
             {**asdict(one), "module": None if one.module is None else str(one.module)}
@@ -371,6 +198,66 @@ class Verifying(Job):
             "findings": findings,
             "not_authenticated": [one.fields() for one in found.not_authenticated],
             "message": faults[0].message if faults else "",
+        }
+
+
+# --- inspection ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspecting(Job):
+    """Says what files tell, with keys or without; pages are not opened."""
+
+    decryption: Settings | None
+    filesystem: MakeFilesystem | None = None
+
+    schema = pa.schema(
+        [
+            ("path", _TEXT), ("result", _TEXT), ("failed", _FLAG), ("encrypted", _FLAG),
+            ("footer_mode", _TEXT), ("footer_authenticated", _FLAG), ("algorithm", _TEXT),
+            ("footer_key", _TEXT), ("aad_prefix", _TEXT), ("stores_aad_prefix", _FLAG),
+            ("needs_aad_prefix", _FLAG), ("aad_file_unique_size", _LONG), ("created_by", _TEXT),
+            ("writer", _TEXT), ("rows", _LONG), ("row_groups", _LONG), ("columns", _LONG),
+            ("encrypted_columns", _LONG), ("opened_columns", _LONG),
+            ("plaintext_columns", _TEXTS), ("key_value_metadata", _TEXTS), ("leaks", _TEXTS),
+            ("hidden", _TEXTS), ("quirks", _TEXTS), ("bytes_in", _LONG), ("message", _TEXT),
+            ("worker", _TEXT),
+        ]
+    )  # fmt: skip
+
+    def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
+        """Look into the files."""
+        properties = None if self.decryption is None else self.decryption.decryption()
+
+        def inspected(file: File) -> Row:
+            try:
+                found = inspect_parquet(file.name, properties, filesystem=filesystem)
+                row = self._row(file, found)
+            except Exception as error:  # the others go on
+                row = self.failed(file, *failure(error))
+            return {**row, "bytes_in": file.size}
+
+        return self.each(files, inspected, place_at(files[0].name, filesystem))
+
+    def _row(self, file: File, found: Inspection) -> Row:
+        """Give what is told of the file, and of its columns no more than fits a cell."""
+        columns = found.columns or ()
+        counts = None if found.columns is None else len(columns)
+        plain = [column.path for column in columns if column.key is None]
+        fields = found.fields()
+        told = {name: fields[name] for name in self.schema.names if name in fields}
+        return {
+            **told,
+            "path": file.shown,
+            "result": "inspected",
+            "failed": False,
+            "footer_key": str(found.footer_key),
+            "rows": found.num_rows,
+            "columns": counts,
+            "encrypted_columns": None if counts is None else counts - len(plain),
+            "opened_columns": None if counts is None else sum(c.has_key is True for c in columns),
+            "plaintext_columns": None if counts is None else plain,
+            "message": "",
         }
 
 
@@ -394,7 +281,7 @@ class Rotation(Job):
         ]
     )  # fmt: skip
 
-    def rows(self, files: Sequence[_File], filesystem: Any) -> Iterable[Row]:
+    def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Rotate the files; those of a task share what the key service answers."""
         done = rotate_keys(
             [file.name for file in files],
@@ -428,7 +315,7 @@ class Scan(Job):
         ]
     )  # fmt: skip
 
-    def rows(self, files: Sequence[_File], filesystem: Any) -> Iterable[Row]:
+    def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Look into the files."""
         tools = None if self.settings is None else self.settings.tools()
         decryption = None if self.settings is None else _decryption(self.settings)
@@ -441,7 +328,7 @@ class Scan(Job):
             path = names[fields.pop("file")]
             yield {**fields, "path": path, "failed": one.kind == "error"}
 
-    def failed(self, file: _File, word: str, message: str) -> Row:
+    def failed(self, file: File, word: str, message: str) -> Row:
         """Give the row of a file that failed."""
         return {"path": file.shown, "kind": "error", "failed": True, "message": message}
 
@@ -453,6 +340,6 @@ def _decryption(settings: Settings) -> FileDecryptionProperties | None:
     return settings.decryption() if says else None
 
 
-def _by_path(files: Sequence[_File], filesystem: Any) -> dict[str, str]:
+def _by_path(files: Sequence[File], filesystem: Any) -> dict[str, str]:
     """Give the names of files, as they are shown, by their paths within their file system."""
-    return {_place(file.name, filesystem).path: file.shown for file in files}
+    return {place_at(file.name, filesystem).path: file.shown for file in files}

@@ -13,24 +13,30 @@ report, with `failed` set and the word of the error in `result`.
 
 from __future__ import annotations
 
-import errno
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from modcrypt.errors import IntegrityError, KeyRetrievalError, KmsUnavailableError, ModcryptError
 from modcrypt.keys import Key
 from modcrypt.kms.material import check_id
 from modcrypt.kms.rotation import What
-from modcrypt.parquet.ciphers import check_names
-from modcrypt.parquet.properties import FileDecryptionProperties, is_keyed
-from modcrypt.spark.already import decrypted_shape, plain_shape
-from modcrypt.spark.bins import Folder, Listing, MakeFilesystem, list_tables, packed
-from modcrypt.spark.file_work import Conversion, Job, Rotation, Scan, Verifying
+from modcrypt.spark.already import plain_shape
+from modcrypt.spark.bins import MakeFilesystem
+from modcrypt.spark.conversion import Changes, Conversion
+from modcrypt.spark.driver import (
+    check_new,
+    check_reachable,
+    check_settings,
+    check_whole,
+    files_of,
+    first_leaves,
+    new_leaves,
+    old_leaves,
+    places_of,
+    report_of,
+)
+from modcrypt.spark.file_work import Inspecting, Rotation, Scan, Verifying
 from modcrypt.spark.settings import Settings
-from modcrypt.storage import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,22 +44,17 @@ if TYPE_CHECKING:
 __all__ = [
     "decrypt_table",
     "encrypt_table",
+    "inspect_table",
+    "mask_table",
     "rekey_table",
     "rotate_keys",
     "scan_keys",
+    "share_table",
     "verify_table",
 ]
 
 FILES_PER_TASK = 500
 BYTES_PER_TASK = 256 << 20
-
-Leaves: TypeAlias = list[tuple[str, ...]]
-
-SLOTS = 32
-"""Tasks at once where Spark doesn't tell, as over Spark Connect."""
-
-TRIED = 3
-"""Files that are opened before a job, to see whether the settings fit."""
 
 
 def encrypt_table(
@@ -97,19 +98,19 @@ def encrypt_table(
         KeyRetrievalError: keys can't be had, or the key service does not answer. The same.
         FileNotFoundError, NotADirectoryError: no such folder.
     """
-    _check_settings(encryption)
+    check_settings(encryption)
     encryption.check_writing()
     job = Conversion(
         verb="encrypt",
-        **_places(source, destination, filesystem),
+        **places_of(source, destination, filesystem),
         encryption=encryption,
         overwrite=overwrite,
         dry_run=dry_run,
     )
-    files = _files([job.source], filesystem)
-    leaves = _first(files, filesystem, lambda place: plain_shape(place).leaves)
-    _check_new(encryption, job, files, leaves)
-    return _report(spark, job, files, files_per_task, bytes_per_task)
+    files = files_of([job.source], filesystem)
+    leaves = first_leaves(files, filesystem, lambda place: plain_shape(place).leaves)
+    check_new(encryption, job, files, leaves)
+    return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
 def decrypt_table(
@@ -137,18 +138,18 @@ def decrypt_table(
         ValueError, KeyRetrievalError, IntegrityError, OSError: as `encrypt_table`; and if the
             settings open none of the first files.
     """
-    _check_settings(decryption)
+    check_settings(decryption)
     job = Conversion(
         verb="decrypt",
-        **_places(source, destination, filesystem),
+        **places_of(source, destination, filesystem),
         decryption=decryption,
         overwrite=overwrite,
         dry_run=dry_run,
     )
-    _check_whole(job, decryption)
-    files = _files([job.source], filesystem)
-    _old_leaves(decryption, job, files)
-    return _report(spark, job, files, files_per_task, bytes_per_task)
+    check_whole(job, decryption)
+    files = files_of([job.source], filesystem)
+    old_leaves(decryption, job, files)
+    return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
 def rekey_table(
@@ -175,21 +176,139 @@ def rekey_table(
     Raises:
         ValueError, KeyRetrievalError, IntegrityError, OSError: as `decrypt_table`.
     """
-    _check_settings(decryption)
-    _check_settings(encryption)
+    check_settings(decryption)
+    check_settings(encryption)
     encryption.check_writing()
     job = Conversion(
         verb="rekey",
-        **_places(source, destination, filesystem),
+        **places_of(source, destination, filesystem),
         decryption=decryption,
         encryption=encryption,
         overwrite=overwrite,
         dry_run=dry_run,
     )
-    _check_whole(job, decryption)
-    files = _files([job.source], filesystem)
-    _check_new(encryption, job, files, _old_leaves(decryption, job, files))
-    return _report(spark, job, files, files_per_task, bytes_per_task)
+    check_whole(job, decryption)
+    files = files_of([job.source], filesystem)
+    check_new(encryption, job, files, old_leaves(decryption, job, files))
+    return report_of(spark, job, files, files_per_task, bytes_per_task)
+
+
+def mask_table(
+    spark: SparkSession,
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str] | None,
+    decryption: Settings,
+    encryption: Settings | None = None,
+    *,
+    null: Sequence[str] = (),
+    hashed: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    hash_key: str | None = None,
+    filesystem: MakeFilesystem | None = None,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    files_per_task: int = FILES_PER_TASK,
+    bytes_per_task: int = BYTES_PER_TASK,
+) -> DataFrame:
+    """Set columns of a folder's files to null, hash or drop them, as `mask_parquet` does each.
+
+    A destination is left if it opens with its keys, has the rows of its source and the columns
+    less the dropped ones, all of them masked as they would be, and was written after it. In place,
+    a file is left if it has none of the dropped columns, and the others are masked. Which are, the
+    files say themselves; so hashes are never hashed again with the same key.
+
+    Args:
+        decryption: opens the files.
+        encryption: of the new files; None leaves the keys and all else as they are.
+        null, hashed, drop: columns or groups, as of `mask_parquet`.
+        hash_key: where the key of the hashes is, on the driver and on executors: `file:PATH` or
+            `env:NAME`, with the key as hex or base64.
+        spark, source, destination, filesystem, overwrite, dry_run, files_per_task, bytes_per_task:
+            as of `encrypt_table`.
+
+    Returns:
+        As `encrypt_table`, with the result `masked`.
+
+    Raises:
+        ValueError, KeyRetrievalError, IntegrityError, OSError: as `decrypt_table`; and for columns
+            as `mask_parquet`.
+    """
+    if not (null or hashed or drop):
+        raise ValueError("name columns in null, hashed or drop")
+    check_settings(decryption)
+    if encryption is not None:
+        check_settings(encryption)
+        encryption.check_writing()
+    job = Conversion(
+        verb="mask",
+        **places_of(source, destination, filesystem),
+        decryption=decryption,
+        encryption=encryption,
+        changes=Changes(
+            null=_names(null), hashed=_names(hashed), drop=_names(drop), hash_key=hash_key
+        ),
+        overwrite=overwrite,
+        dry_run=dry_run,
+    )
+    check_whole(job, decryption)
+    files = files_of([job.source], filesystem)
+    leaves = new_leaves(job, files)
+    if encryption is not None:
+        check_new(encryption, job, files, leaves)
+    return report_of(spark, job, files, files_per_task, bytes_per_task)
+
+
+def share_table(
+    spark: SparkSession,
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    decryption: Settings,
+    encryption: Settings,
+    columns: Sequence[str],
+    *,
+    filesystem: MakeFilesystem | None = None,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    files_per_task: int = FILES_PER_TASK,
+    bytes_per_task: int = BYTES_PER_TASK,
+) -> DataFrame:
+    """Copy some columns of a folder's files for somebody else, as `share_parquet` does each.
+
+    A destination is left if it opens with the new keys, has these columns and the rows of its
+    source, and was written after it.
+
+    Args:
+        decryption: opens the files; keys of other columns are not needed.
+        encryption: of the copies.
+        columns: columns or groups that are shared.
+        spark, source, destination, filesystem, overwrite, dry_run, files_per_task, bytes_per_task:
+            as of `encrypt_table`; but a copy is nothing in place.
+
+    Returns:
+        As `encrypt_table`, with the result `shared`.
+
+    Raises:
+        ValueError, KeyRetrievalError, IntegrityError, OSError: as `decrypt_table`.
+    """
+    if not columns:
+        raise ValueError("name the columns that are to be shared")
+    if destination is None:
+        raise ValueError("a copy for somebody else needs a destination")
+    check_settings(decryption)
+    check_settings(encryption)
+    encryption.check_writing()
+    job = Conversion(
+        verb="share",
+        **places_of(source, destination, filesystem),
+        decryption=decryption,
+        encryption=encryption,
+        changes=Changes(only=_names(columns)),
+        overwrite=overwrite,
+        dry_run=dry_run,
+    )
+    files = files_of([job.source], filesystem)
+    check_new(encryption, job, files, new_leaves(job, files))
+    return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
 def verify_table(
@@ -221,11 +340,47 @@ def verify_table(
         ValueError, KeyRetrievalError, OSError: as `encrypt_table`.
     """
     job = Verifying(decryption=decryption, filesystem=filesystem)
-    files = _files(where, filesystem)
+    files = files_of(where, filesystem)
     if decryption is not None:
-        _check_settings(decryption)
-        _check_reachable(decryption.decryption(), files, filesystem)
-    return _report(spark, job, files, files_per_task, bytes_per_task)
+        check_settings(decryption)
+        check_reachable(decryption.decryption(), files, filesystem)
+    return report_of(spark, job, files, files_per_task, bytes_per_task)
+
+
+def inspect_table(
+    spark: SparkSession,
+    where: Any,
+    decryption: Settings | None = None,
+    *,
+    filesystem: MakeFilesystem | None = None,
+    files_per_task: int = FILES_PER_TASK,
+    bytes_per_task: int = BYTES_PER_TASK,
+) -> DataFrame:
+    """Say how files are encrypted and what is open to everybody, as `inspect_parquet` does.
+
+    Args:
+        where: path or URL of a folder or file, or a list of them.
+        decryption: None for no keys; with keys more is told, and keys that don't fit are no error.
+        spark, filesystem, files_per_task, bytes_per_task: as of `encrypt_table`.
+
+    Returns:
+        A row for each file: `path`, `result` (`inspected`, or the word of an error), `failed`; as
+        of `modcrypt.Inspection` `encrypted`, `footer_mode`, `footer_authenticated`, `algorithm`,
+        `footer_key` in words, `aad_prefix` as text, `stores_aad_prefix`, `needs_aad_prefix`,
+        `aad_file_unique_size`, `created_by`, `writer`, `rows`, `row_groups`, `key_value_metadata`,
+        `leaks`, `hidden` and `quirks`; `columns`, how many there are, `encrypted_columns` and, with
+        a key that fits, `opened_columns`; the names of the `plaintext_columns`; null for what is
+        sealed; `bytes_in`, `message` and `worker`.
+
+    Raises:
+        ValueError, KeyRetrievalError, OSError: as `encrypt_table`.
+    """
+    job = Inspecting(decryption=decryption, filesystem=filesystem)
+    files = files_of(where, filesystem)
+    if decryption is not None:
+        check_settings(decryption)
+        check_reachable(decryption.decryption(), files, filesystem)
+    return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
 def rotate_keys(
@@ -260,7 +415,7 @@ def rotate_keys(
     """
     if what not in ("mek", "kek", "dek"):
         raise ValueError('what is to be rotated is "mek", "kek" or "dek"')
-    _check_settings(settings)
+    check_settings(settings)
     renamed = dict(new_master_keys or {})
     for new_id in renamed.values():
         check_id(new_id)
@@ -272,11 +427,11 @@ def rotate_keys(
         dry_run=dry_run,
         filesystem=filesystem,
     )
-    files = _files(where, filesystem)
+    files = files_of(where, filesystem)
     for new_id in set() if dry_run else set(renamed.values()):
         tools.wrapper.wrap([Key.generate()], new_id)
-    _check_reachable(settings.decryption(), files, filesystem)
-    return _report(spark, job, files, files_per_task, bytes_per_task)
+    check_reachable(settings.decryption(), files, filesystem)
+    return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
 def scan_keys(
@@ -304,166 +459,20 @@ def scan_keys(
         ValueError, KeyRetrievalError, OSError: as `encrypt_table`.
     """
     job = Scan(settings=settings, filesystem=filesystem)
-    files = _files(where, filesystem)
+    files = files_of(where, filesystem)
     if settings is not None:
-        _check_settings(settings)
+        check_settings(settings)
         settings.tools()
-        _check_reachable(settings.decryption(), files, filesystem)
-    return _report(spark, job, files, files_per_task, bytes_per_task)
+        check_reachable(settings.decryption(), files, filesystem)
+    return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
-# --- what is checked on the driver ---------------------------------------------------------------
-
-
-def _check_settings(settings: object) -> None:
-    if not isinstance(settings, Settings):
-        raise TypeError(f"keys are given by Settings, not {type(settings).__name__}")
-
-
-def _check_whole(job: Conversion, decryption: Settings) -> None:
-    """Refuse to replace files by what lacks some of their columns."""
-    if job.destination is None and decryption.on_missing_key != "error":
-        raise ValueError("in place, columns without a key would be lost for good")
-
-
-def _places(source: Any, destination: Any, filesystem: MakeFilesystem | None) -> dict[str, Any]:
-    """Give source and destination by name.
+def _names(names: Sequence[str]) -> tuple[str, ...]:
+    """Give names as what pickles.
 
     Raises:
-        ValueError: the destination is, or lies within, the source.
-        FileNotFoundError, NotADirectoryError: no such folder.
+        ValueError: one string, which is a sequence too.
     """
-    found = Folder.at(source, filesystem)
-    if not found.is_folder:
-        there = found.place.stamp() is not None
-        kind = NotADirectoryError if there else FileNotFoundError
-        number = errno.ENOTDIR if there else errno.ENOENT
-        raise kind(number, os.strerror(number), found.name)
-    target = None if destination is None else Folder.at(destination, filesystem)
-    if target is not None:
-        _check_apart(found.place, target.place)
-    name = None if target is None else target.name
-    return {"source": found.name, "destination": name, "filesystem": filesystem}
-
-
-def _check_apart(source: Place, destination: Place) -> None:
-    if type(source.filesystem) is not type(destination.filesystem):
-        return
-    if destination.filesystem is None and os.path.isfile(destination.path):
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), destination.path)
-    inner, outer = (one.real().path.rstrip("/") for one in (destination, source))
-    if inner == outer:
-        raise ValueError("source and destination are the same folder: None means in place")
-    if inner.startswith(f"{outer}/"):
-        raise ValueError(
-            "the destination lies within the source: the next run would take its files for sources"
-        )
-
-
-def _files(where: Any, filesystem: MakeFilesystem | None) -> Listing:
-    several = where if isinstance(where, list | tuple) else [where]
-    return list_tables([Folder.at(one, filesystem) for one in several])
-
-
-def _first(
-    files: Listing, filesystem: MakeFilesystem | None, look: Callable[[Place], Leaves]
-) -> Leaves | None:
-    """Give the columns of the first file that can be looked into; None if none of a few can.
-
-    Raises:
-        KmsUnavailableError: it could not be asked.
-    """
-    for place in _tried(files, filesystem):
-        try:
-            return look(place)
-        except KmsUnavailableError:
-            raise
-        except (ModcryptError, OSError):
-            continue  # it will be a row
-    return None
-
-
-def _old_leaves(settings: Settings, job: Conversion, files: Listing) -> Leaves | None:
-    """Give the columns of the first file that the settings open.
-
-    Raises:
-        KeyRetrievalError, IntegrityError: they open none of the first ones.
-    """
-    properties = settings.decryption()
-    errors: list[ModcryptError] = []
-    tried = _tried(files, job.filesystem)
-
-    def look(place: Place) -> Leaves:
-        try:
-            return decrypted_shape(place, properties).leaves
-        except (KeyRetrievalError, IntegrityError) as error:
-            errors.append(error)
-            raise
-
-    leaves = _first(files, job.filesystem, look)
-    # In place, the first files may be done: then the old keys open them no more.
-    if leaves is None and job.destination is not None and len(errors) == len(tried):
-        raise errors[0]
-    return leaves
-
-
-def _check_reachable(
-    properties: FileDecryptionProperties, files: Listing, filesystem: MakeFilesystem | None
-) -> None:
-    """Have the key service asked for the keys of a file; raises as `_first`."""
-    _first(files, filesystem, lambda place: decrypted_shape(place, properties).leaves)
-
-
-def _check_new(settings: Settings, job: Conversion, files: Listing, leaves: Leaves | None) -> None:
-    """Check that files can be encrypted by the settings, as far as a first one tells.
-
-    Raises:
-        ValueError: they don't have the columns that are named.
-        KeyRetrievalError: keys can't be had, or be wrapped.
-    """
-    encryption = settings.encryption()
-    if leaves is not None:
-        check_names(leaves, {*encryption.column_keys, *encryption.plaintext_columns})
-    if is_keyed(encryption) and not job.dry_run:
-        filesystem = None if job.filesystem is None else job.filesystem()
-        encryption.for_file(Folder(job.target(files.names[0]), filesystem).place)
-
-
-def _tried(files: Listing, filesystem: MakeFilesystem | None) -> list[Place]:
-    made = None if filesystem is None else filesystem()
-    return [Folder(name, made).place for name in files.names[:TRIED]]
-
-
-# --- the job of Spark ----------------------------------------------------------------------------
-
-
-def _report(
-    spark: SparkSession, job: Job, files: Listing, files_per_task: int, bytes_per_task: int
-) -> DataFrame:
-    """Have Spark do the job, once; give the report.
-
-    The names go to the executors as rows, not within a closure, and the report stays there: the
-    driver holds no more than the listing.
-    """
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    if files_per_task < 1 or bytes_per_task < 1:
-        raise ValueError("files_per_task and bytes_per_task are at least 1")
-    tasks = packed(files.sizes, files=files_per_task, size=bytes_per_task, slots=_slots(spark))
-    table = pa.table(
-        {
-            "task": pa.array(tasks, pa.int32()),
-            "name": pa.array(map(os.fsencode, files.names), pa.binary()),  # of any bytes
-            "size": pa.array(files.sizes, pa.int64()),
-        }
-    )
-    frame = spark.createDataFrame(table).repartitionById(max(tasks) + 1, "task")
-    return frame.mapInArrow(job.run, from_arrow_schema(job.schema)).localCheckpoint()
-
-
-def _slots(spark: SparkSession) -> int:
-    """Say how many tasks run at once, as far as Spark tells."""
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except AttributeError:  # Spark Connect has no context
-        return SLOTS
+    if isinstance(names, str):
+        raise ValueError("columns are several names, not one string")
+    return tuple(names)

@@ -26,7 +26,7 @@ from modcrypt.parquet.properties import (
     FileEncryptionProperties,
 )
 
-__all__ = ["Settings", "key_at"]
+__all__ = ["Settings", "check_reference", "key_at"]
 
 MAX_KEY_FILE = 4096
 """Largest file with a key, in bytes."""
@@ -72,7 +72,7 @@ class Settings:
             )
         for reference in (self.footer_key, *self.column_keys.values()):
             if reference is not None:
-                _check_reference(reference)
+                check_reference(reference)
         if self.plaintext_columns and not explicit:
             raise ValueError("plaintext columns are the policy's to name")
         if explicit and NAME in (self.aad_prefix or ""):
@@ -176,7 +176,12 @@ def key_at(reference: str) -> Key:
     return key
 
 
-def _check_reference(reference: str) -> None:
+def check_reference(reference: str) -> None:
+    """Check that a key is named, and not given.
+
+    Raises:
+        ValueError: it is no `file:PATH` or `env:NAME`; the text is not repeated.
+    """
     kind, _, where = reference.partition(":")
     if kind not in ("file", "env") or not where:
         raise ValueError(

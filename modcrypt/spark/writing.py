@@ -7,9 +7,10 @@ A task writes below a folder that readers pass over, and tells the driver what i
 publishes that and nothing else. So a retried task, a second attempt beside the first and a job that
 fails leave nothing: that folder goes with the job. Spark doesn't wait for attempts that it stops: a
 file in the folder says that the job is running, and where it is gone, an attempt begins no file. A
-driver that is killed leaves the folder; it may be removed when no job is running. File names, to
-which AAD prefixes and key material are bound, have the job and the attempt in them, and stay as
-they are.
+driver that is killed leaves the folder; it may be removed when no job is running. (A stream's is
+another: it may hold files of a batch that was decided, and is the query's own. See `batches`.) File
+names, to which AAD prefixes and key material are bound, have the job and the attempt in them, and
+stay as they are.
 
 Local files, on a file system that all executors share, are renamed. In a store they are copied
 there and deleted here by the store itself; that takes a while, in which a reader sees some of

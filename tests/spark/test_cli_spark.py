@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import os
 import shutil
@@ -126,6 +128,42 @@ def test_rekey_takes_the_options_of_both_keys(
         assert found.equals(pq.ParquetFile(lake / name).read())
 
 
+def test_mask_share_and_inspect_take_folders(
+    run: Run, lake: Path, tmp_path: Path, keys: list[str]
+) -> None:
+    run("encrypt", *keys, "lake", "sealed")
+    masks = ("--hash", "name", "--hash-key-file", "o.key", "--drop", "address")
+    result = run("mask", *keys, *masks, "--new-key-file", "o.key", "sealed", "masked", "--json")
+    assert {row["result"] for row in lines(result)[:-1]} == {"masked"}
+    again = ("mask", *keys, *masks, "--in-place", "sealed")
+    assert [run(*again).stdout for _ in range(2)] == [
+        "3 files: 3 masked\n",
+        "3 files: 3 current\n",
+    ]
+    both = (*keys, "--column", "id", "--new-key-file", "o.key")
+    assert run("share", *both, "sealed", "partner").stdout == "3 files: 3 shared\n"
+    for number, name in enumerate(NAMES):
+        before = small_table(10 + number)
+        ours = read_with_pyarrow(tmp_path / "masked" / name, OTHER_KEY)
+        assert ours.column_names == [one for one in before.column_names if one != "address"]
+        expected = [
+            None if one is None else hmac.new(OTHER_KEY, one.encode(), hashlib.sha256).hexdigest()
+            for one in before["name"].to_pylist()
+        ]
+        assert ours["name"].to_pylist() == expected
+        theirs = read_with_pyarrow(tmp_path / "partner" / name, OTHER_KEY)
+        assert theirs.equals(before.select(["id"]))
+
+    told = run("inspect", "sealed").stdout.splitlines()
+    assert told[1].split()[:2] == ["encrypted", "AES_GCM_V1"]
+    (tmp_path / "sealed" / NAMES[0]).write_bytes(b"no Parquet file")
+    found = lines(run("inspect", *keys, "sealed", "--json", code=1))
+    by_name = {row["name"]: row for row in found}
+    assert by_name[str(tmp_path / "sealed" / NAMES[0])]["error"] == "format"
+    last = by_name[str(tmp_path / "sealed" / NAMES[2])]
+    assert (last["num_rows"], last["columns"], last["opened_columns"]) == (12, 7, 7)
+
+
 def test_a_keyring_of_options_or_of_a_policy_is_rotated_scanned_and_verified(
     run: Run, lake: Path, tmp_path: Path, ring: mc.Keyring
 ) -> None:
@@ -205,6 +243,18 @@ def test_a_dry_run_writes_nothing(run: Run, lake: Path, tmp_path: Path, keys: li
         (["rekey", "--key-file", "f.key", "lake", "out"], "--new-key-file"),
         (["keys", "rotate", "lake"], "a key service is needed"),
         (["verify", "--key-file", "f.key", "--html", "x.html", "lake"], "--html: not with"),
+        (["inspect", "--modules", "lake"], "--modules: not with"),
+        (["share", "--key-file", "f.key", "--column", "id", "lake", "out"], "--new-key-file"),
+        (["mask", "--key-file", "f.key", "lake", "out"], "--null, --hash and --drop"),
+        (["mask", "--key-file", "f.key", "--hash", "id", "lake", "out"], "--hash needs a key"),
+        (
+            ["mask", "--key-file", "f.key", "--hash", "id", "--hash-key-fd", "0", "lake", "out"],
+            "--hash-key-fd: Spark's executors can't read",
+        ),
+        (
+            ["mask", "--key-file", "f.key", "--null", "id", "--hash-key-env", "K", "lake", "out"],
+            "--hash-key-env: --hash names",
+        ),
     ],
 )
 def test_what_spark_can_not_do_is_refused_before_it_is_started(

@@ -16,7 +16,7 @@ TEXT = (Path(__file__).parents[2] / "SPARK.md").read_text()
 @pytest.mark.slow
 def test_the_examples_run(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     script = tmp_path / "examples.py"
     script.write_text("\n".join(blocks) + "\nspark.stop()\n")
     done = subprocess.run(

@@ -22,8 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt.spark.bins import Folder, list_tables, packed
-from modcrypt.spark.file_work import Conversion
+from modcrypt.spark.bins import MAX_TASKS, Folder, list_tables, packed
+from modcrypt.spark.conversion import Conversion
 from modcrypt.spark.jobs import (
     decrypt_table,
     encrypt_table,
@@ -318,9 +318,11 @@ def test_a_file_of_another_policy_is_never_taken_for_done(lake: Path, keyring: s
     name = lake / NAMES[0]
     made = Settings(kms=keyring, policy=POLICY)
     mc.encrypt_parquet(name, name, made.encryption())
-    assert NewKeys(made).why_not(Place(None, str(name))) is None
+    assert NewKeys.of(made).why_not(Place(None, str(name))) is None
     for what, policy in policies():
-        assert NewKeys(Settings(kms=keyring, policy=policy)).why_not(Place(None, str(name))), what
+        assert NewKeys.of(Settings(kms=keyring, policy=policy)).why_not(Place(None, str(name))), (
+            what
+        )
 
 
 def test_explicit_keys_that_differ_are_never_taken_for_done(lake: Path, tmp_path: Path) -> None:
@@ -333,11 +335,11 @@ def test_explicit_keys_that_differ_are_never_taken_for_done(lake: Path, tmp_path
     name = lake / NAMES[0]
     made = Settings(footer_key=ours, column_keys={"name": ours})
     mc.encrypt_parquet(name, name, made.encryption())
-    assert NewKeys(made).why_not(Place(None, str(name))) is None
+    assert NewKeys.of(made).why_not(Place(None, str(name))) is None
     for columns in ({}, {"name": other}, {"id": ours}, {"name": ours, "id": ours}):
         wanted = Settings(footer_key=ours, column_keys=columns)
-        assert NewKeys(wanted).why_not(Place(None, str(name))), columns
-    assert NewKeys(replace(made, footer_key=other)).why_not(Place(None, str(name)))
+        assert NewKeys.of(wanted).why_not(Place(None, str(name))), columns
+    assert NewKeys.of(replace(made, footer_key=other)).why_not(Place(None, str(name)))
 
 
 def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
@@ -825,3 +827,13 @@ def test_files_are_shared_out_by_number_and_size() -> None:
     assert tasks([1 << 30] * 5) == 5
     assert tasks([100] * 10) == 1
     assert tasks([64 << 20] * 16) == 8  # rather than 4, where 2 run at once
+
+
+def test_there_are_no_more_tasks_than_a_driver_can_hold() -> None:
+    def tasks(sizes: list[int], files: int, size: int) -> int:
+        return max(packed(sizes, files=files, size=size, slots=8)) + 1
+
+    assert tasks([1 << 30] * MAX_TASKS, 500, 256 << 20) == MAX_TASKS
+    for sizes in ([1 << 30] * (2 * MAX_TASKS), [1 << 20, 1 << 30] * MAX_TASKS):
+        for files in (1, 500):
+            assert MAX_TASKS // 4 <= tasks(sizes, files, 256 << 20) <= MAX_TASKS
