@@ -5,42 +5,73 @@ which can be changed without a commit to the table. Key metadata is found in two
 
     encryption-keys   of a manifest list; `encrypted-by-id` names the IEK
     a manifest        of a data or delete file: as it is, in the clear within the sealed manifest;
-                      or 0x81 (double wrapping) or 0x82 (single), length of the IEK's id, id, sealed
+                      or 0x81 (double wrapping) or 0x82 (single), length of the IEK's id (2,
+                      big-endian), id, sealed
 
 The latter is this package's own, for KEKs by partition or by number of files: Java can't read it.
+
+Nothing vouches for `encryption-keys`. Whoever can write metadata.json and use *some* master key
+could put a KEK of their own there, and have a table of their making read; so a master key that the
+table isn't under, or the caller doesn't expect, is not asked.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NoReturn, Protocol
 
-from modcrypt.errors import KeyMaterialError, KeyNotFoundError
+from modcrypt.errors import (
+    KeyAccessDeniedError,
+    KeyMaterialError,
+    KeyNotFoundError,
+    KeyRetrievalError,
+    KmsUnavailableError,
+)
 from modcrypt.iceberg.table_metadata import EncryptedKey, TableMetadata
-from modcrypt.iceberg.wrapping_keys import IcebergKey, MasterKeys, OpenKey, new_key_id
+from modcrypt.iceberg.wrapping_keys import TABLE, IcebergKey, MasterKeys, OpenKey, new_key_id
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.kms.client import KmsClient
 
-__all__ = ["WRAPPING", "KeyResolver", "KeyStore", "is_sealed_metadata", "sealed_by"]
+__all__ = [
+    "WRAPPING",
+    "KeyResolver",
+    "KeyStore",
+    "is_sealed_metadata",
+    "open_from_manifest",
+    "seal_for_manifest",
+    "sealed_by",
+]
 
 WRAPPING = "modcrypt.wrapping"
 """Property of an entry of `encryption-keys` that a master key wraps by itself: `single`."""
+
+CACHE_SECONDS = 3600.0
+"""How long an unwrapped KEK is used: as in Iceberg's Java, so that taking access away tells."""
+
+REFUSAL_SECONDS = 30.0
+"""For how long what was refused isn't asked for again: thousands of files may need the same KEK."""
+
+UNAVAILABLE_SECONDS = 1.0
+"""The same where the key service was unavailable: for the threads that waited for the same KEK."""
 
 _DOUBLE, _SINGLE = 0x81, 0x82
 
 
 class KeyStore(Protocol):
-    """Where wrapped KEKs are kept outside of the table's metadata."""
+    """Where wrapped KEKs are kept outside of the table's metadata. It may serve several tables."""
 
     def keys(self) -> Mapping[str, IcebergKey]:
-        """Give all of them by id."""
+        """Give all of them by id, as they are now."""
 
     def replace(self, keys: Iterable[IcebergKey], drop: Iterable[str] = ()) -> None:
         """Add KEKs, or put them in the place of those with their ids, and drop others.
 
-        All of it or nothing, for whoever reads at the same time.
+        All of it or nothing, for whoever reads at the same time; what others put there at the same
+        time stays.
         """
 
 
@@ -50,55 +81,138 @@ class KeyResolver:
     Args:
         kms: client of the key service.
         store: where KEKs are kept besides the table's metadata.
+        master_key_ids: those that KEKs may be under. By default, for those in a table's metadata,
+            the table's `encryption.key-id` alone.
     """
 
-    def __init__(self, kms: KmsClient, store: KeyStore | None = None) -> None:
+    def __init__(
+        self,
+        kms: KmsClient,
+        store: KeyStore | None = None,
+        *,
+        master_key_ids: Collection[str] | None = None,
+    ) -> None:
         self.masters = MasterKeys(kms)
         self.store = store
-        self._open: dict[tuple[str, bytes | None], OpenKey] = {}
-        self._lock = threading.Lock()
+        # A set: of a text, given by mistake, every part would be expected.
+        self.master_key_ids = None if master_key_ids is None else frozenset(master_key_ids)
+        self._stored: Mapping[str, IcebergKey] = {}
+        self._open: dict[tuple[str, bytes | None], tuple[OpenKey, float]] = {}
+        self._turns: dict[object, threading.Lock] = {}
+        self._refused: dict[object, tuple[type[KeyRetrievalError], str, float]] = {}
 
     def __repr__(self) -> str:
         return f"KeyResolver({type(self.masters.client).__name__})"
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a KeyResolver can't be pickled: make one in each process")
+
+    # --- finding --------------------------------------------------------------------------------
+
     def keks(self, metadata: TableMetadata) -> dict[str, IcebergKey]:
-        """Give the KEKs of a table by id: those of its metadata and those of the store."""
+        """Give the KEKs of a table by id: those of its metadata, then its own of the store.
+
+        Raises:
+            KeyMaterialError: a KEK of the table is none.
+            ModcryptError, OSError: from the store.
+        """
         found = {id_: IcebergKey.of(metadata.keys[id_]) for id_ in metadata.kek_ids()}
-        return found if self.store is None else {**found, **self.store.keys()}
+        stored = {id_: one for id_, one in self._read_store().items() if _is_of(one, metadata)}
+        return {**found, **{id_: one for id_, one in stored.items() if id_ not in found}}
 
     def find(self, key_id: str, metadata: TableMetadata) -> IcebergKey:
         """Give a KEK by its id.
 
         Raises:
             KeyNotFoundError: it is neither in the table's metadata nor in the store.
-            KeyMaterialError: it is no KEK.
+            KeyMaterialError: it is no KEK, or under a master key that it must not be under.
         """
         entry = metadata.keys.get(key_id)
-        found = None if entry is None else IcebergKey.of(entry)
-        if found is None and self.store is not None:
-            found = self.store.keys().get(key_id)
+        if entry is not None:
+            self._check_master(entry, metadata)
+            return IcebergKey.of(entry)
+        found = self._stored.get(key_id)
         if found is None:
-            where = "the table's metadata" + ("" if self.store is None else " nor in the key store")
-            raise KeyNotFoundError(f"key {key_id} of the table is not in {where}")
+            with self._keeping_refusals(key_id):
+                found = self._read_store().get(key_id) or self._lost(key_id)
+        if not _is_of(found, metadata):
+            self._lost(key_id)
+        if self.master_key_ids is not None and found.master_key_id not in self.master_key_ids:
+            raise _unexpected(found.id, found.master_key_id)
         return found
 
+    def _read_store(self) -> Mapping[str, IcebergKey]:
+        if self.store is not None:
+            self._stored = self.store.keys()
+        return self._stored
+
+    def _lost(self, key_id: str) -> NoReturn:
+        where = "the table's metadata" + ("" if self.store is None else " nor in the key store")
+        raise KeyNotFoundError(f"key {key_id!r} of the table is not in {where}")
+
+    def _check_master(self, entry: EncryptedKey, metadata: TableMetadata) -> None:
+        """Hold what an entry of `encryption-keys` is wrapped by against what it may be."""
+        allowed = self.master_key_ids
+        if allowed is None and metadata.master_key_id is not None:
+            allowed = frozenset((metadata.master_key_id,))
+        if allowed is not None and entry.encrypted_by not in allowed:
+            raise _unexpected(entry.id, entry.encrypted_by)
+
+    # --- opening --------------------------------------------------------------------------------
+
     def opened(self, key: IcebergKey) -> OpenKey:
-        """Give an IEK, unwrapped; the key service is asked once for each.
+        """Give an IEK, unwrapped; the key service is asked once for each, in an hour.
 
         Raises:
             KeyRetrievalError: it refuses.
         """
         place = (key.id, key.wrapped)
-        with self._lock:  # so that of two threads one asks
-            if place not in self._open:
-                self._open[place] = self.masters.opened(key)
-            return self._open[place]
+        found = self._known(place)
+        if found is not None:
+            return found
+        # Of the threads that want one key one asks, and nobody waits for another's key. A forked
+        # process has copies of the locks that its parent's threads held: it takes its own.
+        turn = (os.getpid(), place)
+        with self._turns.setdefault(turn, threading.Lock()):
+            try:
+                with self._keeping_refusals(place):
+                    return self._known(place) or self.made(self._unwrapped(key))
+            finally:
+                self._turns.pop(turn, None)
 
     def made(self, opened: OpenKey) -> OpenKey:
         """Keep an IEK that was made here."""
-        with self._lock:
-            self._open[opened.key.id, opened.key.wrapped] = opened
+        place = (opened.key.id, opened.key.wrapped)
+        self._open[place] = opened, time.monotonic() + CACHE_SECONDS
         return opened
+
+    def _known(self, place: tuple[str, bytes | None]) -> OpenKey | None:
+        found, until = self._open.get(place, (None, 0.0))
+        return found if time.monotonic() < until else None
+
+    @contextlib.contextmanager
+    def _keeping_refusals(self, what: object) -> Iterator[None]:
+        """Raise what was raised a moment ago, and keep what is raised now."""
+        kind, message, until = self._refused.get(what, (KeyRetrievalError, "", 0.0))
+        if time.monotonic() < until:
+            raise kind(message)
+        try:
+            yield
+        except (KeyAccessDeniedError, KeyNotFoundError, KmsUnavailableError) as error:
+            passing = isinstance(error, KmsUnavailableError)
+            until = time.monotonic() + (UNAVAILABLE_SECONDS if passing else REFUSAL_SECONDS)
+            self._refused[what] = type(error), str(error), until
+            raise
+
+    def _unwrapped(self, key: IcebergKey) -> OpenKey:
+        try:
+            return self.masters.opened(key)
+        except KeyRetrievalError:
+            # Somebody may have moved it to another master key since the store was read.
+            fresh = self._read_store().get(key.id, key)
+            if fresh.wrapped == key.wrapped:
+                raise
+        return self.masters.opened(fresh)
 
     # --- manifest lists -------------------------------------------------------------------------
 
@@ -109,6 +223,7 @@ class KeyResolver:
             KeyRetrievalError: its key can't be had, or does not open it.
         """
         if entry.properties.get(WRAPPING) == "single":
+            self._check_master(entry, metadata)
             key = IcebergKey.single(entry.encrypted_by)
         else:
             key = self.find(entry.encrypted_by, metadata)
@@ -119,7 +234,11 @@ class KeyResolver:
         return self.entry(new_key_id(), metadata, opened)
 
     def entry(self, id_: str, metadata: StandardKeyMetadata, opened: OpenKey) -> EncryptedKey:
-        """Seal the key metadata of a manifest list under an id that it may have had before."""
+        """Seal the key metadata of a manifest list under an id that it may have had before.
+
+        Raises:
+            KeyRetrievalError, KeyExhaustedError: as `OpenKey.seal_many`.
+        """
         properties = {} if opened.key.is_double else {WRAPPING: "single"}
         return EncryptedKey(id_, opened.seal(metadata), opened.key.id, properties)
 
@@ -135,15 +254,39 @@ class KeyResolver:
             return StandardKeyMetadata.decode(data)
         key_id, single, sealed = _parsed(data)
         key = IcebergKey.single(key_id) if single else self.find(key_id, metadata)
-        return self.opened(key).open(sealed)
+        return self.opened(key).open(sealed, in_manifest=True)
 
     def seal_metadata(self, metadata: StandardKeyMetadata, opened: OpenKey) -> bytes:
-        """Seal the key metadata of a data or delete file under an IEK, for its manifest."""
-        name = opened.key.id.encode()
-        if not 0 < len(name) < 256:
-            raise ValueError("the id of a key has 1 to 255 bytes")
-        kind = _DOUBLE if opened.key.is_double else _SINGLE
-        return bytes((kind, len(name))) + name + opened.seal(metadata)
+        """Seal the key metadata of a data or delete file; as `seal_for_manifest`."""
+        return seal_for_manifest([metadata], opened)[0]
+
+
+def seal_for_manifest(metadata: Sequence[StandardKeyMetadata], opened: OpenKey) -> list[bytes]:
+    """Seal the key metadata of data or delete files under an IEK, for their manifest.
+
+    Raises:
+        KeyRetrievalError, KeyExhaustedError: as `OpenKey.seal_many`.
+        ValueError: the IEK's id is longer than 65535 bytes.
+    """
+    name = opened.key.id.encode()
+    if len(name) > 0xFFFF:
+        raise ValueError("the id of a key has 65535 bytes at most")
+    kind = _DOUBLE if opened.key.is_double else _SINGLE
+    head = bytes((kind,)) + len(name).to_bytes(2, "big") + name
+    return [head + one for one in opened.seal_many(metadata, in_manifest=True)]
+
+
+def open_from_manifest(data: bytes, opened: OpenKey) -> StandardKeyMetadata:
+    """Open what `seal_for_manifest` gave, by the same IEK and without a table.
+
+    Raises:
+        KeyMaterialError: it was sealed under another one, or altered.
+        KeyRetrievalError: as `OpenKey.open`.
+    """
+    key_id, single, sealed = _parsed(data) if is_sealed_metadata(data) else ("", False, b"")
+    if (key_id, single) != (opened.key.id, not opened.key.is_double):
+        raise KeyMaterialError(f"the key metadata of a file is not sealed by {opened.key.id!r}")
+    return opened.open(sealed, in_manifest=True)
 
 
 def is_sealed_metadata(data: bytes) -> bool:
@@ -152,15 +295,31 @@ def is_sealed_metadata(data: bytes) -> bool:
 
 
 def sealed_by(data: bytes) -> tuple[str, bool]:
-    """Give the id of the IEK that seals key metadata, and whether it is a master key itself."""
+    """Give the id of the IEK that seals key metadata, and whether it is a master key itself.
+
+    Raises:
+        KeyMaterialError: it names none.
+    """
     key_id, single, _ = _parsed(data)
     return key_id, single
 
 
 def _parsed(data: bytes) -> tuple[str, bool, bytes]:
-    size = data[1] if len(data) > 1 else 0
-    name = data[2 : 2 + size]
+    size = int.from_bytes(data[1:3], "big")
+    name = data[3 : 3 + size]
     with contextlib.suppress(UnicodeDecodeError):
         if 0 < size == len(name):
-            return name.decode(), data[0] == _SINGLE, data[2 + size :]
+            return name.decode(), data[0] == _SINGLE, data[3 + size :]
     raise KeyMaterialError("sealed key metadata of a file: it names no key")
+
+
+def _is_of(key: IcebergKey, metadata: TableMetadata) -> bool:
+    """Tell whether a KEK of a store that serves several tables is for this one."""
+    return key.properties.get(TABLE, metadata.uuid) == metadata.uuid
+
+
+def _unexpected(key_id: str, master_key_id: str) -> KeyMaterialError:
+    return KeyMaterialError(
+        f"key {key_id!r} of the table is under the master key {master_key_id!r}, which the table "
+        "is not under, or which is none of those expected"
+    )

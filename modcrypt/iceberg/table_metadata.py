@@ -11,6 +11,7 @@ import base64
 import binascii
 import contextlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -21,6 +22,7 @@ from modcrypt.kms.strict_json import no_constant, once
 __all__ = [
     "KEY_ID",
     "KEY_LENGTH",
+    "SCOPE",
     "EncryptedKey",
     "Snapshot",
     "TableMetadata",
@@ -38,7 +40,14 @@ KEY_ID = "encryption.key-id"
 KEY_LENGTH = "encryption.data-key-length"
 """Table property: bytes of data keys and KEKs; 16 by default."""
 
+SCOPE = "modcrypt.scope"
+"""Property of a KEK that is not for the whole table: which files it is for."""
+
 _LENGTHS = (16, 24, 32)
+
+_LONGS = range(-(2**63), 2**63)
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +112,10 @@ class TableMetadata:
         data: the file's bytes.
         name: of the file, for messages.
 
+    Attributes:
+        document: all of it.
+        last_sequence_number: of the newest snapshot; 0 without one, and in format version 1.
+
     Raises:
         FormatError: it is no metadata.json, or what is needed of it is malformed.
         UnsupportedFormatError: a format version that has no encryption (1, 2) or is not known.
@@ -120,6 +133,7 @@ class TableMetadata:
         self.format_version = version
         self.location = self._text(self.document, "location").rstrip("/")
         self.uuid = self._text(self.document, "table-uuid")
+        self.last_sequence_number = self._whole(self.document, "last-sequence-number", 0)
         self.properties: Mapping[str, str] = self._texts(self.document.get("properties") or {})
         self.snapshots = tuple(self._snapshot(one) for one in self._list("snapshots"))
         self.keys = self._keys()
@@ -128,11 +142,6 @@ class TableMetadata:
         return f"TableMetadata({self.name!r}, {self.uuid}, {len(self.snapshots)} snapshots)"
 
     # --- what it says ---------------------------------------------------------------------------
-
-    @property
-    def last_sequence_number(self) -> int:
-        """The sequence number of the newest snapshot; 0 without one."""
-        return int(self.document.get("last-sequence-number") or 0)
 
     @property
     def master_key_id(self) -> str | None:
@@ -196,8 +205,13 @@ class TableMetadata:
         return TableMetadata(_spelt(document), self.name)
 
     def with_keys(self, keys: Iterable[EncryptedKey], **members: Any) -> TableMetadata:
-        """Give the metadata with these `encryption-keys`, and other members as `edited`."""
-        return self.edited(encryption_keys=[one.document() for one in keys], **members)
+        """Give the metadata with these `encryption-keys`, and other members as `edited`.
+
+        KEKs that are not for the whole table come last: Iceberg's Java, which knows no scopes,
+        seals what it appends under the first KEK that it finds.
+        """
+        ordered = sorted(keys, key=lambda one: SCOPE in one.properties)
+        return self.edited(encryption_keys=[one.document() for one in ordered], **members)
 
     def encode(self) -> bytes:
         """Give the bytes of the file."""
@@ -242,7 +256,7 @@ class TableMetadata:
         return Snapshot(
             self._whole(document, "snapshot-id"),
             parent if type(parent) is int else None,
-            int(document.get("sequence-number") or 0),
+            self._whole(document, "sequence-number", 0),
             self._whole(document, "timestamp-ms"),
             document["manifest-list"],
             key_id,
@@ -262,10 +276,13 @@ class TableMetadata:
             self._fail(f"there is no {name}, or it is no text")
         return found
 
-    def _whole(self, document: Any, name: str) -> int:
-        found = document.get(name) if isinstance(document, dict) else None
-        if type(found) is not int:
-            self._fail(f"there is no {name}, or it is no whole number")
+    def _whole(self, document: Mapping[str, Any], name: str, otherwise: int | None = None) -> int:
+        """Give a whole number of 64 bits, which all are; or, where there may be none, another."""
+        found = document.get(name)
+        if found is None:
+            found = otherwise
+        if type(found) is not int or found not in _LONGS:
+            self._fail(f"there is no {name}, or it is no whole number of 64 bits")
         return found
 
     def _texts(self, found: Any) -> dict[str, str]:
@@ -280,7 +297,10 @@ class TableMetadata:
 def _parsed(data: bytes, name: str) -> dict[str, Any]:
     document = None
     with contextlib.suppress(ValueError, RecursionError):  # their text would hold the document's
-        document = json.loads(data, object_pairs_hook=once, parse_constant=no_constant)
+        found = json.loads(data, object_pairs_hook=once, parse_constant=no_constant)
+        if _SURROGATE.search(data):
+            _spelt(found)  # half a pair of them is no text, and can't be written again
+        document = found
     if not isinstance(document, dict):
         raise FormatError(f"{name}: no table metadata: no JSON object, or a member is there twice")
     return document

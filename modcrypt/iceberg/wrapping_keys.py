@@ -3,52 +3,65 @@
 The one notion has two kinds (design thread "Iceberg Table Encryption", 2021):
 
     double wrapping   a KEK, made here and wrapped by a master key (MEK) of the key service:
-                      nonce (12) | AES-GCM(KEK, key metadata, AAD: its KEY_TIMESTAMP) | tag (16)
+                      nonce (12) | AES-GCM(KEK, key metadata) | tag (16)
     single wrapping   a master key itself, which wraps each data key (DEK):
                       length of the wrapped DEK (2, big-endian) | wrapped DEK |
-                      nonce (12) | AES-GCM(DEK, AAD prefix and file length) | tag (16)
+                      nonce (12) | AES-GCM(DEK, 0, or 1 and file length (8); AAD prefix) | tag (16)
 
-The first is what Iceberg's Java writes and reads. The second is this package's own: Java has no
-form for it. In it the DEK itself vouches for the length, or a file could be cut short unnoticed.
+What is sealed is bound, by AAD, to its key and to the place that it is kept in:
+
+    encryption-keys, double      KEY_TIMESTAMP of the KEK, in ASCII: as Iceberg's Java has it
+    encryption-keys, single      "modcrypt iceberg manifest list", id of the master key
+    a manifest, double           "modcrypt iceberg file", id of the KEK, KEY_TIMESTAMP, scope
+    a manifest, single           "modcrypt iceberg file", id of the master key
+
+where each text but the first row's follows its length (4, big-endian). The first row is all that
+Java writes and reads; the others are this package's own. In single wrapping the DEK itself vouches
+for the length, or a file could be cut short unnoticed.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Self
+from typing import NoReturn, Self
 
 from modcrypt.aead import GcmCipher, TagError
-from modcrypt.errors import FormatError, KeyMaterialError
-from modcrypt.iceberg.table_metadata import EncryptedKey
+from modcrypt.errors import KeyMaterialError, KeyRetrievalError
+from modcrypt.iceberg.table_metadata import SCOPE, EncryptedKey
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key, as_key, key_bytes
-from modcrypt.kms.client import KmsClient, rewrap, unwrap, wrap
+from modcrypt.kms.client import KmsClient, rewrap, unwrap, wrap_many
 from modcrypt.kms.strict_json import from_base64
 
 __all__ = [
     "KEY_TIMESTAMP",
-    "SCOPE",
+    "TABLE",
     "IcebergKey",
     "MasterKeys",
     "OpenKey",
     "new_key_id",
+    "wrapped_bytes",
+    "wrapped_part",
+    "wrapped_text",
 ]
 
 KEY_TIMESTAMP = "KEY_TIMESTAMP"
 """Property of a KEK: when it was made, in ms since 1970, as text; what it seals is bound to it."""
 
-SCOPE = "modcrypt.scope"
-"""Property of a KEK that is not for the whole table: which files it is for."""
+TABLE = "modcrypt.table"
+"""Property of a KEK in a key store: the `table-uuid` of the table that it is for."""
 
 _KEY_ID_SIZE = 16
-_SINGLE_AAD = b"modcrypt iceberg single wrapping"
-_NO_LENGTH = (1 << 64) - 1
+_OF_LIST, _OF_FILE = "modcrypt iceberg manifest list", "modcrypt iceberg file"
+_TIMESTAMP = re.compile(r"[0-9]{1,18}")  # Java's long, and no digits but ASCII's
+_LEAST_SEALED = 12 + 1 + 16
 
 
 def new_key_id() -> str:
@@ -64,13 +77,24 @@ class IcebergKey:
         id: by which sealed key metadata names it. In single wrapping, the master key's.
         master_key_id: of the master key in the key service.
         wrapped: the KEK, wrapped by the master key; None in single wrapping.
-        properties: of a KEK, its KEY_TIMESTAMP and scope.
+        properties: of a KEK, its KEY_TIMESTAMP and, if it isn't for the whole table, its scope.
+
+    Raises:
+        KeyMaterialError: a KEK without KEY_TIMESTAMP, or an id that is no text of Unicode.
     """
 
     id: str
     master_key_id: str
     wrapped: bytes | None = field(default=None, repr=False)
     properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _utf8(self.id)
+        _utf8(self.scope)
+        if self.is_double and not _TIMESTAMP.fullmatch(self.properties.get(KEY_TIMESTAMP, "")):
+            raise KeyMaterialError(
+                f"key {self.id!r} of the table: no KEK: it has no {KEY_TIMESTAMP} in milliseconds"
+            )
 
     @classmethod
     def single(cls, master_key_id: str) -> Self:
@@ -79,15 +103,11 @@ class IcebergKey:
 
     @classmethod
     def of(cls, entry: EncryptedKey) -> Self:
-        """Give the IEK that an entry of `encryption-keys` is.
+        """Give the KEK that an entry of `encryption-keys` is.
 
         Raises:
-            KeyMaterialError: it has no KEY_TIMESTAMP.
+            KeyMaterialError: it is none.
         """
-        if not entry.properties.get(KEY_TIMESTAMP, "").isdecimal():
-            raise KeyMaterialError(
-                f"key {entry.id} of the table: no KEK: it has no {KEY_TIMESTAMP}"
-            )
         return cls(entry.id, entry.encrypted_by, entry.encrypted, entry.properties)
 
     @property
@@ -115,36 +135,83 @@ class IcebergKey:
 class MasterKeys:
     """The key service, as tables use it: what it wraps is bytes in Iceberg, text in `KmsClient`.
 
-    Iceberg's own clients of AWS and GCP keep the service's bytes, which a `KmsClient` gives in
-    base64; text in another form (`vault:v1:...`, a keyring's JSON) is kept as it is.
+    Keys are wrapped without AAD: Iceberg's `KeyManagementClient` has none.
     """
 
     def __init__(self, client: KmsClient) -> None:
         self.client = client
 
+    def __repr__(self) -> str:
+        return f"MasterKeys({type(self.client).__name__})"
+
     def wrap(self, key: Key, master_key_id: str) -> bytes:
-        """Have a key wrapped; raises as `KmsClient.wrap`."""
-        return _as_bytes(wrap(self.client, key_bytes(key), master_key_id))
+        """Have a key wrapped; raises as `wrap_many`."""
+        return self.wrap_many([key], master_key_id)[0]
+
+    def wrap_many(self, keys: Sequence[Key], master_key_id: str) -> list[bytes]:
+        """Have keys wrapped, in as few calls as the service allows.
+
+        Raises:
+            KeyRetrievalError: as `KmsClient.wrap`; or its answer can't be kept in a table.
+        """
+        raw = [key_bytes(key) for key in keys]
+        return [wrapped_bytes(one) for one in wrap_many(self.client, raw, master_key_id)]
 
     def unwrap(self, wrapped: bytes, master_key_id: str) -> Key:
         """Have a key unwrapped; raises as `KmsClient.unwrap`."""
-        return as_key(unwrap(self.client, _as_text(wrapped), master_key_id))
+        return as_key(unwrap(self.client, wrapped_text(wrapped), master_key_id))
 
     def move(self, wrapped: bytes, old_id: str, new_id: str) -> bytes:
         """Have a key wrapped anew, under the newest version of a master key or under another."""
         if old_id == new_id:
-            return _as_bytes(rewrap(self.client, _as_text(wrapped), old_id))
+            return wrapped_bytes(rewrap(self.client, wrapped_text(wrapped), old_id))
         return self.wrap(self.unwrap(wrapped, old_id), new_id)
 
     def new_kek(
-        self, master_key_id: str, length: int, scope: str = "", *, now_ms: int | None = None
+        self,
+        master_key_id: str,
+        length: int,
+        scope: str = "",
+        *,
+        table: str | None = None,
+        now_ms: int | None = None,
     ) -> OpenKey:
-        """Make a KEK of `length` bytes, wrapped by a master key; raises as `KmsClient.wrap`."""
-        key = Key.generate(length)
+        """Make a KEK; arguments and errors as of `new_keks`."""
+        return self.new_keks(master_key_id, length, [scope], table=table, now_ms=now_ms)[0]
+
+    def new_keks(
+        self,
+        master_key_id: str,
+        length: int,
+        scopes: Sequence[str],
+        *,
+        table: str | None = None,
+        now_ms: int | None = None,
+    ) -> list[OpenKey]:
+        """Make KEKs, wrapped by a master key.
+
+        Args:
+            master_key_id: of that.
+            length: bytes of each KEK.
+            scopes: which files each is for; empty for the whole table.
+            table: `table-uuid` of the table; only of KEKs that go to a key store.
+            now_ms: when they are made; by default now.
+
+        Raises:
+            KeyRetrievalError: as `wrap_many`.
+            ValueError: a length that no AES key has.
+        """
+        keys = [Key.generate(length) for _ in scopes]
         now = int(time.time() * 1000) if now_ms is None else now_ms
-        properties = {KEY_TIMESTAMP: str(now), **({SCOPE: scope} if scope else {})}
-        wrapped = self.wrap(key, master_key_id)
-        return OpenKey(IcebergKey(new_key_id(), master_key_id, wrapped, properties), self, key)
+        own = {} if table is None else {TABLE: table}
+        made = []
+        for key, wrapped, scope in zip(
+            keys, self.wrap_many(keys, master_key_id), scopes, strict=True
+        ):
+            properties = {KEY_TIMESTAMP: str(now), **({SCOPE: scope} if scope else {}), **own}
+            kek = IcebergKey(new_key_id(), master_key_id, wrapped, properties)
+            made.append(OpenKey(kek, self, key))
+        return made
 
     def opened(self, key: IcebergKey) -> OpenKey:
         """Have a KEK unwrapped; a master key is asked when it is used.
@@ -154,88 +221,166 @@ class MasterKeys:
         """
         if key.wrapped is None:
             return OpenKey(key, self)
-        return OpenKey(key, self, self.unwrap(key.wrapped, key.master_key_id))
+        try:
+            return OpenKey(key, self, self.unwrap(key.wrapped, key.master_key_id))
+        except KeyRetrievalError as error:
+            error.args = (f"key {key.id!r} of the table: {error}",)
+            raise
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OpenKey:
-    """An IEK that is ready to seal and open the key metadata of files."""
+    """An IEK that is ready to seal and open the key metadata of files; from any thread.
+
+    Can't be pickled or copied: send its `key` instead, and have that opened there.
+    """
 
     key: IcebergKey
     masters: MasterKeys = field(repr=False)
     _kek: Key | None = field(default=None, repr=False)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an OpenKey can't be pickled or copied: send its key, and open that there")
 
     @cached_property
     def _cipher(self) -> GcmCipher:
         assert self._kek is not None
         return GcmCipher(self._kek)
 
-    def seal(self, metadata: StandardKeyMetadata) -> bytes:
-        """Seal the key metadata of a file.
+    def seal(self, metadata: StandardKeyMetadata, *, in_manifest: bool = False) -> bytes:
+        """Seal the key metadata of a file; as `seal_many`."""
+        return self.seal_many([metadata], in_manifest=in_manifest)[0]
+
+    def seal_many(
+        self, metadata: Sequence[StandardKeyMetadata], *, in_manifest: bool = False
+    ) -> list[bytes]:
+        """Seal the key metadata of files, one by one.
+
+        Args:
+            metadata: of the files.
+            in_manifest: whether it is to be kept in a manifest; else among `encryption-keys`.
 
         Raises:
-            KeyRetrievalError: the key service does not wrap its key.
+            KeyRetrievalError: in single wrapping: the key service does not wrap their keys.
+            KeyExhaustedError: the KEK has sealed 2**32 times in this process.
         """
-        if self._kek is not None:
-            return self._cipher.seal_block(metadata.encode(), self._aad())
-        wrapped = self.masters.wrap(metadata.key, self.key.master_key_id)
-        if len(wrapped) > 0xFFFF:
-            raise KeyMaterialError("the wrapped data key is longer than 65535 bytes")
-        prefix, length = metadata.aad_prefix, metadata.file_length
-        told = (_NO_LENGTH if length is None else length).to_bytes(8, "big") + (prefix or b"")
-        sealed = GcmCipher(metadata.key).seal_block(told, _SINGLE_AAD)
-        return len(wrapped).to_bytes(2, "big") + wrapped + sealed
+        aad = self._aad(in_manifest)
+        if self.key.is_double:
+            return [self._cipher.seal_block(one.encode(), aad) for one in metadata]
+        wrapped = self.masters.wrap_many([one.key for one in metadata], self.key.master_key_id)
+        return [
+            len(dek).to_bytes(2, "big") + dek + GcmCipher(one.key).seal_block(_told(one), aad)
+            for dek, one in zip(wrapped, metadata, strict=True)
+        ]
 
-    def open(self, sealed: bytes) -> StandardKeyMetadata:
+    def open(self, sealed: bytes, *, in_manifest: bool = False) -> StandardKeyMetadata:
         """Open the key metadata of a file.
 
         Raises:
-            KeyMaterialError: altered, or of another key.
+            KeyMaterialError: altered, or of another key, or kept in another place.
             KeyRetrievalError: the key service does not unwrap it.
         """
-        if self._kek is None:
-            return self._open_single(sealed)
+        aad = self._aad(in_manifest)
+        if self.key.is_double:
+            with _as_material(self.key.id):
+                return StandardKeyMetadata.decode(self._cipher.open_block(sealed, aad))
+        wrapped = wrapped_part(sealed)
+        dek = self.masters.unwrap(wrapped, self.key.master_key_id)
         with _as_material(self.key.id):
-            return StandardKeyMetadata.decode(self._cipher.open_block(sealed, self._aad()))
+            return _retold(dek, GcmCipher(dek).open_block(sealed[2 + len(wrapped) :], aad))
 
-    def _open_single(self, sealed: bytes) -> StandardKeyMetadata:
-        size = int.from_bytes(sealed[:2], "big")
-        if len(sealed) < 2 + size + 28 + 8 or not size:
-            raise KeyMaterialError("key metadata under a master key: cut short")
-        key = self.masters.unwrap(sealed[2 : 2 + size], self.key.master_key_id)
-        with _as_material(self.key.id):
-            told = GcmCipher(key).open_block(sealed[2 + size :], _SINGLE_AAD)
-        length = int.from_bytes(told[:8], "big")
-        return StandardKeyMetadata(
-            key=key,
-            aad_prefix=told[8:] or None,
-            file_length=None if length == _NO_LENGTH else length,
-        )
-
-    def _aad(self) -> bytes:
-        """What binds key metadata to its KEK: the KEY_TIMESTAMP as Java writes it, in ASCII."""
-        return self.key.properties[KEY_TIMESTAMP].encode()
+    def _aad(self, in_manifest: bool) -> bytes:
+        """Give what sealed key metadata is bound to, as at the head of this room."""
+        key = self.key
+        if not key.is_double:
+            return _bound(_OF_FILE if in_manifest else _OF_LIST, key.id)
+        timestamp = key.properties[KEY_TIMESTAMP]
+        if in_manifest:
+            return _bound(_OF_FILE, key.id, timestamp, key.scope)
+        return timestamp.encode()
 
 
-@contextlib.contextmanager
-def _as_material(key_id: str):  # type: ignore[no-untyped-def]
-    try:
-        yield
-    except (TagError, FormatError, ValueError):  # too short for a block is a ValueError
-        raise KeyMaterialError(
-            f"the key metadata of a file does not open under key {key_id} of the table: altered "
-            "bytes, or sealed under another key"
-        ) from None
+def wrapped_part(sealed: bytes) -> bytes:
+    """Give the wrapped DEK of key metadata in single wrapping.
+
+    Raises:
+        KeyMaterialError: it is cut short.
+    """
+    size = int.from_bytes(sealed[:2], "big")
+    if not size or len(sealed) < 2 + size + _LEAST_SEALED:
+        raise KeyMaterialError("key metadata under a master key: cut short")
+    return sealed[2 : 2 + size]
 
 
-def _as_bytes(wrapped: str) -> bytes:
+# --- what the key service gives ------------------------------------------------------------------
+
+
+def wrapped_bytes(text: str) -> bytes:
+    """Give a wrapped key as tables keep it.
+
+    Of base64, which the clients of AWS and Google give, the bytes, as Iceberg's own clients store
+    them; other text (`vault:v1:...`, a keyring's JSON) as it is, in ASCII.
+
+    Raises:
+        KeyMaterialError: `wrapped_text` would not give the same text again.
+    """
     with contextlib.suppress(KeyMaterialError):
-        return from_base64(wrapped, "a wrapped key")
-    return wrapped.encode()
+        decoded = from_base64(text, "a wrapped key")
+        if wrapped_text(decoded) == text:
+            return decoded
+    if text.isascii() and text.isprintable():
+        return text.encode()
+    raise KeyMaterialError(
+        "the key service gave a wrapped key that is neither base64 nor printable ASCII"
+    )
 
 
-def _as_text(wrapped: bytes) -> str:
-    """Undo `_as_bytes`: bytes of a service are never all printable, but for 1 in 10**17."""
+def wrapped_text(wrapped: bytes) -> str:
+    """Undo `wrapped_bytes`: a service's bytes are never all printable, but for 1 in 10**18."""
     if wrapped.isascii() and (text := wrapped.decode()).isprintable():
         return text
     return base64.b64encode(wrapped).decode()
+
+
+# --- small helpers -------------------------------------------------------------------------------
+
+
+def _told(metadata: StandardKeyMetadata) -> bytes:
+    """Spell what key metadata says beside the key."""
+    length = metadata.file_length
+    spelt = b"\0" if length is None else b"\1" + length.to_bytes(8, "big", signed=True)
+    return spelt + (metadata.aad_prefix or b"")
+
+
+def _retold(dek: Key, told: bytes) -> StandardKeyMetadata:
+    """Undo `_told`; a ValueError for what it doesn't spell."""
+    size = {0: 0, 1: 8}.get(told[0]) if told else None
+    if size is None or len(told) < 1 + size:
+        raise ValueError
+    return StandardKeyMetadata(
+        key=dek,
+        aad_prefix=told[1 + size :] or None,
+        file_length=int.from_bytes(told[1:9], "big", signed=True) if size else None,
+    )
+
+
+def _bound(*texts: str) -> bytes:
+    spelt = [_utf8(text) for text in texts]
+    return b"".join(len(one).to_bytes(4, "big") + one for one in spelt)
+
+
+def _utf8(text: str) -> bytes:
+    with contextlib.suppress(UnicodeEncodeError):
+        return text.encode()
+    raise KeyMaterialError("the id or scope of a key has half a surrogate pair: no Unicode")
+
+
+@contextlib.contextmanager
+def _as_material(key_id: str) -> Iterator[None]:
+    try:
+        yield
+    except (TagError, ValueError):
+        raise KeyMaterialError(
+            f"the key metadata of a file does not open under key {key_id!r} of the table: altered "
+            "bytes, or sealed under another key or for another place"
+        ) from None
