@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 from modcrypt.errors import CommitConflictError
-from modcrypt.iceberg.table import IcebergTable
 from modcrypt.iceberg.table_metadata import TableMetadata
+
+if TYPE_CHECKING:
+    from modcrypt.iceberg.table import IcebergTable
 
 __all__ = ["Make", "commit", "successor"]
 
-Make = Callable[[IcebergTable], TableMetadata]
+Make: TypeAlias = "Callable[[IcebergTable], TableMetadata]"
 """Makes of a version of the table the metadata of the next one; may write files that it names."""
 
 ATTEMPTS = 4

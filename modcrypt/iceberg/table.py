@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import posixpath
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from modcrypt.errors import FormatError, IntegrityError, LimitError, PlaintextError
+from modcrypt.errors import FormatError, IntegrityError, PlaintextError
+from modcrypt.iceberg.foreign import require_extra
 from modcrypt.iceberg.locations import Locations
 from modcrypt.iceberg.resolver import KeyResolver, KeyStore
-from modcrypt.iceberg.table_metadata import MAX_METADATA, Snapshot, TableMetadata
-from modcrypt.iceberg.versions import FolderVersions, Versions, newest_metadata
+from modcrypt.iceberg.table_metadata import Snapshot, TableMetadata
+from modcrypt.iceberg.versions import FolderVersions, Versions, newest_metadata, read_metadata
 from modcrypt.iceberg.walk import Walk
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_tools import KeyTools
@@ -24,6 +20,7 @@ from modcrypt.kms.references import open_kms
 from modcrypt.storage import Place, locate
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyiceberg.expressions import BooleanExpression
 
     from modcrypt.iceberg.scan import ScanOf
@@ -47,6 +44,10 @@ class Expectation:
     at_least: int | None = None
     master_key_ids: Sequence[str] | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.master_key_ids, str):  # of which every letter would be expected
+            raise ValueError("master_key_ids takes several ids, not one string")
+
     def check(self, metadata: TableMetadata) -> None:
         """Hold it against a table's metadata; raises as `open_table`."""
         name = metadata.name
@@ -62,7 +63,7 @@ class Expectation:
                 f"{name}: the table is at sequence number {metadata.last_sequence_number}, and "
                 f"was at {self.at_least} before: this is an older state of it"
             )
-        allowed = self.master_key_ids
+        allowed = None if self.master_key_ids is None else set(self.master_key_ids)
         if allowed is not None and metadata.master_key_id not in allowed:
             raise IntegrityError(
                 f"{name}: the table is under the master key {metadata.master_key_id!r}, which is "
@@ -104,6 +105,12 @@ class IcebergTable:
         self.expected.check(metadata)
         return replace(self, metadata=metadata, place=place, walk=self.walk.through(metadata))
 
+    def append(self, data: pa.Table | pa.RecordBatchReader) -> IcebergTable:
+        """Append rows, as a new snapshot; arguments and errors as of `appending.append`."""
+        from modcrypt.iceberg.appending import append
+
+        return append(self, data)
+
     def scan(
         self,
         snapshot: int | str | None = None,
@@ -113,10 +120,12 @@ class IcebergTable:
         """Read rows.
 
         Args:
-            snapshot: id of a snapshot, or name of a branch or tag; None for the current one.
+            snapshot: id of a snapshot, or name of a branch or tag; None for the current one. The
+                rows of a snapshot or tag have the schema that was the table's then, those of a
+                branch the current one.
             columns: names, dotted for fields of structs; None for all.
             filters: which rows, as `"id > 5 and name is not null"`, or an expression of
-                pyiceberg; manifests, files, row groups and pages without any are not opened.
+                pyiceberg; manifests, files and row groups without any are not opened.
 
         Raises:
             ValueError: no such snapshot or column, or no filter.
@@ -137,7 +146,15 @@ class IcebergTable:
     def _scan(self, snapshot: Any, columns: Any, filters: Any) -> ScanOf:
         from modcrypt.iceberg.scan import ScanOf
 
-        return ScanOf(self.walk, self.snapshot(snapshot), columns, filters)
+        found = self.snapshot(snapshot)
+        schema_id = None if found is None else self._schema_id(found, snapshot)
+        return ScanOf(self.walk, found, schema_id, columns, filters)
+
+    def _schema_id(self, snapshot: Snapshot, which: int | str | None) -> int | None:
+        """Give the schema that rows are to have, as Java chooses it; None for the current one."""
+        if which is None or (isinstance(which, str) and self._ref(which).get("type") != "tag"):
+            return None
+        return snapshot.schema_id
 
     def snapshot(self, which: int | str | None = None) -> Snapshot | None:
         """Give a snapshot: by its id, by a branch or tag, or the current one, if there is one.
@@ -147,15 +164,18 @@ class IcebergTable:
         """
         if which is None:
             return self.metadata.current
-        if isinstance(which, str):
-            found = (self.metadata.document.get("refs") or {}).get(which)
-            if not isinstance(found, dict):
-                raise ValueError(f"there is no branch or tag {which!r}")
-            which = int(found["snapshot-id"])
+        wanted: int = self._ref(which)["snapshot-id"] if isinstance(which, str) else which
         try:
-            return self.metadata.snapshot(which)
+            return self.metadata.snapshot(wanted)
         except FormatError:
-            raise ValueError(f"there is no snapshot {which}") from None
+            raise ValueError(f"there is no snapshot {wanted}") from None
+
+    def _ref(self, name: str) -> dict[str, Any]:
+        refs = self.metadata.document.get("refs")
+        found = refs.get(name) if isinstance(refs, dict) else None
+        if not isinstance(found, dict) or type(found.get("snapshot-id")) is not int:
+            raise ValueError(f"there is no branch or tag {name!r}")
+        return found
 
     def snapshots(self) -> pa.Table:
         """List the snapshots: a row for each, the oldest first."""
@@ -211,6 +231,7 @@ def open_table(
         master_key_ids: those that it may be under.
 
     Raises:
+        ModuleNotFoundError: the extra `modcrypt[iceberg]` is not installed.
         FormatError: the file is no table metadata.
         PlaintextError: the table is not encrypted.
         IntegrityError: it is another table, an older state of it, or under another master key.
@@ -227,7 +248,7 @@ def open_table(
         master_key_ids=master_key_ids,
     )
     versions = FolderVersions(Place(place.filesystem, posixpath.dirname(place.path)))
-    resolver = KeyResolver(client_of(kms), key_store)
+    resolver = KeyResolver(client_of(kms), key_store, master_key_ids=master_key_ids)
     return opened(place, versions, resolver, expected, location_map, filesystem)
 
 
@@ -240,6 +261,7 @@ def opened(
     filesystem: Any = None,
 ) -> IcebergTable:
     """Open a table by the place of its metadata.json; arguments and errors as of `open_table`."""
+    require_extra()
     metadata = read_metadata(place)
     expected.check(metadata)
     folder = Place(place.filesystem, posixpath.dirname(posixpath.dirname(place.path)))
@@ -248,33 +270,17 @@ def opened(
     return IcebergTable(metadata, place, walk, versions, expected)
 
 
-def read_metadata(place: Place) -> TableMetadata:
-    """Read a metadata.json, compressed or not.
+def client_of(kms: KmsClient | KeyTools | str) -> KmsClient:
+    """Give the client that is meant.
 
     Raises:
-        FormatError: it is none.
-        LimitError: it is larger than any that is read.
-        OSError: from the file system.
+        ValueError: key tools that bind keys to an AAD: Iceberg's tables have none.
+        KeyRetrievalError, ValueError: as `open_kms`.
     """
-    with place.open() as source:
-        if source.size > MAX_METADATA:
-            raise LimitError(f"{place.path}: more than {MAX_METADATA} bytes of table metadata")
-        data = source.read_at(0, source.size)
-    if data[:2] == b"\x1f\x8b":
-        data = _decompressed(data, place.path)
-    return TableMetadata(data, place.path)
-
-
-def _decompressed(data: bytes, name: str) -> bytes:
-    try:
-        with gzip.open(io.BytesIO(data)) as file:
-            return file.read(MAX_METADATA + 1)
-    except (OSError, EOFError, zlib.error):
-        raise FormatError(f"{name}: damaged gzip") from None
-
-
-def client_of(kms: KmsClient | KeyTools | str) -> KmsClient:
-    """Give the client that is meant; raises as `open_kms`."""
     if isinstance(kms, str):
         return open_kms(kms)
-    return kms.client if isinstance(kms, KeyTools) else kms
+    if not isinstance(kms, KeyTools):
+        return kms
+    if kms.wrapper.aad:
+        raise ValueError("keys of Iceberg's tables are bound to no AAD: leave kms_aad out")
+    return kms.client
