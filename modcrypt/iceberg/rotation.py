@@ -1,0 +1,74 @@
+"""A table's keys rotated: the master key (MEK), the KEKs, or the data keys (DEKs) of its files.
+
+    rotate_table(table, "mek", new_master_key_id="keyB")   KEKs wrapped anew
+    rotate_table(table, "kek")                             new KEKs; all under them sealed anew
+    rotate_table(table, "dek")                             data files under new keys
+
+Each is one commit to the table, made again if somebody else was faster, or nothing at all.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from modcrypt.iceberg.dek_rotation import Run, rotate_deks
+from modcrypt.iceberg.kek_rotation import rotate_kek
+from modcrypt.iceberg.mek_rotation import rotate_mek
+from modcrypt.iceberg.rotation_report import Rotated, TableRotation
+from modcrypt.iceberg.table import IcebergTable
+
+__all__ = ["TableRotation", "rotate_table"]
+
+
+def rotate_table(
+    table: IcebergTable,
+    what: Rotated,
+    *,
+    new_master_key_id: str | None = None,
+    dry_run: bool = False,
+    run: Run | None = None,
+) -> TableRotation:
+    """Rotate keys of a table.
+
+    Older metadata.json files keep the keys as they were: whoever has one of them, and the old
+    keys, reads what it leads to. `expire_history` removes them.
+
+    Args:
+        table: the current version is rotated, also if `table` is an older one.
+        what: `"mek"`: all KEKs are wrapped anew, by another master key or the newest version of
+            the same one; nothing but metadata.json changes, or the key store. `"kek"`: new KEKs
+            take the places of all the old ones, and key metadata is sealed anew under them; in
+            single wrapping, it is wrapped anew by the master key. Manifests are written anew only
+            where they hold key metadata that is sealed. `"dek"`: the files of the current
+            snapshot are written anew under fresh keys, as a new snapshot; older snapshots keep
+            their files.
+        new_master_key_id: the master key that the table is to be under; by default, the one that
+            it is under, whose newest version then counts.
+        dry_run: change nothing, call the key service for nothing that opening doesn't need, and
+            say what would be done.
+        run: of "dek": rewrites data files elsewhere, by `rekey_file`; by default threads do here.
+
+    Raises:
+        ValueError: `what` is none of these; "mek" of single wrapping; "dek" with another master
+            key; or a master key that the reader's expectation excludes.
+        CommitConflictError: somebody else was faster again and again.
+        KeyRetrievalError: the key service does not unwrap or wrap a key; the table is as it was.
+        ModcryptError, OSError: a file is not what was written, or can't be.
+    """
+    started = time.monotonic()
+    if what == "dek":
+        if new_master_key_id is not None:
+            raise ValueError(
+                'new data keys are under the KEKs that there are: rotate "kek" or "mek"'
+            )
+        done = rotate_deks(table, dry_run, run)
+    elif run is not None:
+        raise ValueError(f'nothing runs elsewhere but "dek", and not {what!r}')
+    elif what == "mek":
+        done = rotate_mek(table, new_master_key_id, dry_run)
+    elif what == "kek":
+        done = rotate_kek(table, new_master_key_id, dry_run)
+    else:
+        raise ValueError(f'what is to be rotated is "mek", "kek" or "dek", not {what!r}')
+    return replace(done, seconds=time.monotonic() - started)

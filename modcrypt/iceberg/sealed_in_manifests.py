@@ -1,0 +1,143 @@
+"""Which manifests of a table hold key metadata that is sealed, and under which keys.
+
+Tables all of whose KEKs seal manifest lists alone, as those that Java makes, have none: no manifest
+of them is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from modcrypt.iceberg.manifests import FileEntry, ManifestFile, read_manifest_list
+from modcrypt.iceberg.policies import FILES_SCOPE, partition_scope
+from modcrypt.iceberg.resolver import WRAPPING, is_sealed_metadata, sealed_by
+from modcrypt.iceberg.table import IcebergTable
+from modcrypt.iceberg.table_metadata import EncryptedKey, Snapshot
+from modcrypt.iceberg.wrapping_keys import IcebergKey
+from modcrypt.key_metadata import StandardKeyMetadata
+
+__all__ = [
+    "Opened",
+    "SealedManifest",
+    "SealedManifests",
+    "list_keys",
+    "place_of",
+    "sealed_manifests",
+    "sealed_metadata",
+    "seals_files",
+]
+
+
+@dataclass(frozen=True)
+class SealedManifest:
+    """A manifest that holds sealed key metadata.
+
+    Attributes:
+        manifest: it.
+        keks: ids of the KEKs.
+        single: how many files' key metadata the master key itself wraps.
+    """
+
+    manifest: ManifestFile
+    keks: frozenset[str]
+    single: int
+
+
+@dataclass(frozen=True)
+class SealedManifests:
+    """Those of all snapshots.
+
+    Attributes:
+        manifests: by location.
+        lists: locations of the manifest lists that name one of them.
+    """
+
+    manifests: Mapping[str, SealedManifest]
+    lists: frozenset[str]
+
+    @property
+    def keks(self) -> frozenset[str]:
+        """Ids of all KEKs that seal key metadata in them."""
+        return frozenset().union(*(one.keks for one in self.manifests.values()))
+
+
+Opened: TypeAlias = "MutableMapping[tuple[str, bytes], StandardKeyMetadata]"
+"""Key metadata of manifest lists, by `place_of`: in single wrapping each costs a call."""
+
+
+def sealed_manifests(table: IcebergTable, opened: Opened | None = None) -> SealedManifests:
+    """Find the manifests of all snapshots that hold sealed key metadata; no key of a file is asked.
+
+    Args:
+        table: whose snapshots are looked at.
+        opened: what is known of manifest lists, and is added to.
+
+    Raises:
+        ModcryptError, OSError: as `Walk.manifests`.
+    """
+    found: dict[str, SealedManifest | None] = {}
+    lists, known = set[str](), {} if opened is None else opened
+    for snapshot in table.metadata.snapshots if _may_hold_any(table) else ():
+        for manifest in _manifests(table, snapshot, known):
+            if manifest.location not in found:
+                found[manifest.location] = _sealed(table, manifest)
+            if found[manifest.location] is not None:
+                lists.add(snapshot.manifest_list)
+    held = {location: one for location, one in found.items() if one is not None}
+    return SealedManifests(held, frozenset(lists))
+
+
+def list_keys(
+    table: IcebergTable, snapshot: Snapshot, opened: Opened
+) -> StandardKeyMetadata | None:
+    """Give the key metadata of a manifest list, opened once; raises as `Walk.list_keys`."""
+    entry = table.metadata.keys.get(snapshot.key_id or "")
+    if entry is None or (found := opened.get(place_of(entry))) is None:
+        found = table.walk.list_keys(snapshot)
+        if entry is not None and found is not None:
+            opened[place_of(entry)] = found
+    return found
+
+
+def place_of(entry: EncryptedKey) -> tuple[str, bytes]:
+    """Give what tells an entry from others, also of another version of the table."""
+    return entry.id, entry.encrypted
+
+
+def _manifests(table: IcebergTable, snapshot: Snapshot, opened: Opened) -> list[ManifestFile]:
+    data = table.walk.read(snapshot.manifest_list, list_keys(table, snapshot, opened))
+    return read_manifest_list(data, snapshot.manifest_list)
+
+
+def sealed_metadata(entries: Iterable[FileEntry]) -> list[bytes]:
+    """Give what is sealed of the key metadata of files."""
+    told = (one.key_metadata for one in entries)
+    return [one for one in told if one is not None and is_sealed_metadata(one)]
+
+
+def _may_hold_any(table: IcebergTable) -> bool:
+    """Tell by the keys of the table whether it is worth looking.
+
+    It is for KEKs that are made for files, and for any other that is not for the whole table and
+    seals no manifest list: nobody else could need it.
+    """
+    keks = table.walk.resolver.keks(table.metadata).values()
+    entries = table.metadata.keys.values()
+    sealing = {one.encrypted_by for one in entries}
+    single = any(one.properties.get(WRAPPING) == "single" for one in entries)
+    return single or any(seals_files(one) or (one.scope and one.id not in sealing) for one in keks)
+
+
+def seals_files(key: IcebergKey) -> bool:
+    """Tell whether a KEK is made for key metadata in manifests."""
+    return key.scope == FILES_SCOPE or key.scope.startswith(partition_scope(""))
+
+
+def _sealed(table: IcebergTable, manifest: ManifestFile) -> SealedManifest | None:
+    by = [sealed_by(one) for one in sealed_metadata(table.walk.entries(manifest))]
+    if not by:
+        return None
+    keks = frozenset(id_ for id_, single in by if not single)
+    return SealedManifest(manifest, keks, sum(single for _, single in by))
