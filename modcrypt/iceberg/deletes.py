@@ -6,10 +6,10 @@ them. A deletion vector (Puffin) takes the place of position delete files of its
 
 from __future__ import annotations
 
-import io
+import threading
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,13 +20,17 @@ from pyroaring import BitMap64
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.avro_files import read_avro
 from modcrypt.iceberg.data_files import open_parquet_file
-from modcrypt.iceberg.manifests import EQUALITY_DELETES, FileEntry
+from modcrypt.iceberg.manifests import EQUALITY_DELETES, POSITION_DELETES, FileEntry
+from modcrypt.iceberg.projection import field_id
 from modcrypt.iceberg.walk import Walk
 
-__all__ = ["DeleteIndex", "deleted_positions", "positions_file"]
+__all__ = ["DeleteIndex", "Positions", "deleted_positions", "read_vector"]
 
 _DV_MAGIC = b"\xd1\xd3\x39\x64"
+_PATH_ID, _POS_ID = 2147483546, 2147483545  # spec, "Reserved Field IDs"
 _PATH, _POS = "file_path", "pos"
+
+_LAST_POSITION = 1 << 63
 
 
 class DeleteIndex:
@@ -38,6 +42,7 @@ class DeleteIndex:
 
     Raises:
         UnsupportedFormatError: equality deletes are among them.
+        FormatError: what is no delete file is, or a location outside of the table.
     """
 
     def __init__(self, walk: Walk, deletes: Iterable[FileEntry]) -> None:
@@ -54,6 +59,8 @@ class DeleteIndex:
                 f"{one.location}: equality deletes, as Flink writes them, are not read: have the "
                 "table compacted"
             )
+        if one.content != POSITION_DELETES:
+            raise FormatError(f"{one.location}: a delete manifest has a file that is none")
         target = one.file.get("referenced_data_file")
         if one.file_format == "PUFFIN":
             if target is None:
@@ -69,6 +76,8 @@ class DeleteIndex:
 
     def of(self, data: FileEntry) -> list[FileEntry]:
         """Give the delete files that apply to a data file."""
+        if not (self._vectors or self._of_file or self._of_partition):
+            return []
         key = self._walk.locations.key(data.location)
         vector = self._vectors.get(key)
         if vector is not None and _applies(vector, data):
@@ -78,7 +87,8 @@ class DeleteIndex:
 
 
 def _partition(entry: FileEntry) -> Any:
-    return entry.spec_id, tuple(sorted((k, repr(v)) for k, v in entry.partition.items()))
+    """Give what files of one partition have in common: their spec, and its values by field id."""
+    return entry.spec_id, tuple(sorted(entry.partition_by_id.items()))
 
 
 def _applies(delete: FileEntry, data: FileEntry) -> bool:
@@ -86,66 +96,129 @@ def _applies(delete: FileEntry, data: FileEntry) -> bool:
     return (data.sequence_number or 0) <= (delete.sequence_number or 0)
 
 
+class Positions:
+    """Positions of deleted rows, as the delete files of a scan name them.
+
+    Each position delete file is read once, though it may name many data files. Any number of
+    threads may ask.
+    """
+
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
+        self._lock = threading.Lock()
+        self._files: dict[str, Mapping[str, pa.Array]] = {}
+
+    def of(self, data: FileEntry, deletes: Sequence[FileEntry]) -> memoryview:
+        """Give the positions of a data file's deleted rows: as int64, ascending, each once.
+
+        Raises:
+            ModcryptError: a delete file can't be had, or is not what was written.
+            OSError: from the file system.
+        """
+        key = self._walk.locations.key(data.location)
+        found = [
+            _of_vector(self._walk, one, data)
+            if one.file_format == "PUFFIN"
+            else self._of_file(one).get(key, pa.array([], pa.int64()))
+            for one in deletes
+        ]
+        if len(found) != 1 or deletes[0].file_format != "PUFFIN":
+            positions = pc.unique(pa.concat_arrays([pa.array([], pa.int64()), *found]))
+            found = [positions.take(pc.array_sort_indices(positions))]
+        values = pa.concat_arrays(found)  # one without an offset
+        buffer = values.buffers()[1]
+        return memoryview(buffer or b"")[: 8 * len(values)].cast("q")
+
+    def _of_file(self, entry: FileEntry) -> Mapping[str, pa.Array]:
+        with self._lock:
+            if entry.location not in self._files:
+                self._files[entry.location] = _by_file(self._walk, entry)
+            return self._files[entry.location]
+
+
 def deleted_positions(walk: Walk, data: FileEntry, deletes: Sequence[FileEntry]) -> pa.Array:
-    """Give the positions of the deleted rows of a data file, as int64.
+    """Give the positions of the deleted rows of a data file, as int64; raises as `Positions.of`."""
+    positions = Positions(walk).of(data, deletes)
+    return pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
+
+
+# --- deletion vectors ----------------------------------------------------------------------------
+
+
+def _of_vector(walk: Walk, entry: FileEntry, data: FileEntry) -> pa.Array:
+    """Read the deletion vector of a data file: its part of the Puffin file alone."""
+    start, size = entry.file.get("content_offset"), entry.file.get("content_size_in_bytes")
+    if type(start) is not int or type(size) is not int or start < 0 or size < 0:
+        raise FormatError(f"{entry.location}: a deletion vector that does not lie in its file")
+    if entry.record_count > data.record_count:
+        raise FormatError(f"{entry.location}: more rows are deleted than {data.location} has")
+    keys = walk.file_keys(entry)
+    blob = walk.read(entry.location, keys, entry.size, start=start, size=size)
+    return pa.array(read_vector(blob, entry).to_array(), pa.int64())
+
+
+def read_vector(blob: bytes, entry: FileEntry) -> BitMap64:
+    """Read a deletion vector (Puffin spec, `deletion-vector-v1`).
+
+    Args:
+        blob: the bytes of its Puffin file that its entry names.
+        entry: of its manifest.
 
     Raises:
-        ModcryptError: a delete file can't be had, or is not what was written.
+        FormatError: it is none, is damaged, or has other than `record_count` positions.
     """
-    found = [
-        _of_vector(walk, one) if one.file_format == "PUFFIN" else _of_file(walk, one, data)
-        for one in deletes
-    ]
-    return pa.concat_arrays([one.cast(pa.int64()) for one in found])
-
-
-def _of_vector(walk: Walk, entry: FileEntry) -> pa.Array:
-    """Read a deletion vector (spec, "Deletion Vectors"; Puffin spec, `deletion-vector-v1`)."""
-    data = walk.read(entry.location, walk.file_keys(entry), entry.size)
-    start, size = entry.file.get("content_offset"), entry.file.get("content_size_in_bytes")
-    name = entry.location
-    if type(start) is not int or type(size) is not int or not 0 <= start <= len(data) - size:
-        raise FormatError(f"{name}: a deletion vector that does not lie in its file")
-    blob = data[start : start + size]
-    length = int.from_bytes(blob[:4], "big")
-    if size < 12 or length != size - 8 or blob[4:8] != _DV_MAGIC:
-        raise FormatError(f"{name}: no deletion vector at byte {start}")
+    name, length = entry.location, int.from_bytes(blob[:4], "big")
+    if len(blob) < 20 or length != len(blob) - 8 or blob[4:8] != _DV_MAGIC:
+        raise FormatError(f"{name}: no deletion vector where its manifest says")
     if zlib.crc32(blob[4:-4]) != int.from_bytes(blob[-4:], "big"):
         raise FormatError(f"{name}: the checksum of the deletion vector does not fit")
     try:
         bitmap = BitMap64.deserialize(blob[8:-4])
     except ValueError:
         raise FormatError(f"{name}: the deletion vector is no bitmap") from None
-    if len(bitmap) != entry.record_count:
+    if len(bitmap) != entry.record_count or (bitmap and bitmap.max() >= _LAST_POSITION):
         raise FormatError(
             f"{name}: the deletion vector has {len(bitmap)} positions, its manifest says "
             f"{entry.record_count}"
         )
-    return pa.array(bitmap, pa.int64())
+    return bitmap
 
 
-def _of_file(walk: Walk, entry: FileEntry, data: FileEntry) -> pa.Array:
+# --- position delete files -----------------------------------------------------------------------
+
+
+def _by_file(walk: Walk, entry: FileEntry) -> Mapping[str, pa.Array]:
+    """Read a position delete file: positions by the key of their data file's location."""
     if entry.file_format == "AVRO":
-        avro = read_avro(
-            walk.read(entry.location, walk.file_keys(entry), entry.size), entry.location
-        )
-        paths = pa.array((row.get(_PATH) for row in avro.records), pa.string())
-        positions = pa.array((row.get(_POS) for row in avro.records), pa.int64())
+        paths, positions = _of_avro(walk, entry)
     elif entry.file_format == "PARQUET":
-        with open_parquet_file(walk, entry) as file:
-            table = pq.read_table(file, columns=[_PATH, _POS])
-        paths, positions = (table.column(name).combine_chunks() for name in (_PATH, _POS))
+        paths, positions = _of_parquet(walk, entry)
     else:
         raise UnsupportedFormatError(f"{entry.location}: deletes in {entry.file_format}")
-    key = walk.locations.key(data.location)
-    same = [path for path in pc.unique(paths).to_pylist() if walk.locations.key(path) == key]
-    return positions.filter(pc.is_in(paths, pa.array(same, paths.type)))
+    if paths.null_count or positions.null_count:
+        raise FormatError(f"{entry.location}: a position delete that names no position")
+    found: dict[str, list[pa.Array]] = defaultdict(list)
+    for path in pc.unique(paths).to_pylist():  # two spellings may stand for one file
+        found[walk.locations.key(path)].append(positions.filter(pc.equal(paths, path)))
+    return {key: pa.concat_arrays(parts) for key, parts in found.items()}
 
 
-def positions_file(location: str, positions: pa.Array) -> bytes:
-    """Give a Parquet file of positions of one data file, as pyiceberg reads position deletes."""
-    out = io.BytesIO()
-    path = pa.DictionaryArray.from_arrays(pa.array([0] * len(positions), pa.int32()), [location])
-    table = pa.table({_PATH: path, _POS: positions})
-    pq.write_table(table, out, compression="none", use_dictionary=[_PATH])
-    return out.getvalue()
+def _of_avro(walk: Walk, entry: FileEntry) -> tuple[pa.Array, pa.Array]:
+    data = walk.read(entry.location, walk.file_keys(entry), entry.size)
+    avro = read_avro(data, entry.location)
+    names = {one.get("field-id"): one["name"] for one in avro.schema["fields"]}
+    path, position = names.get(_PATH_ID, _PATH), names.get(_POS_ID, _POS)
+    return (
+        pa.array((row.get(path) for row in avro.records), pa.string()),
+        pa.array((row.get(position) for row in avro.records), pa.int64()),
+    )
+
+
+def _of_parquet(walk: Walk, entry: FileEntry) -> tuple[pa.Array, pa.Array]:
+    with open_parquet_file(walk, entry) as opened:
+        file = pq.ParquetFile(opened)
+        names = {field_id(one): one.name for one in file.schema_arrow}
+        path, position = names.get(_PATH_ID, _PATH), names.get(_POS_ID, _POS)
+        table = file.read([path, position])
+    paths = table.column(path).cast(pa.string()).combine_chunks()
+    return paths, table.column(position).cast(pa.int64()).combine_chunks()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from modcrypt.iceberg.foreign import as_format_errors
 from modcrypt.iceberg.manifests import DATA, FileEntry, ManifestFile
 from modcrypt.iceberg.resolver import WRAPPING, KeyResolver, is_sealed_metadata, sealed_by
 from modcrypt.iceberg.table_metadata import Snapshot, TableMetadata
@@ -40,11 +41,19 @@ _FILES = pa.schema(
 
 
 def list_snapshots(metadata: TableMetadata) -> pa.Table:
-    """List the snapshots of a table: a row for each, as metadata.json has them."""
+    """List the snapshots of a table: a row for each, as metadata.json has them.
+
+    Raises:
+        FormatError: a number in it is none that a snapshot has.
+    """
     current = metadata.document.get("current-snapshot-id")
-    return pa.Table.from_pylist(
-        [_snapshot(one, metadata, one.id == current) for one in metadata.snapshots], _SNAPSHOTS
-    )
+    rows = [_snapshot(one, metadata, one.id == current) for one in metadata.snapshots]
+    return _listed(rows, _SNAPSHOTS, metadata)
+
+
+def _listed(rows: list[dict[str, Any]], schema: pa.Schema, metadata: TableMetadata) -> pa.Table:
+    with as_format_errors(metadata.name):  # numbers of more than 64 bits
+        return pa.Table.from_pylist(rows, schema)
 
 
 def _snapshot(one: Snapshot, metadata: TableMetadata, current: bool) -> dict[str, Any]:
@@ -99,7 +108,7 @@ def list_keys(metadata: TableMetadata, resolver: KeyResolver) -> pa.Table:
                     "snapshots": of_lists[entry.id],
                 }
             )
-    return pa.Table.from_pylist(rows, _KEYS)
+    return _listed(rows, _KEYS, metadata)
 
 
 def list_files(walk: Walk, snapshot: Snapshot | None) -> pa.Table:
@@ -115,7 +124,7 @@ def list_files(walk: Walk, snapshot: Snapshot | None) -> pa.Table:
             rows.append(_manifest_row(manifest, snapshot))
             live = (entry for entry in walk.entries(manifest) if entry.is_live)
             rows.extend(_file_row(entry, manifest) for entry in live)
-    return pa.Table.from_pylist(rows, _FILES)
+    return _listed(rows, _FILES, walk.metadata)
 
 
 def _list_row(walk: Walk, snapshot: Snapshot) -> dict[str, Any]:

@@ -39,7 +39,13 @@ class Locations:
             location: that the metadata names.
             folder: that the metadata was found in.
             filesystem: of pyarrow or fsspec.
+
+        Raises:
+            FormatError: the table's location is none.
+            ValueError: a prefix of the map is none.
         """
+        if not location.strip("/"):
+            raise FormatError("the location of the table is empty: it would stand for all of them")
         folders = {_trimmed(location): folder}
         for prefix, where in (mapped or {}).items():
             if not prefix.strip("/"):
@@ -60,11 +66,10 @@ class Locations:
                 f"followed: map its beginning to a folder by location_map"
             )
         folder = self.folders[prefix]
-        inside = location[len(prefix) :].lstrip("/")
-        if not inside or any(part in ("", ".", "..") for part in inside.split("/")):
+        inside = location[len(prefix) :]
+        inside = inside if prefix.endswith("/") else inside[1:]
+        if any(part in ("", ".", "..") for part in inside.split("/")) or "\x00" in inside:
             raise FormatError(f"the location {location!r} leads out of its folder, or to none")
-        if "\x00" in inside:
-            raise FormatError("a location has a zero byte")
         return Place(folder.filesystem, posixpath.join(folder.path, inside))
 
     def location(self, place: Place) -> str | None:
@@ -73,7 +78,7 @@ class Locations:
             base = folder.path.rstrip("/") + "/"
             same = folder.filesystem is place.filesystem
             if same and place.path.startswith(base):
-                return f"{prefix}/{place.path[len(base) :]}"
+                return f"{prefix.removesuffix('/')}/{place.path[len(base) :]}"
         return None
 
     def key(self, location: str) -> str:
@@ -84,7 +89,8 @@ class Locations:
         found = [
             prefix
             for prefix in self.folders
-            if location.startswith(prefix) and location[len(prefix) :][:1] in ("/", "")
+            if location.startswith(prefix)
+            and (prefix.endswith("/") or location[len(prefix) :][:1] in ("/", ""))
         ]
         return max(found, key=len, default=None)
 

@@ -7,7 +7,7 @@ Sequence numbers that a row leaves open are inherited ("Sequence Number Inherita
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ __all__ = [
     "ADDED",
     "DATA",
     "DELETED",
+    "DELETES",
     "EQUALITY_DELETES",
     "EXISTING",
     "POSITION_DELETES",
@@ -32,6 +33,11 @@ EXISTING, ADDED, DELETED = 0, 1, 2
 
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 """Content of a file."""
+
+_CONTENTS = (DATA, POSITION_DELETES, EQUALITY_DELETES)
+
+DELETES = 1
+"""Content of a manifest of delete files; that of others is `DATA`."""
 
 # Ids and names of the spec.
 LIST_FIELDS = {
@@ -93,6 +99,8 @@ class FileEntry:
         size: of the file as it is stored, in bytes.
         key_metadata: by which it opens; a secret, unless it is sealed. None in plaintext.
         file: all of its `data_file`, under the spec's names.
+        partition_names: those of `partition`, by the ids of the partition fields: names change,
+            and Avro can't spell all of them.
     """
 
     status: int
@@ -107,6 +115,7 @@ class FileEntry:
     size: int
     key_metadata: bytes | None = field(repr=False)
     file: Mapping[str, Any] = field(repr=False)
+    partition_names: Mapping[int, str] = field(default_factory=dict, repr=False)
 
     @property
     def is_live(self) -> bool:
@@ -115,8 +124,14 @@ class FileEntry:
 
     @property
     def partition(self) -> Mapping[str, Any]:
-        """The values of its partition, by name."""
+        """The values of its partition, by name: as Avro has them, a date as a number of days."""
         return self.file.get("partition") or {}
+
+    @property
+    def partition_by_id(self) -> Mapping[int, Any]:
+        """The values of its partition, by the ids of the partition fields."""
+        values = self.partition
+        return {id_: values.get(name) for id_, name in self.partition_names.items()}
 
 
 def read_manifest_list(data: bytes, name: str) -> list[ManifestFile]:
@@ -126,7 +141,7 @@ def read_manifest_list(data: bytes, name: str) -> list[ManifestFile]:
         FormatError: it is none.
     """
     avro = read_avro(data, name)
-    _check_fields(avro.schema, name, 500, 501)
+    _check_fields(avro.schema, name, 500, 501, 502, 503)
     rows = _canonical(avro.records, _names(avro.schema, LIST_FIELDS))
     return [_manifest_file(row, name) for row in rows]
 
@@ -134,12 +149,13 @@ def read_manifest_list(data: bytes, name: str) -> list[ManifestFile]:
 def _manifest_file(row: Mapping[str, Any], name: str) -> ManifestFile:
     return ManifestFile(
         _typed(row, "manifest_path", str, name),
-        _typed(row, "manifest_length", int, name),
+        _size(row, "manifest_length", name),
         _typed(row, "partition_spec_id", int, name),
-        row.get("content") or 0,
-        row.get("sequence_number") or 0,  # which tables of version 1 lack
+        _one_of(row, "content", (DATA, DELETES), name, otherwise=DATA),
+        # Which tables of version 1 lack.
+        _typed(row, "sequence_number", int, name, otherwise=0),
         _typed(row, "added_snapshot_id", int, name),
-        row.get("key_metadata"),
+        _typed(row, "key_metadata", bytes, name, otherwise=None),
         row,
     )
 
@@ -152,60 +168,68 @@ def read_manifest(data: bytes, manifest: ManifestFile, name: str) -> list[FileEn
     """
     avro = read_avro(data, name)
     _check_fields(avro.schema, name, 0, 2)
-    file_schema = _field(avro.schema, 2)["type"]
-    _check_fields(file_schema, name, 100, 101, 103, 104)
-    entry_names, file_names = _names(avro.schema, ENTRY_FIELDS), _names(file_schema, FILE_FIELDS)
-    files = _canonical((row[_field(avro.schema, 2)["name"]] for row in avro.records), file_names)
-    rows = _canonical(avro.records, entry_names)
-    return [_entry(row, file, manifest, name) for row, file in zip(rows, files, strict=True)]
+    files = _field(avro.schema, 2)
+    file_schema = files["type"]
+    _check_fields(file_schema, name, 100, 101, 102, 103, 104)
+    partition = _field(file_schema, 102)["type"]
+    _check_fields(partition, name)
+    known = {id_: one["name"] for one in partition["fields"] if (id_ := _id(one)) is not None}
+    file_names = _names(file_schema, FILE_FIELDS)
+    found = _canonical((row[files["name"]] for row in avro.records), file_names)
+    rows = _canonical(avro.records, _names(avro.schema, ENTRY_FIELDS))
+    return [_entry(row, file, manifest, known, name) for row, file in zip(rows, found, strict=True)]
 
 
 def _entry(
-    row: Mapping[str, Any], file: Mapping[str, Any], manifest: ManifestFile, name: str
+    row: Mapping[str, Any],
+    file: Mapping[str, Any],
+    manifest: ManifestFile,
+    partition_names: Mapping[int, str],
+    name: str,
 ) -> FileEntry:
-    status = _typed(row, "status", int, name)
-    if status not in (EXISTING, ADDED, DELETED):
-        raise FormatError(f"{name}: an entry's status is {status}")
+    status = _one_of(row, "status", (EXISTING, ADDED, DELETED), name)
     inherits = status == ADDED or manifest.sequence_number == 0
     inherited = manifest.sequence_number if inherits else None
+    _typed(file, "referenced_data_file", str, name, otherwise=None)
     return FileEntry(
         status,
-        _either(row.get("snapshot_id"), manifest.added_snapshot_id),
-        _either(row.get("sequence_number"), inherited),
-        _either(row.get("file_sequence_number"), inherited),
-        file.get("content") or DATA,
+        _typed(row, "snapshot_id", int, name, otherwise=manifest.added_snapshot_id),
+        _typed(row, "sequence_number", int, name, otherwise=inherited),
+        _typed(row, "file_sequence_number", int, name, otherwise=inherited),
+        _one_of(file, "content", _CONTENTS, name, otherwise=DATA),
         _typed(file, "file_path", str, name),
         _typed(file, "file_format", str, name).upper(),
         manifest.spec_id,
-        _typed(file, "record_count", int, name),
-        _typed(file, "file_size_in_bytes", int, name),
-        file.get("key_metadata"),
+        _size(file, "record_count", name),
+        _size(file, "file_size_in_bytes", name),
+        _typed(file, "key_metadata", bytes, name, otherwise=None),
         file,
+        partition_names,
     )
-
-
-def _either(value: int | None, otherwise: int | None) -> int | None:
-    return otherwise if value is None else value
 
 
 # --- fields by their ids -------------------------------------------------------------------------
 
 
 def _field(schema: Mapping[str, Any], field_id: int) -> Any:
-    for one in schema.get("fields", ()):
-        if one.get("field-id") == field_id:
-            return one
-    return None
+    return next((one for one in schema["fields"] if _id(one) == field_id), None)
+
+
+def _id(field: Mapping[str, Any]) -> int | None:
+    found = field.get("field-id")
+    return found if isinstance(found, int) else None
 
 
 def _check_fields(schema: Any, name: str, *ids: int) -> None:
-    if not isinstance(schema, dict) or any(_field(schema, one) is None for one in ids):
+    is_record = isinstance(schema, dict) and schema.get("type") == "record"
+    if not is_record or any(_field(schema, one) is None for one in ids):
         raise FormatError(f"{name}: an Avro file, but no manifest or manifest list")
 
 
 def _names(schema: Mapping[str, Any], spec: Mapping[int, str]) -> dict[str, str]:
     """Give the spec's names by those of the file, where they differ."""
-    told = {one["name"]: spec.get(one.get("field-id"), one["name"]) for one in schema["fields"]}
+    ids = {one["name"]: _id(one) for one in schema["fields"]}
+    told = {name: spec[id_] for name, id_ in ids.items() if id_ is not None and id_ in spec}
     return {name: wanted for name, wanted in told.items() if name != wanted}
 
 
@@ -217,8 +241,37 @@ def _canonical(
     return [{renamed.get(name, name): value for name, value in row.items()} for row in rows]
 
 
-def _typed(row: Mapping[str, Any], name: str, kind: Any, where: str) -> Any:
+_REQUIRED = object()
+
+
+def _typed(
+    row: Mapping[str, Any], name: str, kind: type, where: str, *, otherwise: Any = _REQUIRED
+) -> Any:
+    """Give a value of a row; `otherwise` where it is null, or its field isn't there."""
     value = row.get(name)
+    if value is None and otherwise is not _REQUIRED:
+        return otherwise
     if type(value) is not kind:
-        raise FormatError(f"{where}: a row without {name}")
+        raise FormatError(f"{where}: a row whose {name} is missing, or of another type")
+    return value
+
+
+def _size(row: Mapping[str, Any], name: str, where: str) -> int:
+    value: int = _typed(row, name, int, where)
+    if value < 0:
+        raise FormatError(f"{where}: a row whose {name} is negative")
+    return value
+
+
+def _one_of(
+    row: Mapping[str, Any],
+    name: str,
+    values: Sequence[int],
+    where: str,
+    *,
+    otherwise: Any = _REQUIRED,
+) -> int:
+    value: int = _typed(row, name, int, where, otherwise=otherwise)
+    if value not in values:
+        raise FormatError(f"{where}: a row whose {name} is {value}")
     return value

@@ -1,33 +1,42 @@
-"""Rows of an encrypted table, as Arrow: pyiceberg's scan of files that are opened as it reads."""
+"""Rows of an encrypted table, as Arrow.
+
+What is to be read is planned first (`planning`). Then threads open file after file, leave out
+deleted rows, project and filter; batches come in the order of the files (`lanes`).
+"""
 
 from __future__ import annotations
 
-import io
+import threading
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.expressions.parser import parse
-from pyiceberg.io.pyarrow import ArrowScan
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
 from pyiceberg.schema import Schema
-from pyiceberg.table import FileScanTask
-from pyiceberg.table.metadata import TableMetadataUtil
 
-from modcrypt.iceberg.data_files import open_data_file
-from modcrypt.iceberg.deletes import deleted_positions, positions_file
-from modcrypt.iceberg.file_io import Opener, PlannedIO
-from modcrypt.iceberg.planning import PlannedFile, Planner, as_data_file
+from modcrypt.buffers import usable_cores
+from modcrypt.errors import FormatError
+from modcrypt.iceberg.data_files import Batch, open_data_file
+from modcrypt.iceberg.deletes import Positions
+from modcrypt.iceberg.foreign import as_format_errors
+from modcrypt.iceberg.lanes import in_order
+from modcrypt.iceberg.planning import PlannedFile, Planner
+from modcrypt.iceberg.projection import Projection, arrow_schema, field_id
+from modcrypt.iceberg.row_filter import RowFilter, as_expression
+from modcrypt.iceberg.shapes import name_mapping, schema_of
 
 if TYPE_CHECKING:
-    from pyiceberg.table.metadata import TableMetadata as PyTableMetadata
+    from pyiceberg.expressions import BooleanExpression
 
-    from modcrypt.iceberg.table_metadata import Snapshot, TableMetadata
+    from modcrypt.iceberg.table_metadata import Snapshot
     from modcrypt.iceberg.walk import Walk
 
-__all__ = ["ScanOf", "as_expression"]
+__all__ = ["ScanOf"]
+
+_MAX_THREADS = 16
+_WAITING = 4
 
 
 class ScanOf:
@@ -36,29 +45,34 @@ class ScanOf:
     Args:
         walk: through the table.
         snapshot: None of a table that has none: no rows.
+        schema_id: of the schema that the rows are to have; None for the current one.
         columns: names, dotted for fields of structs; None for all.
         filters: which rows: text as pyiceberg parses it, or its expression; None for all.
 
     Raises:
         ValueError: a column that the table doesn't have, or a filter that is none.
+        FormatError: the table has no such schema.
     """
 
     def __init__(
         self,
         walk: Walk,
         snapshot: Snapshot | None,
+        schema_id: int | None,
         columns: Sequence[str] | None,
         filters: str | BooleanExpression | None,
     ) -> None:
         self._walk, self._snapshot = walk, snapshot
-        self._table = pyiceberg_metadata(walk.metadata, snapshot)
-        self._filter = as_expression(filters)
-        schema = self._table.schema()
-        self._projection: Schema = schema if columns is None else schema.select(*columns)
-        self._openers: dict[str, Opener] = {}
-        self._arrow = ArrowScan(
-            self._table, PlannedIO(self._openers), self._projection, self._filter
-        )
+        self._table = schema_of(walk.metadata, schema_id)
+        self._mapping = name_mapping(walk.metadata)
+        self._wanted: Schema = self._table if columns is None else self._table.select(*columns)
+        self._expression = as_expression(filters)
+        self._filter = RowFilter(self._table, self._expression)
+        self._positions = Positions(walk)
+        self._readers: dict[bytes, _Reader] = {}
+        self._lock = threading.Lock()
+        self.schema = arrow_schema(self._wanted)
+        """Of the rows."""
 
     def to_table(self) -> pa.Table:
         """Read all of them.
@@ -67,58 +81,84 @@ class ScanOf:
             ModcryptError: a file can't be had, or is not what was written.
             OSError: from the file system.
         """
-        return self._arrow.to_table(self._tasks())
+        return pa.Table.from_batches(self.to_batches(), self.schema)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Read them batch by batch; raises as `to_table`."""
-        return self._arrow.to_record_batches(self._tasks())
-
-    def _tasks(self) -> list[FileScanTask]:
         if self._snapshot is None:
-            return []
-        planned = Planner(self._walk, self._table, self._filter).files(self._snapshot)
-        return [self._task(number, one) for number, one in enumerate(planned)]
+            return iter(())
+        planner = Planner(self._walk, self._table, self._expression)
+        files = planner.files(self._snapshot)
+        count = min(usable_cores() + self._waiting(), _MAX_THREADS)
+        alone = len(files) < count  # so that columns are what threads can share
+        return in_order([partial(self._rows, one, threads=alone) for one in files], count)
 
-    def _task(self, number: int, planned: PlannedFile) -> FileScanTask:
-        """Give the task of reading a file, under a name that two spellings can't confuse."""
-        name = f"{number}/{planned.data.location}"
-        file = as_data_file(planned.data, name, "PARQUET")  # which all are shown as
-        self._openers[name] = partial(open_data_file, self._walk, planned.data)
-        deletes = {self._deletes(name, planned)} if planned.deletes else None
-        return FileScanTask(file, delete_files=deletes)
+    def _waiting(self) -> int:
+        """Give the number of threads that mostly wait for a store; of a local disk, none do."""
+        folders = self._walk.locations.folders.values()
+        return 0 if all(one.filesystem is None for one in folders) else _WAITING
 
-    def _deletes(self, name: str, planned: PlannedFile) -> DataFile:
-        positions = deleted_positions(self._walk, planned.data, planned.deletes)
-        shown = positions_file(name, positions)
-        self._openers[f"{name}#deletes"] = partial(io.BytesIO, shown)
-        return DataFile.from_args(
-            content=DataFileContent.POSITION_DELETES,
-            file_path=f"{name}#deletes",
-            file_format=FileFormat.PARQUET,
-            record_count=len(positions),
-            file_size_in_bytes=len(shown),
-        )
+    def _rows(self, planned: PlannedFile, *, threads: bool) -> Iterator[pa.RecordBatch]:
+        data = planned.data
+        with as_format_errors(data.location), open_data_file(self._walk, data) as file:
+            deleted = self._positions.of(data, planned.deletes) if planned.deletes else None
+            reader = self._reader(file.schema, planned)
+            for batch in file.batches(reader.columns, reader.pushed, threads=threads):
+                kept = batch.rows if deleted is None else _kept(batch, deleted)
+                rows = reader.rows(kept)
+                if rows.num_rows:
+                    yield rows
+
+    def _reader(self, schema: pa.Schema, planned: PlannedFile) -> _Reader:
+        """Give what makes rows of a file; files of one schema share it."""
+        key = schema.serialize().to_pybytes() + repr(sorted(planned.constants.items())).encode()
+        with self._lock:
+            if key not in self._readers:
+                name = planned.data.location
+                with_ids = self._with_ids(schema, name)
+                known = [
+                    Projection(with_ids, one, planned.constants, name)
+                    for one in (self._wanted, self._filter.schema)
+                ]
+                self._readers[key] = _Reader(with_ids, self._filter, *known)
+            return self._readers[key]
+
+    def _with_ids(self, schema: pa.Schema, name: str) -> pa.Schema:
+        """Give the schema of a file with field ids: its own, or those of the name mapping."""
+        if any(field_id(one) is not None for one in schema):
+            return schema
+        if self._mapping is None:
+            raise FormatError(f"{name}: its fields have no ids, and the table has no name mapping")
+        mapped = pyarrow_to_schema(schema, self._mapping, format_version=3)
+        return schema_to_pyarrow(mapped)
 
 
-def as_expression(filters: str | BooleanExpression | None) -> BooleanExpression:
-    """Give the expression that is meant.
+class _Reader:
+    """Makes rows of the table of those of files with one schema."""
 
-    Raises:
-        ValueError: the text is none.
-    """
-    if filters is None:
-        return AlwaysTrue()
-    if not isinstance(filters, str):
-        return filters
-    try:
-        return parse(filters)
-    except Exception as error:  # pyparsing's, whose text repeats the filter's
-        raise ValueError(f"the filter is no expression: {error}") from None
+    def __init__(
+        self, schema: pa.Schema, row_filter: RowFilter, wanted: Projection, needed: Projection
+    ) -> None:
+        self._filter, self._wanted, self._needed = row_filter, wanted, needed
+        self.columns = list(dict.fromkeys([*wanted.columns, *needed.columns]))
+        self.pushed = row_filter.of_file(schema)
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Give rows of the table."""
+        if self._filter.is_all:
+            return self._wanted.rows(batch)
+        return self._filter.apply(self._wanted.rows(batch), self._needed.rows(batch))
 
 
-def pyiceberg_metadata(metadata: TableMetadata, snapshot: Snapshot | None) -> PyTableMetadata:
-    """Give a table's metadata as pyiceberg has it, with the schema that was a snapshot's."""
-    found = TableMetadataUtil.parse_raw(metadata.encode().decode())
-    if snapshot is None or snapshot.schema_id is None:
-        return found
-    return found.model_copy(update={"current_schema_id": snapshot.schema_id})
+def _kept(batch: Batch, deleted: memoryview) -> pa.RecordBatch:
+    """Leave out the rows at deleted positions, which are ascending."""
+    rows, start = batch.rows, batch.start
+    low = bisect_left(deleted, start)
+    high = bisect_left(deleted, start + rows.num_rows, low)
+    if low == high:
+        return rows
+    keep = bytearray(b"\x01") * rows.num_rows
+    for position in deleted[low:high]:
+        keep[position - start] = 0
+    bits = pa.Array.from_buffers(pa.uint8(), rows.num_rows, [None, pa.py_buffer(keep)])
+    return rows.filter(bits.cast(pa.bool_()))

@@ -20,6 +20,7 @@ from modcrypt.errors import (
     FormatError,
     KeyMaterialError,
     KeyNotFoundError,
+    LimitError,
     PlaintextError,
     TruncationError,
 )
@@ -36,6 +37,11 @@ from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.storage import Place, Source
 
 __all__ = ["Walk"]
+
+_LOST = " (Iceberg 1.11 seals deletion vectors and loses their keys: read an older snapshot)"
+
+MAX_READ = 2 << 30
+"""Bytes of plaintext that are read into memory at once: of a manifest, or an Avro data file."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,8 @@ class Walk:
     def file_keys(self, entry: FileEntry) -> StandardKeyMetadata | None:
         """Give the key metadata of a data or delete file; raises as `list_keys`."""
         if entry.key_metadata is None:
-            self._may_be_plain(f"{entry.location}: the file has no key metadata")
+            vector = entry.file_format == "PUFFIN"
+            self._may_be_plain(f"{entry.location}: the file has no key metadata{_LOST * vector}")
             return None
         try:
             found = self.resolver.open_metadata(entry.key_metadata, self.metadata)
@@ -122,21 +129,34 @@ class Walk:
         return read_manifest(data, manifest, manifest.location)
 
     def read(
-        self, location: str, keys: StandardKeyMetadata | None, length: int | None = None
+        self,
+        location: str,
+        keys: StandardKeyMetadata | None,
+        length: int | None = None,
+        *,
+        start: int = 0,
+        size: int | None = None,
     ) -> bytes:
-        """Give the plaintext of a whole AGS1 file, or of a file in plaintext.
+        """Give the plaintext of an AGS1 file, or of a file in plaintext: all of it, or a part.
 
         Args:
             location: of the file.
             keys: its key metadata; None for a file in plaintext.
             length: the trusted length, if the key metadata has none.
+            start, size: of the part, in bytes of plaintext; None for the rest.
+
+        Raises:
+            LimitError: it is larger than any that is read at once.
+            FormatError: it has no such part.
+            ModcryptError: it can't be had, or is not what was written.
+            OSError: from the file system.
         """
         if keys is None:
             with self.opened(location, length) as source:
                 _check_plain(source, location)
-                return source.read_at(0, source.size)
+                return source.read_at(start, _part(source.size, start, size, location))
         with self.reader(location, keys, length) as reader:
-            return reader.read()
+            return reader.read_at(start, _part(reader.size, start, size, location))
 
     def reader(
         self, location: str, keys: StandardKeyMetadata, length: int | None = None
@@ -168,6 +188,17 @@ class Walk:
     def place(self, location: str) -> Place:
         """Give the place of a file; raises as `Locations.place`."""
         return self.locations.place(location)
+
+
+def _part(whole: int, start: int, size: int | None, name: str) -> int:
+    """Give the size of a part of a file, if it has that."""
+    if size is None:
+        size = whole - start
+    if not 0 <= start <= whole - size or size < 0:
+        raise FormatError(f"{name}: a part of it is named that it does not have")
+    if size > MAX_READ:
+        raise LimitError(f"{name}: more than {MAX_READ} bytes")
+    return size
 
 
 def _decoded(data: bytes, name: str) -> StandardKeyMetadata:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from modcrypt.iceberg import IcebergTable, open_table
+from tests.iceberg.java_judge import Judge, why_unavailable
 from tests.support import shared_vectors
 
 MASTERS = {"keyA": b"0123456789012345", "keyB": b"1123456789012345"}
@@ -61,3 +63,12 @@ def both(folder: Path) -> dict[str, str]:
 @pytest.fixture
 def table(t16: Path, kms: SampleKms) -> IcebergTable:
     return open_table(t16, kms, location_map=both(t16))
+
+
+@pytest.fixture(scope="session")
+def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    """Run Iceberg's own Java, with the master keys of `SampleKms`."""
+    if reason := why_unavailable():
+        pytest.skip(reason)
+    with Judge(MASTERS, tmp_path_factory.mktemp("java") / "java.log") as running:
+        yield running

@@ -1,0 +1,703 @@
+"""Tables that somebody has tampered with: an error of modcrypt's own, or the right rows."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import itertools
+import json
+import random
+import re
+import shutil
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from modcrypt import FileEncryptionProperties, ModcryptError, encrypt_parquet
+from modcrypt.errors import (
+    FormatError,
+    IntegrityError,
+    KeyRetrievalError,
+    LimitError,
+    PlaintextError,
+    TagMismatchError,
+    TruncationError,
+    UnsupportedFormatError,
+)
+from modcrypt.iceberg import native_parquet, open_table
+from modcrypt.iceberg.avro_files import read_avro
+from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.storage import MemorySource
+from tests.iceberg.builder import (
+    Builder,
+    arrow,
+    avro_file,
+    entry_schema,
+    field,
+    list_schema,
+    optional,
+    struct,
+)
+from tests.iceberg.conftest import SampleKms
+
+SCHEMA = struct(field(1, "id", "long"), field(2, "name", "string"))
+ARROW = arrow([(1, "id", pa.int64()), (2, "name", pa.string())])
+AVRO = {
+    "type": "record", "name": "t", "fields": [
+        {"name": "id", **optional("long"), "field-id": 1},
+        {"name": "name", **optional("string"), "field-id": 2}]}  # fmt: skip
+DELETES = arrow([(2147483546, "file_path", pa.string()), (2147483545, "pos", pa.int64())])
+SECRET = "topsecret"
+
+
+def rows(start: int, count: int = 20) -> pa.Table:
+    ids = list(range(start, start + count))
+    return pa.table([ids, [f"{SECRET}-{one}" for one in ids]], schema=ARROW)
+
+
+def built(folder: Path) -> Builder:
+    builder = Builder(folder, SCHEMA)
+    files = [
+        builder.parquet("a.parquet", rows(0), row_group=8),
+        builder.parquet("b.parquet", rows(20)),
+        builder.avro("c.avro", AVRO, rows(40).to_pylist()),
+    ]
+    paths = [one["file_path"] for one in files]
+    positions = pa.table([[paths[1]], [3]], schema=DELETES)
+    deletes = [
+        builder.parquet("d.parquet", positions, content=1),
+        *builder.vectors("e.puffin", {paths[0]: [2, 3], paths[2]: [1]}),
+    ]
+    manifests = [builder.manifest(files[:2]), builder.manifest(files[2:])]
+    builder.snapshot([*manifests, builder.manifest(deletes, content=1)])
+    builder.write()
+    return builder
+
+
+EXPECTED = [n for n in range(60) if n not in (2, 3, 23, 41)]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    return built(tmp_path_factory.mktemp("table"))
+
+
+@pytest.fixture
+def folder(original: Builder, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original.folder, tmp_path / "t"))
+
+
+def scanned(folder: Path, **options: Any) -> list[int]:
+    """Scan a table, and list it; a ModcryptError shows nothing that is secret."""
+    try:
+        return _scanned(folder, **options)
+    except ModcryptError as error:
+        _check_silent(error)
+        raise
+
+
+def _scanned(folder: Path, **options: Any) -> list[int]:
+    table = open_table(folder, SampleKms(), **options)
+    table.snapshots(), table.keys(), table.files()
+    found = table.scan()  # without columns, if its schema was made so
+    values = found.column("id").to_pylist() if "id" in found.column_names else []
+    return sorted(one for one in values if one is not None)  # null, if its field id was changed
+
+
+def _check_silent(error: ModcryptError) -> None:
+    text = "".join(traceback.format_exception(error))
+    assert SECRET not in str(error)
+    assert SECRET not in repr(error.__cause__)
+    assert not re.search(r"(\\x[0-9a-f]{2}){8}", text), "bytes in a message"
+
+
+def files_of(folder: Path) -> list[Path]:
+    return sorted(
+        one for one in folder.rglob("*") if one.suffix in (".parquet", ".avro", ".puffin")
+    )
+
+
+def test_the_table_reads_as_it_was_made(folder: Path) -> None:
+    assert scanned(folder) == EXPECTED
+    assert len(files_of(folder)) == 9
+
+
+# --- each file -----------------------------------------------------------------------------------
+
+
+def _flip(at: float) -> Callable[[bytes], bytes]:
+    def flipped(data: bytes) -> bytes:
+        place = min(len(data) - 1, int(len(data) * at))
+        return data[:place] + bytes((data[place] ^ 1,)) + data[place + 1 :]
+
+    return flipped
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "emptied": lambda data: b"",
+    "cut by a byte": lambda data: data[:-1],
+    "cut in half": lambda data: data[: len(data) // 2],
+    "longer by a byte": lambda data: data + b"\0",
+    "longer by itself": lambda data: data + data,
+    "zeros": lambda data: bytes(len(data)),
+    **{f"flipped at {at}": _flip(at) for at in (0, 0.002, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1)},
+}
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("damage", list(DAMAGES))
+def test_each_file_damaged(
+    folder: Path, damage: str, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr(native_parquet, "_properties", lambda keys: None)
+    for path in files_of(folder):
+        before = path.read_bytes()
+        after = DAMAGES[damage](before)
+        path.write_bytes(after)
+        if before[:4] == b"AGS1" and after[:4] + after[8:] == before[:4] + before[8:]:
+            # The length of a block says nothing of a stream that has but one.
+            assert scanned(folder) == EXPECTED
+        else:
+            with pytest.raises(ModcryptError):
+                scanned(folder)
+        path.write_bytes(before)
+    assert scanned(folder) == EXPECTED
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_every_byte_of_a_parquet_file_counts(
+    folder: Path, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr(native_parquet, "_properties", lambda keys: None)
+    path = folder / "data" / "b.parquet"
+    before = path.read_bytes()
+    for place in range(0, len(before), 43):
+        path.write_bytes(before[:place] + bytes((before[place] ^ 0x20,)) + before[place + 1 :])
+        with pytest.raises((IntegrityError, FormatError)):
+            scanned(folder)
+
+
+def test_each_file_in_the_place_of_another(folder: Path) -> None:
+    files = files_of(folder)
+    for path in files:
+        before = path.read_bytes()
+        for other in files:
+            if other != path:
+                path.write_bytes(other.read_bytes())
+                with pytest.raises(ModcryptError):
+                    scanned(folder)
+        path.write_bytes(before)
+
+
+def test_a_file_of_an_older_state_of_the_table(folder: Path, tmp_path: Path) -> None:
+    """The same rows at the same names, but written at another time, under other keys."""
+    twin = built(tmp_path / "twin").folder
+    for path in files_of(folder):
+        before = path.read_bytes()
+        path.write_bytes((twin / path.relative_to(folder)).read_bytes())
+        with pytest.raises(ModcryptError):
+            scanned(folder)
+        path.write_bytes(before)
+
+
+def test_each_file_in_plaintext(folder: Path, tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "plain", SCHEMA, encrypted=False)
+    plain = {
+        ".parquet": builder.parquet("x.parquet", rows(0)),
+        ".avro": builder.manifest([]),
+        ".puffin": builder.vectors("x.puffin", {"x": [1]})[0],
+    }
+    for path in files_of(folder):
+        before = path.read_bytes()
+        named = plain[path.suffix].get("file_path") or plain[path.suffix]["manifest_path"]
+        path.write_bytes((builder.folder / named.removeprefix(builder.location + "/")).read_bytes())
+        with pytest.raises((PlaintextError, TruncationError)):
+            scanned(folder)
+        path.write_bytes(before)
+
+
+def test_a_missing_file_is_the_file_systems_error(folder: Path) -> None:
+    for path in files_of(folder):
+        before = path.read_bytes()
+        path.unlink()
+        with pytest.raises(FileNotFoundError):
+            scanned(folder)
+        path.write_bytes(before)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_forged_algorithm_turns_no_authentication_off(
+    folder: Path, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of the algorithm is in nobody's AAD; AES_GCM_CTR_V1 would open pages unchecked."""
+    if not native:
+        monkeypatch.setattr(native_parquet, "_properties", lambda keys: None)
+    path = folder / "data" / "b.parquet"
+    data = bytearray(path.read_bytes())
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    assert data[start] == 0x1C  # FileCryptoMetaData 1: struct
+    assert data[start + 1] == 0x1C  # EncryptionAlgorithm 1: AES_GCM_V1
+    data[start + 1] = 0x2C  # 2: AES_GCM_CTR_V1
+    path.write_bytes(data)
+    with pytest.raises((UnsupportedFormatError, IntegrityError)):
+        scanned(folder)
+
+
+def test_pyarrow_is_not_given_a_file_with_another_algorithm(original: Builder) -> None:
+    """Nor one whose AAD prefix is stored: only what Iceberg writes."""
+    key, prefix = bytes(range(1, 17)), bytes(range(16))
+    plain = io.BytesIO()
+    pq.write_table(rows(0), plain)
+    taken = {}
+    for algorithm, stored in itertools.product(("AES_GCM_V1", "AES_GCM_CTR_V1"), (True, False)):
+        out = io.BytesIO()
+        how = FileEncryptionProperties(
+            footer_key=key,
+            aad_prefix=prefix,
+            store_aad_prefix=stored,
+            encryption_algorithm=algorithm,
+        )
+        encrypt_parquet(plain.getvalue(), out, how)
+        keys = StandardKeyMetadata(key=key, aad_prefix=prefix)
+        found = native_parquet.open_natively(MemorySource(out.getvalue()), keys)
+        taken[algorithm, stored] = found is not None
+    assert not any(taken[one] for one in taken if one != ("AES_GCM_V1", False))
+
+
+def test_a_storage_that_tells_another_end_at_the_second_look(original: Builder) -> None:
+    class Changing(MemorySource):
+        def __init__(self, data: bytes) -> None:
+            super().__init__(data)
+            self.seen = 0
+
+        def read_into(self, offset: int, view: memoryview) -> None:
+            super().read_into(offset, view)
+            self.seen += 1
+            if self.seen > 2 and offset + len(view) == self.size:
+                view[-1] ^= 0xFF
+
+    data = (original.folder / "data" / "b.parquet").read_bytes()
+    checked = Changing(data)
+    checked.whole = None
+    file = native_parquet.StoredFile(checked, data[-100:])
+    assert file.read() == data
+    assert [file.read_at(n, 50) for n in range(len(data))] == [
+        data[n : n + 50] for n in range(len(data))
+    ]
+
+
+# --- what only somebody with the keys can write --------------------------------------------------
+
+
+def _manifest_with(change: Callable[[dict[str, Any]], None], tmp_path: Path) -> Builder:
+    builder = Builder(tmp_path, SCHEMA)
+    file = builder.parquet("a.parquet", rows(0))
+    change(file)
+    builder.snapshot([builder.manifest([file])])
+    builder.write()
+    return builder
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "/etc/passwd", "../../etc/passwd", "wh://bucket/orders/../x", "wh://bucket/orders/",
+        "wh://bucket/orders", "wh://bucket/orders/data/../../../etc/passwd", "s3://other/x",
+        "wh://bucket/orders2/x", "file:///etc/passwd", "", "wh://bucket/orders//etc/passwd",
+        "wh://bucket/orders/./data/a.parquet", "wh://bucket/orders/data/a\x00.parquet",
+        "WH://bucket/orders/data/a.parquet", "http://169.254.169.254/latest",
+    ],
+)  # fmt: skip
+def test_locations_that_lead_elsewhere(tmp_path: Path, location: str) -> None:
+    builder = _manifest_with(lambda file: file.update(file_path=location), tmp_path)
+    with pytest.raises(FormatError):
+        scanned(builder.folder)
+    builder.snapshot([{**builder.manifest([]), "manifest_path": location}])
+    builder.write()
+    with pytest.raises(FormatError):
+        scanned(builder.folder)
+    builder.document["snapshots"][-1]["manifest-list"] = location or "x"
+    builder.write()
+    with pytest.raises(FormatError):
+        scanned(builder.folder)
+
+
+ENTRIES: list[dict[str, Any]] = [
+    {"content": 1}, {"content": 2}, {"content": 7}, {"content": -1},
+    {"file_format": "ORC"}, {"file_format": "EXE"}, {"file_format": "PUFFIN"},
+    {"file_format": "AVRO"}, {"record_count": -1}, {"file_size_in_bytes": -1},
+    {"file_size_in_bytes": 1 << 62}, {"file_size_in_bytes": 0}, {"key_metadata": None},
+    {"key_metadata": b""}, {"key_metadata": b"\x01"}, {"key_metadata": b"\x02" + bytes(20)},
+    {"key_metadata": bytes(100)}, {"key_metadata": b"\x81\x03abc" + bytes(40)},
+    {"key_metadata": b"\x82\xff"}, {"key_metadata": b"\x81"},
+    {"lower_bounds": [{"key": 1, "value": b"x"}], "upper_bounds": [{"key": 1, "value": b"y"}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", ENTRIES, ids=str)
+def test_entries_that_are_none(tmp_path: Path, change: dict[str, Any]) -> None:
+    builder = _manifest_with(lambda file: file.update(change), tmp_path)
+    with pytest.raises(ModcryptError):
+        open_table(builder.folder, SampleKms()).scan(filters="id > 3")
+
+
+VECTORS: list[dict[str, Any]] = [
+    {"content_offset": None}, {"content_offset": -1}, {"content_offset": 1 << 62},
+    {"content_offset": 5}, {"content_size_in_bytes": 0}, {"content_size_in_bytes": 1 << 62},
+    {"content_size_in_bytes": -5}, {"content_size_in_bytes": None}, {"record_count": 5},
+    {"record_count": 1 << 62}, {"referenced_data_file": None},
+    {"referenced_data_file": "/etc/passwd"}, {"key_metadata": None}, {"content": 0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", VECTORS, ids=str)
+def test_deletion_vectors_that_are_none(tmp_path: Path, change: dict[str, Any]) -> None:
+    builder = Builder(tmp_path, SCHEMA)
+    file = builder.parquet("a.parquet", rows(0))
+    vector = builder.vectors("dv.puffin", {file["file_path"]: [1, 2]})[0]
+    deletes = builder.manifest([{**vector, **change}], content=1)
+    builder.snapshot([builder.manifest([file]), deletes])
+    builder.write()
+    with pytest.raises(ModcryptError):
+        scanned(builder.folder)
+
+
+def test_a_vector_of_more_rows_than_there_are(tmp_path: Path) -> None:
+    """A few bytes of a bitmap may stand for any number of positions."""
+    builder = Builder(tmp_path, SCHEMA)
+    file = builder.parquet("a.parquet", rows(0))
+    deletes = builder.vectors("dv.puffin", {file["file_path"]: range(1000)})
+    builder.snapshot([builder.manifest([file]), builder.manifest(deletes, content=1)])
+    builder.write()
+    with pytest.raises(FormatError, match="more rows"):
+        scanned(builder.folder)
+
+
+def test_two_vectors_of_one_file(tmp_path: Path) -> None:
+    builder = Builder(tmp_path, SCHEMA)
+    file = builder.parquet("a.parquet", rows(0))
+    vectors = [builder.vectors(f"{n}.puffin", {file["file_path"]: [n]})[0] for n in range(2)]
+    builder.snapshot([builder.manifest([file]), builder.manifest(vectors, content=1)])
+    builder.write()
+    with pytest.raises(FormatError, match="two deletion vectors"):
+        scanned(builder.folder)
+
+
+def test_vectors_of_damaged_bitmaps(tmp_path: Path) -> None:
+    """With a fitting checksum: pyroaring has to do with them."""
+    import zlib
+
+    from pyroaring import BitMap64
+
+    from modcrypt.iceberg.deletes import read_vector
+
+    chance = random.Random(8)
+    good = BitMap64([*range(100), *range(1 << 33, (1 << 33) + 70_000), 1 << 40]).serialize()
+    entry = type("Entry", (), {"location": "x", "record_count": 70_101})()
+    for _ in range(3000):
+        data = bytearray(good)
+        for _ in range(chance.choice((1, 2, 8))):
+            data[chance.randrange(chance.choice((60, len(data))))] = chance.randrange(256)
+        bitmap = b"\xd1\xd3\x39\x64" + bytes(data[: chance.choice((len(data), 300))])
+        blob = len(bitmap).to_bytes(4, "big") + bitmap + zlib.crc32(bitmap).to_bytes(4, "big")
+        try:
+            found = list(read_vector(blob, entry))
+        except FormatError:
+            continue
+        assert len(found) == 70_101
+
+
+# --- Avro ----------------------------------------------------------------------------------------
+
+
+def zigzag(number: int) -> bytes:
+    number = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*out, number))
+
+
+def container(schema: Any, count: int, data: bytes, codec: bytes = b"null") -> bytes:
+    text = json.dumps(schema).encode() if not isinstance(schema, bytes) else schema
+    pairs = {b"avro.schema": text, b"avro.codec": codec}
+    head = b"".join(zigzag(len(k)) + k + zigzag(len(v)) + v for k, v in pairs.items())
+    block = zigzag(count) + zigzag(len(data)) + data
+    return b"Obj\x01" + zigzag(len(pairs)) + head + b"\0" + b"s" * 16 + block + b"s" * 16
+
+
+def record(*fields: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "r", "fields": [
+        {"name": f"f{n}", "type": one, "field-id": n} for n, one in enumerate(fields)]}  # fmt: skip
+
+
+DEEP: Any = "long"
+for _ in range(100):
+    DEEP = {"type": "array", "items": DEEP}
+
+BOMBS: dict[str, tuple[bytes, type[ModcryptError]]] = {
+    "rows of no bytes": (container(record("null"), 1 << 60, b""), LimitError),
+    "more rows than bytes": (container(record("long"), 1 << 60, b"\x02"), LimitError),
+    "a negative count": (container(record("long"), -5, b"\x02"), LimitError),
+    "items of no bytes": (
+        container(record({"type": "array", "items": "null"}), 1, zigzag(1 << 60) + b"\0"),
+        LimitError,
+    ),
+    "many items": (
+        container(record({"type": "array", "items": "long"}), 1, zigzag(1 << 60) + b"\2\0"),
+        FormatError,
+    ),
+    "a type in itself": (
+        container(record(["null", "r"]), 1, b"\x02" * 1_000_000 + b"\0"),
+        FormatError,
+    ),
+    "a deep type": (container(record(DEEP), 1, b"\2" * 100), LimitError),
+    "a deep schema": (container(b'{"type":' * 100_000, 1, b"\2"), FormatError),
+    "a long text": (container(record("bytes"), 1, zigzag(1 << 60) + b"x"), FormatError),
+    "a negative length": (container(record("bytes"), 1, zigzag(-4) + b"xxxx"), FormatError),
+    "a branch that is not there": (container(record(["null", "long"]), 1, b"\x0a"), FormatError),
+    "a fixed of negative size": (
+        container(record({"type": "fixed", "name": "x", "size": -1}), 1, b"x"),
+        FormatError,
+    ),
+    "a codec": (container(record("long"), 1, b"\2", b"lzma"), UnsupportedFormatError),
+    "no zlib": (container(record("long"), 1, b"\2", b"deflate"), FormatError),
+    "no zstandard": (container(record("long"), 1, b"\2", b"zstandard"), FormatError),
+    "no snappy": (container(record("long"), 1, b"\2", b"snappy"), FormatError),
+    "snappy that claims": (
+        container(record("long"), 1, b"\xff\xff\xff\xff\x0f12345", b"snappy"),
+        LimitError,
+    ),
+    "no schema": (container(b"", 1, b"\2"), FormatError),
+    "no record": (container(b'"long"', 1, b"\2"), FormatError),
+    "an unknown type": (container(record("what"), 1, b"\2"), FormatError),
+    "text that is no UTF-8": (container(record("string"), 1, b"\2\xff"), FormatError),
+}
+
+
+@pytest.mark.parametrize("bomb", list(BOMBS))
+def test_avro_that_would_take_all_there_is(bomb: str) -> None:
+    data, error = BOMBS[bomb]
+    with pytest.raises(error):
+        read_avro(data, "x.avro")
+
+
+@pytest.mark.parametrize("codec", ["zstandard", "snappy", "deflate", "null"])
+def test_codecs_of_iceberg(codec: str) -> None:
+    import zlib
+
+    plain = b"".join(zigzag(n) for n in range(1000))
+    pack: dict[str, Callable[[], bytes]] = {
+        "null": lambda: plain,
+        "deflate": lambda: zlib.compress(plain)[2:-4],
+        "zstandard": lambda: pa.compress(plain, "zstd", asbytes=True),
+        "snappy": lambda: (
+            pa.compress(plain, "snappy", asbytes=True) + zlib.crc32(plain).to_bytes(4, "big")
+        ),
+    }
+    data = container(record("long"), 1000, pack[codec](), codec.encode())
+    assert [one["f0"] for one in read_avro(data, "x").records] == list(range(1000))
+    if codec in ("null", "deflate"):  # for the others fastavro needs more packages
+        assert list(fastavro.reader(io.BytesIO(data))) == read_avro(data, "x").records
+
+
+def damaged(data: bytes, chance: random.Random) -> bytes:
+    out = bytearray(data)
+    for _ in range(chance.choice((1, 1, 2, 8))):
+        out[chance.randrange(len(out))] = chance.randrange(256)
+    return bytes(out[: chance.choice((len(out), len(out), chance.randrange(len(out))))])
+
+
+def test_damaged_manifests_with_the_right_keys(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    builder = Builder(tmp_path, SCHEMA)
+    file = builder.parquet("a.parquet", rows(0))
+    row = builder.manifest([file], sequence_number=1, min_sequence_number=1, added_snapshot_id=1)
+    inner = avro_file(entry_schema(()), [{"status": 1, "data_file": file}], codec="null")
+    outer = avro_file(list_schema(), [row], codec="null")
+    for number in range(250):
+        if number % 2:
+            found = builder.put("metadata/m.avro", damaged(inner, chance))
+            bad = {
+                **row,
+                "manifest_path": found["path"],
+                "manifest_length": found["length"],
+                "key_metadata": found["key"],
+            }
+            builder.document["snapshots"], builder.document["last-sequence-number"] = [], 0
+            del builder.document["encryption-keys"][1:]
+            builder.snapshot([bad])
+        else:
+            put = builder.put
+            builder.document["snapshots"], builder.document["last-sequence-number"] = [], 0
+            del builder.document["encryption-keys"][1:]
+            bytes_now = damaged(outer, chance)
+            builder.put = lambda name, data, put=put, now=bytes_now: put(name, now)  # type: ignore
+            builder.snapshot([row])
+            builder.put = put  # type: ignore[method-assign]
+        builder.write()
+        with contextlib.suppress(ModcryptError, FileNotFoundError):
+            assert set(scanned(builder.folder)) <= set(range(20))
+
+
+def test_damaged_avro_data_with_the_right_keys(tmp_path: Path) -> None:
+    chance = random.Random(6)
+    builder = Builder(tmp_path, SCHEMA)
+    good = avro_file(AVRO, rows(0).to_pylist(), codec="null")
+    put = builder.put
+    for _ in range(150):
+        now = damaged(good, chance)
+        builder.put = lambda name, data, now=now: put(name, now)  # type: ignore
+        file = builder.avro("a.avro", AVRO, [])
+        builder.put = put  # type: ignore[method-assign]
+        builder.document["snapshots"], builder.document["last-sequence-number"] = [], 0
+        del builder.document["encryption-keys"][1:]
+        builder.snapshot([builder.manifest([file])])
+        builder.write()
+        with contextlib.suppress(ModcryptError):
+            scanned(builder.folder)
+
+
+# --- metadata.json -------------------------------------------------------------------------------
+
+
+def _edits(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to each value of a document."""
+    if path:
+        yield path
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    if isinstance(document, dict | list):
+        for key, value in items:
+            if isinstance(value, dict | list):
+                yield from _edits(value, (*path, key))
+            else:
+                yield (*path, key)
+
+
+BAD = [None, -1, 1 << 70, "x", [None], {"x": 1}]
+
+
+def test_values_of_other_types_anywhere_in_metadata_json(folder: Path) -> None:
+    path = folder / "metadata" / "v1.metadata.json"
+    good = json.loads(path.read_text())
+    outcomes = set()
+    for way in list(_edits(good)):
+        for bad in BAD:
+            document = copy.deepcopy(good)
+            at = document
+            for step in way[:-1]:
+                at = at[step]
+            at[way[-1]] = bad
+            path.write_text(json.dumps(document))
+            try:
+                found = scanned(folder)
+            except ModcryptError as error:
+                outcomes.add(type(error))
+            except ValueError as error:  # of open_kms and the like: the caller's own
+                pytest.fail(f"{way} = {bad!r}: {type(error).__name__}: {error}")
+            except Exception as error:
+                pytest.fail(f"{way} = {bad!r}: {type(error).__name__}: {error}")
+            else:
+                assert found in (EXPECTED, []), (way, bad)  # no current snapshot, or no column
+    assert FormatError in outcomes
+
+
+def test_members_left_out_of_metadata_json(folder: Path) -> None:
+    path = folder / "metadata" / "v1.metadata.json"
+    good = json.loads(path.read_text())
+    for way in list(_edits(good)):
+        document = copy.deepcopy(good)
+        at = document
+        for step in way[:-1]:
+            at = at[step]
+        del at[way[-1]]
+        path.write_text(json.dumps(document))
+        with contextlib.suppress(ModcryptError):
+            assert scanned(folder) in (EXPECTED, []), way
+
+
+def test_two_snapshots_of_one_id_are_refused_or_the_first_is_taken(folder: Path) -> None:
+    path = folder / "metadata" / "v1.metadata.json"
+    document = json.loads(path.read_text())
+    document["snapshots"].append({**document["snapshots"][0], "key-id": "other"})
+    path.write_text(json.dumps(document))
+    with contextlib.suppress(FormatError):
+        assert scanned(folder) == EXPECTED
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"\x1f\x8b", b"\xff" * 9, b"{}"])
+def test_files_that_are_no_metadata_json(folder: Path, data: bytes) -> None:
+    (folder / "metadata" / "v1.metadata.json").write_bytes(data)
+    with pytest.raises(FormatError):
+        scanned(folder)
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+def test_no_key_is_in_any_object_or_error_of_a_scan(
+    original: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyiceberg's objects, which others may log, are made without keys."""
+    from pyiceberg.manifest import DataFile, ManifestFile
+
+    seen: list[str] = []
+    for kind in (DataFile, ManifestFile):
+        make = kind.from_args
+
+        def made(*args: Any, make: Any = make, **more: Any) -> Any:
+            seen.append(repr(more))
+            return make(*args, **more)
+
+        monkeypatch.setattr(kind, "from_args", made)
+    table = open_table(original.folder, SampleKms())
+    table.scan(filters="id > 3")
+    snapshot = table.snapshot()
+    assert snapshot is not None
+    manifests = table.walk.manifests(snapshot)
+    entries = [entry for one in manifests for entry in table.walk.entries(one)]
+    told = " ".join([*seen, repr(table), repr(manifests), repr(entries), repr(table.walk)])
+    assert "key_metadata" not in told
+    for metadata in (*(one.key_metadata for one in manifests), *(e.key_metadata for e in entries)):
+        assert metadata is not None
+        key = metadata[2:18]
+        assert repr(key)[2:-1] not in told
+        assert key.hex() not in told
+
+
+@pytest.mark.parametrize("unwrapped", [b"", bytes(15), bytes(range(16)), bytes(range(32))])
+def test_a_key_service_that_gives_another_key(original: Builder, unwrapped: bytes) -> None:
+    class Wrong(SampleKms):
+        def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
+            return unwrapped
+
+    with pytest.raises(KeyRetrievalError):
+        open_table(original.folder, Wrong()).scan()
+
+
+def test_altered_wrapped_keys(folder: Path) -> None:
+    path = folder / "metadata" / "v1.metadata.json"
+    good = path.read_text()
+    for number in (0, 1):
+        document = json.loads(good)
+        entry = document["encryption-keys"][number]
+        text = entry["encrypted-key-metadata"]
+        entry["encrypted-key-metadata"] = text[:20] + ("A" if text[20] != "A" else "B") + text[21:]
+        path.write_text(json.dumps(document))
+        with pytest.raises((KeyRetrievalError, TagMismatchError)):
+            scanned(folder)
+    document = json.loads(good)
+    document["encryption-keys"][0]["properties"]["KEY_TIMESTAMP"] = "1795237555591"
+    path.write_text(json.dumps(document))
+    with pytest.raises(KeyRetrievalError):
+        scanned(folder)

@@ -1,0 +1,136 @@
+"""Where a table's files may be: what locations stand for, and what they can't lead to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+from modcrypt.errors import FormatError
+from modcrypt.iceberg import open_table
+from modcrypt.iceberg.locations import Locations
+from modcrypt.storage import Place
+from tests.iceberg.builder import Builder, arrow, field, struct
+from tests.iceberg.conftest import SampleKms
+
+HERE = Place(None, "/tables/t")
+
+
+def of(location: str, **mapped: str) -> Locations:
+    return Locations.of(
+        {name.replace("__", "://"): to for name, to in mapped.items()}, location, HERE
+    )
+
+
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [
+        ("wh://b/t/data/x.parquet", "/tables/t/data/x.parquet"),
+        ("wh://b/t/x", "/tables/t/x"),
+        ("wh://b/t/..x/a..b/.x", "/tables/t/..x/a..b/.x"),
+        ("wh://b/t/a%2F..%2Fb", "/tables/t/a%2F..%2Fb"),  # nothing decodes it
+        ("wh://b/t/a\\..\\b", "/tables/t/a\\..\\b"),
+    ],
+)
+def test_a_location_of_the_table(location: str, path: str) -> None:
+    for own in ("wh://b/t", "wh://b/t/", "wh://b/t//"):
+        assert of(own).place(location).path == path
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "", "/", "wh://b/t", "wh://b/t/", "wh://b/t2/x", "wh://b/x", "/tables/t/x", "x",
+        "wh://b/t/../x", "wh://b/t/a/../../x", "wh://b/t/./x", "wh://b/t/a//x", "wh://b/t//x",
+        "wh://b/t/x/", "wh://b/t/x/..", "wh://b/t/a\x00b", "wh://b/t/..",
+    ],
+)  # fmt: skip
+def test_a_location_that_leads_elsewhere(location: str) -> None:
+    with pytest.raises(FormatError):
+        of("wh://b/t").place(location)
+
+
+def test_the_longest_prefix_counts() -> None:
+    found = Locations.of({"wh://b": "/all", "wh://b/t/data": "/fast"}, "wh://b/t", HERE)
+    assert found.place("wh://b/t/data/x").path == "/fast/x"
+    assert found.place("wh://b/t/datax").path == "/tables/t/datax"
+    assert found.place("wh://b/u/x").path == "/all/u/x"
+
+
+def test_a_bare_scheme_may_be_mapped() -> None:
+    found = Locations.of({"s3://": "/buckets"}, "wh://b/t", HERE)
+    assert found.place("s3://bucket/x").path == "/buckets/bucket/x"
+    assert found.location(Place(None, "/buckets/bucket/x")) == "s3://bucket/x"
+    with pytest.raises(FormatError):
+        found.place("s3:///etc/passwd")
+
+
+@pytest.mark.parametrize("prefix", ["", "/", "//"])
+def test_an_empty_prefix_is_refused(prefix: str) -> None:
+    with pytest.raises(ValueError, match="empty"):
+        Locations.of({prefix: "/x"}, "wh://b/t", HERE)
+    with pytest.raises(FormatError, match="empty"):
+        Locations.of({}, prefix, HERE)
+
+
+def test_places_have_locations() -> None:
+    found = of("wh://b/t")
+    assert found.location(Place(None, "/tables/t/data/x")) == "wh://b/t/data/x"
+    assert found.location(Place(None, "/tables/t2/data/x")) is None
+    assert found.location(Place(LocalFileSystem(), "/tables/t/data/x")) is None
+
+
+def test_two_spellings_of_a_location_have_one_key() -> None:
+    found = Locations.of({"s3://b/t": "/tables/t", "x://": "/other"}, "s3a://b/t", HERE)
+    assert found.key("s3://b/t/x") == found.key("s3a://b/t/x") != found.key("x://b/t/x")
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    builder = Builder(tmp_path / "t", struct(field(1, "id", "long")))
+    rows = pa.table([[1, 2]], schema=arrow([(1, "id", pa.int64())]))
+    builder.snapshot([builder.manifest([builder.parquet("a.parquet", rows)])])
+    builder.write()
+    return builder.folder
+
+
+def test_a_table_in_another_place_than_it_says(folder: Path, tmp_path: Path) -> None:
+    moved = shutil.move(folder, tmp_path / "elsewhere")
+    assert open_table(moved, SampleKms()).scan().num_rows == 2
+    assert open_table(f"{moved}/metadata/v1.metadata.json", SampleKms()).scan().num_rows == 2
+
+
+def test_a_metadata_json_away_from_its_table(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "away" / "x").mkdir(parents=True)
+    path = shutil.move(folder / "metadata" / "v1.metadata.json", tmp_path / "away" / "x" / "m.json")
+    with pytest.raises(FileNotFoundError):
+        open_table(path, SampleKms()).scan()
+    found = open_table(path, SampleKms(), location_map={"wh://bucket/orders": folder})
+    assert found.scan().num_rows == 2
+
+
+def test_tables_of_other_file_systems(folder: Path) -> None:
+    import fsspec
+
+    inside = SubTreeFileSystem(str(folder), LocalFileSystem())
+    table = open_table("metadata/v1.metadata.json", SampleKms(), filesystem=inside)
+    assert table.scan().num_rows == 2
+    memory = fsspec.filesystem("memory")
+    memory.put(str(folder), "/warehouse/t", recursive=True)
+    assert open_table("/warehouse/t", SampleKms(), filesystem=memory).scan().num_rows == 2
+    assert open_table("memory://warehouse/t", SampleKms()).scan().num_rows == 2
+    memory.rm("/warehouse", recursive=True)
+
+
+def test_symbolic_links_are_the_owners_business(folder: Path, tmp_path: Path) -> None:
+    moved = shutil.move(folder / "data", tmp_path / "disk2")
+    os.symlink(moved, folder / "data")
+    os.symlink(folder, tmp_path / "link")
+    assert open_table(tmp_path / "link", SampleKms()).scan().num_rows == 2
