@@ -225,7 +225,7 @@ def why_unavailable() -> str | None:
     if reason := jvm.why_unavailable():
         return reason
     try:
-        _jars()
+        iceberg_jars()
     except OSError as error:
         return f"there are no jars of Iceberg's: {error}"
     except subprocess.SubprocessError as error:
@@ -236,15 +236,25 @@ def why_unavailable() -> str | None:
 # --- the jars ------------------------------------------------------------------------------------
 
 
-def _jars() -> list[Path]:
+def iceberg_jars() -> list[Path]:
     """Give the jars, fetched if need be."""
-    if named := os.environ.get("MODCRYPT_ICEBERG_JARS"):
-        return [_only(Path(named), f"{jar.name}-[0-9]*.jar") for jar in JARS]
+    return fetched_jars(JARS, f"iceberg-{VERSION}")
+
+
+def cache_folder(name: str) -> Path:
+    """Give a folder of the user's cache, which may not be there yet."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "modcrypt-tests" / f"iceberg-{VERSION}"
+    return cache / "modcrypt-tests" / name
+
+
+def fetched_jars(jars: Sequence[Jar], name: str) -> list[Path]:
+    """Give jars that a folder of the cache has, fetched if need be; or those of the user's."""
+    if named := os.environ.get("MODCRYPT_ICEBERG_JARS"):
+        return [_only(Path(named), f"{jar.name}-[0-9]*.jar") for jar in jars]
+    folder = cache_folder(name)
     if not folder.exists():
-        _fetch(folder)
-    return _verified(folder)
+        _fetch(folder, jars)
+    return _verified(folder, jars)
 
 
 def _only(folder: Path, pattern: str) -> Path:
@@ -254,27 +264,27 @@ def _only(folder: Path, pattern: str) -> Path:
     return found[0]
 
 
-def _verified(folder: Path) -> list[Path]:
-    paths = [folder / f"{jar.name}-{jar.version}.jar" for jar in JARS]
-    for path, jar in zip(paths, JARS, strict=True):
+def _verified(folder: Path, jars: Sequence[Jar]) -> list[Path]:
+    paths = [folder / f"{jar.name}-{jar.version}.jar" for jar in jars]
+    for path, jar in zip(paths, jars, strict=True):
         if hashlib.sha256(path.read_bytes()).hexdigest() != jar.sha256:
             raise ValueError(f"{path} is not the file that was published")
     return paths
 
 
-def _fetch(folder: Path) -> None:
+def _fetch(folder: Path, jars: Sequence[Jar]) -> None:
     """Fetch into a temporary folder beside `folder`; the first of several at once is kept."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         wanted = Path(temporary) / "ivy.xml"
-        wanted.write_text(_dependencies())
+        wanted.write_text(_dependencies(jars))
         command = [
             *_ivy(), "-cache", f"{temporary}/cache", "-ivy", str(wanted), "-confs", "default",
             "-retrieve", f"{temporary}/jars/[artifact]-[revision].[ext]",
         ]  # fmt: skip
         subprocess.run(command, check=True, capture_output=True, timeout=FETCH_SECONDS)
         fetched = Path(temporary, "jars")
-        _verified(fetched)
+        _verified(fetched, jars)
         try:
             fetched.rename(folder)
         except OSError:
@@ -282,12 +292,12 @@ def _fetch(folder: Path) -> None:
                 raise
 
 
-def _dependencies() -> str:
+def _dependencies(jars: Sequence[Jar]) -> str:
     """Ask Ivy for these jars alone: what else they need is among pyspark's."""
     wanted = "".join(
         f'<dependency org="{jar.organisation}" name="{jar.name}" rev="{jar.version}"'
         ' transitive="false" conf="default->master"/>'
-        for jar in JARS
+        for jar in jars
     )
     return (
         '<ivy-module version="2.0"><info organisation="modcrypt" module="tests"/>'
@@ -297,9 +307,13 @@ def _dependencies() -> str:
 
 
 def _ivy() -> list[str]:
+    return [java_program(), "-jar", *map(str, jvm.pyspark_jars().glob("ivy-*.jar"))]
+
+
+def java_program() -> str:
+    """Give the program that starts a JVM."""
     home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else "java"
-    return [java, "-jar", *map(str, jvm.pyspark_jars().glob("ivy-*.jar"))]
+    return str(Path(home, "bin", "java")) if home else "java"
 
 
 # --- the JVM -------------------------------------------------------------------------------------
@@ -365,7 +379,7 @@ class IcebergJava:
 
     def __init__(self) -> None:
         # Heap is taken as it is needed: for timing 512 MiB, twice that and a bit.
-        self._java = jvm.Jvm(JAVA_SOURCE, heap="3g", jars=_jars())
+        self._java = jvm.Jvm(JAVA_SOURCE, heap="3g", jars=iceberg_jars())
         self._jvm, self._harness = self._java.packages, self._java.harness
         self._iceberg = self._jvm.org.apache.iceberg
 
