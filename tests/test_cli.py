@@ -378,6 +378,7 @@ EXPECTED_CODES = {
     errors.KeyMaterialError: 3,
     errors.KeyExhaustedError: 3,
     errors.KmsUnavailableError: 4,
+    errors.CommitConflictError: 4,
     errors.UnsupportedFormatError: 5,
 }
 

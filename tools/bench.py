@@ -53,7 +53,7 @@ from modcrypt.parquet import decryptor, encryptor
 from modcrypt.parquet.page_header import PageHeader, scan, splice
 from modcrypt.parquet.plan import plan_decryption
 from modcrypt.storage import MemorySource
-from tools import bench_ags1, bench_kms, bench_rekey
+from tools import bench_ags1, bench_iceberg, bench_kms, bench_rekey
 from tools.figures import (
     MIB,
     Bench,
@@ -568,6 +568,11 @@ SECTIONS: dict[str, tuple[str, Callable[[Bench], Iterator[Row]]]] = {
     "kms_wrapping": ("Keys from a keyring against keys that are given", bench_kms.wrapping),
     "kms_calls": ("Calls of a key service", bench_kms.economy),
     "kms_rotation": ("Rotation on this disk against replacing files", bench_kms.rotation),
+    "iceberg_scan": (
+        "Encrypted Iceberg tables against pyiceberg's plaintext scan",
+        bench_iceberg.scanning,
+    ),
+    "iceberg_rotation": ("Keys of an Iceberg table with a long history", bench_iceberg.rotation),
 }
 
 

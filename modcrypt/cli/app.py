@@ -14,6 +14,7 @@ from modcrypt.cli.ags1 import ags1
 from modcrypt.cli.doctor import doctor
 from modcrypt.cli.examine import inspect, verify
 from modcrypt.cli.failures import EXIT_CODES, explain
+from modcrypt.cli.iceberg import iceberg
 from modcrypt.cli.keys import keys
 from modcrypt.cli.parquet import decrypt, encrypt
 from modcrypt.cli.rewrite import mask, rekey, share
@@ -90,6 +91,6 @@ def program(context: click.Context) -> None:
 
 for _command in (
     encrypt, decrypt, schema, head, cat, inspect, verify, rekey, mask, share, shred, keys, ags1,
-    spark_jar, doctor,
+    iceberg, spark_jar, doctor,
 ):  # fmt: skip
     program.add_command(_command)

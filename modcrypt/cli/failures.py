@@ -17,6 +17,7 @@ import click
 from modcrypt.aad import BlockId, ModuleId
 from modcrypt.cli.signals import Stopped
 from modcrypt.errors import (
+    CommitConflictError,
     FormatError,
     IntegrityError,
     KeyExhaustedError,
@@ -42,7 +43,7 @@ EXIT_CODES = """\
      several files, one of them
 2    usage: wrong arguments, a file that isn't there, a destination that exists
 3    a key is missing, denied, disabled or malformed
-4    the key service is unavailable: try again
+4    the key service is unavailable, or others were faster to commit to a table: try again
 5    unsupported: legal, but not handled, or not accepted without being asked for
 70   internal: a bug in modcrypt
 74   input or output failed, as on a full disk
@@ -52,6 +53,7 @@ EXIT_CODES = """\
 _CODES: tuple[tuple[type[ModcryptError], int], ...] = (
     (UnsupportedFormatError, 5),
     (KmsUnavailableError, 4),
+    (CommitConflictError, 4),
     (KeyRetrievalError, 3),
     (KeyExhaustedError, 3),
     (IntegrityError, 1),
@@ -82,6 +84,12 @@ _OPTION_NAMES = (
     ("the file is in plaintext: give encryption", "the file is in plaintext: encrypt it"),
     ("pin=, the URI's pin-source", "the URI's pin-source"),
     ("open it without a passphrase", "give no passphrase, by MODCRYPT_PASSPHRASE neither"),
+    ("map its beginning to a folder by location_map", "map its beginning by --location-map"),
+    ("open the table by load_table", "name the catalog by --catalog"),
+    ("open_table(at_least=...)", "--at-least"),
+    ("open the table with key_store", "name that by --key-store"),
+    ("(expire_history)", "(expire)"),
+    ("expire_history drops them", "expire drops them"),
 )
 
 _USAGE_OS_ERRORS = (

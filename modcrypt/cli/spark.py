@@ -27,6 +27,8 @@ from modcrypt.cli.shared import aad_prefix_from, print_line, table
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import DataFrame, SparkSession
 
+    from modcrypt.iceberg.rotation import TableRotation
+    from modcrypt.iceberg.table import IcebergTable
     from modcrypt.spark.settings import Settings
 
 __all__ = [
@@ -38,8 +40,10 @@ __all__ = [
     "inspect_on_spark",
     "mask_on_spark",
     "rekey_on_spark",
+    "rotate_deks_on_spark",
     "rotate_on_spark",
     "scan_on_spark",
+    "service_settings",
     "share_on_spark",
     "spark_option",
     "verify_on_spark",
@@ -187,6 +191,20 @@ def rotate_on_spark(
         return {"file": row["path"], **{name: row[name] for name in ("result", "keys", "message")}}
 
     return _run(master, "keys rotate", job, fields, as_json)
+
+
+def rotate_deks_on_spark(master: str, table: IcebergTable, settings: Settings) -> TableRotation:
+    """Do what `iceberg rotate dek` does.
+
+    Args:
+        master: the value of `--spark`.
+        table: that is rotated.
+        settings: by `service_settings`.
+    """
+    from modcrypt.spark.iceberg_jobs import rotate_table_deks
+
+    with _started(master, "iceberg rotate dek") as spark:
+        return rotate_table_deks(spark, table, settings)
 
 
 def scan_on_spark(master: str, paths: Sequence[str], options: Options, *, as_json: bool) -> int:
@@ -509,6 +527,18 @@ def decryption_settings(options: Options) -> Settings:
         algorithms=tuple(options.get("accept") or ALGORITHMS[:1]),
         on_missing_key=options.get("on_missing_key", "error"),
     )
+
+
+def service_settings(options: Options) -> Settings:
+    """Make of the values of options of a key service alone references for Spark.
+
+    Raises:
+        click.UsageError: as `decryption_settings`.
+    """
+    from modcrypt.spark.settings import Settings
+
+    _refuse_all()
+    return Settings(kms=_uri({**options, "policy_file": None}))
 
 
 def _prefix(options: Options) -> str | None:

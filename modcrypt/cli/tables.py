@@ -7,7 +7,6 @@ import json
 import operator
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -21,8 +20,8 @@ import modcrypt
 from modcrypt.cli.failures import printable
 from modcrypt.cli.kms_options import audit_option, service_options
 from modcrypt.cli.parquet_options import decryption_properties, parquet_key_options, reading_options
+from modcrypt.cli.row_output import print_pieces, print_rows, written
 from modcrypt.cli.shared import (
-    SIGPIPE_EXIT,
     force_option,
     json_option,
     prefix_options,
@@ -30,13 +29,11 @@ from modcrypt.cli.shared import (
     table,
     together,
 )
-from modcrypt.cli.signals import Stopped
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
 
     from modcrypt.parquet.reader import ParquetFile
-    from modcrypt.storage import Sink
 
 __all__ = ["cat", "head", "schema"]
 
@@ -322,7 +319,7 @@ def head(
         for row in rows:
             print_line(json_line(row))
         return
-    _print_table(batches[0].schema if batches else _schema_of(read, asked), rows)
+    print_rows(batches[0].schema if batches else _schema_of(read, asked), rows)
 
 
 def _schema_of(read: _Reading, asked: dict[str, Any]) -> pa.Schema:
@@ -331,22 +328,6 @@ def _schema_of(read: _Reading, asked: dict[str, Any]) -> pa.Schema:
 
     nothing = {**asked, "filters": pc.scalar(False)}
     return modcrypt.read_table(read.where, read.properties, **nothing, **read.parts).schema
-
-
-def _print_table(kinds: pa.Schema, rows: Sequence[dict[str, Any]]) -> None:
-    from modcrypt.cli.rows import aligned, cell, is_number
-
-    shown = sys.stdout is not None and sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if shown else None
-    cells = [[cell(value) for value in row.values()] for row in rows]
-    right = [number for number, one in enumerate(kinds) if is_number(one.type)]
-    text, hidden = aligned(kinds.names, cells, right=right, width=width)
-    print_line(text)
-    if hidden:
-        click.echo(
-            f"modcrypt: {hidden} more columns have no room here; --column NAME chooses some",
-            err=True,
-        )
 
 
 # --- cat -----------------------------------------------------------------------------------------
@@ -419,10 +400,10 @@ def cat(
     kinds = _schema_of(read, asked) if first is None else first.schema
     pieces = spelt(form, kinds, itertools.chain([first] if first is not None else [], batches))
     if to_stdout:
-        _print_pieces(pieces)
+        print_pieces(pieces)
         return
     with open_sink(output or "", overwrite=force) as sink:
-        rows = _written(pieces, sink)
+        rows = written(pieces, sink)
     if as_json:
         print_line(json.dumps({"path": path, "destination": output, "format": form, "rows": rows}))
 
@@ -431,39 +412,3 @@ def _lies_in(output: str, path: str) -> bool:
     """Tell whether a destination is a file that is read, or lies in the folder that is."""
     target, source = os.path.realpath(output), os.path.realpath(path)
     return target == source or target.startswith(f"{source}{os.sep}")
-
-
-def _written(pieces: Iterator[tuple[bytes, int]], sink: Sink) -> int:
-    total = 0
-    for data, rows in pieces:
-        sink.append(data)
-        total += rows
-    return total
-
-
-def _print_pieces(pieces: Iterator[tuple[bytes, int]]) -> None:
-    """Write to stdout; end quietly when its reader has gone, and loudly where the rows break off.
-
-    What else is printed from now on is on stderr.
-    """
-    out = sys.stdout.buffer
-    shown = _shown_on_terminal if sys.stdout.isatty() else bytes
-    total = 0
-    try:
-        for data, rows in pieces:
-            out.write(shown(data))
-            out.flush()
-            total += rows
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(SIGPIPE_EXIT)
-    except (Exception, Stopped):
-        click.echo(
-            f"modcrypt: the output is incomplete: it breaks off after {total} rows", err=True
-        )
-        raise
-
-
-def _shown_on_terminal(data: bytes) -> bytes:
-    """Escape what a terminal would obey; lines stay lines."""
-    return "\n".join(map(printable, data.decode().split("\n"))).encode()

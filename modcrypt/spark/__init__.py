@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from modcrypt.spark.iceberg_jobs import rotate_table_deks
     from modcrypt.spark.java import java_home
     from modcrypt.spark.jobs import (
         decrypt_table,
@@ -36,6 +37,7 @@ __all__ = [
     "native_options",
     "rekey_table",
     "rotate_keys",
+    "rotate_table_deks",
     "scan_keys",
     "share_table",
     "spark_jar",
@@ -47,6 +49,7 @@ _ROOM_OF = {
     "java_home": "modcrypt.spark.java",
     "native": "modcrypt.spark.native_parquet",
     "native_options": "modcrypt.spark.native_parquet",
+    "rotate_table_deks": "modcrypt.spark.iceberg_jobs",
     "spark_jar": "modcrypt.spark.native_jar",
 }
 

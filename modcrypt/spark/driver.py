@@ -33,6 +33,7 @@ __all__ = [
     "old_leaves",
     "places_of",
     "report_of",
+    "slots_of",
 ]
 
 Leaves: TypeAlias = list[tuple[str, ...]]
@@ -209,7 +210,7 @@ def report_of(
 
     if files_per_task < 1 or bytes_per_task < 1:
         raise ValueError("files_per_task and bytes_per_task are at least 1")
-    tasks = packed(files.sizes, files=files_per_task, size=bytes_per_task, slots=_slots(spark))
+    tasks = packed(files.sizes, files=files_per_task, size=bytes_per_task, slots=slots_of(spark))
     table = pa.table(
         {
             "task": pa.array(tasks, pa.int32()),
@@ -221,7 +222,7 @@ def report_of(
     return frame.mapInArrow(job.run, from_arrow_schema(job.schema)).localCheckpoint()
 
 
-def _slots(spark: SparkSession) -> int:
+def slots_of(spark: SparkSession) -> int:
     """Say how many tasks run at once, as far as Spark tells."""
     try:
         return int(spark.sparkContext.defaultParallelism)

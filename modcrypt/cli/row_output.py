@@ -1,0 +1,76 @@
+"""Where rows go: to the terminal as a table, to stdout or a file as text or an Arrow stream."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from modcrypt.cli.failures import printable
+from modcrypt.cli.shared import SIGPIPE_EXIT, print_line
+from modcrypt.cli.signals import Stopped
+
+if TYPE_CHECKING:  # not to be loaded for the help
+    import pyarrow as pa
+
+    from modcrypt.storage import Sink
+
+__all__ = ["print_pieces", "print_rows", "written"]
+
+
+def print_rows(kinds: pa.Schema, rows: Sequence[dict[str, Any]]) -> None:
+    """Print rows, as `rows_of` gives them, as a table that the terminal has room for."""
+    from modcrypt.cli.rows import aligned, cell, is_number
+
+    shown = sys.stdout is not None and sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if shown else None
+    cells = [[cell(value) for value in row.values()] for row in rows]
+    right = [number for number, one in enumerate(kinds) if is_number(one.type)]
+    text, hidden = aligned(kinds.names, cells, right=right, width=width)
+    print_line(text)
+    if hidden:
+        click.echo(
+            f"modcrypt: {hidden} more columns have no room here; --column NAME chooses some",
+            err=True,
+        )
+
+
+def written(pieces: Iterator[tuple[bytes, int]], sink: Sink) -> int:
+    """Append what `spelt` gives to a sink; give the number of rows."""
+    total = 0
+    for data, rows in pieces:
+        sink.append(data)
+        total += rows
+    return total
+
+
+def print_pieces(pieces: Iterator[tuple[bytes, int]]) -> None:
+    """Write to stdout; end quietly when its reader has gone, and loudly where the rows break off.
+
+    What else is printed from now on is on stderr.
+    """
+    out = sys.stdout.buffer
+    shown = _shown_on_terminal if sys.stdout.isatty() else bytes
+    total = 0
+    try:
+        for data, rows in pieces:
+            out.write(shown(data))
+            out.flush()
+            total += rows
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(SIGPIPE_EXIT)
+    except (Exception, Stopped):
+        click.echo(
+            f"modcrypt: the output is incomplete: it breaks off after {total} rows", err=True
+        )
+        raise
+
+
+def _shown_on_terminal(data: bytes) -> bytes:
+    """Escape what a terminal would obey; lines stay lines."""
+    return "\n".join(map(printable, data.decode().split("\n"))).encode()

@@ -1,0 +1,238 @@
+"""`rotate_table_deks`: data files re-keyed by Spark's executors, and no key in what Spark keeps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from pyspark.serializers import CloudPickleSerializer
+
+import modcrypt as mc
+from modcrypt.cli.app import program
+from modcrypt.iceberg import IcebergTable, create_table, open_table
+from modcrypt.iceberg.dek_rotation import RekeyItem
+from modcrypt.iceberg.wrapping_keys import MasterKeys, OpenKey
+from modcrypt.keys import key_bytes
+from modcrypt.spark import Settings, rotate_table_deks
+from modcrypt.spark.iceberg_jobs import Rekeying
+from tests.secret_watch import spellings
+from tests.support import read_with_pyarrow
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:PySpark does not yet fully support pandas:FutureWarning"
+)
+
+PASSPHRASE = b"Zx9!kQ2vLw8@mN4p"
+MASTER = b"spark master key of 32 bytes, 3!"
+PARTS = [pa.table({"id": range(n, n + 50), "text": [f"row {n}"] * 50}) for n in range(0, 200, 50)]
+
+
+@pytest.fixture
+def kms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A keyring whose passphrase is in a file, by its URI."""
+    monkeypatch.setattr("modcrypt.kms.keyring.SCRYPT_N", 2**14)
+    ring = mc.Keyring.create(tmp_path / "lake.keyring", passphrase=PASSPHRASE)
+    ring.create_key("lake", value=MASTER)
+    (tmp_path / "passphrase").write_bytes(PASSPHRASE)
+    (tmp_path / "passphrase").chmod(0o600)
+    return f"file:{tmp_path}/lake.keyring?passphrase=file:{tmp_path}/passphrase"
+
+
+@pytest.fixture
+def table(kms: str, tmp_path: Path) -> IcebergTable:
+    """A table of four data files, each a snapshot."""
+    made = create_table(tmp_path / "lake" / "orders", PARTS[0].schema, kms, master_key_id="lake")
+    for part in PARTS:
+        made = made.append(part)
+    return made
+
+
+def deks(table: IcebergTable) -> dict[str, bytes]:
+    """Give the keys of the current snapshot's data files, by location."""
+    found: dict[str, bytes] = {}
+    snapshot = table.snapshot()
+    assert snapshot is not None
+    for manifest in table.walk.manifests(snapshot):
+        for entry in table.walk.entries(manifest):
+            keys = table.walk.file_keys(entry)
+            if entry.is_live and keys is not None:
+                found[entry.location] = key_bytes(keys.key)
+    return found
+
+
+def prefixes(table: IcebergTable) -> dict[str, bytes | None]:
+    snapshot = table.snapshot()
+    assert snapshot is not None
+    return {
+        entry.location: keys.aad_prefix
+        for manifest in table.walk.manifests(snapshot)
+        for entry in table.walk.entries(manifest)
+        if entry.is_live and (keys := table.walk.file_keys(entry)) is not None
+    }
+
+
+def everything_in(folder: Path) -> bytes:
+    return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def rows(table: IcebergTable) -> pa.Table:
+    return table.scan().sort_by("id")
+
+
+@pytest.fixture
+def job_keys(monkeypatch: pytest.MonkeyPatch) -> list[OpenKey]:
+    """Note the KEKs that are made in this process, the job's among them."""
+    made: list[OpenKey] = []
+    make: Callable[..., list[OpenKey]] = MasterKeys.new_keks
+
+    def noted(*arguments: Any, **options: Any) -> list[OpenKey]:
+        made.extend(found := make(*arguments, **options))
+        return found
+
+    monkeypatch.setattr(MasterKeys, "new_keks", noted)
+    return made
+
+
+def test_executors_write_the_files_anew_and_spark_sees_no_key(
+    spark: Any, spark_folder: Path, table: IcebergTable, kms: str, job_keys: list[OpenKey],
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    old = deks(table)
+    done = rotate_table_deks(spark, table, Settings(kms=kms))
+    new = deks(done.table)
+    assert (done.data_files, done.committed) == (4, True)
+    assert set(old.values()).isdisjoint(new.values())
+    assert set(old).isdisjoint(new)
+    assert len(set(new.values())) == len(new) == 4
+    assert rows(done.table) == pa.concat_tables(PARTS)
+    assert rows(open_table(table.place.path, kms)) == pa.concat_tables(PARTS)  # the old version
+    for location, key in new.items():  # judged by PyArrow
+        read = read_with_pyarrow(Path(location), key, prefixes(done.table)[location])
+        assert read.num_rows == 50
+    assert job_keys
+    keks = [key_bytes(one._kek) for one in job_keys if one._kek is not None]
+    secrets = [MASTER, PASSPHRASE, *old.values(), *new.values(), *keks]
+    out = capfd.readouterr()
+    log = everything_in(spark_folder / "events")
+    assert b"mapInArrow" in log or b"MapInArrow" in log  # it was on, and it was Spark's work
+    seen = log + everything_in(spark_folder) + f"{out}{done}{done.fields()}".encode()
+    shown = [secret for secret in secrets for one in spellings(secret) if one in seen]
+    assert not shown
+
+
+def test_what_is_sent_to_executors_holds_no_key(
+    table: IcebergTable, kms: str, tmp_path: Path
+) -> None:
+    work, items, job = prepared(table, kms)
+    list(work.run([batch_of(items)]))  # which opens the key service, and the job's key
+    serializer: Any = CloudPickleSerializer()  # type: ignore[no-untyped-call]  # pyspark types few
+    assert job._kek is not None
+    secrets = [MASTER, PASSPHRASE, key_bytes(job._kek), *deks(table).values()]
+    for one in (work, *items):
+        sent = serializer.dumps(one) + repr(one).encode()
+        assert not [secret for secret in secrets for each in spellings(secret) if each in sent]
+
+
+def prepared(table: IcebergTable, kms: str) -> tuple[Rekeying, list[RekeyItem], OpenKey]:
+    """Give what a driver sends: the work, and an item for each data file."""
+    from modcrypt.iceberg.resolver import seal_for_manifest
+
+    (job,) = table.walk.resolver.masters.new_keks("lake", 16, [""])
+    snapshot = table.snapshot()
+    assert snapshot is not None
+    entries = [entry for one in table.walk.manifests(snapshot) for entry in table.walk.entries(one)]
+    items = []
+    for entry in entries:
+        keys = table.walk.file_keys(entry)
+        assert keys is not None
+        (sealed,) = seal_for_manifest([keys], job)
+        items.append(RekeyItem(entry.location, entry.file_format, entry.size, sealed))
+    folders = {prefix: place.path for prefix, place in table.walk.locations.folders.items()}
+    work = Rekeying(
+        settings=Settings(kms=kms), job=job.key, name="job", key_length=16, folders=folders
+    )
+    return work, items, job
+
+
+def batch_of(items: list[RekeyItem]) -> pa.RecordBatch:
+    names = ("location", "file_format", "size", "sealed")
+    return pa.RecordBatch.from_pylist([{n: getattr(one, n) for n in names} for one in items])
+
+
+def test_a_task_that_runs_twice_writes_files_of_its_own_each_time(
+    table: IcebergTable, kms: str
+) -> None:
+    work, items, _ = prepared(table, kms)
+    runs = [next(work.run([batch_of(items[:1])])).to_pylist()[0] for _ in range(2)]
+    assert [one["word"] for one in runs] == [None, None]
+    assert len({one["location"] for one in runs}) == 2
+    assert all(Path(one["location"]).stat().st_size == one["size"] for one in runs)
+
+
+def test_a_file_that_fails_ends_the_rotation_and_leaves_the_table_as_it_was(
+    spark: Any, table: IcebergTable, kms: str, tmp_path: Path
+) -> None:
+    damaged = Path(sorted(deks(table))[1])
+    data = bytearray(damaged.read_bytes())
+    data[60] ^= 1
+    damaged.write_bytes(data)
+    before = {path: path.read_bytes() for path in (tmp_path / "lake").rglob("*") if path.is_file()}
+    with pytest.raises(mc.IntegrityError, match=re.escape(damaged.name)):
+        rotate_table_deks(spark, table, Settings(kms=kms))
+    after = {path: path.read_bytes() for path in (tmp_path / "lake").rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_executors_that_may_not_use_the_key_service_end_it_too(
+    spark: Any, table: IcebergTable, kms: str, tmp_path: Path
+) -> None:
+    (tmp_path / "other").write_bytes(b"another passphrase")
+    (tmp_path / "other").chmod(0o600)
+    refused = Settings(kms=kms.replace("/passphrase", "/other"))
+    with pytest.raises(mc.KeyAccessDeniedError):
+        rotate_table_deks(spark, table, refused)
+    assert rows(table.refreshed()) == pa.concat_tables(PARTS)
+    assert table.refreshed().place == table.place
+
+
+def test_keys_that_are_no_references_are_refused(table: IcebergTable) -> None:
+    with pytest.raises(TypeError, match="Settings"):
+        rotate_table_deks(None, table, {"kms": "file:x"})  # type: ignore[arg-type]
+
+
+def test_a_dry_run_needs_no_spark(table: IcebergTable, kms: str) -> None:
+    done = rotate_table_deks(None, table, Settings(kms=kms), dry_run=True)  # type: ignore[arg-type]
+    assert (done.data_files, done.committed) == (4, False)
+
+
+def test_the_command_line_has_spark_do_it(
+    spark: Any, table: IcebergTable, kms: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    @contextmanager
+    def session(master: str, name: str, settings: dict[str, str]) -> Iterator[Any]:
+        asked.append(master)
+        yield spark
+
+    monkeypatch.setattr("modcrypt.spark.session.spark_session", session)
+    monkeypatch.chdir(tmp_path)
+    ring = ["--kms", "file:lake.keyring", "--passphrase-file", "passphrase"]
+    arguments = ["iceberg", "rotate", "dek", "--spark", "here", *ring, "lake/orders"]
+    result = CliRunner().invoke(program, arguments)
+    assert result.exit_code == 0, result.output
+    assert asked == ["here"]
+    assert "4 data files written anew" in result.stdout
+    current = table.refreshed()
+    assert set(deks(current)).isdisjoint(deks(table))
+    assert rows(current) == pa.concat_tables(PARTS)
+    ring = ["--kms", "file:lake.keyring", "--passphrase-fd", "0"]
+    refused = CliRunner().invoke(program, ["iceberg", "rotate", "dek", "--spark", "x", *ring, "t"])
+    assert refused.exit_code == 2
+    assert "executors can't read that" in refused.output
