@@ -170,6 +170,7 @@ ROWS = [
         "modcrypt.iceberg.moved_deletes",
         "modcrypt.iceberg.native_parquet",
         "modcrypt.iceberg.planning",
+        "modcrypt.iceberg.partitions",
         "modcrypt.iceberg.policies",
         "modcrypt.iceberg.projection",
         "modcrypt.iceberg.row_filter",
@@ -293,6 +294,7 @@ IMPORTERS = {
         "modcrypt.iceberg.deletes",
         "modcrypt.iceberg.listings",
         "modcrypt.iceberg.native_parquet",
+        "modcrypt.iceberg.partitions",
         "modcrypt.iceberg.projection",
         "modcrypt.iceberg.row_filter",
         "modcrypt.iceberg.scan",
@@ -336,6 +338,7 @@ IMPORTERS = {
         "modcrypt.iceberg.dek_rotation",  # names of partition fields
         "modcrypt.iceberg.manifest_schemas",
         "modcrypt.iceberg.manifest_writing",
+        "modcrypt.iceberg.partitions",
         "modcrypt.iceberg.planning",
         "modcrypt.cli.iceberg_options",  # catalogs
         "modcrypt.cli.iceberg_writing",  # partitions

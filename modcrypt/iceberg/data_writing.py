@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import (
-    _check_pyarrow_schema_compatible,
-    _determine_partitions,
     _get_parquet_writer_kwargs,
     bin_pack_arrow_table,
     bin_pack_record_batches,
@@ -37,10 +35,11 @@ from pyiceberg.typedef import Record
 from pyiceberg.utils.properties import property_as_int
 
 from modcrypt.buffers import usable_cores
-from modcrypt.iceberg.data_fitting import as_value_errors, file_schema, fitted, for_file
+from modcrypt.iceberg.data_fitting import check_fits, file_schema, fitted, for_file
 from modcrypt.iceberg.foreign import as_format_errors
 from modcrypt.iceberg.manifest_writing import PartitionPaths
 from modcrypt.iceberg.manifests import DATA
+from modcrypt.iceberg.partitions import by_partition
 from modcrypt.iceberg.sealed_parquet import write_parquet
 from modcrypt.iceberg.table_metadata import TableMetadata
 from modcrypt.key_metadata import StandardKeyMetadata
@@ -109,10 +108,7 @@ class DataWriter:
             raise TypeError(
                 f"data is a pyarrow.Table or RecordBatchReader, not {type(data).__name__}"
             )
-        with as_value_errors():
-            _check_pyarrow_schema_compatible(
-                self._table.schema(), data.schema, format_version=self._table.format_version
-            )
+        check_fits(data.schema, self._table.schema())
 
     def write(self, data: Data) -> list[NewFile]:
         """Write data that fits; a reader is held in memory by a file's worth.
@@ -152,8 +148,7 @@ class DataWriter:
         if spec.is_unpartitioned():
             whole: list[tuple[pa.Table, PartitionKey | None]] = [(lot, None)]
         else:
-            found = _determine_partitions(spec=spec, schema=schema, arrow_table=lot)
-            whole = [(one.arrow_table_partition, one.partition_key) for one in found]
+            whole = list(by_partition(lot, spec, schema))
         parts = [
             (pa.Table.from_batches(batches), key)
             for table, key in whole

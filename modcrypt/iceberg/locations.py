@@ -23,7 +23,7 @@ class Locations:
     """Prefixes of locations, and the folders that they stand for; the longest that fits counts.
 
     Attributes:
-        folders: prefix, without a slash at its end, to place.
+        folders: prefix, without a slash at its end, to place; local ones without links in them.
     """
 
     folders: Mapping[str, Place]
@@ -51,7 +51,9 @@ class Locations:
             if not prefix.strip("/"):
                 raise ValueError("a prefix of locations is empty: it would stand for all of them")
             folders[_trimmed(prefix)] = Place(*locate(where, filesystem))
-        return cls(folders)
+        # Two ways to one folder are one, or a deletion vector that names its file by one prefix
+        # would not be found by the other.
+        return cls({prefix: where.real() for prefix, where in folders.items()})
 
     def place(self, location: str) -> Place:
         """Give the place that a location stands for.
@@ -74,11 +76,12 @@ class Locations:
 
     def location(self, place: Place) -> str | None:
         """Give the location that stands for a place: by the first prefix whose folder has it."""
+        where = Place(place.filesystem, posixpath.dirname(place.path) or ".").real()
+        path = posixpath.join(where.path, place.name)
         for prefix, folder in self.folders.items():
             base = folder.path.rstrip("/") + "/"
-            same = folder.filesystem is place.filesystem
-            if same and place.path.startswith(base):
-                return f"{prefix.removesuffix('/')}/{place.path[len(base) :]}"
+            if folder.filesystem is place.filesystem and path.startswith(base):
+                return f"{prefix.removesuffix('/')}/{path[len(base) :]}"
         return None
 
     def key(self, location: str) -> str:

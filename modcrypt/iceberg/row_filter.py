@@ -15,6 +15,14 @@ from pyiceberg.expressions import (
     AlwaysTrue,
     And,
     BooleanExpression,
+    BoundEqualTo,
+    BoundGreaterThan,
+    BoundGreaterThanOrEqual,
+    BoundIn,
+    BoundIsNull,
+    BoundLessThan,
+    BoundLessThanOrEqual,
+    BoundNotNull,
     BoundPredicate,
     Or,
 )
@@ -26,7 +34,7 @@ from pyiceberg.expressions.visitors import (
 )
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema, prune_columns
-from pyiceberg.types import NestedField, StructType
+from pyiceberg.types import FixedType, IcebergType, NestedField, StructType, UUIDType
 
 from modcrypt.iceberg.projection import arrow_type, field_id
 
@@ -73,7 +81,7 @@ class RowFilter:
         """Of the columns that it needs."""
         self._paths = {one: path for one, path in _paths(self.schema.as_struct()) if one in ids}
         # By id, since names may have dots in them, which pyiceberg takes for fields of structs.
-        flat = Schema(*(NestedField(one, f"f{one}", schema.find_type(one)) for one in ids))
+        flat = Schema(*(NestedField(one, f"f{one}", _stored(schema.find_type(one))) for one in ids))
         renamed = translate_column_names(self._bound, flat, case_sensitive=True)
         self._flat = None if self.is_all else expression_to_pyarrow(bind(flat, renamed, True))
 
@@ -107,6 +115,19 @@ class RowFilter:
         return _pushed(self._bound, {field_id(one): one for one in schema})
 
 
+_WITHOUT_NANS = (
+    BoundEqualTo,
+    BoundGreaterThan,
+    BoundGreaterThanOrEqual,
+    BoundIn,
+    BoundIsNull,
+    BoundLessThan,
+    BoundLessThanOrEqual,
+    BoundNotNull,
+)
+"""Predicates that are false of NaN, or look at nulls alone."""
+
+
 def _pushed(expression: BooleanExpression, columns: Mapping[Any, pa.Field]) -> pc.Expression | None:
     if isinstance(expression, And | Or):
         left, right = (_pushed(one, columns) for one in (expression.left, expression.right))
@@ -123,9 +144,16 @@ def _pushed(expression: BooleanExpression, columns: Mapping[Any, pa.Field]) -> p
         return None
     if isinstance(found.type, pa.BaseExtensionType):
         return None
+    if pa.types.is_floating(found.type) and not isinstance(expression, _WITHOUT_NANS):
+        return None  # statistics leave NaN out, so that it seems not to be there
     renamed = Schema(NestedField(wanted.field_id, found.name, wanted.field_type))
     translated = translate_column_names(expression, renamed, case_sensitive=True)
     return expression_to_pyarrow(bind(renamed, translated, case_sensitive=True))
+
+
+def _stored(kind: IcebergType) -> IcebergType:
+    """Give the type that is compared: PyArrow compares no uuids, but their bytes."""
+    return FixedType(16) if isinstance(kind, UUIDType) else kind
 
 
 def _paths(struct: StructType, before: tuple[int, ...] = ()) -> Iterator[tuple[int, Sequence[int]]]:

@@ -1,0 +1,100 @@
+"""Rows come into the partition of their own value, once, whatever the value."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform
+from pyiceberg.types import (
+    DoubleType,
+    FloatType,
+    IcebergType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    UUIDType,
+)
+
+from modcrypt.iceberg import IcebergTable, create_table
+from tests.iceberg.conftest import SampleKms
+
+NAN = float("nan")
+UUIDS = [uuid.UUID(int=n << 64 | n) for n in (1, 2, 1 << 63)]
+
+
+def made(folder: Path, kind: IcebergType, transform: Transform[Any, Any]) -> IcebergTable:
+    schema = Schema(NestedField(1, "k", kind), NestedField(2, "id", LongType()))
+    spec = PartitionSpec(PartitionField(1, 1000, transform, "part"))
+    return create_table(folder, schema, SampleKms(), master_key_id="keyA", partition_spec=spec)
+
+
+def data_files(table: IcebergTable) -> int:
+    files = table.files()
+    return int(files.filter(pc.equal(files["kind"], "data")).num_rows)
+
+
+@pytest.mark.parametrize(("kind", "arrow"), [(DoubleType(), "double"), (FloatType(), "float")])
+def test_zeros_and_nans(tmp_path: Path, kind: IcebergType, arrow: str) -> None:
+    values = [0.0, -0.0, NAN, 1.0, -0.0, None, NAN]
+    rows = pa.table({"k": pa.array(values, arrow), "id": range(len(values))})
+    table = made(tmp_path / "t", kind, IdentityTransform()).append(rows)
+    found = table.scan().sort_by("id")
+    assert found["id"].to_pylist() == list(range(len(values)))
+    assert [str(one) for one in found["k"].to_pylist()] == [str(one) for one in values]
+    assert data_files(table) == 5  # 0.0, -0.0, NaN, 1.0, null
+
+
+@pytest.mark.parametrize("transform", [IdentityTransform(), BucketTransform(4)])
+def test_uuids(tmp_path: Path, transform: Transform[Any, Any]) -> None:
+    storage = pa.array([one.bytes for one in [*UUIDS, UUIDS[0]]] + [None], pa.binary(16))
+    rows = pa.table({"k": pa.ExtensionArray.from_storage(pa.uuid(), storage), "id": range(5)})
+    table = made(tmp_path / "t", UUIDType(), transform).append(rows)
+    found = table.scan().sort_by("id")
+    assert found["id"].to_pylist() == list(range(5))
+    assert [one and bytes(one.bytes) for one in found["k"].to_pylist()] == storage.to_pylist()
+    assert data_files(table) >= 2
+
+
+def test_a_field_of_a_struct_that_is_null(tmp_path: Path) -> None:
+    inner = StructType(NestedField(3, "a.b", StringType()))
+    schema = Schema(NestedField(1, "s", inner), NestedField(2, "id", LongType()))
+    spec = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "part"))
+    table = create_table(
+        tmp_path / "t", schema, SampleKms(), master_key_id="keyA", partition_spec=spec
+    )
+    values = [{"a.b": "x"}, None, {"a.b": None}, {"a.b": "x"}]
+    kind = pa.struct([("a.b", pa.string())])
+    table = table.append(pa.table({"s": pa.array(values, kind), "id": range(4)}))
+    assert table.scan().sort_by("id")["s"].to_pylist() == values
+    assert data_files(table) == 2
+
+
+@pytest.mark.parametrize("values", [[NAN, 0.5], [NAN, 0.5, None], [NAN, NAN], [NAN, 0.5, 0.7]])
+def test_statistics_that_leave_nan_out_rule_no_row_out(
+    tmp_path: Path, values: list[float | None]
+) -> None:
+    """A row group of NaN and one number has that number for both of its bounds."""
+    schema = pa.schema([("id", pa.int64()), ("k", pa.float64())])
+    table = create_table(tmp_path / "t", schema, SampleKms(), master_key_id="keyA")
+    table = table.append(pa.table({"id": range(len(values)), "k": values}, schema=schema))
+    cases: tuple[tuple[str, Callable[[Any], bool]], ...] = (
+        ("k is nan", lambda one: one is not None and math.isnan(one)),
+        ("k != 0.5", lambda one: one is not None and one != 0.5),
+        ("k not in (0.5, 0.7)", lambda one: one not in (0.5, 0.7)),
+        ("k > 0.6", lambda one: one is not None and one > 0.6),
+        ("k <= 0.5", lambda one: one is not None and one <= 0.5),
+        ("k is null", lambda one: one is None),
+    )
+    for filters, keeps in cases:
+        wanted = [number for number, one in enumerate(values) if keeps(one)]
+        assert table.scan(filters=filters)["id"].to_pylist() == wanted, filters
