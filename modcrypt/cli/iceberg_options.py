@@ -232,8 +232,14 @@ def open_catalog(
     more = {"uri": catalog, "init_catalog_tables": str(create).lower()} if is_uri else {}
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NotInstalledError
+    from pyiceberg.utils.config import Config
     from sqlalchemy.exc import SQLAlchemyError
 
+    if not is_uri and Config().get_catalog_config(catalog) is None:
+        raise click.UsageError(
+            f"{option}: pyiceberg's configuration (~/.pyiceberg.yaml, or "
+            f"PYICEBERG_CATALOG__NAME__URI) has no catalog {printable(catalog)}"
+        )
     try:
         return load_catalog(name or "default" if is_uri else catalog, **more)
     except (ValueError, ImportError, NotInstalledError, SQLAlchemyError) as error:

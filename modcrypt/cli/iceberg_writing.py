@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -248,18 +250,26 @@ def append(*, where: str, files: tuple[str, ...], as_json: bool, **options: Any)
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-    from modcrypt.storage import locate
-
     try:
-        places = [locate(file, None) for file in files]
-        opened = [ds.dataset(path, filesystem=system, format="parquet") for system, path in places]
-        rows = ds.dataset(opened).scanner().to_reader()
+        rows = ds.dataset([_parquet(file) for file in files]).scanner().to_reader()
         done = table_of(where, options).append(rows)
     except (pa.ArrowInvalid, pa.ArrowTypeError):  # whose texts may have values
         raise FormatError(
             "the files are not all Parquet of the same columns, or one is damaged"
         ) from None
     _print_table("appended", done, as_json)
+
+
+def _parquet(file: str) -> Any:
+    import pyarrow.dataset as ds
+
+    from modcrypt.storage import locate
+
+    filesystem, path = locate(file, None)
+    try:
+        return ds.dataset(path, filesystem=filesystem, format="parquet")
+    except FileNotFoundError:  # PyArrow's, whose text is the path alone
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file) from None
 
 
 # --- encrypt -------------------------------------------------------------------------------------

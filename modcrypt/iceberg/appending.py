@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from modcrypt.errors import CommitConflictError, PlaintextError, UnsupportedFormatError
-from modcrypt.iceberg.committing import commit
+from modcrypt.iceberg.committing import commit, surely_failed
 from modcrypt.iceberg.data_writing import Data, DataWriter, NewFile
 from modcrypt.iceberg.manifest_writing import partition_spec, write_manifest
 from modcrypt.iceberg.manifests import ADDED, DATA, ManifestFile
@@ -29,6 +29,7 @@ from modcrypt.key_metadata import StandardKeyMetadata
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.table import IcebergTable
+    from modcrypt.storage import Place
 
 __all__ = ["append", "sealed_keys"]
 
@@ -63,8 +64,8 @@ def append(table: IcebergTable, data: Data) -> IcebergTable:
             return current
         addition = _Addition(files, writer.spec_id, current.metadata)
         return commit(current, addition.next_version)
-    except BaseException:
-        if addition is None or addition.has_failed(current):
+    except BaseException as error:
+        if addition is None or addition.has_failed(error, current):
             writer.abandon()
         raise
 
@@ -89,9 +90,11 @@ class _Addition:
     base: TableMetadata
     snapshot_id: int | None = None
     written: list[str] = field(default_factory=list)
+    offered: Place | None = None
 
     def next_version(self, table: IcebergTable) -> TableMetadata:
         """Write manifest and list, and give the metadata that names them."""
+        self.offered = None
         self._remove_written(table)
         metadata = table.metadata
         if partition_spec(metadata, self.spec_id) != partition_spec(self.base, self.spec_id):
@@ -124,6 +127,7 @@ class _Addition:
             new_keys=keys.entries,
         )
         self.written.append(new.snapshot(self.snapshot_id).manifest_list)
+        self.offered = table.place
         return new
 
     def _summary(self, before: Sequence[ManifestFile]) -> dict[str, str]:
@@ -138,14 +142,15 @@ class _Addition:
             "manifests-replaced": "0",
         }
 
-    def has_failed(self, table: IcebergTable) -> bool:
+    def has_failed(self, error: BaseException, table: IcebergTable) -> bool:
         """Remove the last attempt's manifests, and tell so, if the table surely does not have it.
 
-        An error may come after the commit, or leave open whether a catalog has taken it.
+        Args:
+            error: that ended it.
+            table: any version of it.
         """
         with contextlib.suppress(Exception):  # then it can't be told
-            current = table.refreshed().metadata
-            if all(one.id != self.snapshot_id for one in current.snapshots):
+            if surely_failed(error, table, self.offered):
                 self._remove_written(table)
                 return True
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
@@ -11,13 +12,18 @@ from modcrypt.iceberg.table_metadata import TableMetadata
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.table import IcebergTable
+    from modcrypt.storage import Place
 
-__all__ = ["Make", "commit", "successor"]
+__all__ = ["Make", "commit", "successor", "surely_failed"]
 
 Make: TypeAlias = "Callable[[IcebergTable], TableMetadata]"
 """Makes of a version of the table the metadata of the next one; may write files that it names."""
 
-ATTEMPTS = 4
+ATTEMPTS = 5
+"""How often a commit is tried (Iceberg's `commit.retry.num-retries` is 4)."""
+
+FIRST_PAUSE = 0.1
+"""Seconds before the second attempt at most; before each further one twice as long."""
 
 
 def commit(table: IcebergTable, make: Make, *, attempts: int = ATTEMPTS) -> IcebergTable:
@@ -38,6 +44,7 @@ def commit(table: IcebergTable, make: Make, *, attempts: int = ATTEMPTS) -> Iceb
         ModcryptError, OSError: what `make` raises, and from the file system; the table is as it
             was.
     """
+    pause = FIRST_PAUSE
     for left in reversed(range(attempts)):
         table = table.refreshed()
         new = successor(make(table), of=table)
@@ -46,7 +53,30 @@ def commit(table: IcebergTable, make: Make, *, attempts: int = ATTEMPTS) -> Iceb
         except CommitConflictError:
             if not left:
                 raise
+        time.sleep(random.uniform(0.5, 1) * pause)  # noqa: S311  # a pause is no secret
+        pause *= 2
     raise AssertionError("attempts is 1 or more")
+
+
+def surely_failed(error: BaseException, table: IcebergTable, offered: Place | None) -> bool:
+    """Tell whether a commit that ended with an error surely came to nothing.
+
+    An error may come after the commit, or leave open whether a catalog has taken it. That the
+    current version doesn't have what was committed tells nothing: others may have gone on from it,
+    and have dropped its snapshot and kept its files.
+
+    Args:
+        error: that ended it.
+        table: any version of it.
+        offered: the place of the version that was to be followed, once all was made of it; None
+            before that.
+
+    Raises:
+        ModcryptError, OSError: the current version can't be told.
+    """
+    if offered is None or isinstance(error, CommitConflictError):
+        return True
+    return table.versions.current() == offered
 
 
 def successor(new: TableMetadata, *, of: IcebergTable) -> TableMetadata:
@@ -56,6 +86,7 @@ def successor(new: TableMetadata, *, of: IcebergTable) -> TableMetadata:
     location = of.walk.locations.location(of.place) or of.place.path
     log = [*(new.document.get("metadata-log") or [])]
     log.append({"timestamp-ms": before, "metadata-file": location})
-    kept = int(base.properties.get("write.metadata.previous-versions-max", "100"))
+    # One at least, as in Java: by that a writer sees that others have gone on from his version.
+    kept = max(1, int(base.properties.get("write.metadata.previous-versions-max", "100")))
     now = max(int(time.time() * 1000), before + 1)
     return new.edited(metadata_log=log[max(0, len(log) - kept) :], last_updated_ms=now)

@@ -111,7 +111,9 @@ class NewPlace:
         """
         if has_versions(self.folder):
             raise FileExistsError(f"{self.folder.path}: there is a table in this folder")
-        if not isinstance(self.versions, FolderVersions):
+        if isinstance(self.versions, FolderVersions):
+            self.versions.check_exclusive()
+        else:
             self.versions.check_free()
 
     def staged(self, metadata: TableMetadata, resolver: KeyResolver) -> IcebergTable:

@@ -10,9 +10,13 @@ import contextlib
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyiceberg.exceptions import ValidationError
-from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
-from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.exceptions import ResolveError, ValidationError
+from pyiceberg.io.pyarrow import (
+    UnsupportedPyArrowTypeException,
+    _pyarrow_to_schema_without_ids,
+    pyarrow_to_schema,
+)
+from pyiceberg.schema import Schema, promote, sanitize_column_names
 from pyiceberg.types import (
     IcebergType,
     ListType,
@@ -25,7 +29,7 @@ from pyiceberg.types import (
 from modcrypt.iceberg.avro_rows import FIELD_ID
 from modcrypt.iceberg.projection import Projection, arrow_schema
 
-__all__ = ["as_value_errors", "file_schema", "fitted", "for_file"]
+__all__ = ["as_value_errors", "check_fits", "file_schema", "fitted", "for_file"]
 
 _DATA = "the data"
 
@@ -37,6 +41,53 @@ def as_value_errors() -> Iterator[None]:
         yield
     except (UnsupportedPyArrowTypeException, ValidationError, TypeError) as error:
         raise ValueError(str(error)) from None
+
+
+def check_fits(given: pa.Schema, schema: Schema) -> None:
+    """Check that data has columns that those of a table can be made of; names count, not ids.
+
+    Raises:
+        ValueError: it hasn't; the message names each column, and what is wrong with it.
+    """
+    plain = pa.schema([_without_ids(one) for one in given])
+    with as_value_errors():
+        found = _pyarrow_to_schema_without_ids(plain, format_version=3)
+        more = found._name_to_id.keys() - schema._name_to_id.keys()
+        if more:
+            raise ValueError(f"the table has no columns {', '.join(sorted(more))}: leave them out")
+        named = pyarrow_to_schema(plain, schema.name_mapping, format_version=3)
+    wrong = "; ".join(_misfits(schema, named))
+    if wrong:
+        raise ValueError(f"the data does not fit the table: {wrong}")
+
+
+def _misfits(wanted: Schema, found: Schema) -> Iterator[str]:
+    """Say what is wrong with the fields of data, which have the ids that the table's have."""
+    parents, there = wanted._lazy_id_to_parent, found._lazy_id_to_field
+    for id_, field in wanted._lazy_id_to_field.items():
+        name, has = wanted.find_column_name(id_), there.get(id_)
+        if has is None:
+            if field.required and (id_ not in parents or parents[id_] in there):
+                yield f"{name} is required, and lacks"
+        elif field.required and not has.required:
+            yield f"{name} is required, and may be null in the data: its Arrow field is nullable"
+        elif not _is_made_of(field.field_type, has.field_type):
+            yield f"{name} is {_spelt(field.field_type)}, and {_spelt(has.field_type)} in the data"
+
+
+def _is_made_of(wanted: IcebergType, found: IcebergType) -> bool:
+    if isinstance(wanted, StructType | ListType | MapType):
+        return isinstance(found, type(wanted))  # their fields have ids of their own
+    try:
+        promote(found, wanted)
+    except ResolveError:
+        return found == wanted
+    return True
+
+
+def _spelt(kind: IcebergType) -> str:
+    nested = {StructType: "a struct", ListType: "a list", MapType: "a map"}
+    return nested.get(type(kind), str(kind))
 
 
 def fitted(rows: pa.Table, schema: Schema) -> pa.Table:
@@ -85,6 +136,22 @@ def _projected(rows: pa.Table, wanted: Schema, projection: Projection) -> pa.Tab
 # --- field ids -----------------------------------------------------------------------------------
 
 
+def _without_ids(given: pa.Field) -> pa.Field:
+    """Leave out ids that the data has from another table."""
+    types, kind = pa.types, given.type
+    if types.is_struct(kind):
+        kind = pa.struct([_without_ids(one) for one in kind.fields])
+    elif types.is_map(kind):
+        kind = pa.map_(_without_ids(kind.key_field), _without_ids(kind.item_field))
+    elif types.is_fixed_size_list(kind):
+        kind = pa.list_(_without_ids(kind.value_field), kind.list_size)
+    elif types.is_large_list(kind):
+        kind = pa.large_list(_without_ids(kind.value_field))
+    elif types.is_list(kind):
+        kind = pa.list_(_without_ids(kind.value_field))
+    return pa.field(given.name, kind, given.nullable)
+
+
 def _with_ids(given: pa.Schema, wanted: Schema) -> pa.Schema:
     """Give an Arrow schema with the field ids that a table's schema has for its names."""
     by_name = {one.name: one for one in wanted.fields}
@@ -93,7 +160,7 @@ def _with_ids(given: pa.Schema, wanted: Schema) -> pa.Schema:
 
 def _field(given: pa.Field, wanted: NestedField | None) -> pa.Field:
     if wanted is None:
-        return given
+        return given.remove_metadata()
     kind = _type(given.type, wanted.field_type)
     metadata = {FIELD_ID: str(wanted.field_id)}
     return pa.field(given.name, kind, given.nullable, metadata)

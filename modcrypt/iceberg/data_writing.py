@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import (
+    StatsAggregator,
     _get_parquet_writer_kwargs,
     bin_pack_arrow_table,
     bin_pack_record_batches,
@@ -33,6 +34,7 @@ from pyiceberg.table.metadata import TableMetadata as PyTableMetadata
 from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.typedef import Record
 from pyiceberg.utils.properties import property_as_int
+from pyiceberg.utils.truncate import truncate_upper_bound_text_string
 
 from modcrypt.buffers import usable_cores
 from modcrypt.iceberg.data_fitting import check_fits, file_schema, fitted, for_file
@@ -222,9 +224,19 @@ def _encoded(
             stats_columns=compute_statistics_plan(schema, properties),
             parquet_column_mapping=parquet_path_to_id_mapping(schema),
         )
+        for one in found.column_aggregates.values():
+            _bound(one)
     except OverflowError:  # of Python's datetime, which pyiceberg counts with
         raise ValueError("the data has dates before year 1 or after year 9999") from None
     return out.getvalue(), found.to_serialized_dict()
+
+
+def _bound(column: StatsAggregator) -> None:
+    """Have a text that is cut to be an upper bound be text: what follows U+D7FF is none."""
+    if isinstance(column.current_max, str):
+        bound = truncate_upper_bound_text_string(column.current_max, column.trunc_length)
+        if bound is not None and "\ud800" in bound:
+            column.current_max = bound.replace("\ud800", "\ue000")
 
 
 _STATISTICS = (

@@ -31,7 +31,7 @@ from modcrypt.ags1.writer import Ags1Writer
 from modcrypt.buffers import usable_cores
 from modcrypt.errors import IntegrityError, PlaintextError, TruncationError, UnsupportedFormatError
 from modcrypt.iceberg.appending import sealed_keys
-from modcrypt.iceberg.committing import commit
+from modcrypt.iceberg.committing import commit, surely_failed
 from modcrypt.iceberg.data_files import open_parquet_file
 from modcrypt.iceberg.locations import Locations
 from modcrypt.iceberg.manifest_writing import (
@@ -214,8 +214,8 @@ def rotate_deks(table: IcebergTable, dry_run: bool, run: Run | None = None) -> T
     rekeying = _Rekeying(run, masters.new_kek(target, length), files)
     try:
         new = commit(counted, rekeying.next_version)
-    except BaseException:
-        rekeying.give_up(counted)
+    except BaseException as error:
+        rekeying.give_up(error, counted)
         raise
     rekeying.sweep(new)
     result = with_resolver(new, table.walk.resolver)
@@ -272,7 +272,7 @@ class _Files:
         return TableRotation(
             what="dek", table=table, data_files=data, delete_files=len(self.live) - data,
             manifests=sum(any(one.is_live for one in entries) for _, entries in self.entries),
-            manifest_lists=bool(self.live),
+            manifest_lists=int(bool(self.live)),
         )  # fmt: skip
 
 
@@ -298,6 +298,7 @@ class _Rekeying:
         folders: locations of the folders that files are written to.
         snapshot_id: of the newest attempt.
         written: locations of its manifests and manifest list.
+        offered: the version that it is to follow, once it is complete.
     """
 
     run: Run | None
@@ -308,9 +309,11 @@ class _Rekeying:
     folders: set[str] = field(default_factory=set)
     snapshot_id: int | None = None
     written: list[str] = field(default_factory=list)
+    offered: Place | None = None
 
     def next_version(self, table: IcebergTable) -> TableMetadata:
         """Write what is not written yet, and give the metadata of the next version."""
+        self.offered = None
         self._remove_written(table)
         if table.place != self.files.place:
             self.files = _Files.of(table)
@@ -333,6 +336,7 @@ class _Rekeying:
             new_keys=keys.entries,
         )
         self.written.append(new.snapshot(self.snapshot_id).manifest_list)
+        self.offered = table.place
         return new
 
     # --- files ----------------------------------------------------------------------------------
@@ -493,11 +497,10 @@ class _Rekeying:
 
     # --- the end --------------------------------------------------------------------------------
 
-    def give_up(self, table: IcebergTable) -> None:
+    def give_up(self, error: BaseException, table: IcebergTable) -> None:
         """Remove all that was written, if the table surely does not have it."""
         with contextlib.suppress(Exception):  # then it can't be told
-            current = table.refreshed().metadata
-            if all(one.id != self.snapshot_id for one in current.snapshots):
+            if surely_failed(error, table, self.offered):
                 self._remove_written(table)
                 self.moved.clear()
                 self.sweep(table)

@@ -6,6 +6,7 @@ them. A deletion vector (Puffin) takes the place of position delete files of its
 
 from __future__ import annotations
 
+import math
 import threading
 import zlib
 from collections import defaultdict
@@ -88,7 +89,13 @@ class DeleteIndex:
 
 def _partition(entry: FileEntry) -> Any:
     """Give what files of one partition have in common: their spec, and its values by field id."""
-    return entry.spec_id, tuple(sorted(entry.partition_by_id.items()))
+    values = sorted(entry.partition_by_id.items())
+    return entry.spec_id, tuple((id_, _comparable(value)) for id_, value in values)
+
+
+def _comparable(value: Any) -> Any:
+    """Give what is equal where partitions are: NaN does not equal itself."""
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
 def _applies(delete: FileEntry, data: FileEntry) -> bool:

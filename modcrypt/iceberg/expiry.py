@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,7 +29,7 @@ from modcrypt.iceberg.pruning import used_keys
 from modcrypt.iceberg.rotation_report import latest, logged_versions
 from modcrypt.iceberg.table import IcebergTable, read_metadata
 from modcrypt.iceberg.table_metadata import Snapshot, TableMetadata
-from modcrypt.iceberg.versions import HINT, file_names, version_number
+from modcrypt.iceberg.versions import HINT, file_names, is_of_catalog, version_number, write_hint
 from modcrypt.iceberg.walk import Walk
 from modcrypt.storage import Place
 
@@ -38,6 +39,9 @@ JOBS = 4
 """How many files are read, or deleted, at the same time."""
 
 _STATISTICS = ("statistics", "partition-statistics")
+
+SETTLED = 60 * 60
+"""Seconds after which nobody waits any more for a catalog's answer to a commit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +59,9 @@ class Expired:
         data_files, delete_files, statistics, manifests, manifest_lists, metadata_files: locations
             of files that go.
         unreadable: locations of manifest lists and manifests that can't be opened, or not be
-            looked for, and of metadata.json files that are damaged: they stay, and so does what
-            they name and nobody else does.
+            looked for, of metadata.json files that are damaged, and of recent ones of which no
+            version knows, so that somebody may be about to commit them: they stay, and so does
+            what they name and nobody else does.
         left: locations of files that could not be deleted, and of those that stay because they
             lead to these; the next run tries again.
     """
@@ -379,18 +384,42 @@ def _folder_of(table: IcebergTable) -> str:
 def _versions(table: IcebergTable) -> Iterator[tuple[Place, TableMetadata | None]]:
     """Give the version of a table, and those before it that are still there, the newest first.
 
-    None stands for a file that is no table metadata, so that nobody knows whose it is.
+    None stands for a file that is no table metadata, so that nobody knows whose it is; and for a
+    recent one of a catalog's that no version has in its log: whoever wrote it may be waiting for
+    the catalog, and about to commit the files that it names on top of a newer version.
     """
     yield table.place, table.metadata
-    seen = {table.place.path}
+    seen, committed = {table.place.path}, _told(table.metadata)
+    settled = (time.time() - SETTLED) * 1000
     for place in (*_logged(table), *_lying_about(table)):
         if place.path in seen:
             continue
         seen.add(place.path)
         with contextlib.suppress(FileNotFoundError):
             metadata = _read(place)
-            if metadata is None or metadata.uuid == table.metadata.uuid:
+            if metadata is None:
+                yield place, None
+            elif metadata.uuid == table.metadata.uuid:
+                updated = _updated(metadata.document.get("last-updated-ms"))
+                if (place.name, updated) in committed:
+                    committed |= _told(metadata)
+                elif updated > settled and is_of_catalog(place.name):
+                    metadata = None
                 yield place, metadata
+
+
+def _told(metadata: TableMetadata) -> set[tuple[str, int]]:
+    """Give the names and times of the versions that one has in its log: these were committed."""
+    log = metadata.document.get("metadata-log") or []
+    return {
+        (posixpath.basename(one["metadata-file"]), _updated(one.get("timestamp-ms")))
+        for one in log
+        if isinstance(one, dict) and isinstance(one.get("metadata-file"), str)
+    }
+
+
+def _updated(when: Any) -> int:
+    return when if type(when) is int else 0
 
 
 def _read(place: Place) -> TableMetadata | None:
@@ -472,8 +501,7 @@ def _hint_is_right(table: IcebergTable) -> bool:
             told = source.read_at(0, source.size)
         if number is None or not told.strip().isdigit() or int(told) >= number:
             return True
-        with hint.create() as sink:
-            sink.append(str(number).encode())
+        write_hint(hint, number)
     except FileNotFoundError:
         return True
     except OSError:

@@ -21,15 +21,19 @@ _LIBRARIES = ("pyiceberg", "fastavro", "pyroaring")
 def as_format_errors(name: str) -> Iterator[None]:
     """Make a FormatError of whatever another library raises for the data of a file.
 
-    What is no fault of the data goes through: a ModcryptError, the file system's OSError, an
-    interruption, too little memory.
+    What is no fault of the data goes through: the file system's OSError, an interruption, too
+    little memory. A ModcryptError does, which is told the file if it doesn't name it.
 
     Args:
         name: of the file.
     """
     try:
         yield
-    except (ModcryptError, MemoryError):
+    except MemoryError:
+        raise
+    except ModcryptError as error:
+        if name not in str(error):
+            error.args = (f"{name}: {error}", *error.args[1:])
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:

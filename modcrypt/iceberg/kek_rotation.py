@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from modcrypt.errors import FormatError, ModcryptError
 from modcrypt.iceberg.avro_files import read_avro, write_avro
-from modcrypt.iceberg.committing import commit
+from modcrypt.iceberg.committing import commit, surely_failed
 from modcrypt.iceberg.manifest_writing import metadata_folder, rewrite_manifest
 from modcrypt.iceberg.manifests import ManifestFile
 from modcrypt.iceberg.policies import FILES_SCOPE
@@ -48,6 +48,7 @@ from modcrypt.iceberg.table_metadata import KEY_ID, EncryptedKey, Snapshot, Tabl
 from modcrypt.iceberg.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.kms.client import KmsClient, capabilities_of
+from modcrypt.storage import Place
 
 __all__ = ["rotate_kek"]
 
@@ -68,8 +69,8 @@ def rotate_kek(table: IcebergTable, new_id: str | None, dry_run: bool) -> TableR
     renewal = _Renewal(counted.walk.resolver, new_id)
     try:
         new = commit(counted, renewal.next_version)
-    except BaseException:
-        renewal.give_up(counted)
+    except BaseException as error:
+        renewal.give_up(error, counted)
         raise
     left = renewal.finish(new)
     result = with_resolver(new, table.walk.resolver)
@@ -215,6 +216,7 @@ class _Renewal:
         opened: key metadata of the manifest lists that had to be read.
         written: locations of all files that were written.
         planned: of the newest attempt.
+        offered: the version that it is to follow, once it is complete.
     """
 
     resolver: KeyResolver
@@ -227,8 +229,10 @@ class _Renewal:
     opened: Opened = field(default_factory=dict, repr=False)
     written: list[str] = field(default_factory=list)
     planned: _Planned = field(init=False)
+    offered: Place | None = None
 
     def next_version(self, table: IcebergTable) -> TableMetadata:
+        self.offered = None
         metadata, target = table.metadata, target_of(table, self.new_id)
         if target != self.target:  # somebody else has rotated the MEK meanwhile
             self.target = target
@@ -244,11 +248,13 @@ class _Renewal:
             location = snapshot.manifest_list
             if location in planned.within.lists and location not in self.lists:
                 self._write_list(table, snapshot)
-        return metadata.with_keys(
+        changed = metadata.with_keys(
             [*new.entries(planned), *self._entries(metadata, new)],
             properties={**metadata.properties, KEY_ID: target},
             snapshots=[self._snapshot(one) for one in metadata.snapshots],
         )
+        self.offered = table.place
+        return changed
 
     def finish(self, table: IcebergTable) -> tuple[str, ...]:
         """Drop old KEKs from the key store, and files of attempts that came to nothing.
@@ -270,16 +276,10 @@ class _Renewal:
             return tuple(sorted(stored))
         return tuple(sorted(still))
 
-    def give_up(self, table: IcebergTable) -> None:
-        """Remove what was made for nothing, unless the commit came to pass after all."""
+    def give_up(self, error: BaseException, table: IcebergTable) -> None:
+        """Remove what was made for nothing, unless the commit may have come to pass after all."""
         with contextlib.suppress(ModcryptError, OSError):  # what went wrong first is what matters
-            current = table.refreshed().metadata
-            made = {one.key.id for one in self.made.values()}
-            if made & {one.encrypted_by for one in current.keys.values()}:
-                return
-            if {location for location, _ in self.lists.values()} & {
-                one.manifest_list for one in current.snapshots
-            }:
+            if not surely_failed(error, table, self.offered):
                 return
             self._remove(table, set())
             stored = {one.key.id for slot, one in self.made.items() if not slot.in_table}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from modcrypt.errors import FormatError
 from modcrypt.iceberg.avro_files import read_avro
@@ -82,6 +82,9 @@ class ManifestFile:
     key_metadata: bytes | None = field(repr=False)
     row: Mapping[str, Any] = field(repr=False)
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("it holds a key, and can't be pickled or copied")
+
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
@@ -116,6 +119,9 @@ class FileEntry:
     key_metadata: bytes | None = field(repr=False)
     file: Mapping[str, Any] = field(repr=False)
     partition_names: Mapping[int, str] = field(default_factory=dict, repr=False)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("it holds a key, and can't be pickled or copied")
 
     @property
     def is_live(self) -> bool:

@@ -64,7 +64,18 @@ class Readable:
 
 def whole_if_small(file: SeekableFile) -> Any:
     """Give a file in memory, if it is small: PyArrow's reads of its parts take longer."""
-    return pa.BufferReader(file.read()) if file.size <= SMALL else file
+    return _in_memory(file.read()) if file.size <= SMALL else file
+
+
+def _in_memory(data: bytes | memoryview) -> pa.BufferReader:
+    """Give bytes in memory of PyArrow's own.
+
+    Its threads may let go of them when Python is ending already, and with memory of Python's they
+    would bring the process down.
+    """
+    buffer = pa.allocate_buffer(len(data))
+    memoryview(buffer).cast("B")[:] = data
+    return pa.BufferReader(buffer)
 
 
 def open_natively(source: Source, keys: StandardKeyMetadata) -> Readable | None:
@@ -83,7 +94,7 @@ def open_natively(source: Source, keys: StandardKeyMetadata) -> Readable | None:
     if tail.magic != MAGIC_ENCRYPTED or not _is_icebergs(tail.data, keys):
         return None
     if isinstance(source, MemorySource):
-        return Readable(pa.BufferReader(source.view), properties)
+        return Readable(_in_memory(source.view), properties)
     end = tail.data + len(tail.data).to_bytes(TAIL_SIZE - len(tail.magic), "little") + tail.magic
     return Readable(StoredFile(source, end), properties)
 

@@ -1,17 +1,24 @@
 """Rows told apart by their partitions, with the transforms of pyiceberg.
 
-Not by pyiceberg's own grouping, which compares values: 0.0 and -0.0, two partitions to Iceberg, each
-got the rows of both, and NaN, unlike itself, those of none.
+Not by pyiceberg's own grouping, which compares values: 0.0 and -0.0, two partitions to Iceberg,
+each got the rows of both, and NaN, unlike itself, those of none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.partitioning import PartitionFieldValue, PartitionKey, PartitionSpec
+from pyiceberg.partitioning import (
+    PartitionFieldValue,
+    PartitionKey,
+    PartitionSpec,
+    partition_record_value,
+)
 from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
 
 __all__ = ["by_partition"]
 
@@ -46,7 +53,21 @@ def by_partition(
             PartitionFieldValue(field, one[first].as_py())
             for field, one in zip(spec.fields, values, strict=True)
         ]
-        yield rows.take(taken.values).combine_chunks(), PartitionKey(told, spec, schema)
+        yield rows.take(taken.values).combine_chunks(), _Key(told, spec, schema)
+
+
+class _Key(PartitionKey):
+    """A partition, where pyiceberg refuses a spec with two fields of one column."""
+
+    @cached_property
+    def partition(self) -> Record:
+        """Its values, as manifests have them."""
+        return Record(
+            *(
+                partition_record_value(one.field, one.value, self.schema)
+                for one in self.field_values
+            )
+        )
 
 
 def _source(rows: pa.Table, schema: Schema, field_id: int) -> pa.ChunkedArray:

@@ -22,6 +22,8 @@ from pyiceberg.expressions import (
     BoundIsNull,
     BoundLessThan,
     BoundLessThanOrEqual,
+    BoundNotEqualTo,
+    BoundNotIn,
     BoundNotNull,
     BoundPredicate,
     Or,
@@ -75,7 +77,7 @@ class RowFilter:
     """
 
     def __init__(self, schema: Schema, expression: BooleanExpression) -> None:
-        self._bound = bind(schema, rewrite_not(expression), case_sensitive=True)
+        self._bound = _zeros_apart(bind(schema, rewrite_not(expression), case_sensitive=True))
         ids = extract_field_ids(self._bound)
         self.schema = prune_columns(schema, ids)
         """Of the columns that it needs."""
@@ -113,6 +115,27 @@ class RowFilter:
         come out differently, and what a file lacks has a value nevertheless.
         """
         return _pushed(self._bound, {field_id(one): one for one in schema})
+
+
+def _zeros_apart(expression: BooleanExpression) -> BooleanExpression:
+    """Compare with zero by itself: PyArrow's sets go by bits, in which 0.0 is another than -0.0."""
+    if isinstance(expression, And | Or):
+        return type(expression)(_zeros_apart(expression.left), _zeros_apart(expression.right))
+    if not isinstance(expression, BoundIn | BoundNotIn):
+        return expression
+    term, zeros = expression.term, {one for one in expression.literals if _is_zero(one.value)}
+    if not zeros:
+        return expression
+    (zero,), others = zeros, expression.literals - zeros
+    if isinstance(expression, BoundIn):
+        return Or(BoundEqualTo(term=term, literal=zero), BoundIn(term=term, literals=others))
+    # Nulls are in no set, and equal to nothing.
+    apart = And(BoundNotEqualTo(term=term, literal=zero), BoundNotIn(term=term, literals=others))
+    return Or(BoundIsNull(term=term), apart)
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, float) and value == 0
 
 
 _WITHOUT_NANS = (

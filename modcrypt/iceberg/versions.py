@@ -8,6 +8,7 @@ instead, see `catalogs`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import io
 import os
@@ -15,7 +16,7 @@ import posixpath
 import re
 import zlib
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from modcrypt.errors import CommitConflictError, FormatError, LimitError
 from modcrypt.iceberg.table_metadata import MAX_METADATA, TableMetadata
@@ -26,9 +27,11 @@ __all__ = [
     "Versions",
     "file_names",
     "has_versions",
+    "is_of_catalog",
     "newest_metadata",
     "read_metadata",
     "version_number",
+    "write_hint",
 ]
 
 _COUNTED = re.compile(r"v(\d{1,18})(?:\.gz)?\.metadata\.json")
@@ -47,7 +50,8 @@ class Versions(Protocol):
         """Put a new version in the place of `base`, if that still is the current one.
 
         Raises:
-            CommitConflictError: it is not: somebody else has committed.
+            CommitConflictError: it is not: somebody else has committed, and this is surely not
+                done. After any other error it may be.
         """
 
 
@@ -70,12 +74,22 @@ class FolderVersions:
 
         Raises:
             FileExistsError: it is there.
+            ValueError: as `check_exclusive`.
             OSError: from the file system.
         """
+        self.check_exclusive()
         place = self.folder_file("v1.metadata.json")
         _create(place, metadata.encode())
         self._hint(1)
         return place
+
+    def check_exclusive(self) -> None:
+        """Check that the file system can tell two writers of one version apart.
+
+        Raises:
+            ValueError: it can't.
+        """
+        _check_exclusive(self.folder)
 
     def commit(self, base: Place, metadata: TableMetadata) -> Place:
         """Create the next version; of several writers one succeeds.
@@ -100,37 +114,56 @@ class FolderVersions:
             _create(place, data)
         except FileExistsError:
             raise _conflict(base) from None
-        if self._is_passed_over(place, metadata):
-            place.remove()
-            raise _conflict(base)
+        self._check_followed(base, place, metadata)
         self._hint(number)
         return place
 
-    def _is_passed_over(self, place: Place, metadata: TableMetadata) -> bool:
-        """Tell whether a version was created after others had gone on from another one.
+    def _check_followed(self, base: Place, place: Place, metadata: TableMetadata) -> None:
+        """Remove a version that was created after others had gone on from another one.
 
         Its number was free again if the other's file was removed since we looked. Whoever goes on
-        from a version logs it.
+        from a version logs it; of those that came later, the log may have lost it.
+
+        Raises:
+            CommitConflictError: it was.
+            OSError: nobody can tell: the version that would say so was removed as well.
         """
-        newest = self.current()
-        if (version_number(newest.name) or 0) <= (version_number(place.name) or 0):
-            return False
-        log = read_metadata(newest).document.get("metadata-log") or []
-        updated = metadata.document.get("last-updated-ms")
-        return not any(
-            one["timestamp-ms"] == updated
-            and posixpath.basename(one["metadata-file"]) == place.name
-            for one in log
+        number = version_number(place.name) or 0
+        found = _counted(self.folder)
+        newer = sorted(one for one in found if one > number)
+        if not newer:
+            return
+        logged = (number, metadata.document.get("last-updated-ms"))
+        logs = [_logged(self.folder_file(found[one])) for one in (newer[0], newer[-1])]
+        if any(logged in log for log in logs):
+            return
+        if any(number == one for log in logs for one, _ in log):
+            place.remove()
+            raise _conflict(base)
+        raise OSError(
+            errno.ESTALE, "others went on so fast that this may be in the table or not", place.path
         )
 
     def _hint(self, number: int) -> None:
         """Note the number, as Java does; it is a hint, so that failing to is no failure."""
-        with contextlib.suppress(OSError), self.folder_file(HINT).create() as sink:
-            sink.append(str(number).encode())
+        with contextlib.suppress(OSError):
+            write_hint(self.folder_file(HINT), number)
 
     def folder_file(self, name: str) -> Place:
         """Give the place of a file in the folder."""
         return Place(self.folder.filesystem, posixpath.join(self.folder.path, name))
+
+
+def write_hint(hint: Place, number: int) -> None:
+    """Write `version-hint.text`, itself: a link in its place leads who knows where.
+
+    Raises:
+        OSError: from the file system.
+    """
+    if hint.filesystem is None and os.path.islink(hint.path):
+        os.unlink(hint.path)
+    with hint.create() as sink:
+        sink.append(str(number).encode())
 
 
 def read_metadata(place: Place) -> TableMetadata:
@@ -180,6 +213,15 @@ def _create(place: Place, data: bytes) -> None:
         sink.append(data)
 
 
+def _logged(version: Place) -> list[tuple[int | None, Any]]:
+    """Give the numbers and times of the versions that one has in its log."""
+    log = read_metadata(version).document.get("metadata-log") or []
+    return [
+        (version_number(posixpath.basename(one["metadata-file"])), one["timestamp-ms"])
+        for one in log
+    ]
+
+
 def _conflict(base: Place) -> CommitConflictError:
     return CommitConflictError(
         f"{base.path} is not the table's current version any more: somebody else has committed"
@@ -207,15 +249,25 @@ def version_number(name: str) -> int | None:
     return None if found is None else int(found.group(1))
 
 
+def is_of_catalog(name: str) -> bool:
+    """Tell a metadata.json whose place a catalog keeps from one that is counted in its folder."""
+    return _NUMBERED.fullmatch(name) is not None
+
+
 def _metadata_folder(table: Place) -> Place:
     return Place(table.filesystem, posixpath.join(table.path, "metadata"))
 
 
-def _newest(folder: Place) -> Place:
+def _counted(folder: Place) -> dict[int, str]:
+    """Give the names of the counted versions in a folder."""
     names = file_names(folder)
-    counted = {int(m.group(1)): m.string for name in names if (m := _COUNTED.fullmatch(name))}
+    return {int(m.group(1)): m.string for name in names if (m := _COUNTED.fullmatch(name))}
+
+
+def _newest(folder: Place) -> Place:
+    counted = _counted(folder)
     if not counted:
-        if any(_NUMBERED.fullmatch(name) for name in names):
+        if any(_NUMBERED.fullmatch(name) for name in file_names(folder)):
             raise FormatError(
                 f"{folder.path}: a catalog says which metadata.json of this table is the current "
                 "one: name it, or open the table by load_table"

@@ -9,6 +9,7 @@ import json
 import os
 import resource
 import signal
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
     BucketTransform,
     DayTransform,
@@ -30,6 +32,7 @@ from pyiceberg.transforms import (
     TruncateTransform,
     YearTransform,
 )
+from pyiceberg.types import LongType, NestedField, StructType, UUIDType
 
 from modcrypt.errors import (
     CommitConflictError,
@@ -37,7 +40,14 @@ from modcrypt.errors import (
     PlaintextError,
     UnsupportedFormatError,
 )
-from modcrypt.iceberg import IcebergTable, KeyPolicy, append, create_table, open_table
+from modcrypt.iceberg import (
+    IcebergTable,
+    KeyPolicy,
+    append,
+    committing,
+    create_table,
+    open_table,
+)
 from modcrypt.iceberg.committing import commit
 from modcrypt.iceberg.rotation import rotate_table
 from modcrypt.iceberg.table_metadata import KEY_ID
@@ -453,6 +463,77 @@ def test_a_required_column_that_lacks(kms: SampleKms, tmp_path: Path) -> None:
         table.append(pa.table({"id": pa.array([None], pa.int64()), "name": ["a"]}))
 
 
+def test_what_does_not_fit_is_told_by_column(
+    kms: SampleKms, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """pyiceberg prints a table of it on stdout."""
+    person = pa.struct([("age", pa.int32()), ("name", pa.string())])
+    table = create_table(
+        tmp_path / "t", pa.schema([("id", pa.int64()), ("who", person)]), kms, master_key_id="keyA"
+    )
+    other = pa.table({"id": ["a"], "who": [{"age": "b"}]})
+    with pytest.raises(ValueError, match="fit the table: ") as raised:
+        table.append(other)
+    assert "id is long, and string in the data" in str(raised.value)
+    assert "who.age is int, and string in the data" in str(raised.value)
+    with pytest.raises(ValueError, match=r"the table has no columns more, who\.height"):
+        table.append(pa.table({"who": [{"height": 1}], "more": [1]}))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_field_ids_of_another_table_do_not_count(kms: SampleKms, tmp_path: Path) -> None:
+    table = create_table(
+        tmp_path / "t", pa.schema([("x", pa.int64()), ("y", pa.int64())]), kms, master_key_id="keyA"
+    )
+    ids = {name: {"PARQUET:field_id": str(id_)} for name, id_ in {"x": 2, "y": 1}.items()}
+    swapped = pa.schema([pa.field(name, pa.int64(), metadata=id_) for name, id_ in ids.items()])
+    table = table.append(pa.table({"x": [1], "y": [2]}, schema=swapped))
+    assert table.scan().to_pylist() == [{"x": 1, "y": 2}]
+    renamed = pa.schema([pa.field("z", pa.int64(), metadata=ids["y"])])
+    with pytest.raises(ValueError, match="no columns z"):
+        table.append(pa.table({"z": [1]}, schema=renamed))
+
+
+def test_filters_of_uuids(kms: SampleKms, tmp_path: Path) -> None:
+    """Within structs, too; each row in a file of its own, whose bounds are looked at."""
+    kinds = pa.schema([("id", pa.int64()), ("u", pa.uuid())])
+    one, two = uuid.UUID(int=1), uuid.UUID(int=2**127)
+    schema = Schema(
+        NestedField(1, "id", LongType()),
+        NestedField(2, "u", UUIDType()),
+        NestedField(3, "in", StructType(NestedField(4, "u", UUIDType()))),
+    )
+    table = create_table(tmp_path / "t", schema, kms, master_key_id="keyA")
+    for number, value in enumerate((one, two, None)):
+        stored = pa.array([value and value.bytes], pa.binary(16))
+        inner = pa.array([{"u": value and value.bytes}], pa.struct([("u", pa.binary(16))]))
+        columns = [pa.array([number]), pa.ExtensionArray.from_storage(pa.uuid(), stored)]
+        rows = pa.table(columns, schema=kinds).append_column("in", inner)
+        table = table.append(rows)
+    for filters, expected in {
+        f"u = '{one}'": [0],
+        f"u != '{one}'": [1],
+        f"u > '{one}'": [1],
+        f"u in ('{two}', '{uuid.UUID(int=3)}')": [1],
+        f"in.u = '{two}' or u is null": [1, 2],
+    }.items():
+        assert sorted(table.scan(filters=filters)["id"].to_pylist()) == expected
+
+
+def test_partitions_by_two_fields_of_one_column(
+    kms: SampleKms, tmp_path: Path, java: Judge
+) -> None:
+    spec = PartitionSpec(
+        PartitionField(2, 1000, IdentityTransform(), "name"),
+        PartitionField(2, 1001, BucketTransform(4), "bucket"),
+    )
+    table = create_table(
+        tmp_path / "t", ROWS.schema, kms, master_key_id="keyA", partition_spec=spec
+    ).append(ROWS)
+    assert sorted(map(str, table.scan().to_pylist())) == sorted(map(str, ROWS.to_pylist()))
+    assert java.read(Path(table.place.path)) == plain_rows(table.scan())
+
+
 @pytest.mark.parametrize(
     ("version", "key_id", "error"),
     [(3, None, PlaintextError), (2, "keyA", UnsupportedFormatError)],
@@ -664,16 +745,20 @@ def interrupted(table: IcebergTable, others: list[Callable[[], object]]) -> Iceb
     return dataclasses.replace(table, versions=Meddled())
 
 
-def test_somebody_else_is_faster_every_time(made: IcebergTable, tmp_path: Path) -> None:
+def test_somebody_else_is_faster_every_time(
+    made: IcebergTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committing, "FIRST_PAUSE", 0)
     table = made.append(ROWS)
-    others: list[Callable[[], object]] = [lambda: made.append(ROWS.slice(0, 1))] * 4
+    others: list[Callable[[], object]] = [lambda: made.append(ROWS.slice(0, 1))]
+    others *= committing.ATTEMPTS
     with pytest.raises(CommitConflictError):
         append(interrupted(table, others), ROWS.slice(0, 7))
     found = by_hand.opened(tmp_path / "t")
     assert {str(path) for path in (tmp_path / "t").rglob("*.parquet")} == {
         one["file_path"] for one in found.files
     }
-    assert table.refreshed().scan().num_rows == 54
+    assert table.refreshed().scan().num_rows == 50 + committing.ATTEMPTS
 
 
 def test_somebody_else_gives_the_table_another_master_key(made: IcebergTable) -> None:

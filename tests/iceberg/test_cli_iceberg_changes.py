@@ -163,7 +163,8 @@ def test_rows_that_do_not_fit_are_not_appended(run: Run, orders: Path, tmp_path:
     before = everything(tmp_path / "lake")
     pq.write_table(pa.table({"id": ["text"], "else": [1]}), tmp_path / "other.parquet")
     told(run("append", *SAMPLE, "lake/orders", "other.parquet", code=2))
-    assert "no.parquet" in told(run("append", *SAMPLE, "lake/orders", "no.parquet", code=2))
+    line = told(run("append", *SAMPLE, "lake/orders", "no.parquet", code=2))
+    assert "no.parquet: No such file" in line
     (tmp_path / "text").write_text("no Parquet")
     told(run("append", *SAMPLE, "lake/orders", "text", code=1))
     told(run("append", *SAMPLE, "lake/orders", orders, "other.parquet", code=1))

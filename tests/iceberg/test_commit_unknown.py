@@ -1,0 +1,156 @@
+"""Commits whose outcome is not known, and others that go on meanwhile: no file that counts goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from modcrypt.iceberg import (
+    IcebergTable,
+    KeyPolicy,
+    catalogs,
+    create_table,
+    expire_history,
+    load_table,
+    rotate_table,
+    versions,
+)
+from modcrypt.storage import Place
+from tests.iceberg.conftest import SampleKms
+
+SCHEMA = pa.schema([("id", pa.int64())])
+FOR_FILES = KeyPolicy(kek_per="files", files=1)
+
+Change = Callable[[IcebergTable], object]
+KINDS: tuple[Literal["kek", "dek"], ...] = ("kek", "dek")
+
+
+def ids(*values: int) -> pa.Table:
+    return pa.table({"id": pa.array(values, pa.int64())})
+
+
+def rows(table: IcebergTable) -> list[int]:
+    return sorted(table.refreshed().scan()["id"].to_pylist())
+
+
+def then(room: Any, name: str, monkeypatch: pytest.MonkeyPatch, after: Callable[[], None]) -> None:
+    """Have others do something once a function has done its work, the first time."""
+    real = getattr(room, name)
+
+    def doing(*arguments: Any) -> Any:
+        monkeypatch.setattr(room, name, real)
+        result = real(*arguments)
+        after()
+        return result
+
+    monkeypatch.setattr(room, name, doing)
+
+
+@pytest.fixture
+def made(tmp_path: Path, kms: SampleKms) -> IcebergTable:
+    table = create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA", policy=FOR_FILES)
+    return table.append(ids(1))
+
+
+@pytest.mark.parametrize("kind", ["append", *KINDS])
+def test_a_commit_whose_answer_is_lost_keeps_its_files(
+    made: IcebergTable, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others append, and expire the snapshot that was committed: its files are still needed."""
+
+    def others() -> None:
+        expire_history(made.append(ids(3)))
+        raise OSError("timed out")
+
+    then(versions.FolderVersions, "commit", monkeypatch, others)
+    with pytest.raises(OSError, match="timed out"):
+        _ = made.append(ids(2)) if kind == "append" else rotate_table(made, kind)
+    assert rows(made) == ([1, 2, 3] if kind == "append" else [1, 3])
+
+
+@pytest.mark.parametrize("kind", ["append", *KINDS])
+def test_a_commit_that_fails_leaves_no_file(
+    made: IcebergTable, kind: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(place: Place, data: bytes) -> None:
+        raise OSError("full")
+
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(versions, "_create", broken)
+    with pytest.raises(OSError, match="full"):
+        _ = made.append(ids(2)) if kind == "append" else rotate_table(made, kind)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_version_that_others_went_on_from_is_not_taken_back(
+    made: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log of the newest version has it no more, since the history was dropped."""
+
+    def others() -> None:
+        expire_history(made.append(ids(3)))
+
+    then(versions, "_create", monkeypatch, others)
+    with pytest.raises(OSError, match="may be in the table or not"):
+        made.append(ids(2))
+    assert rows(made) == [1, 2, 3]
+
+
+def test_a_log_of_one_version_is_enough(
+    tmp_path: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = {"write.metadata.previous-versions-max": "0"}
+    table = create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA", properties=short)
+
+    def others() -> None:
+        table.append(ids(2)).append(ids(3))
+
+    then(versions, "_create", monkeypatch, others)
+    assert rows(table.append(ids(1))) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ["append", *KINDS])
+def test_expiry_leaves_what_a_catalog_is_asked_to_take(
+    tmp_path: Path, kms: SampleKms, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer waits for the catalog; others commit twice and drop the history; he tries again."""
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
+    catalog.create_namespace("n")
+    table = create_table(
+        tmp_path / "t", SCHEMA, kms, master_key_id="keyA", policy=FOR_FILES,
+        catalog=catalog, identifier="n.t",
+    ).append(ids(1))  # fmt: skip
+    expired = []
+
+    def others() -> None:
+        newest = table.append(ids(3)).append(ids(4))
+        expired.append(expire_history(newest))
+
+    then(catalogs, "_create", monkeypatch, others)
+    _ = table.append(ids(2)) if kind == "append" else rotate_table(table, kind)
+    found = load_table(catalog, "n.t", kms)
+    assert rows(found) == ([1, 2, 3, 4] if kind == "append" else [1, 3, 4])
+    (waiting,) = expired[0].unreadable
+    assert waiting.endswith(".metadata.json")
+
+
+def test_what_a_catalog_never_took_goes_later(
+    tmp_path: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
+    catalog.create_namespace("n")
+    table = create_table(
+        tmp_path / "t", SCHEMA, kms, master_key_id="keyA", catalog=catalog, identifier="n.t"
+    ).append(ids(1))
+    hours_ago = table.metadata.document["last-updated-ms"] - 2 * 60 * 60 * 1000
+    left = table.place.beside("00000-11111111-2222-3333-4444-555555555555.metadata.json")
+    with left.create() as sink:
+        sink.append(table.metadata.edited(last_updated_ms=hours_ago).encode())
+    expire_history(table.append(ids(2)))
+    assert left.stamp() is None
+    assert rows(load_table(catalog, "n.t", kms)) == [1, 2]
