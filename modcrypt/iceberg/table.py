@@ -146,6 +146,8 @@ class IcebergTable:
     def _scan(self, snapshot: Any, columns: Any, filters: Any) -> ScanOf:
         from modcrypt.iceberg.scan import ScanOf
 
+        if isinstance(columns, str):  # or each of its letters would be one
+            raise ValueError(f"columns are a list of names: [{columns!r}]")
         found = self.snapshot(snapshot)
         schema_id = None if found is None else self._schema_id(found, snapshot)
         return ScanOf(self.walk, found, schema_id, columns, filters)

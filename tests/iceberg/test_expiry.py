@@ -10,10 +10,11 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import modcrypt as mc
-from modcrypt.iceberg import IcebergTable, open_table
+from modcrypt.iceberg import IcebergTable, create_table, open_table, verify_table
 from modcrypt.iceberg.expiry import Expired, expire_history
 from modcrypt.iceberg.rotation import rotate_table
 from tests.iceberg.by_hand import document
@@ -441,3 +442,12 @@ def test_what_somebody_else_commits_meanwhile_stays(lake: IcebergTable, java: Ju
     assert len(java.read(metadata)) == count + 2
     assert len(done.kept) == 1
     assert there(folder_of(lake)) == needed(java, metadata) | {str(metadata)}
+
+
+def test_nothing_is_wrong_with_a_table_whose_history_is_gone(
+    tmp_path: Path, kms: SampleKms
+) -> None:
+    rows = pa.table({"id": [1, 2]})
+    table = create_table(tmp_path / "t", rows.schema, kms, master_key_id="keyA")
+    table = table.append(rows).append(rows)
+    assert verify_table(expire_history(table).table).findings == ()

@@ -40,3 +40,8 @@ def test_a_kek_is_unwrapped_once(table: IcebergTable, kms: SampleKms) -> None:
     for snapshot in (1001, 1002, 1003):
         table.scan(snapshot)
     assert kms.calls == [("unwrap", "keyA")]
+
+
+def test_columns_are_a_list(table: IcebergTable) -> None:
+    with pytest.raises(ValueError, match=r"a list of names: \['id'\]"):
+        table.scan(columns="id")
