@@ -2,8 +2,6 @@
 
 PYTHON ?= python3
 VENV := .venv
-# One more than there are cores: tests of Spark and of servers wait a good deal.
-JOBS ?= $(shell expr $$(nproc) + 1)
 BIN := $(VENV)/bin
 # Files that other implementations wrote; tests that use them say so when the folder is not there.
 export MODCRYPT_SHARED_VECTORS ?= $(abspath $(wildcard ../shared/vectors))
@@ -15,7 +13,7 @@ demo: $(VENV)/demo
 
 test: $(VENV)/dev lint
 	$(BIN)/python tools/vectors.py check
-	$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
