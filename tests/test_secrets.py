@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -42,6 +43,7 @@ from modcrypt import (
     encrypt_ags1,
     encrypt_parquet,
     errors,
+    iceberg,
     inspect_ags1,
     list_modules,
     open_kms,
@@ -722,6 +724,14 @@ def kms_scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], obj
 
         return work
 
+    def lost_race() -> None:
+        rows = pq.read_table(plain)
+        table = iceberg.create_table(
+            folder / "table", rows.schema, MemoryKms(MASTERS), master_key_id="kf"
+        )
+        table.append(rows)
+        table.versions.commit(table.place, table.metadata)
+
     def damaged(metadata: bytes) -> Callable[[], object]:
         tools = KeyTools(MemoryKms(MASTERS))
         sealed = sealed_bytes(plain, footer_key_metadata=metadata)
@@ -780,6 +790,7 @@ def kms_scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], obj
     denied, refused = modcrypt.KeyAccessDeniedError, modcrypt.KeyMaterialError
     one_of = {"broken": lambda kms: kms.broken.update(kf=telling)}
     return {
+        "lost race": (modcrypt.CommitConflictError, lost_race),
         "denied": (denied, with_service(lambda kms: kms.denied.add("kf"), "internal, double")),
         "denied, a column": (
             denied,
