@@ -27,6 +27,7 @@ ROWS = [
         "modcrypt.keys",
         "modcrypt.key_metadata",
         "modcrypt.key_text",
+        "modcrypt.html_parts",
         "modcrypt.aad",
     },
     {

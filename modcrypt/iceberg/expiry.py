@@ -28,7 +28,7 @@ from modcrypt.iceberg.inventory import Inventory, Keys, in_threads, take_invento
 from modcrypt.iceberg.pruning import used_keys
 from modcrypt.iceberg.rotation_report import latest, logged_versions
 from modcrypt.iceberg.table import IcebergTable, read_metadata
-from modcrypt.iceberg.table_metadata import Snapshot, TableMetadata
+from modcrypt.iceberg.table_metadata import STATISTICS, Snapshot, TableMetadata
 from modcrypt.iceberg.versions import HINT, file_names, is_of_catalog, version_number, write_hint
 from modcrypt.iceberg.walk import Walk
 from modcrypt.storage import Place
@@ -38,7 +38,6 @@ __all__ = ["Expired", "expire_history"]
 JOBS = 4
 """How many files are read, or deleted, at the same time."""
 
-_STATISTICS = ("statistics", "partition-statistics")
 
 SETTLED = 60 * 60
 """Seconds after which nobody waits any more for a catalog's answer to a commit."""
@@ -170,7 +169,7 @@ def _without(table: IcebergTable, kept: Mapping[int, str]) -> TableMetadata:
         "metadata_log": [],  # the commit adds the version before
         "refs": {name: one for name, one in _refs(metadata).items() if _stays(one, kept)},
     }
-    for name in _STATISTICS:
+    for name in STATISTICS:
         if name in document:
             stay = [one for one in document[name] or () if _stays(one, kept)]
             members[name.replace("-", "_")] = stay
@@ -301,7 +300,7 @@ def _losses(table: IcebergTable, new: TableMetadata, changes: bool) -> _Losses:
                 snapshots.append(one)
         reached = take_inventory(Keys(walk, {}), snapshots, JOBS)
         _add(found, reached, needed, new)
-        for location in _statistics(metadata):
+        for location in metadata.statistics():
             path = _path(walk, location)
             inside = path is not None and path.startswith(own)
             if path is not None and inside and path not in needed.paths:
@@ -353,7 +352,7 @@ class _Needed:
                 if one.error is not None:
                     raise one.error
                 paths.add(one.path)
-        told = (_path(walk, location) for location in _statistics(walk.metadata))
+        told = (_path(walk, location) for location in walk.metadata.statistics())
         return cls(frozenset(paths | {path for path in told if path is not None}))
 
 
@@ -363,13 +362,6 @@ def _path(walk: Walk, location: str) -> str | None:
         return walk.locations.key(location)
     except FormatError:
         return None
-
-
-def _statistics(metadata: TableMetadata) -> Iterator[str]:
-    for name in _STATISTICS:
-        for one in metadata.document.get(name) or ():
-            if isinstance(one, dict) and isinstance(one.get("statistics-path"), str):
-                yield one["statistics-path"]
 
 
 def _folder_of(table: IcebergTable) -> str:

@@ -6,7 +6,6 @@ what it is. Keys are compared by a keyed hash; none is kept.
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -27,6 +26,7 @@ from modcrypt.iceberg.table_findings import CheckedKek, TableReport, is_refusal
 from modcrypt.iceberg.table_metadata import TableMetadata
 from modcrypt.iceberg.wrapping_keys import TABLE, IcebergKey, OpenKey, wrapped_text
 from modcrypt.kms.client import is_current
+from modcrypt.kms.scan import wrapped_version
 from modcrypt.parquet.findings import FILE
 
 __all__ = [
@@ -46,11 +46,6 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 LISTED = 20
 """Ids or names told in one message."""
-
-_VERSIONS = (
-    re.compile(r'\{"masterKeyVersion":"([0-9A-Za-z._-]{1,64})"'),  # a keyring, Azure
-    re.compile(r"vault:v([0-9]{1,9}):"),  # Vault and OpenBao
-)
 
 
 @dataclass
@@ -174,9 +169,7 @@ def _age_days(key: IcebergKey, now_ms: int) -> int:
 
 def master_key_version(wrapped: bytes) -> str | None:
     """Give the version of the master key that wrapped a key, where the wrapped key tells it."""
-    text = wrapped_text(wrapped)
-    found = (one.match(text) for one in _VERSIONS)
-    return next((match[1] for match in found if match), None)
+    return wrapped_version(wrapped_text(wrapped))
 
 
 def newest_version(resolver: KeyResolver, keys: Iterable[IcebergKey]) -> dict[str, bool | None]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, TypeVar
 
+from modcrypt.html_parts import human
 from modcrypt.iceberg.pages import (
     attribute,
     counted,
     day_of,
     facts,
-    human,
     name_of,
     page,
     row,

@@ -6,20 +6,19 @@ and cut where it is long. A Content-Security-Policy lets nothing load or run but
 
 from __future__ import annotations
 
-import base64
 import datetime
-import hashlib
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
+
+from modcrypt.html_parts import policy_hash
 
 __all__ = [
     "MAX_NAME",
     "counted",
     "day_of",
     "facts",
-    "human",
     "name_of",
     "page",
     "row",
@@ -53,18 +52,6 @@ def attribute(text: str, limit: int = 400) -> str:
 def name_of(location: str) -> str:
     """Give the last part of a location, without what is no printable character."""
     return readable(location.rstrip("/").rpartition("/")[2] or location)
-
-
-def human(size: int) -> str:
-    """Give a number of bytes for people."""
-    if size < 1024:
-        return f"{size} B"
-    value = float(size)
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        value /= 1024
-        if value < 999.95:
-            return f"{value:,.1f} {unit}"
-    return f"{value / 1024:,.1f} PiB"
 
 
 def counted(number: int, what: str) -> str:
@@ -132,8 +119,7 @@ def page(title: str, verdict: str, body: str) -> str:
     All its characters can be encoded as UTF-8, as its head says it is.
     """
     style = _asset("report.css")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'"
+    policy = f"default-src 'none'; style-src {policy_hash(style)}"
     return Template(_asset("report.html")).substitute(
         policy=f"{policy}; base-uri 'none'; form-action 'none'",
         style=style,

@@ -147,7 +147,7 @@ def _reached(table: IcebergTable, inventory: Inventory) -> set[str]:
     paths: list[str] = [one.path for one in inventory.lists]
     paths += [one.path for one in inventory.manifests]
     paths += [one.path for one in inventory.files]
-    for location in _statistics(table.metadata):
+    for location in table.metadata.statistics():
         with contextlib.suppress(FormatError):
             paths.append(table.walk.locations.key(location))
     local = table.place.filesystem is None
@@ -215,29 +215,15 @@ def _tell(strays: tuple[StrayFile, ...], report: TableReport) -> None:
 # --- metadata ------------------------------------------------------------------------------------
 
 
-def _statistics(metadata: TableMetadata) -> Iterator[str]:
-    yield from _named(metadata, "statistics", "statistics-path")
-    yield from _named(metadata, "partition-statistics", "statistics-path")
-
-
-def _named(metadata: TableMetadata, member: str, name: str) -> Iterator[str]:
-    """Give the locations in a list of metadata.json, which may hold anything."""
-    found = metadata.document.get(member)
-    for one in found if isinstance(found, list) else ():
-        location = one.get(name) if isinstance(one, dict) else None
-        if isinstance(location, str):
-            yield location
-
-
 def _check_statistics(metadata: TableMetadata, report: TableReport) -> None:
-    for location in _statistics(metadata):
+    for location in metadata.statistics():
         report.note(STATISTICS, location, "Iceberg keeps statistics files in plaintext")
 
 
 def _check_log(table: IcebergTable, report: TableReport) -> None:
     """Say which entries of `metadata-log` name files that are gone."""
     missing = []
-    logged = list(_named(table.metadata, "metadata-log", "metadata-file"))
+    logged = list(table.metadata.named("metadata-log", "metadata-file"))
     for location in logged:
         try:
             with table.walk.place(location).open():

@@ -16,6 +16,7 @@ from modcrypt.errors import (
     ModcryptError,
     PlaintextError,
 )
+from modcrypt.iceberg.pages import counted
 from modcrypt.parquet.findings import (
     ALWAYS_OPEN,
     FILE,
@@ -233,7 +234,7 @@ class TableVerification:
         warnings = len(self.findings) - faults
         kinds = [one.kind for one in self.files]
         manifests = sum("manifest" in kind for kind in kinds) - kinds.count("manifest list")
-        result = [_counted(faults, "fault"), _counted(warnings, "warning")]
+        result = [counted(faults, "fault"), counted(warnings, "warning")]
         return [
             ("Result", ", ".join(result) if self.findings else "no findings"),
             ("Everything authenticated", "yes" if self.complete else "no"),
@@ -253,10 +254,6 @@ class TableVerification:
         from modcrypt.iceberg.verification_page import draw_verification
 
         return draw_verification(self)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 class TableReport:
@@ -345,7 +342,7 @@ class TableReport:
                 self.findings.append(
                     TableFinding(
                         word="integrity",
-                        message=f"{_counted(count, 'more ' + kind)}, not listed",
+                        message=f"{counted(count, 'more ' + kind)}, not listed",
                         severity="warning" if warning else "fault",
                     )
                 )

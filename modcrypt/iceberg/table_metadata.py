@@ -12,7 +12,7 @@ import binascii
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -23,6 +23,7 @@ __all__ = [
     "KEY_ID",
     "KEY_LENGTH",
     "SCOPE",
+    "STATISTICS",
     "EncryptedKey",
     "Snapshot",
     "TableMetadata",
@@ -42,6 +43,9 @@ KEY_LENGTH = "encryption.data-key-length"
 
 SCOPE = "modcrypt.scope"
 """Property of a KEK that is not for the whole table: which files it is for."""
+
+STATISTICS = ("statistics", "partition-statistics")
+"""Members in which files of statistics are named."""
 
 _LENGTHS = (16, 24, 32)
 
@@ -196,6 +200,19 @@ class TableMetadata:
             for id_, one in self.keys.items()
             if id_ in used or "KEY_TIMESTAMP" in one.properties
         ]
+
+    def named(self, member: str, name: str) -> Iterator[str]:
+        """Give the texts of this name in a list of the document, which may hold anything."""
+        found = self.document.get(member)
+        for one in found if isinstance(found, list) else ():
+            text = one.get(name) if isinstance(one, dict) else None
+            if isinstance(text, str):
+                yield text
+
+    def statistics(self) -> Iterator[str]:
+        """Give the locations of statistics files."""
+        for member in STATISTICS:
+            yield from self.named(member, "statistics-path")
 
     # --- another one ----------------------------------------------------------------------------
 

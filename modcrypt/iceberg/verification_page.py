@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from modcrypt.iceberg.pages import counted, day_of, facts, human, name_of, page, row, shown, table
+from modcrypt.html_parts import human
+from modcrypt.iceberg.pages import counted, day_of, facts, name_of, page, row, shown, table
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.table_findings import (

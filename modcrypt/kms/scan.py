@@ -21,7 +21,7 @@ from modcrypt.parquet.footer_keys import FooterKey, list_key_metadata
 from modcrypt.parquet.properties import ALGORITHMS, FileDecryptionProperties
 from modcrypt.storage import Place
 
-__all__ = ["ScannedKey", "scan_keys"]
+__all__ = ["ScannedKey", "scan_keys", "wrapped_version"]
 
 _VERSIONS = (
     re.compile(
@@ -152,13 +152,18 @@ def _told(
     if material is None:
         storage = "opaque" if key is not None and key.metadata else "none"
         return ScannedKey(file=place.path, kind=kind, column=column, storage=storage)
-    found = [one.match(material.master_wrapped) for one in _VERSIONS]
     return ScannedKey(
         file=place.path,
         kind=kind,
         column=column,
         master_key_id=material.master_key_id,
-        version=next((match[1] for match in found if match), None),
+        version=wrapped_version(material.master_wrapped),
         kek_id=None if material.kek_id is None else material.kek_id.hex(),
         storage="internal" if material.internal else "external",
     )
+
+
+def wrapped_version(wrapped: str) -> str | None:
+    """Give the version of the master key that wrapped a key, where the wrapped key tells it."""
+    found = (one.match(wrapped) for one in _VERSIONS)
+    return next((match[1] for match in found if match), None)

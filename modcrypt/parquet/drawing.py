@@ -11,8 +11,6 @@ which of that was done.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -23,6 +21,7 @@ from itertools import groupby
 from string import Template
 from typing import TYPE_CHECKING, Any
 
+from modcrypt.html_parts import human, policy_hash
 from modcrypt.parquet.module_map import Region, State, complete
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def draw(
     shown = list(findings[:MAX_FINDINGS])
     data, merged = _data(drawing, ordered, row_groups, shown)
     style, script = _asset("drawing.css"), _asset("drawing.js")
-    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}"
+    policy = f"default-src 'none'; style-src {policy_hash(style)}; script-src {policy_hash(script)}"
     return Template(_asset("drawing.html")).substitute(
         policy=f"{policy}; base-uri 'none'; form-action 'none'",
         style=style,
@@ -163,12 +162,6 @@ def _asset(name: str) -> str:
     return (files("modcrypt.parquet") / name).read_text(encoding="utf-8")
 
 
-def _hash(content: str) -> str:
-    """Name inline content as a Content-Security-Policy does."""
-    digest = hashlib.sha256(content.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
-
-
 # --- names and numbers ---------------------------------------------------------------------------
 
 
@@ -193,19 +186,8 @@ def _names(names: Sequence[str]) -> list[str]:
     return [_readable(name, limit) for name in names]
 
 
-def _human(size: int) -> str:
-    if size < 1024:
-        return f"{size} B"
-    value, unit = float(size), ""
-    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):  # noqa: B007 (the last one counts)
-        value /= 1024
-        if value < 999.95:
-            break
-    return f"{value:,.1f} {unit}"
-
-
 def _size(size: int) -> str:
-    return f'<data value="{size}" title="{size:,} bytes">{_human(size)}</data>'
+    return f'<data value="{size}" title="{size:,} bytes">{human(size)}</data>'
 
 
 def _share(size: int, of: int) -> str:
