@@ -84,3 +84,19 @@ class Jvm:
         self._gateway.shutdown()
         self._process.stdin.close()
         self._process.wait(30)
+
+
+def stop_spark(session: Any) -> None:
+    """Stop Spark and its JVM, so that another test may have one of other settings."""
+    import py4j.java_gateway
+    import py4j.protocol
+    from pyspark import SparkContext
+
+    gateway = session.sparkContext._gateway
+    session.stop()
+    # Spark has py4j turn Java's exceptions into its own, for whatever other JVM, too.
+    py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(30)
+    SparkContext._gateway = SparkContext._jvm = None

@@ -17,6 +17,7 @@ import pytest
 
 import modcrypt as mc
 from tests.interop.conftest import Case, case_name, pairwise
+from tests.interop.jvm import stop_spark
 from tests.interop.key_tools_java import JavaKeyTools, MemoryKms, prefixed, properties
 from tests.interop.parquet_java import ParquetJava
 
@@ -107,23 +108,7 @@ def running(java: ParquetJava, tmp_path_factory: pytest.TempPathFactory) -> Iter
     try:
         yield Spark(session)
     finally:
-        stop(session)
-
-
-def stop(session: Any) -> None:
-    """Stop Spark and its JVM, so that another test may have one of other settings."""
-    import py4j.java_gateway
-    import py4j.protocol
-    from pyspark import SparkContext
-
-    gateway = session.sparkContext._gateway
-    session.stop()
-    # Spark has py4j turn Java's exceptions into its own, for whatever other JVM, too.
-    py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(30)
-    SparkContext._gateway = SparkContext._jvm = None
+        stop_spark(session)
 
 
 @pytest.fixture

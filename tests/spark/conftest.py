@@ -19,7 +19,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.parquet.properties import FileDecryptionProperties
-from tests.interop.jvm import why_unavailable
+from tests.interop.jvm import stop_spark, why_unavailable
 
 PASSPHRASE = b"Zx9!kQ2vLw8@mN4p"
 MASTERS = (b"spark master key of 32 bytes, 1!", b"spark master key of 32 bytes, 2!")
@@ -75,23 +75,7 @@ def spark(spark_folder: Path) -> Iterator[Any]:
         try:
             yield session
         finally:
-            stop(session)
-
-
-def stop(session: Any) -> None:
-    """Stop Spark and its JVM, so that another test may have one of other settings."""
-    import py4j.java_gateway
-    import py4j.protocol
-    from pyspark import SparkContext
-
-    gateway = session.sparkContext._gateway
-    session.stop()
-    # Spark has py4j turn Java's exceptions into its own, for whatever other JVM, too.
-    py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(30)
-    SparkContext._gateway = SparkContext._jvm = None
+            stop_spark(session)
 
 
 @pytest.fixture
