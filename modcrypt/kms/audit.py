@@ -7,15 +7,18 @@ An event names keys, files and columns; it never holds a key, wrapped or not.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Audit", "AuditEvent", "audit_to_json_lines", "audit_to_logging"]
+from modcrypt.errors import ModcryptError
+
+__all__ = ["Audit", "AuditEvent", "audit_to_json_lines", "audit_to_logging", "recorded"]
 
 Operation: TypeAlias = Literal["wrap", "unwrap", "rewrap", "seal", "shred"]
 
@@ -31,7 +34,7 @@ class AuditEvent:
         by: `"kms"`, a call of the key service; `"file"`, for a key of one file, under a KEK or by
             such a call.
         master_key_id: of the master key under which all of it stands.
-        kek_id: of the KEK, in hex; None in single wrapping.
+        kek_id: of the KEK: in hex, or as an Iceberg table calls it; None in single wrapping.
         file: absolute path or URL; None for a KEK, which serves many, and for a file object that
             is written.
         columns: dotted names; empty for the footer key. Where external key material is rotated or
@@ -69,6 +72,44 @@ class AuditEvent:
 Audit: TypeAlias = Callable[[AuditEvent], object]
 """Called with each event, from any thread. What it raises ends the operation: no use of a key goes
 unrecorded."""
+
+
+@contextlib.contextmanager
+def recorded(
+    audit: Audit | None,
+    operation: Operation,
+    master_key_id: str,
+    *,
+    kek_ids: Sequence[str | None] = (None,),
+    count: int = 1,
+) -> Iterator[None]:
+    """Have what is asked of the key service recorded, whatever comes of it.
+
+    Args:
+        audit: that is called; None for nothing.
+        operation, master_key_id, count: as of `AuditEvent`.
+        kek_ids: an event for each.
+    """
+    result = "error"
+    try:
+        yield
+        result = "ok"
+    except ModcryptError as error:
+        result = error.word
+        raise
+    finally:
+        for kek_id in kek_ids:
+            if audit is not None:
+                audit(
+                    AuditEvent(
+                        operation=operation,
+                        by="kms",
+                        master_key_id=master_key_id,
+                        kek_id=kek_id,
+                        result=result,
+                        count=count,
+                    )
+                )
 
 
 def audit_to_logging(logger: str | logging.Logger = "modcrypt.audit") -> Audit:

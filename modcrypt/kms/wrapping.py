@@ -33,7 +33,7 @@ from modcrypt.errors import (
 )
 from modcrypt.keys import KEY_LENGTHS, Key, key_bytes
 from modcrypt.kms import client as kms
-from modcrypt.kms.audit import Audit, AuditEvent
+from modcrypt.kms.audit import Audit, recorded
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.material import KEK_ID_SIZE, KeyMaterial
 
@@ -276,26 +276,9 @@ class KeyWrapper:
         kek_id: bytes | None = None, count: int = 1,
     ) -> Any:  # fmt: skip
         """Ask the service, and record that, whatever comes of it."""
-        result = "error"
-        try:
-            answer = ask(self.client, *arguments, self.aad)
-            result = "ok"
-            return answer
-        except ModcryptError as error:
-            result = error.word
-            raise
-        finally:
-            if self.audit is not None:
-                self.audit(
-                    AuditEvent(
-                        operation=operation,
-                        by="kms",
-                        master_key_id=master_key_id,
-                        kek_id=None if kek_id is None else kek_id.hex(),
-                        result=result,
-                        count=count,
-                    )
-                )
+        ids = (None if kek_id is None else kek_id.hex(),)
+        with recorded(self.audit, operation, master_key_id, kek_ids=ids, count=count):
+            return ask(self.client, *arguments, self.aad)
 
     def _expiry(self) -> float:
         return self._clock() + self._lifetime
