@@ -1,31 +1,34 @@
 """Deletes of a table: which delete files apply to a data file, and the positions that they name.
 
-Spec, "Scan Planning" and "Deletion Vectors". Equality deletes are refused: no reader in Python has
-them. A deletion vector (Puffin) takes the place of position delete files of its data file.
+Spec, "Scan Planning" and "Deletion Vectors". A deletion vector (Puffin) takes the place of position
+delete files of its data file. What equality deletes name is found by `equality_deletes`.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from modcrypt.errors import FormatError, UnsupportedFormatError
+from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.iceberg.avro_files import read_avro
 from modcrypt.iceberg.data_files import open_parquet_file
+from modcrypt.iceberg.foreign import as_format_errors
 from modcrypt.iceberg.manifests import EQUALITY_DELETES, POSITION_DELETES, FileEntry
 from modcrypt.iceberg.projection import field_id
 from modcrypt.iceberg.walk import Walk
 
-__all__ = ["DeleteIndex", "Positions", "deleted_positions", "read_vector"]
+__all__ = [
+    "DeleteIndex", "EqualityDeletes", "Partitions", "Positions", "deleted_positions", "read_vector",
+]  # fmt: skip
 
 _DV_MAGIC = b"\xd1\xd3\x39\x64"
 _PATH_ID, _POS_ID = 2147483546, 2147483545  # spec, "Reserved Field IDs"
@@ -33,33 +36,73 @@ _PATH, _POS = "file_path", "pos"
 
 _LAST_POSITION = 1 << 63
 
+MAX_DELETED = 1 << 28
+"""Most deleted rows of a data file: as positions they take 2 GiB, as a bitmap a few bytes."""
+
+
+class Partitions(Protocol):
+    """Partitions of one spec."""
+
+    is_unpartitioned: bool
+
+    def of(self, entry: FileEntry) -> Any:
+        """Give what is equal of two files in one partition, and of no others."""
+
+
+@dataclass(eq=False, slots=True)
+class EqualityDeletes:
+    """Files of equality deletes that go by the same columns, and apply to the same partitions.
+
+    Attributes:
+        ids: of the columns, ascending.
+        files: each deletes the rows of older data files that have, in all of these columns, the
+            values of one of its own.
+        newest: the greatest of their sequence numbers.
+    """
+
+    ids: tuple[int, ...]
+    files: list[FileEntry] = field(default_factory=list)
+    newest: int = 0
+
+    def add(self, file: FileEntry) -> None:
+        """Add a file."""
+        self.files.append(file)
+        self.newest = max(self.newest, _number(file))
+
 
 class DeleteIndex:
     """The delete files of a snapshot, to be found by the data files that they apply to.
 
     Args:
         walk: which tells spellings of one location for the same.
+        partitions: those of a spec, by its id.
         deletes: live entries of delete manifests.
+        oldest: the least sequence number of the data files that will be asked for.
 
     Raises:
-        UnsupportedFormatError: equality deletes are among them.
-        FormatError: what is no delete file is, or a location outside of the table.
+        FormatError: what is no delete file is, equality deletes name no columns, or a location is
+            outside of the table.
     """
 
-    def __init__(self, walk: Walk, deletes: Iterable[FileEntry]) -> None:
-        self._walk = walk
+    def __init__(
+        self,
+        walk: Walk,
+        partitions: Callable[[int], Partitions],
+        deletes: Iterable[FileEntry],
+        oldest: int,
+    ) -> None:
+        self._walk, self._partitions, self._oldest = walk, partitions, oldest
         self._vectors: dict[str, FileEntry] = {}
         self._of_file: dict[str, list[FileEntry]] = defaultdict(list)
         self._of_partition: dict[Any, list[FileEntry]] = defaultdict(list)
+        self._equality: dict[Any, dict[tuple[int, ...], EqualityDeletes]] = defaultdict(dict)
         for one in deletes:
             self._add(one)
 
     def _add(self, one: FileEntry) -> None:
         if one.content == EQUALITY_DELETES:
-            raise UnsupportedFormatError(
-                f"{one.location}: equality deletes, as Flink writes them, are not read: have the "
-                "table compacted"
-            )
+            self._add_equality(one)
+            return
         if one.content != POSITION_DELETES:
             raise FormatError(f"{one.location}: a delete manifest has a file that is none")
         target = one.file.get("referenced_data_file")
@@ -73,34 +116,56 @@ class DeleteIndex:
         elif target is not None:
             self._of_file[self._walk.locations.key(target)].append(one)
         else:
-            self._of_partition[_partition(one)].append(one)
+            self._of_partition[self._partition(one)].append(one)
+
+    def _add_equality(self, one: FileEntry) -> None:
+        ids = one.file.get("equality_ids")
+        if not (isinstance(ids, list) and ids and all(type(id_) is int for id_ in ids)):
+            raise FormatError(f"{one.location}: equality deletes that name no columns")
+        if _number(one) <= self._oldest:
+            return
+        with as_format_errors(one.location):
+            is_global = self._partitions(one.spec_id).is_unpartitioned
+        found = self._equality[None if is_global else self._partition(one)]
+        key = tuple(sorted(set(ids)))
+        found.setdefault(key, EqualityDeletes(key)).add(one)
 
     def of(self, data: FileEntry) -> list[FileEntry]:
-        """Give the delete files that apply to a data file."""
+        """Give the delete files of positions that apply to a data file."""
         if not (self._vectors or self._of_file or self._of_partition):
             return []
         key = self._walk.locations.key(data.location)
         vector = self._vectors.get(key)
         if vector is not None and _applies(vector, data):
             return [vector]
-        found = self._of_file.get(key, []) + self._of_partition.get(_partition(data), [])
+        found = self._of_file.get(key, [])
+        if self._of_partition:
+            found = found + self._of_partition.get(self._partition(data), [])
         return [one for one in found if _applies(one, data)]
 
+    def equality_of(self, data: FileEntry) -> list[EqualityDeletes]:
+        """Give the equality deletes of which some apply to a data file."""
+        if not self._equality:
+            return []
+        return [
+            one
+            for scope in (None, self._partition(data))
+            for one in self._equality.get(scope, {}).values()
+            if _number(data) < one.newest
+        ]
 
-def _partition(entry: FileEntry) -> Any:
-    """Give what files of one partition have in common: their spec, and its values by field id."""
-    values = sorted(entry.partition_by_id.items())
-    return entry.spec_id, tuple((id_, _comparable(value)) for id_, value in values)
-
-
-def _comparable(value: Any) -> Any:
-    """Give what is equal where partitions are: NaN does not equal itself."""
-    return "NaN" if isinstance(value, float) and math.isnan(value) else value
+    def _partition(self, entry: FileEntry) -> Any:
+        with as_format_errors(entry.location):
+            return entry.spec_id, self._partitions(entry.spec_id).of(entry)
 
 
 def _applies(delete: FileEntry, data: FileEntry) -> bool:
     """Deletes of positions apply to data of their own commit and of those before."""
-    return (data.sequence_number or 0) <= (delete.sequence_number or 0)
+    return _number(data) <= _number(delete)
+
+
+def _number(entry: FileEntry) -> int:
+    return entry.sequence_number or 0  # none in tables of version 1
 
 
 class Positions:
@@ -159,6 +224,8 @@ def _of_vector(walk: Walk, entry: FileEntry, data: FileEntry) -> pa.Array:
         raise FormatError(f"{entry.location}: a deletion vector that does not lie in its file")
     if entry.record_count > data.record_count:
         raise FormatError(f"{entry.location}: more rows are deleted than {data.location} has")
+    if entry.record_count > MAX_DELETED:
+        raise LimitError(f"{entry.location}: more than {MAX_DELETED} deleted rows of one file")
     keys = walk.file_keys(entry)
     blob = walk.read(entry.location, keys, entry.size, start=start, size=size)
     return pa.array(read_vector(blob, entry).to_array(), pa.int64())

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from typing import Generic, Protocol, TypeVar
 
 __all__ = ["in_order"]
@@ -26,10 +25,10 @@ class _Sized(Protocol):
 
 
 R = TypeVar("R", bound=_Sized)
-Source = Callable[[], Iterator[R]]
+Source = Callable[[], Generator[R]]
 
 
-def in_order(sources: Sequence[Source[R]], threads: int) -> Iterator[R]:
+def in_order(sources: Sequence[Source[R]], threads: int) -> Generator[R]:
     """Give the results of each source, one source after the other.
 
     Args:
@@ -55,39 +54,50 @@ def in_order(sources: Sequence[Source[R]], threads: int) -> Iterator[R]:
             lanes.popleft()
     finally:
         stop.set()
-        for lane in lanes:
-            lane.wake()
         pool.shutdown(cancel_futures=True)
+        for lane in lanes:
+            lane.close()
 
 
 class _Lane(Generic[R]):
+    """One source.
+
+    No thread waits for the reader, who may have gone without a word: at its end the interpreter
+    waits for all threads.
+    """
+
     def __init__(self, source: Source[R], stop: threading.Event, pool: ThreadPoolExecutor) -> None:
-        self._source, self._stop = source, stop
+        self._found, self._stop, self._pool = source(), stop, pool
         self._changed = threading.Condition()
         self._ready: deque[R] = deque()
         self._bytes = 0
-        self._ended = False
+        self._ended = self._paused = False
         self._work: Future[None] = pool.submit(self._run)
 
     def _run(self) -> None:
+        """Read until enough is ready; `_take` has it go on from there."""
         try:
-            with closing(self._source()) as found:  # type: ignore[type-var]  # a generator
-                for one in found:
-                    if not self._put(one):
-                        return
-        finally:
-            with self._changed:
-                self._ended = True
-                self._changed.notify_all()
+            for one in self._found:
+                if not self._put(one):
+                    return
+        except BaseException:
+            self._end()
+            raise
+        self._end()
 
     def _put(self, one: R) -> bool:
-        """Add a result, and wait until some are taken; False if nobody wants them any more."""
+        """Add a result; False if that is enough for now, or nobody wants them any more."""
         with self._changed:
             self._ready.append(one)
             self._bytes += one.nbytes
+            self._paused = self._bytes > MAX_AHEAD
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._bytes <= MAX_AHEAD or self._stop.is_set())
-        return not self._stop.is_set()
+            return not (self._paused or self._stop.is_set())
+
+    def _end(self) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
 
     def results(self) -> Iterator[R]:
         """Take the results, as they come."""
@@ -102,10 +112,11 @@ class _Lane(Generic[R]):
                 return None
             one = self._ready.popleft()
             self._bytes -= one.nbytes
-            self._changed.notify_all()
+            if self._paused and self._bytes <= MAX_AHEAD:
+                self._paused = False
+                self._work = self._pool.submit(self._run)
             return one
 
-    def wake(self) -> None:
-        """Have the thread look whether it is to stop."""
-        with self._changed:
-            self._changed.notify_all()
+    def close(self) -> None:
+        """Let go of what the source holds; no thread may be reading it any more."""
+        self._found.close()

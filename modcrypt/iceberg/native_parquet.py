@@ -19,12 +19,14 @@ import pyarrow.parquet as pq
 
 from modcrypt.buffers import Shared
 from modcrypt.errors import FormatError
+from modcrypt.iceberg.lent import lent
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import key_bytes
 from modcrypt.parquet.footer import named_algorithm
 from modcrypt.parquet.framing import MAGIC_ENCRYPTED, TAIL_SIZE, read_tail
 from modcrypt.parquet.idl import decode
 from modcrypt.parquet.properties import FILE_UNIQUE_SIZE, GCM_V1
+from modcrypt.parquet.view import PlaintextView
 from modcrypt.seekable import SeekableFile
 from modcrypt.storage import MemorySource, Source
 
@@ -49,7 +51,8 @@ class Readable:
     def parquet(self) -> pq.ParquetFile:
         """Open it."""
         self.file.seek(0)
-        return pq.ParquetFile(self.file, decryption_properties=self.properties, pre_buffer=True)
+        ahead = not isinstance(self.file, PlaintextView)  # which has a thread, and lends nothing
+        return pq.ParquetFile(self.file, decryption_properties=self.properties, pre_buffer=ahead)
 
     def groups(self, filters: pc.Expression, schema: pa.Schema) -> set[int]:
         """Give the row groups whose statistics don't rule out a filter."""
@@ -147,12 +150,13 @@ class StoredFile(SeekableFile):
     def __init__(self, source: Source, end: bytes = b"") -> None:
         self.size = source.size
         self._source, self._end = source, end
+        lent(self)
 
     def read_buffer(self, size: int) -> pa.Buffer:
         """Give a pyarrow Buffer of up to `size` bytes: pyarrow calls this where it is there."""
         buffer = pa.allocate_buffer(self._clipped(self._cursor, size))
         self._advance(memoryview(buffer).cast("B"))
-        return buffer
+        return lent(buffer)
 
     def _fill(self, offset: int, out: memoryview) -> None:
         kept = self.size - len(self._end)

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.partitioning import (
+    PartitionField,
     PartitionFieldValue,
     PartitionKey,
     PartitionSpec,
-    partition_record_value,
 )
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import HourTransform
 from pyiceberg.typedef import Record
+
+from modcrypt.errors import FormatError
+from modcrypt.iceberg.foreign import as_format_errors
 
 __all__ = ["by_partition"]
 
@@ -35,39 +40,54 @@ def by_partition(
         rows: with the columns of the schema, in its order.
         spec: of partitions.
         schema: of the table.
+
+    Raises:
+        FormatError: the spec does not fit the schema, or has a transform that is not known.
     """
-    values = [
-        one.transform.pyarrow_transform(schema.find_type(one.source_id))(
-            _source(rows, schema, one.source_id)
-        )
-        for one in spec.fields
-    ]
+    values = [_transformed(rows, one, schema) for one in spec.fields]
     values = [one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one for one in values]
     names = [f"k{number}" for number in range(len(values))]
     number = pa.array(range(rows.num_rows), pa.int64())
-    keys = pa.table([*(_comparable(one) for one in values), number], [*names, _ROW])
+    keys = pa.table([*(comparable(one) for one in values), number], [*names, _ROW])
     grouped = keys.group_by(names, use_threads=False).aggregate([(_ROW, "list")])
+    stored = [_as_stored(one) for one in values]
     for taken in grouped.column(f"{_ROW}_list"):
         first = taken.values[0].as_py()
         told = [
             PartitionFieldValue(field, one[first].as_py())
-            for field, one in zip(spec.fields, values, strict=True)
+            for field, one in zip(spec.fields, stored, strict=True)
         ]
         yield rows.take(taken.values).combine_chunks(), _Key(told, spec, schema)
 
 
 class _Key(PartitionKey):
-    """A partition, where pyiceberg refuses a spec with two fields of one column."""
+    """A partition by values as manifests have them.
+
+    pyiceberg would convert them, but not nanoseconds nor buckets of times, and refuses a spec with
+    two fields of one column.
+    """
 
     @cached_property
     def partition(self) -> Record:
         """Its values, as manifests have them."""
-        return Record(
-            *(
-                partition_record_value(one.field, one.value, self.schema)
-                for one in self.field_values
-            )
-        )
+        return Record(*(one.value for one in self.field_values))
+
+
+_WIDTHS = range(1, 1 << 31)
+
+
+def _transformed(rows: pa.Table, field: PartitionField, schema: Schema) -> Any:
+    """Give the values of a partition field."""
+    transform = field.transform
+    width = getattr(transform, "num_buckets", getattr(transform, "width", 1))
+    if width not in _WIDTHS:  # pyiceberg's Rust panics, which no `except Exception` ends
+        raise FormatError(f"the table is partitioned by {transform}: there is no such transform")
+    with as_format_errors("the table's partition spec"):
+        kind, source = schema.find_type(field.source_id), _source(rows, schema, field.source_id)
+        if isinstance(transform, HourTransform) and pa.types.is_timestamp(source.type):
+            # pyiceberg's Rust has no hours of nanoseconds.
+            source = pc.floor_temporal(source, unit="hour").cast(pa.timestamp("us", source.type.tz))
+        return transform.pyarrow_transform(kind)(source)
 
 
 def _source(rows: pa.Table, schema: Schema, field_id: int) -> pa.ChunkedArray:
@@ -80,8 +100,17 @@ def _source(rows: pa.Table, schema: Schema, field_id: int) -> pa.ChunkedArray:
     return column
 
 
-def _comparable(values: pa.Array) -> pa.Array:
-    """Give what can be grouped, and is equal where partitions are."""
+def _as_stored(values: pa.Array) -> pa.Array:
+    """Give values as manifests have them: of times, what they count."""
+    if isinstance(values, pa.ExtensionArray):  # uuid
+        return values.storage
+    if pa.types.is_date(values.type):
+        return values.cast(pa.int32())
+    return values.cast(pa.int64()) if pa.types.is_temporal(values.type) else values
+
+
+def comparable(values: pa.Array) -> pa.Array:
+    """Give what can be grouped, and is equal where Iceberg's Java takes values for equal."""
     if isinstance(values, pa.ExtensionArray):  # uuid
         values = values.storage
     bits = _BITS.get(values.type)

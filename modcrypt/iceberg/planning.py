@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,12 +24,20 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, PartitionF
 from pyiceberg.manifest import ManifestFile as PyManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import IdentityTransform, TruncateTransform, VoidTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import DecimalType, IcebergType, StructType, UUIDType
+from pyiceberg.types import (
+    DecimalType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StructType,
+    UUIDType,
+)
 
 from modcrypt.errors import FormatError
-from modcrypt.iceberg.deletes import DeleteIndex
+from modcrypt.iceberg.deletes import DeleteIndex, EqualityDeletes
 from modcrypt.iceberg.foreign import as_format_errors
 from modcrypt.iceberg.manifests import DATA, DELETES, FileEntry, ManifestFile
 from modcrypt.iceberg.shapes import spec_of
@@ -44,12 +53,14 @@ class PlannedFile:
 
     Attributes:
         data: the file.
-        deletes: the delete files that apply to it.
+        deletes: the delete files of positions that apply to it.
+        equality: the equality deletes of which some apply to it.
         constants: values of columns that are the same in all its rows, by field id.
     """
 
     data: FileEntry
     deletes: list[FileEntry]
+    equality: list[EqualityDeletes]
     constants: Mapping[int, Any]
 
 
@@ -83,13 +94,19 @@ class Planner:
         ]
         if not data:
             return []
-        # A delete file has the partition of the data files that it applies to, so that pruning
-        # its manifest is safe. Its statistics are of positions.
+        # A delete file has the partition of the data files that it applies to, or an unpartitioned
+        # spec, of which nothing is pruned: so pruning its manifest is safe. Its statistics are of
+        # positions, or of what rows were when they were deleted by only some of their columns.
         deletes = DeleteIndex(
             self._walk,
+            self._spec,
             (entry for one in manifests if one.content == DELETES for entry in self._live(one)),
+            oldest=min(one.sequence_number or 0 for one in data),
         )
-        return [PlannedFile(one, deletes.of(one), self._constants(one)) for one in data]
+        return [
+            PlannedFile(one, deletes.of(one), deletes.equality_of(one), self._constants(one))
+            for one in data
+        ]
 
     def _live(self, manifest: ManifestFile) -> Iterator[FileEntry]:
         return (entry for entry in self._walk.entries(manifest) if entry.is_live)
@@ -100,7 +117,7 @@ class Planner:
         if self._is_all:
             return True
         with as_format_errors(manifest.location):
-            return self._spec(manifest.spec_id).manifest_may_match(_as_manifest(manifest))
+            return self._spec(manifest.spec_id).manifest_may_match(manifest)
 
     def _file_may_match(self, entry: FileEntry) -> bool:
         if entry.content != DATA:
@@ -131,27 +148,61 @@ class Planner:
 
 
 class _SpecFilter:
-    """A filter, as far as it is one of the partitions of a spec."""
+    """A spec's partitions, and a filter, as far as it is one of them."""
 
     def __init__(self, spec: PartitionSpec, schema: Schema, row_filter: BooleanExpression) -> None:
         self._spec = spec
         self._type: StructType = spec.partition_type(schema)
-        projected = inclusive_projection(schema, spec)(row_filter)
+        # Whose fields were removed in version 1 has them still, as `void`.
+        self.is_unpartitioned = all(isinstance(one.transform, VoidTransform) for one in spec.fields)
+        try:
+            projected = inclusive_projection(schema, spec)(row_filter)
+        except OverflowError:  # of Python's dates: the day before the first, or after the last
+            projected = AlwaysTrue()
         partition_schema = Schema(*self._type.fields)
         self._matches: Callable[[Record], bool] = expression_evaluator(
             partition_schema, projected, True
         )
-        self.manifest_may_match: Callable[[PyManifestFile], bool] = manifest_evaluator(
+        self._matches_in: Callable[[PyManifestFile], bool] = manifest_evaluator(
             spec, schema, projected
         )
+
+        self._wrapped = {
+            one.field_id: _wrapped_from(one.transform, kind.field_type)
+            for one, kind in zip(spec.fields, self._type.fields, strict=True)
+        }
+
+    def manifest_may_match(self, manifest: ManifestFile) -> bool:
+        """Tell by what a manifest's row says of the partitions of its files."""
+        told = _as_manifest(manifest, self._type)
+        for one, least in zip(told.partitions or (), self._wrapped.values(), strict=False):
+            upper = one.upper_bound
+            if (
+                least is not None
+                and upper
+                and int.from_bytes(upper, "little", signed=True) >= least
+            ):
+                return True
+        return self._matches_in(told)
 
     def file_may_match(self, entry: FileEntry) -> bool:
         """Tell by the partition of a file; one that is not told may match."""
         values = entry.partition_by_id
         if any(one.field_id not in values for one in self._type.fields):
             return True
+        for id_, least in self._wrapped.items():
+            if least is not None and isinstance(values[id_], int) and values[id_] >= least:
+                return True
         return self._matches(
             Record(*(_as_type(values[one.field_id], one.field_type) for one in self._type.fields))
+        )
+
+    def of(self, entry: FileEntry) -> Any:
+        """Give what is equal of two files in one partition, and of no others."""
+        values = entry.partition_by_id
+        return tuple(
+            _comparable(_as_type(values.get(one.field_id), one.field_type))
+            for one in self._type.fields
         )
 
     def constants(self, entry: FileEntry) -> Mapping[int, Any]:
@@ -164,15 +215,28 @@ class _SpecFilter:
         }
 
 
+def _wrapped_from(transform: Any, kind: IcebergType) -> int | None:
+    """Give from where on a partition's value may stand for the least numbers of its type.
+
+    These have no multiple below them: to Java it is the greatest number of the type, or one near.
+    """
+    if not isinstance(transform, TruncateTransform) or not isinstance(kind, IntegerType | LongType):
+        return None
+    return (1 << (31 if isinstance(kind, IntegerType) else 63)) - transform.width + 1
+
+
 # --- as pyiceberg has them -----------------------------------------------------------------------
 
 
-def _as_manifest(manifest: ManifestFile) -> PyManifestFile:
-    row = manifest.row
-    summaries = [
-        PartitionFieldSummary.from_args(**{name: one.get(name) for name in _SUMMARY})
-        for one in row.get("partitions") or ()
-    ]
+def _as_manifest(manifest: ManifestFile, partition: StructType) -> PyManifestFile:
+    kinds = (one.field_type for one in partition.fields)
+    summaries = []
+    for one, kind in zip(manifest.row.get("partitions") or (), kinds, strict=False):
+        lower, upper = _bounds(one.get("lower_bound"), one.get("upper_bound"), kind)
+        told = {"contains_null": one.get("contains_null"), "contains_nan": one.get("contains_nan")}
+        summaries.append(
+            PartitionFieldSummary.from_args(**told, lower_bound=lower, upper_bound=upper)
+        )
     return PyManifestFile.from_args(
         manifest_path=manifest.location,
         partition_spec_id=manifest.spec_id,
@@ -180,7 +244,30 @@ def _as_manifest(manifest: ManifestFile) -> PyManifestFile:
     )
 
 
-_SUMMARY = ("contains_null", "contains_nan", "lower_bound", "upper_bound")
+def _bounds(lower: Any, upper: Any, kind: IcebergType) -> tuple[Any, Any]:
+    """Give bounds by which pyiceberg, too, may leave out a manifest."""
+    is_uuid = isinstance(kind, UUIDType) and isinstance(lower, bytes) and isinstance(upper, bytes)
+    if not is_uuid:
+        return _narrowed(lower, kind), _narrowed(upper, kind)
+    # To Java a uuid is two signed numbers of 64 bits, to others its bytes: within one half of the
+    # first number's range the orders differ in the second number alone.
+    first, last = lower[:8], upper[:8]
+    return (first + bytes(8), last + _LAST) if first <= last else (bytes(16), 2 * _LAST)
+
+
+_LAST = b"\xff" * 8
+
+
+def _narrowed(bound: Any, kind: IcebergType) -> Any:
+    """Give a bound of a type as it is in the schema of an older snapshot, before it was widened."""
+    if isinstance(bound, bytes) and len(bound) == 8:
+        if isinstance(kind, IntegerType):
+            return bound[:4]
+        if isinstance(kind, FloatType):
+            return struct.pack("<f", *struct.unpack("<d", bound))
+    return bound
+
+
 _MAPS = (
     "column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds",
     "upper_bounds",
@@ -215,6 +302,11 @@ def _as_type(value: Any, kind: IcebergType) -> Any:
     if isinstance(value, str) and isinstance(kind, UUIDType):
         return bytes.fromhex(value.replace("-", ""))
     return value
+
+
+def _comparable(value: Any) -> Any:
+    """Give what is equal where partitions are: NaN equals itself, 0.0 is another than -0.0."""
+    return repr(value) if isinstance(value, float) else value
 
 
 _EPOCH = datetime.date(1970, 1, 1)

@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
 from pyiceberg.schema import Schema
+from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.types import (
     IcebergType,
     ListType,
@@ -28,7 +29,7 @@ from pyiceberg.types import (
 from modcrypt.errors import FormatError
 from modcrypt.iceberg.avro_rows import FIELD_ID
 
-__all__ = ["Projection", "arrow_schema", "arrow_type", "field_id"]
+__all__ = ["Projection", "arrow_schema", "arrow_type", "field_id", "with_field_ids"]
 
 Convert = Callable[[pa.Array], pa.Array]
 
@@ -58,6 +59,19 @@ def field_id(field: pa.Field) -> int | None:
     """Give the id of a file's field, if it has one."""
     text = (field.metadata or {}).get(FIELD_ID, b"")
     return int(text) if text.isdigit() and len(text) < 11 else None
+
+
+def with_field_ids(schema: pa.Schema, mapping: NameMapping | None, name: str) -> pa.Schema:
+    """Give the schema of a file with field ids: its own, or those of the name mapping.
+
+    Raises:
+        FormatError: it has none, and neither has the table.
+    """
+    if any(field_id(one) is not None for one in schema):
+        return schema
+    if mapping is None:
+        raise FormatError(f"{name}: its fields have no ids, and the table has no name mapping")
+    return schema_to_pyarrow(pyarrow_to_schema(schema, mapping, format_version=3))
 
 
 class Projection:
@@ -130,6 +144,9 @@ class Projection:
                 parts.append((index, convert))
 
         def structs(array: pa.Array) -> pa.Array:
+            if not parts:  # whose number of values would be lost
+                valid = _whole(array.is_valid())
+                return pa.Array.from_buffers(shown, len(array), valid.buffers()[1:])
             arrays = [
                 convert(len(array)) if index is None else convert(array.field(index))
                 for index, convert in parts

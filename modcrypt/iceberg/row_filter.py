@@ -40,7 +40,7 @@ from pyiceberg.types import FixedType, IcebergType, NestedField, StructType, UUI
 
 from modcrypt.iceberg.projection import arrow_type, field_id
 
-__all__ = ["RowFilter", "as_expression"]
+__all__ = ["RowFilter", "as_expression", "null_with_parents"]
 
 
 def as_expression(filters: str | BooleanExpression | None) -> BooleanExpression:
@@ -65,11 +65,28 @@ def as_expression(filters: str | BooleanExpression | None) -> BooleanExpression:
         ) from None
 
 
+def null_with_parents(schema: Schema) -> Schema:
+    """Give a schema for filters: no field is required of a struct that may be null.
+
+    To pyiceberg such a field is never null, and `is null` false of it wherever it stands.
+    """
+    fields = [_within(one, optional=False) for one in schema.fields]
+    return Schema(*fields, schema_id=schema.schema_id)
+
+
+def _within(field: NestedField, *, optional: bool) -> NestedField:
+    optional = optional or field.optional
+    kind = field.field_type
+    if isinstance(kind, StructType):
+        kind = StructType(*(_within(one, optional=optional) for one in kind.fields))
+    return field.model_copy(update={"field_type": kind, "required": not optional})
+
+
 class RowFilter:
     """A filter, bound to a schema.
 
     Args:
-        schema: of the table.
+        schema: of the table, as `null_with_parents` gives it.
         expression: not bound yet.
 
     Raises:
@@ -77,7 +94,16 @@ class RowFilter:
     """
 
     def __init__(self, schema: Schema, expression: BooleanExpression) -> None:
-        self._bound = _zeros_apart(bind(schema, rewrite_not(expression), case_sensitive=True))
+        try:
+            bound = bind(schema, rewrite_not(expression), case_sensitive=True)
+        except TypeError as error:  # a literal of another type than the column has
+            raise ValueError(f"the filter does not fit the table: {error}") from None
+        except ValueError as error:
+            told = str(error).removesuffix(", case_sensitive=True")
+            name = told.removeprefix("Could not find field with name ")
+            why = told if name == told else f"it has no column {name!r}"
+            raise ValueError(f"the filter does not fit the table: {why}") from None
+        self._bound = _zeros_apart(bound)
         ids = extract_field_ids(self._bound)
         self.schema = prune_columns(schema, ids)
         """Of the columns that it needs."""

@@ -6,25 +6,25 @@ deleted rows, project and filter; batches come in the order of the files (`lanes
 
 from __future__ import annotations
 
+import itertools
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
 from pyiceberg.schema import Schema
 
 from modcrypt.buffers import usable_cores
-from modcrypt.errors import FormatError
 from modcrypt.iceberg.data_files import Batch, open_data_file
 from modcrypt.iceberg.deletes import Positions
+from modcrypt.iceberg.equality_deletes import DeletedKeys
 from modcrypt.iceberg.foreign import as_format_errors
 from modcrypt.iceberg.lanes import in_order
 from modcrypt.iceberg.planning import PlannedFile, Planner
-from modcrypt.iceberg.projection import Projection, arrow_schema, field_id
-from modcrypt.iceberg.row_filter import RowFilter, as_expression
+from modcrypt.iceberg.projection import Projection, arrow_schema, with_field_ids
+from modcrypt.iceberg.row_filter import RowFilter, as_expression, null_with_parents
 from modcrypt.iceberg.shapes import name_mapping, schema_of
 
 if TYPE_CHECKING:
@@ -65,10 +65,12 @@ class ScanOf:
         self._walk, self._snapshot = walk, snapshot
         self._table = schema_of(walk.metadata, schema_id)
         self._mapping = name_mapping(walk.metadata)
-        self._wanted: Schema = self._table if columns is None else self._table.select(*columns)
+        self._wanted = self._table if columns is None else _selected(self._table, columns)
         self._expression = as_expression(filters)
-        self._filter = RowFilter(self._table, self._expression)
+        self._filtered = null_with_parents(self._table)
+        self._filter = RowFilter(self._filtered, self._expression)
         self._positions = Positions(walk)
+        self._keys = DeletedKeys(walk, self._mapping, self._threads)
         self._readers: dict[bytes, _Reader] = {}
         self._lock = threading.Lock()
         self.schema = arrow_schema(self._wanted)
@@ -87,24 +89,30 @@ class ScanOf:
         """Read them batch by batch; raises as `to_table`."""
         if self._snapshot is None:
             return iter(())
-        planner = Planner(self._walk, self._table, self._expression)
+        planner = Planner(self._walk, self._filtered, self._expression)
         files = planner.files(self._snapshot)
-        count = min(usable_cores() + self._waiting(), _MAX_THREADS)
+        count = self._threads()
         alone = len(files) < count  # so that columns are what threads can share
         return in_order([partial(self._rows, one, threads=alone) for one in files], count)
 
-    def _waiting(self) -> int:
-        """Give the number of threads that mostly wait for a store; of a local disk, none do."""
+    def _threads(self) -> int:
+        """Give the number of threads; some mostly wait for a store; of a local disk, none do."""
         folders = self._walk.locations.folders.values()
-        return 0 if all(one.filesystem is None for one in folders) else _WAITING
+        waiting = 0 if all(one.filesystem is None for one in folders) else _WAITING
+        return min(usable_cores() + waiting, _MAX_THREADS)
 
-    def _rows(self, planned: PlannedFile, *, threads: bool) -> Iterator[pa.RecordBatch]:
+    def _rows(self, planned: PlannedFile, *, threads: bool) -> Generator[pa.RecordBatch]:
         data = planned.data
+        keys = [self._keys.of(one) for one in planned.equality]
         with as_format_errors(data.location), open_data_file(self._walk, data) as file:
             deleted = self._positions.of(data, planned.deletes) if planned.deletes else None
             reader = self._reader(file.schema, planned)
-            for batch in file.batches(reader.columns, reader.pushed, threads=threads):
+            gone = [one.of_file(data, reader.schema, planned.constants) for one in keys]
+            columns = dict.fromkeys(itertools.chain(reader.columns, *(one.columns for one in gone)))
+            for batch in file.batches(list(columns), reader.pushed, threads=threads):
                 kept = batch.rows if deleted is None else _kept(batch, deleted)
+                for one in gone:
+                    kept = one.kept(kept)
                 rows = reader.rows(kept)
                 if rows.num_rows:
                     yield rows
@@ -115,22 +123,13 @@ class ScanOf:
         with self._lock:
             if key not in self._readers:
                 name = planned.data.location
-                with_ids = self._with_ids(schema, name)
+                with_ids = with_field_ids(schema, self._mapping, name)
                 known = [
                     Projection(with_ids, one, planned.constants, name)
                     for one in (self._wanted, self._filter.schema)
                 ]
                 self._readers[key] = _Reader(with_ids, self._filter, *known)
             return self._readers[key]
-
-    def _with_ids(self, schema: pa.Schema, name: str) -> pa.Schema:
-        """Give the schema of a file with field ids: its own, or those of the name mapping."""
-        if any(field_id(one) is not None for one in schema):
-            return schema
-        if self._mapping is None:
-            raise FormatError(f"{name}: its fields have no ids, and the table has no name mapping")
-        mapped = pyarrow_to_schema(schema, self._mapping, format_version=3)
-        return schema_to_pyarrow(mapped)
 
 
 class _Reader:
@@ -139,6 +138,7 @@ class _Reader:
     def __init__(
         self, schema: pa.Schema, row_filter: RowFilter, wanted: Projection, needed: Projection
     ) -> None:
+        self.schema = schema
         self._filter, self._wanted, self._needed = row_filter, wanted, needed
         self.columns = list(dict.fromkeys([*wanted.columns, *needed.columns]))
         self.pushed = row_filter.of_file(schema)
@@ -148,6 +148,17 @@ class _Reader:
         if self._filter.is_all:
             return self._wanted.rows(batch)
         return self._filter.apply(self._wanted.rows(batch), self._needed.rows(batch))
+
+
+def _selected(schema: Schema, columns: Sequence[str]) -> Schema:
+    """Give the columns of a schema that have these names.
+
+    Raises:
+        ValueError: it lacks some; the message names each.
+    """
+    if missing := sorted(set(columns) - schema._name_to_id.keys()):
+        raise ValueError(f"the table has no columns {', '.join(map(repr, missing))}")
+    return schema.select(*columns)
 
 
 def _kept(batch: Batch, deleted: memoryview) -> pa.RecordBatch:

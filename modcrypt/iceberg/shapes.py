@@ -18,7 +18,7 @@ from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.foreign import as_format_errors
 from modcrypt.iceberg.table_metadata import TableMetadata
 
-__all__ = ["name_mapping", "schema_of", "spec_of"]
+__all__ = ["name_mapping", "schema_of", "schemas_of", "spec_of"]
 
 _UNREAD = ("variant", "geometry", "geography")
 """Types of format version 3 that pyiceberg doesn't have, or can't show as Arrow."""
@@ -42,6 +42,17 @@ def schema_of(metadata: TableMetadata, schema_id: int | None = None) -> Schema:
         if one.get("schema-id", 0) == wanted:
             return _schema(one, metadata)
     raise FormatError(f"{metadata.name}: there is no schema {wanted!r}")
+
+
+def schemas_of(metadata: TableMetadata) -> Iterator[Schema]:
+    """Give all schemas of a table, the current one first, then from the newest to the oldest.
+
+    Raises as `schema_of`, when it comes to the schema.
+    """
+    yield schema_of(metadata)
+    numbers = {one.get("schema-id", 0) for one in _listed(metadata, "schemas")}
+    for number in sorted((one for one in numbers if type(one) is int), reverse=True):
+        yield schema_of(metadata, number)
 
 
 def spec_of(metadata: TableMetadata, spec_id: int) -> PartitionSpec:

@@ -254,7 +254,8 @@ class Judge:
 
         Steps, by their `do`: `append`, `overwrite` (`rows`, `format`: parquet or avro, `branch`),
         `delete` (`column`, `values`, `branch`; by deletion vectors, `keyless` with their keys lost,
-        or by position deletes in version 2), `delete-equal`, `delete-files` (`column`, `value`),
+        or by position deletes in version 2), `delete-equal` (`files`: `by`, `rows`, `columns`,
+        `schema`, `spec`, `in`, `format`; and `rows` to add), `delete-files` (`column`, `value`),
         `compact`, `rewrite-manifests`, `expire` (all but the last), `schema` (`add`: `[column,
         type, default]`, `rename`, `drop`, `promote`, `first`), `spec` (`add`: `[column, transform,
         n]`, `remove`), `branch`, `tag` (`name`, `snapshot`), `rollback`, `set` (`properties`).

@@ -1,4 +1,4 @@
-"""Make spec-vectors/by-writer/iceberg-java: an encrypted table of Iceberg's Java, in many shapes.
+"""Make spec-vectors/by-writer/iceberg-java: encrypted tables of Iceberg's Java, in many shapes.
 
     python -m tests.iceberg.java_vector FOLDER
 
@@ -11,6 +11,7 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.iceberg.java_judge import Judge
 
 LOCATION = "wh://java/people"
 REFS = ("main", "first", "audit")
+STOCK = "wh://java/stock"
 
 SCHEMA = {
     "type": "struct",
@@ -88,30 +90,99 @@ def make(java: Judge, folder: Path) -> Path:
     )  # fmt: skip
 
 
-def reachable(java: Judge, metadata: Path, folder: Path) -> set[Path]:
+STOCK_SCHEMA = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [
+        {"id": 1, "name": "item", "required": True, "type": "int"},
+        {"id": 2, "name": "colour", "required": False, "type": "string"},
+        {"id": 3, "name": "weight", "required": False, "type": "double"},
+    ],
+}
+
+
+def stock(*items: int) -> list[dict[str, Any]]:
+    """Give rows of the table with equality deletes."""
+    colours = (None, "red", "blue")
+    weights = (0.0, -0.0, "NaN", None, 2.5)
+    return [{"item": n, "colour": colours[n % 3], "weight": weights[n % 5]} for n in items]
+
+
+def make_stock(java: Judge, folder: Path) -> Path:
+    """Write the table with equality deletes; gives the path of its metadata.json."""
+    told: dict[str, Any] = {"location_map": {STOCK: folder}}
+    metadata = java.create(folder, STOCK_SCHEMA, location=STOCK, properties=ENCRYPTED, **told)
+
+    def delete(by: str, *values: Any, **more: Any) -> dict[str, Any]:
+        return {"by": [by], "rows": [{by: one} for one in values], **more}
+
+    in_red: dict[str, Any] = {"in": {"item": 0, "colour": "red"}}
+    return java.commit(
+        metadata,
+        {"do": "append", "rows": stock(*range(10))},
+        {"do": "delete-equal", "files": [delete("item", 1, 2, 3)], "rows": stock(3)},
+        {"do": "spec", "add": [["colour", "identity"]]},
+        {"do": "schema", "promote": [["item", "long"]]},
+        {"do": "append", "rows": stock(*range(10, 20), 2**40), "format": "avro"},
+        {"do": "delete-equal", "files": [
+            delete("item", 4, 10, 2**40, spec=0, format="avro"),
+            delete("weight", "NaN", -0.0, **in_red),
+        ]},
+        {"do": "delete", "column": "item", "values": [0, 14]},
+        {"do": "schema", "rename": [["colour", "paint"]], "drop": ["weight"]},
+        {
+            "do": "delete-equal", "files": [
+                {"by": ["paint", "item"], "spec": 0, "rows": [
+                    {"paint": None, "item": 9}, {"paint": "blue", "item": 6},
+                    {"paint": "blue", "item": 5},
+                ]},
+                {"by": ["weight"], "spec": 0, "schema": 1, "rows": [{"weight": None}]},
+            ],
+        },
+        {"do": "append", "rows": [{"item": 1, "paint": "red"}, {"item": 20}]},
+        {"do": "expire"},
+        **told,
+    )  # fmt: skip
+
+
+def reachable(java: Judge, metadata: Path, location: str, folder: Path) -> set[Path]:
     """Give the files that the table's snapshots need, and its metadata.json."""
     found = {metadata}
     for snapshot in java.snapshots(metadata)["snapshots"]:
-        told = java.files(metadata, {LOCATION: folder}, snapshot["id"])
+        told = java.files(metadata, {location: folder}, snapshot["id"])
         locations = {one["path"] for one in told["manifests"] + told["files"]}
         locations.add(told["manifest_list"])
-        found |= {folder / one.removeprefix(f"{LOCATION}/") for one in locations}
+        found |= {folder / one.removeprefix(f"{location}/") for one in locations}
     return found
 
 
 def main(out: Path) -> None:
-    """Write the table, and the rows as Java reads them, to a folder that is not there yet."""
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary, "people")
-        with Judge(MASTERS, Path(temporary, "java.log")) as java:
-            metadata = make(java, folder)
-            kept = reachable(java, metadata, folder)
-            found = {ref: java.read(metadata, {LOCATION: folder}, ref=ref) for ref in REFS}
-        for path in sorted(kept):
-            target = out / "people" / path.relative_to(folder)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
-    (out / "rows.json").write_text(json.dumps(found, indent=1) + "\n")
+    """Write the tables, and the rows as Java reads them, to a folder that is not there yet."""
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        Judge(MASTERS, Path(temporary, "java.log")) as java,
+    ):
+        write(java, out, Path(temporary, "people"), make, LOCATION, REFS, "rows.json")
+        write(java, out, Path(temporary, "stock"), make_stock, STOCK, ["main"], "stock.json")
+
+
+def write(
+    java: Judge,
+    out: Path,
+    folder: Path,
+    make: Callable[[Judge, Path], Path],
+    location: str,
+    refs: Sequence[str],
+    rows: str,
+) -> None:
+    """Make a table in a folder, and keep what it needs, and its rows."""
+    metadata = make(java, folder)
+    found = {ref: java.read(metadata, {location: folder}, ref=ref) for ref in refs}
+    for path in sorted(reachable(java, metadata, location, folder)):
+        target = out / folder.name / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    (out / rows).write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import random
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -123,3 +124,29 @@ def test_filters_find_the_same_rows(both: Both, name: str, writer: str) -> None:
         assert both.java.read(both.metadata, filter=theirs) == expected, theirs
         found += 0 < len(expected) < everything.num_rows
     assert found > 4
+
+
+UUIDS = [uuid.UUID(int=n) for n in (0, 2**127, 2**127 - 1, (5 << 64) + 2**63, (5 << 64) + 1)]
+
+
+@pytest.mark.parametrize("writer", ["java", "modcrypt"])
+def test_uuids_that_rows_are_partitioned_by(both: Both, writer: str) -> None:
+    """Java orders them as signed numbers, others as bytes: either has bounds of its own."""
+    both.create(schema(("id", "long"), ("u", "uuid")), spec=partitioned((2, "identity", "u")))
+    for some in (UUIDS[:3], UUIDS[3:]):
+        rows = [{"id": one.int % 1000, "u": str(one)} for one in some]
+        if writer == "java":
+            both.commit({"do": "append", "rows": rows})
+        else:
+            keys = pa.array([one.bytes for one in some], pa.binary(16))
+            data = [pa.array([row["id"] for row in rows]), keys.cast(pa.uuid())]
+            shape = pa.schema([pa.field("id", pa.int64(), nullable=False), ("u", pa.uuid())])
+            table = both.table().append(pa.table(data, shape))
+            both.metadata = Path(table.place.path)
+    for one in UUIDS:
+        told = {"type": "eq", "term": "u", "value": str(one)}
+        expected = [{"id": one.int % 1000, "u": str(one)}]
+        assert both.java.read(both.metadata, filter=told) == expected
+        assert plain_rows(both.table().scan(filters=f"u = '{one}'")) == expected
+        least = both.table().scan(filters=f"u >= '{one}'")
+        assert least.num_rows == sum(other.int >= one.int for other in UUIDS)

@@ -1,6 +1,6 @@
-"""A table of Iceberg's Java that is kept with the project: read wherever there is no Java.
+"""Tables of Iceberg's Java that are kept with the project: read wherever there is no Java.
 
-What it is, and how it was made, says spec-vectors/by-writer/iceberg-java/README.md.
+What they are, and how they were made, says spec-vectors/by-writer/iceberg-java/README.md.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from modcrypt.iceberg.rotation import rotate_table
 from modcrypt.iceberg.verification import verify_table
 from tests.iceberg.conftest import SampleKms
 from tests.iceberg.java_judge import Judge, plain_rows
-from tests.iceberg.java_vector import LOCATION, REFS
+from tests.iceberg.java_vector import LOCATION, REFS, STOCK
 
 FOLDER = Path(__file__).parents[2] / "spec-vectors" / "by-writer" / "iceberg-java"
 ROWS: dict[str, list[dict[str, Any]]] = json.loads((FOLDER / "rows.json").read_text())
+STOCK_ROWS: list[dict[str, Any]] = json.loads((FOLDER / "stock.json").read_text())["main"]
 
 
 @pytest.fixture
@@ -122,3 +123,33 @@ def test_keys_of_16_bytes_and_of_32(vector: IcebergTable) -> None:
         if (keys := vector.walk.file_keys(entry)) is not None
     }
     assert lengths == {16, 32}
+
+
+# --- equality deletes ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def deleted(kms: SampleKms) -> IcebergTable:
+    return open_table(FOLDER / "stock", kms)
+
+
+def test_rows_that_no_equality_delete_is_for(deleted: IcebergTable) -> None:
+    assert plain_rows(deleted.scan()) == STOCK_ROWS
+    assert sorted(row["item"] for row in STOCK_ROWS) == [1, 6, 7, 11, 12, 15, 17, 19, 20]
+    assert deleted.scan(columns=["paint"]).num_rows == 9
+    assert deleted.scan(columns=["item"], filters="paint = 'red'").num_rows == 3
+    assert verify_table(deleted).ok
+
+
+def test_java_still_reads_equality_deletes(deleted: IcebergTable, java: Judge) -> None:
+    assert java.read(deleted.place.path, {STOCK: FOLDER / "stock"}) == STOCK_ROWS
+
+
+def test_files_of_equality_deletes(deleted: IcebergTable) -> None:
+    rows = deleted.files().to_pylist()
+    assert Counter((row["kind"], row["file_format"]) for row in rows if "delet" in row["kind"]) == {
+        ("delete manifest", "AVRO"): 2,
+        ("deletion vector", "PUFFIN"): 2,
+        ("equality deletes", "AVRO"): 1,
+        ("equality deletes", "PARQUET"): 4,
+    }

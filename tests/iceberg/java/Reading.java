@@ -34,6 +34,7 @@ import org.apache.iceberg.io.CloseableIterable;
 import org.apache.iceberg.io.FileIO;
 import org.apache.iceberg.io.InputFile;
 import org.apache.iceberg.types.TypeUtil;
+import org.apache.iceberg.types.Types;
 import org.apache.iceberg.util.PartitionUtil;
 
 /** What a table has, as Iceberg reads it: rows, files, keys, snapshots. */
@@ -90,7 +91,7 @@ final class Reading {
 
   /** Gives the rows of a data file that are not deleted, and that the filter is for. */
   static CloseableIterable<Record> rows(Table table, FileScanTask task, Schema projection) {
-    var deletes = new WithKeys(table.io(), task, table.schema(), projection);
+    var deletes = new WithKeys(table.io(), task, known(table), projection);
     Schema wanted = deletes.requiredSchema();
     ReadBuilder<Record, ?> reader =
         FormatModelRegistry.readBuilder(
@@ -106,6 +107,20 @@ final class Reading {
     var wrapper = new InternalRecordWrapper(wanted.asStruct());
     return CloseableIterable.filter(
         deletes.filter(rows), row -> evaluator.eval(wrapper.wrap(row)));
+  }
+
+  /** Gives a table's columns, and those that it had: equality deletes may still go by them. */
+  private static Schema known(Table table) {
+    Map<Integer, Types.NestedField> known = new LinkedHashMap<>();
+    table.schema().columns().forEach(one -> known.put(one.fieldId(), one));
+    for (Schema schema : table.schemas().values()) {
+      for (Types.NestedField one : schema.columns()) {
+        String name = "dropped_" + one.fieldId();
+        known.putIfAbsent(
+            one.fieldId(), Types.NestedField.optional(one.fieldId(), name, one.type()));
+      }
+    }
+    return new Schema(List.copyOf(known.values()));
   }
 
   /** Opens delete files with their keys; IcebergGenerics opens them by their location alone. */

@@ -13,6 +13,7 @@ import org.apache.iceberg.BaseTable;
 import org.apache.iceberg.DataFile;
 import org.apache.iceberg.DeleteFile;
 import org.apache.iceberg.ExpireSnapshots;
+import org.apache.iceberg.FileContent;
 import org.apache.iceberg.FileFormat;
 import org.apache.iceberg.FileScanTask;
 import org.apache.iceberg.HasTableOperations;
@@ -284,10 +285,12 @@ final class Writing {
       Table table, Map<FileScanTask, List<Long>> found, boolean keyless) throws IOException {
     Map<String, PositionDeleteIndex> before = new HashMap<>();
     for (FileScanTask task : found.keySet()) {
-      if (!task.deletes().isEmpty()) {
+      List<DeleteFile> positions =
+          task.deletes().stream().filter(f -> f.content() == FileContent.POSITION_DELETES).toList();
+      if (!positions.isEmpty()) {
         var loader = new BaseDeleteLoader(file -> table.io().newInputFile(file));
         String path = task.file().location();
-        before.put(path, loader.loadPositionDeletes(task.deletes(), path));
+        before.put(path, loader.loadPositionDeletes(positions, path));
       }
     }
     OutputFileFactory files = factory(table, FileFormat.PUFFIN);
@@ -329,25 +332,53 @@ final class Writing {
     return files;
   }
 
-  /** Deletes rows by an equality delete file, as Flink does. */
+  /** Deletes rows by files of equality deletes and adds others in one commit, as Flink does. */
   private static void deleteEqual(Table table, JsonNode step) throws IOException {
-    String column = step.get("column").asText();
-    Schema schema = table.schema().select(column);
-    EncryptedOutputFile output = output(table, FileFormat.PARQUET, table.spec(), null);
+    RowDelta delta = table.newRowDelta();
+    for (JsonNode file : step.get("files")) {
+      delta.addDeletes(equalityDeletes(table, file));
+    }
+    if (step.has("rows")) {
+      written(table, step).forEach(delta::addRows);
+    }
+    to(delta, step).commit();
+  }
+
+  /**
+   * Writes rows to a file of equality deletes by the columns `by`; `columns` are all that it keeps.
+   * They are those of a `schema`, by its id. The file is of the partition of a `spec`, by its id,
+   * that the row `in` falls into.
+   */
+  private static DeleteFile equalityDeletes(Table table, JsonNode file) throws IOException {
+    Schema all = table.schemas().get(file.path("schema").asInt(table.schema().schemaId()));
+    PartitionSpec spec = table.specs().get(file.path("spec").asInt(table.spec().specId()));
+    Schema kept = all.select(texts(file.path(file.has("columns") ? "columns" : "by")));
+    PartitionKey partition = null;
+    if (spec.isPartitioned()) {
+      partition = new PartitionKey(spec, table.schema());
+      Record row = Values.record(table.schema().asStruct(), file.get("in"));
+      partition.partition(new InternalRecordWrapper(table.schema().asStruct()).wrap(row));
+    }
+    EncryptedOutputFile output = output(table, format(file), spec, partition);
     EqualityDeleteWriter<Record> writer =
-        FormatModelRegistry.equalityDeleteWriteBuilder(FileFormat.PARQUET, Record.class, output)
-            .schema(schema)
-            .equalityFieldIds(schema.columns().get(0).fieldId())
-            .spec(PartitionSpec.unpartitioned())
+        FormatModelRegistry.equalityDeleteWriteBuilder(format(file), Record.class, output)
+            .schema(kept)
+            .equalityFieldIds(
+                texts(file.get("by")).stream().mapToInt(n -> all.findField(n).fieldId()).toArray())
+            .spec(spec)
+            .partition(partition)
             .keyMetadata(output.keyMetadata())
             .build();
     try (writer) {
-      for (JsonNode one : step.get("values")) {
-        JsonNode row = Judge.JSON.createObjectNode().set(column, one);
-        writer.write(Values.record(schema.asStruct(), row));
-      }
+      file.get("rows").forEach(one -> writer.write(Values.record(kept.asStruct(), one)));
     }
-    table.newRowDelta().addDeletes(writer.toDeleteFile()).commit();
+    return writer.toDeleteFile();
+  }
+
+  private static List<String> texts(JsonNode names) {
+    List<String> found = new ArrayList<>();
+    names.forEach(one -> found.add(one.asText()));
+    return found;
   }
 
   /** Deletes whole files, all of whose rows have a value. */

@@ -1,0 +1,54 @@
+"""What PyArrow's threads still hold when a script is done."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+
+def ended(script: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout.strip()
+
+
+@pytest.mark.parametrize("what", ["file.read_buffer(3)", "file"])
+def test_the_interpreter_ends_when_the_last_thread_has_let_go(what: str) -> None:
+    script = f"""
+        import atexit, threading, time, weakref
+
+        atexit.register(lambda: print(gone() is None))  # called after those that come later
+
+        from modcrypt.iceberg.native_parquet import StoredFile
+        from modcrypt.storage import MemorySource
+
+        def hold(things):
+            time.sleep(0.3)
+            things.clear()
+
+        file = StoredFile(MemorySource(b"abc", "a"))
+        things = [{what}]
+        gone = weakref.ref(things[0])
+        del file
+        threading.Thread(target=hold, args=(things,), daemon=True).start()
+    """
+    assert ended(script) == (0, "True")
+
+
+def test_what_a_script_has_left_open_is_not_waited_for_long() -> None:
+    script = """
+        from modcrypt.iceberg.native_parquet import StoredFile
+        from modcrypt.storage import MemorySource
+
+        file = StoredFile(MemorySource(b"abc", "a"))
+        print(file.read())
+    """
+    assert ended(script) == (0, "b'abc'")
