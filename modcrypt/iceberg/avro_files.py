@@ -62,20 +62,25 @@ class AvroRows:
     lots: Iterator[list[dict[str, Any]]] = field(repr=False)
 
 
-def read_avro(data: bytes, name: str) -> AvroFile:
+def read_avro(data: bytes, name: str, *, most: int = MAX_AVRO) -> AvroFile:
     """Read an Avro file.
+
+    Args:
+        data: it.
+        name: of the file, for messages.
+        most: bytes that all of its rows may take, decompressed.
 
     Raises:
         FormatError: it is none; no message has any of its values.
         LimitError: it is larger, or says that it has more, than is read.
         UnsupportedFormatError: a codec that Iceberg does not have.
     """
-    opened = open_avro(data, name)
+    opened = open_avro(data, name, most=most)
     return AvroFile(opened.schema, opened.metadata, [row for lot in opened.lots for row in lot])
 
 
-def open_avro(data: bytes, name: str) -> AvroRows:
-    """Read the header of an Avro file; raises as `read_avro`."""
+def open_avro(data: bytes, name: str, *, most: int = MAX_AVRO) -> AvroRows:
+    """Read the header of an Avro file; arguments and errors as of `read_avro`."""
     if len(data) > MAX_AVRO:
         raise LimitError(f"{name}: an Avro file of more than {MAX_AVRO} bytes")
     cursor = _Cursor(data, name)
@@ -87,7 +92,7 @@ def open_avro(data: bytes, name: str) -> AvroRows:
     plain = _Types(name).plain_record(schema)
     told = {key: value.decode(errors="replace") for key, value in header.items() if key not in _OWN}
     codec = header.get("avro.codec", b"null").decode(errors="replace")
-    return AvroRows(schema, told, _lots(cursor, sync, codec, plain))
+    return AvroRows(schema, told, _lots(cursor, sync, codec, plain, most))
 
 
 def write_avro(
@@ -96,7 +101,7 @@ def write_avro(
     """Write an Avro file, compressed by deflate, as Iceberg's Java does by default.
 
     Raises:
-        ValueError: a record does not fit the schema.
+        FormatError: a record does not fit the schema.
     """
     import fastavro
 
@@ -105,8 +110,8 @@ def write_avro(
     # fastavro adds members of its own to a schema that it has parsed, which readers pass over.
     try:
         fastavro.writer(out, parsed, records, codec="deflate", metadata=dict(metadata), strict=True)
-    except (TypeError, ValueError):  # whose text repeats the value: perhaps a key
-        raise ValueError("a record does not fit the schema of its Avro file") from None
+    except (TypeError, ValueError, OverflowError):  # whose text repeats the value: perhaps a key
+        raise FormatError("a record does not fit the schema of its Avro file") from None
     return out.getvalue()
 
 
@@ -154,18 +159,18 @@ class _Cursor:
 
 
 def _lots(
-    cursor: _Cursor, sync: bytes, codec: str, schema: dict[str, Any]
+    cursor: _Cursor, sync: bytes, codec: str, schema: dict[str, Any], most: int
 ) -> Iterator[list[dict[str, Any]]]:
     """Decode the blocks, several of them at once where they are small."""
     head = _head(schema, sync)
     parts, size, total = [head], 0, 0
     while not cursor.is_done:
         count, stored = cursor.long(), cursor.long()
-        rows = _decompressed(cursor.take(stored), codec, cursor.name)
+        rows = _decompressed(cursor.take(stored), codec, cursor.name, most - total)
         if cursor.take(_SYNC) != sync:
             raise FormatError(f"{cursor.name}: an Avro file whose blocks are damaged")
         total += len(rows)
-        if not 0 <= count <= len(rows) or total > MAX_AVRO:  # no row takes less than a byte
+        if not 0 <= count <= len(rows) or total > most:  # no row takes less than a byte
             raise LimitError(f"{cursor.name}: an Avro file that says it has more than it can")
         parts += (_spelt(count), _spelt(len(rows)), rows, sync)
         size += len(rows)
@@ -206,17 +211,17 @@ def _decoded(parts: list[bytes], name: str) -> list[dict[str, Any]]:
         ) from None
 
 
-def _decompressed(data: bytes, codec: str, name: str) -> bytes:
+def _decompressed(data: bytes, codec: str, name: str, most: int) -> bytes:
     """Decompress a block; the codecs are those of Iceberg (`write.avro.compression-codec`)."""
     try:
         if codec == "null":
             return data
         if codec == "deflate":
-            return _inflated(data)
+            return _inflated(data, most)
         if codec == "zstandard":
-            return _unzstd(data)
+            return _unzstd(data, most)
         if codec == "snappy":
-            return _unsnapped(data)
+            return _unsnapped(data, most)
     except Exception as error:
         if isinstance(error, LimitError):
             raise LimitError(f"{name}: {error}") from None
@@ -224,27 +229,27 @@ def _decompressed(data: bytes, codec: str, name: str) -> bytes:
     raise UnsupportedFormatError(f"{name}: an Avro file compressed by {codec[:20]!r}")
 
 
-def _inflated(data: bytes) -> bytes:
+def _inflated(data: bytes, most: int) -> bytes:
     inflater = zlib.decompressobj(-15)
-    found = inflater.decompress(data, MAX_AVRO)
-    if inflater.unconsumed_tail:
+    found = inflater.decompress(data, most + 1)
+    if len(found) > most:
         raise LimitError("a block of an Avro file that is too large")
     if not inflater.eof:
         raise ValueError("cut short")
     return found
 
 
-def _unzstd(data: bytes) -> bytes:
+def _unzstd(data: bytes, most: int) -> bytes:
     import pyarrow as pa
 
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-        found: bytes = stream.read(MAX_AVRO)
+        found: bytes = stream.read(most)
         if stream.read(1):
             raise LimitError("a block of an Avro file that is too large")
     return found
 
 
-def _unsnapped(data: bytes) -> bytes:
+def _unsnapped(data: bytes, most: int) -> bytes:
     """Undo Snappy: its length comes first, and Avro puts the CRC-32 of the plaintext last."""
     import pyarrow as pa
 
@@ -254,7 +259,7 @@ def _unsnapped(data: bytes) -> bytes:
         shift += 7
         if byte < 0x80:
             break
-    if size > min(MAX_AVRO, 64 * len(data)):  # which no Snappy reaches
+    if size > min(most, 64 * len(data)):  # which no Snappy reaches
         raise LimitError("a block of an Avro file that is too large")
     found: bytes = pa.decompress(data[:-4], size, "snappy", asbytes=True)
     if zlib.crc32(found) != int.from_bytes(data[-4:], "big"):

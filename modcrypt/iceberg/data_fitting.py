@@ -7,9 +7,10 @@ be others. Here the projection that reads files fits data, too: once names are f
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.exceptions import ResolveError, ValidationError
 from pyiceberg.io.pyarrow import (
     UnsupportedPyArrowTypeException,
@@ -26,6 +27,7 @@ from pyiceberg.types import (
     UnknownType,
 )
 
+from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg.avro_rows import FIELD_ID
 from modcrypt.iceberg.projection import Projection, arrow_schema
 
@@ -67,7 +69,8 @@ def _misfits(wanted: Schema, found: Schema) -> Iterator[str]:
     for id_, field in wanted._lazy_id_to_field.items():
         name, has = wanted.find_column_name(id_), there.get(id_)
         if has is None:
-            if field.required and (id_ not in parents or parents[id_] in there):
+            told = field.write_default is not None
+            if field.required and not told and (id_ not in parents or parents[id_] in there):
                 yield f"{name} is required, and lacks"
         elif field.required and not has.required:
             yield f"{name} is required, and may be null in the data: its Arrow field is nullable"
@@ -112,9 +115,31 @@ def file_schema(schema: Schema) -> Schema:
     """Give the schema of a table's data files: names that Avro has, and no unknown columns.
 
     Spec, "Primitive Types": columns of the type unknown are not stored in data files.
+
+    Raises:
+        UnsupportedFormatError: of a struct, a list or a map nothing is left, which Parquet has not.
     """
-    known = [one for one in schema.fields if not isinstance(one.field_type, UnknownType)]
-    return sanitize_column_names(Schema(*known, schema_id=schema.schema_id))
+    return sanitize_column_names(Schema(*_known(schema.fields), schema_id=schema.schema_id))
+
+
+def _known(fields: Sequence[NestedField]) -> list[NestedField]:
+    return [
+        one.model_copy(update={"field_type": _of_known(one.field_type)})
+        for one in fields
+        if not isinstance(one.field_type, UnknownType)
+    ]
+
+
+def _of_known(kind: IcebergType) -> IcebergType:
+    if isinstance(kind, StructType) and (known := _known(kind.fields)):
+        return StructType(*known)
+    if isinstance(kind, StructType | UnknownType):
+        raise UnsupportedFormatError("Parquet has no structs without fields, nor lists of nothing")
+    if isinstance(kind, ListType):
+        return kind.model_copy(update={"element_type": _of_known(kind.element_type)})
+    if isinstance(kind, MapType):
+        return kind.model_copy(update={"value_type": _of_known(kind.value_type)})
+    return kind
 
 
 def for_file(rows: pa.Table, schema: Schema) -> pa.Table:
@@ -122,7 +147,15 @@ def for_file(rows: pa.Table, schema: Schema) -> pa.Table:
     wanted = file_schema(schema)
     projection = Projection(_with_ids(rows.schema, schema), wanted, {}, _DATA)
     named = _projected(rows, wanted, projection)
-    return named.cast(_with_ids(named.schema, wanted))
+    shown = _with_ids(named.schema, wanted)
+    batches = [
+        pa.RecordBatch.from_arrays(
+            [_written(array, one, None) for array, one in zip(batch.columns, shown, strict=True)],
+            schema=shown,
+        )
+        for batch in named.to_batches()
+    ]
+    return pa.Table.from_batches(batches, shown)
 
 
 def _projected(rows: pa.Table, wanted: Schema, projection: Projection) -> pa.Table:
@@ -131,6 +164,52 @@ def _projected(rows: pa.Table, wanted: Schema, projection: Projection) -> pa.Tab
     except pa.ArrowInvalid:  # whose text has the value
         raise ValueError("the data has values that the table's types do not hold") from None
     return pa.Table.from_batches(batches, arrow_schema(wanted))
+
+
+# --- as Parquet's writer takes it ----------------------------------------------------------------
+
+
+def _written(array: pa.Array, field: pa.Field, there: pa.Array | None) -> pa.Array:
+    """Give values as a field with ids; none of a required one is null.
+
+    Within a struct that is null they may be: Parquet's writer of Arrow refuses that, as it does
+    other nulls, and doesn't store what they are.
+
+    Args:
+        array: the values.
+        field: as which they are to be.
+        there: which of them are in no null struct; None for all.
+
+    Raises:
+        ValueError: one is null.
+    """
+    valid = array.is_valid() if there is None else pc.and_(array.is_valid(), there)
+    expected = len(array) if there is None else there.true_count
+    if not field.nullable and valid.true_count < expected:
+        raise ValueError(f"{field.name} is required, and null in the data")
+    mask = array.is_null() if field.nullable and array.null_count else None
+    kind, types = field.type, pa.types
+    if types.is_struct(kind):
+        parts = [_written(array.field(n), one, valid) for n, one in enumerate(kind.fields)]
+        return pa.StructArray.from_arrays(parts, fields=kind.fields, mask=mask)
+    if types.is_list(kind):
+        array = pa.concat_arrays([array])  # without an offset
+        items = _written(array.values, kind.value_field, None)
+        return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=mask)
+    if types.is_map(kind):
+        array = pa.concat_arrays([array])
+        keys = _written(array.keys, kind.key_field, None)
+        items = _written(array.items, kind.item_field, None)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=mask)
+    return array if field.nullable or not array.null_count else _filled(array)
+
+
+def _filled(array: pa.Array) -> pa.Array:
+    """Give values in the place of nulls, whichever."""
+    if isinstance(array, pa.ExtensionArray):
+        return pa.ExtensionArray.from_storage(array.type, _filled(array.storage))
+    rest = array.buffers()[1:]
+    return pa.Array.from_buffers(array.type, len(array), [None, *rest], 0, array.offset)
 
 
 # --- field ids -----------------------------------------------------------------------------------

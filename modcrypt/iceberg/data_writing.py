@@ -33,6 +33,7 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata as PyTableMetadata
 from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.typedef import Record
+from pyiceberg.types import TimestampNanoType, TimestamptzNanoType
 from pyiceberg.utils.properties import property_as_int
 from pyiceberg.utils.truncate import truncate_upper_bound_text_string
 
@@ -218,25 +219,47 @@ def _encoded(
         out, rows.schema, store_decimal_as_integer=True, **_get_parquet_writer_kwargs(properties)
     ) as writer:
         writer.write_table(rows, row_group_size=limit)
+    metadata, ids = writer.writer.metadata, parquet_path_to_id_mapping(schema)
     try:
         found = data_file_statistics_from_parquet_metadata(
-            writer.writer.metadata,
+            metadata,
             stats_columns=compute_statistics_plan(schema, properties),
-            parquet_column_mapping=parquet_path_to_id_mapping(schema),
+            parquet_column_mapping=ids,
         )
-        for one in found.column_aggregates.values():
-            _bound(one)
     except OverflowError:  # of Python's datetime, which pyiceberg counts with
         raise ValueError("the data has dates before year 1 or after year 9999") from None
+    for number in range(metadata.num_columns):
+        _bound(found.column_aggregates, ids[metadata.schema.column(number).path], metadata, number)
     return out.getvalue(), found.to_serialized_dict()
 
 
-def _bound(column: StatsAggregator) -> None:
-    """Have a text that is cut to be an upper bound be text: what follows U+D7FF is none."""
-    if isinstance(column.current_max, str):
+def _bound(
+    bounds: dict[int, StatsAggregator], id_: int, metadata: pq.FileMetaData, number: int
+) -> None:
+    """Mend the bounds of a column, as pyiceberg finds them: readers leave out files by them."""
+    if id_ not in bounds:
+        return
+    groups = range(metadata.num_row_groups)
+    found = [metadata.row_group(one).column(number).statistics for one in groups]
+    told = [one for one in found if one.has_min_max]
+    column = bounds[id_]
+    if any(_is_untold(one) for one in found):
+        del bounds[id_]
+    elif told and isinstance(column.primitive_type, TimestampNanoType | TimestamptzNanoType):
+        # Python's datetime, which pyiceberg has them by, is of microseconds.
+        column.current_min = min(one.min_raw for one in told)
+        column.current_max = max(one.max_raw for one in told)
+    elif isinstance(column.current_max, str):
+        # A text that is cut has to be text as an upper bound: what follows U+D7FF is none.
         bound = truncate_upper_bound_text_string(column.current_max, column.trunc_length)
         if bound is not None and "\ud800" in bound:
             column.current_max = bound.replace("\ud800", "\ue000")
+
+
+def _is_untold(found: pq.Statistics) -> bool:
+    """Tell whether a row group has values, and no bounds: of long texts it has none."""
+    is_float = found.physical_type in ("FLOAT", "DOUBLE")  # NaN counts for nothing
+    return not is_float and not found.has_min_max and found.num_values > 0
 
 
 _STATISTICS = (

@@ -124,7 +124,7 @@ def _unwrapped(
     if key.master_key_id in gone:  # nobody waits for a service ten thousand times
         return key, gone[key.master_key_id]
     try:
-        kek = resolver.masters.unwrap(key.wrapped, key.master_key_id)
+        kek = resolver.masters.unwrap(key.wrapped, key.master_key_id, key.id)
     except KmsUnavailableError as error:
         gone[key.master_key_id] = error
         return key, error

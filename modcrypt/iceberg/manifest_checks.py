@@ -8,12 +8,13 @@ another snapshot's list, or columns that exchanged their names, are found.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from modcrypt.iceberg.inventory import ReachedList, ReachedManifest
-from modcrypt.iceberg.manifests import ADDED, DELETED, EXISTING
+from modcrypt.iceberg.manifests import ADDED, DELETED, EXISTING, misplaced
 from modcrypt.iceberg.table_findings import TableReport
 from modcrypt.iceberg.table_metadata import TableMetadata
 
@@ -23,20 +24,11 @@ __all__ = ["check_list", "check_manifest"]
 def check_list(one: ReachedList, report: TableReport) -> None:
     """Hold a manifest list against its snapshots: its header, which is sealed, names its own."""
     for snapshot in one.snapshots:
-        for name, said in (
-            ("snapshot-id", snapshot.id),
-            ("sequence-number", snapshot.sequence_number),
-        ):
-            own = one.header.get(name)
-            if own is None:
+        for name in ("snapshot-id", "sequence-number"):
+            if name not in one.header:
                 report.note("snapshot", one.location, f"it does not say its {name}")
-            elif own != str(said):
-                report.tell(
-                    "integrity",
-                    f"its {name} is {own}, that of the snapshot which metadata.json gives it to "
-                    f"{said}: it was put in the place of another manifest list",
-                    one.location,
-                )
+        for what in misplaced(one.header, snapshot):
+            report.tell("integrity", what, one.location)
         newer = [m for m in one.manifests if m.manifest.sequence_number > snapshot.sequence_number]
         if newer:
             report.tell(
@@ -46,6 +38,7 @@ def check_list(one: ReachedList, report: TableReport) -> None:
             )
 
 
+_SPEC_ID = re.compile(r"[0-9]{1,10}")
 _STATUSES = ((ADDED, "added"), (EXISTING, "existing"), (DELETED, "deleted"))
 
 
@@ -125,7 +118,7 @@ def _own_spec(header: Mapping[str, str]) -> tuple[int, Any] | None:
     found, known = _parsed(header.get("partition-spec", "")), header.get("partition-spec-id", "")
     told = isinstance(found, list) and all(isinstance(one, dict) for one in found)
     # Old writers left the ids of the fields out.
-    if not told or not known.isdecimal() or any("field-id" not in one for one in found):
+    if not told or not _SPEC_ID.fullmatch(known) or any("field-id" not in one for one in found):
         return None
     return int(known), {"fields": found}
 

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.manifest import construct_partition_summaries
@@ -31,9 +32,11 @@ from pyiceberg.utils.decimal import (
     unscaled_to_decimal,
 )
 
+from modcrypt.ags1.reader import Ags1Reader
 from modcrypt.errors import FormatError
 from modcrypt.iceberg.avro_files import read_avro, write_avro
 from modcrypt.iceberg.foreign import as_format_errors
+from modcrypt.iceberg.locations import Locations
 from modcrypt.iceberg.manifest_schemas import (
     ENTRY_NAMES,
     FILE_NAMES,
@@ -46,6 +49,7 @@ from modcrypt.iceberg.manifest_schemas import (
 from modcrypt.iceberg.manifests import ADDED, DATA, DELETED, EXISTING, FileEntry, ManifestFile
 from modcrypt.iceberg.sealed_files import write_sealed
 from modcrypt.iceberg.table_metadata import EncryptedKey, TableMetadata
+from modcrypt.key_metadata import StandardKeyMetadata
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.table import IcebergTable
@@ -154,47 +158,44 @@ def write_manifest(
         "min_sequence_number": _least_sequence_number(full, sequence_number),
         "added_snapshot_id": snapshot_id,
         **_counts(full),
-        "partitions": [
-            {
-                "contains_null": one.contains_null,
-                "contains_nan": one.contains_nan,
-                "lower_bound": one.lower_bound,
-                "upper_bound": one.upper_bound,
-            }
-            for one in construct_partition_summaries(spec, schema, partitions)
-        ],
+        "partitions": _summaries(spec, schema, partitions),
         "key_metadata": key_metadata,
         "first_row_id": None,
     }
 
 
 def rewrite_manifest(
-    table: IcebergTable, manifest: ManifestFile, change_row: Callable[[dict[str, Any]], Row]
-) -> dict[str, Any]:
-    """Write a manifest again, at a new location under a fresh data key, with its entries changed.
+    locations: Locations,
+    location: str,
+    keys: StandardKeyMetadata,
+    change: Callable[[list[dict[str, Any]]], Sequence[Row]],
+    target: str,
+    key_length: int,
+) -> StandardKeyMetadata:
+    """Write a manifest again, under a fresh data key, with its entries changed.
 
-    Its Avro schema and header stay as they are, and so does all that its row says of it, but
-    where it is, and how it opens.
+    Its Avro schema and header stay as they are.
 
     Args:
-        table: that it is of.
-        manifest: that is to be written again.
-        change_row: gives an entry as it is to be; neither its status nor its partition changes.
+        locations: say where files are.
+        location: of the manifest.
+        keys: its key metadata, with its trusted length.
+        change: gives its entries as they are to be; no status or partition changes.
+        target: location of the new one.
+        key_length: bytes of its key.
 
     Returns:
-        Its row for a manifest list.
+        The key metadata of the new one.
 
     Raises:
-        ModcryptError: the manifest can't be had, or is not what was written.
+        ModcryptError: the manifest is not what was written; or what `change` raises.
         OSError: from the file system.
     """
-    walk = table.walk
-    data = walk.read(manifest.location, walk.manifest_keys(manifest), manifest.length)
-    avro = read_avro(data, manifest.location)
-    rows = [change_row(dict(row)) for row in avro.records]
-    path, length, key_metadata = _write(table, avro.schema, rows, avro.metadata)
-    changed = {"manifest_path": path, "manifest_length": length, "key_metadata": key_metadata}
-    return {**manifest.row, **changed}
+    place = locations.place(location)
+    with Ags1Reader(place.path, keys, filesystem=place.filesystem) as reader:
+        avro = read_avro(reader.read(), location)
+    data = write_avro(avro.schema, change(avro.records), avro.metadata)
+    return write_sealed(locations, target, data, key_length)
 
 
 def entry_row(
@@ -256,12 +257,41 @@ def _full_entry(row: Row, partition: Mapping[str, IcebergType]) -> dict[str, Any
     return {**{name: row.get(name) for name in ENTRY_NAMES}, "data_file": full}
 
 
+def _summaries(
+    spec: PartitionSpec, schema: Schema, partitions: list[Record]
+) -> list[dict[str, Any]] | None:
+    """Give what a manifest list says of the partitions in a manifest.
+
+    Nothing, if they have uuids whose bounds are others to Java, which takes a uuid for two signed
+    numbers: either side would leave out what it should read.
+    """
+    for at, one in enumerate(spec.partition_type(schema).fields):
+        if isinstance(one.field_type, UUIDType):
+            values = {row[at] for row in partitions} - {None}
+            ordered, signed = sorted(values), sorted(values, key=Struct(">qq").unpack)
+            if ordered[:1] != signed[:1] or ordered[-1:] != signed[-1:]:
+                return None
+    return [
+        {
+            "contains_null": one.contains_null,
+            "contains_nan": one.contains_nan,
+            "lower_bound": one.lower_bound,
+            "upper_bound": one.upper_bound,
+        }
+        for one in construct_partition_summaries(spec, schema, partitions)
+    ]
+
+
 def _raw(value: Any, kind: IcebergType) -> Any:
     """Give a partition's value as Avro has it without logical types; so it may be already."""
     if isinstance(value, uuid.UUID):
         return value.bytes
-    if isinstance(value, Decimal) and isinstance(kind, DecimalType):
-        return decimal_to_bytes(value, decimal_required_bytes(kind.precision))
+    if isinstance(kind, DecimalType) and value is not None:
+        size = decimal_required_bytes(kind.precision)
+        if isinstance(value, Decimal):
+            return decimal_to_bytes(value, size)
+        # It may be of a time when the column had less digits.
+        return int.from_bytes(value, "big", signed=True).to_bytes(size, "big", signed=True)
     return value
 
 
@@ -370,7 +400,10 @@ def partition_spec(metadata: TableMetadata, spec_id: int) -> PartitionSpec:
     for one in metadata.document.get("partition-specs") or ():
         if one.get("spec-id") == spec_id:
             with as_format_errors(metadata.name):
-                return PartitionSpec.model_validate(one)
+                found = PartitionSpec.model_validate(one)
+            if not all(field.name for field in found.fields):
+                raise FormatError(f"{metadata.name}: a partition field without a name")
+            return found
     raise FormatError(f"{metadata.name}: there is no partition spec {spec_id}")
 
 

@@ -7,12 +7,13 @@ Sequence numbers that a row leaves open are inherited ("Sequence Number Inherita
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from modcrypt.errors import FormatError
+from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.iceberg.avro_files import read_avro
+from modcrypt.iceberg.table_metadata import Snapshot
 
 __all__ = [
     "ADDED",
@@ -24,6 +25,7 @@ __all__ = [
     "POSITION_DELETES",
     "FileEntry",
     "ManifestFile",
+    "misplaced",
     "read_manifest",
     "read_manifest_list",
 ]
@@ -38,6 +40,9 @@ _CONTENTS = (DATA, POSITION_DELETES, EQUALITY_DELETES)
 
 DELETES = 1
 """Content of a manifest of delete files; that of others is `DATA`."""
+
+MAX_RATIO, ALWAYS_READ = 64, 4 << 20
+"""How many times its size a manifest may become, decompressed; and bytes that any may."""
 
 # Ids and names of the spec.
 LIST_FIELDS = {
@@ -140,13 +145,40 @@ class FileEntry:
         return {id_: values.get(name) for id_, name in self.partition_names.items()}
 
 
-def read_manifest_list(data: bytes, name: str) -> list[ManifestFile]:
+def misplaced(header: Mapping[str, str], snapshot: Snapshot) -> Iterator[str]:
+    """Tell what the header of a manifest list has otherwise than the snapshot that names it.
+
+    It is sealed with the rest; nothing vouches for metadata.json, which may give a snapshot the
+    list of another one, with its key.
+    """
+    for name, said in (
+        ("snapshot-id", snapshot.id),
+        ("sequence-number", snapshot.sequence_number),
+    ):
+        if (own := header.get(name, str(said))) != str(said):
+            yield (
+                f"its {name} is {own}, that of the snapshot which metadata.json gives it to "
+                f"{said}: it was put in the place of another manifest list"
+            )
+
+
+def read_manifest_list(
+    data: bytes, name: str, snapshot: Snapshot | None = None
+) -> list[ManifestFile]:
     """Read a manifest list.
+
+    Args:
+        data: it, in plaintext.
+        name: of the file, for messages.
+        snapshot: that it must have been written for, if it says so.
 
     Raises:
         FormatError: it is none.
+        IntegrityError: it is that of another snapshot.
     """
-    avro = read_avro(data, name)
+    avro = read_avro(data, name, most=_most(data))
+    for what in () if snapshot is None else misplaced(avro.metadata, snapshot):
+        raise IntegrityError(f"{name}: {what}")
     _check_fields(avro.schema, name, 500, 501, 502, 503)
     rows = _canonical(avro.records, _names(avro.schema, LIST_FIELDS))
     return [_manifest_file(row, name) for row in rows]
@@ -172,7 +204,7 @@ def read_manifest(data: bytes, manifest: ManifestFile, name: str) -> list[FileEn
     Raises:
         FormatError: it is none.
     """
-    avro = read_avro(data, name)
+    avro = read_avro(data, name, most=_most(data))
     _check_fields(avro.schema, name, 0, 2)
     files = _field(avro.schema, 2)
     file_schema = files["type"]
@@ -212,6 +244,11 @@ def _entry(
         file,
         partition_names,
     )
+
+
+def _most(data: bytes) -> int:
+    """Give the bytes that the rows of a manifest may take: each becomes a thousand of Python's."""
+    return ALWAYS_READ + MAX_RATIO * len(data)
 
 
 # --- fields by their ids -------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from modcrypt.errors import (
 from modcrypt.iceberg.table_metadata import EncryptedKey, TableMetadata
 from modcrypt.iceberg.wrapping_keys import TABLE, IcebergKey, MasterKeys, OpenKey, new_key_id
 from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.kms.audit import Audit
 from modcrypt.kms.client import KmsClient
 
 __all__ = [
@@ -83,6 +84,7 @@ class KeyResolver:
         store: where KEKs are kept besides the table's metadata.
         master_key_ids: those that KEKs may be under. By default, for those in a table's metadata,
             the table's `encryption.key-id` alone.
+        audit: called with each use of the key service.
     """
 
     def __init__(
@@ -91,8 +93,9 @@ class KeyResolver:
         store: KeyStore | None = None,
         *,
         master_key_ids: Collection[str] | None = None,
+        audit: Audit | None = None,
     ) -> None:
-        self.masters = MasterKeys(kms)
+        self.masters = MasterKeys(kms, audit)
         self.store = store
         # A set: of a text, given by mistake, every part would be expected.
         self.master_key_ids = None if master_key_ids is None else frozenset(master_key_ids)
@@ -137,8 +140,7 @@ class KeyResolver:
                 found = self._read_store().get(key_id) or self._lost(key_id)
         if not _is_of(found, metadata):
             self._lost(key_id)
-        if self.master_key_ids is not None and found.master_key_id not in self.master_key_ids:
-            raise _unexpected(found.id, found.master_key_id)
+        self._check_expected(found)
         return found
 
     def _read_store(self) -> Mapping[str, IcebergKey]:
@@ -147,7 +149,8 @@ class KeyResolver:
         return self._stored
 
     def _lost(self, key_id: str) -> NoReturn:
-        where = "the table's metadata" + ("" if self.store is None else " nor in the key store")
+        none = ", and no key_store was given"
+        where = "the table's metadata" + (none if self.store is None else " nor in the key store")
         raise KeyNotFoundError(f"key {key_id!r} of the table is not in {where}")
 
     def _check_master(self, entry: EncryptedKey, metadata: TableMetadata) -> None:
@@ -157,6 +160,14 @@ class KeyResolver:
             allowed = frozenset((metadata.master_key_id,))
         if allowed is not None and entry.encrypted_by not in allowed:
             raise _unexpected(entry.id, entry.encrypted_by)
+
+    def _check_expected(self, key: IcebergKey) -> None:
+        """Hold the master key of an IEK that the store or a manifest names against those expected.
+
+        There may be more than `encryption.key-id`: a store moves to another before the table does.
+        """
+        if self.master_key_ids is not None and key.master_key_id not in self.master_key_ids:
+            raise _unexpected(key.id, key.master_key_id)
 
     # --- opening --------------------------------------------------------------------------------
 
@@ -210,8 +221,9 @@ class KeyResolver:
         except KeyRetrievalError:
             # Somebody may have moved it to another master key since the store was read.
             fresh = self._read_store().get(key.id, key)
-            if fresh.wrapped == key.wrapped:
+            if fresh.wrapped == key.wrapped or fresh.properties != key.properties:
                 raise
+        self._check_expected(fresh)
         return self.masters.opened(fresh)
 
     # --- manifest lists -------------------------------------------------------------------------
@@ -254,6 +266,7 @@ class KeyResolver:
             return StandardKeyMetadata.decode(data)
         key_id, single, sealed = _parsed(data)
         key = IcebergKey.single(key_id) if single else self.find(key_id, metadata)
+        self._check_expected(key)
         return self.opened(key).open(sealed, in_manifest=True)
 
     def seal_metadata(self, metadata: StandardKeyMetadata, opened: OpenKey) -> bytes:

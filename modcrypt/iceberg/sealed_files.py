@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from modcrypt.ags1.writer import seal
 from modcrypt.iceberg.locations import Locations
+from modcrypt.iceberg.sealed_parquet import make_folder
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.storage import open_sink
 
@@ -32,6 +33,7 @@ def write_sealed(
     keys = StandardKeyMetadata.generate(key_length)
     sealed = seal(data, keys)
     place = locations.place(location)
+    make_folder(place)
     with open_sink(place.path, overwrite=False, filesystem=place.filesystem) as sink:
         sink.append(sealed)
     return keys.with_length(len(sealed))

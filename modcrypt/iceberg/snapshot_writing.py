@@ -5,6 +5,7 @@ Members and numbers are those of Iceberg's Java (SnapshotProducer, SnapshotSumma
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -95,6 +96,7 @@ def add_snapshot(
     )
 
 
+_TOTAL = re.compile(r"[0-9]{1,18}")
 _TOTALS = (
     ("total-records", "added-records", "deleted-records"),
     ("total-files-size", "added-files-size", "removed-files-size"),
@@ -114,7 +116,7 @@ def with_totals(summary: Mapping[str, str], parent: Snapshot | None) -> dict[str
     found = dict(summary)
     for total, added, removed in _TOTALS:
         old = "0" if parent is None else before.get(total)
-        if isinstance(old, str) and old.isdecimal():
+        if isinstance(old, str) and _TOTAL.fullmatch(old):
             new = int(old) + int(summary.get(added, "0")) - int(summary.get(removed, "0"))
             if new >= 0:
                 found[total] = str(new)

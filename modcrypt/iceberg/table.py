@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from modcrypt.iceberg.foreign import require_extra
 from modcrypt.iceberg.locations import Locations
 from modcrypt.iceberg.resolver import KeyResolver, KeyStore
 from modcrypt.iceberg.table_metadata import Snapshot, TableMetadata
-from modcrypt.iceberg.versions import FolderVersions, Versions, newest_metadata, read_metadata
+from modcrypt.iceberg.versions import FolderVersions, Versions, read_current, read_metadata
 from modcrypt.iceberg.walk import Walk
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_tools import KeyTools
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from modcrypt.iceberg.scan import ScanOf
 
-__all__ = ["Expectation", "IcebergTable", "client_of", "open_table", "opened", "read_metadata"]
+__all__ = ["Expectation", "IcebergTable", "open_table", "opened", "read_metadata", "resolver_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Expectation:
     Attributes:
         require_encrypted: whatever is in plaintext is refused.
         table_uuid: that the table has.
-        at_least: the least `last-sequence-number` that it may have.
+        at_least: the least sequence number that its current snapshot may have.
         master_key_ids: those that it may be under.
     """
 
@@ -58,9 +58,9 @@ class Expectation:
             )
         if self.table_uuid is not None and metadata.uuid != self.table_uuid:
             raise IntegrityError(f"{name}: this is table {metadata.uuid}, not {self.table_uuid}")
-        if self.at_least is not None and metadata.last_sequence_number < self.at_least:
+        if self.at_least is not None and (found := _state(metadata)) < self.at_least:
             raise IntegrityError(
-                f"{name}: the table is at sequence number {metadata.last_sequence_number}, and "
+                f"{name}: the table's current snapshot has the sequence number {found}, and it "
                 f"was at {self.at_least} before: this is an older state of it"
             )
         allowed = None if self.master_key_ids is None else set(self.master_key_ids)
@@ -69,6 +69,16 @@ class Expectation:
                 f"{name}: the table is under the master key {metadata.master_key_id!r}, which is "
                 "none of those expected"
             )
+
+
+def _state(metadata: TableMetadata) -> int:
+    """Give the sequence number of the current snapshot, which a later one is said to exceed.
+
+    `last-sequence-number` alone tells nothing: metadata.json could have it as it was, and name an
+    older snapshot, or none.
+    """
+    current = metadata.current
+    return 0 if current is None else min(current.sequence_number, metadata.last_sequence_number)
 
 
 @dataclass(frozen=True)
@@ -95,11 +105,13 @@ class IcebergTable:
         Raises:
             ModcryptError, OSError: as `open_table`.
         """
-        return self.at(self.versions.current())
+        return self._at(*read_current(self.versions.current))
 
     def at(self, place: Place) -> IcebergTable:
         """Give the version of the table that a metadata.json is; raises as `open_table`."""
-        metadata = read_metadata(place)
+        return self._at(place, read_metadata(place))
+
+    def _at(self, place: Place, metadata: TableMetadata) -> IcebergTable:
         if metadata.uuid != self.metadata.uuid:
             raise IntegrityError(f"{place.path}: another table has taken the place of this one")
         self.expected.check(metadata)
@@ -221,7 +233,8 @@ def open_table(
 
     Args:
         metadata_json: path or URL of the file, or of the table's folder: then of its newest one.
-        kms: client of the key service, or its URI, as for `open_kms`.
+        kms: client of the key service, or its URI, as for `open_kms`; or key tools, whose `audit`
+            is called with each use of it.
         location_map: beginnings of locations, as the table's files name them, to the folders
             that they stand for. Nothing outside of these folders is read. The table's `location`
             stands for the folder that `metadata/` is in, unless it is mapped otherwise.
@@ -229,7 +242,8 @@ def open_table(
         filesystem: of pyarrow or fsspec, in which `metadata_json` and the folders are paths.
         require_encrypted: refuse whatever is in plaintext. False takes it for what it is.
         table_uuid: that the table must have.
-        at_least: the least `last-sequence-number` that it may have: no older state is taken.
+        at_least: the least sequence number that its current snapshot may have: no older state is
+            taken, nor one that was rolled back.
         master_key_ids: those that it may be under.
 
     Raises:
@@ -241,30 +255,31 @@ def open_table(
         OSError: from the file system.
     """
     place = Place(*locate(metadata_json, filesystem))
-    if not place.path.endswith((".json", ".json.gz")):
-        place = newest_metadata(place)
+    named = place.path.endswith((".json", ".json.gz"))
+    folder = posixpath.dirname(place.path) if named else posixpath.join(place.path, "metadata")
+    versions = FolderVersions(Place(place.filesystem, folder))
     expected = Expectation(
         require_encrypted=require_encrypted,
         table_uuid=table_uuid,
         at_least=at_least,
         master_key_ids=master_key_ids,
     )
-    versions = FolderVersions(Place(place.filesystem, posixpath.dirname(place.path)))
-    resolver = KeyResolver(client_of(kms), key_store, master_key_ids=master_key_ids)
-    return opened(place, versions, resolver, expected, location_map, filesystem)
+    resolver = resolver_of(kms, key_store, master_key_ids)
+    find = (lambda: place) if named else versions.current
+    return opened(find, versions, resolver, expected, location_map, filesystem)
 
 
 def opened(
-    place: Place,
+    find: Callable[[], Place],
     versions: Versions,
     resolver: KeyResolver,
     expected: Expectation,
     location_map: Mapping[str, Any] | None,
     filesystem: Any = None,
 ) -> IcebergTable:
-    """Open a table by the place of its metadata.json; arguments and errors as of `open_table`."""
+    """Open a table by what gives the place of its metadata.json; else as `open_table`."""
     require_extra()
-    metadata = read_metadata(place)
+    place, metadata = read_current(find)
     expected.check(metadata)
     folder = Place(place.filesystem, posixpath.dirname(posixpath.dirname(place.path)))
     locations = Locations.of(location_map, metadata.location, folder, filesystem)
@@ -272,17 +287,21 @@ def opened(
     return IcebergTable(metadata, place, walk, versions, expected)
 
 
-def client_of(kms: KmsClient | KeyTools | str) -> KmsClient:
-    """Give the client that is meant.
+def resolver_of(
+    kms: KmsClient | KeyTools | str,
+    key_store: KeyStore | None,
+    master_key_ids: Sequence[str] | None = None,
+) -> KeyResolver:
+    """Give what opens a table's keys; arguments as of `open_table`.
 
     Raises:
         ValueError: key tools that bind keys to an AAD: Iceberg's tables have none.
         KeyRetrievalError, ValueError: as `open_kms`.
     """
-    if isinstance(kms, str):
-        return open_kms(kms)
     if not isinstance(kms, KeyTools):
-        return kms
+        client = open_kms(kms) if isinstance(kms, str) else kms
+        return KeyResolver(client, key_store, master_key_ids=master_key_ids)
     if kms.wrapper.aad:
         raise ValueError("keys of Iceberg's tables are bound to no AAD: leave kms_aad out")
-    return kms.client
+    audit = kms.wrapper.audit
+    return KeyResolver(kms.client, key_store, master_key_ids=master_key_ids, audit=audit)

@@ -39,7 +39,7 @@ from modcrypt.iceberg.manifests import (
 from modcrypt.iceberg.moved_deletes import moved_bounds, moved_deletes
 from modcrypt.iceberg.policies import KeyPolicy, writing_keys
 from modcrypt.iceberg.sealed_files import write_sealed
-from modcrypt.iceberg.sealed_parquet import make_folder, write_parquet
+from modcrypt.iceberg.sealed_parquet import write_parquet
 from modcrypt.iceberg.snapshot_writing import MAIN
 from modcrypt.iceberg.table import IcebergTable
 from modcrypt.iceberg.table_metadata import EncryptedKey, Snapshot, TableMetadata
@@ -197,12 +197,14 @@ class Copy:
             pool.shutdown(cancel_futures=True)  # and wait for those that are being written
 
     def _name(self, entry: FileEntry) -> str:
-        """Give the location that a file is to have: below `data/` as it was, or a fresh one."""
-        old = f"{self.contents.walk.metadata.location}/data/"
-        inside = entry.location.removeprefix(old)
-        if inside == entry.location:
-            inside = f"{uuid.uuid4()}{posixpath.splitext(entry.location)[1]}"
-        return f"{self.target.metadata.location}/data/{inside}"
+        """Give the location that a file is to have: below `data/` in the folder that it was in.
+
+        Under a fresh name: what a copy left that was killed is in the way of no other.
+        """
+        old, location = f"{self.contents.walk.metadata.location}/data/", entry.location
+        folder = posixpath.dirname(location.removeprefix(old)) if location.startswith(old) else ""
+        name = f"{uuid.uuid4()}{posixpath.splitext(location)[1]}"
+        return posixpath.join(self.target.metadata.location, "data", folder, name)
 
     def _renamed(self, location: str) -> str:
         """Give the new location of a data file that a delete file names."""
@@ -228,7 +230,6 @@ class Copy:
             sealed = write_parquet(locations, name, source, length)
             keys, changes["split_offsets"] = sealed.keys, sealed.split_offsets
         else:
-            make_folder(locations.place(name))
             keys = write_sealed(locations, name, source.read_at(0, source.size), length)
         self.made.append(name)
         changes |= {"file_path": name, "file_size_in_bytes": keys.file_length}

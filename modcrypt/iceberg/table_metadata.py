@@ -51,6 +51,19 @@ _LENGTHS = (16, 24, 32)
 
 _LONGS = range(-(2**63), 2**63)
 
+_NUMBERS = (
+    "last-updated-ms", "current-snapshot-id", "next-row-id", "last-column-id", "current-schema-id",
+    "default-spec-id", "last-partition-id", "default-sort-order-id",
+)  # fmt: skip
+_LISTED: Mapping[str, tuple[str, ...]] = {
+    "schemas": (), "partition-specs": (), "sort-orders": (),
+    "snapshot-log": ("snapshot-id", "timestamp-ms"), "metadata-log": ("timestamp-ms",),
+    "statistics": ("snapshot-id",), "partition-statistics": ("snapshot-id",),
+}  # fmt: skip
+"""Lists of objects, and the whole numbers that each has; what schemas have, pyiceberg judges."""
+
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -159,11 +172,21 @@ class TableMetadata:
         Raises:
             FormatError: none that AES has.
         """
-        text = self.properties.get(KEY_LENGTH, "16")
-        length = int(text) if text.isdecimal() else 0
+        length = self.number(KEY_LENGTH, 16)
         if length not in _LENGTHS:
             raise FormatError(f"{self.name}: {KEY_LENGTH} is none of 16, 24 and 32")
         return length
+
+    def number(self, name: str, otherwise: int) -> int:
+        """Give a table property that is a whole number.
+
+        Raises:
+            FormatError: it is none.
+        """
+        text = self.properties.get(name, str(otherwise))
+        if not _NUMBER.fullmatch(text):
+            self._fail(f"the property {name} is no whole number")
+        return int(text)
 
     @property
     def is_encrypted(self) -> bool:
@@ -213,6 +236,27 @@ class TableMetadata:
         """Give the locations of statistics files."""
         for member in STATISTICS:
             yield from self.named(member, "statistics-path")
+
+    def check_members(self) -> None:
+        """Check the members that reading does without: by these a table is changed.
+
+        Raises:
+            FormatError: one of them is none.
+        """
+        for name in _NUMBERS:
+            required = name == "current-schema-id" and self.format_version > 1
+            self._whole(self.document, name, None if required else 0)
+        for member, names in _LISTED.items():
+            for one in self._list(member):
+                if not isinstance(one, dict):
+                    self._fail(f"{member} is no list of objects")
+                for name in names:
+                    self._whole(one, name)
+        refs = self.document.get("refs") or {}
+        if not isinstance(refs, dict) or not all(isinstance(one, dict) for one in refs.values()):
+            self._fail("refs are no objects by name")
+        for one in refs.values():
+            self._whole(one, "snapshot-id")
 
     # --- another one ----------------------------------------------------------------------------
 
@@ -268,6 +312,8 @@ class TableMetadata:
             self._fail("a snapshot names no manifest-list")
         key_id, parent = document.get("key-id"), document.get("parent-snapshot-id")
         schema = document.get("schema-id")
+        if not isinstance(document.get("summary") or {}, dict):
+            self._fail("the summary of a snapshot is no object")
         if not (key_id is None or (isinstance(key_id, str) and key_id)):
             self._fail("the key-id of a snapshot is no text")
         return Snapshot(

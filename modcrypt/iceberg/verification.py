@@ -267,7 +267,10 @@ def _check_references(metadata: TableMetadata, report: TableReport) -> None:
 
 def _tell_open(table: IcebergTable, report: TableReport) -> None:
     """Say what nothing vouches for."""
-    why = "nothing signs metadata.json: who can write it can leave out snapshots"
+    why = (
+        "nothing signs metadata.json: who can write it can leave out snapshots, and change "
+        "names and default values of columns"
+    )
     if table.expected.at_least is None:
         why += ", or put an older state back; open_table(at_least=...) refuses that"
     report.note(UNSIGNED, table.metadata.name, why)

@@ -30,13 +30,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from modcrypt.aead import GcmCipher, TagError
 from modcrypt.errors import KeyMaterialError, KeyRetrievalError
 from modcrypt.iceberg.table_metadata import SCOPE, EncryptedKey
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key, as_key, key_bytes
+from modcrypt.kms.audit import Audit, recorded
 from modcrypt.kms.client import KmsClient, rewrap, unwrap, wrap_many
 from modcrypt.kms.strict_json import from_base64
 
@@ -136,36 +137,54 @@ class MasterKeys:
     """The key service, as tables use it: what it wraps is bytes in Iceberg, text in `KmsClient`.
 
     Keys are wrapped without AAD: Iceberg's `KeyManagementClient` has none.
+
+    Args:
+        client: of the key service.
+        audit: called with each use of it.
     """
 
-    def __init__(self, client: KmsClient) -> None:
-        self.client = client
+    def __init__(self, client: KmsClient, audit: Audit | None = None) -> None:
+        self.client, self.audit = client, audit
 
     def __repr__(self) -> str:
         return f"MasterKeys({type(self.client).__name__})"
 
-    def wrap(self, key: Key, master_key_id: str) -> bytes:
+    def wrap(self, key: Key, master_key_id: str, kek_id: str | None = None) -> bytes:
         """Have a key wrapped; raises as `wrap_many`."""
-        return self.wrap_many([key], master_key_id)[0]
+        return self.wrap_many([key], master_key_id, [kek_id])[0]
 
-    def wrap_many(self, keys: Sequence[Key], master_key_id: str) -> list[bytes]:
+    def wrap_many(
+        self, keys: Sequence[Key], master_key_id: str, kek_ids: Sequence[str | None] = ()
+    ) -> list[bytes]:
         """Have keys wrapped, in as few calls as the service allows.
+
+        Args:
+            keys: data keys; or KEKs.
+            master_key_id: of what wraps them.
+            kek_ids: of the KEKs, for the audit.
 
         Raises:
             KeyRetrievalError: as `KmsClient.wrap`; or its answer can't be kept in a table.
         """
+        if not keys:
+            return []
         raw = [key_bytes(key) for key in keys]
-        return [wrapped_bytes(one) for one in wrap_many(self.client, raw, master_key_id)]
+        told: dict[str, Any] = {"kek_ids": kek_ids} if kek_ids else {"count": len(keys)}
+        with recorded(self.audit, "wrap", master_key_id, **told):
+            wrapped = wrap_many(self.client, raw, master_key_id)
+        return [wrapped_bytes(one) for one in wrapped]
 
-    def unwrap(self, wrapped: bytes, master_key_id: str) -> Key:
-        """Have a key unwrapped; raises as `KmsClient.unwrap`."""
-        return as_key(unwrap(self.client, wrapped_text(wrapped), master_key_id))
+    def unwrap(self, wrapped: bytes, master_key_id: str, kek_id: str | None = None) -> Key:
+        """Have a data key unwrapped, or a KEK; raises as `KmsClient.unwrap`."""
+        with recorded(self.audit, "unwrap", master_key_id, kek_ids=[kek_id]):
+            return as_key(unwrap(self.client, wrapped_text(wrapped), master_key_id))
 
-    def move(self, wrapped: bytes, old_id: str, new_id: str) -> bytes:
+    def move(self, wrapped: bytes, old_id: str, new_id: str, kek_id: str | None = None) -> bytes:
         """Have a key wrapped anew, under the newest version of a master key or under another."""
-        if old_id == new_id:
+        if old_id != new_id:
+            return self.wrap(self.unwrap(wrapped, old_id, kek_id), new_id, kek_id)
+        with recorded(self.audit, "rewrap", old_id, kek_ids=[kek_id]):
             return wrapped_bytes(rewrap(self.client, wrapped_text(wrapped), old_id))
-        return self.wrap(self.unwrap(wrapped, old_id), new_id)
 
     def new_kek(
         self,
@@ -204,12 +223,13 @@ class MasterKeys:
         keys = [Key.generate(length) for _ in scopes]
         now = int(time.time() * 1000) if now_ms is None else now_ms
         own = {} if table is None else {TABLE: table}
+        ids = [new_key_id() for _ in scopes]
         made = []
-        for key, wrapped, scope in zip(
-            keys, self.wrap_many(keys, master_key_id), scopes, strict=True
+        for id_, key, wrapped, scope in zip(
+            ids, keys, self.wrap_many(keys, master_key_id, ids), scopes, strict=True
         ):
             properties = {KEY_TIMESTAMP: str(now), **({SCOPE: scope} if scope else {}), **own}
-            kek = IcebergKey(new_key_id(), master_key_id, wrapped, properties)
+            kek = IcebergKey(id_, master_key_id, wrapped, properties)
             made.append(OpenKey(kek, self, key))
         return made
 
@@ -222,7 +242,7 @@ class MasterKeys:
         if key.wrapped is None:
             return OpenKey(key, self)
         try:
-            return OpenKey(key, self, self.unwrap(key.wrapped, key.master_key_id))
+            return OpenKey(key, self, self.unwrap(key.wrapped, key.master_key_id, key.id))
         except KeyRetrievalError as error:
             error.args = (f"key {key.id!r} of the table: {error}",)
             raise

@@ -51,6 +51,7 @@ from modcrypt.iceberg import (
 from modcrypt.iceberg.committing import commit
 from modcrypt.iceberg.rotation import rotate_table
 from modcrypt.iceberg.table_metadata import KEY_ID
+from modcrypt.iceberg.versions import FolderVersions
 from tests.iceberg import by_hand
 from tests.iceberg.conftest import SampleKms
 from tests.iceberg.java_judge import Judge, plain_rows
@@ -332,14 +333,16 @@ def test_types_and_nulls_within_types(java: Judge, kms: SampleKms, tmp_path: Pat
     assert java.read(table.place.path) == plain_rows(rows) == plain_rows(table.scan())
 
 
+@pytest.mark.parametrize("required", [False, True])
 def test_a_column_that_lacks_has_the_default_for_writing(
-    kms: SampleKms, tmp_path: Path, java: Judge
+    kms: SampleKms, tmp_path: Path, java: Judge, required: bool
 ) -> None:
     """Spec, "Default values": `initial-default` is for files that were there already."""
     schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
     table = create_table(tmp_path / "t", schema, kms, master_key_id="keyA")
     document = json.loads(Path(table.place.path).read_bytes())
-    document["schemas"][0]["fields"][1] |= {"initial-default": "old", "write-default": "new"}
+    defaults = {"initial-default": "old", "write-default": "new"}
+    document["schemas"][0]["fields"][1] |= {"required": required, **defaults}
     Path(table.place.path).write_text(json.dumps(document))
     done = table.append(pa.table({"id": [1]}))
     assert done.scan().to_pydict() == {"id": [1], "name": ["new"]}
@@ -678,16 +681,13 @@ def test_an_error_after_the_commit_removes_nothing(
 ) -> None:
     """The version is there, though whoever made it is told otherwise: its files must stay."""
     table = made.append(ROWS)
-    real = IcebergTable.at
-    once = [KeyboardInterrupt()]
+    real = FolderVersions.commit
 
-    def at(self: IcebergTable, place: Any) -> IcebergTable:
-        found = real(self, place)
-        if len(found.metadata.snapshots) == 2 and once:
-            raise once.pop()
-        return found
+    def committed(self: FolderVersions, base: Any, metadata: Any) -> Any:
+        real(self, base, metadata)
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(IcebergTable, "at", at)
+    monkeypatch.setattr(FolderVersions, "commit", committed)
     with pytest.raises(KeyboardInterrupt):
         table.append(ROWS)
     monkeypatch.undo()

@@ -144,6 +144,10 @@ def test_there_is_a_table_already(kms: SampleKms, tmp_path: Path, catalog: SqlCa
     with pytest.raises(FileExistsError, match="there is a table in this folder"):
         create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyB")
     assert (tmp_path / "t/metadata/v8.metadata.json").read_bytes() == before[1]
+    with pytest.raises(FileExistsError, match="if an interrupted run left its metadata"):
+        create_table(
+            tmp_path / "t", SCHEMA, kms, master_key_id="keyA", catalog=catalog, identifier="shop.t"
+        )
     catalog.create_table("shop.orders", SCHEMA)
     with pytest.raises(FileExistsError, match=r"the catalog has a table shop\.orders already"):
         create_table(

@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from modcrypt import ModcryptError
 from modcrypt.errors import IntegrityError, KeyNotFoundError, PlaintextError
-from modcrypt.iceberg import open_table
+from modcrypt.iceberg import KeyPolicy, create_table, open_table, rotate_table, verify_table
 from tests.iceberg.builder import Builder, arrow, field, struct
 from tests.iceberg.conftest import SampleKms, both
 
@@ -182,8 +181,11 @@ def test_expectations_hold_for_every_version(folder: Path) -> None:
         table.refreshed()
 
 
-def test_snapshots_can_be_exchanged_and_that_is_what_at_least_is_for(tmp_path: Path) -> None:
-    """Nobody signs metadata.json: an older snapshot made the current one reads without an error."""
+@pytest.mark.parametrize("current", ["first", None, -1])
+def test_an_older_snapshot_made_the_current_one_is_what_at_least_is_for(
+    tmp_path: Path, current: Any
+) -> None:
+    """Nobody signs metadata.json, and an older snapshot, or none, reads without an error."""
     builder = Builder(tmp_path, SCHEMA)
     first = builder.manifest([builder.parquet("a.parquet", pa.table([[1]], schema=ARROW))])
     one = builder.snapshot([first])
@@ -191,8 +193,45 @@ def test_snapshots_can_be_exchanged_and_that_is_what_at_least_is_for(tmp_path: P
         [first, builder.manifest([builder.parquet("b.parquet", pa.table([[2]], schema=ARROW))])]
     )
     builder.write()
-    edit(tmp_path, lambda document: document.update({"current-snapshot-id": one}))
-    assert open_table(tmp_path, SampleKms()).scan().num_rows == 1
-    edit(tmp_path, lambda document: document.update({"last-sequence-number": 1}))
-    with pytest.raises(ModcryptError):
+    assert open_table(tmp_path, SampleKms(), at_least=2).scan().num_rows == 2
+    id_ = one if current == "first" else current
+    edit(tmp_path, lambda document: document.update({"current-snapshot-id": id_}))
+    assert open_table(tmp_path, SampleKms()).scan().num_rows == (current == "first")
+    with pytest.raises(IntegrityError, match="older state"):
         open_table(tmp_path, SampleKms(), at_least=2)
+
+
+def swapped(document: dict[str, Any]) -> None:
+    """Give the current snapshot the manifest list of the one before."""
+    one, two = document["snapshots"]
+    two |= {name: one[name] for name in ("manifest-list", "key-id")}
+
+
+def renumbered(document: dict[str, Any]) -> None:
+    """Have the first snapshot be taken for a newer one."""
+    document["current-snapshot-id"] = document["snapshots"][0]["snapshot-id"]
+    document["snapshots"][0]["sequence-number"] = document["snapshots"][1]["sequence-number"]
+
+
+@pytest.mark.parametrize("change", [swapped, renumbered])
+@pytest.mark.parametrize("kek_per", ["table", "files"])
+def test_a_manifest_list_in_the_place_of_another(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], kek_per: Any
+) -> None:
+    """What it says of itself is sealed, by Java, too; what metadata.json says of it is not."""
+    rows = pa.table([[1, 2, 3]], schema=ARROW)
+    table = create_table(
+        tmp_path, rows.schema, SampleKms(), master_key_id="keyA", policy=KeyPolicy(kek_per=kek_per)
+    )
+    newest = table.append(rows).append(rows).place
+    document = json.loads(Path(newest.path).read_text())
+    change(document)
+    Path(newest.path).write_text(json.dumps(document))
+    table = open_table(tmp_path, SampleKms(), at_least=2)
+    uses: list[Callable[[], Any]] = [table.scan, table.files, lambda: table.append(rows)]
+    if kek_per == "files":  # whose manifests are looked into
+        uses.append(lambda: rotate_table(table, "kek"))
+    for use in uses:
+        with pytest.raises(IntegrityError, match="put in the place of another manifest list"):
+            use()
+    assert not verify_table(table).ok

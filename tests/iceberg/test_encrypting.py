@@ -19,7 +19,7 @@ from pyiceberg.transforms import BucketTransform, MonthTransform
 from pyiceberg.types import LongType
 
 from modcrypt.errors import FormatError, TruncationError, UnsupportedFormatError
-from modcrypt.iceberg import KeyPolicy, encrypt_table, open_table
+from modcrypt.iceberg import KeyPolicy, encrypt_table, open_table, verify_table
 from modcrypt.iceberg.moved_deletes import moved_deletes
 from tests.iceberg import by_hand
 from tests.iceberg.conftest import SampleKms
@@ -132,8 +132,9 @@ def test_the_current_snapshot_alone(
     found = java.snapshots(table.place.path)
     assert [one["id"] for one in found["snapshots"]] == [source.metadata.current_snapshot_id]
     assert found["refs"].keys() == {"main"}
-    live = {Path(task.file.file_path).name for task in source.scan().plan_files()}
-    assert {path.name for path in (tmp_path / "t" / "data").rglob("*.parquet")} == live
+    live = [Path(task.file.file_path).parent.name for task in source.scan().plan_files()]
+    there = [path.parent.name for path in (tmp_path / "t" / "data").rglob("*.parquet")]
+    assert sorted(there) == sorted(live)  # in the folders of their partitions
 
 
 def test_what_is_written_is_encrypted(source: Table, kms: SampleKms, tmp_path: Path) -> None:
@@ -389,6 +390,25 @@ def test_an_error_at_any_step_leaves_nothing(
     monkeypatch.undo()
     table = encrypt_table(source, tmp_path / "t", kms, master_key_id="keyA", history=True)
     assert plain_rows(open_table(tmp_path / "t", kms).scan()) == plain_rows(table.scan())
+
+
+def test_what_a_killed_copy_left_is_in_no_ones_way(
+    source: Table, kms: SampleKms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("modcrypt.iceberg.versions._create", killed)
+        patch.setattr("modcrypt.iceberg.table_copying.Copy.remove", lambda self: None)
+        with pytest.raises(OSError, match="killed"):
+            encrypt_table(source, tmp_path / "t", kms, master_key_id="keyA")
+    left = set(contents(tmp_path / "t"))
+    assert left
+    table = encrypt_table(source, tmp_path / "t", kms, master_key_id="keyA")
+    assert plain_rows(table.scan()) == plain_rows(source.scan().to_arrow())
+    report = verify_table(table)
+    assert {str(Path(one.path).relative_to(tmp_path / "t")) for one in report.orphans or ()} == left
 
 
 # --- delete files --------------------------------------------------------------------------------

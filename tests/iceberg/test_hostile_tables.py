@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gzip
 import io
 import itertools
 import json
 import random
 import re
 import shutil
+import struct as packing
 import traceback
+import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import fastavro
 import pyarrow as pa
@@ -31,8 +35,18 @@ from modcrypt.errors import (
     TruncationError,
     UnsupportedFormatError,
 )
-from modcrypt.iceberg import native_parquet, open_table
+from modcrypt.iceberg import (
+    create_table,
+    expire_history,
+    native_parquet,
+    open_table,
+    prune_keys,
+    rotate_table,
+)
 from modcrypt.iceberg.avro_files import read_avro
+from modcrypt.iceberg.manifests import ManifestFile, read_manifest, read_manifest_list
+from modcrypt.iceberg.moved_deletes import moved_deletes
+from modcrypt.iceberg.rotation_report import Rotated
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.storage import MemorySource
 from tests.iceberg.builder import (
@@ -382,6 +396,18 @@ def test_a_vector_of_more_rows_than_there_are(tmp_path: Path) -> None:
         scanned(builder.folder)
 
 
+def test_a_vector_of_rows_without_number(tmp_path: Path) -> None:
+    """Its manifest may claim that the data file has as many."""
+    builder = Builder(tmp_path, SCHEMA)
+    file = {**builder.parquet("a.parquet", rows(0)), "record_count": 1 << 40}
+    vector = builder.vectors("dv.puffin", {file["file_path"]: [1]})[0]
+    deletes = builder.manifest([{**vector, "record_count": 1 << 40}], content=1)
+    builder.snapshot([builder.manifest([file]), deletes])
+    builder.write()
+    with pytest.raises(LimitError, match="deleted rows"):
+        scanned(builder.folder)
+
+
 def test_two_vectors_of_one_file(tmp_path: Path) -> None:
     builder = Builder(tmp_path, SCHEMA)
     file = builder.parquet("a.parquet", rows(0))
@@ -394,8 +420,6 @@ def test_two_vectors_of_one_file(tmp_path: Path) -> None:
 
 def test_vectors_of_damaged_bitmaps(tmp_path: Path) -> None:
     """With a fitting checksum: pyroaring has to do with them."""
-    import zlib
-
     from pyroaring import BitMap64
 
     from modcrypt.iceberg.deletes import read_vector
@@ -414,6 +438,56 @@ def test_vectors_of_damaged_bitmaps(tmp_path: Path) -> None:
         except FormatError:
             continue
         assert len(found) == 70_101
+
+
+def test_a_bitmap_of_more_positions_than_it_says() -> None:
+    """Older versions of pyroaring wrote all of them into memory for those it says."""
+    from modcrypt.iceberg.deletes import read_vector
+
+    said, there = 4097, b"\xff" * 8192
+    container = packing.pack("<IIHHI", 12346, 1, 0, said - 1, 16) + there
+    bitmap = b"\xd1\xd3\x39\x64" + packing.pack("<QI", 1, 0) + container
+    blob = len(bitmap).to_bytes(4, "big") + bitmap + zlib.crc32(bitmap).to_bytes(4, "big")
+    entry: Any = type("Entry", (), {"location": "x", "record_count": said})()
+    with pytest.raises(FormatError, match="no bitmap"):
+        read_vector(blob, entry)
+
+
+def puffin(footer: str) -> bytes:
+    size = len(footer).to_bytes(4, "little")
+    return b"PFA1PFA1" + footer.encode() + size + bytes(4) + b"PFA1"
+
+
+def position_deletes(paths: list[Any], positions: list[Any]) -> bytes:
+    out = io.BytesIO()
+    kinds = pa.schema([("file_path", pa.string()), ("pos", pa.int64())])
+    pq.write_table(pa.table([paths, positions], schema=kinds), out)
+    return out.getvalue()
+
+
+POSITIONS = {
+    "type": "record", "name": "r",
+    "fields": [{"name": one, "type": ["null", kind], "field-id": number}
+               for number, (one, kind) in enumerate((("file_path", "string"), ("pos", "long")))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("data", "file_format"),
+    [
+        (puffin('{"blobs":[{"properties":[1]}]}'), "PUFFIN"),
+        (puffin('{"blobs":5}'), "PUFFIN"),
+        (puffin("[" * 100_000), "PUFFIN"),
+        (position_deletes([None], [1]), "PARQUET"),
+        (position_deletes(["a"], [None]), "PARQUET"),
+        (b"PAR1", "PARQUET"),
+        (avro_file(POSITIONS, [{"file_path": None, "pos": 1}]), "AVRO"),
+        (avro_file(POSITIONS, [{"file_path": "a", "pos": n} for n in (1, None)]), "AVRO"),
+    ],
+)
+def test_delete_files_that_can_not_be_moved(data: bytes, file_format: str) -> None:
+    with pytest.raises(FormatError, match=r"^d\.x: "):
+        moved_deletes(data, file_format, lambda path: path.upper(), "d.x")
 
 
 # --- Avro ----------------------------------------------------------------------------------------
@@ -490,6 +564,22 @@ def test_avro_that_would_take_all_there_is(bomb: str) -> None:
     data, error = BOMBS[bomb]
     with pytest.raises(error):
         read_avro(data, "x.avro")
+
+
+@pytest.mark.parametrize("codec", ["deflate", "zstandard"])
+def test_manifests_that_a_few_bytes_stand_for(codec: str) -> None:
+    plain = bytes(5 << 20)
+    deflater = zlib.compressobj(wbits=-15)
+    small = {
+        "deflate": deflater.compress(plain) + deflater.flush(),
+        "zstandard": pa.compress(plain, "zstd", asbytes=True),
+    }[codec]
+    data = container(record("long"), len(plain), small, codec.encode())
+    assert len(data) < 6000
+    with pytest.raises(LimitError):
+        read_manifest_list(data, "x.avro")
+    with pytest.raises(LimitError):
+        read_manifest(data, ManifestFile("x.avro", len(data), 0, 0, 1, 1, None, {}), "x.avro")
 
 
 @pytest.mark.parametrize("codec", ["zstandard", "snappy", "deflate", "null"])
@@ -640,6 +730,75 @@ def test_files_that_are_no_metadata_json(folder: Path, data: bytes) -> None:
     (folder / "metadata" / "v1.metadata.json").write_bytes(data)
     with pytest.raises(FormatError):
         scanned(folder)
+
+
+def test_metadata_that_a_few_bytes_stand_for(folder: Path) -> None:
+    """Twenty bytes for one of gzip, and fifty of Python's for one of those."""
+    path = folder / "metadata" / "v1.metadata.json"
+    whole = path.read_bytes()
+    path.write_bytes(gzip.compress(whole))
+    assert scanned(folder) == EXPECTED
+    path.write_bytes(gzip.compress(whole[:-1] + b',"x":[' + b"[]," * (8 << 20) + b"[]]}"))
+    with pytest.raises(LimitError, match="gzip"):
+        scanned(folder)
+
+
+@pytest.mark.parametrize(
+    ("member", "bad"),
+    [
+        ("refs", {"b": 5}), ("refs", {"b": {"snapshot-id": {}}}), ("refs", [1]),
+        ("snapshot-log", ["x"]), ("snapshot-log", [{"snapshot-id": {}, "timestamp-ms": 1}]),
+        ("metadata-log", 5), ("metadata-log", [{"metadata-file": "x"}]), ("statistics", 0.5),
+        ("partition-statistics", [5]), ("last-updated-ms", "now"), ("next-row-id", [1]),
+        ("partition-specs", [5]), ("schemas", ["x"]), ("current-schema-id", 1 << 70),
+        ("current-schema-id", None),
+    ],
+)  # fmt: skip
+def test_members_by_which_a_table_is_changed(tmp_path: Path, member: str, bad: Any) -> None:
+    rows = pa.table({"id": [1]})
+    create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA").append(rows)
+    path = tmp_path / "metadata" / "v2.metadata.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {member: bad}))
+    changes: list[Callable[[Any], Any]] = [
+        expire_history, prune_keys, lambda table: table.append(rows),
+        *(partial(rotate_table, what=what) for what in get_args(Rotated)),
+    ]  # fmt: skip
+    for change in changes:
+        table = open_table(tmp_path, SampleKms())
+        with pytest.raises(FormatError):
+            change(table)
+    assert not (tmp_path / "metadata" / "v3.metadata.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("write.metadata.previous-versions-max", "9" * 5000),
+        ("write.metadata.previous-versions-max", "many"),
+        ("encryption.data-key-length", "9" * 5000),
+    ],
+)
+def test_table_properties_that_are_no_numbers(folder: Path, name: str, text: str) -> None:
+    path = folder / "metadata" / "v1.metadata.json"
+    document = json.loads(path.read_text())
+    document["properties"][name] = text
+    path.write_text(json.dumps(document))
+    with pytest.raises(FormatError, match=re.escape(name)):
+        rotate_table(open_table(folder, SampleKms()), "kek")
+
+
+@pytest.mark.parametrize("transform", ["bucket[0]", "truncate[0]", "bucket[9999999999]", "odd"])
+def test_partition_transforms_that_are_none(tmp_path: Path, transform: str) -> None:
+    """For some pyiceberg's Rust panics, which is no Exception."""
+    rows = pa.table({"id": [1]})
+    create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA")
+    path = tmp_path / "metadata" / "v1.metadata.json"
+    document = json.loads(path.read_text())
+    one = {"source-id": 1, "field-id": 1000, "name": "p", "transform": transform}
+    document["partition-specs"][0]["fields"] = [one]
+    path.write_text(json.dumps(document))
+    with pytest.raises(FormatError):
+        open_table(tmp_path, SampleKms()).append(rows)
 
 
 # --- keys ----------------------------------------------------------------------------------------

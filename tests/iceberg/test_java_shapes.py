@@ -16,7 +16,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
-from modcrypt.iceberg import IcebergTable
+from modcrypt.iceberg import IcebergTable, encrypt_table
 from modcrypt.iceberg.expiry import expire_history
 from modcrypt.iceberg.rotation import rotate_table
 from modcrypt.iceberg.verification import verify_table
@@ -31,7 +31,9 @@ from tests.iceberg.test_java_writes import (
     append,
     delete,
     ids,
+    partitioned,
     people,
+    schema,
 )
 
 Build: TypeAlias = Callable[[Both], None]
@@ -154,6 +156,68 @@ def test_java_reads_every_shape_after_every_change(
     both.commit(delete(*ids(after)[:1]), {"do": "rewrite-manifests"})
     both.metadata = Path(change(both.table()).place.path)
     assert len(both.agree()) == len(after) - 1 + 2 * (change is appended)
+
+
+# --- partitions of columns that were widened -----------------------------------------------------
+
+WIDENED = schema(("id", "long"), ("n", "int"), ("f", "float"), ("price", "decimal(9, 0)"))
+BY_WIDENED = partitioned((2, "identity", "n"), (3, "identity", "f"), (4, "truncate[2]", "price"))
+
+
+def wide(number: int) -> dict[str, Any]:
+    return {"id": number, "n": -number, "f": number / 2, "price": str(-number)}
+
+
+@pytest.mark.parametrize("sealed", [True, False], ids=["dek", "encrypt_table"])
+def test_partitions_of_columns_that_were_widened(
+    both: Both, kms: SampleKms, tmp_path: Path, sealed: bool
+) -> None:
+    """Manifests written anew have wider values; rows of older snapshots have the older types."""
+    both.create(WIDENED, spec=BY_WIDENED, properties={} if sealed else {"encryption.key-id": None})
+    both.commit({"do": "append", "rows": [wide(1), wide(2)]}, {"do": "tag", "name": "old"})
+    for name, kind in (("n", "long"), ("f", "double"), ("price", "decimal(11, 0)")):
+        both.commit({"do": "schema", "promote": [[name, kind]]})
+    both.commit({"do": "append", "rows": [wide(3), {**wide(4), "price": "-12345678901"}]})
+    if sealed:
+        table = rotate_table(both.table(), "dek").table
+    else:
+        table = encrypt_table(
+            both.metadata, tmp_path / "sealed", kms, master_key_id="keyA", history=True
+        )
+    both.metadata = Path(table.place.path)
+    assert ids(both.agree()) == [1, 2, 3, 4]
+    for filters in ("n = -2", "f = 1.0", "price = -2", "n < -1 and f > 0.6 and price < -1"):
+        assert ids(plain_rows(table.scan("old", filters=filters))) == [2]
+    assert ids(plain_rows(table.scan(filters="price < -3"))) == [4]
+
+
+# --- places and numbers ---------------------------------------------------------------------------
+
+
+def test_metadata_goes_where_java_has_told(both: Both) -> None:
+    """To a folder that nobody has made yet."""
+    both.create(PEOPLE).commit(append(1, 2))
+    elsewhere = str(both.folder / "elsewhere")
+    both.commit({"do": "set", "properties": {"write.metadata.path": elsewhere}})
+    both.metadata = Path(rotate_table(appended(both.table()), "dek").table.place.path)
+    assert len(both.agree()) == 4
+    told = both.java.files(both.metadata)
+    manifests = [one["path"] for one in told["manifests"]]
+    assert all(one.startswith(f"{elsewhere}/") for one in [told["manifest_list"], *manifests])
+
+
+def test_totals_are_those_of_java(both: Both) -> None:
+    """A deletion vector counts for its own part of a file, and for a file of its own."""
+    both.create(PEOPLE).commit(append(1, 2, 3), append(4, 5), delete(1, 2, 4))
+    before = both.java.snapshots(both.metadata)["snapshots"][-1]["summary"]
+    both.metadata = Path(rotate_table(both.table(), "dek").table.place.path)
+    after = both.java.snapshots(both.metadata)["snapshots"][-1]["summary"]
+    counts = ["total-records", "total-data-files", "total-delete-files", "total-position-deletes"]
+    assert [after[name] for name in counts] == [before[name] for name in counts]
+    assert [after[name] for name in counts] == ["5", "2", "2", "3"]
+    assert after["added-delete-files"] == after["removed-delete-files"] == "2"
+
+    assert after["total-files-size"] == after["added-files-size"]
 
 
 # --- values that modcrypt writes -----------------------------------------------------------------

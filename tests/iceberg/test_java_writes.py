@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from modcrypt.errors import ModcryptError, PlaintextError, UnsupportedFormatError
+from modcrypt.errors import ModcryptError, PlaintextError
 from modcrypt.iceberg import IcebergTable, open_table
 from tests.iceberg.conftest import SampleKms
 from tests.iceberg.java_judge import JavaError, Judge, as_json, plain_rows
@@ -416,16 +416,6 @@ def test_position_deletes(both: Both, spec: Mapping[str, Any] | None) -> None:
     both.commit(delete(7))
     assert ids(both.agree()) == [n for n in range(40) if n not in gone | {7}]
     assert "position deletes PUFFIN" in both.formats()
-
-
-def test_equality_deletes_are_refused(both: Both) -> None:
-    both.create(PEOPLE).commit(append(1, 2, 3))
-    before = both.table()
-    both.commit({"do": "delete-equal", "column": "id", "values": [2]})
-    assert ids(both.java.read(both.metadata)) == [1, 3]
-    with pytest.raises(UnsupportedFormatError, match="equality deletes"):
-        both.table().scan()
-    assert ids(plain_rows(before.scan())) == [1, 2, 3]
 
 
 def test_vectors_whose_keys_are_lost_are_refused(both: Both) -> None:

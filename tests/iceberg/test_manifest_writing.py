@@ -8,6 +8,7 @@ from __future__ import annotations
 import decimal
 import json
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from modcrypt.iceberg.manifest_writing import (
     SnapshotFields,
     entry_row,
     first_row_ids,
+    metadata_folder,
     rewrite_manifest,
     write_manifest,
     write_manifest_list,
@@ -284,6 +286,21 @@ def test_first_row_ids_are_inherited_in_order(table: IcebergTable) -> None:
     assert row["sequence_number"] == row["file_sequence_number"] == 2
 
 
+def rewritten(
+    table: IcebergTable, manifest: ManifestFile, change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Write a manifest again with changed entries; give its row for a manifest list."""
+    target = f"{metadata_folder(table.metadata)}/{uuid.uuid4()}-m0.avro"
+    old = table.walk.manifest_keys(manifest)
+    assert old is not None
+    keys = rewrite_manifest(
+        table.walk.locations, manifest.location, old, lambda rows: [change(row) for row in rows],
+        target, table.metadata.key_length,
+    )  # fmt: skip
+    made = {"manifest_path": target, "manifest_length": keys.file_length}
+    return {**manifest.row, **made, "key_metadata": keys.encode()}
+
+
 def test_a_rewritten_manifest_differs_in_what_was_changed_alone(table: IcebergTable) -> None:
     manifest = java_manifests(table, 1001)[0]
     header, rows = avro(java_bytes(table, manifest))
@@ -291,7 +308,7 @@ def test_a_rewritten_manifest_differs_in_what_was_changed_alone(table: IcebergTa
     def change(row: dict[str, Any]) -> dict[str, Any]:
         return {**row, "data_file": {**row["data_file"], "key_metadata": b"another"}}
 
-    made = rewrite_manifest(table, manifest, change)
+    made = rewritten(table, manifest, change)
     assert made["manifest_path"] != manifest.location
     ours_header, ours = avro(open_ags1(stored(table, made["manifest_path"]), made["key_metadata"]))
     assert_same_header(ours_header, header)

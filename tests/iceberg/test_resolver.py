@@ -273,7 +273,8 @@ def test_a_text_given_for_a_list_of_master_keys_expects_none(table: IcebergTable
 
 
 def test_a_kek_that_is_nowhere_is_named(table: IcebergTable) -> None:
-    for store, where in ((None, "metadata$"), (MemoryStore(made()), "nor in the key store$")):
+    stored = (MemoryStore(made()), "nor in the key store$")
+    for store, where in ((None, "no key_store was given$"), stored):
         with pytest.raises(KeyNotFoundError, match=rf"'no\\nsuch'.*{where}"):
             KeyResolver(SampleKms(), store).find("no\nsuch", table.metadata)
 
@@ -346,6 +347,31 @@ def test_a_kek_that_was_moved_to_another_master_key_meanwhile_opens(table: Icebe
     store.replace([new])
     assert keys.opened(found).open(block) == METADATA
     assert keys.find(old.id, table.metadata) == new
+
+
+@pytest.mark.parametrize("change", [{}, {"scope": "day=2026-01-01"}, {"table": "another"}])
+def test_a_kek_that_does_not_unwrap_is_not_taken_from_the_store_unlooked_at(
+    table: IcebergTable, change: dict[str, str]
+) -> None:
+    """Who may write metadata.json and the store, but not use keyA, can have keyA refuse."""
+    (java,) = table.metadata.kek_ids()
+    broken = dataclasses.replace(table.metadata.keys[java], encrypted=b"\xff" * 44)
+    metadata = table.metadata.with_keys([broken])
+    master = "keyA" if change else "keyB"
+    theirs = dataclasses.replace(made(master, **change), id=java)
+    keys = KeyResolver(SampleKms(), MemoryStore(theirs), master_key_ids=["keyA"])
+    with pytest.raises(KeyRetrievalError, match=r"none of those expected|refuses"):
+        keys.opened(keys.find(java, metadata))
+
+
+def test_key_metadata_in_a_manifest_under_an_unexpected_master_key(table: IcebergTable) -> None:
+    kms = SampleKms()
+    sealed = seal_for_manifest([METADATA], KeyResolver(kms).opened(IcebergKey.single("keyB")))[0]
+    assert KeyResolver(kms).open_metadata(sealed, table.metadata) == METADATA
+    kms.calls.clear()
+    with pytest.raises(KeyMaterialError, match="none of those expected"):
+        KeyResolver(kms, master_key_ids=["keyA"]).open_metadata(sealed, table.metadata)
+    assert not kms.calls
 
 
 # --- in manifests --------------------------------------------------------------------------------
