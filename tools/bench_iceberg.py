@@ -75,6 +75,7 @@ def _document(where: Path, client: Any) -> dict[str, Any]:
         "location": str(where),
         "last-sequence-number": SNAPSHOTS,
         "last-updated-ms": 1,
+        "current-schema-id": 0,
         "properties": {"encryption.key-id": MASTER_KEYS[0]},
         "current-snapshot-id": SNAPSHOTS,
         "encryption-keys": [

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from modcrypt.iceberg.key_stores import FileKeyStore, SqliteKeyStore
     from modcrypt.iceberg.key_trees import KeyTree, ProtectedFile, key_tree
     from modcrypt.iceberg.policies import KeyPolicy
+    from modcrypt.iceberg.policy_change import set_policy
     from modcrypt.iceberg.pruning import Pruned, prune_keys
     from modcrypt.iceberg.resolver import KeyStore
     from modcrypt.iceberg.rotation import rotate_table
@@ -47,6 +48,7 @@ __all__ = [
     "open_table",
     "prune_keys",
     "rotate_table",
+    "set_policy",
     "verify_table",
 ]
 
@@ -71,6 +73,7 @@ _ROOM_OF = {
     "open_table": "modcrypt.iceberg.table",
     "prune_keys": "modcrypt.iceberg.pruning",
     "rotate_table": "modcrypt.iceberg.rotation",
+    "set_policy": "modcrypt.iceberg.policy_change",
     "verify_table": "modcrypt.iceberg.verification",
 }
 

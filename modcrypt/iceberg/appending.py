@@ -55,6 +55,7 @@ def append(table: IcebergTable, data: Data) -> IcebergTable:
     """
     current = table.refreshed()
     _check_encrypted(current.metadata)
+    current.metadata.check_members()
     writer = DataWriter(current)
     writer.check(data)
     addition: _Addition | None = None

@@ -24,8 +24,8 @@ from sqlalchemy.orm import Session
 
 from modcrypt.errors import CommitConflictError, UnsupportedFormatError
 from modcrypt.iceberg.locations import Locations
-from modcrypt.iceberg.resolver import KeyResolver, KeyStore
-from modcrypt.iceberg.table import Expectation, IcebergTable, client_of, opened
+from modcrypt.iceberg.resolver import KeyStore
+from modcrypt.iceberg.table import Expectation, IcebergTable, opened, resolver_of
 from modcrypt.iceberg.table_metadata import TableMetadata
 from modcrypt.iceberg.versions import version_number
 from modcrypt.storage import Place, locate, open_sink
@@ -73,8 +73,8 @@ def load_table(
         at_least=at_least,
         master_key_ids=master_key_ids,
     )
-    resolver = KeyResolver(client_of(kms), key_store, master_key_ids=master_key_ids)
-    return opened(versions.current(), versions, resolver, expected, location_map, filesystem)
+    resolver = resolver_of(kms, key_store, master_key_ids)
+    return opened(versions.current, versions, resolver, expected, location_map, filesystem)
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,15 @@ class CatalogVersions:
         place = base.beside(_file_name(0 if number is None else number + 1))
         new = f"{old.rpartition('/')[0]}/{place.name}"
         _create(place, metadata)
-        if not self._swapped(old, new):
-            place.remove()
+        try:
+            swapped = self._swapped(old, new)
+        except OSError:
+            if self._location() != new:
+                raise
+            swapped = True  # and the answer was lost
+        if not swapped:
+            with contextlib.suppress(OSError):  # what stays is named by nothing
+                place.remove()
             raise self._conflict()
         return place
 
@@ -135,14 +142,16 @@ class CatalogVersions:
         name = _file_name(0)
         place = Place(folder.filesystem, posixpath.join(folder.path, name))
         _create(place, metadata)
-        row = self.catalog._create_table_row(*self._row, f"{metadata.location}/metadata/{name}")
+        location = f"{metadata.location}/metadata/{name}"
+        row = self.catalog._create_table_row(*self._row, location)
         try:
             with _asked(), Session(self.catalog.engine) as session:
                 session.execute(insert(IcebergTables).values(**row))
                 session.commit()
-        except FileExistsError:
-            place.remove()
-            raise self._taken() from None
+        except OSError as error:
+            if self._found() != location:  # else the answer was lost
+                place.remove()
+                raise (self._taken() if isinstance(error, FileExistsError) else error) from None
         return place
 
     def check_free(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from modcrypt.errors import CommitConflictError
@@ -44,18 +45,36 @@ def commit(table: IcebergTable, make: Make, *, attempts: int = ATTEMPTS) -> Iceb
         ModcryptError, OSError: what `make` raises, and from the file system; the table is as it
             was.
     """
-    pause = FIRST_PAUSE
     for left in reversed(range(attempts)):
         table = table.refreshed()
-        new = successor(make(table), of=table)
+        table.metadata.check_members()
+        new = _made(table, make)
         try:
-            return table.at(table.versions.commit(table.place, new))
+            if new is None:
+                raise CommitConflictError(
+                    f"{table.place.path}: somebody else has committed, and dropped the history"
+                )
+            place = table.versions.commit(table.place, new)
         except CommitConflictError:
             if not left:
                 raise
+        else:  # what is committed isn't read again: that could fail
+            metadata = TableMetadata(new.encode(), place.path)
+            through = table.walk.through(metadata)
+            return replace(table, metadata=metadata, place=place, walk=through)
+        pause = FIRST_PAUSE * 2 ** (attempts - 1 - left)
         time.sleep(random.uniform(0.5, 1) * pause)  # noqa: S311  # a pause is no secret
-        pause *= 2
     raise AssertionError("attempts is 1 or more")
+
+
+def _made(table: IcebergTable, make: Make) -> TableMetadata | None:
+    """Make the next version; None if it can't be, since others have dropped what it is made of."""
+    try:
+        return successor(make(table), of=table)
+    except FileNotFoundError:
+        if table.versions.current() == table.place:
+            raise
+        return None
 
 
 def surely_failed(error: BaseException, table: IcebergTable, offered: Place | None) -> bool:
@@ -87,6 +106,6 @@ def successor(new: TableMetadata, *, of: IcebergTable) -> TableMetadata:
     log = [*(new.document.get("metadata-log") or [])]
     log.append({"timestamp-ms": before, "metadata-file": location})
     # One at least, as in Java: by that a writer sees that others have gone on from his version.
-    kept = max(1, int(base.properties.get("write.metadata.previous-versions-max", "100")))
+    kept = max(1, base.number("write.metadata.previous-versions-max", 100))
     now = max(int(time.time() * 1000), before + 1)
     return new.edited(metadata_log=log[max(0, len(log) - kept) :], last_updated_ms=now)

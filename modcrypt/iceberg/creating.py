@@ -20,7 +20,7 @@ from modcrypt.iceberg.locations import Locations
 from modcrypt.iceberg.policies import KeyPolicy
 from modcrypt.iceberg.resolver import KeyResolver
 from modcrypt.iceberg.sealed_parquet import make_folder
-from modcrypt.iceberg.table import Expectation, IcebergTable, client_of, opened
+from modcrypt.iceberg.table import Expectation, IcebergTable, opened, resolver_of
 from modcrypt.iceberg.table_metadata import KEY_ID, KEY_LENGTH, TableMetadata
 from modcrypt.iceberg.versions import FolderVersions, has_versions
 from modcrypt.iceberg.walk import Walk
@@ -85,7 +85,7 @@ def create_table(
     with as_value_errors():
         metadata = new_metadata(_with_ids(schema), spec, place.location, told)
     place.check_free()
-    return place.publish(metadata, KeyResolver(client_of(kms), key_store))
+    return place.publish(metadata, resolver_of(kms, key_store))
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,18 @@ class NewPlace:
             FileExistsError: one is.
             ValueError, OSError: as `create_table`.
         """
-        if has_versions(self.folder):
-            raise FileExistsError(f"{self.folder.path}: there is a table in this folder")
+        found = f"{self.folder.path}: there is a table in this folder"
         if isinstance(self.versions, FolderVersions):
+            if has_versions(self.folder):
+                raise FileExistsError(found)
             self.versions.check_exclusive()
-        else:
-            self.versions.check_free()
+            return
+        self.versions.check_free()
+        if has_versions(self.folder):
+            raise FileExistsError(
+                f"{found}, which the catalog does not have under this name: if an interrupted run "
+                "left its metadata.json, remove that"
+            )
 
     def staged(self, metadata: TableMetadata, resolver: KeyResolver) -> IcebergTable:
         """Make the table's folder, and give the table, so that files can be written for it."""
@@ -134,7 +140,7 @@ class NewPlace:
             place = self.versions.first(metadata)
         else:
             place = self.versions.first(metadata, self._metadata_folder)
-        return opened(place, self.versions, resolver, Expectation(), None)
+        return opened(lambda: place, self.versions, resolver, Expectation(), None)
 
     @property
     def _metadata_folder(self) -> Place:

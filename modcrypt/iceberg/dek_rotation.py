@@ -3,10 +3,12 @@
     data, equality deletes      opened and sealed again page by page, or block by block
     position deletes, vectors   the same, and they name the new locations of data files
     manifests                   for each old one a new one: the new files as added, the old ones as
-                                deleted, with the sequence numbers and row ids that they have
+                                deleted, with the sequence numbers and row ids that they have, but
+                                no more with their keys
 
 Rows, and what is deleted of them, stay what they are (operation `replace`). Older snapshots keep
-their files, under the old keys, until `expire_history` drops them.
+their files, under the old keys, until `expire_history` drops them. What seals the new keys is what
+the table's policy says by now.
 
 The key metadata of files goes to whoever rewrites them, and comes back, sealed under a KEK that is
 for this job alone: so other processes may do it that can use the table's master key.
@@ -19,9 +21,10 @@ import posixpath
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, TypeAlias
 
 from pyiceberg.schema import make_compatible_name
@@ -35,6 +38,7 @@ from modcrypt.iceberg.committing import commit, surely_failed
 from modcrypt.iceberg.data_files import open_parquet_file
 from modcrypt.iceberg.locations import Locations
 from modcrypt.iceberg.manifest_writing import (
+    PartitionPaths,
     entry_row,
     first_row_ids,
     partition_spec,
@@ -61,12 +65,13 @@ from modcrypt.iceberg.rotation_report import (
     TableRotation,
     counting,
     older_versions,
+    refs_of,
     target_of,
     with_resolver,
 )
 from modcrypt.iceberg.sealed_files import write_sealed
 from modcrypt.iceberg.sealed_parquet import write_parquet
-from modcrypt.iceberg.snapshot_writing import add_snapshot, new_snapshot_id, with_totals
+from modcrypt.iceberg.snapshot_writing import MAIN, add_snapshot, new_snapshot_id, with_totals
 from modcrypt.iceberg.table import IcebergTable
 from modcrypt.iceberg.table_metadata import TableMetadata
 from modcrypt.iceberg.versions import file_names
@@ -208,7 +213,7 @@ def rotate_deks(table: IcebergTable, dry_run: bool, run: Run | None = None) -> T
         return replace(
             files.report(counted), table=table, dry_run=dry_run, master_key_id=target,
             kms_calls=client.calls + (files.kms_calls(counted) if files.live else 0),
-            older_versions=older_versions(counted),
+            older_versions=older_versions(counted), **_older(counted, replaced=bool(files.live)),
         )  # fmt: skip
     masters, length = counted.walk.resolver.masters, counted.metadata.key_length
     rekeying = _Rekeying(run, masters.new_kek(target, length), files)
@@ -222,7 +227,22 @@ def rotate_deks(table: IcebergTable, dry_run: bool, run: Run | None = None) -> T
     return replace(
         rekeying.files.report(result), committed=True, master_key_id=target_of(result, None),
         kms_calls=client.calls, older_versions=older_versions(result),
+        **_older(result, replaced=False),
     )  # fmt: skip
+
+
+def _older(table: IcebergTable, *, replaced: bool) -> dict[str, Any]:
+    """Tell the snapshots that keep their files, and the branches and tags that keep these.
+
+    Args:
+        table: whose snapshots are meant.
+        replaced: whether the current one, too, is to become an older one.
+    """
+    current = table.metadata.current
+    ids = [one.id for one in table.metadata.snapshots if replaced or one is not current]
+    refs = refs_of(table.metadata).items()
+    kept = [name for name, one in refs if name != MAIN and one.get("snapshot-id") in ids]
+    return {"older_snapshots": tuple(ids), "older_refs": tuple(kept)}
 
 
 @dataclass(frozen=True)
@@ -261,11 +281,24 @@ class _Files:
         live = {walk.locations.key(entry.location): entry for entry in every}
         return cls(table.place, found, live)
 
+    def partition_paths(self, metadata: TableMetadata) -> list[str]:
+        """Spell the partition of each live entry, in their order, as the paths of files do."""
+        live = self._live()
+        paths = {id_: PartitionPaths(metadata, id_) for id_ in {one.spec_id for one in live}}
+        return [paths[one.spec_id].path(_partition(metadata, one)) for one in live]
+
+    def _live(self) -> list[FileEntry]:
+        return [one for _, entries in self.entries for one in entries if one.is_live]
+
     def kms_calls(self, table: IcebergTable) -> int:
-        """Tell how many it takes to write them: for the KEK of the job, and in single wrapping."""
+        """Tell how many it takes to write them, but for KEKs that the table's policy wants new."""
         keys = [one.key_metadata for one in self.live.values() if one.key_metadata is not None]
-        single = sum(is_sealed_metadata(one) and sealed_by(one)[1] for one in keys)
-        return 1 + 2 * single + (KeyPolicy.of(table.metadata).wrapping == "single")
+        by = [sealed_by(one) for one in keys if is_sealed_metadata(one)]
+        opened = sum(single for _, single in by) + len({id_ for id_, single in by if not single})
+        policy = KeyPolicy.of(table.metadata)
+        if policy.wrapping == "double":
+            return 1 + opened
+        return 1 + opened + 1 + (len(self._live()) if policy.kek_per == "files" else 0)
 
     def report(self, table: IcebergTable) -> TableRotation:
         data = sum(one.content == DATA for one in self.live.values())
@@ -320,12 +353,13 @@ class _Rekeying:
         self._rekey(table)
         self._move_deletes(table)
         metadata, self.snapshot_id = table.metadata, new_snapshot_id(table.metadata)
+        keys = writing_keys(table, KeyPolicy.of(metadata), self.files.partition_paths(metadata))
+        of_files = iter(keys.of_files)
         rows = [
-            self._write_manifest(table, manifest, entries)
+            self._write_manifest(table, manifest, entries, of_files)
             for manifest, entries in self.files.entries
             if any(one.is_live for one in entries)
         ]
-        keys = writing_keys(table, KeyPolicy.of(metadata), [])
         new = add_snapshot(
             table,
             self.snapshot_id,
@@ -421,7 +455,11 @@ class _Rekeying:
     # --- manifests ------------------------------------------------------------------------------
 
     def _write_manifest(
-        self, table: IcebergTable, manifest: ManifestFile, entries: Sequence[FileEntry]
+        self,
+        table: IcebergTable,
+        manifest: ManifestFile,
+        entries: Sequence[FileEntry],
+        of_files: Iterator[OpenKey | None],
     ) -> dict[str, Any]:
         numbered = [
             (entry, first)
@@ -429,7 +467,7 @@ class _Rekeying:
             if entry.is_live
         ]
         keys = [self._of(table, entry).keys for entry, _ in numbered]
-        sealed = sealed_keys(keys, [_sealing(table, entry) for entry, _ in numbered])
+        sealed = sealed_keys(keys, list(islice(of_files, len(keys))))
         rows = []
         for (entry, first), key_metadata in zip(numbered, sealed, strict=True):
             rows += self._rows(table, entry, first, key_metadata)
@@ -446,15 +484,10 @@ class _Rekeying:
     ) -> list[dict[str, Any]]:
         """Give the entries of the new file and of the old one."""
         moved = self._of(table, entry)
-        spec = partition_spec(table.metadata, entry.spec_id)
-        values = entry.partition_by_id
-        partition = {
-            make_compatible_name(one.name): values.get(one.field_id) for one in spec.fields
-        }
         told: dict[str, Any] = {
             "snapshot_id": self.snapshot_id,
             "first_row_id": first,
-            "partition": partition,
+            "partition": _partition(table.metadata, entry),
         }
         changes = {**moved.changes, "key_metadata": key_metadata}
         if (target := entry.file.get("referenced_data_file")) is not None:
@@ -465,7 +498,8 @@ class _Rekeying:
             **changes,
         )  # fmt: skip
         new["file_sequence_number"] = None  # that of the commit
-        return [new, entry_row(entry, status=DELETED, **told)]
+        # The old key goes with the snapshots that have the old file.
+        return [new, entry_row(entry, status=DELETED, **told, key_metadata=None)]
 
     def _of(self, table: IcebergTable, entry: FileEntry) -> _Moved:
         return self.moved[table.walk.locations.key(entry.location)]
@@ -478,10 +512,15 @@ class _Rekeying:
             for entry in (one for one in entries if one.is_live):
                 partitions.add((entry.spec_id, repr(sorted(entry.partition_by_id.items()))))
                 counts[_RECORDS[entry.content]] += entry.record_count
+                if entry.file_format == "PUFFIN":  # which may have many vectors: each is counted
+                    counts["delete-files"] += 1
+                    for name in ("removed-files-size", "added-files-size"):
+                        counts[name] += entry.file["content_size_in_bytes"]
         for path, entry in self.files.live.items():
-            counts["data-files" if entry.content == DATA else "delete-files"] += 1
-            counts["removed-files-size"] += entry.size
-            counts["added-files-size"] += self.moved[path].keys.file_length or 0
+            if entry.file_format != "PUFFIN":
+                counts["data-files" if entry.content == DATA else "delete-files"] += 1
+                counts["removed-files-size"] += entry.size
+                counts["added-files-size"] += self.moved[path].keys.file_length or 0
         found = {name: str(counts.pop(name)) for name in ("added-files-size", "removed-files-size")}
         for name, count in sorted(counts.items()):
             removed = "deleted" if name in ("data-files", "records") else "removed"
@@ -532,12 +571,8 @@ _RECORDS = {
 }  # fmt: skip
 
 
-def _sealing(table: IcebergTable, entry: FileEntry) -> OpenKey | None:
-    """Give what seals a file's key metadata, as before; None where it is in the clear."""
-    metadata, resolver = entry.key_metadata, table.walk.resolver
-    if metadata is None or not is_sealed_metadata(metadata):
-        return None
-    id_, single = sealed_by(metadata)
-    if single:
-        return resolver.opened(IcebergKey.single(target_of(table, None)))
-    return resolver.opened(resolver.find(id_, table.metadata))
+def _partition(metadata: TableMetadata, entry: FileEntry) -> dict[str, Any]:
+    """Give the partition of a file under the names and in the order of its spec."""
+    values = entry.partition_by_id
+    spec = partition_spec(metadata, entry.spec_id)
+    return {make_compatible_name(one.name): values.get(one.field_id) for one in spec.fields}

@@ -25,7 +25,7 @@ from modcrypt.iceberg.creating import encryption_properties, new_place
 from modcrypt.iceberg.foreign import as_format_errors
 from modcrypt.iceberg.policies import KeyPolicy
 from modcrypt.iceberg.resolver import KeyResolver
-from modcrypt.iceberg.table import Expectation, IcebergTable, client_of, opened
+from modcrypt.iceberg.table import Expectation, IcebergTable, opened, resolver_of
 from modcrypt.iceberg.table_copying import Contents, Copy
 from modcrypt.iceberg.table_metadata import TableMetadata
 from modcrypt.iceberg.versions import FolderVersions, newest_metadata
@@ -89,10 +89,11 @@ def encrypt_table(
         ModcryptError: the source can't be read, or the key service refuses.
         OSError: from the file system.
     """
-    resolver = KeyResolver(client_of(kms), key_store)
+    resolver = resolver_of(kms, key_store)
     old = _opened(source, resolver, location_map, filesystem)
     if old.metadata.is_encrypted:
         raise ValueError(f"{old.place.path}: the table is encrypted already")
+    old.metadata.check_members()
     place = new_place(where, catalog, identifier, location, filesystem)
     place.check_free()
     kept = {k: v for k, v in old.metadata.properties.items() if not k.startswith(_DROPPED)}
@@ -126,7 +127,7 @@ def _opened(
         place = newest_metadata(place)
     versions = FolderVersions(Place(place.filesystem, posixpath.dirname(place.path)))
     expected = Expectation(require_encrypted=False)
-    return opened(place, versions, resolver, expected, location_map, filesystem)
+    return opened(lambda: place, versions, resolver, expected, location_map, filesystem)
 
 
 def _empty(source: TableMetadata, location: str, properties: Mapping[str, str]) -> TableMetadata:

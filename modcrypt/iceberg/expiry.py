@@ -6,6 +6,7 @@ the kept snapshots alone. Then goes what these don't need, in an order in which 
 it up again, whenever this one stops:
 
     data and delete files, statistics -> manifests -> manifest lists -> older metadata.json files
+    -> KEKs of the key store
 
 Nobody signs a metadata.json. A file goes only if a manifest or manifest list names it that opens
 with the table's keys; statistics only where they lie in the table's own folder; a metadata.json
@@ -16,20 +17,21 @@ location, and nothing outside of the folders that locations are mapped to.
 from __future__ import annotations
 
 import contextlib
+import errno
 import posixpath
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from modcrypt.errors import FormatError
+from modcrypt.errors import FormatError, KmsUnavailableError, ModcryptError
 from modcrypt.iceberg.committing import commit
-from modcrypt.iceberg.inventory import Inventory, Keys, in_threads, take_inventory
-from modcrypt.iceberg.pruning import used_keys
-from modcrypt.iceberg.rotation_report import latest, logged_versions
+from modcrypt.iceberg.inventory import Failure, Inventory, Keys, in_threads, take_inventory
+from modcrypt.iceberg.pruning import retired_keks, used_keys
+from modcrypt.iceberg.rotation_report import latest, logged_versions, refs_of
 from modcrypt.iceberg.table import IcebergTable, read_metadata
 from modcrypt.iceberg.table_metadata import STATISTICS, Snapshot, TableMetadata
-from modcrypt.iceberg.versions import HINT, file_names, is_of_catalog, version_number, write_hint
+from modcrypt.iceberg.versions import HINT, file_names, version_number, write_hint
 from modcrypt.iceberg.walk import Walk
 from modcrypt.storage import Place
 
@@ -40,7 +42,7 @@ JOBS = 4
 
 
 SETTLED = 60 * 60
-"""Seconds after which nobody waits any more for a catalog's answer to a commit."""
+"""Seconds after which nobody waits any more for the answer to a commit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +56,16 @@ class Expired:
         snapshots: that nobody can go back to any more, the oldest first; also those that only
             older metadata.json files still had.
         refs: branches and tags that go with them.
-        keys: ids of entries of `encryption-keys` that go.
+        keys: ids of entries of `encryption-keys` that go, and of the table's own KEKs in the key
+            store that neither a kept snapshot needs nor a next commit would take.
         data_files, delete_files, statistics, manifests, manifest_lists, metadata_files: locations
             of files that go.
         unreadable: locations of manifest lists and manifests that can't be opened, or not be
             looked for, of metadata.json files that are damaged, and of recent ones of which no
             version knows, so that somebody may be about to commit them: they stay, and so does
             what they name and nobody else does.
-        left: locations of files that could not be deleted, and of those that stay because they
-            lead to these; the next run tries again.
+        left: locations of files that could not be deleted, of those that stay because they lead to
+            these, and ids of KEKs that are still in the key store; the next run tries again.
     """
 
     table: IcebergTable = field(repr=False)
@@ -116,8 +119,8 @@ def expire_history(
         ValueError: there is no such snapshot; or the table's gc.enabled is false, which says that
             other tables may share its files.
         CommitConflictError: somebody else was faster again and again.
-        ModcryptError, OSError: what the kept snapshots need can't be told, or the commit fails:
-            nothing was dropped.
+        ModcryptError, OSError: what the kept snapshots need can't be told, the key service or file
+            system fails for the moment, or the commit does: nothing was dropped.
     """
     expiry = _Expiry(tuple(keep or ()), force)
     before = latest(table)
@@ -131,7 +134,9 @@ def expire_history(
     if not expiry.changes:
         return replace(expiry.report(before), left=_delete(before, expiry.losses))
     after = commit(before, expiry.next_version)
-    return replace(expiry.report(after), left=_delete(after, expiry.losses))
+    left = _delete(after, expiry.losses)
+    left += _dropped(after, expiry.retired, keep=bool(left))
+    return replace(expiry.report(after), left=left)
 
 
 # --- which snapshots stay ------------------------------------------------------------------------
@@ -145,15 +150,10 @@ def _kept(metadata: TableMetadata, keep: Sequence[int], force: bool) -> dict[int
     found: dict[int, str] = {}
     if metadata.current is not None:
         found[metadata.current.id] = "current"
-    for name, ref in _refs(metadata).items():
+    for name, ref in refs_of(metadata).items():
         if not force and ref.get("snapshot-id") in there:
             found.setdefault(ref["snapshot-id"], f"{ref.get('type')} {name}")
     return {**dict.fromkeys(keep, "named"), **found}
-
-
-def _refs(metadata: TableMetadata) -> Mapping[str, Any]:
-    found = metadata.document.get("refs") or {}
-    return found if isinstance(found, dict) else {}
 
 
 def _without(table: IcebergTable, kept: Mapping[int, str]) -> TableMetadata:
@@ -167,7 +167,7 @@ def _without(table: IcebergTable, kept: Mapping[int, str]) -> TableMetadata:
         "snapshots": [one.document for one in metadata.snapshots if one.id in kept],
         "snapshot_log": log,
         "metadata_log": [],  # the commit adds the version before
-        "refs": {name: one for name, one in _refs(metadata).items() if _stays(one, kept)},
+        "refs": {name: one for name, one in refs_of(metadata).items() if _stays(one, kept)},
     }
     for name in STATISTICS:
         if name in document:
@@ -219,6 +219,8 @@ class _Expiry:
         base, new: that version, and the next one.
         kept: ids of the snapshots that stay, and why.
         losses: what goes.
+        retired: ids of KEKs that the key store drops after the commit. Whoever had one in hand
+            before has to make his commit anew, and looks for a KEK again.
     """
 
     keep: tuple[int, ...]
@@ -228,12 +230,14 @@ class _Expiry:
     new: TableMetadata = field(init=False)
     kept: dict[int, str] = field(init=False)
     losses: _Losses = field(init=False)
+    retired: tuple[str, ...] = field(init=False)
 
     def next_version(self, table: IcebergTable) -> TableMetadata:
         """Give the metadata of the next version; what goes with it is known before the commit."""
         if table.place != self.place:
             self.base, self.kept = table.metadata, _kept(table.metadata, self.keep, self.force)
             self.new = _without(table, self.kept)
+            self.retired = retired_keks(_at(table, self.new))
             self.losses = _losses(table, self.new, self.changes)
             self.place = table.place
         return self.new
@@ -245,7 +249,8 @@ class _Expiry:
         return (
             len(new.snapshots) < len(old.snapshots)
             or len(new.keys) < len(old.keys)
-            or len(_refs(new)) < len(_refs(old))
+            or len(refs_of(new)) < len(refs_of(old))
+            or bool(self.retired)
             or len(logged_versions(old)) > 1  # one of them is told of the newest version, too
         )
 
@@ -259,8 +264,8 @@ class _Expiry:
             snapshots=tuple(
                 sorted(gone.snapshots.values(), key=lambda one: (one.sequence_number, one.id))
             ),
-            refs=tuple(name for name in _refs(self.base) if name not in _refs(self.new)),
-            keys=tuple(id_ for id_ in self.base.keys if id_ not in self.new.keys),
+            refs=tuple(name for name in refs_of(self.base) if name not in refs_of(self.new)),
+            keys=(*(id_ for id_ in self.base.keys if id_ not in self.new.keys), *self.retired),
             data_files=tuple(gone.data.values()),
             delete_files=tuple(gone.deletes.values()),
             statistics=tuple(gone.statistics.values()),
@@ -320,6 +325,7 @@ def _add(found: _Losses, reached: Inventory, needed: _Needed, new: TableMetadata
             lost = {s.id: s for s in one.snapshots if s.id not in kept}
             found.snapshots = {**lost, **found.snapshots}
         elif not isinstance(one.error, FileNotFoundError):
+            _check_lasting(one.error)
             found.unreadable[one.path] = one.location
     for manifest in reached.manifests:
         if manifest.path in needed.paths:
@@ -327,6 +333,7 @@ def _add(found: _Losses, reached: Inventory, needed: _Needed, new: TableMetadata
         if manifest.error is None:
             found.manifests[manifest.path] = manifest.manifest.location
         elif not isinstance(manifest.error, FileNotFoundError):
+            _check_lasting(manifest.error)
             found.unreadable[manifest.path] = manifest.manifest.location
     for file in reached.files:
         if file.error is not None:
@@ -334,6 +341,20 @@ def _add(found: _Losses, reached: Inventory, needed: _Needed, new: TableMetadata
         elif file.path not in needed.paths:
             kind = found.data if file.kind == "data" else found.deletes
             kind[file.path] = file.entry.location
+
+
+_LASTING = frozenset({
+    errno.EACCES, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR,
+    errno.ENXIO, errno.EPERM,
+})  # fmt: skip
+"""Errors of the file system that a location in a forged file has, too."""
+
+
+def _check_lasting(error: Failure) -> None:
+    """Raise what may be over soon: what can't be read now would stay for ever."""
+    passing = isinstance(error, OSError) and error.errno not in _LASTING
+    if passing or isinstance(error, KmsUnavailableError):
+        raise error
 
 
 @dataclass(frozen=True)
@@ -377,8 +398,9 @@ def _versions(table: IcebergTable) -> Iterator[tuple[Place, TableMetadata | None
     """Give the version of a table, and those before it that are still there, the newest first.
 
     None stands for a file that is no table metadata, so that nobody knows whose it is; and for a
-    recent one of a catalog's that no version has in its log: whoever wrote it may be waiting for
-    the catalog, and about to commit the files that it names on top of a newer version.
+    recent one that no version has in its log. Whoever wrote it may be waiting for a catalog; or was
+    late, took a number that an expiry had freed, and is about to find that out: then he commits the
+    files that it names on top of a newer version.
     """
     yield table.place, table.metadata
     seen, committed = {table.place.path}, _told(table.metadata)
@@ -395,7 +417,7 @@ def _versions(table: IcebergTable) -> Iterator[tuple[Place, TableMetadata | None
                 updated = _updated(metadata.document.get("last-updated-ms"))
                 if (place.name, updated) in committed:
                     committed |= _told(metadata)
-                elif updated > settled and is_of_catalog(place.name):
+                elif updated > settled:
                     metadata = None
                 yield place, metadata
 
@@ -459,12 +481,23 @@ def _delete(table: IcebergTable, losses: _Losses) -> tuple[str, ...]:
     left: list[str] = []
     for stage in stages:
         left += _removed(stage) if not left else (location for location, _ in stage)
-    versions = list(losses.metadata.values())
-    if left or not _hint_is_right(table):
-        return (*left, *(location for location, _ in versions))
-    for one in versions:  # one by one, the newest last: it is the one that the log names
-        left += _removed([one])
+    stays = bool(left) or not _hint_is_right(table)
+    for one in losses.metadata.values():  # the newest last: each is known by the log of the next
+        gone = _removed([one]) if not stays else [one[0]]
+        left, stays = [*left, *gone], stays or bool(gone)
     return tuple(left)
+
+
+def _dropped(table: IcebergTable, keks: Sequence[str], *, keep: bool) -> tuple[str, ...]:
+    """Drop KEKs from the key store, unless they may be needed; give those that are still there."""
+    store = table.walk.resolver.store
+    if store is None or not keks:
+        return ()
+    with contextlib.suppress(ModcryptError, OSError):
+        if not keep:
+            store.replace([], keks)
+            return ()
+    return tuple(keks)
 
 
 def _removed(files: Iterable[tuple[str, Place]]) -> list[str]:

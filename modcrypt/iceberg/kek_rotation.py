@@ -5,27 +5,39 @@
     manifests         only where KEKs by partition or by number of files, or the master key itself,
                       seal key metadata in them: these are written anew, and the lists that name
                       them; the snapshots stay what they are otherwise
-    KEKs              one new one for the old ones of each scope; the old ones are dropped, from a
-                      key store after the commit
+    KEKs              one new one for the old ones of each scope; those in the table's metadata are
+                      dropped
 
-All of it is one new version of the table.
+All of it is one new version of the table. In a key store the old KEKs stay, as those that older
+metadata.json files hold do: older versions open by them until `expire_history` drops both. Nothing
+new is sealed under them (`KEKS_SINCE`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import posixpath
+import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from modcrypt.errors import FormatError, ModcryptError
+from modcrypt.errors import FormatError, IntegrityError, ModcryptError, PlaintextError
 from modcrypt.iceberg.avro_files import read_avro, write_avro
 from modcrypt.iceberg.committing import commit, surely_failed
-from modcrypt.iceberg.manifest_writing import metadata_folder, rewrite_manifest
+from modcrypt.iceberg.dek_rotation import RekeyItem
+from modcrypt.iceberg.inventory import in_threads
+from modcrypt.iceberg.manifest_resealing import Exchange, Reseal, reseal_manifest
+from modcrypt.iceberg.manifest_writing import metadata_folder
 from modcrypt.iceberg.manifests import ManifestFile
-from modcrypt.iceberg.policies import FILES_SCOPE
-from modcrypt.iceberg.resolver import WRAPPING, KeyResolver, seal_for_manifest, sealed_by
+from modcrypt.iceberg.policies import DAY_MS, FILES_SCOPE, KEKS_SINCE
+from modcrypt.iceberg.resolver import (
+    WRAPPING,
+    KeyResolver,
+    open_from_manifest,
+    seal_for_manifest,
+)
 from modcrypt.iceberg.rotation_report import (
     TableRotation,
     counting,
@@ -40,11 +52,12 @@ from modcrypt.iceberg.sealed_in_manifests import (
     list_keys,
     place_of,
     sealed_manifests,
-    sealed_metadata,
     seals_files,
 )
 from modcrypt.iceberg.table import IcebergTable
 from modcrypt.iceberg.table_metadata import KEY_ID, EncryptedKey, Snapshot, TableMetadata
+from modcrypt.iceberg.versions import file_names
+from modcrypt.iceberg.walk import Walk
 from modcrypt.iceberg.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.kms.client import KmsClient, capabilities_of
@@ -52,37 +65,47 @@ from modcrypt.storage import Place
 
 __all__ = ["rotate_kek"]
 
+THREADS = 16
+"""Manifests at once: in single wrapping each waits for the key service, again and again."""
+
 _PATH, _LENGTH, _KEY_METADATA = 500, 501, 519
 """Ids of fields of a manifest list (spec, "Manifest Lists")."""
 
 
-def rotate_kek(table: IcebergTable, new_id: str | None, dry_run: bool) -> TableRotation:
+def rotate_kek(
+    table: IcebergTable, new_id: str | None, dry_run: bool, reseal: Reseal | None = None
+) -> TableRotation:
     """Put new KEKs in the places of the old ones; as `rotate_table`."""
     counted, client = counting(table)
     target = target_of(counted, new_id)
-    if dry_run:
-        planned = _Planned.of(counted)
+    if dry_run or not _changes(counted, target):
         return replace(
-            planned.report(table, client), dry_run=True, master_key_id=target,
+            _Planned.of(counted).report(table, client), dry_run=dry_run, master_key_id=target,
             older_versions=older_versions(counted),
         )  # fmt: skip
-    renewal = _Renewal(counted.walk.resolver, new_id)
+    renewal = _Renewal(counted.walk.resolver, new_id, reseal)
     try:
         new = commit(counted, renewal.next_version)
     except BaseException as error:
         renewal.give_up(error, counted)
         raise
-    left = renewal.finish(new)
+    renewal.finish(new)
     result = with_resolver(new, table.walk.resolver)
     return replace(
         renewal.planned.report(result, client), committed=True,
         master_key_id=target_of(result, None), kms_calls=client.calls,
-        left=left,
         older_versions=older_versions(result),
     )  # fmt: skip
 
 
 # --- what is to be done --------------------------------------------------------------------------
+
+
+def _changes(table: IcebergTable, target: str) -> bool:
+    """Tell whether there is anything to rotate: in a table that never had rows there is not."""
+    metadata = table.metadata
+    there = metadata.keys or table.walk.resolver.keks(metadata)
+    return bool(there) or target != metadata.master_key_id
 
 
 class _Slot(NamedTuple):
@@ -117,31 +140,37 @@ class _Planned:
     """What a rotation of a version of the table comes to.
 
     Attributes:
-        keks: all that the table has, by id.
-        stored: ids of those in the key store.
+        keks: by id, those in its metadata, and those in the key store that seal anything.
+        stored: all that the key store has for it, by id.
         sealed: entries of manifest lists.
         within: what is sealed in manifests.
     """
 
     keks: Mapping[str, IcebergKey]
-    stored: frozenset[str]
+    stored: Mapping[str, IcebergKey]
     sealed: tuple[EncryptedKey, ...]
     within: SealedManifests
 
     @classmethod
-    def of(
-        cls,
-        table: IcebergTable,
-        made: frozenset[str] = frozenset(),
-        opened: Opened | None = None,
-    ) -> _Planned:
-        """Look at a version of the table, but for KEKs that were made meanwhile for the next."""
+    def of(cls, table: IcebergTable, opened: Opened | None = None) -> _Planned:
+        """Look at a version of the table."""
         keys = table.metadata.keys
         found = table.walk.resolver.keks(table.metadata)
-        keks = {id_: one for id_, one in found.items() if id_ not in made}
         within = sealed_manifests(table, opened)
-        sealed = tuple(one for id_, one in keys.items() if id_ not in keks)
-        return cls(keks, frozenset(keks.keys() - keys.keys()), sealed, within)
+        sealed = tuple(one for id_, one in keys.items() if id_ not in found)
+        stay = keys.keys() | {one.encrypted_by for one in sealed} | within.keks
+        keks = {id_: one for id_, one in found.items() if id_ in stay}
+        stored = {id_: one for id_, one in found.items() if id_ not in keys}
+        return cls(keks, stored, sealed, within)
+
+    def since(self) -> int:
+        """Give the time of new KEKs, in ms since 1970: now, and later than any that is in use.
+
+        Clocks differ: of several in a key store the newest is used.
+        """
+        now = int(time.time() * 1000)
+        times = (one.timestamp_ms for one in self.stored.values())
+        return max([now, *(one + 1 for one in times if one <= now + DAY_MS)])
 
     def slots(self) -> tuple[dict[str, _Slot], dict[str, _Slot]]:
         """Give by the id of each KEK that seals something the slot of what takes its place.
@@ -169,6 +198,7 @@ class _Planned:
             what="kek", table=table, keks=len(self.keks), new_keks=len(slots),
             entries=len(self.sealed) - len(self.within.lists),
             manifest_lists=len(self.within.lists), manifests=len(self.within.manifests),
+            left=tuple(sorted(self.within.keks - self.keks.keys())),
             kms_calls=len(lists.keys() | files.keys()) + sum(singles) + calls,
         )  # fmt: skip
 
@@ -191,9 +221,6 @@ class _NewKeys:
     def of_list(self, id_: str, single: bool) -> OpenKey:
         return self.single if single else self.lists[id_]
 
-    def of_file(self, id_: str, single: bool) -> OpenKey:
-        return self.single if single else self.files[id_]
-
     def entries(self, planned: _Planned) -> list[EncryptedKey]:
         """Give those KEKs that are kept in the table's metadata."""
         every = (*self.lists.items(), *self.files.items())
@@ -208,6 +235,8 @@ class _Renewal:
     Attributes:
         resolver: of the table, counted.
         new_id: of the master key that is asked for.
+        reseal: writes manifests; None: threads of this process do.
+        name: of the job: what the names of new manifests begin with.
         target: of the master key that all of the following is for.
         made: new KEKs by slot.
         sealed: entries sealed anew, by those before.
@@ -221,6 +250,8 @@ class _Renewal:
 
     resolver: KeyResolver
     new_id: str | None
+    reseal: Reseal | None = None
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
     target: str = ""
     made: dict[_Slot, OpenKey] = field(default_factory=dict)
     sealed: dict[tuple[str, bytes], EncryptedKey] = field(default_factory=dict, repr=False)
@@ -234,72 +265,63 @@ class _Renewal:
     def next_version(self, table: IcebergTable) -> TableMetadata:
         self.offered = None
         metadata, target = table.metadata, target_of(table, self.new_id)
-        if target != self.target:  # somebody else has rotated the MEK meanwhile
+        # Somebody else has rotated the MEK meanwhile; or may have taken on new KEKs in the store.
+        if target != self.target or not all(one.in_table for one in self.made):
             self.target = target
             for kept in (self.made, self.sealed, self.manifests, self.lists):
                 kept.clear()
-        made = frozenset(one.key.id for one in self.made.values())
-        self.planned = planned = _Planned.of(table, made, self.opened)
-        new = self._new_keys(metadata)
-        for location, one in planned.within.manifests.items():
-            if location not in self.manifests:
-                self._write_manifest(table, one.manifest, new)
-        for snapshot in metadata.snapshots:
-            location = snapshot.manifest_list
-            if location in planned.within.lists and location not in self.lists:
-                self._write_list(table, snapshot)
+        self.planned = planned = _Planned.of(table, self.opened)
+        since = planned.since()
+        new = self._new_keys(metadata, since)
+        self._write_manifests(table, new)
+        self._write_lists(table)
+        properties = {**metadata.properties, KEY_ID: target}
         changed = metadata.with_keys(
             [*new.entries(planned), *self._entries(metadata, new)],
-            properties={**metadata.properties, KEY_ID: target},
+            properties={**properties, KEKS_SINCE: str(since)} if planned.stored else properties,
             snapshots=[self._snapshot(one) for one in metadata.snapshots],
         )
         self.offered = table.place
         return changed
 
-    def finish(self, table: IcebergTable) -> tuple[str, ...]:
-        """Drop old KEKs from the key store, and files of attempts that came to nothing.
-
-        Gives the ids of KEKs that are still there.
-        """
+    def finish(self, table: IcebergTable) -> None:
+        """Remove files of attempts that came to nothing."""
         within = self.planned.within
         used = {self.manifests[location]["manifest_path"] for location in within.manifests}
         self._remove(table, used | {self.lists[location][0] for location in within.lists})
-        store, stored = self.resolver.store, self.planned.stored
-        if store is None or not stored:
-            return ()
-        try:
-            # Somebody who committed since may have gone on with an old one.
-            current = table.refreshed().metadata.keys.values()
-            still = stored & {one.encrypted_by for one in current}
-            store.replace([], stored - still)
-        except (ModcryptError, OSError):  # the table is rotated by now
-            return tuple(sorted(stored))
-        return tuple(sorted(still))
 
     def give_up(self, error: BaseException, table: IcebergTable) -> None:
-        """Remove what was made for nothing, unless the commit may have come to pass after all."""
+        """Remove files made for nothing, unless the commit may have come to pass after all.
+
+        New KEKs in a key store stay: others may have taken them on.
+        """
         with contextlib.suppress(ModcryptError, OSError):  # what went wrong first is what matters
-            if not surely_failed(error, table, self.offered):
-                return
-            self._remove(table, set())
-            stored = {one.key.id for slot, one in self.made.items() if not slot.in_table}
-            if self.resolver.store is not None and stored:
-                self.resolver.store.replace([], stored)
+            if surely_failed(error, table, self.offered):
+                self._remove(table, set())
 
     def _remove(self, table: IcebergTable, but: set[str]) -> None:
-        for location in self.written:
-            if location not in but:
-                with contextlib.suppress(OSError):  # verify_table finds it among the orphans
-                    table.walk.place(location).remove()
+        for location in {*self.written, *self._named(table)} - but:
+            with contextlib.suppress(OSError):  # verify_table finds it among the orphans
+                table.walk.place(location).remove()
+
+    def _named(self, table: IcebergTable) -> list[str]:
+        """Give the manifests of the job, those too of tasks that failed or ran twice elsewhere."""
+        names: list[str] = []
+        folder = metadata_folder(table.metadata)
+        if self.reseal is not None:
+            with contextlib.suppress(OSError):  # the table is rotated by now, or another error told
+                inside = table.walk.place(f"{folder}/{self.name}")
+                names = file_names(Place(inside.filesystem, posixpath.dirname(inside.path)))
+        return [f"{folder}/{name}" for name in names if name.startswith(self.name)]
 
     # --- keys -----------------------------------------------------------------------------------
 
-    def _new_keys(self, metadata: TableMetadata) -> _NewKeys:
+    def _new_keys(self, metadata: TableMetadata, since: int) -> _NewKeys:
         lists, files = self.planned.slots()
         slots = dict.fromkeys((*lists.values(), *files.values()))
         for in_table in (True, False):
             missing = [one for one in slots if one.in_table is in_table and one not in self.made]
-            self._make(metadata, missing, in_table)
+            self._make(metadata, missing, in_table, since)
         single = self.resolver.opened(IcebergKey.single(self.target))
         return _NewKeys(
             {id_: self.made[slot] for id_, slot in lists.items()},
@@ -307,12 +329,14 @@ class _Renewal:
             single,
         )
 
-    def _make(self, metadata: TableMetadata, slots: Sequence[_Slot], in_table: bool) -> None:
+    def _make(
+        self, metadata: TableMetadata, slots: Sequence[_Slot], in_table: bool, since: int
+    ) -> None:
         new = self.resolver.masters.new_keks(
             self.target, metadata.key_length, [one.scope for one in slots],
-            table=None if in_table else metadata.uuid,
+            table=None if in_table else metadata.uuid, now_ms=since,
         )  # fmt: skip
-        self.made.update(zip(slots, new, strict=True))
+        self.made.update(zip(slots, map(self.resolver.made, new), strict=True))
         if not in_table and new and self.resolver.store is not None:
             # Before the commit: what that names must be there.
             self.resolver.store.replace([one.key for one in new])
@@ -335,7 +359,10 @@ class _Renewal:
                 for one in entries
             ]
             key = new.of_list(id_, single)
-            self._keep(entries, key, key.seal_many(plain))
+            # The master key is asked for each, unless the key service takes many at once.
+            each = single and capabilities_of(self.resolver.masters.client).batch < 2
+            sealed = in_threads(key.seal, plain, THREADS) if each else key.seal_many(plain)
+            self._keep(entries, key, sealed)
         return [self.sealed[place_of(one)] for one in self.planned.sealed]
 
     def _opening(
@@ -347,30 +374,74 @@ class _Renewal:
         kek = self.resolver.opened(self.resolver.find(id_, metadata))
         return lambda entry: kek.open(entry.encrypted)
 
-    def _keep(self, before: Sequence[EncryptedKey], key: OpenKey, sealed: Sequence[bytes]) -> None:
+    def _keep(self, before: Sequence[EncryptedKey], key: OpenKey, sealed: Iterable[bytes]) -> None:
         for one, encrypted in zip(before, sealed, strict=True):
             self.sealed[place_of(one)] = replace(one, encrypted=encrypted, encrypted_by=key.key.id)
 
     # --- files ----------------------------------------------------------------------------------
 
-    def _write_manifest(self, table: IcebergTable, manifest: ManifestFile, new: _NewKeys) -> None:
-        sealed = sealed_metadata(table.walk.entries(manifest))
-        by_key: dict[tuple[str, bool], list[bytes]] = {}
-        for one in sealed:
-            by_key.setdefault(sealed_by(one), []).append(one)
-        changed: dict[bytes, bytes] = {}
-        for by, before in by_key.items():
-            opened = [self.resolver.open_metadata(one, table.metadata) for one in before]
-            changed.update(zip(before, seal_for_manifest(opened, new.of_file(*by)), strict=True))
+    def _write_manifests(self, table: IcebergTable, new: _NewKeys) -> None:
+        left = [
+            one.manifest
+            for location, one in self.planned.within.manifests.items()
+            if location not in self.manifests
+        ]
+        exchange = Exchange(
+            old={id_: self.resolver.find(id_, table.metadata) for id_ in new.files},
+            new={id_: one.key for id_, one in new.files.items()},
+            single=new.single.key,
+            folder=metadata_folder(table.metadata),
+            name=self.name,
+            key_length=table.metadata.key_length,
+        )
+        write = self._here if self.reseal is None or not left else self._there
+        for manifest, (location, keys) in zip(left, write(table, left, exchange), strict=True):
+            self.manifests[manifest.location] = {
+                **manifest.row, "manifest_path": location, "manifest_length": keys.file_length,
+                "key_metadata": keys.encode(),
+            }  # fmt: skip
 
-        def change(row: dict[str, Any]) -> dict[str, Any]:
-            file = row["data_file"]
-            metadata = file.get("key_metadata")
-            return {**row, "data_file": {**file, "key_metadata": changed.get(metadata, metadata)}}
+    def _here(
+        self, table: IcebergTable, manifests: Sequence[ManifestFile], exchange: Exchange
+    ) -> Iterator[tuple[str, StandardKeyMetadata]]:
+        def work(manifest: ManifestFile) -> tuple[str, StandardKeyMetadata]:
+            walk = table.walk
+            keys, locations = _keys_of(walk, manifest), walk.locations
+            made = reseal_manifest(locations, manifest.location, keys, exchange, self.resolver)
+            self.written.append(made[0])
+            return made
 
-        row = rewrite_manifest(table, manifest, change)
-        self.written.append(row["manifest_path"])
-        self.manifests[manifest.location] = row
+        return in_threads(work, manifests, THREADS)
+
+    def _there(
+        self, table: IcebergTable, manifests: Sequence[ManifestFile], exchange: Exchange
+    ) -> list[tuple[str, StandardKeyMetadata]]:
+        assert self.reseal is not None
+        job = self.resolver.masters.new_kek(self.target, exchange.key_length)
+        sealed = seal_for_manifest([_keys_of(table.walk, one) for one in manifests], job)
+        items = [
+            RekeyItem(one.location, "AVRO", one.length, of_one)
+            for one, of_one in zip(manifests, sealed, strict=True)
+        ]
+        done = list(self.reseal(table, job.key, exchange, items))
+        self.written += [one.location for one in done]
+        found = {one.old: one for one in done}
+        if len(found) != len(done) or found.keys() != {one.location for one in items}:
+            raise IntegrityError("not exactly the manifests that were to be written anew were")
+        return [
+            (one.location, open_from_manifest(one.sealed, job).with_length(one.size))
+            for one in (found[item.location] for item in items)
+        ]
+
+    def _write_lists(self, table: IcebergTable) -> None:
+        left = [
+            one
+            for one in {one.manifest_list: one for one in table.metadata.snapshots}.values()
+            if one.manifest_list in self.planned.within.lists
+            and one.manifest_list not in self.lists
+        ]
+        for _ in in_threads(lambda one: self._write_list(table, one), left, THREADS):
+            pass
 
     def _write_list(self, table: IcebergTable, snapshot: Snapshot) -> None:
         """Write a manifest list anew: other places and keys of manifests, and all else as it is."""
@@ -399,3 +470,11 @@ class _Renewal:
         if snapshot.manifest_list not in self.planned.within.lists:
             return snapshot.document
         return {**snapshot.document, "manifest-list": self.lists[snapshot.manifest_list][0]}
+
+
+def _keys_of(walk: Walk, manifest: ManifestFile) -> StandardKeyMetadata:
+    """Give the key metadata of a manifest that was read, so that it has some."""
+    keys = walk.manifest_keys(manifest)
+    if keys is None:
+        raise PlaintextError(f"{manifest.location}: in plaintext, though keys in it are sealed")
+    return keys

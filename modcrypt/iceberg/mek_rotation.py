@@ -14,8 +14,9 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from modcrypt.errors import ModcryptError
+from modcrypt.errors import KeyRetrievalError, ModcryptError
 from modcrypt.iceberg.committing import commit
+from modcrypt.iceberg.pruning import retired_keks
 from modcrypt.iceberg.resolver import WRAPPING, KeyResolver
 from modcrypt.iceberg.rotation_report import (
     TableRotation,
@@ -47,17 +48,17 @@ def rotate_mek(table: IcebergTable, new_id: str | None, dry_run: bool) -> TableR
         )  # fmt: skip
     moving = _Moving(resolver, new_id)
     in_table = target != counted.metadata.master_key_id or bool(counted.metadata.kek_ids())
-    left: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
     if in_table:
         counted = commit(counted, moving.next_version)
-        left = moving.move_late(counted.metadata)
+        late = moving.move_late(counted)
     else:
-        moving.move_store(counted.metadata, target)
+        moving.move_store(counted, target)
     result = with_resolver(counted, table.walk.resolver)
     return TableRotation(
         what="mek", table=result, committed=in_table, keks=moving.count,
         master_key_id=target_of(result, None), kms_calls=client.calls,
-        left=left, older_versions=older_versions(result),
+        left=(*sorted(moving.stuck), *late), older_versions=older_versions(result),
     )  # fmt: skip
 
 
@@ -72,11 +73,19 @@ def _check_double(metadata: TableMetadata) -> None:
 
 @dataclass
 class _Moving:
-    """Moves KEKs; what it has moved once stays so when the commit is tried again."""
+    """Moves KEKs; what it has moved once stays so when the commit is tried again.
+
+    Attributes:
+        resolver: of the table, counted.
+        new_id: of the master key that is asked for.
+        moved: KEKs by what they were before: id and wrapped.
+        stuck: ids of those in the store that only older versions need, and that can't be moved.
+    """
 
     resolver: KeyResolver
     new_id: str | None
     moved: dict[tuple[str, bytes | None], IcebergKey] = field(default_factory=dict, repr=False)
+    stuck: set[str] = field(default_factory=set)
 
     @property
     def count(self) -> int:
@@ -89,38 +98,48 @@ class _Moving:
         sealed = _one_for_each(metadata)
         keks = {id_: self.resolver.find(id_, metadata) for id_ in metadata.kek_ids()}
         moved = {id_: self._moved(one, target, sealed).entry() for id_, one in keks.items()}
-        self.move_store(metadata, target)
+        self.move_store(table, target)
         keys = [moved.get(id_, one) for id_, one in metadata.keys.items()]
         return metadata.with_keys(keys, properties={**metadata.properties, KEY_ID: target})
 
-    def move_late(self, metadata: TableMetadata) -> tuple[str, ...]:
+    def move_late(self, table: IcebergTable) -> tuple[str, ...]:
         """Move the KEKs that somebody put into the store, for the version before, meanwhile.
 
         Gives the ids of those that could not be moved: the table is rotated by now.
         """
-        target = metadata.master_key_id or ""
+        metadata, target = table.metadata, table.metadata.master_key_id or ""
         if self.resolver.store is None:
             return ()
         late: list[str] = []
         with contextlib.suppress(ModcryptError, OSError):
             keks = self.resolver.keks(metadata)
             under = {id_ for id_, one in keks.items() if one.master_key_id != target}
-            late += sorted(under - metadata.keys.keys())
-            self.move_store(metadata, target, but=target)
+            late += sorted(under - metadata.keys.keys() - self.stuck)
+            self.move_store(table, target, but=target)
             return ()
         return tuple(late)
 
-    def move_store(self, metadata: TableMetadata, target: str, but: str | None = None) -> None:
-        """Move the KEKs of the store that are not moved yet, but those under one master key."""
-        store, keks = self.resolver.store, self.resolver.keks(metadata)
+    def move_store(self, table: IcebergTable, target: str, but: str | None = None) -> None:
+        """Move the KEKs of the store that are not moved yet, but those under one master key.
+
+        One that a KEK rotation left for older versions keeps nothing up: its master key may be
+        gone, as those of older metadata.json files may.
+        """
+        metadata, store = table.metadata, self.resolver.store
         sealed, done = _one_for_each(metadata), list(self.moved.values())
-        left = [
-            self.resolver.find(id_, metadata)
-            for id_, one in keks.items()
-            if id_ not in metadata.keys and one not in done and one.master_key_id != but
-        ]
-        if store is not None and left:
-            store.replace([self._moved(one, target, sealed) for one in left])
+        moved: list[IcebergKey] = []
+        for id_, one in self.resolver.keks(metadata).items():
+            known = one in done or one.master_key_id == but or id_ in self.stuck
+            if id_ in metadata.keys or known:
+                continue
+            try:
+                moved.append(self._moved(self.resolver.find(id_, metadata), target, sealed))
+            except KeyRetrievalError:
+                if id_ not in retired_keks(table):
+                    raise
+                self.stuck.add(id_)
+        if store is not None and moved:
+            store.replace(moved)
 
     def _moved(
         self, key: IcebergKey, target: str, sealed: Mapping[str, EncryptedKey]
@@ -136,12 +155,12 @@ class _Moving:
         assert key.wrapped is not None  # it is a KEK
         same = key.master_key_id == target
         if same and capabilities_of(masters.client).rewrap:  # the service gives no key out
-            return masters.move(key.wrapped, target, target)
-        kek = masters.unwrap(key.wrapped, key.master_key_id)
+            return masters.move(key.wrapped, target, target, key.id)
+        kek = masters.unwrap(key.wrapped, key.master_key_id, key.id)
         if sealed is not None:
             # Or a service that unwraps to something else would have all of it lost.
             OpenKey(key, masters, kek).open(sealed.encrypted)
-        return masters.wrap(kek, target)
+        return masters.wrap(kek, target, key.id)
 
 
 def _one_for_each(metadata: TableMetadata) -> dict[str, EncryptedKey]:

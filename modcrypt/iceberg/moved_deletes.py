@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.avro_files import read_avro, write_avro
+from modcrypt.iceberg.foreign import as_format_errors
 from modcrypt.iceberg.manifests import FileEntry
 
 __all__ = ["MovedDeletes", "moved_bounds", "moved_deletes"]
@@ -59,13 +60,14 @@ def moved_deletes(data: bytes, file_format: str, rename: Rename, name: str) -> M
         FormatError: it is no such file.
         UnsupportedFormatError: another format, or a footer of Puffin that is compressed.
     """
-    if file_format == "PARQUET":
-        return _parquet(data, rename, name)
-    if file_format == "AVRO":
-        return _avro(data, rename, name)
-    if file_format == "PUFFIN":
-        return MovedDeletes(_puffin(data, rename, name))
-    raise UnsupportedFormatError(f"{name}: deletes in {file_format}")
+    with as_format_errors(name):
+        if file_format == "PARQUET":
+            return _parquet(data, rename, name)
+        if file_format == "AVRO":
+            return _avro(data, rename, name)
+        if file_format == "PUFFIN":
+            return MovedDeletes(_puffin(data, rename, name))
+        raise UnsupportedFormatError(f"{name}: deletes in {file_format}")
 
 
 def moved_bounds(entry: FileEntry, bounds: tuple[str, str] | None) -> dict[str, Any]:
@@ -91,9 +93,11 @@ def _parquet(data: bytes, rename: Rename, name: str) -> MovedDeletes:
     try:
         table = pq.read_table(io.BytesIO(data))
         paths = table.column(_PATH).cast(pa.string()).to_pylist()
-        table.column(_POS)
+        nulls = paths.count(None) + table.column(_POS).null_count
     except (pa.ArrowException, OSError, KeyError):
         raise FormatError(f"{name}: no file of position deletes in Parquet") from None
+    if nulls:
+        raise FormatError(f"{name}: a position delete that names no position")
     at = table.schema.get_field_index(_PATH)
     moved = pa.array([rename(path) for path in paths], pa.string())
     kind = table.schema.field(at).with_type(pa.string())

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, Self
@@ -30,7 +30,15 @@ if TYPE_CHECKING:
     from modcrypt.iceberg.resolver import KeyStore
     from modcrypt.iceberg.table import IcebergTable
 
-__all__ = ["KeyPolicy", "WritingKeys", "partition_scope", "writing_key", "writing_keys"]
+__all__ = [
+    "KEKS_SINCE",
+    "KeyPolicy",
+    "WritingKeys",
+    "partition_scope",
+    "retired",
+    "writing_key",
+    "writing_keys",
+]
 
 PREFIX = "modcrypt.encryption."
 """What the names of a policy's table properties begin with."""
@@ -42,6 +50,12 @@ MAX_DAYS = 36500
 
 FILES_SCOPE = "files"
 """Scope of a KEK for a number of files: it is used in one commit alone."""
+
+KEKS_SINCE = "modcrypt.keks-since"
+"""Table property: KEKs of a key store that were made before, in ms since 1970, seal nothing new.
+
+A rotation says so: the old ones stay there for older versions of the table.
+"""
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "kek_per": ("table", "partition", "day", "files"),
@@ -227,21 +241,52 @@ def _keys(
 def _usable(table: IcebergTable, policy: KeyPolicy, now: int) -> dict[str, IcebergKey]:
     """Find by scope the newest KEK, if that is to be used on.
 
-    Java takes any. A rotation with a key store drops an old KEK there after its commit: until then
-    the new one is there, too, and must be taken.
+    Java takes any. In a key store those that a rotation has replaced are there, too.
     """
     metadata, usable = table.metadata, dict[str, IcebergKey]()
+    since = 0
     if policy.store == "key-store":
         _store(table)
+        since = _since(metadata)
     for key in table.walk.resolver.keks(metadata).values():
         kept = "table" if key.id in metadata.keys else "key-store"
         age = now - key.timestamp_ms
         # One of the future, beyond what clocks differ by, would never grow old.
-        young = -DAY_MS <= age < policy.kek_lifetime_days * DAY_MS
+        young = -DAY_MS <= age < policy.kek_lifetime_days * DAY_MS and key.timestamp_ms >= since
         if young and kept == policy.store and key.master_key_id == metadata.master_key_id:
             newest = usable.setdefault(key.scope, key)
             usable[key.scope] = max(newest, key, key=lambda one: one.timestamp_ms)
     return usable
+
+
+def _since(metadata: TableMetadata) -> int:
+    said = metadata.properties.get(KEKS_SINCE, "0")
+    return int(said) if re.fullmatch(r"[0-9]{1,18}", said) else 0
+
+
+def retired(stored: Iterable[IcebergKey], metadata: TableMetadata) -> set[str]:
+    """Give the ids of KEKs of a key store that no commit on top of a version would seal under.
+
+    Those that a rotation has replaced, those of which there is a newer one for the same files, and
+    those for some files of one commit: each attempt at one makes its own. All of them, if the
+    table's policy is to keep KEKs elsewhere by now.
+
+    Args:
+        stored: all that the store has of the table.
+        metadata: of the version.
+    """
+    keys, since, newest = list(stored), _since(metadata), dict[str, int]()
+    if keys and KeyPolicy.of(metadata).store != "key-store":
+        return {key.id for key in keys}
+    for key in keys:
+        known = key.timestamp_ms <= _now(None) + DAY_MS
+        if known and key.master_key_id == metadata.master_key_id:  # or nobody takes it
+            newest[key.scope] = max(key.timestamp_ms, newest.get(key.scope, 0))
+    return {
+        key.id
+        for key in keys
+        if key.scope == FILES_SCOPE or key.timestamp_ms < max(since, newest.get(key.scope, 0))
+    }
 
 
 def _made(
@@ -251,7 +296,9 @@ def _made(
     if not scopes:
         return [], []
     metadata, resolver = table.metadata, table.walk.resolver
-    in_store = policy.store == "key-store"
+    in_store, since = policy.store == "key-store", _since(metadata)
+    if in_store and now < since <= now + DAY_MS:  # whoever has rotated has a faster clock
+        now = since
     made = resolver.masters.new_keks(
         _master(metadata),
         metadata.key_length,

@@ -3,7 +3,7 @@
 Iceberg's Java drops snapshots and keeps their keys. An entry of a manifest list goes when no
 snapshot names it; a KEK when it seals nothing that is left. KEKs by partition or by number of files
 seal key metadata in manifests: where a table has such, its manifests are read. What is in a key
-store stays: whoever is about to commit may have put it there.
+store stays: whoever is about to commit may have put it there, and older versions may need it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modcrypt.iceberg.committing import commit
+from modcrypt.iceberg.policies import retired
 from modcrypt.iceberg.rotation_report import latest, older_versions
 from modcrypt.iceberg.sealed_in_manifests import sealed_manifests
 from modcrypt.iceberg.table import IcebergTable
 from modcrypt.iceberg.table_metadata import EncryptedKey, TableMetadata
+from modcrypt.iceberg.wrapping_keys import TABLE
 
-__all__ = ["Pruned", "prune_keys", "used_keys"]
+__all__ = ["Pruned", "prune_keys", "retired_keks", "used_keys"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,23 @@ def used_keys(table: IcebergTable) -> list[EncryptedKey]:
     sealing = {one.encrypted_by for id_, one in keys.items() if id_ in named}
     used = named | sealing | sealed_manifests(table).keks
     return [one for id_, one in keys.items() if id_ in used]
+
+
+def retired_keks(table: IcebergTable) -> tuple[str, ...]:
+    """Give the ids of a table's own KEKs in the key store that nothing needs, nor will.
+
+    No snapshot does, and no commit on top of this version would seal under them.
+
+    Raises:
+        ModcryptError, OSError: as `sealed_manifests`; or from the key store.
+    """
+    metadata, store = table.metadata, table.walk.resolver.store
+    held = () if store is None else store.keys().values()
+    found = retired((one for one in held if one.properties.get(TABLE) == metadata.uuid), metadata)
+    if found:
+        found -= {one.encrypted_by for one in metadata.keys.values()}
+        found -= sealed_manifests(table).keks
+    return tuple(sorted(found))
 
 
 def _pruned(table: IcebergTable, kept: Sequence[EncryptedKey]) -> Pruned:

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from modcrypt.iceberg.dek_rotation import Run, rotate_deks
 from modcrypt.iceberg.kek_rotation import rotate_kek
+from modcrypt.iceberg.manifest_resealing import Reseal
 from modcrypt.iceberg.mek_rotation import rotate_mek
 from modcrypt.iceberg.rotation_report import Rotated, TableRotation
 from modcrypt.iceberg.table import IcebergTable
@@ -28,11 +29,13 @@ def rotate_table(
     new_master_key_id: str | None = None,
     dry_run: bool = False,
     run: Run | None = None,
+    reseal: Reseal | None = None,
 ) -> TableRotation:
     """Rotate keys of a table.
 
-    Older metadata.json files keep the keys as they were: whoever has one of them, and the old
-    keys, reads what it leads to. `expire_history` removes them.
+    Older metadata.json files keep the keys as they were, and a key store the KEKs that these need:
+    whoever has one of them, and the old keys, reads what it leads to, until `expire_history` has
+    removed both.
 
     Args:
         table: the current version is rotated, also if `table` is an older one.
@@ -41,13 +44,14 @@ def rotate_table(
             take the places of all the old ones, and key metadata is sealed anew under them; in
             single wrapping, it is wrapped anew by the master key. Manifests are written anew only
             where they hold key metadata that is sealed. `"dek"`: the files of the current
-            snapshot are written anew under fresh keys, as a new snapshot; older snapshots keep
-            their files.
+            snapshot are written anew under fresh keys, which are kept as the table's policy says
+            by now, as a new snapshot; older snapshots, branches and tags keep their files.
         new_master_key_id: the master key that the table is to be under; by default, the one that
             it is under, whose newest version then counts.
         dry_run: change nothing, call the key service for nothing that opening doesn't need, and
             say what would be done.
         run: of "dek": rewrites data files elsewhere, by `rekey_file`; by default threads do here.
+        reseal: of "kek": the same for manifests, by `reseal_item`.
 
     Raises:
         ValueError: `what` is none of these; "mek" of single wrapping; "dek" with another master
@@ -56,6 +60,8 @@ def rotate_table(
         KeyRetrievalError: the key service does not unwrap or wrap a key; the table is as it was.
         ModcryptError, OSError: a file is not what was written, or can't be.
     """
+    if (run is not None and what != "dek") or (reseal is not None and what != "kek"):
+        raise ValueError(f'elsewhere run works for "dek", and reseal for "kek"; not for {what!r}')
     started = time.monotonic()
     if what == "dek":
         if new_master_key_id is not None:
@@ -63,12 +69,10 @@ def rotate_table(
                 'new data keys are under the KEKs that there are: rotate "kek" or "mek"'
             )
         done = rotate_deks(table, dry_run, run)
-    elif run is not None:
-        raise ValueError(f'nothing runs elsewhere but "dek", and not {what!r}')
     elif what == "mek":
         done = rotate_mek(table, new_master_key_id, dry_run)
     elif what == "kek":
-        done = rotate_kek(table, new_master_key_id, dry_run)
+        done = rotate_kek(table, new_master_key_id, dry_run, reseal)
     else:
         raise ValueError(f'what is to be rotated is "mek", "kek" or "dek", not {what!r}')
     return replace(done, seconds=time.monotonic() - started)

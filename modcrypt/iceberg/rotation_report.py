@@ -22,6 +22,7 @@ __all__ = [
     "logged_versions",
     "move_calls",
     "older_versions",
+    "refs_of",
     "target_of",
     "with_resolver",
 ]
@@ -43,12 +44,17 @@ class TableRotation:
         new_keks: that were made.
         entries: manifest lists whose key metadata was sealed anew, without a change of the file.
         manifest_lists, manifests, data_files, delete_files: that were written anew.
-        kms_calls: of the key service; in a dry run, as many as it takes if none has to be repeated.
+        kms_calls: of the key service; in a dry run, as many as it takes if none has to be repeated
+            (of "dek", but for KEKs that the table's policy wants new).
         seconds: that it took.
-        left: ids of KEKs that are in the key store as they were: somebody has gone on with them,
-            or the store or key service failed when the table was rotated already.
+        left: ids of KEKs that are in the key store as they were ("mek"): the store or key service
+            failed when the table was rotated already, or refuses those of older versions. Or that
+            are nowhere ("kek"), as of a partition that was shredded: what they seal stays so.
         older_versions: locations of older metadata.json files that the table's log names.
-            They hold keys as they were: who has them and the old keys reads what they lead to.
+            They hold keys as they were, or need KEKs that stay in the key store for them: who has
+            them and the old keys reads what they lead to.
+        older_snapshots: ids of those that keep their files, under the old data keys ("dek").
+        older_refs: branches and tags that name one of them.
     """
 
     what: Rotated
@@ -67,14 +73,32 @@ class TableRotation:
     seconds: float = 0.0
     left: tuple[str, ...] = ()
     older_versions: tuple[str, ...] = ()
+    older_snapshots: tuple[int, ...] = ()
+    older_refs: tuple[str, ...] = ()
 
     @property
     def advice(self) -> str | None:
         """What is left to do before the old keys are of no use; None if nothing is."""
         found = []
-        if self.left:
+        if self.left and self.what == "kek":
             found.append(
-                f"{len(self.left)} KEKs are in the key store as they were before: rotate again"
+                f"{len(self.left)} KEKs are neither in the table nor in the key store: the files "
+                "whose keys they seal can't be read; should one come back, rotate again"
+            )
+        elif self.left:
+            found.append(
+                f"{len(self.left)} KEKs are in the key store as they were before: rotate again, "
+                "or have expire_history drop those of older versions"
+            )
+        if self.older_snapshots:
+            found.append(
+                f"{len(self.older_snapshots)} older snapshots keep their files under the old data "
+                "keys: expire_history drops them"
+            )
+        if self.older_refs:
+            found.append(
+                f"but not those of branches and tags ({', '.join(self.older_refs)}), unless by "
+                "force=True, which drops these, too"
             )
         if self.older_versions:
             found.append(
@@ -86,7 +110,7 @@ class TableRotation:
     def fields(self) -> dict[str, Any]:
         """Give it as what JSON takes, without the table."""
         told = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "table"}
-        lists = {"left": list(self.left), "older_versions": list(self.older_versions)}
+        lists = {name: list(one) for name, one in told.items() if isinstance(one, tuple)}
         return {**told, **lists, "advice": self.advice}
 
 
@@ -95,6 +119,13 @@ def logged_versions(metadata: TableMetadata) -> tuple[str, ...]:
     log = metadata.document.get("metadata-log") or []
     named = (one.get("metadata-file") for one in log if isinstance(one, dict))
     return tuple(one for one in named if isinstance(one, str))
+
+
+def refs_of(metadata: TableMetadata) -> dict[str, dict[str, Any]]:
+    """Give the branches and tags of a table by name, as metadata.json has them."""
+    found = metadata.document.get("refs")
+    refs = found.items() if isinstance(found, dict) else ()
+    return {name: one for name, one in refs if isinstance(one, dict)}
 
 
 def older_versions(table: IcebergTable) -> tuple[str, ...]:
@@ -111,7 +142,9 @@ def _is_gone(table: IcebergTable, location: str) -> bool:
 def latest(table: IcebergTable) -> IcebergTable:
     """Give the current version of a table, which is not read again if that is the one."""
     current = table.versions.current()
-    return table if current == table.place else table.at(current)
+    found = table if current == table.place else table.refreshed()
+    found.metadata.check_members()
+    return found
 
 
 # --- calls of the key service --------------------------------------------------------------------
@@ -150,7 +183,10 @@ def counting(table: IcebergTable) -> tuple[IcebergTable, Counted]:
     table = latest(table)
     resolver = table.walk.resolver
     client: Any = Counted(resolver.masters.client)
-    fresh = KeyResolver(client, resolver.store, master_key_ids=resolver.master_key_ids)
+    told: dict[str, Any] = {
+        "master_key_ids": resolver.master_key_ids, "audit": resolver.masters.audit
+    }  # fmt: skip
+    fresh = KeyResolver(client, resolver.store, **told)
     return with_resolver(table, fresh), client
 
 

@@ -6,11 +6,13 @@ of them is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
-from modcrypt.iceberg.manifests import FileEntry, ManifestFile, read_manifest_list
+from modcrypt.iceberg.inventory import in_threads
+from modcrypt.iceberg.manifests import ManifestFile, read_manifest_list
 from modcrypt.iceberg.policies import FILES_SCOPE, partition_scope
 from modcrypt.iceberg.resolver import WRAPPING, is_sealed_metadata, sealed_by
 from modcrypt.iceberg.table import IcebergTable
@@ -25,9 +27,11 @@ __all__ = [
     "list_keys",
     "place_of",
     "sealed_manifests",
-    "sealed_metadata",
     "seals_files",
 ]
+
+THREADS = 16
+"""Files at once: in single wrapping each list waits for the key service."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +83,14 @@ def sealed_manifests(table: IcebergTable, opened: Opened | None = None) -> Seale
     """
     found: dict[str, SealedManifest | None] = {}
     lists, known = set[str](), {} if opened is None else opened
-    for snapshot in table.metadata.snapshots if _may_hold_any(table) else ():
-        for manifest in _manifests(table, snapshot, known):
-            if manifest.location not in found:
-                found[manifest.location] = _sealed(table, manifest)
-            if found[manifest.location] is not None:
-                lists.add(snapshot.manifest_list)
+    snapshots = table.metadata.snapshots if _may_hold_any(table) else ()
+    read = in_threads(lambda one: (one, _manifests(table, one, known)), snapshots, THREADS)
+    for snapshot, manifests in read:
+        fresh = [one for one in manifests if one.location not in found]
+        sealed = in_threads(partial(_sealed, table), fresh, THREADS)
+        found |= {one.location: held for one, held in zip(fresh, sealed, strict=True)}
+        if any(found[one.location] is not None for one in manifests):
+            lists.add(snapshot.manifest_list)
     held = {location: one for location, one in found.items() if one is not None}
     return SealedManifests(held, frozenset(lists))
 
@@ -107,14 +113,9 @@ def place_of(entry: EncryptedKey) -> tuple[str, bytes]:
 
 
 def _manifests(table: IcebergTable, snapshot: Snapshot, opened: Opened) -> list[ManifestFile]:
-    data = table.walk.read(snapshot.manifest_list, list_keys(table, snapshot, opened))
-    return read_manifest_list(data, snapshot.manifest_list)
-
-
-def sealed_metadata(entries: Iterable[FileEntry]) -> list[bytes]:
-    """Give what is sealed of the key metadata of files."""
-    told = (one.key_metadata for one in entries)
-    return [one for one in told if one is not None and is_sealed_metadata(one)]
+    keys = list_keys(table, snapshot, opened)
+    data = table.walk.read(snapshot.manifest_list, keys)
+    return read_manifest_list(data, snapshot.manifest_list, None if keys is None else snapshot)
 
 
 def _may_hold_any(table: IcebergTable) -> bool:
@@ -136,7 +137,8 @@ def seals_files(key: IcebergKey) -> bool:
 
 
 def _sealed(table: IcebergTable, manifest: ManifestFile) -> SealedManifest | None:
-    by = [sealed_by(one) for one in sealed_metadata(table.walk.entries(manifest))]
+    told = [one.key_metadata for one in table.walk.entries(manifest)]
+    by = [sealed_by(one) for one in told if one is not None and is_sealed_metadata(one)]
     if not by:
         return None
     keks = frozenset(id_ for id_, single in by if not single)

@@ -15,6 +15,7 @@ import os
 import posixpath
 import re
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,8 +28,8 @@ __all__ = [
     "Versions",
     "file_names",
     "has_versions",
-    "is_of_catalog",
     "newest_metadata",
+    "read_current",
     "read_metadata",
     "version_number",
     "write_hint",
@@ -38,6 +39,9 @@ _COUNTED = re.compile(r"v(\d{1,18})(?:\.gz)?\.metadata\.json")
 _NUMBERED = re.compile(r"(\d{1,18})-[0-9a-fA-F-]{36}(?:\.gz)?\.metadata\.json")
 
 HINT = "version-hint.text"
+
+MAX_RATIO, ALWAYS_READ = 32, 16 << 20
+"""How many times its size a compressed metadata.json may become; and bytes that any may."""
 
 
 class Versions(Protocol):
@@ -79,7 +83,7 @@ class FolderVersions:
         """
         self.check_exclusive()
         place = self.folder_file("v1.metadata.json")
-        _create(place, metadata.encode())
+        _create_once(place, metadata.encode())
         self._hint(1)
         return place
 
@@ -111,7 +115,7 @@ class FolderVersions:
         if self.current().name != base.name:
             raise _conflict(base)
         try:
-            _create(place, data)
+            _create_once(place, data)
         except FileExistsError:
             raise _conflict(base) from None
         self._check_followed(base, place, metadata)
@@ -184,11 +188,35 @@ def read_metadata(place: Place) -> TableMetadata:
 
 
 def _decompressed(data: bytes, name: str) -> bytes:
+    limit = min(MAX_METADATA, ALWAYS_READ + MAX_RATIO * len(data))
     try:
         with gzip.open(io.BytesIO(data)) as file:
-            return file.read(MAX_METADATA + 1)
+            found = file.read(limit + 1)
     except (OSError, EOFError, zlib.error):
         raise FormatError(f"{name}: damaged gzip") from None
+    if len(found) > limit:
+        raise LimitError(f"{name}: gzip of more than {limit} bytes, in {len(data)}")
+    return found
+
+
+def read_current(find: Callable[[], Place]) -> tuple[Place, TableMetadata]:
+    """Read the current version of a table; a newer one, where it goes before it is read.
+
+    Args:
+        find: gives its place, as `Versions.current`.
+
+    Raises:
+        FileNotFoundError: it is gone, and still said to be the current one.
+        ModcryptError, OSError: as `read_metadata`, and from `find`.
+    """
+    place = find()
+    while True:
+        try:
+            return place, read_metadata(place)
+        except FileNotFoundError:  # others have dropped the history since
+            gone, place = place, find()
+            if place == gone:
+                raise
 
 
 _EXCLUSIVE = {"s3", "s3a", "memory"}
@@ -213,6 +241,32 @@ def _create(place: Place, data: bytes) -> None:
         sink.append(data)
 
 
+def _create_once(place: Place, data: bytes) -> None:
+    """Create a file; it may be there though an error says otherwise, or that it was before.
+
+    Networks lose answers. Stores and network file systems are then asked again, unseen, and answer
+    that the file exists: it is the one that the first request made.
+
+    Raises:
+        FileExistsError: somebody else's is there.
+        OSError: from the file system; or nobody can tell whose file it was.
+    """
+    try:
+        _create(place, data)
+    except OSError as error:
+        try:
+            with place.open() as source:
+                found = source.read_at(0, source.size)
+        except OSError as unread:
+            if not isinstance(error, FileExistsError):
+                raise error from None
+            raise OSError(
+                errno.ESTALE, "it may have been created or not, and can't be read", place.path
+            ) from unread
+        if found != data:
+            raise
+
+
 def _logged(version: Place) -> list[tuple[int | None, Any]]:
     """Give the numbers and times of the versions that one has in its log."""
     log = read_metadata(version).document.get("metadata-log") or []
@@ -232,7 +286,8 @@ def newest_metadata(table: Place) -> Place:
     """Find the newest metadata.json of a table's folder.
 
     Raises:
-        FormatError: there is none, or a catalog's: which of those is current, it alone knows.
+        FormatError: they are a catalog's: which of those is current, it alone knows.
+        FileNotFoundError: there is none.
     """
     return _newest(_metadata_folder(table))
 
@@ -247,11 +302,6 @@ def version_number(name: str) -> int | None:
     """Give the number that the name of a metadata.json begins with, if it has one."""
     found = _COUNTED.fullmatch(name) or _NUMBERED.fullmatch(name)
     return None if found is None else int(found.group(1))
-
-
-def is_of_catalog(name: str) -> bool:
-    """Tell a metadata.json whose place a catalog keeps from one that is counted in its folder."""
-    return _NUMBERED.fullmatch(name) is not None
 
 
 def _metadata_folder(table: Place) -> Place:
@@ -272,7 +322,8 @@ def _newest(folder: Place) -> Place:
                 f"{folder.path}: a catalog says which metadata.json of this table is the current "
                 "one: name it, or open the table by load_table"
             )
-        raise FormatError(f"{folder.path}: no table: there is no v1.metadata.json")
+        why = "no table: there is no v1.metadata.json"
+        raise FileNotFoundError(errno.ENOENT, why, folder.path)
     return Place(folder.filesystem, posixpath.join(folder.path, counted[max(counted)]))
 
 

@@ -148,9 +148,10 @@ def test_no_output_file_is_left_where_a_page_does_not_authenticate(
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (("--where", "nothing > 1"), "nothing"),
+        (("--where", "nothing > 1"), "the filter does not fit the table: it has no column 'noth"),
+        (("--where", "id > 'x'"), "the filter does not fit the table: Could not convert x"),
         (("--where", "id >"), "no expression"),
-        (("--column", "nothing"), "nothing"),
+        (("--columns", "id,zip,nothing"), "the table has no columns 'nothing', 'zip'\n"),
         (("--snapshot", "7"), "there is no snapshot 7"),
         (("--snapshot", "dev"), "no branch or tag 'dev'"),
         (("--json", "--format", "csv"), "-o"),

@@ -72,6 +72,7 @@ def test_a_table_is_created_and_filled_and_nothing_of_it_is_in_plaintext(
         "encryption.data-key-length": "16",
     }
     assert rows(run, "lake/orders") == []
+    assert run("files", *SAMPLE, "lake/orders").stdout.startswith("kind  location  ")
     done = lines(run("append", *SAMPLE, "lake/orders", orders, orders, "--json"))[0]
     assert (done["added_records"], done["total_records"]) == (6, 6)
     assert rows(run, "lake/orders") == sorted(2 * ROWS, key=lambda row: row["id"])

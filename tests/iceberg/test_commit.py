@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import pyarrow.fs
 import pytest
 
 from modcrypt.errors import CommitConflictError, FormatError
-from modcrypt.iceberg import IcebergTable, create_table, open_table
+from modcrypt.iceberg import IcebergTable, create_table, expire_history, open_table
 from modcrypt.iceberg.committing import commit
+from modcrypt.iceberg.rotation_report import latest
 from modcrypt.iceberg.versions import (
     FolderVersions,
     file_names,
@@ -155,6 +157,52 @@ def test_a_commit_is_made_again_of_the_newer_version(made: IcebergTable) -> None
     assert found.metadata.properties["ours"] == "yes"
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_version_that_goes_before_it_is_read_is_not_missed(
+    made: IcebergTable, kms: SampleKms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Others commit and drop the history between a look for the newest version and reading it."""
+    real: Callable[[Any], Place] = FolderVersions.current
+    left = [0]
+
+    def current(self: FolderVersions) -> Place:
+        found = real(self)
+        if left[0]:
+            left[0] -= 1
+            again, left[0] = left[0], 0
+            expire_history(commit(made, noted))
+            left[0] = again
+        return found
+
+    monkeypatch.setattr(FolderVersions, "current", current)
+    gets: list[Callable[[], IcebergTable]] = [
+        made.refreshed, lambda: open_table(tmp_path / "t", kms), lambda: latest(made)
+    ]  # fmt: skip
+    for get in gets:
+        left[0] = times
+        before = real(made.versions)
+        assert get().place == real(made.versions) != before
+    Path(made.refreshed().place.path).unlink()
+    monkeypatch.setattr(FolderVersions, "current", lambda self: made.place)
+    with pytest.raises(FileNotFoundError):
+        made.refreshed()
+
+
+def test_what_is_gone_meanwhile_is_looked_for_in_the_newer_version(made: IcebergTable) -> None:
+    """Others drop the history that a change was being made of."""
+    calls: list[str] = []
+
+    def change(table: IcebergTable) -> Any:
+        calls.append(table.place.name)
+        if len(calls) == 1:
+            expire_history(commit(made, noted))
+        raise FileNotFoundError(2, "gone")
+
+    with pytest.raises(FileNotFoundError, match="gone"):  # that is not why
+        commit(made, change)
+    assert calls == ["v1.metadata.json", "v2.metadata.json"]
+
+
 def test_a_hint_that_cannot_be_written_is_no_failure(made: IcebergTable, tmp_path: Path) -> None:
     hint = tmp_path / "t/metadata/version-hint.text"
     hint.unlink()
@@ -233,7 +281,7 @@ def test_two_writers_to_a_store_lose_nothing(kms: SampleKms) -> None:
 def test_folders_without_a_table(tmp_path: Path) -> None:
     place = Place(None, str(tmp_path))
     assert not has_versions(place)
-    with pytest.raises(FormatError, match=r"no table: there is no v1\.metadata\.json"):
+    with pytest.raises(FileNotFoundError, match=r"no table: there is no v1\.metadata\.json"):
         newest_metadata(place)
     (tmp_path / "metadata").mkdir()
     name = "00003-8b19a876-2225-48ad-a5f4-1c191de63807.metadata.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -9,6 +10,8 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from modcrypt.iceberg import (
     IcebergTable,
@@ -18,6 +21,7 @@ from modcrypt.iceberg import (
     expire_history,
     load_table,
     rotate_table,
+    verify_table,
     versions,
 )
 from modcrypt.storage import Place
@@ -71,6 +75,97 @@ def test_a_commit_whose_answer_is_lost_keeps_its_files(
     with pytest.raises(OSError, match="timed out"):
         _ = made.append(ids(2)) if kind == "append" else rotate_table(made, kind)
     assert rows(made) == ([1, 2, 3] if kind == "append" else [1, 3])
+
+
+@pytest.mark.parametrize("kind", ["append", *KINDS])
+@pytest.mark.parametrize("error", [FileExistsError(17, "there"), TimeoutError(110, "timed out")])
+def test_a_version_that_is_there_was_created_whatever_the_answer(
+    made: IcebergTable, kind: Any, error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store, or a network file system, did as it was told; the request was made again, unseen."""
+
+    def answer() -> None:
+        raise error
+
+    then(versions, "_create", monkeypatch, answer)
+    done = made.append(ids(2)) if kind == "append" else rotate_table(made, kind).table
+    assert done.place.name == "v3.metadata.json"
+    assert rows(made) == ([1, 2] if kind == "append" else [1])
+    assert verify_table(made.refreshed()).ok
+
+
+def test_a_table_that_is_there_was_created_whatever_the_answer(
+    tmp_path: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer() -> None:
+        raise FileExistsError(17, "there")
+
+    then(versions, "_create", monkeypatch, answer)
+    table = create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA")
+    assert rows(table.append(ids(1))) == [1]
+    with pytest.raises(FileExistsError):
+        create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA")
+
+
+def test_a_version_that_is_gone_may_have_been_created(
+    made: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others went on from it, and dropped the history, before the second request was answered."""
+
+    def others() -> None:
+        expire_history(made.append(ids(3)))
+        raise FileExistsError(17, "there")
+
+    then(versions, "_create", monkeypatch, others)
+    with pytest.raises(OSError, match="may have been created or not"):
+        made.append(ids(2))
+    assert rows(made) == [1, 2, 3]
+
+
+def test_a_committed_version_is_not_read_again(
+    made: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error then would have the rows appended twice."""
+
+    def broken() -> None:
+        def read(place: Place) -> Any:
+            raise OSError("broken")
+
+        monkeypatch.setattr("modcrypt.iceberg.table.read_metadata", read)
+
+    then(versions.FolderVersions, "commit", monkeypatch, broken)
+    done = made.append(ids(2))
+    monkeypatch.undo()
+    assert (done.place.name, done.metadata.name) == ("v3.metadata.json", done.place.path)
+    assert rows(done) == [1, 2]
+    assert sorted(done.scan()["id"].to_pylist()) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["append", *KINDS])
+def test_expiry_leaves_what_is_about_to_be_taken_back(
+    made: IcebergTable, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A late writer takes a number that an expiry has freed; the next is before he finds out.
+
+    He makes his commit anew, with the files that he has written.
+    """
+    real = versions._create
+    expired = []
+
+    def create(place: Place, data: bytes) -> None:
+        monkeypatch.setattr(versions, "_create", real)
+        newest = made.append(ids(3))
+        newest = expire_history(newest.append(ids(4))).table
+        Path(place.path).unlink(missing_ok=True)
+        real(place, data)
+        expired.append(expire_history(newest))
+
+    monkeypatch.setattr(versions, "_create", create)
+    with contextlib.suppress(OSError):  # or nobody can tell: then nothing is removed, either
+        _ = made.append(ids(2)) if kind == "append" else rotate_table(made, kind)
+    assert rows(made)[:3] in ([1, 2, 3], [1, 3, 4])
+    assert verify_table(made.refreshed()).ok
+    assert expired[0].unreadable
 
 
 @pytest.mark.parametrize("kind", ["append", *KINDS])
@@ -137,6 +232,67 @@ def test_expiry_leaves_what_a_catalog_is_asked_to_take(
     assert rows(found) == ([1, 2, 3, 4] if kind == "append" else [1, 3, 4])
     (waiting,) = expired[0].unreadable
     assert waiting.endswith(".metadata.json")
+
+
+@pytest.fixture
+def in_catalog(tmp_path: Path, kms: SampleKms) -> IcebergTable:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
+    catalog.create_namespace("n")
+    return create_table(
+        tmp_path / "t", SCHEMA, kms, master_key_id="keyA", policy=FOR_FILES,
+        catalog=catalog, identifier="n.t",
+    ).append(ids(1))  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["append", *KINDS])
+@pytest.mark.parametrize("done", [True, False])
+def test_a_catalog_is_asked_when_its_answer_is_lost(
+    in_catalog: IcebergTable, kind: Any, done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = catalogs.CatalogVersions._swapped
+
+    def swapped(self: Any, *arguments: Any) -> bool:
+        monkeypatch.setattr(catalogs.CatalogVersions, "_swapped", real)
+        if done:
+            real(self, *arguments)
+        raise OSError("the connection is lost")
+
+    monkeypatch.setattr(catalogs.CatalogVersions, "_swapped", swapped)
+    try:
+        _ = in_catalog.append(ids(2)) if kind == "append" else rotate_table(in_catalog, kind)
+    except OSError:
+        assert not done
+    assert rows(in_catalog) == ([1, 2] if kind == "append" and done else [1])
+    assert verify_table(in_catalog.refreshed()).ok
+    if not done or kind != "kek":  # older versions need what that replaces
+        assert verify_table(in_catalog.refreshed()).orphans == ()
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_table_is_registered_once_whatever_the_answer(
+    tmp_path: Path, kms: SampleKms, done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
+    catalog.create_namespace("n")
+    real = Session.commit
+
+    def make() -> IcebergTable:
+        return create_table(
+            tmp_path / "t", SCHEMA, kms, master_key_id="keyA", catalog=catalog, identifier="n.t"
+        )
+
+    def commit(self: Session) -> None:
+        monkeypatch.setattr(Session, "commit", real)
+        if done:
+            real(self)
+        raise SQLAlchemyError("the connection is lost")
+
+    monkeypatch.setattr(Session, "commit", commit)
+    if not done:
+        with pytest.raises(OSError, match="database"):
+            make()
+        assert not list((tmp_path / "t" / "metadata").iterdir())
+    assert rows(make().append(ids(1))) == [1]
 
 
 def test_what_a_catalog_never_took_goes_later(

@@ -246,23 +246,20 @@ def test_what_is_not_encrypted_gets_no_new_key(tmp_path: Path, java: Judge) -> N
 
 
 @pytest.mark.parametrize("seal", [single, scoped("partition=a"), scoped("files")])
-def test_key_metadata_stays_under_the_kind_of_key_that_it_was_under(
+def test_key_metadata_that_was_sealed_is_in_the_clear_where_the_policy_has_it_so(
     t16: Path, table: IcebergTable, seal: Any
 ) -> None:
     rows_before = all_rows(table)
     table = resealed(table, seal)
-    before = {
-        row["sealed_by"] for row in table.files().to_pylist() if "manifest" not in row["kind"]
-    }
     kms = SampleKms()
+    planned = rotate_table(reopened(t16), "dek", dry_run=True)
     done = rotate_table(reopened(t16, kms), "dek")
     assert done.kms_calls == len(kms.calls)
+    new_kek = not done.table.metadata.keys.keys() & table.walk.resolver.keks(table.metadata).keys()
+    assert done.kms_calls == planned.kms_calls + new_kek
     after = [row for row in done.table.files().to_pylist() if "manifest" not in row["kind"]]
-    assert {row["sealed_by"] for row in after} == before
-    assert None not in before
+    assert {row["sealed_by"] for row in after} == {None}
     assert all_rows(done.table) == rows_before
-    # A policy of the table's says what seals the new manifest list.
-    assert done.table.scan().num_rows == 137
 
 
 # --- others who commit meanwhile, and others who do the work -------------------------------------
@@ -440,3 +437,32 @@ def test_a_full_disk_leaves_nothing_behind(
     monkeypatch.undo()
     assert files(t16) == before
     assert rotate_table(table, "dek").table.scan().num_rows == 137
+
+
+# --- what it leaves ------------------------------------------------------------------------------
+
+
+def test_what_stays_under_the_old_keys_is_told_until_it_is_expired(
+    t16: Path, table: IcebergTable
+) -> None:
+    refs = {
+        "main": {"snapshot-id": 1003, "type": "branch"},
+        "draft": {"snapshot-id": 1002, "type": "branch"},
+        "eve": {"snapshot-id": 1001, "type": "tag"},
+    }
+    table = table.at(table.versions.commit(table.place, table.metadata.edited(refs=refs)))
+    planned = rotate_table(table, "dek", dry_run=True)
+    done = rotate_table(table, "dek")
+    assert done.older_snapshots == planned.older_snapshots == (1001, 1002, 1003)
+    assert done.older_refs == planned.older_refs == ("draft", "eve")
+    assert "draft, eve" in (done.advice or "")
+    assert done.fields()["older_refs"] == ["draft", "eve"]
+
+    expire_history(done.table)
+    left = rotate_table(reopened(t16), "dek", dry_run=True)
+    assert left.older_snapshots[:2] == (1001, 1002)  # and the one that it is to replace
+    expire_history(reopened(t16), force=True)
+    (only,) = reopened(t16).metadata.snapshots
+    done = rotate_table(reopened(t16), "dek")
+    assert (done.older_snapshots, done.older_refs) == ((only.id,), ())
+    assert rotate_table(done.table, "kek").older_snapshots == ()

@@ -364,6 +364,28 @@ def test_nothing_goes_where_it_is_not_known_what_is_needed(t16: Path, damaged: s
     assert files(t16) == before
 
 
+def test_a_file_system_that_fails_for_a_moment_has_nothing_dropped(
+    lake: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or files that nobody could look into just then would stay for ever."""
+    planned, before = expire_history(lake, force=True, dry_run=True), files(folder_of(lake))
+    real = os.open
+    for kind in ("manifest_lists", "manifests"):
+        stuck = getattr(planned, kind)[0]
+
+        def broken(path: Any, *rest: Any, stuck: str = stuck, **more: Any) -> int:
+            if os.fspath(path) == stuck:
+                raise OSError(errno.EIO, "broken", path)
+            return real(path, *rest, **more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", broken)
+            with pytest.raises(OSError, match="broken"):
+                expire_history(lake, force=True)
+    assert files(folder_of(lake)) == before
+    assert not expire_history(lake, force=True).unreadable
+
+
 def test_a_service_that_is_away_has_nothing_dropped(t16: Path) -> None:
     before = files(t16)
     with pytest.raises(mc.KeyAccessDeniedError):

@@ -27,13 +27,13 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("modcrypt.kms.keyring.SCRYPT_N", 2**14)  # the keyring is opened often
     names: dict[str, Any] = {}
     examples = blocks("python")
-    assert len(examples) == 9
+    assert len(examples) == 10
     for block in examples:
         exec(block, names)
     pq.write_table(names["monday"], "monday.parquet")
     pq.write_table(names["monday"], "tuesday.parquet")
     commands = "".join(blocks("console")).replace("\\\n", " ").splitlines()
-    assert len(commands) == 20
+    assert len(commands) == 22
     monkeypatch.delenv("MODCRYPT_PASSPHRASE", raising=False)
     for line in commands:
         prompt, name, *arguments = shlex.split(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -29,6 +30,7 @@ from modcrypt.iceberg import (
     SqliteKeyStore,
     create_table,
     open_table,
+    rotate_table,
 )
 from modcrypt.iceberg.policies import WritingKeys, partition_scope, writing_key, writing_keys
 from modcrypt.iceberg.resolver import KeyResolver, KeyStore, seal_for_manifest
@@ -463,6 +465,29 @@ def two_appends(folder: Path, given: KeyPolicy, store: KeyStore | None = None) -
 
 def reopened(table: IcebergTable, store: KeyStore | None = None) -> IcebergTable:
     return open_table(table.place.path, SampleKms(), key_store=store)
+
+
+def test_a_table_with_a_shredded_partition_can_be_rotated(tmp_path: Path) -> None:
+    """What nobody can open stays as it is, and is told; KEKs of the rest are new."""
+    store = FileKeyStore.create(tmp_path / "keks")
+    given = KeyPolicy(kek_per="partition", store="key-store")
+    table = two_appends(tmp_path / "t", given, store)
+    gone = {key.id: key for key in store.keys().values() if key.scope == partition_scope("part=x")}
+    store.replace([], drop=gone)
+    for what in (dict[str, Any](dry_run=True), {}):
+        done = rotate_table(table, "kek", **what)
+        assert set(done.left) == gone.keys()
+        assert "neither in the table nor in the key store" in (done.advice or "")
+    found = reopened(done.table, store)
+    assert found.scan(filters="part = 'y'")["id"].to_pylist() == [3, 3]
+    with pytest.raises(KeyNotFoundError, match=re.escape(next(iter(gone)))):
+        found.scan()
+    store.replace(gone.values())  # from a backup
+    assert reopened(done.table, store).scan().num_rows == 6
+    done = rotate_table(reopened(done.table, store), "kek")
+    assert done.left == ()
+    store.replace([], drop=gone)
+    assert reopened(done.table, store).scan().num_rows == 6
 
 
 @pytest.mark.parametrize(
