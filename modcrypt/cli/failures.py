@@ -90,6 +90,10 @@ _OPTION_NAMES = (
     ("open the table with key_store", "name that by --key-store"),
     ("(expire_history)", "(expire)"),
     ("expire_history drops them", "expire drops them"),
+    ("unless by force=True", "unless by --drop-refs"),
+    ("encrypt_table makes", "iceberg encrypt makes"),
+    ("no key_store was given", "no --key-store was given"),
+    ("kek_per is table or files", "--kek-per table or files"),
 )
 
 _USAGE_OS_ERRORS = (

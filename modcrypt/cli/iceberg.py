@@ -20,6 +20,7 @@ from modcrypt.cli.iceberg_options import (
     table_of,
     table_options,
 )
+from modcrypt.cli.iceberg_policy import policy
 from modcrypt.cli.iceberg_rotation import expire, prune, rotate
 from modcrypt.cli.iceberg_writing import append, create, encrypt
 from modcrypt.cli.row_output import print_pieces, print_rows, written
@@ -118,7 +119,10 @@ def _print_listing(listing: pa.Table, as_json: bool) -> None:
         for row in rows:
             print_line(json_line(row))
         return
-    shown = [one for one in listing.schema if listing[one.name].null_count < listing.num_rows]
+    rows_there = listing.num_rows
+    shown = [
+        one for one in listing.schema if not rows_there or listing[one.name].null_count < rows_there
+    ]
     left = [number for number, one in enumerate(shown) if not is_number(one.type)]
     titles = [one.name.replace("_", " ") for one in shown]
     print_line(table(titles, [[_shown(row[one.name]) for one in shown] for row in rows], left=left))
@@ -259,5 +263,5 @@ def _print_table(kinds: pa.Schema, batches: Iterator[pa.RecordBatch], count: int
         click.echo(f"modcrypt: there are more than these {count} rows: -n N shows more", err=True)
 
 
-for _command in (create, append, encrypt, rotate, prune, expire, verify, tree):
+for _command in (create, append, encrypt, policy, rotate, prune, expire, verify, tree):
     iceberg.add_command(_command)

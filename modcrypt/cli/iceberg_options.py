@@ -23,10 +23,10 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.iceberg.resolver import KeyStore
     from modcrypt.iceberg.table import IcebergTable
     from modcrypt.kms.client import KmsClient
+    from modcrypt.kms.key_tools import KeyTools
 
 __all__ = [
     "catalog_options",
-    "client_of",
     "counted",
     "key_store_at",
     "key_store_option",
@@ -35,6 +35,7 @@ __all__ = [
     "location_map_option",
     "locations_of",
     "open_catalog",
+    "service_of",
     "snapshot_of",
     "snapshot_option",
     "table_argument",
@@ -70,7 +71,14 @@ def _service_options(*, required: bool) -> Callable[[F], F]:
     )
 
 
-tables_service = _service_options(required=True)
+tables_service = together(
+    _service_options(required=True),
+    click.option(
+        "--audit",
+        metavar="FILE",
+        help="Append every use of the key service to FILE, as a line of JSON.",
+    ),
+)
 catalog_options = together(
     click.option(
         "--catalog",
@@ -106,7 +114,7 @@ _where_options = together(
         "--at-least",
         metavar="N",
         type=click.IntRange(min=0),
-        help="The table's last sequence number is N or more: no older state of it is taken.",
+        help="The current snapshot's sequence number is N or more: no older state is taken.",
     ),
     click.option(
         "--master-key",
@@ -152,7 +160,7 @@ def table_of(where: str, options: dict[str, Any]) -> IcebergTable:
         "master_key_ids": own["master_keys"] or None,
     }
     catalog = open_catalog(own["catalog"], own["catalog_name"])
-    kms = client_of(options)
+    kms = service_of(options)
     if catalog is None:
         from modcrypt.iceberg import open_table
 
@@ -167,10 +175,10 @@ def locations_of(mapped: Sequence[str]) -> dict[str, str]:
     return pairs(mapped, "--location-map", "FROM=TO")
 
 
-def client_of(options: dict[str, Any]) -> KmsClient:
+def service_of(options: dict[str, Any]) -> KmsClient | KeyTools:
     """Open the key service that `tables_service` names; raises as `Service`."""
     service = Service({**options, "policy_file": None})
-    return service.client() if service.named else _NoService()
+    return service.tools(options.get("audit")) if service.named else _NoService()
 
 
 class _NoService:

@@ -19,7 +19,7 @@ from modcrypt.cli.iceberg_options import (
 )
 from modcrypt.cli.kms_options import refuse
 from modcrypt.cli.shared import print_line
-from modcrypt.cli.spark import rotate_deks_on_spark, service_settings
+from modcrypt.cli.spark import rotate_table_on_spark, service_settings
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.iceberg.expiry import Expired
@@ -64,9 +64,9 @@ _dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what wo
     "--spark",
     "spark_master",
     metavar="MASTER",
-    help="Of dek: have Spark write the data files, as local[4], spark://HOST:PORT, yarn or "
-    "sc://HOST:PORT says. The table and what the key service is read from must be there on its "
-    "executors, too.",
+    help="Have Spark write the data files (dek), or the manifests (kek, with single wrapping or "
+    "KEKs per partition or files), as local[4], spark://HOST:PORT, yarn or sc://HOST:PORT says. "
+    "The table and what the key service is read from must be there on its executors, too.",
 )
 @table_options
 @lines_option
@@ -84,9 +84,9 @@ def rotate(
 
     mek: all KEKs are wrapped anew, under the newest version of the master key or another one; no
     file of the table is touched but its metadata. kek: there is a new KEK, and the keys of manifest
-    lists are sealed under it; with single wrapping, the keys in manifests too. dek: the files of
-    the current snapshot are written again under new keys, page by page, undecoded; --spark has
-    executors do that.
+    lists are sealed under it; with single wrapping, or KEKs per partition or files, the keys in
+    manifests too. dek: the files of the current snapshot are written again under new keys, page by
+    page, undecoded.
 
     Older versions of the table keep what they have, under the old keys, until they are expired.
     """
@@ -94,12 +94,12 @@ def rotate(
 
     if what == "dek":
         refuse({"new_master_key"}, "a dek is under the KEKs that there are: rotate mek or kek")
-    if spark_master is not None and what != "dek":
-        raise click.UsageError("--spark is for dek: the others rewrite no data file")
+    if spark_master is not None and what == "mek":
+        raise click.UsageError("--spark is for dek and kek: mek rewrites no file")
     settings = None if spark_master is None else service_settings(options)
     found = table_of(where, options)
     if spark_master is not None and settings is not None and not dry_run:
-        done = rotate_deks_on_spark(spark_master, found, settings)
+        done = rotate_table_on_spark(spark_master, found, settings, what, new_master_key)
     else:
         done = rotate_table(found, what, new_master_key_id=new_master_key, dry_run=dry_run)
     _print_rotation(done, as_json)
@@ -151,7 +151,8 @@ def prune(*, where: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     verb = "would be dropped" if dry_run else "dropped"
     keks = counted(len(done.keks), "KEK")
     entries = counted(len(done.entries), "key of a manifest list")
-    print_line(f"{keks} and {entries} {verb}, {done.saved:,} bytes; {done.kept:,} keys are kept")
+    kept = counted(done.kept, "key")
+    print_line(f"{keks} and {entries} {verb}, {done.saved:,} bytes; {kept} kept")
 
 
 # --- expire --------------------------------------------------------------------------------------

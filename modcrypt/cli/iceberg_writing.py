@@ -14,7 +14,6 @@ import click
 from modcrypt.cli.failures import printable
 from modcrypt.cli.iceberg_options import (
     catalog_options,
-    client_of,
     counted,
     key_store_at,
     key_store_option,
@@ -22,12 +21,14 @@ from modcrypt.cli.iceberg_options import (
     location_map_option,
     locations_of,
     open_catalog,
+    service_of,
     table_argument,
     table_of,
     table_options,
     tables_service,
 )
-from modcrypt.cli.kms_options import pairs, refuse
+from modcrypt.cli.iceberg_policy import POLICY_OPTIONS, policy_options
+from modcrypt.cli.kms_options import default_key, pairs, refuse
 from modcrypt.cli.shared import print_line, together
 from modcrypt.errors import FormatError
 
@@ -75,35 +76,7 @@ _new_table_options = together(
         show_default=True,
         help="Bytes of data keys and KEKs.",
     ),
-    click.option(
-        "--kek-per",
-        type=click.Choice(["table", "day", "partition", "files"]),
-        default="table",
-        show_default=True,
-        help="For what there is a KEK of its own. Iceberg's Java reads those per table and day.",
-    ),
-    click.option(
-        "--files-per-kek",
-        metavar="N",
-        type=click.IntRange(min=1),
-        help="With --kek-per files: how many files share one.",
-    ),
-    click.option(
-        "--kek-lifetime",
-        metavar="DAYS",
-        type=click.IntRange(min=1),
-        default=730,
-        show_default=True,
-        help="How old a KEK gets before another takes its place.",
-    ),
-    click.option(
-        "--wrapping",
-        type=click.Choice(["double", "single"]),
-        default="double",
-        show_default=True,
-        help="Data keys under KEKs under the master key, as Iceberg's Java reads it; or under the "
-        "master key itself, at a call of the key service for each.",
-    ),
+    policy_options(new=True),
     click.option(
         "--property",
         "properties",
@@ -134,8 +107,8 @@ def _new_table(where: str, options: dict[str, Any]) -> dict[str, Any]:
         store="table" if taken["key_store"] is None else "key-store",
         **files,
     )
-    kms = client_of(options)
-    master_key = taken["master_key"] or getattr(kms, "default_key", None)
+    kms = service_of(options)
+    master_key = taken["master_key"] or default_key(kms)
     if not master_key:
         raise click.UsageError("--master-key ID says which master key the table is to be under")
     catalog = open_catalog(taken["catalog"], taken["catalog_name"], create=True)
@@ -158,8 +131,8 @@ def _new_table(where: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 _TAKEN = (
-    "master_key", "folder", "key_length", "kek_per", "files_per_kek", "kek_lifetime", "wrapping",
-    "properties", "catalog", "catalog_name", "key_store",
+    "master_key", "folder", "key_length", *POLICY_OPTIONS, "properties", "catalog", "catalog_name",
+    "key_store",
 )  # fmt: skip
 
 

@@ -40,8 +40,8 @@ __all__ = [
     "inspect_on_spark",
     "mask_on_spark",
     "rekey_on_spark",
-    "rotate_deks_on_spark",
     "rotate_on_spark",
+    "rotate_table_on_spark",
     "scan_on_spark",
     "service_settings",
     "share_on_spark",
@@ -193,18 +193,24 @@ def rotate_on_spark(
     return _run(master, "keys rotate", job, fields, as_json)
 
 
-def rotate_deks_on_spark(master: str, table: IcebergTable, settings: Settings) -> TableRotation:
-    """Do what `iceberg rotate dek` does.
+def rotate_table_on_spark(
+    master: str, table: IcebergTable, settings: Settings, what: str, new_master_key: str | None
+) -> TableRotation:
+    """Do what `iceberg rotate dek` or `kek` does.
 
     Args:
         master: the value of `--spark`.
         table: that is rotated.
         settings: by `service_settings`.
+        what: `dek` or `kek`.
+        new_master_key: of `kek`: the value of `--new-master-key`.
     """
-    from modcrypt.spark.iceberg_jobs import rotate_table_deks
+    from modcrypt.spark.iceberg_jobs import rotate_table_deks, rotate_table_keks
 
-    with _started(master, "iceberg rotate dek") as spark:
-        return rotate_table_deks(spark, table, settings)
+    with _started(master, f"iceberg rotate {what}") as spark:
+        if what == "dek":
+            return rotate_table_deks(spark, table, settings)
+        return rotate_table_keks(spark, table, settings, new_master_key_id=new_master_key)
 
 
 def scan_on_spark(master: str, paths: Sequence[str], options: Options, *, as_json: bool) -> int:

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from modcrypt.spark.iceberg_jobs import rotate_table_deks
+    from modcrypt.spark.iceberg_jobs import rotate_table_deks, rotate_table_keks
     from modcrypt.spark.java import java_home
     from modcrypt.spark.jobs import (
         decrypt_table,
@@ -38,6 +38,7 @@ __all__ = [
     "rekey_table",
     "rotate_keys",
     "rotate_table_deks",
+    "rotate_table_keks",
     "scan_keys",
     "share_table",
     "spark_jar",
@@ -50,6 +51,7 @@ _ROOM_OF = {
     "native": "modcrypt.spark.native_parquet",
     "native_options": "modcrypt.spark.native_parquet",
     "rotate_table_deks": "modcrypt.spark.iceberg_jobs",
+    "rotate_table_keks": "modcrypt.spark.iceberg_jobs",
     "spark_jar": "modcrypt.spark.native_jar",
 }
 

@@ -1,10 +1,13 @@
-"""New data keys for an encrypted Iceberg table, its data files written anew by Spark's executors.
+"""New keys for an encrypted Iceberg table, its files written anew by Spark's executors.
 
     driver      seals the key metadata of each file under a KEK that is for this job alone, and
                 sends it with the file's location; the KEK as its master key has wrapped it
     executors   have the KEK unwrapped, once for each process; write each file anew under a key of
-                its own, page by page; send that back, sealed under the same KEK
-    driver      makes manifests and the commit, as `rotate_table` does without Spark
+                its own; send that back, sealed under the same KEK
+    driver      makes what names these files, and the commit, as `rotate_table` does without Spark
+
+Files are data files, for new data keys; or manifests, for new KEKs, where key metadata in them is
+sealed: executors then have the table's KEKs unwrapped, too, or in single wrapping each data key.
 
 So no key is in what Spark pickles, logs or keeps: who has that, and no access to the key service,
 has nothing. Executors read no metadata of the table; they follow locations into its folders alone.
@@ -26,9 +29,11 @@ import pyarrow as pa
 from modcrypt import errors
 from modcrypt.iceberg.dek_rotation import RekeyedFile, RekeyItem, rekey_file
 from modcrypt.iceberg.locations import Locations
+from modcrypt.iceberg.manifest_resealing import Exchange, reseal_item
+from modcrypt.iceberg.resolver import KeyResolver
 from modcrypt.iceberg.rotation import TableRotation, rotate_table
 from modcrypt.iceberg.table import IcebergTable
-from modcrypt.iceberg.wrapping_keys import IcebergKey, MasterKeys, OpenKey
+from modcrypt.iceberg.wrapping_keys import IcebergKey
 from modcrypt.spark.bins import MakeFilesystem, packed
 from modcrypt.spark.driver import check_settings, slots_of
 from modcrypt.spark.file_work import IN_STORE, ON_DISK, failure
@@ -38,7 +43,7 @@ from modcrypt.storage import Place, locate
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Rekeying", "rotate_table_deks"]
+__all__ = ["Rekeying", "rotate_table_deks", "rotate_table_keks"]
 
 FILES_PER_TASK, BYTES_PER_TASK = 64, 1 << 30
 
@@ -89,18 +94,68 @@ def rotate_table_deks(
     def run(
         table: IcebergTable, job: IcebergKey, name: str, items: Sequence[RekeyItem]
     ) -> Iterable[RekeyedFile]:
-        folders = table.walk.locations.folders
         work = Rekeying(
             settings=settings,
             job=job,
             name=name,
             key_length=table.metadata.key_length,
-            folders={prefix: _name(place, filesystem) for prefix, place in folders.items()},
+            folders=_folders(table, filesystem),
             filesystem=filesystem,
         )
         return _on_spark(spark, work, items, files_per_task, bytes_per_task)
 
     return rotate_table(table, "dek", dry_run=dry_run, run=run)
+
+
+def rotate_table_keks(
+    spark: SparkSession,
+    table: IcebergTable,
+    settings: Settings,
+    *,
+    new_master_key_id: str | None = None,
+    filesystem: MakeFilesystem | None = None,
+    dry_run: bool = False,
+    files_per_task: int = FILES_PER_TASK,
+    bytes_per_task: int = BYTES_PER_TASK,
+) -> TableRotation:
+    """Put new KEKs in the places of a table's old ones: `rotate_table(table, "kek")`.
+
+    Executors write manifests, where key metadata in them is sealed: in single wrapping, or with
+    KEKs per partition or files. Otherwise there is nothing for them to do.
+
+    Args:
+        spark: whose executors write the manifests; manifest lists and the commit are made here.
+        new_master_key_id: as of `rotate_table`.
+        table, settings, filesystem, dry_run, files_per_task, bytes_per_task: as of
+            `rotate_table_deks`.
+
+    Raises:
+        ModcryptError, OSError, TypeError: as `rotate_table_deks`.
+    """
+    check_settings(settings)
+
+    def reseal(
+        table: IcebergTable, job: IcebergKey, exchange: Exchange, items: Sequence[RekeyItem]
+    ) -> Iterable[RekeyedFile]:
+        work = Rekeying(
+            settings=settings,
+            job=job,
+            name=exchange.name,
+            key_length=exchange.key_length,
+            folders=_folders(table, filesystem),
+            filesystem=filesystem,
+            exchange=exchange,
+        )
+        return _on_spark(spark, work, items, files_per_task, bytes_per_task)
+
+    return rotate_table(
+        table, "kek", new_master_key_id=new_master_key_id, dry_run=dry_run, reseal=reseal
+    )
+
+
+def _folders(table: IcebergTable, filesystem: MakeFilesystem | None) -> dict[str, str]:
+    folders = table.walk.locations.folders
+    return {prefix: _name(place, filesystem) for prefix, place in folders.items()}
 
 
 def _name(place: Place, filesystem: MakeFilesystem | None) -> str:
@@ -170,6 +225,7 @@ class Rekeying:
         key_length: bytes of their keys.
         folders: beginnings of locations, and the paths or URLs that they stand for.
         filesystem: makes the file system that these are paths in.
+        exchange: of manifests: which keys take the places of which; None for data files.
     """
 
     settings: Settings
@@ -178,6 +234,7 @@ class Rekeying:
     key_length: int
     folders: Mapping[str, str] = field(repr=False)
     filesystem: MakeFilesystem | None = None
+    exchange: Exchange | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Give a row for each file: what it is now, or why it failed."""
@@ -192,13 +249,17 @@ class Rekeying:
 
     def _rows(self, items: Sequence[RekeyItem]) -> list[dict[str, Any]]:
         try:
-            job, locations = _opened(self.settings, self.job), self._locations()
+            resolver, locations = _resolver(self.settings, self.job), self._locations()
+            job = resolver.opened(self.job)
         except Exception as error:  # keys or stores that can't be had here
             return [_failed(item, error) for item in items]
 
         def done(item: RekeyItem) -> dict[str, Any]:
             try:
-                new = rekey_file(locations, item, job, self.name, self.key_length)
+                if self.exchange is None:
+                    new = rekey_file(locations, item, job, self.name, self.key_length)
+                else:
+                    new = reseal_item(locations, item, job, self.exchange, resolver)
             except Exception as error:  # it is raised on the driver
                 return _failed(item, error)
             return {
@@ -220,20 +281,20 @@ def _failed(item: RekeyItem, error: Exception) -> dict[str, Any]:
     return {"old": item.location, "word": word, "message": told}
 
 
-_kept: dict[tuple[int, str], OpenKey] = {}  # by process: none is used after a fork
-_opening = threading.Lock()
+_kept: dict[tuple[int, str], KeyResolver] = {}  # by process: none is used after a fork
+_making = threading.Lock()
 
 
-def _opened(settings: Settings, job: IcebergKey) -> OpenKey:
-    """Have the KEK of a job unwrapped, once in a process, which keeps no other job's.
+def _resolver(settings: Settings, job: IcebergKey) -> KeyResolver:
+    """Give what opens the keys of a job, each once in a process, which keeps no other job's.
 
     Raises:
-        KeyRetrievalError: the key service refuses.
+        KeyRetrievalError: the key service can't be opened.
     """
     question = os.getpid(), job.id
-    with _opening:
+    with _making:
         if question not in _kept:
-            opened = MasterKeys(settings.tools().client).opened(job)
+            made = KeyResolver(settings.tools().client)
             _kept.clear()
-            _kept[question] = opened
+            _kept[question] = made
         return _kept[question]
