@@ -13,7 +13,7 @@ demo: $(VENV)/demo
 
 test: $(VENV)/dev lint
 	$(BIN)/python tools/vectors.py check
-	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

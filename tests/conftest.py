@@ -1,9 +1,14 @@
-"""Settings for the whole suite: repeatable examples, no timed verdicts, no keys shown."""
+"""Settings for the whole suite: repeatable examples, no timed verdicts, no keys shown; speed."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.interop.jvm import SHORT_LIVED
 from tests.secret_watch import leftovers, pytest_configure
 
 __all__ = ["leftovers", "pytest_configure"]  # what a session begins and ends with
@@ -17,3 +22,44 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what starts JVMs and waits for them, so that the rest is done beside it."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/spark/"))
+
+
+def pytest_collection_finish() -> None:
+    """Have no collection of garbage go through all tests that there are: many tests ask for one."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Have all garbage collected again: some libraries say so when something of theirs is left."""
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_passphrases() -> Iterator[None]:
+    """Make keyrings at the least cost that is taken; what the cost is, `test_kms_keyring` judges.
+
+    Programs that a test runs make theirs at the full cost, a third of a second each time.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("modcrypt.kms.keyring.SCRYPT_N", 2**14)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_sparks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have whatever starts Spark start a small one, unless it says otherwise."""
+    folder, java = tmp_path_factory.mktemp("spark-conf"), " ".join(SHORT_LIVED)
+    settings = {f"spark.{name}.extraJavaOptions": java for name in ("driver", "executor")}
+    settings |= {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
+    lines = [f"{name} {value}\n" for name, value in settings.items()]
+    (folder / "spark-defaults.conf").write_text("".join(lines))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_CONF_DIR", str(folder))
+        patch.setenv("SPARK_LAUNCHER_OPTS", java)  # the JVM that puts the command together
+        yield

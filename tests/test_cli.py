@@ -1,8 +1,9 @@
-"""The command line as users meet it: most tests run the installed program."""
+"""The command line as users meet it: the installed program, or in this process what it runs."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import pty
@@ -71,7 +72,17 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONWARNINGS": "error", "TERM": "xterm", **more}
 
 
-def run(folder: Path, *arguments: str, env: dict[str, str] | None = None, **more: Any) -> Answer:
+def run(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Answer:
+    """Run it in this process, where nothing but its answer matters."""
+    runner = CliRunner(env={"NO_COLOR": None, "FORCE_COLOR": None, **(env or {})})
+    with contextlib.chdir(folder):
+        result = runner.invoke(app.program, arguments, prog_name="modcrypt", catch_exceptions=False)
+    return Answer(arguments, result.exit_code, result.stdout, result.stderr)
+
+
+def run_program(
+    folder: Path, *arguments: str, env: dict[str, str] | None = None, **more: Any
+) -> Answer:
     return subprocess.run(
         [PROGRAM, *arguments],
         cwd=folder,
@@ -110,14 +121,16 @@ def flip(path: Path, offset: int) -> None:
 def test_pyarrow_reads_what_the_program_encrypts(folder: Path, size: int) -> None:
     key = bytes(range(size))
     private(folder / "footer.key", key)
-    assert run(folder, "encrypt", *KEY, "plain.parquet", "sealed.parquet").returncode == 0
+    assert run_program(folder, "encrypt", *KEY, "plain.parquet", "sealed.parquet").returncode == 0
     assert read_with_pyarrow(folder / "sealed.parquet", key).equals(small_table())
 
 
 def test_the_program_decrypts_what_pyarrow_writes(folder: Path) -> None:
     properties = pe.create_encryption_properties(footer_key=FOOTER_KEY, aad_prefix=b"part-0")
     pq.write_table(small_table(), folder / "sealed.parquet", encryption_properties=properties)
-    answer = run(folder, "decrypt", *KEY, "--aad-prefix", "part-0", "sealed.parquet", "out.parquet")
+    answer = run_program(
+        folder, "decrypt", *KEY, "--aad-prefix", "part-0", "sealed.parquet", "out.parquet"
+    )
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
     assert pq.read_table(folder / "out.parquet").equals(small_table())
 
@@ -247,13 +260,13 @@ def test_a_reader_that_goes_away_ends_it_quietly(sealed: Path) -> None:
 
 def test_a_flipped_byte_is_1_and_names_the_module(sealed: Path) -> None:
     options = ("--json", *KEY, *NAME_KEY, "sealed.parquet")
-    regions = json.loads(run(sealed, "inspect", "--modules", *options).stdout)["regions"]
+    regions = json.loads(run_program(sealed, "inspect", "--modules", *options).stdout)["regions"]
     target = next(m for m in regions if m["kind"] == "data page" and m["path"] == "name")
     flip(sealed / "sealed.parquet", target["start"] + 20)
     before = names(sealed)
-    answer = run(sealed, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet")
+    answer = run_program(sealed, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet")
     assert failed(answer, 1, "tag").startswith("data page, row group 0, column name, page 0: ")
-    answer = run(sealed, "decrypt", *options, "out.parquet")
+    answer = run_program(sealed, "decrypt", *options, "out.parquet")
     error = json.loads(answer.stdout)
     address = {k: target[k] for k in ("row_group", "column", "path", "page")}
     address["type"] = target["kind"]
@@ -279,7 +292,9 @@ def test_no_parquet_file_is_1(folder: Path) -> None:
 
 def test_a_wrong_key_is_1(sealed: Path) -> None:
     private(sealed / "footer.key", OTHER_KEY)
-    failed(run(sealed, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet"), 1, "tag")
+    failed(
+        run_program(sealed, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet"), 1, "tag"
+    )
 
 
 @pytest.mark.parametrize(
@@ -333,17 +348,17 @@ def test_an_unknown_column_is_2(folder: Path) -> None:
 
 
 def test_a_missing_key_is_3_and_says_how_to_give_it(sealed: Path) -> None:
-    answer = run(sealed, "decrypt", *KEY, "sealed.parquet", "out.parquet")
+    answer = run_program(sealed, "decrypt", *KEY, "sealed.parquet", "out.parquet")
     message = failed(answer, 3, "no-key")
     assert "column name" in message
     assert "--column-key" in message
     assert "--on-missing-key drop" in message
-    message = failed(run(sealed, "decrypt", "sealed.parquet", "out.parquet"), 3, "no-key")
+    message = failed(run_program(sealed, "decrypt", "sealed.parquet", "out.parquet"), 3, "no-key")
     assert "--key-file" in message
 
 
 def test_encrypting_twice_is_5(sealed: Path) -> None:
-    failed(run(sealed, "encrypt", *KEY, "sealed.parquet", "out.parquet"), 5, "unsupported")
+    failed(run_program(sealed, "encrypt", *KEY, "sealed.parquet", "out.parquet"), 5, "unsupported")
 
 
 def test_a_full_disk_is_74_and_leaves_nothing(folder: Path) -> None:
@@ -457,7 +472,7 @@ def test_a_footer_key_comes_as_text(folder: Path, text: str, way: str) -> None:
             "env": ("--key-env", "TEXT_KEY"),
             "fd": ("--key-fd", str(file.fileno())),
         }[way]
-        answer = run(
+        answer = run_program(
             folder,
             *("encrypt", *option, "plain.parquet", "sealed.parquet"),
             env={"TEXT_KEY": text} if way == "env" else {},
@@ -484,7 +499,7 @@ def test_column_keys_come_from_file_env_and_fd(folder: Path) -> None:
             *("--column-key", f"address=file:{folder / 'footer.key'}"),
             *("--column-key", f"price=fd:{file.fileno()}"),
         ]
-        answer = run(
+        answer = run_program(
             folder,
             *("encrypt", *KEY, *options, "plain.parquet", "sealed.parquet"),
             env={"NAME_KEY": LONG_KEY.hex()},
@@ -506,7 +521,7 @@ def test_column_names_may_hold_equals_signs_and_colons(tmp_path: Path) -> None:
 
 def test_a_tilde_in_a_column_key_is_the_home_folder(folder: Path) -> None:
     options = (*KEY, "--column-key", "name=file:~/name.key", "plain.parquet", "out.parquet")
-    assert run(folder, "encrypt", *options, env={"HOME": str(folder)}).returncode == 0
+    assert run_program(folder, "encrypt", *options, env={"HOME": str(folder)}).returncode == 0
 
 
 @pytest.mark.parametrize("size", [0, 15, 17, 33, 5000])
@@ -550,7 +565,7 @@ def test_a_denied_key_file_is_3_for_root_too(folder: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, 0), (0o400, 0), (0o640, 1), (0o604, 1)])
 def test_a_key_file_that_others_can_read_is_warned_of(folder: Path, mode: int, warned: int) -> None:
     (folder / "footer.key").chmod(mode)
-    answer = run(folder, "encrypt", *KEY, "plain.parquet", "sealed.parquet")
+    answer = run_program(folder, "encrypt", *KEY, "plain.parquet", "sealed.parquet")
     assert answer.returncode == 0
     assert answer.stderr.count("modcrypt: warning: other users can read key file") == warned
     assert answer.stderr.count("\n") == warned
@@ -559,7 +574,7 @@ def test_a_key_file_that_others_can_read_is_warned_of(folder: Path, mode: int, w
 def test_one_descriptor_gives_one_key(folder: Path) -> None:
     with (folder / "footer.key").open("rb") as file:
         fd = str(file.fileno())
-        answer = run(
+        answer = run_program(
             folder,
             *("encrypt", "--key-fd", fd, "--column-key", f"name=fd:{fd}"),
             *("plain.parquet", "out.parquet"),
@@ -571,7 +586,7 @@ def test_one_descriptor_gives_one_key(folder: Path) -> None:
 def test_a_terminal_is_not_read_for_keys(folder: Path) -> None:
     controller, terminal = pty.openpty()
     try:
-        answer = run(
+        answer = run_program(
             folder, *("encrypt", "--key-fd", "0", "plain.parquet", "out.parquet"), stdin=terminal
         )
     finally:
@@ -627,13 +642,15 @@ def test_no_key_shows_in_any_output(sealed: Path) -> None:
     (sealed / "name.key").chmod(0o644)
     flip(sealed / "sealed.parquet", 40)
     answers = [
-        run(sealed, "encrypt", *KEY, *NAME_KEY, "--json", "plain.parquet", "new.parquet"),
-        run(sealed, "inspect", "--modules", *KEY, *NAME_KEY, "new.parquet"),
-        run(sealed, "decrypt", *KEY, *NAME_KEY, "--json", "sealed.parquet", "out.parquet"),
-        run(sealed, "decrypt", *KEY, "new.parquet", "out.parquet"),
-        run(sealed, "decrypt", *NAME_KEY, "new.parquet", "out.parquet"),
-        run(sealed, "encrypt", *KEY, *NAME_KEY, *NAME_KEY, "plain.parquet", "out.parquet"),
-        run(sealed, "decrypt", "--key-env", "SHORT", "x", "y", env={"SHORT": FOOTER_KEY.hex()[2:]}),
+        run_program(sealed, "encrypt", *KEY, *NAME_KEY, "--json", "plain.parquet", "new.parquet"),
+        run_program(sealed, "inspect", "--modules", *KEY, *NAME_KEY, "new.parquet"),
+        run_program(sealed, "decrypt", *KEY, *NAME_KEY, "--json", "sealed.parquet", "out.parquet"),
+        run_program(sealed, "decrypt", *KEY, "new.parquet", "out.parquet"),
+        run_program(sealed, "decrypt", *NAME_KEY, "new.parquet", "out.parquet"),
+        run_program(sealed, "encrypt", *KEY, *NAME_KEY, *NAME_KEY, *PLAIN_TO_OUT),
+        run_program(
+            sealed, "decrypt", "--key-env", "SHORT", "x", "y", env={"SHORT": FOOTER_KEY.hex()[2:]}
+        ),
     ]
     assert [answer.returncode for answer in answers] == [0, 0, 1, 3, 3, 2, 3]
     output = "".join(answer.stdout + answer.stderr for answer in answers)
@@ -762,13 +779,13 @@ def test_help_and_usage_errors_import_nothing_heavy(arguments: tuple[str, ...]) 
 
 
 def test_the_program_without_arguments_shows_its_help(tmp_path: Path) -> None:
-    answer = run(tmp_path)
+    answer = run_program(tmp_path)
     assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr == run(tmp_path, "--help").stdout
+    assert answer.stderr == run_program(tmp_path, "--help").stdout
 
 
 def test_the_version_is_the_package_s(tmp_path: Path) -> None:
-    assert run(tmp_path, "--version").stdout == f"modcrypt {modcrypt.__version__}\n"
+    assert run_program(tmp_path, "--version").stdout == f"modcrypt {modcrypt.__version__}\n"
 
 
 @pytest.mark.parametrize("command", [None, "encrypt", "decrypt", "inspect", "verify"])

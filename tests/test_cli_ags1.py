@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
 def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("once")
     (folder / "notes.txt").write_bytes(NOTES)
-    done(run(folder, "encrypt", "--new-key-metadata", "notes.key", "notes.txt", "notes.ags1"))
+    done(run_here(folder, "encrypt", "--new-key-metadata", "notes.key", "notes.txt", "notes.ags1"))
     return folder
 
 
@@ -87,6 +87,18 @@ def run(
         check=False,
         **more,
     )
+
+
+def run_here(folder: Path, *arguments: str | Path) -> Answer:
+    """Run it in this process, where nothing but its answer matters."""
+    with contextlib.chdir(folder):
+        result = CliRunner().invoke(
+            app.program,
+            ["ags1", *map(str, arguments)],
+            prog_name="modcrypt",
+            catch_exceptions=False,
+        )
+    return Answer(arguments, result.exit_code, result.stdout_bytes, result.stderr_bytes)
 
 
 def start(folder: Path, *arguments: str, **more: Any) -> subprocess.Popen[bytes]:
@@ -204,7 +216,7 @@ def test_files_by_java_decrypt(folder: Path) -> None:
     for case in java_files():
         options = options_of(folder, case)
         path = shared_vectors() / "ags1" / case["file"]
-        done(run(folder, "decrypt", *options, "--force", path, "back.txt"))
+        done(run_here(folder, "decrypt", *options, "--force", path, "back.txt"))
         data = (folder / "back.txt").read_bytes()
         assert hashlib.sha256(data).hexdigest() == case["plain_sha256"], case["file"]
 
@@ -223,7 +235,7 @@ def test_tampered_files_of_java_s_are_1_and_leave_nothing(folder: Path) -> None:
     assert len(cases) > 10
     for case in cases:
         path = shared_vectors() / "ags1" / case["file"]
-        answer = run(folder, "decrypt", *options_of(folder, case), "--json", path, "back.txt")
+        answer = run_here(folder, "decrypt", *options_of(folder, case), "--json", path, "back.txt")
         assert answer.returncode == 1, case
         assert json.loads(answer.stdout)["error"] in words, case
     assert names(folder) == {"notes.txt", "own.key"}
@@ -246,7 +258,7 @@ def test_fresh_key_metadata_opens_the_stream(folder: Path, size: int | None) -> 
 
 
 def test_each_file_gets_a_key_of_its_own(sealed: Path) -> None:
-    done(run(sealed, "encrypt", "--new-key-metadata", "other.key", "notes.txt", "other.ags1"))
+    done(run_here(sealed, "encrypt", "--new-key-metadata", "other.key", "notes.txt", "other.ags1"))
     first, second = (
         taken_apart((sealed / name).read_bytes()) for name in ("notes.key", "other.key")
     )
@@ -282,7 +294,7 @@ def test_key_metadata_opens_java_s_files(folder: Path, case: str, aad_prefix: bo
     metadata = b"\1" + bytes([2 * len(key)]) + key + middle + b"\2" + length
     private(folder / "java.key", metadata.hex().encode())
     path = shared_vectors() / "ags1" / java["file"]
-    data = done(run(folder, "cat", "--key-metadata-file", "java.key", path))
+    data = done(run_here(folder, "cat", "--key-metadata-file", "java.key", path))
     assert hashlib.sha256(data).hexdigest() == java["plain_sha256"]
 
 
@@ -290,15 +302,15 @@ def test_key_metadata_without_a_length_does_for_writing_and_needs_one_for_readin
     folder: Path,
 ) -> None:
     private(folder / "notes.key", b"\1\x20" + FOOTER_KEY + b"\0\0")
-    printed = done(run(folder, "encrypt", *METADATA, "notes.txt", "notes.ags1"))
+    printed = done(run_here(folder, "encrypt", *METADATA, "notes.txt", "notes.ags1"))
     assert opened((folder / "notes.ags1").read_bytes(), FOOTER_KEY) == NOTES
     reading = ("cat", *METADATA, "notes.ags1")
-    assert "--length" in failed(run(folder, *reading), 2, "usage")
-    assert done(run(folder, *reading, "--length", printed.decode().strip())) == NOTES
+    assert "--length" in failed(run_here(folder, *reading), 2, "usage")
+    assert done(run_here(folder, *reading, "--length", printed.decode().strip())) == NOTES
 
 
 def test_key_metadata_of_a_written_file_is_not_used_again(sealed: Path) -> None:
-    answer = run(sealed, "encrypt", *METADATA, "notes.txt", "other.ags1")
+    answer = run_here(sealed, "encrypt", *METADATA, "notes.txt", "other.ags1")
     assert "--new-key-metadata" in failed(answer, 2, "usage")
     assert "other.ags1" not in names(sealed)
 
@@ -356,9 +368,9 @@ def test_key_metadata_among_the_arguments_is_not_repeated(sealed: Path) -> None:
 def test_a_destination_is_replaced_only_on_request(sealed: Path, command: str) -> None:
     (sealed / "dear").write_bytes(b"dear")
     options = (*KEY, "notes.txt") if command == "encrypt" else (*METADATA, "notes.ags1")
-    assert "--force" in failed(run(sealed, command, *options, "dear"), 2, "file")
+    assert "--force" in failed(run_here(sealed, command, *options, "dear"), 2, "file")
     assert (sealed / "dear").read_bytes() == b"dear"
-    assert run(sealed, command, *options, "dear", "--force").returncode == 0
+    assert run_here(sealed, command, *options, "dear", "--force").returncode == 0
     assert (sealed / "dear").read_bytes()[:4] == (b"AGS1" if command == "encrypt" else NOTES[:4])
 
 
@@ -369,9 +381,9 @@ def test_key_metadata_is_replaced_only_on_request(sealed: Path, there: str) -> N
         (sealed / "notes.key").unlink()
         (sealed / "notes.key").symlink_to("elsewhere.key")
     again = ("encrypt", "--new-key-metadata", "notes.key", "notes.txt", "more.ags1")
-    assert "notes.key: the destination exists" in failed(run(sealed, *again), 2, "file")
+    assert "notes.key: the destination exists" in failed(run_here(sealed, *again), 2, "file")
     assert "more.ags1" not in names(sealed)
-    done(run(sealed, *again[:-1], "notes.ags1", "--force"))
+    done(run_here(sealed, *again[:-1], "notes.ags1", "--force"))
     assert (sealed / "notes.key").read_bytes() != old
     assert opened_by_metadata(sealed) == NOTES
     assert (sealed / "notes.key").is_symlink() == (there == "dangling link")
@@ -381,14 +393,14 @@ def test_key_metadata_is_replaced_only_on_request(sealed: Path, there: str) -> N
 def test_a_replaced_key_file_becomes_private(sealed: Path) -> None:
     (sealed / "notes.key").chmod(0o644)
     files = ("--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
-    done(run(sealed, "encrypt", *files, "--force"))
+    done(run_here(sealed, "encrypt", *files, "--force"))
     assert stat.S_IMODE((sealed / "notes.key").stat().st_mode) == 0o600
 
 
 def test_what_an_interrupted_run_left_is_not_replaced(sealed: Path) -> None:
     (sealed / "notes.key.new").write_bytes(b"the only key")
     files = ("--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
-    message = failed(run(sealed, "encrypt", *files, "--force"), 2, "usage")
+    message = failed(run_here(sealed, "encrypt", *files, "--force"), 2, "usage")
     assert "notes.key.new" in message
     assert (sealed / "notes.key.new").read_bytes() == b"the only key"
     assert opened_by_metadata(sealed) == NOTES
@@ -397,7 +409,7 @@ def test_what_an_interrupted_run_left_is_not_replaced(sealed: Path) -> None:
 @pytest.mark.parametrize("where", ["notes.txt", "./notes.ags1", "-", "/dev/null", "."])
 def test_key_metadata_does_not_go_where_something_else_is(sealed: Path, where: str) -> None:
     files = ("--new-key-metadata", where, "notes.txt", "notes.ags1", "--force")
-    assert "--new-key-metadata" in failed(run(sealed, "encrypt", *files), 2, "usage")
+    assert "--new-key-metadata" in failed(run_here(sealed, "encrypt", *files), 2, "usage")
     assert (sealed / "notes.txt").read_bytes() == NOTES
     assert opened_by_metadata(sealed) == NOTES
 
@@ -411,7 +423,7 @@ def test_a_missing_folder_for_key_metadata_is_known_before_the_work(folder: Path
 
 
 def test_a_file_can_be_encrypted_in_place(folder: Path) -> None:
-    done(run(folder, "encrypt", *KEY, "--force", "notes.txt", "notes.txt"))
+    done(run_here(folder, "encrypt", *KEY, "--force", "notes.txt", "notes.txt"))
     assert opened((folder / "notes.txt").read_bytes(), FOOTER_KEY) == NOTES
 
 
@@ -542,11 +554,11 @@ READING = [("cat", "notes.ags1"), ("decrypt", "notes.ags1", "back.txt")]
 def test_without_a_length_it_says_what_to_do(folder: Path) -> None:
     encrypted(folder)
     for command in READING:
-        message = failed(run(folder, *command, *KEY), 2, "usage")
+        message = failed(run_here(folder, *command, *KEY), 2, "usage")
         assert "--length N" in message
         assert "--unverified-length" in message
         assert "UNVERIFIED" not in message
-        assert run(folder, *command, *KEY, "--length", str(NOTES_LENGTH)).returncode == 0
+        assert run_here(folder, *command, *KEY, "--length", str(NOTES_LENGTH)).returncode == 0
 
 
 @pytest.mark.parametrize("wrong", [-FRAME, -1, 1])
@@ -561,16 +573,20 @@ def test_another_length_is_1_and_nothing_is_given(folder: Path, wrong: int) -> N
 
 def test_a_stream_that_lost_its_last_block_passes_only_unverified(folder: Path) -> None:
     (folder / "notes.ags1").write_bytes(encrypted(folder)[: 8 + 3 * FRAME])
-    failed(run(folder, "cat", *KEY, "--length", str(NOTES_LENGTH), "notes.ags1"), 1, "truncation")
-    assert done(run(folder, "cat", *KEY, "--unverified-length", "notes.ags1")) == NOTES[: 3 * MIB]
+    failed(
+        run_here(folder, "cat", *KEY, "--length", str(NOTES_LENGTH), "notes.ags1"), 1, "truncation"
+    )
+    assert (
+        done(run_here(folder, "cat", *KEY, "--unverified-length", "notes.ags1")) == NOTES[: 3 * MIB]
+    )
 
 
 def test_the_length_of_key_metadata_is_not_overruled(sealed: Path) -> None:
     reading = ("cat", *METADATA, "notes.ags1")
-    message = failed(run(sealed, *reading, "--length", "36"), 2, "usage")
+    message = failed(run_here(sealed, *reading, "--length", "36"), 2, "usage")
     assert str(NOTES_LENGTH) in message
     os.truncate(sealed / "notes.ags1", 8 + FRAME)
-    failed(run(sealed, *reading, "--unverified-length"), 1, "truncation")
+    failed(run_here(sealed, *reading, "--unverified-length"), 1, "truncation")
 
 
 # --- what does not authenticate ------------------------------------------------------------------
@@ -583,27 +599,27 @@ def test_a_flipped_byte_names_its_block_and_nothing_of_it_is_given(
     data = bytearray((sealed / "notes.ags1").read_bytes())
     data[8 + block * FRAME + 14] ^= 1
     (sealed / "notes.ags1").write_bytes(data)
-    answer = run(sealed, "cat", *METADATA, "notes.ags1")
+    answer = run_here(sealed, "cat", *METADATA, "notes.ags1")
     assert failed(answer, 1, "tag").startswith(f"block {block}: ")
     assert answer.stdout == NOTES[: block * MIB]
-    answer = run(sealed, "decrypt", *METADATA, "--json", "notes.ags1", "back.txt")
+    answer = run_here(sealed, "decrypt", *METADATA, "--json", "notes.ags1", "back.txt")
     error = json.loads(answer.stdout)
     assert (error["error"], error["module"]) == ("tag", {"type": "block", "block": block})
     assert "back.txt" not in names(sealed)
 
 
 def test_a_wrong_key_or_prefix_is_1(folder: Path) -> None:
-    done(run(folder, "encrypt", *KEY, "--aad-prefix", "a", "notes.txt", "notes.ags1"))
+    done(run_here(folder, "encrypt", *KEY, "--aad-prefix", "a", "notes.txt", "notes.ags1"))
     reading = ("cat", "--length", str(NOTES_LENGTH), "notes.ags1", *KEY)
-    assert done(run(folder, *reading, "--aad-prefix-hex", "61")) == NOTES
+    assert done(run_here(folder, *reading, "--aad-prefix-hex", "61")) == NOTES
     (folder / "prefix").write_bytes(b"a")
-    assert done(run(folder, *reading, "--aad-prefix-file", "prefix")) == NOTES
+    assert done(run_here(folder, *reading, "--aad-prefix-file", "prefix")) == NOTES
     for prefix in ((), ("--aad-prefix", "b")):
-        answer = run(folder, *reading, *prefix)
+        answer = run_here(folder, *reading, *prefix)
         failed(answer, 1, "tag")
         assert answer.stdout == b""
     private(folder / "own.key", OTHER_KEY)
-    failed(run(folder, *reading, "--aad-prefix", "a"), 1, "tag")
+    failed(run_here(folder, *reading, "--aad-prefix", "a"), 1, "tag")
 
 
 @pytest.mark.parametrize(
@@ -659,14 +675,14 @@ def test_inspect_needs_no_key_and_its_sizes_add_up(folder: Path, count: int) -> 
 def test_json_results_have_sizes_and_seconds(folder: Path) -> None:
     files = {"source": "notes.txt", "destination": "notes.ags1"}
     sizes = {"source_bytes": len(NOTES), "destination_bytes": NOTES_LENGTH}
-    result = json.loads(done(run(folder, "encrypt", *KEY, "--json", *files.values())))
+    result = json.loads(done(run_here(folder, "encrypt", *KEY, "--json", *files.values())))
     assert result.pop("seconds") > 0
     assert result == {**files, **sizes, "encrypted_bytes": NOTES_LENGTH}
 
     files = {"source": "notes.ags1", "destination": "back.txt"}
     sizes = {"source_bytes": NOTES_LENGTH, "destination_bytes": len(NOTES)}
     length = ("--length", str(NOTES_LENGTH), "--json")
-    result = json.loads(done(run(folder, "decrypt", *KEY, *length, *files.values())))
+    result = json.loads(done(run_here(folder, "decrypt", *KEY, *length, *files.values())))
     assert result.pop("seconds") > 0
     assert result == {**files, **sizes, "plaintext_bytes": len(NOTES)}
 
@@ -737,7 +753,7 @@ def test_wrong_options_are_2_and_explained_in_one_line(
 def test_paths_that_do_not_do_are_2(folder: Path, source: str, destination: str) -> None:
     before = names(folder)
     files = ("--new-key-metadata", "notes.key", source, destination)
-    failed(run(folder, "encrypt", "--force", *files), 2, "file")
+    failed(run_here(folder, "encrypt", "--force", *files), 2, "file")
     assert names(folder) == before
 
 
@@ -796,7 +812,7 @@ def test_kill_9_never_loses_the_key_of_what_is_replaced(folder: Path) -> None:
     for change in range(20):
         (folder / "notes.key.new").unlink(missing_ok=True)
         (folder / "notes.txt").write_bytes(b"old")
-        done(run(folder, "encrypt", "--force", *files))
+        done(run_here(folder, "encrypt", "--force", *files))
         (folder / "notes.txt").write_bytes(b"new")
         code = killed_before(folder, change, "encrypt", "--force", *files)
         stream = (folder / "notes.ags1").read_bytes()

@@ -27,7 +27,7 @@ from modcrypt import checkup, event_log
 from modcrypt.event_log import search_event_log
 from tests.interop.jvm import why_unavailable
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, write_plain
-from tests.test_cli import KEY, environment, flip, invoke, private, run
+from tests.test_cli import KEY, environment, flip, invoke, private, run_program
 
 RING = ("--kms", "file:lake.keyring")
 LEAKED = bytes(range(0x51, 0x61))
@@ -86,7 +86,7 @@ def told(found: Checks) -> list[tuple[str, str]]:
 
 
 def test_a_machine_that_runs_the_tests_is_fit(tmp_path: Path) -> None:
-    answer = run(tmp_path, "doctor", "--json")
+    answer = run_program(tmp_path, "doctor", "--json")
     found = {one["check"]: one for one in json.loads(answer.stdout)["checks"]}
     assert (answer.returncode, answer.stderr, list(found)) == (0, "", OF_THE_MACHINE)
     assert ".".join(map(str, sys.version_info[:3])) in found["python"]["message"]
@@ -329,7 +329,8 @@ def test_a_key_service_that_is_not_there_fails(
 def test_a_sealed_keyring_without_its_passphrase_fails(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     modcrypt.Keyring.create(tmp_path / "lake.keyring", passphrase=PHRASE)
-    answer = run(tmp_path, "doctor", *RING, stdin=subprocess.DEVNULL, start_new_session=True)
+    nobody = subprocess.DEVNULL
+    answer = run_program(tmp_path, "doctor", *RING, stdin=nobody, start_new_session=True)
     assert (answer.returncode, answer.stderr) == (1, "")
     assert "fail  key service: the passphrase of file:lake.keyring is needed" in answer.stdout
 

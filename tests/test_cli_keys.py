@@ -30,6 +30,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import modcrypt
 from modcrypt.cli import app
+from tests import test_cli
 from tests.support import COLUMN_KEY, FOOTER_KEY, small_table, write_plain
 from tests.test_cli import Answer, failed, flip, names, private
 from tests.test_cli_ags1 import opened, taken_apart
@@ -75,6 +76,11 @@ def run(folder: Path, *arguments: str, passphrase: str | None = PASSPHRASE, **mo
     )
 
 
+def run_here(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Answer:
+    """Run it in this process, where nothing but its answer matters."""
+    return test_cli.run(folder, *arguments, env={"MODCRYPT_PASSPHRASE": PASSPHRASE, **(env or {})})
+
+
 def done(answer: Answer) -> str:
     """Check that all went well, without a word on stderr; give stdout."""
     assert (answer.returncode, answer.stderr) == (0, "")
@@ -97,10 +103,10 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A keyring of footer (imported) and pii, made by the program."""
     folder = tmp_path_factory.mktemp("once")
     private(folder / "footer.key", FOOTER_KEY.hex().encode())
-    made = done(run(folder, "keys", "create", *RING, "footer", "--import-file", "footer.key"))
+    made = done(run_here(folder, "keys", "create", *RING, "footer", "--import-file", "footer.key"))
     assert made == "created footer, version 1\n"
     value = {"PII_KEY": base64.b64encode(COLUMN_KEY).decode()}
-    done(run(folder, "keys", "create", *RING, "pii", "--import-env", "PII_KEY", env=value))
+    done(run_here(folder, "keys", "create", *RING, "pii", "--import-env", "PII_KEY", env=value))
     return folder
 
 
@@ -145,7 +151,7 @@ def test_files_by_a_policy_from_the_keyring_to_the_end_of_a_key(
     (folder / "lake.toml").write_text(POLICY.replace("INTERNAL", str(internal).lower()))
     policy, lake = ("--policy", "lake.toml"), folder / "lake"
     lake.mkdir()
-    done(run(folder, "encrypt", *policy, "plain.parquet", "lake/part-00.parquet"))
+    done(run_here(folder, "encrypt", *policy, "plain.parquet", "lake/part-00.parquet"))
     ring = modcrypt.Keyring(folder / "lake.keyring", passphrase=PASSPHRASE)
     tools, how = modcrypt.KeyTools(ring), modcrypt.Policy.load(folder / "lake.toml")
     for number in range(1, 20):
@@ -159,7 +165,7 @@ def test_files_by_a_policy_from_the_keyring_to_the_end_of_a_key(
     kek = rows[0][4]
     assert len(bytes.fromhex(kek)) == 4
     assert rows[0] == ["lake/part-00.parquet", "(footer)", "footer", "1", kek, storage]
-    everything = done(run(folder, "keys", "scan", *policy, "lake", "--json"))
+    everything = done(run_here(folder, "keys", "scan", *policy, "lake", "--json"))
     keys = [json.loads(line) for line in everything.splitlines()]
     assert len(keys) == 20 * 4
     assert {(key["column"], key["master_key_id"], key["version"]) for key in keys} == {
@@ -171,21 +177,21 @@ def test_files_by_a_policy_from_the_keyring_to_the_end_of_a_key(
     assert {key["storage"] for key in keys} == {storage}
 
     # There and back; the prefix binds the file to its name.
-    done(run(folder, "decrypt", *policy, "lake/part-00.parquet", "out.parquet"))
+    done(run_here(folder, "decrypt", *policy, "lake/part-00.parquet", "out.parquet"))
     assert pq.read_table(folder / "out.parquet").equals(small_table())
     shutil.copytree(lake, folder / "old")
 
     # A second version of the key, and all files under it but a corrupt one.
     data = (lake / "part-07.parquet").read_bytes()
     (lake / "part-07.parquet").write_bytes(data[:-9])
-    answer = run(folder, "keys", "rotate", *policy, "--key", "footer", "lake")
+    answer = run_here(folder, "keys", "rotate", *policy, "--key", "footer", "lake")
     assert (answer.returncode, answer.stderr) == (1, "")
     first, titles, failure, summary = answer.stdout.splitlines()
     assert first == "rotated footer, version 2"
     assert titles.split() == ["file", "error", "message"]
     assert failure.split()[:2] == ["lake/part-07.parquet", "format"]
     assert summary == "20 files: 19 rotated, 1 failed; 19 keys"  # pii's are current already
-    answer = run(folder, "keys", "rotate", *policy, "--what", "kek", "--json", "lake")
+    answer = run_here(folder, "keys", "rotate", *policy, "--what", "kek", "--json", "lake")
     *files, totals = map(json.loads, answer.stdout.splitlines())
     assert answer.returncode == 1
     assert [file["result"] for file in files] == ["rotated"] * 7 + ["format"] + ["rotated"] * 12
@@ -193,16 +199,18 @@ def test_files_by_a_policy_from_the_keyring_to_the_end_of_a_key(
     assert totals["keys"] == 19 * 3
     (lake / "part-07.parquet").write_bytes(data)
     repaired = ("keys", "rotate", *policy, "lake/part-07.parquet")
-    assert done(run(folder, *repaired)).endswith(": 1 rotated; 1 keys\n" if internal else "s\n")
+    assert done(run_here(folder, *repaired)).endswith(
+        ": 1 rotated; 1 keys\n" if internal else "s\n"
+    )
 
     # What was wrapped under version 1 opens no more; what was rotated does.
     disable = ("keys", "disable", *policy, "footer", "--version", "1")
-    assert done(run(folder, *disable)) == "disabled footer, versions up to 1\n"
-    old = run(folder, "decrypt", *policy, "old/part-00.parquet", "old.parquet")
+    assert done(run_here(folder, *disable)) == "disabled footer, versions up to 1\n"
+    old = run_here(folder, "decrypt", *policy, "old/part-00.parquet", "old.parquet")
     assert "version 1 of master key footer is disabled" in failed(old, 3, "disabled")
     for name in ("part-00.parquet", "part-07.parquet", "part-19.parquet"):
         out = ("--force", f"lake/{name}", "out.parquet")
-        done(run(folder, "decrypt", *policy, *out))
+        done(run_here(folder, "decrypt", *policy, *out))
         assert pq.read_table(folder / "out.parquet").equals(small_table())
     assert "old.parquet" not in names(folder)
 
@@ -280,18 +288,18 @@ def test_sealed_key_metadata_opens_after_its_description(clear: Path, size: str)
 def test_a_stream_under_sealed_key_metadata_comes_back(folder: Path) -> None:
     (folder / "notes.txt").write_bytes(b"first\nsecond\n")
     new = ("--new-key-metadata", "notes.key", *RING, "--master-key", "pii", "--json")
-    done(run(folder, "ags1", "encrypt", *new, "notes.txt", "notes.ags1"))
+    done(run_here(folder, "ags1", "encrypt", *new, "notes.txt", "notes.ags1"))
     assert stat.S_IMODE((folder / "notes.key").stat().st_mode) == 0o600
     (folder / "notes.key").chmod(0o644)  # of what is sealed nobody is warned
     key = ("--key-metadata-file", "notes.key")
-    assert done(run(folder, "ags1", "cat", *key, *RING, "notes.ags1")) == "first\nsecond\n"
-    done(run(folder, "ags1", "decrypt", *key, *RING, "notes.ags1", "again.txt"))
+    assert done(run_here(folder, "ags1", "cat", *key, *RING, "notes.ags1")) == "first\nsecond\n"
+    done(run_here(folder, "ags1", "decrypt", *key, *RING, "notes.ags1", "again.txt"))
     assert (folder / "again.txt").read_bytes() == b"first\nsecond\n"
-    assert "encrypted length" in done(run(folder, "ags1", "inspect", "notes.ags1"))
-    without = run(folder, "ags1", "cat", *key, "notes.ags1")
+    assert "encrypted length" in done(run_here(folder, "ags1", "inspect", "notes.ags1"))
+    without = run_here(folder, "ags1", "cat", *key, "notes.ags1")
     assert "--kms" in failed(without, 2, "usage")
-    done(run(folder, "keys", "disable", *RING, "pii"))
-    failed(run(folder, "ags1", "cat", *key, *RING, "notes.ags1"), 3, "disabled")
+    done(run_here(folder, "keys", "disable", *RING, "pii"))
+    failed(run_here(folder, "ags1", "cat", *key, *RING, "notes.ags1"), 3, "disabled")
 
 
 def test_key_metadata_in_the_clear_does_not_pass_for_sealed(clear: Path) -> None:
@@ -1064,12 +1072,12 @@ def test_the_examples_of_the_help_texts_run(tmp_path: Path, command: str | None)
             ring.rotate_key("footer")
         how = modcrypt.KeyTools(ring).encryption(modcrypt.Policy(footer_key="footer"))
         modcrypt.encrypt_parquet(tmp_path / "orders.parquet", tmp_path / "lake/a.parquet", how)
-    help_text = done(run(tmp_path, "keys", *([] if command is None else [command]), "--help"))
+    help_text = done(run_here(tmp_path, "keys", *([] if command is None else [command]), "--help"))
     joined = help_text.replace("\\\n", " ")
     lines = [line for line in joined.splitlines() if line.startswith("    modcrypt ")]
     assert lines
     for line in lines:
-        done(run(tmp_path, *shlex.split(line)[1:]))
+        done(run_here(tmp_path, *shlex.split(line)[1:]))
 
 
 def test_a_prefix_with_the_files_name_is_taken_on_both_ways(lake: Path) -> None:

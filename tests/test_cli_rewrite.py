@@ -25,7 +25,7 @@ from tests.support import (
     small_table,
     write_plain,
 )
-from tests.test_cli import KEY, NAME_KEY, invoke, private, run
+from tests.test_cli import KEY, NAME_KEY, invoke, private, run, run_program
 from tests.test_cli_batch import LOST_KEYS, Answer, lines, ran, refused
 from tests.test_cli_keys import FACTORY, LOCAL
 
@@ -340,9 +340,9 @@ def test_no_key_shows_in_any_output(folder: Path, command: str) -> None:
     }[command]
     keys = {"HASH_KEY": OTHER_KEY.hex()}
     answers = [
-        run(folder, command, *OLD, *NEW_KEY, *more, *FILES, "--json", env=keys),
-        run(folder, command, *OLD, *NEW_KEY, *more, *FILES, "--json", env=keys),
-        run(folder, command, *NEW_KEY, *more, *FILES, "--force", "--json", env=keys),
+        run_program(folder, command, *OLD, *NEW_KEY, *more, *FILES, "--json", env=keys),
+        run_program(folder, command, *OLD, *NEW_KEY, *more, *FILES, "--json", env=keys),
+        run_program(folder, command, *NEW_KEY, *more, *FILES, "--force", "--json", env=keys),
     ]
     assert [answer.returncode for answer in answers] == [0, 2, 3]
     output = "".join(answer.stdout + answer.stderr for answer in answers)

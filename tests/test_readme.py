@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import modcrypt as mc
+from tests.test_cli import run
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -48,8 +47,9 @@ def test_console_examples_run(tmp_path: Path) -> None:
     assert len(consoles) == 5
     for line in "".join(consoles).splitlines():
         _, program, *arguments = shlex.split(line)
-        command = [str(Path(sys.executable).with_name(program)), *arguments]
-        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+        assert program == "modcrypt"
+        answer = run(tmp_path, *arguments)
+        assert answer.returncode == 0, answer.stderr
     original = (tmp_path / "people.parquet").read_bytes()
     for back in ("back.parquet", "again.parquet"):
         assert (tmp_path / back).read_bytes() == original

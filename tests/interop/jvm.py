@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""For a JVM that lives for seconds, and spends most of them on compiling what runs a few times."""
+
 
 class JavaError(Exception):
     """An exception in Java.
@@ -66,7 +69,7 @@ class Jvm:
 
         port, token, self._process = launch_gateway(
             classpath=os.pathsep.join(map(str, [pyspark_jars() / "*", *jars])),
-            javaopts=[f"-Xmx{heap}", "-XX:+UseSerialGC", "-Dlog4j2.level=OFF"],
+            javaopts=[f"-Xmx{heap}", *SHORT_LIVED, "-Dlog4j2.level=OFF"],
             java_path=None,
             die_on_exit=True,
             enable_auth=True,

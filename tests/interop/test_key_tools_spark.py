@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from tests.interop.conftest import Case, case_name, pairwise
+from tests.interop.conftest import Case, case_name, footer_of, pairwise
 from tests.interop.jvm import stop_spark
 from tests.interop.key_tools_java import JavaKeyTools, MemoryKms, prefixed, properties
 from tests.interop.parquet_java import ParquetJava
+from tests.interop.test_rekey_peers import GCM, HASH_KEY, decrypted, hashed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -214,6 +215,48 @@ def test_spark_reads_the_folder_of_its_own_that_we_rotated(
     spark.knows(kms)
     assert spark.rows(tmp_path / "lake") == table().to_pylist()
     check_ours(tmp_path / "lake", kms)
+
+
+def test_spark_reads_the_folder_of_its_own_that_we_masked(
+    spark: Spark, kms: MemoryKms, plain: Path, tmp_path: Path
+) -> None:
+    """Its schema of the file, with types and columns that are not there any more, must not win."""
+    rows = pq.read_table(plain).to_pylist()
+    lake = tmp_path / "lake"
+    spark.write(
+        plain, lake, files=2, footer_key="kf", column_keys="kc1:id,address.zip;kc2:name",
+        complete_columns=True, plaintext_footer=False, double_wrapping=True,
+        key_material_store_internally=True,
+    )  # fmt: skip
+    files = sorted(lake.rglob("part-*.parquet"))
+    for path in files:
+        mc.mask_parquet(
+            path, path, mc.KeyTools(kms).decryption(), hashed=["id", "address.zip"],
+            null=["score", "address.city"], drop=["name"], hash_key=HASH_KEY,
+        )  # fmt: skip
+        pairs = footer_of(decrypted(path, mc.KeyTools(kms), {"algorithm": GCM})).get(5, [])
+        assert b"org.apache.spark.sql.parquet.row.metadata" not in [pair[1] for pair in pairs]
+    for beside in lake.rglob("*.crc"):
+        beside.unlink()
+    frame = spark.read(lake)
+    assert {field.name: field.dataType.simpleString() for field in frame.schema} == {
+        "id": "string",
+        "score": "double",
+        "address": "struct<zip:string,city:string>",
+        "country": "string",
+    }
+    found = {row.id: row.asDict(recursive=True) for row in frame.collect()}
+    assert len(found) == len(rows)
+    for row in rows:
+        zip_code = row["address"]["zip"]
+        assert found[hashed(row["id"])] == {
+            "id": hashed(row["id"]),
+            "score": None,
+            "address": {"zip": hashed(zip_code), "city": None},
+            "country": row["country"],
+        }
+    wanted = hashed(7)
+    assert [row.id for row in frame.where(f"id = '{wanted}'").collect()] == [wanted]
 
 
 def test_no_configuration_of_spark_holds_a_master_key(spark: Spark) -> None:

@@ -1,4 +1,4 @@
-"""Files that were re-keyed, masked or shared, in the hands of parquet-java, PyArrow, Polars, Spark.
+"""Files that were re-keyed, masked or shared, in the hands of parquet-java, PyArrow and Polars.
 
 And the files of all writers, re-keyed: what they decrypt to stays the same, byte for byte.
 """
@@ -23,14 +23,12 @@ from tests.interop.conftest import (
     case_name,
     decrypt,
     encrypt,
-    footer_of,
     nested_table,
     pairwise,
 )
 from tests.interop.key_tools_java import MemoryKms
 from tests.interop.parquet_java import ParquetJava, ParquetJavaError
 from tests.interop.test_key_tools_pyarrow import MASTERS, pyarrow_reads, pyarrow_writes
-from tests.interop.test_key_tools_spark import Spark, kms, plain, running, spark
 from tests.interop.test_shared_vectors import (
     PUBLISHED_COLUMN_KEYS,
     expected_error,
@@ -43,8 +41,6 @@ from tests.interop.test_shared_vectors import (
 )
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors, small_table
 from tools.verify_pme import verify
-
-__all__ = ["kms", "plain", "running", "spark"]  # fixtures
 
 GCM, CTR = "AES_GCM_V1", "AES_GCM_CTR_V1"
 NEW_KEY, NEW_COLUMN_KEY = bytes(range(1, 33)), bytes(range(1, 17))
@@ -567,49 +563,3 @@ def test_pandas_reads_what_we_mask_through_a_view() -> None:
     assert str(found["n"].dtype) == "Int64"
     assert list(found["other"]) == ["x", "y", "x"]
     assert list(found["key"]) == [hashed("i"), hashed("j"), hashed("k")]
-
-
-# --- Spark ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_spark_reads_the_folder_of_its_own_that_we_masked(
-    spark: Spark, kms: MemoryKms, plain: Path, tmp_path: Path
-) -> None:
-    """Its schema of the file, with types and columns that are not there any more, must not win."""
-    rows = pq.read_table(plain).to_pylist()
-    lake = tmp_path / "lake"
-    spark.write(
-        plain, lake, files=2, footer_key="kf", column_keys="kc1:id,address.zip;kc2:name",
-        complete_columns=True, plaintext_footer=False, double_wrapping=True,
-        key_material_store_internally=True,
-    )  # fmt: skip
-    files = sorted(lake.rglob("part-*.parquet"))
-    for path in files:
-        mc.mask_parquet(
-            path, path, mc.KeyTools(kms).decryption(), hashed=["id", "address.zip"],
-            null=["score", "address.city"], drop=["name"], hash_key=HASH_KEY,
-        )  # fmt: skip
-        pairs = footer_of(decrypted(path, mc.KeyTools(kms), {"algorithm": GCM})).get(5, [])
-        assert b"org.apache.spark.sql.parquet.row.metadata" not in [pair[1] for pair in pairs]
-    for beside in lake.rglob("*.crc"):
-        beside.unlink()
-    frame = spark.read(lake)
-    assert {field.name: field.dataType.simpleString() for field in frame.schema} == {
-        "id": "string",
-        "score": "double",
-        "address": "struct<zip:string,city:string>",
-        "country": "string",
-    }
-    found = {row.id: row.asDict(recursive=True) for row in frame.collect()}
-    assert len(found) == len(rows)
-    for row in rows:
-        zip_code = row["address"]["zip"]
-        assert found[hashed(row["id"])] == {
-            "id": hashed(row["id"]),
-            "score": None,
-            "address": {"zip": hashed(zip_code), "city": None},
-            "country": row["country"],
-        }
-    wanted = hashed(7)
-    assert [row.id for row in frame.where(f"id = '{wanted}'").collect()] == [wanted]

@@ -1,25 +1,30 @@
 """What the tests of Spark share: one session with its event log, and processes with another one.
 
-A JVM holds one Spark context, and a process one JVM: what needs other settings (`local-cluster`,
-Spark Connect) runs as a script in a process of its own.
+A JVM holds one Spark context, and a process one JVM: what needs other settings runs as a script in
+another process. `local-cluster` and Spark Connect have one each, which stays for all such scripts.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
 import modcrypt as mc
 from modcrypt.parquet.properties import FileDecryptionProperties
 from tests.interop.jvm import stop_spark, why_unavailable
+
+if TYPE_CHECKING:
+    from tests.servers import ObjectStore
 
 PASSPHRASE = b"Zx9!kQ2vLw8@mN4p"
 MASTERS = (b"spark master key of 32 bytes, 1!", b"spark master key of 32 bytes, 2!")
@@ -60,7 +65,22 @@ def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def spark(spark_folder: Path) -> Iterator[Any]:
+def store() -> Iterator[ObjectStore]:
+    """Run an object store, which `s3://` leads to in this process and in Spark's."""
+    from tests.servers import KEY, REGION, SECRET, object_store  # moto takes a while to load
+
+    with object_store() as running, pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "AWS_ENDPOINT_URL": running.endpoint, "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": REGION,
+            "AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "127.0.0.1",
+        }.items():  # fmt: skip
+            patch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture(scope="package")
+def spark(spark_folder: Path, store: ObjectStore) -> Iterator[Any]:
     """Start Spark once for all tests of this folder: `local[2]`."""
     if reason := why_unavailable():
         pytest.skip(reason)
@@ -78,6 +98,108 @@ def spark(spark_folder: Path) -> Iterator[Any]:
             stop_spark(session)
 
 
+_SERVER = """
+import contextlib, io, json, os, sys, traceback
+from pyspark.sql import SparkSession
+
+if __name__ == "__main__":
+    builder = SparkSession.builder.config(map=SETTINGS)
+    cluster = sys.argv[1] != "connect"
+    spark = (builder.master(sys.argv[1]) if cluster else builder.remote("local[2]")).getOrCreate()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        path, *sys.argv[1:] = json.loads(line)
+        scope = {"__name__": "__main__", "spark": spark.newSession() if cluster else spark}
+        printed, failure = io.StringIO(), None
+        with contextlib.redirect_stdout(printed):
+            try:
+                exec(compile(open(path).read(), path, "exec"), scope)
+            except BaseException:
+                failure = traceback.format_exc()
+        print(json.dumps([printed.getvalue(), failure]), file=answers, flush=True)
+    spark.stop()
+"""
+
+
+class Elsewhere:
+    """A process with a Spark that is not `local[2]`; it runs scripts, one after the other.
+
+    Starting one takes longer than most scripts do. A script has `spark`, a session of its own but
+    on Spark Connect.
+    """
+
+    def __init__(self, where: str, folder: Path) -> None:
+        self.folder = folder
+        """That of the process: what relative paths are relative to."""
+        path = folder / "server.py"
+        settings = spark_settings(folder / "spark") | {"spark.executor.memory": "512m"}
+        path.write_text(f"SETTINGS = {settings!r}\n{_SERVER}")
+        with (folder / "errors").open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, path, where],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder,
+                env=spark_environment() | {ELSEWHERE_PASSPHRASE: PASSPHRASE.decode()},
+            )  # fmt: skip
+
+    def run(self, script: str, *arguments: object, timeout: float = 300) -> str:
+        """Run a script, whose arguments are `sys.argv[1:]`; give what it prints."""
+        path = self.folder / "script.py"
+        path.write_text(script)
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        print(json.dumps([str(path), *map(str, arguments)]), file=stdin, flush=True)
+        answered = select.select([stdout], [], [], timeout)[0]
+        answer = stdout.readline() if answered else ""
+        assert answer, f"{'it ended' if answered else 'no end'}: {self.errors[-6000:]}"
+        printed, failure = json.loads(answer)
+        assert failure is None, f"{failure}{self.errors[-6000:]}"
+        return str(printed)
+
+    @property
+    def errors(self) -> str:
+        """What the process has said on stderr."""
+        return (self.folder / "errors").read_text(errors="replace")
+
+    def close(self) -> None:
+        """Stop Spark, and the process."""
+        try:
+            self._process.communicate(timeout=60)
+        finally:
+            self._process.kill()
+            self._process.wait()
+
+
+ELSEWHERE_PASSPHRASE = "ELSEWHERE_PASSPHRASE"
+"""The variable that holds `PASSPHRASE` for a cluster's driver and executors."""
+
+
+def spark_environment() -> dict[str, str]:
+    """Give the environment of a process that starts Spark."""
+    return os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+@pytest.fixture(scope="package")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
+    """Give Spark with two executors in processes of their own."""
+    if reason := why_unavailable():
+        pytest.skip(reason)
+    with closing(Elsewhere("local-cluster[2,1,1024]", tmp_path_factory.mktemp("cluster"))) as it:
+        yield it
+
+
+@pytest.fixture(scope="package")
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
+    """Give a client of Spark Connect, and its server."""
+    if reason := why_unavailable():
+        pytest.skip(reason)
+    for package in ("grpc", "grpc_status", "zstandard"):
+        pytest.importorskip(package, reason="Spark Connect needs pyspark[connect]")
+    with closing(Elsewhere("connect", tmp_path_factory.mktemp("connect"))) as it:
+        yield it
+
+
 @pytest.fixture
 def run_python(tmp_path: Path) -> RunPython:
     """Run a script in a process of its own, where Spark is not yet running.
@@ -90,17 +212,13 @@ def run_python(tmp_path: Path) -> RunPython:
     def run(script: str, *arguments: object, timeout: float = 300) -> str:
         path = tmp_path / "script.py"
         path.write_text(f"SETTINGS = {spark_settings(tmp_path / 'spark')!r}\n{script}")
-        environment = os.environ | {
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
         done = subprocess.run(
             [sys.executable, path, *map(str, arguments)],
             capture_output=True,
             text=True,
             timeout=timeout,
             check=False,
-            env=environment,
+            env=spark_environment(),
             cwd=tmp_path,
         )
         assert done.returncode == 0, done.stderr[-6000:]
@@ -151,9 +269,7 @@ class Lake:
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """Make a keyring, whose passphrase is in a file, and a policy; and keys in files."""
     folder = tmp_path_factory.mktemp("lake")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("modcrypt.kms.keyring.SCRYPT_N", 2**14)
-        ring = mc.Keyring.create(folder / "lake.keyring", passphrase=PASSPHRASE)
+    ring = mc.Keyring.create(folder / "lake.keyring", passphrase=PASSPHRASE)
     for number, name in enumerate(("lake-footer", "lake-pii")):
         ring.create_key(name, value=MASTERS[number])
     for name, secret in (

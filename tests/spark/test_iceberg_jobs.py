@@ -1,4 +1,4 @@
-"""`rotate_table_deks`: data files re-keyed by Spark's executors, and no key in what Spark keeps."""
+"""Files of a table re-keyed by Spark's executors, and no key in what Spark keeps."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pyspark.serializers import CloudPickleSerializer
 
 import modcrypt as mc
 from modcrypt.cli.app import program
-from modcrypt.iceberg import IcebergTable, create_table, open_table
+from modcrypt.iceberg import IcebergTable, KeyPolicy, create_table, open_table, verify_table
 from modcrypt.iceberg.dek_rotation import RekeyItem
 from modcrypt.iceberg.wrapping_keys import MasterKeys, OpenKey
 from modcrypt.keys import key_bytes
-from modcrypt.spark import Settings, rotate_table_deks
+from modcrypt.spark import Settings, rotate_table_deks, rotate_table_keks
 from modcrypt.spark.iceberg_jobs import Rekeying
 from tests.secret_watch import spellings
 from tests.support import read_with_pyarrow
@@ -60,8 +60,7 @@ def deks(table: IcebergTable) -> dict[str, bytes]:
     assert snapshot is not None
     for manifest in table.walk.manifests(snapshot):
         for entry in table.walk.entries(manifest):
-            keys = table.walk.file_keys(entry)
-            if entry.is_live and keys is not None:
+            if entry.is_live and (keys := table.walk.file_keys(entry)) is not None:
                 found[entry.location] = key_bytes(keys.key)
     return found
 
@@ -211,9 +210,11 @@ def test_a_dry_run_needs_no_spark(table: IcebergTable, kms: str) -> None:
     assert (done.data_files, done.committed) == (4, False)
 
 
+@pytest.mark.parametrize(("what", "done"), [("dek", "4 data files"), ("kek", "1 KEK made")])
 def test_the_command_line_has_spark_do_it(
-    spark: Any, table: IcebergTable, kms: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    spark: Any, table: IcebergTable, kms: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    what: str, done: str,
+) -> None:  # fmt: skip
     asked: list[str] = []
 
     @contextmanager
@@ -224,15 +225,82 @@ def test_the_command_line_has_spark_do_it(
     monkeypatch.setattr("modcrypt.spark.session.spark_session", session)
     monkeypatch.chdir(tmp_path)
     ring = ["--kms", "file:lake.keyring", "--passphrase-file", "passphrase"]
-    arguments = ["iceberg", "rotate", "dek", "--spark", "here", *ring, "lake/orders"]
+    arguments = ["iceberg", "rotate", what, "--spark", "here", *ring, "lake/orders"]
     result = CliRunner().invoke(program, arguments)
     assert result.exit_code == 0, result.output
     assert asked == ["here"]
-    assert "4 data files written anew" in result.stdout
+    assert done in result.stdout
     current = table.refreshed()
-    assert set(deks(current)).isdisjoint(deks(table))
+    assert set(deks(current)).isdisjoint(deks(table)) == (what == "dek")
     assert rows(current) == pa.concat_tables(PARTS)
     ring = ["--kms", "file:lake.keyring", "--passphrase-fd", "0"]
     refused = CliRunner().invoke(program, ["iceberg", "rotate", "dek", "--spark", "x", *ring, "t"])
     assert refused.exit_code == 2
     assert "executors can't read that" in refused.output
+    assert CliRunner().invoke(program, ["iceberg", "rotate", "mek", *arguments[3:]]).exit_code == 2
+
+
+# --- manifests -----------------------------------------------------------------------------------
+
+POLICIES = [KeyPolicy(wrapping="single", kek_per="files"), KeyPolicy(kek_per="files", files=1)]
+
+
+def keyed(folder: Path, kms: str, policy: KeyPolicy) -> IcebergTable:
+    """Make a table of three manifests in which keys are sealed."""
+    made = create_table(folder, PARTS[0].schema, kms, master_key_id="lake", policy=policy)
+    for part in PARTS[:3]:
+        made = made.append(part)
+    return made
+
+
+def sealing(table: IcebergTable) -> set[str]:
+    return {one["sealed_by"] for one in table.files().to_pylist() if one["kind"] == "data"}
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda one: one.wrapping)
+def test_executors_write_manifests_anew_and_spark_sees_no_key(
+    spark: Any, spark_folder: Path, kms: str, tmp_path: Path, job_keys: list[OpenKey],
+    capfd: pytest.CaptureFixture[str], policy: KeyPolicy,
+) -> None:  # fmt: skip
+    table = keyed(tmp_path / "t", kms, policy)
+    mc.open_kms(kms).create_key("vault")  # type: ignore[attr-defined]  # a keyring's
+    old, before, there = deks(table), sealing(table), set((tmp_path / "t").rglob("*.avro"))
+    done = rotate_table_keks(spark, table, Settings(kms=kms), new_master_key_id="vault")
+    assert (done.manifests, done.manifest_lists, done.committed) == (3, 3, True)
+    assert deks(done.table) == old
+    assert before.isdisjoint(sealing(done.table))
+    if policy.wrapping == "single":
+        assert sealing(done.table) == {"vault"}
+    assert len(set((tmp_path / "t").rglob("*.avro")) - there) == 6  # and none of the old is gone
+    assert {one.name for one in (tmp_path / "t/data").iterdir()} == {Path(one).name for one in old}
+    current = open_table(tmp_path / "t", kms, master_key_ids=["vault"])
+    assert rows(current) == pa.concat_tables(PARTS[:3])
+    assert verify_table(current).ok
+    keks = [key_bytes(one._kek) for one in job_keys if one._kek is not None]
+    out = capfd.readouterr()
+    seen = everything_in(spark_folder) + f"{out}{done}{done.fields()}".encode()
+    secrets = [MASTER, PASSPHRASE, *old.values(), *keks]
+    assert not [secret for secret in secrets for one in spellings(secret) if one in seen]
+
+
+def test_a_manifest_that_fails_leaves_the_table_as_it_was(
+    spark: Any, kms: str, tmp_path: Path
+) -> None:
+    table = keyed(tmp_path / "t", kms, POLICIES[0])
+
+    def before() -> dict[Path, bytes]:
+        return {one: one.read_bytes() for one in (tmp_path / "t").rglob("*") if one.is_file()}
+
+    there = before()
+    (tmp_path / "other").write_bytes(b"another passphrase")
+    (tmp_path / "other").chmod(0o600)
+    refused = Settings(kms=kms.replace("/passphrase", "/other"))
+    with pytest.raises(mc.KeyAccessDeniedError):
+        rotate_table_keks(spark, table, refused)
+    assert before() == there
+
+
+def test_a_dry_run_of_keks_needs_no_spark(kms: str, tmp_path: Path) -> None:
+    table = keyed(tmp_path / "t", kms, POLICIES[0])
+    done = rotate_table_keks(None, table, Settings(kms=kms), dry_run=True)  # type: ignore[arg-type]
+    assert (done.manifests, done.committed) == (3, False)

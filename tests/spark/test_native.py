@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import struct
+import subprocess
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,7 +28,13 @@ from modcrypt.kms.arrow import as_pyarrow_client
 from modcrypt.kms.keyring import Keyring
 from tests.interop.conftest import Case, case_name, open_base64, pairwise, seal_base64
 from tests.interop.jvm import Jvm, why_unavailable
-from tests.spark.conftest import RunPython
+from tests.spark import conftest
+from tests.spark.conftest import (
+    ELSEWHERE_PASSPHRASE,
+    Elsewhere,
+    spark_environment,
+    spark_settings,
+)
 
 if TYPE_CHECKING:
     from tests.key_servers import Bao
@@ -35,12 +42,13 @@ if TYPE_CHECKING:
 if _reason := why_unavailable():
     pytest.skip(_reason, allow_module_level=True)
 
+import pyspark
 from pyspark.sql import types
 
 from modcrypt.spark.native_jar import KMS_CLIENT, compiled, spark_jar
 from modcrypt.spark.native_parquet import native, native_options
 
-PASSPHRASE = "eight words would be better than these"
+PASSPHRASE = conftest.PASSPHRASE.decode()
 IDS = ("kf", "kc1", "kc2")
 COLUMNS = {"kc1": ["id", "address"], "kc2": ["name"]}
 
@@ -358,8 +366,8 @@ def test_a_keyring_in_the_clear_is_the_owners_and_no_sealed_ones_stand_in(
     [
         (b'"version": 1', b'"version": 2'),
         (b"modcrypt-keyring", b"something-else.."),
-        (b'"n": 131072', b'"n": 131073'),
-        (b'"n": 131072', b'"n": 1073741824'),
+        (b'"n": 16384', b'"n": 16385'),
+        (b'"n": 16384', b'"n": 1073741824'),
         (b'"r": 8', b'"r": 9'),
         (b'"protection": "scrypt"', b'"protection": "scrypt", "more": 1'),
         (b'"protection": "scrypt"', b'"protection": "scrypt", "protection": "scrypt"'),
@@ -371,7 +379,9 @@ def test_a_damaged_keyring_is_refused_before_its_passphrase_is_tried(
     jvm: Any, ring: Keyring, old: bytes, new: bytes
 ) -> None:
     path = Path(ring.path)
-    path.write_bytes(path.read_bytes().replace(old, new, 1))
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new, 1))
     java = JavaClient(jvm, f"file:{path}?passphrase=env:MODCRYPT_NO_SUCH")
     with pytest.raises(JavaError, match=r"^ParquetCryptoRuntimeException: the keyring /"):
         java.wrap(KEYS[0], "kf")
@@ -380,7 +390,8 @@ def test_a_damaged_keyring_is_refused_before_its_passphrase_is_tried(
 def test_an_altered_header_of_a_sealed_keyring_opens_nothing(jvm: Any, ring: Keyring) -> None:
     path = Path(ring.path)
     data = path.read_bytes()
-    path.write_bytes(data.replace(b'"n": 131072', b'"n": 16384'))
+    assert b'"n": 16384' in data
+    path.write_bytes(data.replace(b'"n": 16384', b'"n": 32768'))
     with pytest.raises(JavaError, match="a wrong passphrase or altered bytes"):
         JavaClient(jvm, uri_of(ring)).wrap(KEYS[0], "kf")
 
@@ -925,70 +936,85 @@ def test_the_command_line_writes_the_jar_and_says_how_spark_takes_it(
 
 # --- clusters ------------------------------------------------------------------------------------
 
-_SCRIPT = """
-import os, sys
-from pathlib import Path
-from pyspark.sql import SparkSession
-import modcrypt as mc
-from modcrypt.spark.native_parquet import native, native_options
+_BOTH_WAYS = """
+def both_ways(session, table):
+    frame = session.range(100).selectExpr("id", "concat('name-', id) as name").repartition(4)
+    frame.write.parquet(table)
+    found = session.read.parquet(table)
+    jars = session.sparkContext._jsc.sc().listJars().size()
+    print("rows", found.where("name like 'name-%'").count(), "jars", jars)
+"""
 
-how, master, folder, uri, jar = sys.argv[1:]
-policy = mc.Policy(footer_key="kf", column_keys={"kc2": ["name"]}, kms=uri)
-options = native_options(policy)
-if how == "at start":
-    SETTINGS |= {"spark.jars": jar, **{f"spark.hadoop.{n}": v for n, v in options.items()}}
-builder = SparkSession.builder.config(map=SETTINGS)
-session = (builder if master == "submitted" else builder.master(master)).getOrCreate()
-if how == "at run time":
-    native(session, policy=policy)
-frame = session.range(100).selectExpr("id", "concat('name-', id) as name").repartition(4)
-frame.write.parquet(f"{folder}/lake")
-found = session.read.parquet(f"{folder}/lake")
-jars = session.sparkContext._jsc.sc().listJars().size()
-print("rows", found.where("name like 'name-%'").count(), "jars", jars)
+_AT_RUN_TIME = f"""
+import sys
+import modcrypt as mc
+from modcrypt.spark.native_parquet import native
+{_BOTH_WAYS}
+table, uri = sys.argv[1:]
+native(spark, policy=mc.Policy(footer_key="kf", column_keys={{"kc2": ["name"]}}, kms=uri))
+both_ways(spark, table)
+"""
+
+_SUBMITTED = f"""
+import sys
+import modcrypt as mc
+from modcrypt.spark.native_parquet import native
+from pyspark.sql import SparkSession
+{_BOTH_WAYS}
+at_start, at_run_time, uri = sys.argv[1:]
+session = SparkSession.builder.getOrCreate()
+both_ways(session, at_start)
+native(session, policy=mc.Policy(footer_key="kf", column_keys={{"kc2": ["name"]}}, kms=uri))
+both_ways(session, at_run_time)
 session.stop()
 """
 
 
-@pytest.mark.slow  # each starts Spark anew, and executors
-@pytest.mark.parametrize("how", ["at run time", "at start"])
-def test_executors_of_a_cluster_get_the_jar(
-    run_python: RunPython, jar: Path, ring: Keyring, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, how: str,
-) -> None:  # fmt: skip
-    monkeypatch.setenv("LAKE_PASS", PASSPHRASE)  # which executors inherit here
-    uri = f"file:{ring.path}?passphrase=env:LAKE_PASS"
-    told = run_python(_SCRIPT, how, "local-cluster[2,1,1024]", tmp_path, uri, jar)
-    assert "rows 100 jars 1" in told
-    check_cluster(ring, tmp_path)
+@pytest.mark.slow  # it starts Spark anew, and executors
+def test_executors_of_a_cluster_get_the_jar_at_run_time(
+    cluster: Elsewhere, ring: Keyring, tmp_path: Path
+) -> None:
+    uri = f"file:{ring.path}?passphrase=env:{ELSEWHERE_PASSPHRASE}"  # which executors inherit
+    assert cluster.run(_AT_RUN_TIME, tmp_path / "lake", uri) == "rows 100 jars 1\n"
+    check_lake(ring, tmp_path / "lake")
+    check_events(cluster.folder / "spark")
 
 
 @pytest.mark.slow
 def test_spark_submit_takes_the_jar_and_the_configuration(
-    jar: Path, ring: Keyring, tmp_path: Path, run_python: RunPython
+    jar: Path, ring: Keyring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launcher = f"""
-import os, subprocess, sys
-import pyspark
-path = sys.argv[1]
-submit = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
-command = [submit, "--master", "local[2]", "--jars", sys.argv[6]]
-command += [part for n, v in SETTINGS.items() for part in ("--conf", f"{{n}}={{v}}")]
-with open(path, "w") as file:
-    file.write("SETTINGS = {{}}\\n" + {_SCRIPT!r})
-done = subprocess.run([*command, path, *sys.argv[2:]], capture_output=True, text=True)
-print(done.stdout, done.stderr[-4000:] if done.returncode else "")
-sys.exit(done.returncode)
-"""
-    arguments = (tmp_path / "job.py", "at run time", "submitted", tmp_path, uri_of(ring), jar)
-    assert "rows 100 jars 1" in run_python(launcher, *arguments)
-    check_cluster(ring, tmp_path)
+    """Executors of a cluster get both at its start; at run time, no second jar is added."""
+    monkeypatch.setenv("LAKE_PASS", PASSPHRASE)
+    uri = f"file:{ring.path}?passphrase=env:LAKE_PASS"
+    options = native_options(mc.Policy(footer_key="kf", column_keys={"kc2": ["name"]}, kms=uri))
+    settings = spark_settings(tmp_path / "spark") | {"spark.executor.memory": "512m"}
+    settings |= {f"spark.hadoop.{name}": value for name, value in options.items()}
+    script = tmp_path / "job.py"
+    script.write_text(_SUBMITTED)
+    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit")]
+    command += ["--master", "local-cluster[2,1,1024]", "--jars", str(jar)]
+    command += [part for n, v in settings.items() for part in ("--conf", f"{n}={v}")]
+    lakes = (tmp_path / "at start", tmp_path / "at run time")
+    done = subprocess.run(
+        [*command, script, *lakes, uri],
+        capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path,
+        env=spark_environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert done.stdout.endswith("rows 100 jars 1\n" * 2)  # after a warning of pyspark's
+    for lake in lakes:
+        check_lake(ring, lake)
+    check_events(tmp_path / "spark")
 
 
-def check_cluster(ring: Keyring, folder: Path) -> None:
-    found = mc.read_table(folder / "lake", mc.KeyTools(ring).decryption())
+def check_lake(ring: Keyring, folder: Path) -> None:
+    found = mc.read_table(folder, mc.KeyTools(ring).decryption())
     assert sorted(found["name"].to_pylist()) == sorted(f"name-{n}" for n in range(100))
-    events = b"".join(path.read_bytes() for path in (folder / "spark" / "events").iterdir())
+
+
+def check_events(folder: Path) -> None:
+    events = b"".join(path.read_bytes() for path in (folder / "events").iterdir())
     assert b"modcrypt.kms.uri" in events
     assert PASSPHRASE.encode() not in events
 

@@ -17,7 +17,7 @@ import modcrypt as mc
 from modcrypt.spark.arrow_types import conform, demanded, in_common, spark_schema
 from modcrypt.spark.options import read_options
 from modcrypt.spark.reading import Found, find_files, pack
-from tests.spark.conftest import COLUMN, FOOTER, Lake, RunPython
+from tests.spark.conftest import COLUMN, FOOTER, Elsewhere, Lake
 from tests.support import small_table
 
 if TYPE_CHECKING:
@@ -521,37 +521,28 @@ def test_paths_are_those_of_spark_and_hadoop(lake: Lake, tmp_path: Path) -> None
 
 ELSEWHERE = """
 import json, sys
-from pyspark.sql import SparkSession
 
-where, folder, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-builder = SparkSession.builder
-if where == "connect":
-    builder = builder.remote("local[2]")
-else:
-    builder = builder.master(where).config("spark.executor.memory", "512m")
-spark = builder.config(map=SETTINGS).getOrCreate()
-table = folder + "/t" if where == "connect" else "t"  # relative to the driver, wherever tasks run
-plain = spark.read.parquet(folder + "/plain")
+plain, table, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+plain = spark.read.parquet(plain)
 plain.repartition(4).write.format("modcrypt").mode("append").options(**options).save(table)
 back = spark.read.format("modcrypt").options(**options).load(table)
 assert back.schema == plain.schema
 assert sorted(map(str, back.collect())) == sorted(map(str, plain.collect()))
-spark.stop()
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["local-cluster[2,1,1024]", "connect"])
+@pytest.mark.parametrize("where", ["cluster", "connect"])
 def test_executors_in_processes_of_their_own_read_and_write(
-    lake: Lake, tmp_path: Path, run_python: RunPython, where: str
+    request: pytest.FixtureRequest, lake: Lake, tmp_path: Path, where: str
 ) -> None:
-    if where == "connect":
-        for package in ("grpc", "grpc_status", "zstandard"):
-            pytest.importorskip(package, reason="Spark Connect needs pyspark[connect]")
-    (tmp_path / "plain").mkdir()
-    pq.write_table(small_table(200), tmp_path / "plain" / "f.parquet")
-    run_python(ELSEWHERE, where, tmp_path, json.dumps(lake.by_policy))
-    files = sorted((tmp_path / "t").iterdir())
+    elsewhere: Elsewhere = request.getfixturevalue(where)
+    plain, table = tmp_path / "plain.parquet", elsewhere.folder / "written and read"
+    pq.write_table(small_table(200), plain)
+    # On a cluster it is relative to the driver, wherever tasks run.
+    spelt = table.name if where == "cluster" else table
+    elsewhere.run(ELSEWHERE, plain, spelt, json.dumps(lake.by_policy))
+    files = sorted(table.iterdir())
     assert [path.name[:10] for path in files] == [f"part-{n:05}" for n in range(4)]
-    table = mc.read_table(tmp_path / "t", lake.open(lake.by_policy))
-    assert table.sort_by("id").equals(pq.read_table(tmp_path / "plain"))
+    found = mc.read_table(table, lake.open(lake.by_policy))
+    assert found.sort_by("id").equals(pq.read_table(plain))

@@ -20,11 +20,13 @@ import modcrypt as mc
 from modcrypt.spark.arrow_types import in_common, spark_schema
 from modcrypt.spark.options import write_options
 from modcrypt.spark.writing import Writer, Written, publish_files, remove_job
-from tests.spark.conftest import FOOTER, Lake, RunPython
+from tests.spark.conftest import FOOTER, Elsewhere, Lake
 from tests.support import read_with_pyarrow, small_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from tests.servers import ObjectStore
 
 ROWS = 400
 
@@ -277,11 +279,8 @@ def test_an_attempt_that_outlives_its_job_leaves_nothing(
 UNSTEADY = """
 import json, os, sys
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
 
 folder, options = sys.argv[1], json.loads(sys.argv[2])
-settings = SETTINGS | {"spark.executor.memory": "512m"}
-spark = SparkSession.builder.master("local-cluster[2,1,1024]").config(map=settings).getOrCreate()
 
 def unsteady(batches):
     task = TaskContext.get()
@@ -296,19 +295,18 @@ def unsteady(batches):
 
 frame = spark.range(0, 4000, 1, 4)
 frame = frame.mapInArrow(unsteady, frame.schema)
-frame.write.format("modcrypt").mode("append").options(**options).save("t")
-spark.stop()
+frame.write.format("modcrypt").mode("append").options(**options).save(folder + "/t")
 """
 
 
 @pytest.mark.slow
 def test_retries_and_killed_workers_leave_nothing(
-    lake: Lake, tmp_path: Path, run_python: RunPython
+    lake: Lake, tmp_path: Path, cluster: Elsewhere
 ) -> None:
     text = lake.policy.read_text().partition("[column_keys]")[0]
     (lake.folder / "uniform.toml").write_text(f"internal_key_material = false\n{text}")
     options = {"policy": str(lake.folder / "uniform.toml")}
-    run_python(UNSTEADY, tmp_path, json.dumps(options))
+    cluster.run(UNSTEADY, tmp_path, json.dumps(options))
     ran = {path.name for path in tmp_path.glob("ran-*")}
     assert {"ran-1-0", "ran-1-1", "ran-2-0", "ran-2-1"} <= ran  # all of it came to pass
     names = files_in(tmp_path / "t")
@@ -322,49 +320,24 @@ def test_retries_and_killed_workers_leave_nothing(
     assert sorted(table["id"].to_pylist()) == list(range(4000))
 
 
-STORED = """
-import json, sys
-from pyspark.sql import SparkSession
-
-plain, options = sys.argv[1], json.loads(sys.argv[2])
-spark = SparkSession.builder.master("local[2]").config(map=SETTINGS).getOrCreate()
-frame = spark.read.parquet(plain)
-for mode in ("append", "append", "overwrite"):
-    frame.repartition(2).write.format("modcrypt").mode(mode).options(**options).save("s3://written/t")
-back = spark.read.format("modcrypt").options(**options).load("s3://written/t")
-frame = frame.drop("flag")  # in the names of folders, it is text
-assert sorted(map(str, back.drop("flag").collect())) == sorted(map(str, frame.collect()))
-spark.stop()
-"""
-
-
-@pytest.mark.slow
-def test_tables_in_a_store(
-    lake: Lake, tmp_path: Path, run_python: RunPython, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tests.servers import KEY, REGION, SECRET, object_store  # moto takes a while to load
-
-    pq.write_table(small_table(60), tmp_path / "plain.parquet")
+def test_tables_in_a_store(spark: Any, store: ObjectStore, lake: Lake, tmp_path: Path) -> None:
     options = lake.variant("external", "internal_key_material = false")
-    with object_store() as store:
-        for name, value in {
-            "AWS_ENDPOINT_URL": store.endpoint, "AWS_ACCESS_KEY_ID": KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": REGION,
-            "AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "127.0.0.1",
-        }.items():  # fmt: skip
-            monkeypatch.setenv(name, value)
-        judge = store.judge()
-        judge.create_bucket(Bucket="written")
-        run_python(
-            STORED, tmp_path / "plain.parquet", json.dumps({**options, "partitionBy": "flag"})
-        )
-        keys = [one["Key"] for one in judge.list_objects_v2(Bucket="written")["Contents"]]
-        table = mc.read_table(
-            "t", lake.open(options), filesystem=SubTreeFileSystem("written", store.arrow())
-        )
+    pq.write_table(small_table(60), tmp_path / "plain.parquet")
+    frame = spark.read.parquet(str(tmp_path / "plain.parquet"))
+    judge, table = store.judge(), "s3://written/t"
+    judge.create_bucket(Bucket="written")
+    for mode in ("append", "append", "overwrite"):
+        write = frame.repartition(2).write.format("modcrypt").mode(mode).options(**options)
+        write.option("partitionBy", "flag").save(table)
+    back = spark.read.format("modcrypt").options(**options).load(table)
+    frame = frame.drop("flag")  # in the names of folders, it is text
+    assert sorted(map(str, back.drop("flag").collect())) == sorted(map(str, frame.collect()))
+    keys = [one["Key"] for one in judge.list_objects_v2(Bucket="written")["Contents"]]
     assert len(keys) == 8  # of two tasks in two folders, each a file and its key material
     assert {key.rpartition("/")[0] for key in keys} == {"t/flag=false", "t/flag=true"}
-    assert sorted(table["id"].to_pylist()) == list(range(60))
+    files = SubTreeFileSystem("written", store.arrow())
+    found = mc.read_table("t", lake.open(options), filesystem=files)
+    assert sorted(found["id"].to_pylist()) == list(range(60))
 
 
 # --- refused at once -----------------------------------------------------------------------------
