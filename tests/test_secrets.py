@@ -67,6 +67,7 @@ from tests.support import write_plain
 # Markers: no eight bytes of them occur by accident, and every spelling of them can be searched.
 FOOTER = b"Fk!qZ7wv%h2Tj-16"
 COLUMN = bytes(range(0xC1, 0xD9))  # 24 bytes, none of them ASCII
+SPENT = bytes(range(0xA1, 0xB9))  # the same; no other test may seal with it
 SHORT = b"Sk?xW4ce@9MnVt!"
 FOOTER_ID, COLUMN_ID = b"Mf:pLo9&e4nUyRb+1", b"Mc:x8Hd~sGk5Qw=2"
 VALUES = ["one Vq*zjx7w-kmnp", "two Vq*zjx7w-kmnp"]
@@ -78,6 +79,7 @@ KEYS = {
     "footer key": FOOTER,
     "column key": COLUMN,
     "key of 15 bytes": SHORT,
+    "spent key": SPENT,
     "master key": MASTER,
     "column master key": COLUMN_MASTER,
     "passphrase": PASSPHRASE.encode(),
@@ -279,7 +281,7 @@ def scenes(plain: Path) -> dict[str, tuple[type[Exception], Callable[[], object]
         return retrieve
 
     known: dict[bytes, bytes] = {}
-    spent = Key(COLUMN[:16])
+    spent = Key(SPENT[:16])
     invocation_counter(spent).count = 2**32
     value_at = last_of(original, VALUES[0].encode())
     return {
@@ -541,7 +543,7 @@ def ags1_scenes(folder: Path) -> dict[str, tuple[type[Exception], Callable[[], o
     """Name the ways to fail, of reading, writing and decoding."""
     stream = ags1.seal(MARKED, METADATA, block_length=100)
     encoded = METADATA.with_length(len(stream)).encode()
-    spent = Key(COLUMN)
+    spent = Key(SPENT)
     invocation_counter(spent).count = 2**32
 
     def opened(data: bytes = stream, key: Any = METADATA, **options: Any) -> Callable[[], object]:
