@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from modcrypt.errors import CommitConflictError
+from modcrypt.errors import CommitConflictError, ModcryptError
 from modcrypt.iceberg.table_metadata import TableMetadata
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ def _made(table: IcebergTable, make: Make) -> TableMetadata | None:
 def surely_failed(error: BaseException, table: IcebergTable, offered: Place | None) -> bool:
     """Tell whether a commit that ended with an error surely came to nothing.
 
-    An error may come after the commit, or leave open whether a catalog has taken it. That the
+    An error may come after the commit, or leave open whether a catalog has taken it, or a store,
+    which goes on with what it was asked for when nobody waits for the answer any more. That the
     current version doesn't have what was committed tells nothing: others may have gone on from it,
     and have dropped its snapshot and kept its files.
 
@@ -95,7 +96,8 @@ def surely_failed(error: BaseException, table: IcebergTable, offered: Place | No
     """
     if offered is None or isinstance(error, CommitConflictError):
         return True
-    return table.versions.current() == offered
+    refused = isinstance(error, ModcryptError | ValueError)  # before a store was asked, or after
+    return (refused or offered.filesystem is None) and table.versions.current() == offered
 
 
 def successor(new: TableMetadata, *, of: IcebergTable) -> TableMetadata:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from modcrypt.errors import KeyRetrievalError, ModcryptError
 from modcrypt.iceberg.committing import commit
 from modcrypt.iceberg.pruning import retired_keks
-from modcrypt.iceberg.resolver import WRAPPING, KeyResolver
+from modcrypt.iceberg.resolver import KeyResolver
 from modcrypt.iceberg.rotation_report import (
     TableRotation,
     counting,
@@ -26,6 +26,7 @@ from modcrypt.iceberg.rotation_report import (
     target_of,
     with_resolver,
 )
+from modcrypt.iceberg.sealed_in_manifests import check_store, has_singles
 from modcrypt.iceberg.table import IcebergTable
 from modcrypt.iceberg.table_metadata import KEY_ID, EncryptedKey, TableMetadata
 from modcrypt.iceberg.wrapping_keys import IcebergKey, OpenKey
@@ -39,7 +40,8 @@ def rotate_mek(table: IcebergTable, new_id: str | None, dry_run: bool) -> TableR
     counted, client = counting(table)
     resolver = counted.walk.resolver
     keks, target = resolver.keks(counted.metadata).values(), target_of(counted, new_id)
-    _check_double(counted.metadata)
+    _check_double(counted)
+    check_store(counted)
     if dry_run:
         return TableRotation(
             what="mek", table=table, dry_run=True, master_key_id=target, keks=len(keks),
@@ -62,11 +64,11 @@ def rotate_mek(table: IcebergTable, new_id: str | None, dry_run: bool) -> TableR
     )  # fmt: skip
 
 
-def _check_double(metadata: TableMetadata) -> None:
+def _check_double(table: IcebergTable) -> None:
     """Refuse what would need the old master key all the same."""
-    if any(one.properties.get(WRAPPING) == "single" for one in metadata.keys.values()):
+    if has_singles(table):
         raise ValueError(
-            f"{metadata.name}: data keys of this table are wrapped by the master key itself, "
+            f"{table.metadata.name}: data keys of this table are wrapped by the master key itself, "
             'without KEKs between: rotate "kek" wraps them anew'
         )
 
@@ -94,7 +96,8 @@ class _Moving:
 
     def next_version(self, table: IcebergTable) -> TableMetadata:
         metadata, target = table.metadata, target_of(table, self.new_id)
-        _check_double(metadata)
+        _check_double(table)
+        check_store(table)
         sealed = _one_for_each(metadata)
         keks = {id_: self.resolver.find(id_, metadata) for id_ in metadata.kek_ids()}
         moved = {id_: self._moved(one, target, sealed).entry() for id_, one in keks.items()}

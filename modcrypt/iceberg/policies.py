@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KEKS_SINCE",
+    "SINGLES",
     "KeyPolicy",
     "WritingKeys",
+    "later_than",
     "partition_scope",
     "retired",
     "writing_key",
@@ -54,7 +56,14 @@ FILES_SCOPE = "files"
 KEKS_SINCE = "modcrypt.keks-since"
 """Table property: KEKs of a key store that were made before, in ms since 1970, seal nothing new.
 
-A rotation says so: the old ones stay there for older versions of the table.
+A rotation says so: the old ones stay there for older versions of the table. So does a change of
+policy away from the store, or back to it: what lies there may be about to be dropped.
+"""
+
+SINGLES = "modcrypt.single-wrapped"
+"""Table property: by a policy of before the master key itself has wrapped keys of data files.
+
+Manifests in which they are outlive the snapshots whose entries of `encryption-keys` tell of that.
 """
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -123,6 +132,11 @@ class KeyPolicy:
             return cls(**found)  # type: ignore[arg-type]  # checked there
         except ValueError as error:
             raise FormatError(f"{metadata.name}: {PREFIX}*: {error}") from None
+
+    @property
+    def wraps_files_singly(self) -> bool:
+        """Whether the master key itself wraps the keys of data and delete files."""
+        return self.wrapping == "single" and self.kek_per == "files"
 
     def properties(self) -> dict[str, str]:
         """Give the table properties that tell all of the policy."""
@@ -209,7 +223,7 @@ def writing_keys(
         return WritingKeys(found[of_list], tuple(found[one] for one in of_files), tuple(entries))
     found, entries = _keys(table, policy, [of_list], now)
     keys: list[OpenKey | None] = [None] * len(partitions)
-    if policy.kek_per == "files" and policy.wrapping == "single":
+    if policy.wraps_files_singly:
         keys = [found[of_list]] * len(partitions)
     elif policy.kek_per == "files":
         made, added = _made(table, policy, [FILES_SCOPE] * -(-len(keys) // policy.files), now)
@@ -261,7 +275,19 @@ def _usable(table: IcebergTable, policy: KeyPolicy, now: int) -> dict[str, Icebe
 
 def _since(metadata: TableMetadata) -> int:
     said = metadata.properties.get(KEKS_SINCE, "0")
-    return int(said) if re.fullmatch(r"[0-9]{1,18}", said) else 0
+    if not re.fullmatch(r"[0-9]{1,18}", said):  # without it, old KEKs would be used again
+        raise FormatError(f"{metadata.name}: {KEKS_SINCE} is no time in ms since 1970")
+    return int(said)
+
+
+def later_than(stored: Iterable[IcebergKey]) -> int:
+    """Give a time, in ms since 1970: now, and later than that of any KEK of a store that is in use.
+
+    Clocks differ: of several in a key store the newest is used.
+    """
+    now = _now(None)
+    times = (one.timestamp_ms for one in stored)
+    return max([now, *(one + 1 for one in times if one <= now + DAY_MS)])
 
 
 def retired(stored: Iterable[IcebergKey], metadata: TableMetadata) -> set[str]:

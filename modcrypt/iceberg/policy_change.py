@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modcrypt.errors import CommitConflictError, PlaintextError
 from modcrypt.iceberg.committing import commit
-from modcrypt.iceberg.policies import KeyPolicy
+from modcrypt.iceberg.policies import KEKS_SINCE, SINGLES, KeyPolicy, later_than
 from modcrypt.iceberg.rotation_report import latest
 from modcrypt.iceberg.table import IcebergTable
 from modcrypt.iceberg.table_metadata import TableMetadata
@@ -50,6 +50,18 @@ def set_policy(table: IcebergTable, policy: KeyPolicy) -> IcebergTable:
                 f"{metadata.name}: somebody else has changed the table's policy: look at it, and "
                 "try again"
             )
-        return metadata.edited(properties={**metadata.properties, **policy.properties()})
+        told = {**policy.properties(), **_told_of_before(base, seen, policy)}
+        return metadata.edited(properties={**metadata.properties, **told})
 
     return commit(current, next_version)
+
+
+def _told_of_before(base: IcebergTable, seen: KeyPolicy, policy: KeyPolicy) -> dict[str, str]:
+    """Give the properties that tell what keys under the policy of before are left behind."""
+    told = {SINGLES: "true"} if seen.wraps_files_singly else {}
+    if policy.store != seen.store:
+        found, own = base.walk.resolver.keks(base.metadata), base.metadata.keys
+        stored = [one for id_, one in found.items() if id_ not in own]
+        if stored or seen.store == "key-store":
+            told[KEKS_SINCE] = str(later_than(stored))
+    return told

@@ -12,11 +12,11 @@ from functools import partial
 from typing import TypeAlias
 
 from modcrypt.iceberg.inventory import in_threads
-from modcrypt.iceberg.manifests import ManifestFile, read_manifest_list
-from modcrypt.iceberg.policies import FILES_SCOPE, partition_scope
+from modcrypt.iceberg.manifests import ManifestFile
+from modcrypt.iceberg.policies import FILES_SCOPE, KEKS_SINCE, SINGLES, partition_scope
 from modcrypt.iceberg.resolver import WRAPPING, is_sealed_metadata, sealed_by
 from modcrypt.iceberg.table import IcebergTable
-from modcrypt.iceberg.table_metadata import EncryptedKey, Snapshot
+from modcrypt.iceberg.table_metadata import EncryptedKey, Snapshot, TableMetadata
 from modcrypt.iceberg.wrapping_keys import IcebergKey
 from modcrypt.key_metadata import StandardKeyMetadata
 
@@ -24,6 +24,8 @@ __all__ = [
     "Opened",
     "SealedManifest",
     "SealedManifests",
+    "check_store",
+    "has_singles",
     "list_keys",
     "place_of",
     "sealed_manifests",
@@ -31,7 +33,7 @@ __all__ = [
 ]
 
 THREADS = 16
-"""Files at once: in single wrapping each list waits for the key service."""
+"""Files or keys at once: in single wrapping each waits for the key service."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,7 @@ def place_of(entry: EncryptedKey) -> tuple[str, bytes]:
 
 
 def _manifests(table: IcebergTable, snapshot: Snapshot, opened: Opened) -> list[ManifestFile]:
-    keys = list_keys(table, snapshot, opened)
-    data = table.walk.read(snapshot.manifest_list, keys)
-    return read_manifest_list(data, snapshot.manifest_list, None if keys is None else snapshot)
+    return table.walk.manifests_by(list_keys(table, snapshot, opened), snapshot)
 
 
 def _may_hold_any(table: IcebergTable) -> bool:
@@ -125,10 +125,46 @@ def _may_hold_any(table: IcebergTable) -> bool:
     seals no manifest list: nobody else could need it.
     """
     keks = table.walk.resolver.keks(table.metadata).values()
-    entries = table.metadata.keys.values()
-    sealing = {one.encrypted_by for one in entries}
-    single = any(one.properties.get(WRAPPING) == "single" for one in entries)
+    sealing = {one.encrypted_by for one in table.metadata.keys.values()}
+    single = _has_single_entries(table.metadata) or SINGLES in table.metadata.properties
+    if table.walk.resolver.store is None and KEKS_SINCE in table.metadata.properties:
+        return True  # there are KEKs that nobody sees
     return single or any(seals_files(one) or (one.scope and one.id not in sealing) for one in keks)
+
+
+def has_singles(table: IcebergTable) -> bool:
+    """Tell whether the master key itself wraps keys of files; raises as `sealed_manifests`."""
+    if _has_single_entries(table.metadata):
+        return True
+    told = SINGLES in table.metadata.properties
+    return told and any(one.single for one in sealed_manifests(table).manifests.values())
+
+
+def _has_single_entries(metadata: TableMetadata) -> bool:
+    return any(map(_is_single, metadata.keys.values()))
+
+
+def _is_single(entry: EncryptedKey) -> bool:
+    return entry.properties.get(WRAPPING) == "single"
+
+
+def check_store(table: IcebergTable) -> None:
+    """Check that a table opened without a key store has no KEKs in one: a rotation would miss them.
+
+    Raises:
+        KeyNotFoundError: it has.
+        ModcryptError, OSError: as `sealed_manifests`.
+    """
+    metadata, resolver = table.metadata, table.walk.resolver
+    if resolver.store is not None:
+        return
+    keks = set(metadata.kek_ids())
+    lists = [one for id_, one in metadata.keys.items() if id_ not in keks and not _is_single(one)]
+    needed = {one.encrypted_by for one in lists}
+    if KEKS_SINCE in metadata.properties:
+        needed |= sealed_manifests(table).keks
+    for missing in sorted(needed - keks):
+        resolver.find(missing, metadata)
 
 
 def seals_files(key: IcebergKey) -> bool:

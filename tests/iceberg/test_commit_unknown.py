@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+import fsspec
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -169,6 +170,30 @@ def test_expiry_leaves_what_is_about_to_be_taken_back(
 
 
 @pytest.mark.parametrize("kind", ["append", *KINDS])
+@pytest.mark.parametrize("error", [TimeoutError(110, "timed out"), KeyboardInterrupt()])
+def test_a_store_may_create_a_version_when_nobody_waits_for_it_any_more(
+    kms: SampleKms, kind: Any, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = fsspec.filesystem("memory", skip_instance_cache=True)
+    memory.store, memory.pseudo_dirs = {}, [""]  # its own, not those of all others
+    made = create_table(
+        "lake/t", SCHEMA, kms, master_key_id="keyA", policy=FOR_FILES, filesystem=memory
+    )  # fmt: skip
+    made, real, asked = made.append(ids(1)), versions._create, list[tuple[Place, bytes]]()
+
+    def under_way(place: Place, data: bytes) -> None:
+        asked.append((place, data))
+        raise error
+
+    monkeypatch.setattr(versions, "_create", under_way)
+    with pytest.raises(type(error)):
+        _ = made.append(ids(2)) if kind == "append" else rotate_table(made, kind)
+    real(*asked[0])
+    assert rows(made) == ([1, 2] if kind == "append" else [1])
+    assert verify_table(made.refreshed()).ok
+
+
+@pytest.mark.parametrize("kind", ["append", *KINDS])
 def test_a_commit_that_fails_leaves_no_file(
     made: IcebergTable, kind: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -209,39 +234,45 @@ def test_a_log_of_one_version_is_enough(
     assert rows(table.append(ids(1))) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("kind", ["append", *KINDS])
-def test_expiry_leaves_what_a_catalog_is_asked_to_take(
-    tmp_path: Path, kms: SampleKms, kind: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A writer waits for the catalog; others commit twice and drop the history; he tries again."""
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
-    catalog.create_namespace("n")
-    table = create_table(
-        tmp_path / "t", SCHEMA, kms, master_key_id="keyA", policy=FOR_FILES,
-        catalog=catalog, identifier="n.t",
-    ).append(ids(1))  # fmt: skip
-    expired = []
-
-    def others() -> None:
-        newest = table.append(ids(3)).append(ids(4))
-        expired.append(expire_history(newest))
-
-    then(catalogs, "_create", monkeypatch, others)
-    _ = table.append(ids(2)) if kind == "append" else rotate_table(table, kind)
-    found = load_table(catalog, "n.t", kms)
-    assert rows(found) == ([1, 2, 3, 4] if kind == "append" else [1, 3, 4])
-    (waiting,) = expired[0].unreadable
-    assert waiting.endswith(".metadata.json")
+# --- in a catalog --------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def in_catalog(tmp_path: Path, kms: SampleKms) -> IcebergTable:
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
-    catalog.create_namespace("n")
+def catalog(tmp_path: Path) -> SqlCatalog:
+    found = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
+    found.create_namespace("n")
+    return found
+
+
+@pytest.fixture
+def in_catalog(tmp_path: Path, kms: SampleKms, catalog: SqlCatalog) -> IcebergTable:
     return create_table(
         tmp_path / "t", SCHEMA, kms, master_key_id="keyA", policy=FOR_FILES,
         catalog=catalog, identifier="n.t",
     ).append(ids(1))  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["append", *KINDS])
+def test_expiry_leaves_what_a_catalog_is_asked_to_take(
+    in_catalog: IcebergTable,
+    catalog: SqlCatalog,
+    kms: SampleKms,
+    kind: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A writer waits for the catalog; others commit twice and drop the history; he tries again."""
+    expired = []
+
+    def others() -> None:
+        newest = in_catalog.append(ids(3)).append(ids(4))
+        expired.append(expire_history(newest))
+
+    then(catalogs, "_create", monkeypatch, others)
+    _ = in_catalog.append(ids(2)) if kind == "append" else rotate_table(in_catalog, kind)
+    found = load_table(catalog, "n.t", kms)
+    assert rows(found) == ([1, 2, 3, 4] if kind == "append" else [1, 3, 4])
+    (waiting,) = expired[0].unreadable
+    assert waiting.endswith(".metadata.json")
 
 
 @pytest.mark.parametrize("kind", ["append", *KINDS])
@@ -270,10 +301,12 @@ def test_a_catalog_is_asked_when_its_answer_is_lost(
 
 @pytest.mark.parametrize("done", [True, False])
 def test_a_table_is_registered_once_whatever_the_answer(
-    tmp_path: Path, kms: SampleKms, done: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    kms: SampleKms,
+    catalog: SqlCatalog,
+    done: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
-    catalog.create_namespace("n")
     real = Session.commit
 
     def make() -> IcebergTable:
@@ -296,13 +329,9 @@ def test_a_table_is_registered_once_whatever_the_answer(
 
 
 def test_what_a_catalog_never_took_goes_later(
-    tmp_path: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch
+    in_catalog: IcebergTable, catalog: SqlCatalog, kms: SampleKms
 ) -> None:
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
-    catalog.create_namespace("n")
-    table = create_table(
-        tmp_path / "t", SCHEMA, kms, master_key_id="keyA", catalog=catalog, identifier="n.t"
-    ).append(ids(1))
+    table = in_catalog
     hours_ago = table.metadata.document["last-updated-ms"] - 2 * 60 * 60 * 1000
     left = table.place.beside("00000-11111111-2222-3333-4444-555555555555.metadata.json")
     with left.create() as sink:

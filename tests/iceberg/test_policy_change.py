@@ -19,6 +19,7 @@ from modcrypt.iceberg import (
     committing,
     create_table,
     expire_history,
+    expiry,
     open_table,
     prune_keys,
     rotate_table,
@@ -113,6 +114,81 @@ def test_keks_go_to_a_key_store_from_now_on(tmp_path: Path) -> None:
     assert table.metadata.kek_ids() == []
     assert len(store.keys()) == 1
     assert table.scan().num_rows == 9
+
+
+class WithoutKeyA(SampleKms):
+    """The key service when the old master key is gone."""
+
+    def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
+        assert master_key_id != "keyA"
+        return super().unwrap(wrapped, master_key_id, aad=aad)
+
+
+@pytest.mark.parametrize("between", [[], [KeyPolicy(wrapping="single")]])
+def test_keys_of_files_that_the_master_key_wraps_are_not_forgotten(
+    tmp_path: Path, between: list[KeyPolicy]
+) -> None:
+    """Their manifests live on, when no entry of `encryption-keys` is in single wrapping."""
+    table = two_appends(tmp_path / "t", KeyPolicy(kek_per="files", wrapping="single"))
+    for policy in (*between, KeyPolicy()):
+        table = set_policy(table, policy)
+    table = expire_history(table.append(ROWS)).table
+    assert sealed(table) == {"keyA", None}
+    for dry_run in (True, False):
+        with pytest.raises(ValueError, match="without KEKs"):
+            rotate_table(table, "mek", new_master_key_id="keyB", dry_run=dry_run)
+    done = rotate_table(table, "kek", new_master_key_id="keyB")
+    assert done.manifests == 2
+    assert open_table(done.table.place.path, WithoutKeyA()).scan().num_rows == 9
+    table = expire_history(rotate_table(done.table, "dek").table).table
+    assert rotate_table(table, "mek").committed
+    assert plain_rows(table.scan()) == plain_rows(pa.concat_tables([ROWS] * 3))
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("kind", ["mek", "kek"])
+def test_keks_in_a_store_that_was_not_given_keep_a_rotation_up(
+    tmp_path: Path, kind: Any, moved: bool
+) -> None:
+    """They would stay under the old master key, also where manifests alone tell of them."""
+    store = FileKeyStore.create(tmp_path / "keks.json")
+    given = KeyPolicy(kek_per="partition", store="key-store")
+    table = two_appends(tmp_path / "t", given, store)
+    if moved:
+        table = expire_history(set_policy(table, KeyPolicy()).append(ROWS)).table
+    there = files(tmp_path)
+    for dry_run in (True, False):
+        with pytest.raises(mc.KeyNotFoundError, match="no key_store was given"):
+            rotate_table(
+                open_table(tmp_path / "t", SampleKms()), kind, new_master_key_id="keyB",
+                dry_run=dry_run,
+            )  # fmt: skip
+    assert files(tmp_path) == there
+    done = rotate_table(table, kind, new_master_key_id="keyB").table
+    found = open_table(done.place.path, WithoutKeyA(), key_store=store)
+    assert found.scan().num_rows == (9 if moved else 6)
+
+
+def test_keks_that_an_expiry_is_dropping_are_not_taken_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy goes back to the key store after the commit, before the KEKs go."""
+    store = FileKeyStore.create(tmp_path / "keks.json")
+    stored = KeyPolicy(store="key-store")
+    table = set_policy(two_appends(tmp_path / "t", stored, store), KeyPolicy())
+    table = rotate_table(table.append(ROWS), "dek").table
+    real = expiry._dropped
+
+    def later(expired: IcebergTable, *arguments: Any, **options: Any) -> tuple[str, ...]:
+        set_policy(expired, stored).append(ROWS)
+        return real(expired, *arguments, **options)
+
+    monkeypatch.setattr(expiry, "_dropped", later)
+    before = set(store.keys())
+    expire_history(table)
+    assert len(store.keys()) == 1
+    assert before.isdisjoint(store.keys())
+    assert open_table(tmp_path / "t", SampleKms(), key_store=store).scan().num_rows == 12
 
 
 def test_a_policy_that_somebody_else_has_set_is_not_replaced(
