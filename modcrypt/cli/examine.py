@@ -27,7 +27,14 @@ from modcrypt.cli.failures import Failure, explain, in_options, module_fields, p
 from modcrypt.cli.kms_options import audit_option, refuse, service_options
 from modcrypt.cli.parquet_options import accept_option, decryption_properties, parquet_key_options
 from modcrypt.cli.progress import files_bar, progress_bar
-from modcrypt.cli.shared import prefix_options, print_line, table, threads_option, together
+from modcrypt.cli.shared import (
+    prefix_options,
+    print_facts,
+    print_line,
+    table,
+    threads_option,
+    together,
+)
 from modcrypt.cli.spark import inspect_on_spark, spark_option, verify_on_spark
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -222,7 +229,7 @@ def _print_inspection(found: Inspection, pages: bool, as_json: bool) -> None:
         print_line(json.dumps(fields))
         return
     print_line(f"{printable(found.name)}: {found.size:,} bytes")
-    print_line(table(("", ""), found.facts(), left=(0, 1)).partition("\n")[2])
+    print_facts(found.facts())
     if found.columns:
         print_line("")
         print_line(_columns(found))

@@ -119,10 +119,8 @@ def _print_listing(listing: pa.Table, as_json: bool) -> None:
         for row in rows:
             print_line(json_line(row))
         return
-    rows_there = listing.num_rows
-    shown = [
-        one for one in listing.schema if not rows_there or listing[one.name].null_count < rows_there
-    ]
+    count = listing.num_rows  # of no rows all columns are shown, else those with a value
+    shown = [one for one in listing.schema if not count or listing[one.name].null_count < count]
     left = [number for number, one in enumerate(shown) if not is_number(one.type)]
     titles = [one.name.replace("_", " ") for one in shown]
     print_line(table(titles, [[_shown(row[one.name]) for one in shown] for row in rows], left=left))

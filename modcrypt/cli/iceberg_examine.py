@@ -19,7 +19,7 @@ from modcrypt.cli.iceberg_options import (
     table_options,
 )
 from modcrypt.cli.progress import progress_bar
-from modcrypt.cli.shared import print_line, table, together
+from modcrypt.cli.shared import print_facts, print_line, table, together
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.iceberg.key_trees import ProtectedFile
@@ -131,7 +131,7 @@ def verify(
 
 def _print_verification(found: TableVerification) -> None:
     print_line(printable(found.name))
-    print_line(table(("", ""), found.facts(), left=(0, 1)).partition("\n")[2])
+    print_facts(found.facts())
     if found.findings:
         rows = [
             (one.severity, one.word, one.location, in_options(one.message))

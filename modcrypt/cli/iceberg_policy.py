@@ -16,9 +16,9 @@ from modcrypt.cli.iceberg_options import (
     table_argument,
     table_of,
 )
-from modcrypt.cli.shared import print_line, table, together
+from modcrypt.cli.shared import print_facts, print_line, together
 
-__all__ = ["POLICY_OPTIONS", "policy", "policy_options"]
+__all__ = ["policy", "policy_members", "policy_options"]
 
 # click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b
@@ -29,8 +29,10 @@ Examples: what it is; a KEK for each partition from now on, and for what is ther
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-POLICY_OPTIONS = ("kek_per", "files_per_kek", "kek_lifetime", "wrapping")
-"""The parameters of `policy_options`."""
+_MEMBERS = {
+    "kek_per": "kek_per", "files_per_kek": "files", "kek_lifetime": "kek_lifetime_days",
+    "wrapping": "wrapping",
+}  # fmt: skip
 
 
 def policy_options(*, new: bool) -> Callable[[F], F]:
@@ -73,6 +75,12 @@ def policy_options(*, new: bool) -> Callable[[F], F]:
     )
 
 
+def policy_members(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the values of `policy_options` out of the options: what they say of a `KeyPolicy`."""
+    taken = {member: options.pop(name) for name, member in _MEMBERS.items()}
+    return {member: value for member, value in taken.items() if value is not None}
+
+
 @click.command(epilog=_EXAMPLE)
 @table_argument
 @policy_options(new=False)
@@ -94,28 +102,19 @@ def policy(*, where: str, keks_in: str | None, as_json: bool, **options: Any) ->
 
     from modcrypt.iceberg import KeyPolicy, set_policy
 
-    given = {name: options.pop(name) for name in POLICY_OPTIONS}
-    asked = {
-        "kek_per": given["kek_per"],
-        "files": given["files_per_kek"],
-        "kek_lifetime_days": given["kek_lifetime"],
-        "wrapping": given["wrapping"],
-        "store": keks_in,
-    }
-    asked = {name: value for name, value in asked.items() if value is not None}
+    asked = policy_members(options) | ({} if keks_in is None else {"store": keks_in})
     if keks_in == "key-store":
         key_store_at(options["key_store"], create=True)
     found = table_of(where, options)
     before = KeyPolicy.of(found.metadata)
     wanted = replace(before, **asked)
-    if given["files_per_kek"] is not None and wanted.kek_per != "files":
+    if "files" in asked and wanted.kek_per != "files":
         raise click.UsageError("--files-per-kek: that is of --kek-per files")
     done = set_policy(found, wanted) if asked else found
     told = {**asdict(wanted), "changed": wanted != before, "metadata": done.place.full_name}
     if as_json:
         print_line(json.dumps(told))
         return
-    facts = [(name.replace("_", " "), value) for name, value in asdict(wanted).items()]
-    print_line(table(("", ""), facts, left=(0, 1)).partition("\n")[2])
+    print_facts((name.replace("_", " "), value) for name, value in asdict(wanted).items())
     if wanted != before:
         print_line(printable(f"changed: {done.place.full_name}"))

@@ -27,7 +27,7 @@ from modcrypt.cli.iceberg_options import (
     table_options,
     tables_service,
 )
-from modcrypt.cli.iceberg_policy import POLICY_OPTIONS, policy_options
+from modcrypt.cli.iceberg_policy import policy_members, policy_options
 from modcrypt.cli.kms_options import default_key, pairs, refuse
 from modcrypt.cli.shared import print_line, together
 from modcrypt.errors import FormatError
@@ -97,16 +97,10 @@ def _new_table(where: str, options: dict[str, Any]) -> dict[str, Any]:
     taken = {name: options.pop(name) for name in _TAKEN}
     if taken["catalog"] is None:
         refuse({"folder"}, "without --catalog, TABLE is the table's folder")
-    if taken["kek_per"] != "files":
+    members = policy_members(options)
+    if members["kek_per"] != "files":
         refuse({"files_per_kek"}, "that is of --kek-per files")
-    files = {} if taken["files_per_kek"] is None else {"files": taken["files_per_kek"]}
-    policy = KeyPolicy(
-        kek_per=taken["kek_per"],
-        wrapping=taken["wrapping"],
-        kek_lifetime_days=taken["kek_lifetime"],
-        store="table" if taken["key_store"] is None else "key-store",
-        **files,
-    )
+    policy = KeyPolicy(store="table" if taken["key_store"] is None else "key-store", **members)
     kms = service_of(options)
     master_key = taken["master_key"] or default_key(kms)
     if not master_key:
@@ -131,8 +125,7 @@ def _new_table(where: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 _TAKEN = (
-    "master_key", "folder", "key_length", *POLICY_OPTIONS, "properties", "catalog", "catalog_name",
-    "key_store",
+    "master_key", "folder", "key_length", "properties", "catalog", "catalog_name", "key_store",
 )  # fmt: skip
 
 

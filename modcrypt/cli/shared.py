@@ -28,6 +28,7 @@ __all__ = [
     "key_from",
     "key_options",
     "prefix_options",
+    "print_facts",
     "print_line",
     "table",
     "threads_option",
@@ -177,6 +178,11 @@ def table(
         ).rstrip()
         for line in cells
     )
+
+
+def print_facts(facts: Iterable[Sequence[object]]) -> None:
+    """Print pairs of a name and a value, as a table without titles."""
+    print_line(table(("", ""), facts, left=(0, 1)).partition("\n")[2])
 
 
 def _cell(value: object) -> str:

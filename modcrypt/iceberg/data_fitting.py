@@ -124,21 +124,23 @@ def file_schema(schema: Schema) -> Schema:
 
 def _known(fields: Sequence[NestedField]) -> list[NestedField]:
     return [
-        one.model_copy(update={"field_type": _of_known(one.field_type)})
+        one.model_copy(update={"field_type": _of_known(one.field_type, one.name)})
         for one in fields
         if not isinstance(one.field_type, UnknownType)
     ]
 
 
-def _of_known(kind: IcebergType) -> IcebergType:
+def _of_known(kind: IcebergType, name: str) -> IcebergType:
     if isinstance(kind, StructType) and (known := _known(kind.fields)):
         return StructType(*known)
     if isinstance(kind, StructType | UnknownType):
-        raise UnsupportedFormatError("Parquet has no structs without fields, nor lists of nothing")
+        raise UnsupportedFormatError(
+            f"column {name}: Parquet has no structs without fields, nor lists of nothing"
+        )
     if isinstance(kind, ListType):
-        return kind.model_copy(update={"element_type": _of_known(kind.element_type)})
+        return kind.model_copy(update={"element_type": _of_known(kind.element_type, name)})
     if isinstance(kind, MapType):
-        return kind.model_copy(update={"value_type": _of_known(kind.value_type)})
+        return kind.model_copy(update={"value_type": _of_known(kind.value_type, name)})
     return kind
 
 

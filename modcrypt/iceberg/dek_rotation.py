@@ -65,7 +65,6 @@ from modcrypt.iceberg.rotation_report import (
     TableRotation,
     counting,
     older_versions,
-    refs_of,
     target_of,
     with_resolver,
 )
@@ -81,7 +80,7 @@ from modcrypt.parquet.properties import FileDecryptionProperties, FileEncryption
 from modcrypt.parquet.rekey import rekey_parquet
 from modcrypt.storage import MemorySource, Place
 
-__all__ = ["RekeyItem", "RekeyedFile", "Run", "rekey_file", "rotate_deks"]
+__all__ = ["RekeyItem", "RekeyedFile", "Run", "in_their_order", "rekey_file", "rotate_deks"]
 
 _COPIED = 4 << 20
 """Bytes of plaintext at once."""
@@ -168,6 +167,22 @@ def rekey_file(
     return RekeyedFile(item.location, location, size, sealed)
 
 
+def in_their_order(
+    items: Sequence[RekeyItem], done: Sequence[RekeyedFile]
+) -> Iterator[RekeyedFile]:
+    """Give what came of files in the order in which they were asked for.
+
+    Raises:
+        IntegrityError: it is not one for each of them, and no more.
+    """
+    found = {one.old: one for one in done}
+    if len(found) != len(done) or found.keys() != {one.location for one in items}:
+        raise IntegrityError(
+            "the files that were written anew are not exactly those that were to be"
+        )
+    return (found[one.location] for one in items)
+
+
 def _rekey_parquet(
     source: Place, target: Place, old: StandardKeyMetadata, new: StandardKeyMetadata
 ) -> int:
@@ -240,7 +255,7 @@ def _older(table: IcebergTable, *, replaced: bool) -> dict[str, Any]:
     """
     current = table.metadata.current
     ids = [one.id for one in table.metadata.snapshots if replaced or one is not current]
-    refs = refs_of(table.metadata).items()
+    refs = table.metadata.refs.items()
     kept = [name for name, one in refs if name != MAIN and one.get("snapshot-id") in ids]
     return {"older_snapshots": tuple(ids), "older_refs": tuple(kept)}
 
@@ -388,11 +403,7 @@ class _Rekeying:
             for entry, sealed in zip(left.values(), self._sealed(table, left), strict=True)
         ]
         done = self._here(table, items) if self.run is None else self._there(table, items)
-        found = {one.old: one for one in done}
-        if sorted(found) != sorted(one.location for one in items):
-            raise IntegrityError("not exactly the files that were to be written anew were")
-        for path, entry in left.items():
-            new = found[entry.location]
+        for path, new in zip(left, in_their_order(items, done), strict=True):
             keys = open_from_manifest(new.sealed, self.job)
             self.moved[path] = _Moved(new.location, keys.with_length(new.size))
 
@@ -402,10 +413,7 @@ class _Rekeying:
 
     def _there(self, table: IcebergTable, items: Sequence[RekeyItem]) -> list[RekeyedFile]:
         assert self.run is not None
-        done = list(self.run(table, self.job.key, self.name, items)) if items else []
-        if len({one.old for one in done}) != len(done):
-            raise IntegrityError("a file was written anew twice")
-        return done
+        return list(self.run(table, self.job.key, self.name, items)) if items else []
 
     def _here(self, table: IcebergTable, items: Sequence[RekeyItem]) -> list[RekeyedFile]:
         def work(item: RekeyItem) -> RekeyedFile:

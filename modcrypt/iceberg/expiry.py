@@ -28,7 +28,7 @@ from modcrypt.errors import FormatError, KmsUnavailableError, ModcryptError
 from modcrypt.iceberg.committing import commit
 from modcrypt.iceberg.inventory import Failure, Inventory, Keys, in_threads, take_inventory
 from modcrypt.iceberg.pruning import retired_keks, used_keys
-from modcrypt.iceberg.rotation_report import latest, logged_versions, refs_of
+from modcrypt.iceberg.rotation_report import latest, logged_versions
 from modcrypt.iceberg.table import IcebergTable, read_metadata
 from modcrypt.iceberg.table_metadata import STATISTICS, Snapshot, TableMetadata
 from modcrypt.iceberg.versions import HINT, file_names, version_number, write_hint
@@ -150,7 +150,7 @@ def _kept(metadata: TableMetadata, keep: Sequence[int], force: bool) -> dict[int
     found: dict[int, str] = {}
     if metadata.current is not None:
         found[metadata.current.id] = "current"
-    for name, ref in refs_of(metadata).items():
+    for name, ref in metadata.refs.items():
         if not force and ref.get("snapshot-id") in there:
             found.setdefault(ref["snapshot-id"], f"{ref.get('type')} {name}")
     return {**dict.fromkeys(keep, "named"), **found}
@@ -167,7 +167,7 @@ def _without(table: IcebergTable, kept: Mapping[int, str]) -> TableMetadata:
         "snapshots": [one.document for one in metadata.snapshots if one.id in kept],
         "snapshot_log": log,
         "metadata_log": [],  # the commit adds the version before
-        "refs": {name: one for name, one in refs_of(metadata).items() if _stays(one, kept)},
+        "refs": {name: one for name, one in metadata.refs.items() if _stays(one, kept)},
     }
     for name in STATISTICS:
         if name in document:
@@ -249,7 +249,7 @@ class _Expiry:
         return (
             len(new.snapshots) < len(old.snapshots)
             or len(new.keys) < len(old.keys)
-            or len(refs_of(new)) < len(refs_of(old))
+            or len(new.refs) < len(old.refs)
             or bool(self.retired)
             or len(logged_versions(old)) > 1  # one of them is told of the newest version, too
         )
@@ -264,7 +264,7 @@ class _Expiry:
             snapshots=tuple(
                 sorted(gone.snapshots.values(), key=lambda one: (one.sequence_number, one.id))
             ),
-            refs=tuple(name for name in refs_of(self.base) if name not in refs_of(self.new)),
+            refs=tuple(name for name in self.base.refs if name not in self.new.refs),
             keys=(*(id_ for id_ in self.base.keys if id_ not in self.new.keys), *self.retired),
             data_files=tuple(gone.data.values()),
             delete_files=tuple(gone.deletes.values()),

@@ -17,21 +17,20 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from modcrypt.errors import FormatError, IntegrityError, ModcryptError, PlaintextError
+from modcrypt.errors import FormatError, ModcryptError, PlaintextError
 from modcrypt.iceberg.avro_files import read_avro, write_avro
 from modcrypt.iceberg.committing import commit, surely_failed
-from modcrypt.iceberg.dek_rotation import RekeyItem
+from modcrypt.iceberg.dek_rotation import RekeyItem, in_their_order
 from modcrypt.iceberg.inventory import in_threads
 from modcrypt.iceberg.manifest_resealing import Exchange, Reseal, reseal_manifest
 from modcrypt.iceberg.manifest_writing import metadata_folder
 from modcrypt.iceberg.manifests import ManifestFile
-from modcrypt.iceberg.policies import DAY_MS, FILES_SCOPE, KEKS_SINCE
+from modcrypt.iceberg.policies import FILES_SCOPE, KEKS_SINCE, later_than
 from modcrypt.iceberg.resolver import (
     WRAPPING,
     KeyResolver,
@@ -47,8 +46,10 @@ from modcrypt.iceberg.rotation_report import (
 )
 from modcrypt.iceberg.sealed_files import write_sealed
 from modcrypt.iceberg.sealed_in_manifests import (
+    THREADS,
     Opened,
     SealedManifests,
+    check_store,
     list_keys,
     place_of,
     sealed_manifests,
@@ -64,9 +65,6 @@ from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.storage import Place
 
 __all__ = ["rotate_kek"]
-
-THREADS = 16
-"""Manifests at once: in single wrapping each waits for the key service, again and again."""
 
 _PATH, _LENGTH, _KEY_METADATA = 500, 501, 519
 """Ids of fields of a manifest list (spec, "Manifest Lists")."""
@@ -154,6 +152,7 @@ class _Planned:
     @classmethod
     def of(cls, table: IcebergTable, opened: Opened | None = None) -> _Planned:
         """Look at a version of the table."""
+        check_store(table)
         keys = table.metadata.keys
         found = table.walk.resolver.keks(table.metadata)
         within = sealed_manifests(table, opened)
@@ -164,13 +163,8 @@ class _Planned:
         return cls(keks, stored, sealed, within)
 
     def since(self) -> int:
-        """Give the time of new KEKs, in ms since 1970: now, and later than any that is in use.
-
-        Clocks differ: of several in a key store the newest is used.
-        """
-        now = int(time.time() * 1000)
-        times = (one.timestamp_ms for one in self.stored.values())
-        return max([now, *(one + 1 for one in times if one <= now + DAY_MS)])
+        """Give the time of new KEKs."""
+        return later_than(self.stored.values())
 
     def slots(self) -> tuple[dict[str, _Slot], dict[str, _Slot]]:
         """Give by the id of each KEK that seals something the slot of what takes its place.
@@ -425,12 +419,9 @@ class _Renewal:
         ]
         done = list(self.reseal(table, job.key, exchange, items))
         self.written += [one.location for one in done]
-        found = {one.old: one for one in done}
-        if len(found) != len(done) or found.keys() != {one.location for one in items}:
-            raise IntegrityError("not exactly the manifests that were to be written anew were")
         return [
             (one.location, open_from_manifest(one.sealed, job).with_length(one.size))
-            for one in (found[item.location] for item in items)
+            for one in in_their_order(items, done)
         ]
 
     def _write_lists(self, table: IcebergTable) -> None:

@@ -48,6 +48,7 @@ from modcrypt.iceberg.manifest_schemas import (
 )
 from modcrypt.iceberg.manifests import ADDED, DATA, DELETED, EXISTING, FileEntry, ManifestFile
 from modcrypt.iceberg.sealed_files import write_sealed
+from modcrypt.iceberg.shapes import spec_of
 from modcrypt.iceberg.table_metadata import EncryptedKey, TableMetadata
 from modcrypt.key_metadata import StandardKeyMetadata
 
@@ -392,19 +393,15 @@ def _write(
 
 
 def partition_spec(metadata: TableMetadata, spec_id: int) -> PartitionSpec:
-    """Give a partition spec of a table.
+    """Give a partition spec of a table, whose fields have the names that a manifest needs.
 
     Raises:
         FormatError: it has none with this id.
     """
-    for one in metadata.document.get("partition-specs") or ():
-        if one.get("spec-id") == spec_id:
-            with as_format_errors(metadata.name):
-                found = PartitionSpec.model_validate(one)
-            if not all(field.name for field in found.fields):
-                raise FormatError(f"{metadata.name}: a partition field without a name")
-            return found
-    raise FormatError(f"{metadata.name}: there is no partition spec {spec_id}")
+    found = spec_of(metadata, spec_id)
+    if not all(field.name for field in found.fields):
+        raise FormatError(f"{metadata.name}: a partition field without a name")
+    return found
 
 
 def schema_of_spec(metadata: TableMetadata, spec: PartitionSpec) -> dict[str, Any]:

@@ -247,7 +247,7 @@ def _entry(
 
 
 def _most(data: bytes) -> int:
-    """Give the bytes that the rows of a manifest may take: each becomes a thousand of Python's."""
+    """Give the bytes that the rows of a manifest may take: in memory each becomes a hundred."""
     return ALWAYS_READ + MAX_RATIO * len(data)
 
 

@@ -25,7 +25,7 @@ from pyiceberg.typedef import Record
 from modcrypt.errors import FormatError
 from modcrypt.iceberg.foreign import as_format_errors
 
-__all__ = ["by_partition"]
+__all__ = ["by_partition", "comparable"]
 
 _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 _ROW = "row"

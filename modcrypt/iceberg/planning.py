@@ -166,7 +166,6 @@ class _SpecFilter:
         self._matches_in: Callable[[PyManifestFile], bool] = manifest_evaluator(
             spec, schema, projected
         )
-
         self._wrapped = {
             one.field_id: _wrapped_from(one.transform, kind.field_type)
             for one, kind in zip(spec.fields, self._type.fields, strict=True)
@@ -176,12 +175,9 @@ class _SpecFilter:
         """Tell by what a manifest's row says of the partitions of its files."""
         told = _as_manifest(manifest, self._type)
         for one, least in zip(told.partitions or (), self._wrapped.values(), strict=False):
-            upper = one.upper_bound
-            if (
-                least is not None
-                and upper
-                and int.from_bytes(upper, "little", signed=True) >= least
-            ):
+            if least is None or not one.upper_bound:
+                continue
+            if int.from_bytes(one.upper_bound, "little", signed=True) >= least:
                 return True
         return self._matches_in(told)
 

@@ -164,7 +164,7 @@ class KeyResolver:
     def _check_expected(self, key: IcebergKey) -> None:
         """Hold the master key of an IEK that the store or a manifest names against those expected.
 
-        There may be more than `encryption.key-id`: a store moves to another before the table does.
+        By default it may be any: a store moves to another before the table does.
         """
         if self.master_key_ids is not None and key.master_key_id not in self.master_key_ids:
             raise _unexpected(key.id, key.master_key_id)

@@ -61,7 +61,9 @@ def rotate_table(
         ModcryptError, OSError: a file is not what was written, or can't be.
     """
     if (run is not None and what != "dek") or (reseal is not None and what != "kek"):
-        raise ValueError(f'elsewhere run works for "dek", and reseal for "kek"; not for {what!r}')
+        raise ValueError(
+            f'of work elsewhere, run is for "dek" and reseal for "kek": not for {what!r}'
+        )
     started = time.monotonic()
     if what == "dek":
         if new_master_key_id is not None:

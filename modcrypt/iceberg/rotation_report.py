@@ -22,7 +22,6 @@ __all__ = [
     "logged_versions",
     "move_calls",
     "older_versions",
-    "refs_of",
     "target_of",
     "with_resolver",
 ]
@@ -116,16 +115,7 @@ class TableRotation:
 
 def logged_versions(metadata: TableMetadata) -> tuple[str, ...]:
     """Give the locations of the older versions that a table's log names."""
-    log = metadata.document.get("metadata-log") or []
-    named = (one.get("metadata-file") for one in log if isinstance(one, dict))
-    return tuple(one for one in named if isinstance(one, str))
-
-
-def refs_of(metadata: TableMetadata) -> dict[str, dict[str, Any]]:
-    """Give the branches and tags of a table by name, as metadata.json has them."""
-    found = metadata.document.get("refs")
-    refs = found.items() if isinstance(found, dict) else ()
-    return {name: one for name, one in refs if isinstance(one, dict)}
+    return tuple(metadata.named("metadata-log", "metadata-file"))
 
 
 def older_versions(table: IcebergTable) -> tuple[str, ...]:
@@ -183,10 +173,12 @@ def counting(table: IcebergTable) -> tuple[IcebergTable, Counted]:
     table = latest(table)
     resolver = table.walk.resolver
     client: Any = Counted(resolver.masters.client)
-    told: dict[str, Any] = {
-        "master_key_ids": resolver.master_key_ids, "audit": resolver.masters.audit
-    }  # fmt: skip
-    fresh = KeyResolver(client, resolver.store, **told)
+    fresh = KeyResolver(
+        client,
+        resolver.store,
+        master_key_ids=resolver.master_key_ids,
+        audit=resolver.masters.audit,
+    )
     return with_resolver(table, fresh), client
 
 

@@ -81,8 +81,8 @@ def add_snapshot(
         "added-rows": next_row_id - fields.first_row_id,
         "key-id": entry.id,
     }
-    refs = base.document.get("refs") or {}
-    main = {**(refs.get(MAIN) or {}), "snapshot-id": fields.id, "type": "branch"}
+    refs = base.refs
+    main = {**refs.get(MAIN, {}), "snapshot-id": fields.id, "type": "branch"}
     logged = {"timestamp-ms": now, "snapshot-id": fields.id}
     return base.with_keys(
         [*base.keys.values(), *new_keys, entry],

@@ -185,9 +185,8 @@ class IcebergTable:
             raise ValueError(f"there is no snapshot {wanted}") from None
 
     def _ref(self, name: str) -> dict[str, Any]:
-        refs = self.metadata.document.get("refs")
-        found = refs.get(name) if isinstance(refs, dict) else None
-        if not isinstance(found, dict) or type(found.get("snapshot-id")) is not int:
+        found = self.metadata.refs.get(name, {})
+        if type(found.get("snapshot-id")) is not int:
             raise ValueError(f"there is no branch or tag {name!r}")
         return found
 

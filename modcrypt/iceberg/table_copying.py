@@ -320,11 +320,7 @@ class Copy:
         """Give the members of metadata.json that say which snapshots are whose."""
         source = self.contents.walk.metadata
         kept = {one.id for one in self.contents.snapshots}
-        refs = {
-            name: one
-            for name, one in (source.document.get("refs") or {}).items()
-            if one["snapshot-id"] in kept
-        }
+        refs = {name: one for name, one in source.refs.items() if one["snapshot-id"] in kept}
         log = [
             one for one in source.document.get("snapshot-log") or () if one["snapshot-id"] in kept
         ]

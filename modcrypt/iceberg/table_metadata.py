@@ -132,10 +132,11 @@ class TableMetadata:
     Attributes:
         document: all of it.
         last_sequence_number: of the newest snapshot; 0 without one, and in format version 1.
+        refs: branches and tags by name, as the document has them.
 
     Raises:
         FormatError: it is no metadata.json, or what is needed of it is malformed.
-        UnsupportedFormatError: a format version that has no encryption (1, 2) or is not known.
+        UnsupportedFormatError: a format version that is not known.
         LimitError: it, or a key in it, is larger than any that is read.
     """
 
@@ -154,6 +155,9 @@ class TableMetadata:
         self.properties: Mapping[str, str] = self._texts(self.document.get("properties") or {})
         self.snapshots = tuple(self._snapshot(one) for one in self._list("snapshots"))
         self.keys = self._keys()
+        refs = self.document.get("refs")
+        named = refs.items() if isinstance(refs, dict) else ()
+        self.refs = {name: one for name, one in named if isinstance(one, dict)}
 
     def __repr__(self) -> str:
         return f"TableMetadata({self.name!r}, {self.uuid}, {len(self.snapshots)} snapshots)"

@@ -119,7 +119,12 @@ class Walk:
             ModcryptError: it can't be had, or is not what was written.
             OSError: from the file system.
         """
-        keys = self.list_keys(snapshot)
+        return self.manifests_by(self.list_keys(snapshot), snapshot)
+
+    def manifests_by(
+        self, keys: StandardKeyMetadata | None, snapshot: Snapshot
+    ) -> list[ManifestFile]:
+        """Read a manifest list whose key metadata is known; raises as `manifests`."""
         data = self.read(snapshot.manifest_list, keys)
         sealed = keys is not None  # or its header says what anybody likes
         return read_manifest_list(data, snapshot.manifest_list, snapshot if sealed else None)

@@ -30,7 +30,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NoReturn, Self
+from typing import NoReturn, Self
 
 from modcrypt.aead import GcmCipher, TagError
 from modcrypt.errors import KeyMaterialError, KeyRetrievalError
@@ -169,8 +169,8 @@ class MasterKeys:
         if not keys:
             return []
         raw = [key_bytes(key) for key in keys]
-        told: dict[str, Any] = {"kek_ids": kek_ids} if kek_ids else {"count": len(keys)}
-        with recorded(self.audit, "wrap", master_key_id, **told):
+        ids, count = (kek_ids, 1) if kek_ids else ((None,), len(keys))
+        with recorded(self.audit, "wrap", master_key_id, kek_ids=ids, count=count):
             wrapped = wrap_many(self.client, raw, master_key_id)
         return [wrapped_bytes(one) for one in wrapped]
 

@@ -29,12 +29,15 @@ from tests.iceberg.test_java_writes import (
     PEOPLE,
     Both,
     append,
+    both,
     delete,
     ids,
     partitioned,
     people,
     schema,
 )
+
+__all__ = ["both"]  # a fixture
 
 Row: TypeAlias = dict[str, Any]
 Build: TypeAlias = Callable[[Both], Sequence[int]]
@@ -277,11 +280,6 @@ def test_keys_beyond_the_limit(builder: Builder, monkeypatch: pytest.MonkeyPatch
 
 
 # --- Java writes, and judges ---------------------------------------------------------------------
-
-
-@pytest.fixture
-def both(java: Judge, kms: SampleKms, tmp_path: Path) -> Both:
-    return Both(java, kms, tmp_path / "table")
 
 
 def equal(*by: str, rows: Sequence[Any], **file: Any) -> Row:

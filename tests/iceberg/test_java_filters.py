@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 import pytest
 from pyiceberg import expressions as py
 
-from tests.iceberg.conftest import SampleKms
-from tests.iceberg.java_judge import Judge, as_json, plain_rows
-from tests.iceberg.test_java_writes import Both, delete, partitioned, schema
+from tests.iceberg.java_judge import as_json, plain_rows
+from tests.iceberg.test_java_writes import Both, both, delete, partitioned, schema
+
+__all__ = ["both"]  # a fixture
 
 Filter: TypeAlias = tuple[Any, dict[str, Any], pc.Expression]
 """One filter as pyiceberg, Java and PyArrow have it."""
@@ -93,11 +94,6 @@ def some_filter(draw: random.Random, depth: int = 0) -> Filter:
     literal = value(column, draw)
     told = {"type": kind, "term": column, "value": as_json(literal)}
     return ours(column, literal), told, arrow(pc.field(column), pa.scalar(literal))  # type: ignore[no-untyped-call]  # one lambda for all
-
-
-@pytest.fixture
-def both(java: Judge, kms: SampleKms, tmp_path: Path) -> Both:
-    return Both(java, kms, tmp_path / "table")
 
 
 @pytest.mark.parametrize("writer", ["java", "modcrypt"])

@@ -21,7 +21,7 @@ from modcrypt.iceberg.expiry import expire_history
 from modcrypt.iceberg.rotation import rotate_table
 from modcrypt.iceberg.verification import verify_table
 from tests.iceberg.conftest import SampleKms
-from tests.iceberg.java_judge import Judge, plain_rows
+from tests.iceberg.java_judge import plain_rows
 from tests.iceberg.test_java_writes import (
     ALL_TYPES,
     FULL,
@@ -29,6 +29,7 @@ from tests.iceberg.test_java_writes import (
     PEOPLE,
     Both,
     append,
+    both,
     delete,
     ids,
     partitioned,
@@ -36,13 +37,10 @@ from tests.iceberg.test_java_writes import (
     schema,
 )
 
+__all__ = ["both"]  # a fixture
+
 Build: TypeAlias = Callable[[Both], None]
 Change: TypeAlias = Callable[[IcebergTable], IcebergTable]
-
-
-@pytest.fixture
-def both(java: Judge, kms: SampleKms, tmp_path: Path) -> Both:
-    return Both(java, kms, tmp_path / "table")
 
 
 # --- shapes --------------------------------------------------------------------------------------
@@ -216,7 +214,6 @@ def test_totals_are_those_of_java(both: Both) -> None:
     assert [after[name] for name in counts] == [before[name] for name in counts]
     assert [after[name] for name in counts] == ["5", "2", "2", "3"]
     assert after["added-delete-files"] == after["removed-delete-files"] == "2"
-
     assert after["total-files-size"] == after["added-files-size"]
 
 
