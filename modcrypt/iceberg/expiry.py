@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import posixpath
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -403,12 +404,12 @@ def _versions(table: IcebergTable) -> Iterator[tuple[Place, TableMetadata | None
     files that it names on top of a newer version.
     """
     yield table.place, table.metadata
-    seen, committed = {table.place.path}, _told(table.metadata)
+    seen, committed = {_real(table.place)}, _told(table.metadata)
     settled = (time.time() - SETTLED) * 1000
     for place in (*_logged(table), *_lying_about(table)):
-        if place.path in seen:
+        if _real(place) in seen:
             continue
-        seen.add(place.path)
+        seen.add(_real(place))
         with contextlib.suppress(FileNotFoundError):
             metadata = _read(place)
             if metadata is None:
@@ -420,6 +421,15 @@ def _versions(table: IcebergTable) -> Iterator[tuple[Place, TableMetadata | None
                 elif updated > settled:
                     metadata = None
                 yield place, metadata
+
+
+def _real(place: Place) -> str:
+    """Give what two spellings of one path have in common: a table may be opened by a relative one.
+
+    A link to a metadata.json is another file than that.
+    """
+    folder, name = posixpath.split(place.path)
+    return place.path if place.filesystem is not None else f"{os.path.realpath(folder)}/{name}"
 
 
 def _told(metadata: TableMetadata) -> set[tuple[str, int]]:

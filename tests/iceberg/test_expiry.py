@@ -155,6 +155,20 @@ def test_a_dry_run_tells_exactly_what_would_go(lake: IcebergTable) -> None:
     assert told == expire_history(lake, force=True).fields()
 
 
+def test_a_table_opened_by_a_relative_path_has_each_file_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = pa.table({"id": [1]})
+    made = create_table("lake", data.schema, SampleKms(), master_key_id="keyA")
+    made.append(data).append(data)
+    done = expire_history(open_table("lake", SampleKms()))
+    names = [Path(one).name for one in done.metadata_files]
+    assert sorted(names) == ["v1.metadata.json", "v2.metadata.json", "v3.metadata.json"]
+    left = {path.name for path in tmp_path.rglob("*.json")}
+    assert left == {"v4.metadata.json"}
+
+
 def test_again_there_is_nothing_to_do(lake: IcebergTable) -> None:
     table = expire_history(lake).table
     before = files(folder_of(lake))
