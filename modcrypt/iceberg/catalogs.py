@@ -27,8 +27,8 @@ from modcrypt.iceberg.locations import Locations
 from modcrypt.iceberg.resolver import KeyStore
 from modcrypt.iceberg.table import Expectation, IcebergTable, opened, resolver_of
 from modcrypt.iceberg.table_metadata import TableMetadata
-from modcrypt.iceberg.versions import version_number
-from modcrypt.storage import Place, locate, open_sink
+from modcrypt.iceberg.versions import create_once, version_number
+from modcrypt.storage import Place, locate
 
 if TYPE_CHECKING:
     from modcrypt.kms.client import KmsClient
@@ -117,7 +117,7 @@ class CatalogVersions:
         number = version_number(base.name)
         place = base.beside(_file_name(0 if number is None else number + 1))
         new = f"{old.rpartition('/')[0]}/{place.name}"
-        _create(place, metadata)
+        create_once(place, metadata.encode())
         try:
             swapped = self._swapped(old, new)
         except OSError:
@@ -141,7 +141,7 @@ class CatalogVersions:
         self.check_free()
         name = _file_name(0)
         place = Place(folder.filesystem, posixpath.join(folder.path, name))
-        _create(place, metadata)
+        create_once(place, metadata.encode())
         location = f"{metadata.location}/metadata/{name}"
         row = self.catalog._create_table_row(*self._row, location)
         try:
@@ -274,8 +274,3 @@ def _asked() -> Iterator[None]:
 
 def _file_name(number: int) -> str:
     return f"{number:05}-{uuid.uuid4()}.metadata.json"
-
-
-def _create(place: Place, metadata: TableMetadata) -> None:
-    with open_sink(place.path, overwrite=False, filesystem=place.filesystem) as sink:
-        sink.append(metadata.encode())

@@ -26,6 +26,7 @@ from modcrypt.storage import Place, open_sink
 __all__ = [
     "FolderVersions",
     "Versions",
+    "create_once",
     "file_names",
     "has_versions",
     "newest_metadata",
@@ -83,7 +84,7 @@ class FolderVersions:
         """
         self.check_exclusive()
         place = self.folder_file("v1.metadata.json")
-        _create_once(place, metadata.encode())
+        create_once(place, metadata.encode())
         self._hint(1)
         return place
 
@@ -115,7 +116,7 @@ class FolderVersions:
         if self.current().name != base.name:
             raise _conflict(base)
         try:
-            _create_once(place, data)
+            create_once(place, data)
         except FileExistsError:
             raise _conflict(base) from None
         self._check_followed(base, place, metadata)
@@ -241,7 +242,7 @@ def _create(place: Place, data: bytes) -> None:
         sink.append(data)
 
 
-def _create_once(place: Place, data: bytes) -> None:
+def create_once(place: Place, data: bytes) -> None:
     """Create a file; it may be there though an error says otherwise, or that it was before.
 
     Networks lose answers. Stores and network file systems are then asked again, unseen, and answer

@@ -267,7 +267,7 @@ def test_expiry_leaves_what_a_catalog_is_asked_to_take(
         newest = in_catalog.append(ids(3)).append(ids(4))
         expired.append(expire_history(newest))
 
-    then(catalogs, "_create", monkeypatch, others)
+    then(catalogs, "create_once", monkeypatch, others)
     _ = in_catalog.append(ids(2)) if kind == "append" else rotate_table(in_catalog, kind)
     found = load_table(catalog, "n.t", kms)
     assert rows(found) == ([1, 2, 3, 4] if kind == "append" else [1, 3, 4])
