@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from modcrypt.fork_safety import fork_safe
 from modcrypt.storage import (
     Destination,
     FileSource,
@@ -279,7 +280,7 @@ class Shared:
 
     def __init__(self, resources: contextlib.ExitStack) -> None:
         self._resources = resources
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
         self._uses = 0
         self._closed = False
 
@@ -338,7 +339,7 @@ class Threads:
 
     def __init__(self, count: int, name: str) -> None:
         self._count, self._name = count, name
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
         self._begin()
 
     def _begin(self) -> None:

@@ -16,6 +16,7 @@ from typing import SupportsIndex
 
 from modcrypt.errors import FormatError
 from modcrypt.keys import KEY_LENGTHS, Key, KeyLike, as_key, key_bytes
+from modcrypt.tracebacks import hide_frames
 
 __all__ = ["StandardKeyMetadata", "as_prefix"]
 
@@ -49,6 +50,7 @@ class StandardKeyMetadata:
     aad_prefix: bytes | None = None
     file_length: int | None = None
 
+    @hide_frames
     def __init__(
         self, *, key: KeyLike, aad_prefix: bytes | None = None, file_length: int | None = None
     ) -> None:
@@ -68,6 +70,7 @@ class StandardKeyMetadata:
         """Give the same with the length of the file that was written."""
         return replace(self, file_length=file_length)
 
+    @hide_frames
     def encode(self) -> bytes:
         """Give the bytes that Iceberg stores as `key_metadata`. They hold the key in the clear."""
         parts = [bytes((VERSION,)), _sized(key_bytes(self.key))]
@@ -80,6 +83,7 @@ class StandardKeyMetadata:
         return b"".join(parts)
 
     @classmethod
+    @hide_frames
     def decode(cls, data: bytes | bytearray | memoryview) -> StandardKeyMetadata:
         """Read what `encode` gives, and nothing else; no message repeats any of it.
 

@@ -7,9 +7,11 @@ import hmac
 import secrets
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
 from modcrypt.errors import KeyExhaustedError
+from modcrypt.fork_safety import fork_safe
+from modcrypt.tracebacks import hide_frames
 
 if TYPE_CHECKING:
     from modcrypt.storage import Source
@@ -21,6 +23,7 @@ __all__ = [
     "Key",
     "KeyLike",
     "KeyRetriever",
+    "Secret",
     "as_key",
 ]
 
@@ -37,7 +40,7 @@ class InvocationCounter:
     __slots__ = ("_lock", "count")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
         self.count = 0
 
     def add(self) -> None:
@@ -74,6 +77,7 @@ class Key:
 
     __slots__ = ("_digest", "_value")
 
+    @hide_frames
     def __init__(self, value: bytes | bytearray | memoryview) -> None:
         if isinstance(value, str) or not isinstance(value, bytes | bytearray | memoryview):
             raise TypeError(f"an AES key is bytes, not {type(value).__name__}")
@@ -119,6 +123,31 @@ class Key:
         self.__reduce__()
 
 
+T = TypeVar("T")
+
+
+class Secret(Generic[T]):
+    """A passphrase, PIN or token, returned by a call and not shown otherwise."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def __call__(self) -> T:
+        """Return the value."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(REDACTED)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Secret can't be pickled or copied: pass a reference to it instead")
+
+    def __getstate__(self) -> NoReturn:  # the inherited one would return the slots
+        self.__reduce__()
+
+
 KeyLike: TypeAlias = Key | bytes
 """What the API takes as a key."""
 
@@ -146,6 +175,7 @@ KeyRetriever: TypeAlias = "Callable[[bytes], KeyLike | None] | FileKeyRetriever"
 """Called with the key metadata that the file stores; gives the key, or None when there is none."""
 
 
+@hide_frames
 def as_key(value: KeyLike | bytearray | memoryview) -> Key:
     """Give `value` as a `Key`.
 

@@ -29,6 +29,7 @@ from functools import partial
 from typing import IO, Any, Protocol, TypeAlias
 
 from modcrypt.errors import TruncationError
+from modcrypt.fork_safety import fork_safe
 
 __all__ = [
     "Destination",
@@ -285,7 +286,7 @@ class ObjectSource(Source):
 
     def __init__(self, file: IO[bytes], name: str | None = None) -> None:
         self.file = file
-        self._lock = threading.Lock()  # there is one cursor for all threads
+        self._lock = fork_safe(threading.Lock())  # there is one cursor for all threads
         self.name = name or str(getattr(file, "name", "<file object>"))
         file.seek(0, os.SEEK_END)
         self.size = file.tell()

@@ -21,6 +21,8 @@ ROWS = [
     {"modcrypt.errors"},
     {
         "modcrypt.buffers",
+        "modcrypt.fork_safety",
+        "modcrypt.tracebacks",
         "modcrypt.storage",
         "modcrypt.seekable",
         "modcrypt.aead",
@@ -75,6 +77,7 @@ ROWS = [
         "modcrypt.kms.policy",
         "modcrypt.kms.references",
         "modcrypt.kms.uris",
+        "modcrypt.kms.private_files",
         "modcrypt.kms.local_wrap",
         "modcrypt.kms.strict_json",
         "modcrypt.kms.keyring_document",
@@ -417,7 +420,9 @@ MAY_DO_IO = {
     "modcrypt.parquet.writer",  # has PyArrow encode into memory
     "modcrypt.parquet.masking",  # the same
     "modcrypt.parquet.idl",  # finds and reads the IDL
-    "modcrypt.kms.wrapping",  # notices a fork
+    "modcrypt.fork_safety",  # notices a fork
+    "modcrypt.kms.wrapping",  # the same
+    "modcrypt.kms.private_files",  # reads secrets
     "modcrypt.kms.audit",  # appends to a file of events
     "modcrypt.kms.policy",  # reads policies
     "modcrypt.kms.keyring",  # has a path and a file's status
@@ -549,6 +554,43 @@ def test_nothing_below_the_command_line_does_io_but_storage(room: str) -> None:
     assert not taken
 
 
+LOCKS = {"Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier"}
+
+
+def test_every_lock_is_reset_in_a_forked_child() -> None:
+    for room, tree in trees().items():
+        reset = {
+            argument.func
+            for node in nodes(tree)
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "fork_safe"
+            for argument in node.args
+            if isinstance(argument, ast.Call)
+        }
+        made = {
+            part
+            for node in nodes(tree)
+            if isinstance(node, ast.Call)
+            for part in (node.func, *node.args, *(keyword.value for keyword in node.keywords))
+            if isinstance(part, ast.Attribute)
+            and part.attr in LOCKS
+            and getattr(part.value, "id", "") == "threading"
+        }
+        assert made <= reset, f"{room} makes locks that a forked child may find taken"
+        assert "threading" not in {
+            node.module for node in nodes(tree) if isinstance(node, ast.ImportFrom)
+        }, room
+        assert room == "modcrypt.fork_safety" or not any(
+            isinstance(node, ast.ImportFrom | ast.Attribute)
+            and "cached_property" in (getattr(node, "attr", ""), *_imported(node))
+            and getattr(node, "module", "functools") == "functools"
+            for node in nodes(tree)
+        ), f"{room} has a cached_property whose lock, in Python 3.11, a child may find taken"
+
+
+def _imported(node: ast.AST) -> list[str]:
+    return [alias.name for alias in getattr(node, "names", [])]
+
+
 def test_nothing_is_imported_by_a_computed_name_but_the_public_names() -> None:
     for room, tree in trees().items():
         called = {
@@ -566,8 +608,9 @@ def test_raw_key_bytes_are_taken_out_where_they_must_be_alone() -> None:
     takers = {
         "modcrypt.aead",
         "modcrypt.key_metadata",  # whose encoded form holds the key
-        "modcrypt.kms.wrapping",  # which gives keys to be wrapped
-        "modcrypt.iceberg.wrapping_keys",  # the same
+        "modcrypt.kms.client",  # which gives keys to be wrapped
+        "modcrypt.kms.wrapping",  # the same
+        "modcrypt.kms.keyring_document",  # whose sealed form holds master keys
         "modcrypt.iceberg.native_parquet",  # which gives them to PyArrow
         "modcrypt.cli.keys",  # which gives a keyring a key that is there already
         "modcrypt.event_log",  # which looks for keys where they should not be

@@ -527,7 +527,9 @@ def test_a_file_is_sealed_by_scrypt_and_aes_gcm_at_the_recommended_cost(
     ring = Keyring.create(folder / "k.json", passphrase=PASSPHRASE)
     ring.create_key("kf", value=FOOTER_KEY)
     value = document(ring)
-    assert set(value) == {"format", "version", "protection", "scrypt", "sealed"}
+    assert set(value) == {
+        "format", "version", "id", "generation", "protection", "scrypt", "sealed"
+    }  # fmt: skip
     assert (value["scrypt"]["n"], value["scrypt"]["r"], value["scrypt"]["p"]) == (2**17, 8, 1)
     assert len(base64.b64decode(value["scrypt"]["salt"])) == 16
     keys = independently_opened(ring.path, PASSPHRASE.encode())
@@ -573,7 +575,7 @@ def test_every_update_of_a_sealed_file_has_a_nonce_of_its_own(ring: Keyring) -> 
 
 def test_a_keyring_in_the_clear_says_so(clear: Keyring) -> None:
     value = document(clear)
-    assert (value["format"], value["version"]) == ("modcrypt-keyring", 1)
+    assert (value["format"], value["version"]) == ("modcrypt-keyring", 2)
     assert value["protection"] == "none"
     assert again(clear, None).wrap(DEK, "kf")
 
@@ -689,9 +691,15 @@ def test_a_clear_keyring_in_the_place_of_a_sealed_one_is_refused(
 
 
 def test_a_header_is_authenticated(ring: Keyring) -> None:
-    rewritten(ring, lambda value: value["scrypt"].update(p=2))
-    with pytest.raises(KeyAccessDeniedError):
-        again(ring)
+    before = document(ring)
+    for change in (
+        {"scrypt": {**before["scrypt"], "p": 2}},
+        {"generation": before["generation"] + 1},
+        {"id": "0" * 32},
+    ):
+        rewritten(ring, lambda value, change=change: value.update(before | change))
+        with pytest.raises(KeyAccessDeniedError):
+            again(ring)
 
 
 # --- who may read it -----------------------------------------------------------------------------
@@ -742,12 +750,90 @@ def test_a_sealed_keyring_may_be_shared_and_stays_so(ring: Keyring) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_root_leaves_a_keyring_to_its_owner(ring: Keyring) -> None:
-    os.chown(ring.path, 12345, 23456)
+@pytest.mark.parametrize("passphrase", [PASSPHRASE, None])
+def test_a_keyring_of_another_user_is_refused(folder: Path, passphrase: str | None) -> None:
+    path = folder / "k.json"
+    ring = Keyring.create(path, passphrase=passphrase, plaintext=passphrase is None)
+    ring.create_key("kf")
+    os.chown(path, 12345, 23456)
+    for call in (lambda: ring.rotate_key("kf"), lambda: again(ring, passphrase)):
+        with pytest.raises(KeyRetrievalError, match="belongs to another user") as caught:
+            call()
+        assert type(caught.value) is KeyRetrievalError
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_shared_keyring_keeps_its_group(ring: Keyring) -> None:
+    os.chown(ring.path, -1, 23456)
     os.chmod(ring.path, 0o640)
     ring.rotate_key("kf")
-    status = os.stat(ring.path)
-    assert (status.st_uid, status.st_gid) == (12345, 23456)
+    assert os.stat(ring.path).st_gid == 23456
+
+
+# --- rollback ------------------------------------------------------------------------------------
+
+
+def put_back(ring: Keyring, data: bytes) -> None:
+    """Replace the file by an older one, as somebody without the passphrase can."""
+    other = Path(f"{ring.path}.old")
+    other.write_bytes(data)
+    other.chmod(0o600)
+    other.replace(ring.path)
+
+
+def test_a_former_state_is_refused_where_a_newer_one_was_seen(ring: Keyring) -> None:
+    old = ring.wrap(DEK, "kf")
+    states = [Path(ring.path).read_bytes()]
+    for change in (ring.rotate_key, ring.disable_key, ring.enable_key, ring.rotate_key):
+        change("kf")
+        states.append(Path(ring.path).read_bytes())
+    other = again(ring)
+    for state in states[:-1]:
+        put_back(ring, state)
+        for call in (
+            lambda: ring.unwrap(old, "kf"),
+            lambda: other.wrap(DEK, "kf"),
+            lambda: other.rotate_key("kf"),
+            lambda: again(ring),
+        ):
+            with pytest.raises(KeyRetrievalError, match="older than this process has seen"):
+                call()
+    put_back(ring, states[-1])
+    assert ring.unwrap(old, "kf") == other.unwrap(old, "kf") == DEK
+
+
+def test_a_former_state_is_refused_behind_a_link_too(ring: Keyring, folder: Path) -> None:
+    backup = folder / "backup.json"
+    backup.write_bytes(Path(ring.path).read_bytes())
+    backup.chmod(0o600)
+    ring.rotate_key("kf")
+    os.unlink(ring.path)
+    os.symlink(backup, ring.path)
+    with pytest.raises(KeyRetrievalError, match="older than this process has seen"):
+        ring.wrap(DEK, "kf")
+    assert Keyring(backup, passphrase=PASSPHRASE).wrap(DEK, "kf")  # another place, on purpose
+
+
+def test_a_keyring_of_the_first_format_becomes_one_of_the_second_for_good(clear: Keyring) -> None:
+    first = {name: document(clear)[name] for name in ("format", "protection", "keys")}
+    path = Path(clear.path).with_name("first.json")
+    path.touch(0o600)
+    path.write_text(json.dumps({**first, "version": 1}))
+    ring, data = Keyring(path), path.read_bytes()
+    assert ring.wrap(DEK, "kf")
+    ring.rotate_key("kf")
+    assert (document(ring)["version"], document(ring)["generation"]) == (2, 1)
+    put_back(ring, data)
+    with pytest.raises(KeyRetrievalError, match="older than this process has seen"):
+        ring.wrap(DEK, "kf")
+
+
+def test_another_keyring_may_take_the_place_of_one(ring: Keyring, folder: Path) -> None:
+    ring.rotate_key("kf")
+    os.unlink(ring.path)
+    made = Keyring.create(ring.path, passphrase=PASSPHRASE)
+    made.create_key("kf")
+    assert ring.wrap(DEK, "kf")
 
 
 def test_create_refuses_a_file_that_is_there(ring: Keyring, folder: Path) -> None:
@@ -1267,9 +1353,9 @@ def test_what_is_not_strict_json_is_refused(scratch: Path, data: bytes) -> None:
 
 
 def test_scrypt_parameters_of_a_file_are_limited() -> None:
-    """At most 1 GiB and a few seconds; and none so cheap that a passphrase is guessed for free."""
-    assert 128 * keyring_document.MAX_SCRYPT_N * keyring_document.MAX_SCRYPT_R == 1 << 30
-    assert keyring_document.MAX_SCRYPT_P == 4
+    """At most 256 MiB and a second; and none so cheap that a passphrase is guessed for free."""
+    assert 128 * keyring_document.MAX_SCRYPT_N * keyring_document.MAX_SCRYPT_R == 256 << 20
+    assert 2 * REAL_COST[0] * 8 == keyring_document.MAX_SCRYPT_WORK
     assert REAL_COST == (2**17, 2**14)
 
 

@@ -22,6 +22,7 @@ from modcrypt.ags1.blocks import Workers, block_cipher, check_threads, part
 from modcrypt.ags1.layout import HEADER_SIZE, Layout, parse_header
 from modcrypt.ags1.lengths import Ags1Key, TrustedLength, check_length, trusted_length
 from modcrypt.buffers import Shared
+from modcrypt.fork_safety import fork_safe
 from modcrypt.seekable import SeekableFile
 from modcrypt.storage import FileSource, MemorySource, ObjectSource, Source, SourceLike, open_source
 
@@ -264,7 +265,7 @@ class _Cache:
         self._awaited = awaited  # opened ahead and not read yet: not to be driven out
         self._size = min(layout.block_length, layout.plaintext_length)
         self.capacity = max(1, min(MAX_CACHED_BLOCKS, CACHE_BYTES // layout.block_length))
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
         self._blocks: dict[int, memoryview] = {}  # the one used last comes last
 
     def has(self, index: int) -> bool:

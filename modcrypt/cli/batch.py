@@ -27,6 +27,7 @@ from modcrypt.cli.failures import Failure, explain, printable
 from modcrypt.cli.kms_options import refuse
 from modcrypt.cli.progress import batch_bar
 from modcrypt.cli.shared import convert, print_line, table, together
+from modcrypt.fork_safety import fork_safe
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.rotation_record import RunRecord
@@ -487,8 +488,8 @@ class _Run:
         self.conversion = conversion
         self._pairs, self._overwrite, self._threads = pairs, overwrite, threads
         self._fail_fast = fail_fast
-        self._failed = threading.Event()  # and no further file is begun
-        self._stop = threading.Event()  # and what is begun is abandoned
+        self._failed = fork_safe(threading.Event())  # and no further file is begun
+        self._stop = fork_safe(threading.Event())  # and what is begun is abandoned
 
     def results(self, jobs: int) -> Generator[_Result]:
         """Give the results in the order of the files; those that were not begun have none."""
@@ -632,7 +633,7 @@ class _Meter:
 
     def __init__(self, shown: Callable[[int, int], None], stop: threading.Event) -> None:
         self._shown, self._stop = shown, stop
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
         self._files, self._finished = 0, 0  # files, and the bytes of them
         self._running: dict[int, int] = {}  # thread to the bytes of its file
 

@@ -24,6 +24,8 @@ from modcrypt.errors import (
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.key_text import key_from_base64, key_from_hex
 from modcrypt.keys import KEY_LENGTHS, Key
+from modcrypt.kms.private_files import check_trusted
+from modcrypt.tracebacks import hide_frames
 
 __all__ = [
     "from_env",
@@ -75,6 +77,7 @@ def _read(kind: str, where: str, what: str) -> Key:
     return from_fd(int(where), what)
 
 
+@hide_frames
 def from_file(path: str, what: str) -> Key:
     """Read a key file; warns where other users can read it too.
 
@@ -87,6 +90,7 @@ def from_file(path: str, what: str) -> Key:
     return _parse(data, where)
 
 
+@hide_frames
 def metadata_from_file(path: str, unseal: Unseal | None = None) -> StandardKeyMetadata:
     """Read Iceberg's standard key metadata: raw, or as hex or base64; raises as `from_file`.
 
@@ -144,6 +148,8 @@ def read_file(
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a file name"
         raise KeyMaterialError(f"{what}: {kind} {shown}: {reason}") from None
+    if not harmless(data):
+        check_trusted(status, f"{what}: {kind} {shown}")
     mode = stat.S_IMODE(status.st_mode)
     shared = stat.S_ISREG(status.st_mode) and mode & (stat.S_IRGRP | stat.S_IROTH)
     if shared and not harmless(data):
@@ -160,6 +166,7 @@ def _hides_key(path: str) -> bool:
     return any(looks_like_key(part) for part in (path, path.rpartition(":")[2]))
 
 
+@hide_frames
 def from_env(name: str, what: str) -> Key:
     """Read a key from an environment variable, as hex or base64.
 
@@ -174,6 +181,7 @@ def from_env(name: str, what: str) -> Key:
     return _parse(os.fsencode(value), f"{what}: environment variable {shown}", raw=False)
 
 
+@hide_frames
 def from_fd(fd: int, what: str) -> Key:
     """Read a key from an open file descriptor, up to its end.
 
@@ -184,6 +192,7 @@ def from_fd(fd: int, what: str) -> Key:
     return _parse(read_fd(fd, what), f"{what}: file descriptor {fd}")
 
 
+@hide_frames
 def read_fd(fd: int, what: str) -> bytes:
     """Give what can be read from an open file descriptor, up to a limit; raises as `from_fd`."""
     data = b""

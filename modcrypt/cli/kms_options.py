@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +20,7 @@ from modcrypt.cli.passphrases import (
 )
 from modcrypt.cli.shared import together
 from modcrypt.errors import KeyAccessDeniedError
+from modcrypt.fork_safety import cached_property
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.audit import Audit

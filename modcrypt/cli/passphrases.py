@@ -16,6 +16,7 @@ import click
 from modcrypt.cli import key_refs
 from modcrypt.cli.shared import together
 from modcrypt.errors import KeyNotFoundError, KeyRetrievalError
+from modcrypt.tracebacks import hide_frames
 
 __all__ = ["PassphraseOptions", "asked", "by_default", "passphrase_options", "said_by_uri"]
 
@@ -100,6 +101,7 @@ def said_by_uri(uri: str) -> PassphraseOptions | None:
     raise click.UsageError("the URI's passphrase= takes env:NAME or file:PATH")
 
 
+@hide_frames
 def asked(what: str, *, twice: bool = False) -> str:
     """Ask for the passphrase on the terminal, without echo.
 

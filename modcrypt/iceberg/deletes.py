@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
+from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.avro_files import read_avro
 from modcrypt.iceberg.data_files import open_parquet_file
 from modcrypt.iceberg.foreign import as_format_errors
@@ -177,7 +178,7 @@ class Positions:
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
         self._files: dict[str, Mapping[str, pa.Array]] = {}
 
     def of(self, data: FileEntry, deletes: Sequence[FileEntry]) -> memoryview:

@@ -26,6 +26,7 @@ from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.types import IcebergType, NestedField, PrimitiveType, StructType
 
 from modcrypt.errors import FormatError, LimitError
+from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.data_files import open_data_file
 from modcrypt.iceberg.deletes import EqualityDeletes
 from modcrypt.iceberg.foreign import as_format_errors
@@ -57,7 +58,7 @@ class DeletedKeys:
 
     def __init__(self, walk: Walk, mapping: NameMapping | None, threads: Callable[[], int]) -> None:
         self._walk, self._mapping, self._threads = walk, mapping, threads
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
         self._known: dict[EqualityDeletes, KeysOfFiles] = {}
         self._bytes = 0
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from typing import Any
 
 from modcrypt.buffers import check_threads, usable_cores
 from modcrypt.errors import KeyMaterialError
+from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.inventory import (
     Inventory,
     Keys,

@@ -12,6 +12,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
 
+from modcrypt.fork_safety import fork_safe
+
 __all__ = ["in_order"]
 
 MAX_AHEAD = 64 << 20
@@ -43,7 +45,7 @@ def in_order(sources: Sequence[Source[R]], threads: int) -> Generator[R]:
             yield from source()
         return
     pool = ThreadPoolExecutor(min(threads, len(sources)), "modcrypt-scan")
-    stop = threading.Event()
+    stop = fork_safe(threading.Event())
     lanes: deque[_Lane[R]] = deque()
     waiting = deque(sources)
     try:
@@ -68,7 +70,7 @@ class _Lane(Generic[R]):
 
     def __init__(self, source: Source[R], stop: threading.Event, pool: ThreadPoolExecutor) -> None:
         self._found, self._stop, self._pool = source(), stop, pool
-        self._changed = threading.Condition()
+        self._changed = fork_safe(threading.Condition())
         self._ready: deque[R] = deque()
         self._bytes = 0
         self._ended = self._paused = False

@@ -28,6 +28,7 @@ from modcrypt.parquet.idl import decode
 from modcrypt.parquet.properties import FILE_UNIQUE_SIZE, GCM_V1
 from modcrypt.seekable import SeekableFile
 from modcrypt.storage import MemorySource, Source
+from modcrypt.tracebacks import hide_frames
 
 __all__ = ["HeldSource", "Readable", "StoredFile", "open_natively", "whole_if_small"]
 
@@ -102,6 +103,7 @@ def open_natively(source: Source, keys: StandardKeyMetadata) -> Readable | None:
     return Readable(StoredFile(source, end), properties)
 
 
+@hide_frames
 def _properties(keys: StandardKeyMetadata) -> Any:
     import pyarrow.parquet.encryption as pe
 

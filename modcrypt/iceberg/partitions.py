@@ -7,7 +7,6 @@ each got the rows of both, and NaN, unlike itself, those of none.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +22,7 @@ from pyiceberg.transforms import HourTransform
 from pyiceberg.typedef import Record
 
 from modcrypt.errors import FormatError
+from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.foreign import as_format_errors
 
 __all__ = ["by_partition", "comparable"]

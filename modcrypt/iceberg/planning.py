@@ -10,7 +10,6 @@ import decimal
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
@@ -37,6 +36,7 @@ from pyiceberg.types import (
 )
 
 from modcrypt.errors import FormatError
+from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.deletes import DeleteIndex, EqualityDeletes
 from modcrypt.iceberg.foreign import as_format_errors
 from modcrypt.iceberg.manifests import DATA, DELETES, FileEntry, ManifestFile

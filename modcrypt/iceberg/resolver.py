@@ -18,7 +18,6 @@ table isn't under, or the caller doesn't expect, is not asked.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
+from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.table_metadata import EncryptedKey, TableMetadata
 from modcrypt.iceberg.wrapping_keys import TABLE, IcebergKey, MasterKeys, OpenKey, new_key_id
 from modcrypt.key_metadata import StandardKeyMetadata
@@ -181,15 +181,13 @@ class KeyResolver:
         found = self._known(place)
         if found is not None:
             return found
-        # Of the threads that want one key one asks, and nobody waits for another's key. A forked
-        # process has copies of the locks that its parent's threads held: it takes its own.
-        turn = (os.getpid(), place)
-        with self._turns.setdefault(turn, threading.Lock()):
+        # Of the threads that want one key one asks, and nobody waits for another's key.
+        with self._turns.setdefault(place, fork_safe(threading.Lock())):
             try:
                 with self._keeping_refusals(place):
                     return self._known(place) or self.made(self._unwrapped(key))
             finally:
-                self._turns.pop(turn, None)
+                self._turns.pop(place, None)
 
     def made(self, opened: OpenKey) -> OpenKey:
         """Keep an IEK that was made here."""

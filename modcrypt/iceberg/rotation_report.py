@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from modcrypt.errors import FormatError, PlaintextError
+from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.resolver import KeyResolver
 from modcrypt.iceberg.table import IcebergTable
 from modcrypt.iceberg.table_metadata import TableMetadata
@@ -146,7 +147,7 @@ class Counted:
     """A client of a key service that counts its calls, those that are repeated, too."""
 
     def __init__(self, client: KmsClient) -> None:
-        self._client, self._lock = client, threading.Lock()
+        self._client, self._lock = client, fork_safe(threading.Lock())
         self.calls = 0
 
     def __repr__(self) -> str:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from modcrypt.buffers import usable_cores
+from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.data_files import Batch, open_data_file
 from modcrypt.iceberg.deletes import Positions
 from modcrypt.iceberg.equality_deletes import DeletedKeys
@@ -72,7 +73,7 @@ class ScanOf:
         self._positions = Positions(walk)
         self._keys = DeletedKeys(walk, self._mapping, self._threads)
         self._readers: dict[bytes, _Reader] = {}
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
         self.schema = arrow_schema(self._wanted)
         """Of the rows."""
 

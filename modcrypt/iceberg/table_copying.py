@@ -13,12 +13,12 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from pyiceberg.schema import make_compatible_name
 
 from modcrypt.errors import FormatError, UnsupportedFormatError
+from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.appending import sealed_keys
 from modcrypt.iceberg.manifest_writing import (
     PartitionPaths,

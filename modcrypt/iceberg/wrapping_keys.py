@@ -29,17 +29,18 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NoReturn, Self
 
 from modcrypt.aead import GcmCipher, TagError
 from modcrypt.errors import KeyMaterialError, KeyRetrievalError
+from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.table_metadata import SCOPE, EncryptedKey
 from modcrypt.key_metadata import StandardKeyMetadata
-from modcrypt.keys import Key, as_key, key_bytes
+from modcrypt.keys import Key, as_key
 from modcrypt.kms.audit import Audit, recorded
 from modcrypt.kms.client import KmsClient, rewrap, unwrap, wrap_many
 from modcrypt.kms.strict_json import from_base64
+from modcrypt.tracebacks import hide_frames
 
 __all__ = [
     "KEY_TIMESTAMP",
@@ -168,10 +169,9 @@ class MasterKeys:
         """
         if not keys:
             return []
-        raw = [key_bytes(key) for key in keys]
         ids, count = (kek_ids, 1) if kek_ids else ((None,), len(keys))
         with recorded(self.audit, "wrap", master_key_id, kek_ids=ids, count=count):
-            wrapped = wrap_many(self.client, raw, master_key_id)
+            wrapped = wrap_many(self.client, keys, master_key_id)
         return [wrapped_bytes(one) for one in wrapped]
 
     def unwrap(self, wrapped: bytes, master_key_id: str, kek_id: str | None = None) -> Key:
@@ -271,6 +271,7 @@ class OpenKey:
         """Seal the key metadata of a file; as `seal_many`."""
         return self.seal_many([metadata], in_manifest=in_manifest)[0]
 
+    @hide_frames
     def seal_many(
         self, metadata: Sequence[StandardKeyMetadata], *, in_manifest: bool = False
     ) -> list[bytes]:
@@ -293,6 +294,7 @@ class OpenKey:
             for dek, one in zip(wrapped, metadata, strict=True)
         ]
 
+    @hide_frames
     def open(self, sealed: bytes, *, in_manifest: bool = False) -> StandardKeyMetadata:
         """Open the key metadata of a file.
 

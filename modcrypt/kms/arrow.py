@@ -17,6 +17,7 @@ import pyarrow.parquet.encryption as pe
 from modcrypt.errors import KeyMaterialError
 from modcrypt.kms import client as kms
 from modcrypt.kms.client import Capabilities, KmsClient
+from modcrypt.tracebacks import hide_frames
 
 __all__ = ["as_pyarrow_client", "from_pyarrow_client"]
 
@@ -60,9 +61,11 @@ class _ForPyArrow(pe.KmsClient):  # type: ignore[misc]  # PyArrow ships no types
     def __reduce__(self) -> NoReturn:
         raise TypeError("a key service's client can't be pickled: pass its URI instead")
 
+    @hide_frames
     def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> str:
         return kms.wrap(self._client, bytes(key_bytes), master_key_identifier, self._aad)
 
+    @hide_frames
     def unwrap_key(self, wrapped_key: str | bytes, master_key_identifier: str) -> bytes:
         wrapped = _text(wrapped_key, master_key_identifier)
         return kms.unwrap(self._client, wrapped, master_key_identifier, self._aad)
@@ -82,10 +85,12 @@ class _OfPyArrow:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a key service's client can't be pickled: pass its URI instead")
 
+    @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         _refuse_aad(aad)
         return _text(self._client.wrap_key(key, master_key_id), master_key_id)
 
+    @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         _refuse_aad(aad)
         key: bytes = self._client.unwrap_key(wrapped, master_key_id)

@@ -11,12 +11,14 @@ import contextlib
 import json
 import logging
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
-from modcrypt.errors import ModcryptError
+from modcrypt.errors import KeyRetrievalError, ModcryptError
+from modcrypt.kms.private_files import check_trusted
 
 __all__ = ["Audit", "AuditEvent", "audit_to_json_lines", "audit_to_logging", "recorded"]
 
@@ -124,21 +126,23 @@ def audit_to_logging(logger: str | logging.Logger = "modcrypt.audit") -> Audit:
 
 
 def audit_to_json_lines(path: str | os.PathLike[str]) -> Audit:
-    """Give an audit that appends each event to a file, mode 0600, as a line of JSON.
+    """Return an audit that appends each event to a file, mode 0600, as a line of JSON.
 
     The file is opened for each event, and a line is written by one call: so it may be shared by
-    processes, and moved away.
+    processes, and moved away. In a folder that others may write to, it should not be: they can
+    move it away, too.
 
     Raises:
-        OSError: the file can't be opened.
+        OSError: the file can't be opened, or is a symbolic link.
+        KeyRetrievalError: it is another user's, or others may write to it; or it is no regular
+            file, or has several names.
     """
     where = os.path.abspath(path)  # whatever the working directory is later
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
-    os.close(os.open(where, flags, 0o600))
+    os.close(_opened(where))
 
     def record(event: AuditEvent) -> None:
         line = json.dumps(event.fields()).encode() + b"\n"
-        fd = os.open(where, flags, 0o600)
+        fd = _opened(where)
         try:
             if os.write(fd, line) != len(line):
                 raise OSError(f"{where}: the audit record was cut short")
@@ -146,3 +150,22 @@ def audit_to_json_lines(path: str | os.PathLike[str]) -> Audit:
             os.close(fd)
 
     return record
+
+
+def _opened(path: str) -> int:
+    """Open an audit file to append to; what somebody put in its place is not written to."""
+    # A pipe would have us wait for its reader.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = os.open(path, flags, 0o600)
+    try:
+        status = os.fstat(fd)
+        check_trusted(status, f"the audit file {path}")
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            raise KeyRetrievalError(
+                f"the audit file {path} is no regular file, or has several names (hard links): "
+                "name another"
+            )
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

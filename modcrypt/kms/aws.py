@@ -38,6 +38,7 @@ from modcrypt.errors import (
 )
 from modcrypt.kms.client import Capabilities, MasterKey
 from modcrypt.kms.uris import missing_extra, parse_kms_uri
+from modcrypt.tracebacks import hide_frames
 
 try:
     import boto3
@@ -175,6 +176,7 @@ class AwsKms:
 
     # --- what `KmsClient` asks for ---------------------------------------------------------------
 
+    @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key under KMS's newest key material; see `KmsClient.wrap`."""
         name = self._target(master_key_id)
@@ -184,6 +186,7 @@ class AwsKms:
         )
         return base64.b64encode(answer["CiphertextBlob"]).decode("ascii")
 
+    @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         """Unwrap a key under the master key, in any of its versions; see `KmsClient.unwrap`."""
         name, blob, context = self._target(master_key_id), _blob(wrapped), _context(aad)
@@ -194,6 +197,7 @@ class AwsKms:
         plain: bytes = answer["Plaintext"]
         return plain
 
+    @hide_frames
     def rewrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key anew inside KMS, under its newest key material; see `KmsClient.rewrap`."""
         name, blob, context = self._target(master_key_id), _blob(wrapped), _context(aad)

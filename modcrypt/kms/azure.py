@@ -35,6 +35,7 @@ from modcrypt.errors import (
 )
 from modcrypt.kms.client import MAX_WRAPPED, Capabilities
 from modcrypt.kms.uris import missing_extra, parse_kms_uri
+from modcrypt.tracebacks import hide_frames
 
 try:
     from azure.core import exceptions as azure_errors
@@ -115,6 +116,7 @@ class AzureKms:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a key service's client can't be pickled: pass its URI instead")
 
+    @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key under the newest version; see `KmsClient.wrap`.
 
@@ -130,6 +132,7 @@ class AzureKms:
         members = {"masterKeyVersion": version, "encryptedKey": base64.b64encode(wrapped).decode()}
         return json.dumps(members, separators=(",", ":"))
 
+    @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         """Unwrap a key under the version that wrapped it; see `KmsClient.unwrap`.
 

@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 from modcrypt.errors import (
     KeyAccessDeniedError,
@@ -21,7 +21,8 @@ from modcrypt.errors import (
     KmsUnavailableError,
     ModcryptError,
 )
-from modcrypt.keys import KEY_LENGTHS
+from modcrypt.keys import KEY_LENGTHS, KeyLike, as_key, key_bytes
+from modcrypt.tracebacks import hide_frames
 
 __all__ = [
     "Capabilities",
@@ -30,6 +31,7 @@ __all__ = [
     "MasterKey",
     "capabilities_of",
     "is_current",
+    "is_wrapped_key",
     "rewrap",
     "unwrap",
     "wrap",
@@ -41,6 +43,9 @@ MAX_WRAPPED = 16 << 10
 
 ATTEMPTS = 4
 """How often an unavailable service is asked."""
+
+GIVE_UP_AFTER = 20.0
+"""Seconds after which an unavailable service is not asked again: each attempt may take as long."""
 
 FIRST_WAIT = 0.2
 """Seconds before the second attempt; each further wait is twice as long, and up to half less."""
@@ -139,12 +144,15 @@ def capabilities_of(client: KmsClient) -> Capabilities:
 # --- asking a service ----------------------------------------------------------------------------
 
 
-def wrap(client: KmsClient, key: bytes, master_key_id: str, aad: bytes = b"") -> str:
+@hide_frames
+def wrap(client: KmsClient, key: KeyLike, master_key_id: str, aad: bytes = b"") -> str:
     """Have a key wrapped; raises as `KmsClient.wrap`, and KeyMaterialError for no answer."""
-    answer = _asked(lambda: client.wrap(key, master_key_id, **_aad(aad)), master_key_id)
+    raw = key_bytes(as_key(key))
+    answer = _asked(lambda: client.wrap(raw, master_key_id, **_aad(aad)), master_key_id)
     return _text(answer, master_key_id)
 
 
+@hide_frames
 def unwrap(client: KmsClient, wrapped: str, master_key_id: str, aad: bytes = b"") -> bytes:
     """Have a key unwrapped; raises as `KmsClient.unwrap`."""
     answer = _asked(lambda: client.unwrap(wrapped, master_key_id, **_aad(aad)), master_key_id)
@@ -155,8 +163,9 @@ def unwrap(client: KmsClient, wrapped: str, master_key_id: str, aad: bytes = b""
     return bytes(answer)
 
 
+@hide_frames
 def wrap_many(
-    client: KmsClient, keys: Sequence[bytes], master_key_id: str, aad: bytes = b""
+    client: KmsClient, keys: Sequence[KeyLike], master_key_id: str, aad: bytes = b""
 ) -> list[str]:
     """Have keys wrapped, in as few calls as the service allows; raises as `wrap`."""
     batch = capabilities_of(client).batch
@@ -165,7 +174,7 @@ def wrap_many(
     many: Any = client
     wrapped: list[str] = []
     for start in range(0, len(keys), batch):
-        part = list(keys[start : start + batch])
+        part = [key_bytes(as_key(key)) for key in keys[start : start + batch]]
         answer = _asked(lambda p=part: many.wrap_many(p, master_key_id, **_aad(aad)), master_key_id)  # type: ignore[misc]
         if not isinstance(answer, list) or len(answer) != len(part):
             raise KeyMaterialError(f"master key {master_key_id}: wrap_many gave no list of keys")
@@ -173,6 +182,7 @@ def wrap_many(
     return wrapped
 
 
+@hide_frames
 def rewrap(client: KmsClient, wrapped: str, master_key_id: str, aad: bytes = b"") -> str:
     """Have a key wrapped under its master key's newest version; raises as `KmsClient.unwrap`.
 
@@ -198,9 +208,19 @@ def _aad(aad: bytes) -> dict[str, bytes]:
     return {"aad": aad} if aad else {}  # a client that can't take any isn't given any
 
 
+def is_wrapped_key(text: object) -> TypeGuard[str]:
+    """Tell whether a text can be a wrapped key: what files keep, and are read with."""
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_WRAPPED:
+        return False
+    return text.isascii() and text.isprintable()
+
+
 def _text(answer: object, master_key_id: str) -> str:
-    if not isinstance(answer, str) or not 0 < len(answer) <= MAX_WRAPPED:
-        raise KeyMaterialError(f"master key {master_key_id}: the key service gave no wrapped key")
+    if not is_wrapped_key(answer):
+        raise KeyMaterialError(
+            f"master key {master_key_id}: the key service returned no wrapped key: expected 1 to "
+            f"{MAX_WRAPPED} printable ASCII characters"
+        )
     return answer
 
 
@@ -210,12 +230,13 @@ T = TypeVar("T")
 def _asked(
     call: Callable[[], T], master_key_id: str, sleep: Callable[[float], None] | None = None
 ) -> T:
-    """Call the service; once more, and twice, and thrice where it is unavailable."""
+    """Call the service; again, up to `ATTEMPTS` times, where it is unavailable."""
+    deadline = time.monotonic() + GIVE_UP_AFTER
     for attempt in range(ATTEMPTS):
         try:
             return _translated(call, master_key_id)
         except KmsUnavailableError:
-            if attempt == ATTEMPTS - 1:
+            if attempt == ATTEMPTS - 1 or time.monotonic() >= deadline:
                 raise
         # Not all clients that failed together come back together. S311: no secret depends on it.
         (sleep or time.sleep)(FIRST_WAIT * 2**attempt * random.uniform(0.5, 1))  # noqa: S311

@@ -19,6 +19,7 @@ from modcrypt.keys import KEY_LENGTHS, Key
 from modcrypt.kms.client import Capabilities
 from modcrypt.kms.local_wrap import local_aad, parse_wrapped, wrapped_text
 from modcrypt.kms.uris import parse_kms_uri
+from modcrypt.tracebacks import hide_frames
 
 __all__ = ["EnvironmentKms", "open_environment"]
 
@@ -43,6 +44,7 @@ class EnvironmentKms:
     def __reduce__(self) -> NoReturn:
         raise TypeError("an EnvironmentKms can't be pickled or copied: open its URI again instead")
 
+    @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key of 16, 24 or 32 bytes.
 
@@ -55,6 +57,7 @@ class EnvironmentKms:
         self._check(master_key_id)
         return wrapped_text(None, self._cipher.seal_block(key, local_aad(master_key_id, aad)))
 
+    @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         """Unwrap a key.
 
@@ -83,6 +86,7 @@ class EnvironmentKms:
             )
 
 
+@hide_frames
 def open_environment(uri: str) -> EnvironmentKms:
     """Read the master key that a URI names: `env:NAME`.
 

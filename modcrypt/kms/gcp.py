@@ -30,6 +30,7 @@ from modcrypt.errors import (
 )
 from modcrypt.kms.client import MAX_WRAPPED, Capabilities
 from modcrypt.kms.uris import missing_extra, parse_kms_uri
+from modcrypt.tracebacks import hide_frames
 
 try:
     from google.api_core import exceptions as google_errors
@@ -112,6 +113,7 @@ class GcpKms:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a key service's client can't be pickled: pass its URI instead")
 
+    @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key under the primary version; see `KmsClient.wrap`.
 
@@ -140,6 +142,7 @@ class GcpKms:
             raise _damaged(master_key_id)
         return base64.b64encode(answer.ciphertext).decode()
 
+    @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         """Unwrap a key; see `KmsClient.unwrap`.
 

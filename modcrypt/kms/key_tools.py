@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal, NoReturn, Self, cast
 
 from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KeyNotFoundError, ModcryptError
+from modcrypt.fork_safety import cached_property
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
 from modcrypt.kms.audit import Audit, AuditEvent
@@ -25,6 +25,7 @@ from modcrypt.kms.sealed_metadata import kek_of, open_key_metadata, seal_key_met
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.parquet.properties import FileDecryptionProperties, FileEncryptionProperties
 from modcrypt.storage import Place, Source
+from modcrypt.tracebacks import hide_frames
 
 __all__ = ["KeyTools", "KeyedEncryption", "file_event"]
 
@@ -48,6 +49,7 @@ class KeyTools:
         KeyRetrievalError, ModuleNotFoundError: as `open_kms`.
     """
 
+    @hide_frames  # options may hold a passphrase or a PIN
     def __init__(
         self,
         kms: KmsClient | str,
@@ -78,6 +80,7 @@ class KeyTools:
         )
 
     @classmethod
+    @hide_frames
     def from_policy(
         cls, policy: Policy, *, audit: Audit | None = None, kms: KmsClient | str | None = None,
         **options: Any,

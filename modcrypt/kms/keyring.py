@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import stat
 import urllib.parse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from modcrypt.aead import TagError
 from modcrypt.errors import (
@@ -22,29 +20,29 @@ from modcrypt.errors import (
     KeyNotFoundError,
     KeyRetrievalError,
 )
-from modcrypt.keys import KEY_LENGTHS
+from modcrypt.keys import KEY_LENGTHS, Key, as_key
 from modcrypt.kms import keyring_file
 from modcrypt.kms.client import Capabilities, MasterKey
 from modcrypt.kms.keyring_document import (
     DESTROYED,
     DISABLED,
     ENABLED,
+    FIRST,
     MAX_ID,
+    Edition,
     Master,
     Seal,
     Sealed,
-    clear_keys,
     decode_document,
-    decode_keys,
     encode_document,
     is_id,
-    is_sealed,
     new_version,
-    sealed_keys,
 )
 from modcrypt.kms.keyring_passphrase import Ask, Passphrase, Seals, asker, asker_of_reference
 from modcrypt.kms.local_wrap import local_aad, parse_wrapped, wrapped_text
+from modcrypt.kms.private_files import check_owner, check_private
 from modcrypt.kms.uris import KmsUri, parse_kms_uri
+from modcrypt.tracebacks import hide_frames
 
 __all__ = ["Keyring", "Passphrase", "check_key_id", "keyring_path", "open_keyring"]
 
@@ -69,8 +67,13 @@ class _State:
     """What was read of a file, and by what one sees that it is another one now."""
 
     stamp: keyring_file.Stamp
+    edition: Edition
     masters: dict[str, Master]
     seal: Seal | None
+
+
+_newest: dict[str, dict[str | None, int]] = {}
+"""Path to the keyrings, by id, that this process has seen there: the newest generation of each."""
 
 
 class Keyring:
@@ -89,12 +92,14 @@ class Keyring:
         FileNotFoundError: there is no such file.
         KeyAccessDeniedError: the passphrase is missing or wrong.
         KeyMaterialError: the file is no keyring, or a malformed one.
-        KeyRetrievalError: it is in the clear and others can read it, or it was not to be.
+        KeyRetrievalError: it is in the clear and others can read it, or it was not to be; it
+            belongs to another user; or it is older than one that this process has seen.
         ValueError: an empty or overlong passphrase.
     """
 
     capabilities = Capabilities(aad=True, rewrap=True, batch=BATCH)
 
+    @hide_frames
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -103,7 +108,7 @@ class Keyring:
         default_key: str | None = None,
     ) -> None:
         self._prepare(path, asker(passphrase), default_key)
-        self._state = self._load(self.path)[0]
+        self._state = self._load(self.path)
 
     def _prepare(
         self,
@@ -116,6 +121,7 @@ class Keyring:
         self._seals = Seals(self.path, ask)
 
     @classmethod
+    @hide_frames
     def create(
         cls,
         path: str | os.PathLike[str],
@@ -139,8 +145,8 @@ class Keyring:
         ring._prepare(path, ask)
         keyring_file.check_absent(ring.path)  # before anyone is asked for a passphrase
         seal = ring._seals.make(ask, SCRYPT_N)
-        keyring_file.create(ring.path, encode_document({}, seal))
-        ring._state = ring._load(ring.path)[0]
+        keyring_file.create(ring.path, encode_document({}, seal, FIRST.following()))
+        ring._state = ring._load(ring.path)
         return ring
 
     def __repr__(self) -> str:
@@ -151,6 +157,7 @@ class Keyring:
 
     # --- as a KmsClient ---
 
+    @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key of 16, 24 or 32 bytes under the master key's newest version.
 
@@ -161,6 +168,7 @@ class Keyring:
         """
         return self.wrap_many([key], master_key_id, aad=aad)[0]
 
+    @hide_frames
     def wrap_many(
         self, keys: Sequence[bytes], master_key_id: str, *, aad: bytes = b""
     ) -> list[str]:
@@ -172,6 +180,7 @@ class Keyring:
         seal, bound = version.cipher.seal_block, local_aad(master_key_id, aad)
         return [wrapped_text(version.number, seal(key, bound)) for key in keys]
 
+    @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         """Unwrap a key under the version that wrapped it, or any that fits if it doesn't say.
 
@@ -191,6 +200,7 @@ class Keyring:
             "under another one or for another use; AES-GCM cannot tell which"
         )
 
+    @hide_frames
     def rewrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key anew under the master key's newest version; raises as `unwrap`."""
         return self.wrap(self.unwrap(wrapped, master_key_id, aad=aad), master_key_id, aad=aad)
@@ -209,6 +219,7 @@ class Keyring:
 
     # --- as a KeyAdmin ---
 
+    @hide_frames
     def create_key(
         self, master_key_id: str, *, value: bytes | None = None, length: int = 32
     ) -> MasterKey:
@@ -227,12 +238,12 @@ class Keyring:
             raise TypeError(f"a master key is bytes, not {type(value).__name__}")
         if (length if value is None else len(value)) not in KEY_LENGTHS:
             raise ValueError("a master key has 16, 24 or 32 bytes")
+        key = Key.generate(length) if value is None else as_key(value)
 
-        def change(keys: dict[str, Any]) -> None:
-            if master_key_id in keys:
+        def change(masters: dict[str, Master]) -> None:
+            if master_key_id in masters:
                 raise ValueError(f"{self.path} has a master key {master_key_id} already")
-            raw = secrets.token_bytes(length) if value is None else value
-            keys[master_key_id] = {"enabled": True, "versions": [new_version(1, raw)]}
+            masters[master_key_id] = Master(master_key_id, True, (new_version(1, key),))
 
         return self._update(change).masters[master_key_id].described()
 
@@ -249,9 +260,9 @@ class Keyring:
             KeyDisabledError: it is disabled or destroyed.
         """
 
-        def change(master: Master, key: dict[str, Any]) -> None:
-            number = master.wrapping().number + 1
-            key["versions"].append(new_version(number, secrets.token_bytes(32)))
+        def change(master: Master) -> Master:
+            version = new_version(master.wrapping().number + 1, Key.generate(32))
+            return replace(master, versions=(*master.versions, version))
 
         return self._update_key(master_key_id, change)
 
@@ -267,14 +278,11 @@ class Keyring:
             ValueError: there is no such version, or it is the newest.
         """
 
-        def change(master: Master, key: dict[str, Any]) -> None:
+        def change(master: Master) -> Master:
             if version is None:
-                key["enabled"] = False
-                return
+                return replace(master, enabled=False)
             _check_older(master, version)
-            for one in key["versions"][:version]:
-                if one["state"] == ENABLED:
-                    one["state"] = DISABLED
+            return master.in_states(range(1, version + 1), DISABLED)
 
         return self._update_key(master_key_id, change)
 
@@ -292,14 +300,13 @@ class Keyring:
             ValueError: there is no such version.
         """
 
-        def change(master: Master, key: dict[str, Any]) -> None:
+        def change(master: Master) -> Master:
             number = len(master.versions) if version is None else version
             _check_version(master, number)
             master.check_kept(master.versions[number - 1])
             if version is None:
-                key["enabled"] = True
-            else:
-                key["versions"][number - 1]["state"] = ENABLED
+                return replace(master, enabled=True)
+            return master.in_states(range(number, number + 1), ENABLED)
 
         return self._update_key(master_key_id, change)
 
@@ -318,19 +325,16 @@ class Keyring:
             ValueError: there is no such version, or it is the newest.
         """
 
-        def change(master: Master, key: dict[str, Any]) -> None:
-            versions = key["versions"]
+        def change(master: Master) -> Master:
             if version is None:
-                key["enabled"] = False
-            else:
-                _check_older(master, version)
-                versions = versions[version - 1 : version]
-            for one in versions:
-                one["state"] = DESTROYED
-                one.pop("value", None)
+                every = range(1, len(master.versions) + 1)
+                return replace(master, enabled=False).in_states(every, DESTROYED)
+            _check_older(master, version)
+            return master.in_states(range(version, version + 1), DESTROYED)
 
         return self._update_key(master_key_id, change)
 
+    @hide_frames
     def change_passphrase(
         self, passphrase: Passphrase | None = None, *, plaintext: bool = False
     ) -> None:
@@ -347,7 +351,7 @@ class Keyring:
             ValueError: neither a passphrase nor `plaintext`, or both.
         """
         ask = _checked_protection(passphrase, plaintext)
-        self._update(lambda keys: None, reseal=(ask, self._seals.make(ask, SCRYPT_N)))
+        self._update(lambda masters: None, reseal=(ask, self._seals.make(ask, SCRYPT_N)))
 
     # --- the file behind it ---
 
@@ -363,25 +367,52 @@ class Keyring:
         return KeyNotFoundError(f"the keyring {self.path} has no master key {shown}")
 
     def _current(self) -> _State:
-        """Give what the file says now."""
+        """Return what the file says now."""
         if keyring_file.stamp(os.stat(self.path)) != self._state.stamp:
-            self._state = self._load(self.path)[0]
+            self._state = self._load(self.path)
         return self._state
 
-    def _load(self, path: str) -> tuple[_State, dict[str, Any]]:
-        """Read the file; the keys are given in the clear, too, for an update."""
-        try:
-            data, status = keyring_file.read(path)
-            keys, seal = self._opened(decode_document(data), status)
-            return _State(keyring_file.stamp(status), decode_keys(keys), seal), keys
-        except KeyMaterialError as error:
-            raise KeyMaterialError(f"the keyring {self.path}: {error}") from None
+    @hide_frames  # a document in the clear among them
+    def _load(self, path: str) -> _State:
+        """Read the file, and refuse one that is older than another that was seen at its place."""
+        while True:
+            try:
+                state = self._read(path)
+            except KeyMaterialError as error:
+                raise KeyMaterialError(f"the keyring {self.path}: {error}") from None
+            if self._seen(state.edition):
+                return state
+            if keyring_file.stamp(os.stat(path)) == state.stamp:  # or it was replaced meanwhile
+                raise KeyRetrievalError(
+                    f"the keyring {self.path} is older than this process has seen it: somebody put "
+                    "back a former state, in which keys that were disabled or destroyed since are "
+                    "not; restart the process if you restored a backup on purpose"
+                )
 
-    def _opened(self, document: dict[str, Any], status: os.stat_result) -> tuple[Any, Seal | None]:
-        if is_sealed(document):
-            return self._unsealed(sealed_keys(document))
-        self._check_clear(status)
-        return clear_keys(document), None
+    def _read(self, path: str) -> _State:
+        data, status = keyring_file.read(path)
+        check_owner(status, f"the keyring {self.path}")
+        document = decode_document(data)
+        stamp, content, seal = keyring_file.stamp(status), document.content, None
+        if isinstance(content, Sealed):
+            content, seal = self._unsealed(content)
+        else:
+            self._check_clear(status)
+        return _State(stamp, document.edition, content, seal)
+
+    def _seen(self, edition: Edition) -> bool:
+        """Note an edition; return False if it is older than one that was seen in its place.
+
+        Another keyring may take the place of one, but not one from before keyrings had ids.
+        """
+        for path in {self.path, os.path.realpath(self.path)}:
+            seen = _newest.setdefault(path, {})
+            if edition.generation < (
+                max(seen.values(), default=0) if edition.id is None else seen.get(edition.id, 0)
+            ):
+                return False
+            seen[edition.id] = edition.generation
+        return True
 
     def _check_clear(self, status: os.stat_result) -> None:
         if self._seals.ask is not None:
@@ -389,58 +420,55 @@ class Keyring:
                 f"a passphrase is given, but the keyring {self.path} is in the clear; it may have "
                 "been put in the place of a sealed one: if not, open it without a passphrase"
             )
-        if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise KeyRetrievalError(
-                f"the keyring {self.path} has its keys in the clear, and others may use the file "
-                f"(mode {stat.S_IMODE(status.st_mode):04o}): chmod 600 keeps it private"
-            )
+        check_private(status, f"the keyring {self.path} has its keys in the clear")
 
-    def _unsealed(self, keys: Sealed) -> tuple[Any, Seal]:
-        seal = self._seals.find(keys.scrypt)
+    def _unsealed(self, sealed: Sealed) -> tuple[dict[str, Master], Seal]:
+        seal = self._seals.find(sealed.scrypt)
         with contextlib.suppress(TagError):
-            return keys.opened(seal), seal
-        self._seals.forget(keys.scrypt)
+            return sealed.opened(seal), seal
+        self._seals.forget(sealed.scrypt)
         raise KeyAccessDeniedError(
             f"the keyring {self.path} does not open: a wrong passphrase or altered bytes; AES-GCM "
             "cannot tell which"
         )
 
-    def _update_key(
-        self, master_key_id: str, change: Callable[[Master, dict[str, Any]], None]
-    ) -> MasterKey:
-        def change_it(keys: dict[str, Any]) -> None:
-            if master_key_id not in keys:
+    def _update_key(self, master_key_id: str, change: Callable[[Master], Master]) -> MasterKey:
+        def change_it(masters: dict[str, Master]) -> None:
+            if master_key_id not in masters:
                 raise self._unknown(master_key_id)
-            key = keys[master_key_id]
-            change(Master.parse(master_key_id, key), key)
+            masters[master_key_id] = change(masters[master_key_id])
 
         return self._update(change_it).masters[master_key_id].described()
 
     def _update(
         self,
-        change: Callable[[dict[str, Any]], None],
+        change: Callable[[dict[str, Master]], None],
         reseal: tuple[Ask | None, Seal | None] | None = None,
     ) -> _State:
         """Read, change and replace the file while no one else does.
 
         Args:
-            change: takes the keys as the file has them, and alters them.
+            change: takes the master keys as the file has them, and alters the dict.
             reseal: what tells the passphrase from now on, and the key derived from it.
         """
         self._current()  # asks for a passphrase, if it must, before others have to wait
         path = os.path.realpath(self.path)  # a symbolic link stays one
         with keyring_file.locked(path) as old:
-            state, keys = self._load(path)
-            change(keys)
+            state = self._load(path)
+            masters, edition = dict(state.masters), state.edition.following()
+            change(masters)
             ask, seal = reseal or (self._seals.ask, state.seal)
-            masters = decode_keys(keys)  # nothing is written that could not be read again
-            data = encode_document(keys, seal)
-            status = keyring_file.replace(path, data, old, private=seal is None)
+            # No local variable holds the document: it may be in the clear.
+            status = keyring_file.replace(
+                path, encode_document(masters, seal, edition), old, private=seal is None
+            )
             self._seals.ask = ask
-            self._state = _State(keyring_file.stamp(status), masters, seal)
+            self._state = _State(keyring_file.stamp(status), edition, masters, seal)
+            self._seen(edition)
             return self._state
 
 
+@hide_frames
 def _checked_protection(passphrase: Passphrase | None, plaintext: bool) -> Ask | None:
     if (passphrase is not None) == plaintext:
         raise ValueError(
@@ -467,6 +495,7 @@ def _check_older(master: Master, version: int) -> None:
 # --- its URI -------------------------------------------------------------------------------------
 
 
+@hide_frames
 def open_keyring(uri: str, *, passphrase: Passphrase | None = None) -> Keyring:
     """Open the keyring that a URI names: `file:PATH[?passphrase=env:NAME|file:PATH][#KEY]`.
 

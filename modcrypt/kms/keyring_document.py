@@ -1,8 +1,11 @@
 """What a keyring's file says: master keys by id and version, sealed under a passphrase.
 
-    {"format": "modcrypt-keyring", "version": 1, "protection": "scrypt",
-     "scrypt": {"n": 131072, "r": 8, "p": 1, "salt": "..."},
+    {"format": "modcrypt-keyring", "version": 2, "id": "<32 hex digits>", "generation": 7,
+     "protection": "scrypt", "scrypt": {"n": 131072, "r": 8, "p": 1, "salt": "..."},
      "sealed": base64( nonce (12) | ciphertext | tag (16) )}
+
+The id is a keyring's for good, and each update adds one to the generation: so a process notices
+that an older state is back. Version 1 of the format has neither; an update turns it into version 2.
 
 What is sealed are the keys, ids and all: AES-256-GCM under the key that scrypt (RFC 7914) makes of
 the passphrase, with the other members as AAD. A keyring in the clear has `"protection": "none"`
@@ -22,10 +25,9 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Any
 
 from modcrypt.aead import GcmCipher
@@ -35,40 +37,53 @@ from modcrypt.errors import (
     KeyNotFoundError,
     KeyRetrievalError,
 )
-from modcrypt.keys import KEY_LENGTHS, Key
+from modcrypt.fork_safety import cached_property
+from modcrypt.keys import KEY_LENGTHS, Key, key_bytes
 from modcrypt.kms.client import MasterKey
 from modcrypt.kms.strict_json import exact_members, from_base64, strict_json
+from modcrypt.tracebacks import hide_frames
 
 __all__ = [
     "DESTROYED",
     "DISABLED",
     "ENABLED",
+    "FIRST",
     "MAX_ID",
+    "Document",
+    "Edition",
     "Master",
     "Scrypt",
     "Seal",
     "Sealed",
     "Version",
-    "clear_keys",
     "decode_document",
     "decode_keys",
     "encode_document",
     "is_id",
-    "is_sealed",
     "new_version",
-    "sealed_keys",
 ]
 
 FORMAT = "modcrypt-keyring"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+OLD_VERSION = 1
+"""Files without an id and a generation."""
+ID_SIZE = 16
+"""Bytes of a keyring's id."""
+MAX_GENERATION = 2**63 - 1
+"""Updates of one keyring: an int64, as other readers of JSON have it."""
 
 SCRYPT_R, SCRYPT_P = 8, 1
 """What new passphrases have besides their cost."""
 SALT_SIZE = 16
 
-MIN_SCRYPT_N, MAX_SCRYPT_N = 2**14, 2**20
-"""Costs that are taken from a file: up to 1 GiB of memory with the largest `r`."""
+MIN_SCRYPT_N, MAX_SCRYPT_N = 2**14, 2**18
+"""Costs accepted from a file: up to 256 MiB and about a second, twice those of new keyrings.
+
+Anyone who can replace the file chooses them, and each attempt to open it pays them.
+"""
 MAX_SCRYPT_R, MAX_SCRYPT_P = 8, 4
+MAX_SCRYPT_WORK = MAX_SCRYPT_N * SCRYPT_R * SCRYPT_P
+"""Largest product of the three, to which the time is proportional."""
 
 MAX_VERSIONS = 100_000
 """Most versions, over all master keys of a file."""
@@ -77,6 +92,7 @@ MAX_ID = 1024
 
 ENABLED, DISABLED, DESTROYED = "enabled", "disabled", "destroyed"
 
+_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _CREATED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
 
@@ -123,6 +139,17 @@ class Version:
         key = None if state == DESTROYED else _key(members["value"], number)
         return cls(number, created, state, key)
 
+    def in_state(self, state: str) -> Version:
+        """Return the version in another state; a destroyed one has no key."""
+        return replace(self, state=state, key=None if state == DESTROYED else self.key)
+
+    def encode(self) -> dict[str, Any]:
+        """Return what `parse` reads, the key in the clear."""
+        members = {"version": self.number, "created": self.created, "state": self.state}
+        if self.key is None:
+            return members
+        return {**members, "value": base64.b64encode(key_bytes(self.key)).decode()}
+
 
 def _key(text: Any, number: int) -> Key:
     raw = from_base64(text, f"version {number}")
@@ -131,14 +158,9 @@ def _key(text: Any, number: int) -> Key:
     return Key(raw)
 
 
-def new_version(number: int, raw: bytes) -> dict[str, Any]:
-    """Give what a file says of a version that is made now."""
-    return {
-        "version": number,
-        "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "state": ENABLED,
-        "value": base64.b64encode(raw).decode(),
-    }
+def new_version(number: int, key: Key) -> Version:
+    """Return a version that is made now."""
+    return Version(number, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), ENABLED, key)
 
 
 @dataclass(frozen=True)
@@ -158,6 +180,16 @@ class Master:
             raise KeyMaterialError(f"master key {name} is malformed")
         parsed = (Version.parse(one, number) for number, one in enumerate(versions, 1))
         return cls(name, enabled, tuple(parsed))
+
+    def encode(self) -> dict[str, Any]:
+        """Return what `parse` reads, the keys in the clear."""
+        versions = [version.encode() for version in self.versions]
+        return {"enabled": self.enabled, "versions": versions}
+
+    def in_states(self, numbers: range, state: str) -> Master:
+        """Return the master key with some of its versions in another state."""
+        versions = (v.in_state(state) if v.number in numbers else v for v in self.versions)
+        return replace(self, versions=tuple(versions))
 
     def wrapping(self) -> Version:
         """Give the version that wraps; raises KeyDisabledError."""
@@ -211,6 +243,7 @@ class Master:
         )
 
 
+@hide_frames
 def decode_keys(keys: Any) -> dict[str, Master]:
     """Read the keys of a file, down to the last one.
 
@@ -220,9 +253,13 @@ def decode_keys(keys: Any) -> dict[str, Master]:
     if not isinstance(keys, dict) or not all(map(is_id, keys)):
         raise KeyMaterialError("its keys are no object whose names are master key ids")
     masters = {name: Master.parse(name, value) for name, value in keys.items()}
+    _check_count(masters)
+    return masters
+
+
+def _check_count(masters: Mapping[str, Master]) -> None:
     if sum(len(master.versions) for master in masters.values()) > MAX_VERSIONS:
         raise KeyMaterialError(f"it has more than {MAX_VERSIONS} versions of master keys")
-    return masters
 
 
 # --- under a passphrase --------------------------------------------------------------------------
@@ -247,6 +284,7 @@ class Scrypt:
             and n & (n - 1) == 0
             and _is_count(r, 1, MAX_SCRYPT_R)
             and _is_count(p, 1, MAX_SCRYPT_P)
+            and n * r * p <= MAX_SCRYPT_WORK
         ):
             raise KeyMaterialError("its scrypt parameters pass the limits")
         salt = from_base64(members["salt"], "its salt")
@@ -254,16 +292,12 @@ class Scrypt:
             raise KeyMaterialError(f"its salt has {len(salt)} bytes, not {SALT_SIZE}")
         return cls(n, r, p, salt)
 
-    def header(self) -> dict[str, Any]:
-        """Give what stands in the file beside the sealed keys."""
+    def encode(self) -> dict[str, Any]:
+        """Return what `parse` reads."""
         salt = base64.b64encode(self.salt).decode()
-        return {
-            "format": FORMAT,
-            "version": FORMAT_VERSION,
-            "protection": "scrypt",
-            "scrypt": {"n": self.n, "r": self.r, "p": self.p, "salt": salt},
-        }
+        return {"n": self.n, "r": self.r, "p": self.p, "salt": salt}
 
+    @hide_frames
     def cipher(self, passphrase: bytes) -> GcmCipher:
         """Derive the key.
 
@@ -287,6 +321,7 @@ class Seal:
     cipher: GcmCipher
 
     @classmethod
+    @hide_frames
     def new(cls, passphrase: bytes, n: int) -> Seal:
         """Derive a key with a fresh salt, at the cost `n`; raises as `Scrypt.cipher`."""
         scrypt = Scrypt(n, SCRYPT_R, SCRYPT_P, secrets.token_bytes(SALT_SIZE))
@@ -295,32 +330,99 @@ class Seal:
 
 @dataclass(frozen=True)
 class Sealed:
-    """The keys of a file under a passphrase."""
+    """The keys of a file under a passphrase, and the members beside them, which are its AAD."""
 
     scrypt: Scrypt
     block: bytes
+    header: dict[str, Any]
 
-    def opened(self, seal: Seal) -> Any:
-        """Give the keys in the clear, for `decode_keys`.
+    @hide_frames
+    def opened(self, seal: Seal) -> dict[str, Master]:
+        """Open the master keys.
 
         Raises:
             TagError: another passphrase, or altered bytes.
-            KeyMaterialError: what was sealed is no JSON.
+            KeyMaterialError: what was sealed is malformed.
         """
-        return strict_json(seal.cipher.open_block(self.block, _compact(self.scrypt.header())))
+        return decode_keys(strict_json(seal.cipher.open_block(self.block, _compact(self.header))))
 
 
 # --- the whole file ------------------------------------------------------------------------------
 
 
-def encode_document(keys: dict[str, Any], seal: Seal | None) -> bytes:
-    """Give the bytes of a file: sealed, or in the clear without a seal."""
+@dataclass(frozen=True)
+class Edition:
+    """Which keyring a file is, and in which state.
+
+    Attributes:
+        id: of the keyring, 32 hex digits; None in version 1 of the format.
+        generation: number of updates; 0 in version 1 of the format.
+    """
+
+    id: str | None
+    generation: int
+
+    @classmethod
+    def parse(cls, document: dict[str, Any]) -> Edition:
+        """Read what a file says of it; raises KeyMaterialError."""
+        if document["version"] == OLD_VERSION:
+            return cls(None, 0)
+        id_, generation = document["id"], document["generation"]
+        if not isinstance(id_, str) or not _ID.fullmatch(id_):
+            raise KeyMaterialError("its id is not 32 hex digits")
+        if not _is_count(generation, 0, MAX_GENERATION):
+            raise KeyMaterialError("its generation is no count")
+        return cls(id_, generation)
+
+    def following(self) -> Edition:
+        """Return the edition that an update makes."""
+        return Edition(self.id or secrets.token_hex(ID_SIZE), self.generation + 1)
+
+
+FIRST = Edition(None, 0)
+"""What precedes a new keyring."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A file as far as it can be read without a passphrase.
+
+    Attributes:
+        edition: which keyring it is, and in which state.
+        content: the sealed keys, or the master keys of a file in the clear.
+    """
+
+    edition: Edition
+    content: Sealed | dict[str, Master]
+
+
+@hide_frames
+def encode_document(masters: Mapping[str, Master], seal: Seal | None, edition: Edition) -> bytes:
+    """Return the bytes of a file: sealed, or in the clear without a seal.
+
+    Raises:
+        KeyMaterialError: it has more versions, or updates, than can be read again.
+        KeyExhaustedError: the seal has been used 2**32 times.
+    """
+    _check_count(masters)
+    if edition.generation > MAX_GENERATION:
+        raise KeyMaterialError(f"its generation would pass {MAX_GENERATION}")
+    keys = {name: master.encode() for name, master in masters.items()}
+    header: dict[str, Any] = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "id": edition.id,
+        "generation": edition.generation,
+        "protection": "none" if seal is None else "scrypt",
+    }
     if seal is None:
-        document = {"format": FORMAT, "version": FORMAT_VERSION, "protection": "none", "keys": keys}
-    else:
-        header = seal.scrypt.header()
-        sealed = seal.cipher.seal_block(_compact(keys), _compact(header))
-        document = {**header, "sealed": base64.b64encode(sealed).decode()}
+        return _lines({**header, "keys": keys})
+    header["scrypt"] = seal.scrypt.encode()
+    sealed = seal.cipher.seal_block(_compact(keys), _compact(header))
+    return _lines({**header, "sealed": base64.b64encode(sealed).decode()})
+
+
+def _lines(document: dict[str, Any]) -> bytes:
     return json.dumps(document, indent=1).encode() + b"\n"
 
 
@@ -328,34 +430,30 @@ def _compact(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
 
-def decode_document(data: bytes) -> dict[str, Any]:
-    """Read a file as far as to tell `is_sealed`; `clear_keys` or `sealed_keys` read the rest.
+@hide_frames
+def decode_document(data: bytes) -> Document:
+    """Read a file; of a sealed one all but the keys.
 
     Raises:
-        KeyMaterialError: it is no keyring, or of a kind that is not known here.
+        KeyMaterialError: it is no keyring, or of a kind that is not known here, or malformed.
     """
     document = strict_json(data)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise KeyMaterialError(f"it is none: its format is not {FORMAT}")
-    if not _is_count(document.get("version"), FORMAT_VERSION, FORMAT_VERSION):
-        raise KeyMaterialError(f"only version {FORMAT_VERSION} of its format is known here")
-    if document.get("protection") not in ("none", "scrypt"):
+    if not _is_count(document.get("version"), OLD_VERSION, FORMAT_VERSION):
+        raise KeyMaterialError(
+            f"only versions {OLD_VERSION} and {FORMAT_VERSION} of its format are known here"
+        )
+    content = _CONTENT.get(str(document.get("protection")))
+    if content is None:
         raise KeyMaterialError("it is protected in an unknown way")
-    return document
+    names = () if document["version"] == OLD_VERSION else ("id", "generation")
+    exact_members(document, "format", "version", *names, "protection", *content)
+    edition = Edition.parse(document)
+    if "keys" in document:
+        return Document(edition, decode_keys(document["keys"]))
+    block = from_base64(document.pop("sealed"), "what is sealed")
+    return Document(edition, Sealed(Scrypt.parse(document["scrypt"]), block, document))
 
 
-def is_sealed(document: dict[str, Any]) -> bool:
-    """Tell whether the keys of a file are under a passphrase."""
-    return bool(document["protection"] == "scrypt")
-
-
-def clear_keys(document: dict[str, Any]) -> Any:
-    """Give the keys of a file in the clear, for `decode_keys`; raises KeyMaterialError."""
-    return exact_members(document, "format", "version", "protection", "keys")["keys"]
-
-
-def sealed_keys(document: dict[str, Any]) -> Sealed:
-    """Give the keys of a sealed file, as they are; raises KeyMaterialError."""
-    exact_members(document, "format", "version", "protection", "scrypt", "sealed")
-    block = from_base64(document["sealed"], "what is sealed")
-    return Sealed(Scrypt.parse(document["scrypt"]), block)
+_CONTENT = {"none": ("keys",), "scrypt": ("scrypt", "sealed")}

@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from modcrypt.errors import KeyMaterialError
 from modcrypt.storage import FileSource, fsync_folder, naming, publish
+from modcrypt.tracebacks import hide_frames
 
 __all__ = ["Stamp", "check_absent", "create", "locked", "read", "replace", "stamp"]
 
@@ -69,6 +70,7 @@ def locked(path: str) -> Iterator[os.stat_result]:
             os.close(fd)
 
 
+@hide_frames  # of a document that may be in the clear
 def replace(path: str, data: bytes, old: os.stat_result, *, private: bool) -> os.stat_result:
     """Replace a file whose lock is held; gives the new one's status.
 
@@ -107,6 +109,7 @@ def check_absent(path: str) -> None:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
 
 
+@hide_frames
 def create(path: str, data: bytes) -> None:
     """Write a new file, of mode 0600.
 
@@ -147,7 +150,7 @@ def _write_private(path: str, data: bytes, old: os.stat_result | None, mode: int
 
 def _keep_owner(fd: int, old: os.stat_result, mode: int) -> None:
     status = os.fstat(fd)
-    if status.st_uid != old.st_uid:  # root updates a service's keyring
+    if status.st_uid != old.st_uid:  # root's; root's own updates never find another's
         os.fchown(fd, old.st_uid, -1)
     if mode & stat.S_IRWXG and status.st_gid != old.st_gid:
         os.fchown(fd, -1, old.st_gid)

@@ -9,7 +9,11 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from modcrypt.errors import KeyAccessDeniedError
+from modcrypt.fork_safety import fork_safe
+from modcrypt.keys import Secret
 from modcrypt.kms.keyring_document import Scrypt, Seal
+from modcrypt.kms.private_files import read_secret
+from modcrypt.tracebacks import hide_frames
 
 __all__ = ["Ask", "Passphrase", "Seals", "asker", "asker_of_reference"]
 
@@ -23,6 +27,7 @@ MAX_PASSPHRASE = 4096
 """Bytes of the longest passphrase."""
 
 
+@hide_frames
 def asker(passphrase: Passphrase | None) -> Ask | None:
     """Give the function that tells the passphrase; a wrong argument is an error at once.
 
@@ -32,8 +37,7 @@ def asker(passphrase: Passphrase | None) -> Ask | None:
     """
     if passphrase is None or callable(passphrase):
         return passphrase
-    known = _checked(passphrase)
-    return lambda: known
+    return Secret(_checked(passphrase))
 
 
 def _checked(value: str | bytes) -> bytes:
@@ -62,8 +66,9 @@ class Seals:
         self.ask = ask
         self._path = path
         self._known: dict[Scrypt, Seal] = {}
-        self._deriving = threading.Lock()  # each derivation takes 128 MiB
+        self._deriving = fork_safe(threading.Lock())  # each derivation takes 128 MiB
 
+    @hide_frames
     def find(self, scrypt: Scrypt) -> Seal:
         """Give the key that a file is sealed under.
 
@@ -80,6 +85,7 @@ class Seals:
         """Ask again next time: whoever is asked may tell another passphrase."""
         self._known.pop(scrypt, None)
 
+    @hide_frames
     def make(self, ask: Ask | None, n: int) -> Seal | None:
         """Derive and keep a key of a new passphrase, at the cost `n`; raises as `find`."""
         if ask is None:
@@ -130,9 +136,10 @@ def _from_environment(name: str) -> bytes:
     return value
 
 
+@hide_frames
 def _from_file(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            return file.readline(MAX_PASSPHRASE + 2).rstrip(b"\r\n")
+        data = read_secret(path, MAX_PASSPHRASE + 2, "passphrase file")
+        return data.partition(b"\n")[0].rstrip(b"\r")
     except OSError as error:
         raise KeyAccessDeniedError(f"the passphrase file {path}: {error.strerror}") from None

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modcrypt.errors import KeyMaterialError
-from modcrypt.kms.client import MAX_WRAPPED
+from modcrypt.kms.client import MAX_WRAPPED, is_wrapped_key
 from modcrypt.kms.strict_json import no_constant, once
 
 __all__ = [
@@ -318,10 +318,8 @@ def check_id(master_key_id: object) -> None:
 
 def _wrapped(members: dict[str, Any], name: str) -> str:
     value = members.get(name)
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_WRAPPED:
+    if not is_wrapped_key(value):
         raise KeyMaterialError(f"the key material's {name} is no wrapped key")
-    if not (value.isascii() and value.isprintable()):
-        raise KeyMaterialError(f"the key material's {name} is no wrapped key: it is no ASCII text")
     return value
 
 

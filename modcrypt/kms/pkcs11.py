@@ -26,7 +26,6 @@ import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
 from modcrypt.aead import TAG_SIZE
@@ -39,9 +38,13 @@ from modcrypt.errors import (
     KmsUnavailableError,
     ModcryptError,
 )
+from modcrypt.fork_safety import fork_safe
+from modcrypt.keys import Secret
 from modcrypt.kms.client import Capabilities, MasterKey
 from modcrypt.kms.local_wrap import local_aad, parse_wrapped, wrapped_text
+from modcrypt.kms.private_files import read_secret
 from modcrypt.kms.uris import missing_extra
+from modcrypt.tracebacks import hide_frames
 
 try:
     import pkcs11
@@ -196,6 +199,7 @@ def _text(name: str, value: bytes) -> str:
 # --- opening -------------------------------------------------------------------------------------
 
 
+@hide_frames
 def open_pkcs11(uri: str, *, pin: str | Callable[[], str] | None = None) -> Pkcs11Kms:
     """Give the client of a PKCS#11 token, logged in.
 
@@ -226,7 +230,7 @@ def _pin_giver(pin: str | Callable[[], str] | None, source: str | None) -> Calla
     if callable(pin):
         return pin
     if pin is not None:
-        return lambda: pin
+        return Secret(pin)
     kind, _, name = (source or "env:MODCRYPT_PKCS11_PIN").partition(":")
     if kind == "file" and name:
         return lambda: _pin_in_file(name)
@@ -236,8 +240,7 @@ def _pin_giver(pin: str | Callable[[], str] | None, source: str | None) -> Calla
 
 
 def _pin_in_file(path: str) -> str:
-    with Path(path).open("rb") as file:
-        pin = file.read(MAX_PIN + 3).rstrip(b"\r\n")
+    pin = read_secret(path, MAX_PIN + 3, "PIN file").rstrip(b"\r\n")
     if len(pin) > MAX_PIN:
         raise ValueError(f"the PIN's file {path} holds more than {MAX_PIN} bytes")
     try:
@@ -259,16 +262,9 @@ def _checked_pin(pin: object) -> str:
 
 
 _started: dict[str, int] = {}  # modules, and the processes that they were started in
-_locks: dict[int, threading.Lock] = {}
-
-
-def _lock() -> threading.Lock:
-    """Give the lock of this process; a forked child's own, as the parent's may be taken for ever.
-
-    One for all clients: python-pkcs11 starts modules for one thread at a time (C_Initialize
-    without arguments), and lets go of the interpreter's lock while it calls them.
-    """
-    return _locks.setdefault(os.getpid(), threading.Lock())
+_lock = fork_safe(threading.Lock())
+"""One lock for all clients: python-pkcs11 starts modules for one thread at a time (C_Initialize
+without arguments), and releases the interpreter's lock while it calls them."""
 
 
 def _library(module: str) -> Any:
@@ -336,6 +332,7 @@ class Pkcs11Kms:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a key service's client can't be pickled: pass its URI instead")
 
+    @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key; see `KmsClient.wrap`."""
         with self._at_token(f"master key {master_key_id}") as session:
@@ -344,6 +341,7 @@ class Pkcs11Kms:
             sealed = _seal(master, key, local_aad(master_key_id, aad))
         return wrapped_text(None, sealed)
 
+    @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         """Unwrap a key; see `KmsClient.unwrap`."""
         version, sealed = parse_wrapped(wrapped)
@@ -450,7 +448,7 @@ class Pkcs11Kms:
                 "this PKCS#11 client was opened before a fork, over which no session lasts; open "
                 "it again in this process"
             )
-        with _lock():
+        with _lock:
             try:
                 if self._session is None:
                     self._session = self._login()
@@ -464,6 +462,7 @@ class Pkcs11Kms:
             except token_errors.PKCS11Error as error:
                 raise self._failure(error, what) from error
 
+    @hide_frames
     def _login(self) -> Any:
         if self._refused:  # one more wrong PIN, for every key of every file, would lock the token
             raise KeyAccessDeniedError("the token has refused the PIN; open it anew with another")

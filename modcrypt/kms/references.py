@@ -19,6 +19,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from modcrypt.kms.client import KmsClient
+from modcrypt.tracebacks import hide_frames
 
 __all__ = ["open_kms"]
 
@@ -26,6 +27,7 @@ ENTRY_POINTS = "modcrypt.kms"
 """Group of entry points by which other packages add schemes: functions as `open_keyring`."""
 
 
+@hide_frames
 def open_kms(uri: str, **options: Any) -> KmsClient:
     """Give the client of the key service that a URI names.
 

@@ -27,6 +27,7 @@ from modcrypt.errors import (
     KmsUnavailableError,
     PlaintextError,
 )
+from modcrypt.fork_safety import fork_safe
 from modcrypt.kms import client as kms
 from modcrypt.kms.external import (
     FOOTER_KEY,
@@ -184,7 +185,7 @@ class _Rotation:
         self._answers: dict[tuple[str, str], str | KeyRetrievalError] = {}
         self._current: dict[tuple[str, str], bool | None] = {}
         self._locks: dict[tuple[str, str], threading.Lock] = {}
-        self._guard = threading.Lock()
+        self._guard = fork_safe(threading.Lock())
 
     def run(self, place: Place, ledger: Record | None) -> RotatedFile:
         """Rotate one file; what goes wrong is a result."""
@@ -406,7 +407,7 @@ class _Rotation:
         """Wrap anew what the master key has wrapped; a KEK of many files is asked for once."""
         question = material.master_key_id, material.master_wrapped
         with self._guard:
-            lock = self._locks.setdefault(question, threading.Lock())
+            lock = self._locks.setdefault(question, fork_safe(threading.Lock()))
         with lock:
             if question not in self._answers:
                 try:

@@ -17,11 +17,12 @@ from typing import Any
 from modcrypt.aead import TagError
 from modcrypt.errors import FormatError, KeyMaterialError
 from modcrypt.key_metadata import StandardKeyMetadata
-from modcrypt.kms.client import MAX_WRAPPED
+from modcrypt.kms.client import is_wrapped_key
 from modcrypt.kms.material import KEK_ID_SIZE, MAX_NAME, KeyMaterial
 from modcrypt.kms.strict_json import no_constant, once
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.storage import Source
+from modcrypt.tracebacks import hide_frames
 
 __all__ = [
     "MAX_SEALED",
@@ -45,6 +46,7 @@ _NAMES = {
 }  # fmt: skip
 
 
+@hide_frames
 def seal_key_metadata(
     wrapper: KeyWrapper, metadata: StandardKeyMetadata, master_key_id: str
 ) -> bytes:
@@ -74,7 +76,7 @@ def kek_of(data: bytes) -> KeyMaterial:
         master_key_id=_text(members, "masterKeyID", MAX_NAME),
         wrapped_dek=members["wrappedKeyMetadata"],
         kek_id=kek_id,
-        wrapped_kek=_text(members, "wrappedKEK", MAX_WRAPPED),
+        wrapped_kek=_wrapped(members, "wrappedKEK"),
     )
 
 
@@ -91,6 +93,7 @@ def with_kek(material: KeyMaterial) -> bytes:
     return json.dumps(members, separators=(",", ":")).encode() + b"\n"
 
 
+@hide_frames
 def open_key_metadata(wrapper: KeyWrapper, data: bytes) -> StandardKeyMetadata:
     """Open what `seal_key_metadata` gave, and nothing else.
 
@@ -149,6 +152,13 @@ def _text(members: dict[str, Any], name: str, longest: int) -> str:
         )
     if name == "masterKeyID" and not value.isprintable():
         raise KeyMaterialError("sealed key metadata: masterKeyID has control characters")
+    return value
+
+
+def _wrapped(members: dict[str, Any], name: str) -> str:
+    value = members[name]
+    if not is_wrapped_key(value):
+        raise KeyMaterialError(f"sealed key metadata: {name} is no wrapped key")
     return value
 
 

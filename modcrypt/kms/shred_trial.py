@@ -19,6 +19,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
     ModcryptError,
 )
+from modcrypt.fork_safety import fork_safe
 from modcrypt.kms.external import FOOTER_KEY
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.material import (
@@ -110,7 +111,7 @@ class Trial:
         decryption: FileDecryptionProperties | None,
     ) -> None:
         self._tools, self._wanted, self._decryption = tools, wanted, decryption
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
         self._met: set[str] = set()  # names of columns
         self._uniques: set[bytes] = set()
         self._names: set[str] = set()  # of files

@@ -45,8 +45,11 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
+from modcrypt.keys import Secret
 from modcrypt.kms.client import MAX_WRAPPED, Capabilities, MasterKey
+from modcrypt.kms.private_files import read_secret
 from modcrypt.kms.uris import KmsUri, missing_extra, parse_kms_uri
+from modcrypt.tracebacks import hide_frames
 
 try:
     import hvac
@@ -99,6 +102,7 @@ class _Engine:
         return f"{self.address.partition('://')[2]}/{self.mount}"
 
 
+@hide_frames
 def open_vault(
     uri: str, *, token: str | Callable[[], str] | None = None, client: Any = None
 ) -> VaultKms:
@@ -157,11 +161,13 @@ class VaultKms:
 
     # --- what `KmsClient` asks for ---------------------------------------------------------------
 
+    @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key under the newest version; see `KmsClient.wrap`. No key is created."""
         body = {"plaintext": _base64(key), "type": NO_KEY_TYPE, **self._bound(master_key_id, aad)}
         return self._transit("encrypt", body, master_key_id, "ciphertext")
 
+    @hide_frames
     def wrap_many(
         self, keys: Sequence[bytes], master_key_id: str, *, aad: bytes = b""
     ) -> list[str]:
@@ -177,6 +183,7 @@ class VaultKms:
             raise self._unlike_vault()
         return [self._member(result, "ciphertext") for result in results]
 
+    @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         """Unwrap a key under the version that wrapped it; see `KmsClient.unwrap`."""
         _version_of(wrapped)
@@ -188,6 +195,7 @@ class VaultKms:
             failed = self._unlike_vault()
         raise failed
 
+    @hide_frames
     def rewrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key anew under the newest version; see `KmsClient.rewrap`.
 
@@ -509,7 +517,8 @@ def _token_source(given: str | Callable[[], str] | None, place: str | None) -> C
         return lambda: _sound(_found_token(place))
     if callable(given):
         return lambda: _sound(given())
-    return lambda: _sound(given)
+    known = Secret(given)
+    return lambda: _sound(known())
 
 
 def _found_token(place: str | None) -> str:
@@ -526,10 +535,10 @@ def _found_token(place: str | None) -> str:
 
 
 def _read_token(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.read(MAX_TOKEN + 1).decode("ascii", "replace").strip()
+    return read_secret(path, MAX_TOKEN + 1, "token file").decode("ascii", "replace").strip()
 
 
+@hide_frames
 def _sound(token: str) -> str:
     """Give a token that is one: of another `requests` would show the value."""
     if not token:

@@ -31,11 +31,13 @@ from modcrypt.errors import (
     KmsUnavailableError,
     ModcryptError,
 )
-from modcrypt.keys import KEY_LENGTHS, Key, key_bytes
+from modcrypt.fork_safety import fork_safe
+from modcrypt.keys import KEY_LENGTHS, Key, as_key, key_bytes
 from modcrypt.kms import client as kms
 from modcrypt.kms.audit import Audit, recorded
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.material import KEK_ID_SIZE, KeyMaterial
+from modcrypt.tracebacks import hide_frames
 
 __all__ = ["Kek", "KeyWrapper"]
 
@@ -63,6 +65,7 @@ class Kek:
     expires: float
     heads: dict[tuple[bool, bool], str] = field(default_factory=dict, compare=False)
 
+    @hide_frames
     def wrap(self, dek: Key) -> str:
         """Wrap a data key."""
         return base64.b64encode(self.cipher.seal_block(key_bytes(dek), self.id)).decode()
@@ -132,14 +135,9 @@ class KeyWrapper:
         self._writing: dict[tuple[str, int], Kek] = {}  # by master key id and length
         self._reading: dict[_Place, Kek] = {}
         self._refused: dict[object, tuple[type[ModcryptError], str, float]] = {}
-        self._begin()
-        _wrappers.add(self)
-
-    def _begin(self) -> None:
-        """Have locks that nobody holds, and no KEK whose uses another process counts, too."""
         self._locks: dict[object, threading.Lock] = {}
-        self._guard = threading.Lock()
-        self._writing.clear()
+        self._guard = fork_safe(threading.Lock())
+        _wrappers.add(self)
 
     def __repr__(self) -> str:
         return f"KeyWrapper({self.client!r})"
@@ -148,9 +146,8 @@ class KeyWrapper:
 
     def wrap(self, deks: Sequence[Key], master_key_id: str) -> list[str]:
         """Have data keys wrapped by the service: single wrapping; raises as `KmsClient.wrap`."""
-        raw = [key_bytes(dek) for dek in deks]
         wrapped: list[str] = self._call(
-            "wrap", master_key_id, kms.wrap_many, raw, master_key_id, count=len(deks)
+            "wrap", master_key_id, kms.wrap_many, deks, master_key_id, count=len(deks)
         )
         return wrapped
 
@@ -183,9 +180,7 @@ class KeyWrapper:
 
     def _new_kek(self, master_key_id: str, length: int) -> Kek:
         key, kek_id = Key.generate(length), urandom(KEK_ID_SIZE)
-        wrapped = self._call(
-            "wrap", master_key_id, kms.wrap, key_bytes(key), master_key_id, kek_id=kek_id
-        )
+        wrapped = self._call("wrap", master_key_id, kms.wrap, key, master_key_id, kek_id=kek_id)
         return Kek(master_key_id, kek_id, wrapped, GcmCipher(key), length, self._expiry())
 
     # --- reading ---------------------------------------------------------------------------------
@@ -199,11 +194,7 @@ class KeyWrapper:
         """
         if material.double_wrapping:
             return self.reading_kek(material).unwrap(material.wrapped_dek)
-        raw = self._call(
-            "unwrap", material.master_key_id, kms.unwrap, material.wrapped_dek,
-            material.master_key_id,
-        )  # fmt: skip
-        return Key(raw)
+        return self._unwrapped(material.wrapped_dek, material.master_key_id)
 
     def reading_kek(self, material: KeyMaterial) -> Kek:
         """Give the KEK of key material in double wrapping; raises as `unwrap`."""
@@ -250,11 +241,8 @@ class KeyWrapper:
             self._reading.clear()
             self._refused.clear()
         with self._keeping_refusals(place):
-            raw = self._call(
-                "unwrap", master_key_id, kms.unwrap, wrapped, master_key_id, kek_id=kek_id
-            )
-        cipher = GcmCipher(Key(raw))
-        kek = Kek(master_key_id, kek_id, wrapped, cipher, len(raw), self._expiry())
+            key = self._unwrapped(wrapped, master_key_id, kek_id)
+        kek = Kek(master_key_id, kek_id, wrapped, GcmCipher(key), len(key), self._expiry())
         self._reading[place] = kek
         return kek
 
@@ -267,9 +255,15 @@ class KeyWrapper:
 
     def move(self, wrapped: str, old_id: str, new_id: str) -> str:
         """Have a key wrapped under another master key; raises as `unwrap`."""
-        raw = self._call("unwrap", old_id, kms.unwrap, wrapped, old_id)
-        answer: str = self._call("wrap", new_id, kms.wrap, raw, new_id)
+        key = self._unwrapped(wrapped, old_id)
+        answer: str = self._call("wrap", new_id, kms.wrap, key, new_id)
         return answer
+
+    def _unwrapped(self, wrapped: str, master_key_id: str, kek_id: bytes | None = None) -> Key:
+        # No local variable holds the raw key.
+        return as_key(
+            self._call("unwrap", master_key_id, kms.unwrap, wrapped, master_key_id, kek_id=kek_id)
+        )
 
     def _call(
         self, operation: Any, master_key_id: str, ask: Callable[..., Any], *arguments: Any,
@@ -285,16 +279,16 @@ class KeyWrapper:
 
     def _lock(self, place: object) -> threading.Lock:
         with self._guard:
-            return self._locks.setdefault(place, threading.Lock())
+            return self._locks.setdefault(place, fork_safe(threading.Lock()))
 
 
-# A forked process has copies of locks that threads of its parent held.
 _wrappers: weakref.WeakSet[KeyWrapper] = weakref.WeakSet()
 
 
-def _begin_anew() -> None:
+def _drop_writing_keks() -> None:
+    """Drop the KEKs that wrap: the parent counts their uses, too."""
     for wrapper in list(_wrappers):
-        wrapper._begin()
+        wrapper._writing.clear()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_drop_writing_keks)

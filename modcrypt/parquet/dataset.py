@@ -22,6 +22,7 @@ import pyarrow.fs as pafs
 
 from modcrypt.buffers import usable_cores
 from modcrypt.errors import ModcryptError
+from modcrypt.fork_safety import fork_safe
 from modcrypt.keys import KeyLike
 from modcrypt.parquet.discovery import DataFile, discover, is_dataset
 from modcrypt.parquet.prefixes import PrefixTemplate, check_parts, identify_part
@@ -308,7 +309,7 @@ def _asking_once(properties: FileDecryptionProperties) -> FileDecryptionProperti
     if ask is None or not callable(ask):  # one that knows its file spares its keeper by itself
         return properties
     answers: dict[bytes, KeyLike | None] = {}
-    locks: defaultdict[bytes, threading.Lock] = defaultdict(threading.Lock)
+    locks: defaultdict[bytes, threading.Lock] = defaultdict(lambda: fork_safe(threading.Lock()))
 
     def once(metadata: bytes) -> KeyLike | None:
         with locks[metadata]:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from modcrypt.buffers import check_threads, usable_cores
 from modcrypt.errors import AadPrefixError, KeyNotFoundError, ModcryptError
+from modcrypt.fork_safety import fork_safe
 from modcrypt.parquet.discovery import list_files
 from modcrypt.parquet.findings import (
     FILE,
@@ -143,7 +144,7 @@ class _Run:
     parts: dict[int, int] = field(default_factory=dict)  # by file, which part it is
     unidentified: dict[int, str] = field(default_factory=dict)  # by file, why that is not known
     _done: Counter[int] = field(default_factory=Counter)  # by file, bytes
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = field(default_factory=lambda: fork_safe(threading.Lock()))
 
     def check(
         self,

@@ -15,12 +15,12 @@ import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from queue import Empty, SimpleQueue
 
 from modcrypt.aad import ModuleType
 from modcrypt.buffers import Window
 from modcrypt.errors import FormatError
+from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.parquet.bloom import open_bloom_filter
 from modcrypt.parquet.ciphers import ChunkCipher
 from modcrypt.parquet.idl import ThriftStruct, struct_end
@@ -101,7 +101,7 @@ class _SealedPart(PartReader):
     def __init__(self, windows: Windows, span: Span, cipher: ChunkCipher) -> None:
         super().__init__(windows, span)
         self._of_chunk = cipher
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
 
     @cached_property
     def _cipher(self) -> ChunkCipher:

@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from modcrypt.buffers import Shared, Threads, usable_cores
+from modcrypt.fork_safety import fork_safe
 from modcrypt.parquet.loading import footer_alone
 from modcrypt.parquet.plain_footer import plain_metadata, selected_row_groups
 from modcrypt.parquet.plan import OpenFile
@@ -70,7 +71,7 @@ class ParquetFile:
                 format=layout,
                 pool=stack.enter_context(closing(Threads(threads, "modcrypt-open"))),
                 ahead=stack.enter_context(closing(Threads(2, "modcrypt-ahead"))),
-                lock=threading.Lock(),
+                lock=fork_safe(threading.Lock()),
                 shared=Shared(stack.pop_all()),
             )
 

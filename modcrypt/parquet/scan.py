@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -29,6 +29,7 @@ from modcrypt.errors import (
     KeyNotFoundError,
     UnsupportedFormatError,
 )
+from modcrypt.fork_safety import cached_property
 from modcrypt.parquet.bloom import open_bloom_filter
 from modcrypt.parquet.expressions import referenced_fields
 from modcrypt.parquet.idl import ThriftStruct, copy, decode

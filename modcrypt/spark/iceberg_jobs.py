@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from modcrypt import errors
+from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.dek_rotation import RekeyedFile, RekeyItem, rekey_file
 from modcrypt.iceberg.locations import Locations
 from modcrypt.iceberg.manifest_resealing import Exchange, reseal_item
@@ -282,7 +283,7 @@ def _failed(item: RekeyItem, error: Exception) -> dict[str, Any]:
 
 
 _kept: dict[tuple[int, str], KeyResolver] = {}  # by process: none is used after a fork
-_making = threading.Lock()
+_making = fork_safe(threading.Lock())
 
 
 def _resolver(settings: Settings, job: IcebergKey) -> KeyResolver:

@@ -15,16 +15,19 @@ from functools import partial
 from typing import Any, Literal
 
 from modcrypt.errors import KeyMaterialError, KeyNotFoundError
+from modcrypt.fork_safety import fork_safe
 from modcrypt.key_text import key_from_base64, key_from_hex
 from modcrypt.keys import Key
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.policy import NAME, Policy, named
+from modcrypt.kms.private_files import read_secret
 from modcrypt.parquet.properties import (
     ALGORITHMS,
     Encryption,
     FileDecryptionProperties,
     FileEncryptionProperties,
 )
+from modcrypt.tracebacks import hide_frames
 
 __all__ = ["Settings", "check_reference", "key_at"]
 
@@ -149,9 +152,10 @@ class Settings:
 
 
 _opened: dict[tuple[int, str, str, float], KeyTools] = {}  # by process: clients don't fork
-_opening = threading.Lock()
+_opening = fork_safe(threading.Lock())
 
 
+@hide_frames
 def key_at(reference: str) -> Key:
     """Read the key at `file:PATH` or `env:NAME`: hex or base64.
 
@@ -164,8 +168,7 @@ def key_at(reference: str) -> Key:
         text = os.environb.get(os.fsencode(where), b"")
     else:
         try:
-            with open(where, "rb") as file:
-                text = file.read(MAX_KEY_FILE + 1)
+            text = read_secret(where, MAX_KEY_FILE + 1, "key file")
         except OSError as error:
             raise KeyNotFoundError(f"the key file {where}: {error.strerror}") from None
     if not text:

@@ -1,0 +1,41 @@
+"""Locks that are free in a forked child, whichever thread of the parent held them.
+
+`os.fork` copies locks, but not the threads that would release them: a child would wait for ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__ = ["cached_property", "fork_safe"]
+
+T = TypeVar("T")
+
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def fork_safe(lock: T) -> T:
+    """Return a lock, condition or event of `threading` after arranging its reset in children."""
+    _locks.add(lock)
+    return lock
+
+
+class cached_property(functools.cached_property[T]):  # noqa: N801  # as the standard library has it
+    """A `functools.cached_property` whose lock, which only Python 3.11 has, is fork-safe."""
+
+    def __init__(self, func: Callable[[Any], T]) -> None:
+        super().__init__(func)
+        if hasattr(self, "lock"):
+            fork_safe(self.lock)
+
+
+def _reset_locks() -> None:
+    for lock in list(_locks):
+        lock._at_fork_reinit()  # as `threading` and `logging` reset their own
+
+
+os.register_at_fork(after_in_child=_reset_locks)

@@ -1,0 +1,52 @@
+"""Errors whose tracebacks hold no secrets.
+
+A traceback keeps the frames in which an error arose, and each frame its local variables. Tools that
+collect errors store those. So functions that work on raw keys and passphrases raise errors without
+their frames; functions above them hold `Key` objects alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+__all__ = ["hide_frames"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def hide_frames(function: Callable[P, R]) -> Callable[P, R]:
+    """Return `function` with errors that carry no frame of it, nor of what it calls.
+
+    What an error says and its chain of causes stay; a context that is suppressed goes.
+    """
+
+    @functools.wraps(function)
+    def hidden(*args: P.args, **kwargs: P.kwargs) -> R:
+        outer = sys.exception()  # of the caller's except block: its frames are the caller's
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            del args, kwargs
+            _drop_frames(error, outer)
+            raise
+
+    return hidden
+
+
+def _drop_frames(error: BaseException, outer: BaseException | None) -> None:
+    waiting: list[BaseException | None] = [error]
+    seen: list[BaseException | None] = [None, outer]
+    while waiting:
+        current = waiting.pop()
+        if current is None or any(current is one for one in seen):
+            continue
+        seen.append(current)
+        current.__traceback__ = None
+        if current.__suppress_context__ and current.__context__ is not outer:
+            current.__context__ = None  # errors of `json` and of codecs hold the text itself
+        waiting += [current.__cause__, current.__context__]
+        waiting += getattr(current, "exceptions", ())  # of an exception group
