@@ -351,11 +351,11 @@ def policy_file(path: str) -> Check:
 def keyring(path: str) -> Iterator[Check]:
     """Check who may use a keyring's file, and whether it is sealed."""
     from modcrypt.kms import keyring_file
-    from modcrypt.kms.keyring_document import decode_document, is_sealed
+    from modcrypt.kms.keyring_document import Sealed, decode_document
 
     yield secret_file(path, "keyring")
     try:
-        sealed = is_sealed(decode_document(keyring_file.read(path)[0]))
+        sealed = isinstance(decode_document(keyring_file.read(path)[0]).content, Sealed)
     except OSError:
         return  # told already
     except KeyMaterialError as error:
