@@ -80,12 +80,14 @@ ROWS = [
         "modcrypt.kms.private_files",
         "modcrypt.kms.local_wrap",
         "modcrypt.kms.strict_json",
+        "modcrypt.kms.strict_toml",
         "modcrypt.kms.keyring_document",
         "modcrypt.kms.keyring_passphrase",
         "modcrypt.kms.keyring_file",
         "modcrypt.kms.keyring",
         "modcrypt.kms.environment",
         "modcrypt.kms.vault",
+        "modcrypt.kms.bounded_http",
         "modcrypt.kms.aws",
         "modcrypt.kms.gcp",
         "modcrypt.kms.azure",
@@ -365,7 +367,8 @@ IMPORTERS = {
     "fastavro": {"modcrypt.iceberg.avro_files", "modcrypt.iceberg.file_checks"},
     # A key service's own library, for its client alone.
     "hvac": {"modcrypt.kms.vault"},
-    "requests": {"modcrypt.kms.vault"},
+    "requests": {"modcrypt.kms.vault", "modcrypt.kms.bounded_http"},
+    "urllib3": {"modcrypt.kms.bounded_http"},
     "boto3": {"modcrypt.kms.aws"},
     "botocore": {"modcrypt.kms.aws"},
     "google": {"modcrypt.kms.gcp"},
@@ -437,6 +440,7 @@ MAY_DO_IO = {
     "modcrypt.kms.uris",  # splits URIs
     # What a URI refers to: tokens, PINs and certificates in files and variables.
     "modcrypt.kms.vault",
+    "modcrypt.kms.bounded_http",
     "modcrypt.kms.aws",
     "modcrypt.kms.gcp",
     "modcrypt.kms.azure",
@@ -622,6 +626,24 @@ def test_raw_key_bytes_are_taken_out_where_they_must_be_alone() -> None:
             elif isinstance(node, ast.ImportFrom):
                 taken = {alias.name for alias in node.names} & {"key_bytes", "invocation_counter"}
                 assert not taken or room in takers, room
+
+
+def test_every_key_service_keeps_raw_keys_out_of_tracebacks() -> None:
+    """What takes or gives raw keys by `KmsClient`'s methods has its frames hidden."""
+    methods = {"wrap", "unwrap", "rewrap", "wrap_many", "wrap_key", "unwrap_key"}
+    found = 0
+    for room, tree in trees().items():
+        if not room.startswith("modcrypt.kms.") or room == "modcrypt.kms.wrapping":
+            continue  # which has `Key` objects
+        for kind in nodes(tree):
+            if not isinstance(kind, ast.ClassDef) or kind.name in ("KmsClient", "KeyAdmin"):
+                continue
+            for method in kind.body:
+                if isinstance(method, ast.FunctionDef) and method.name in methods:
+                    found += 1
+                    names = {getattr(one, "id", "") for one in method.decorator_list}
+                    assert "hide_frames" in names, f"{room}.{kind.name}.{method.name}"
+    assert found > 15
 
 
 def test_no_room_logs_or_warns() -> None:

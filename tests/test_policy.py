@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt import Policy
+from modcrypt import KeyTools, Policy
+from tests.kms.memory_kms import MemoryKms
 
 FULL = """
 kms = "hcvault://vault.example.com/transit"
@@ -439,3 +440,66 @@ def test_something_else_than_a_policy_is_a_type_error() -> None:
             tools.encryption(other)
     with pytest.raises(TypeError, match="Policy"):
         tools.decryption("policy.toml")
+
+
+# --- hostile TOML --------------------------------------------------------------------------------
+
+DEEP = {
+    "arrays": "x=" + "[" * 100_000,
+    "closed arrays": "x=" + "[" * 9 + "]" * 9,
+    "inline tables": "x=" + "{a=" * 5000,
+    "dotted key": "a." * 20_000 + "b=1",
+    "spaced key": " .\t".join(["a"] * 9) + "=1",
+    "quoted key": ".".join(["'a'", '"b"'] * 5) + "=1",
+    "header": "[" + "a." * 9 + "a]",
+    "array header": "[[" + "a." * 9 + "a]]",
+    "key within a table": "x={" + "a." * 9 + "a=1}",
+    "after strings": "x=[\"\"\"a\"\"\"\",'''b''''',\"\\\"c\",'d']\n" + "a." * 9 + "a=1",
+    "after a comment": "# \"\"\" ''' \" '\n" + "a." * 9 + "a=1",
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_deep_toml_is_refused_before_it_is_parsed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tomllib.loads", lambda text: pytest.fail("it was parsed"))
+    with pytest.raises(ValueError, match="more than 8"):
+        Policy.loads("footer_key='a'\n" + DEEP[name])
+
+
+def test_what_looks_deep_within_strings_is_taken() -> None:
+    deep = "a." * 20 + "[[[[[[[[[[{{{{"
+    policy = Policy.loads(
+        f"# {deep}\nfooter_key='{deep}' # {deep}\nplaintext_columns=[\"{deep}\", '''{deep}x''']\n"
+        f'kms_aad="""{deep}\\"""{deep}"""'
+    )
+    assert policy.footer_key == deep
+    assert policy.plaintext_columns == (deep, f"{deep}x")
+    assert policy.kms_aad == f'{deep}"""{deep}'
+
+
+@pytest.mark.parametrize("text", [
+    '"""\\"""\n' * 20_000, "'''" + "x" * 100_000, '"""' + "\\" * 99_999, "a" * 500_000,
+    "a" + " " * 500_000, "a . " * 7 + "=", '"' * 99_999,
+])  # fmt: skip
+def test_hostile_toml_is_refused_in_linear_time(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        Policy.loads(text)
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e300", "9" * 4000, "604801", "-1"])
+def test_a_cache_lifetime_is_at_most_a_week(value: str) -> None:
+    with pytest.raises(ValueError, match="cache_lifetime_seconds is 0 to 604800"):
+        Policy.loads(f"footer_key='a'\ncache_lifetime_seconds={value}")
+    with pytest.raises(ValueError, match="cache_lifetime_seconds is 0 to 604800"):
+        KeyTools(MemoryKms(), cache_lifetime_seconds=float(value) if len(value) < 9 else 10**400)
+
+
+def test_a_master_key_id_that_files_cannot_hold_is_refused() -> None:
+    for policy in (
+        {"footer_key": "k" * 1025},
+        {"footer_key": "k", "column_keys": {"k" * 1025: ["a"]}},
+    ):
+        with pytest.raises(ValueError, match="overlong"):
+            Policy(**policy)  # type: ignore[arg-type]

@@ -184,7 +184,7 @@ class AwsKms:
             lambda kms: kms.encrypt(KeyId=name, Plaintext=key, EncryptionContext=_context(aad)),
             master_key_id,
         )
-        return base64.b64encode(answer["CiphertextBlob"]).decode("ascii")
+        return _wrapped(answer)
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
@@ -194,7 +194,7 @@ class AwsKms:
             lambda kms: kms.decrypt(KeyId=name, CiphertextBlob=blob, EncryptionContext=context),
             master_key_id,
         )
-        plain: bytes = answer["Plaintext"]
+        plain: bytes = answer.get("Plaintext", b"")  # `kms.client` refuses what is no key
         return plain
 
     @hide_frames
@@ -211,7 +211,7 @@ class AwsKms:
             ),
             master_key_id,
         )
-        return base64.b64encode(answer["CiphertextBlob"]).decode("ascii")
+        return _wrapped(answer)
 
     # --- what `KeyAdmin` asks for ----------------------------------------------------------------
 
@@ -429,6 +429,15 @@ def _alias(name: str) -> str:
 
 def _context(aad: bytes) -> dict[str, str]:
     return {CONTEXT: base64.b64encode(aad).decode("ascii")} if aad else {}
+
+
+def _wrapped(answer: dict[str, Any]) -> str:
+    blob = answer.get("CiphertextBlob")
+    if not isinstance(blob, bytes) or not 0 < len(blob) <= MAX_BLOB:
+        raise KeyRetrievalError(
+            f"AWS KMS returned no wrapped key: expected a CiphertextBlob of 1 to {MAX_BLOB} bytes"
+        )
+    return base64.b64encode(blob).decode("ascii")
 
 
 def _blob(wrapped: str) -> bytes:

@@ -127,8 +127,10 @@ class AzureKms:
         name = _checked_name(master_key_id)
         kid, wrapped = self._call(name, "", "wrapkey", key)  # no version: the newest
         version = kid.rpartition("/")[2]
-        if not _VERSION.fullmatch(version):
-            raise KeyRetrievalError(f"master key {name}: vault {self._host} tells no version of it")
+        if not (_VERSION.fullmatch(version) and wrapped):
+            raise KeyRetrievalError(
+                f"master key {name}: vault {self._host} tells no version of it, or no wrapped key"
+            )
         members = {"masterKeyVersion": version, "encryptedKey": base64.b64encode(wrapped).decode()}
         return json.dumps(members, separators=(",", ":"))
 

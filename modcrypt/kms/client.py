@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Protocol, TypeGuard, TypeVar
 
 from modcrypt.errors import (
@@ -231,12 +232,12 @@ def _asked(
     call: Callable[[], T], master_key_id: str, sleep: Callable[[float], None] | None = None
 ) -> T:
     """Call the service; again, up to `ATTEMPTS` times, where it is unavailable."""
-    deadline = time.monotonic() + GIVE_UP_AFTER
+    deadline = monotonic() + GIVE_UP_AFTER
     for attempt in range(ATTEMPTS):
         try:
             return _translated(call, master_key_id)
         except KmsUnavailableError:
-            if attempt == ATTEMPTS - 1 or time.monotonic() >= deadline:
+            if attempt == ATTEMPTS - 1 or monotonic() >= deadline:
                 raise
         # Not all clients that failed together come back together. S311: no secret depends on it.
         (sleep or time.sleep)(FIRST_WAIT * 2**attempt * random.uniform(0.5, 1))  # noqa: S311

@@ -19,7 +19,7 @@ from modcrypt.kms.audit import Audit, AuditEvent
 from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.external import ExternalKeys, find_in, read_store
 from modcrypt.kms.material import SHREDDED, KeyMaterial, decode_material, decode_metadata
-from modcrypt.kms.policy import Policy
+from modcrypt.kms.policy import MAX_CACHE_LIFETIME, Policy
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.sealed_metadata import kek_of, open_key_metadata, seal_key_metadata
 from modcrypt.kms.wrapping import KeyWrapper
@@ -59,8 +59,8 @@ class KeyTools:
         audit: Audit | None = None,
         **options: Any,
     ) -> None:
-        if not cache_lifetime_seconds >= 0:
-            raise ValueError("cache_lifetime_seconds is 0 or more")
+        if not 0 <= cache_lifetime_seconds <= MAX_CACHE_LIFETIME:
+            raise ValueError(f"cache_lifetime_seconds is 0 to {MAX_CACHE_LIFETIME}")
         aad = kms_aad.encode() if isinstance(kms_aad, str) else kms_aad
         if not isinstance(aad, bytes):
             raise TypeError(f"kms_aad is text or bytes, not {type(aad).__name__}")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 import urllib.parse
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,14 +23,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
+from modcrypt.kms.material import check_id
+from modcrypt.kms.strict_toml import strict_toml
 from modcrypt.parquet.properties import ALGORITHMS, GCM_V1
 
-__all__ = ["NAME", "Policy", "named"]
+__all__ = ["MAX_CACHE_LIFETIME", "NAME", "Policy", "named"]
 
 KEY_BITS = (128, 192, 256)
 
-MAX_POLICY = 4 << 20
-"""Largest policy file, in bytes."""
+MAX_POLICY = 1 << 20
+"""Largest policy file, in bytes: the names of 32,767 columns, of 30 letters each."""
+
+MAX_CACHE_LIFETIME = 7 * 24 * 3600
+"""Longest `cache_lifetime_seconds`: a revocation must reach running processes some day."""
 
 NAME = "{name}"
 """In an AAD prefix: the name of the file."""
@@ -112,7 +116,7 @@ class Policy:
     @classmethod
     def loads(cls, text: str) -> Self:
         """Take a policy out of TOML text; raises as `load`."""
-        members = tomllib.loads(text)
+        members = strict_toml(text)
         known = {one.name: one.default for one in fields(cls)}
         faults = [f"a policy has no {name}" for name in sorted(members.keys() - known)]
         if "footer_key" not in members:
@@ -188,8 +192,8 @@ def _faults(values: Mapping[str, Any]) -> list[str]:
     faults = [f"{name} is {what}" for name, (_, what) in _KINDS.items() if name not in right]
     faults += _name_faults(right.get("column_keys", {}), right.get("plaintext_columns", ()))
     ids = [right.get("footer_key", "?"), *right.get("column_keys", {})]
-    if not all(isinstance(one, str) and one and one.isprintable() for one in ids):
-        faults.append("the id of a master key is empty or has control characters")
+    if not all(map(_is_id, ids)):
+        faults.append("the id of a master key is empty, overlong or has control characters")
     if right.get("encryption_algorithm", GCM_V1) not in ALGORITHMS:
         faults.append(f"encryption_algorithm is one of {', '.join(ALGORITHMS)}")
     if right.get("data_page_v2_levels", "encrypted") not in ("encrypted", "plaintext"):
@@ -197,12 +201,20 @@ def _faults(values: Mapping[str, Any]) -> list[str]:
     for name in ("data_key_length_bits", "kek_length_bits"):
         if right.get(name, 128) not in KEY_BITS:
             faults.append(f"{name} is 128, 192 or 256")
-    if not right.get("cache_lifetime_seconds", 0) >= 0:
-        faults.append("cache_lifetime_seconds is 0 or more")
+    if not 0 <= right.get("cache_lifetime_seconds", 0) <= MAX_CACHE_LIFETIME:
+        faults.append(f"cache_lifetime_seconds is 0 to {MAX_CACHE_LIFETIME}")
     kms = right.get("kms")
     if kms is not None and not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", kms):
         faults.append("kms is no URI, such as file:lake.keyring or hcvault://host/transit")
     return faults + _prefix_faults(right.get("aad_prefix"))
+
+
+def _is_id(value: object) -> bool:
+    try:
+        check_id(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _fits(value: Any, kinds: tuple[type, ...]) -> bool:

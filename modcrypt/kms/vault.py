@@ -54,6 +54,8 @@ from modcrypt.tracebacks import hide_frames
 try:
     import hvac
     import requests
+
+    from modcrypt.kms.bounded_http import UnacceptableAnswerError, bounded_session
 except ModuleNotFoundError as error:
     raise missing_extra("Vault", "vault") from error
 
@@ -66,7 +68,7 @@ MAX_TOKEN = 16 << 10
 """Longest token that is taken, in characters."""
 
 TIMEOUT = 10
-"""Seconds to wait for a connection, and for an answer."""
+"""Seconds to wait for a connection; `bounded_http` limits the answer."""
 
 VERSION_LIFETIME = 60
 """Seconds for which a key's newest version is remembered."""
@@ -165,7 +167,7 @@ class VaultKms:
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key under the newest version; see `KmsClient.wrap`. No key is created."""
         body = {"plaintext": _base64(key), "type": NO_KEY_TYPE, **self._bound(master_key_id, aad)}
-        return self._transit("encrypt", body, master_key_id, "ciphertext")
+        return self._wrapped(self._transit("encrypt", body, master_key_id, "ciphertext"))
 
     @hide_frames
     def wrap_many(
@@ -181,7 +183,7 @@ class VaultKms:
         results = data.get("batch_results")
         if not isinstance(results, list) or len(results) != len(items):
             raise self._unlike_vault()
-        return [self._member(result, "ciphertext") for result in results]
+        return [self._wrapped(self._member(result, "ciphertext")) for result in results]
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
@@ -205,7 +207,7 @@ class VaultKms:
             return self.wrap(self.unwrap(wrapped, master_key_id, aad=aad), master_key_id, aad=aad)
         _version_of(wrapped)
         body = {"ciphertext": wrapped, **self._bound(master_key_id, aad)}
-        return self._transit("rewrap", body, master_key_id, "ciphertext")
+        return self._wrapped(self._transit("rewrap", body, master_key_id, "ciphertext"))
 
     def is_current(self, wrapped: str, master_key_id: str) -> bool | None:
         """Tell whether the newest version wrapped a key; None if the token may not read that."""
@@ -373,6 +375,7 @@ class VaultKms:
         verb = path.partition("/")[0]
         raise self._refusal(status, _texts(content), master_key_id, verb)
 
+    @hide_frames  # they hold the token
     def _send(
         self, method: str, path: str, body: dict[str, Any] | None
     ) -> tuple[int, dict[str, Any]]:
@@ -384,6 +387,10 @@ class VaultKms:
             return _status_and_content(
                 adapter.request(method, url, json=body, raise_exception=False)
             )
+        except UnacceptableAnswerError as error:
+            failed = KeyRetrievalError(f"the answer of {self._engine} is refused: {error}")
+        except RecursionError:  # JSON that is nested too deeply
+            failed = self._unlike_vault()
         except requests.exceptions.SSLError:
             failed = KeyRetrievalError(
                 f"Vault at {self._engine} has no certificate that is trusted here; VAULT_CACERT "
@@ -395,6 +402,9 @@ class VaultKms:
             )
         except requests.RequestException as error:
             failed = KeyRetrievalError(f"asking {self._engine} failed with {type(error).__name__}")
+        finally:
+            if self._token is not None:
+                adapter.token = ""  # looked up before each request
         raise failed  # out here: the error before it carries the request, with token and key
 
     def _adapter(self) -> Any:
@@ -453,6 +463,14 @@ class VaultKms:
         if not isinstance(value, str):
             raise self._unlike_vault()
         return value
+
+    def _wrapped(self, text: str) -> str:
+        """Check a wrapped key as `unwrap` will."""
+        try:
+            _version_of(text)
+        except KeyMaterialError:
+            raise self._unlike_vault() from None
+        return text
 
     def _unlike_vault(self) -> KeyRetrievalError:
         return KeyRetrievalError(f"what answers at {self._engine} is no transit engine of Vault")
@@ -555,7 +573,7 @@ def _sound(token: str) -> str:
 
 
 def _connect(engine: _Engine) -> Any:
-    session = requests.Session()
+    session = bounded_session()
     session.trust_env = not engine.loopback  # no proxy between us and ourselves
     authority = (os.environ.get(n) for n in ("VAULT_CACERT", "BAO_CACERT", "VAULT_CAPATH"))
     session.verify = next(filter(None, authority), True)

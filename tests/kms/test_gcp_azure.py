@@ -46,7 +46,6 @@ azure_keys = pytest.importorskip("azure.keyvault.keys")
 # E402: these rooms and stubs need the packages above, which a machine may lack.
 import urllib3  # noqa: E402
 from azure.core.credentials import AccessToken  # noqa: E402
-from azure.core.exceptions import HttpResponseError  # noqa: E402
 from azure.core.pipeline.transport import RequestsTransport  # noqa: E402
 from azure.core.rest import HttpRequest  # noqa: E402
 from requests.adapters import BaseAdapter  # noqa: E402
@@ -822,8 +821,7 @@ def test_an_azure_error_that_repeats_the_key_is_not_chained(
         vault.refuse = (status, {"you sent": b64url(KEY)})
         with pytest.raises(KeyRetrievalError) as caught:
             azure.wrap(KEY, "a")
-        assert isinstance(caught.value.__context__, HttpResponseError)
-        assert b64url(KEY) in str(caught.value.__context__)
+        assert caught.value.__context__ is None
         assert_hidden(*traceback.format_exception(caught.value))
 
 

@@ -1,0 +1,45 @@
+"""TOML from files, parsed only where it is flat: `tomllib` is slow or fails on deep nesting.
+
+A dotted key of n parts takes it n² steps, and nested arrays and inline tables end in a
+RecursionError.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+__all__ = ["strict_toml"]
+
+MAX_DEPTH = 8
+"""Deepest nesting of arrays and tables, and most parts of a dotted key: policies need two."""
+
+# To its end where it is not closed: `tomllib` stops there, too.
+_STRING_OR_COMMENT = re.compile(
+    r'"""(?:\\.|[^\\])*?(?:"{3,5}|\\?\Z)'
+    r"|'''.*?(?:'{3,5}|\Z)"
+    r'|"(?:\\.|[^"\\\n])*+"'
+    r"|'[^'\n]*+'"
+    r"|\#[^\n]*+",
+    re.DOTALL,
+)
+_BRACKET = re.compile(r"[\[\]{}]")
+_LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}")
+
+
+def strict_toml(text: str) -> dict[str, Any]:
+    """Parse TOML.
+
+    Raises:
+        ValueError: it is none, or nested too deeply.
+    """
+    bare = _STRING_OR_COMMENT.sub("s", text)
+    depth = 0
+    for bracket in _BRACKET.finditer(bare):
+        depth += 1 if bracket[0] in "[{" else -1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"arrays and tables are nested more than {MAX_DEPTH} deep")
+    if _LONG_KEY.search(bare):
+        raise ValueError(f"a dotted key has more than {MAX_DEPTH} parts")
+    return tomllib.loads(text)

@@ -1,0 +1,220 @@
+"""Answers of a hostile or broken Vault: endless, slow, giant, compressed, elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from modcrypt.errors import KeyMaterialError, KeyRetrievalError, KmsUnavailableError
+from modcrypt.kms import client as kms
+
+pytest.importorskip("hvac")
+
+from modcrypt.kms import bounded_http
+from modcrypt.kms.vault import VaultKms, open_vault
+from tests.frame_watch import carried
+
+TOKEN = "s.Tq8!mZ2#vB5_xL9@"
+KEY = b"Wd%6nC1^tF*9kH&3"
+WRAPPED = "vault:v1:" + base64.b64encode(bytes(44)).decode()
+
+
+class Server:
+    """A server that answers every request by a function of its connection."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self.answer: Callable[[socket.socket], object] = lambda peer: None
+        self.requests: list[bytes] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                peer, _ = self._listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._one, args=(peer,), daemon=True).start()
+
+    def _one(self, peer: socket.socket) -> None:
+        with peer:
+            request = peer.recv(1 << 16)
+            while not request.endswith((b"}", b"\r\n\r\n")):  # the body comes by itself
+                request += peer.recv(1 << 16)
+            if request.startswith(b"POST") and request.endswith(b"\r\n\r\n"):
+                request += peer.recv(1 << 16)
+            self.requests.append(request)
+            try:
+                self.answer(peer)
+            except OSError:
+                return
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def vault(server: Server, monkeypatch: pytest.MonkeyPatch) -> VaultKms:
+    monkeypatch.setattr(bounded_http, "MAX_SECONDS", 0.3)
+    monkeypatch.setattr(bounded_http, "MAX_ANSWER", 100_000)
+    monkeypatch.setattr(kms, "FIRST_WAIT", 0.0)
+    return open_vault(f"hcvault://127.0.0.1:{server.port}/transit?tls=off", token=TOKEN)
+
+
+def head(length: int | None, *more: str) -> bytes:
+    lines = [
+        "HTTP/1.1 200 OK",
+        "Connection: close",
+        *more,
+        *([] if length is None else [f"Content-Length: {length}"]),
+    ]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def whole(body: bytes, *more: str) -> Callable[[socket.socket], object]:
+    return lambda peer: peer.sendall(head(len(body), *more) + body)
+
+
+def endless(first: bytes, piece: bytes, pause: float = 0.0) -> Callable[[socket.socket], object]:
+    """Send something, and then a piece of it again and again, as long as somebody reads."""
+
+    def send(peer: socket.socket) -> None:
+        peer.sendall(first)
+        waiting = threading.Event()
+        while True:
+            peer.sendall(piece)
+            waiting.wait(pause)
+
+    return send
+
+
+SLOW = {
+    "slow body": endless(head(10_000), b" ", 0.02),
+    "slow headers": endless(b"HTTP/1.1 200 OK\r\nX: ", b"a", 0.02),
+    "slow status": endless(b"HTTP/1", b"1", 0.02),
+    "slow chunks": endless(head(None, "Transfer-Encoding: chunked"), b"1\r\n \r\n", 0.02),
+    "slow continues": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.02),
+    "nothing": endless(b"", b"", 0.02),
+}
+
+LONG = {
+    "giant body": endless(head(600 << 20), b" " * 4096),
+    "endless body": endless(head(None, "Connection: close"), b" " * 4096),
+    "endless chunks": endless(head(None, "Transfer-Encoding: chunked"), b"1\r\n \r\n" * 99),
+    "endless continues": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 99),
+}
+
+
+def refused(vault: VaultKms, kind: type[Exception]) -> None:
+    for call in (
+        lambda: vault.unwrap(WRAPPED, "key"),
+        lambda: vault.wrap(KEY, "key"),
+        lambda: vault.list_keys(),
+    ):
+        with pytest.raises(KeyRetrievalError) as caught:
+            call()
+        assert type(caught.value) is kind
+        for secret in (TOKEN.encode(), KEY):
+            assert carried(caught.value, secret) == []
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_a_slow_answer_ends_in_time(vault: VaultKms, server: Server, name: str) -> None:
+    server.answer = SLOW[name]
+    refused(vault, KmsUnavailableError)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_an_endless_answer_ends_at_its_limit(
+    vault: VaultKms, server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded_http, "MAX_SECONDS", 60.0)
+    server.answer = LONG[name]
+    refused(vault, KeyRetrievalError)
+    assert len(server.requests) == 3  # what is too long once is not asked for again
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "GZIP", "gzip, gzip"])
+def test_a_compressed_answer_is_not_unpacked(vault: VaultKms, server: Server, coding: str) -> None:
+    server.answer = whole(gzip.compress(b" " * (50 << 20)), f"Content-Encoding: {coding}")
+    refused(vault, KeyRetrievalError)
+    assert all(b"Accept-Encoding: identity" in request for request in server.requests)
+
+
+@pytest.mark.parametrize("body", [
+    b"[" * 90_000, b'{"data":' + b"9" * 10_000 + b"}", b"<html>", b"[1]", b"", b"\xff",
+    b'{"data":{"plaintext":5,"ciphertext":5,"keys":5}}',
+])  # fmt: skip
+def test_an_answer_that_is_not_vaults_is_refused(
+    vault: VaultKms, server: Server, body: bytes
+) -> None:
+    server.answer = whole(body)
+    for call in (lambda: vault.unwrap(WRAPPED, "key"), lambda: vault.wrap(KEY, "key")):
+        with pytest.raises(KeyRetrievalError, match="no transit engine"):
+            call()
+
+
+@pytest.mark.parametrize("text", [
+    "", "vault:v1:AAAA\nBBBB", "vault:v1:", "vault:v0:AAAA", "plain", "vault:v1:" + "A" * 20_000,
+    "vault:v1:\u0661AAA",
+])  # fmt: skip
+def test_what_wrap_returns_is_checked_as_what_unwrap_takes(
+    vault: VaultKms, server: Server, text: str
+) -> None:
+    results = [{"ciphertext": WRAPPED}, {"ciphertext": text}]
+    server.answer = whole(
+        json.dumps({"data": {"ciphertext": text, "batch_results": results}}).encode()
+    )
+    with pytest.raises(KeyMaterialError):
+        vault.unwrap(text, "key")
+    for call in (
+        lambda: vault.wrap(KEY, "key"),
+        lambda: vault.wrap_many([KEY, KEY], "key"),
+        lambda: vault.rewrap(WRAPPED, "key"),
+    ):
+        with pytest.raises(KeyRetrievalError, match="no transit engine"):
+            call()
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_takes_the_token_nowhere(vault: VaultKms, server: Server, status: int) -> None:
+    elsewhere = Server()
+    answer = f"HTTP/1.1 {status} Moved\r\nConnection: close\r\nLocation: http://127.0.0.1:{elsewhere.port}/\r\n"
+    server.answer = lambda peer: peer.sendall(f"{answer}Content-Length: 0\r\n\r\n".encode())
+    refused(vault, KeyRetrievalError)
+    assert elsewhere.requests == []
+    elsewhere.close()
+
+
+def test_a_service_that_takes_long_to_fail_is_not_asked_so_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(kms, "monotonic", lambda: now[0])
+    monkeypatch.setattr(kms, "FIRST_WAIT", 0.0)
+
+    class Slow:
+        def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> Any:
+            now[0] += 10
+            raise KmsUnavailableError("away")
+
+        unwrap: Any = wrap
+
+    with pytest.raises(KmsUnavailableError):
+        kms.wrap(Slow(), KEY, "key")
+    assert now == [20.0]
