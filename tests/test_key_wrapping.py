@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import threading
 from collections.abc import Callable
@@ -735,3 +736,98 @@ def test_pyarrow_agrees_that_the_files_are_sound(tmp_path: Path) -> None:
             pe.KmsConnectionConfig(), parquet_file_path=str(path)
         )
         assert pq.read_table(path, decryption_properties=properties).equals(TABLE)
+
+
+# --- a file that names many keys -----------------------------------------------------------------
+
+WIDE = [f"c{n:03}" for n in range(60)]
+WIDE_TABLE = pa.table({name: [n] for n, name in enumerate(WIDE)})
+
+
+class Asked(MemoryKms):
+    """A key service that knows any master key, but refuses some, and notes what it is asked."""
+
+    def __init__(self, refuse: Callable[[str], Exception | None] = lambda master: None) -> None:
+        super().__init__({**MASTERS, **{name: bytes(16) for name in WIDE}})
+        self.refuse, self.asked = refuse, []  # type: ignore[var-annotated]
+
+    def unwrap(self, wrapped: str, master_key_id: str, **options: bytes) -> bytes:
+        self.asked.append(master_key_id)
+        if (error := self.refuse(master_key_id)) is not None:
+            raise error
+        return super().unwrap(wrapped, master_key_id, **options)
+
+
+def wide_file(tmp_path: Path, keys: dict[str, list[str]], **options: Any) -> Path:
+    path = tmp_path / "wide.parquet"
+    policy = mc.Policy(footer_key="kf", column_keys=keys, **options)  # type: ignore[arg-type]
+    mc.write_table(WIDE_TABLE, path, mc.KeyTools(Asked()).encryption(policy))
+    return path
+
+
+def altered(path: Path, change: Callable[[int, dict[str, Any]], object]) -> None:
+    """Alter the external key material of all columns."""
+    store = path.with_name(external_name(path.name))
+    materials = json.loads(store.read_text())
+    for number, name in enumerate(materials):
+        if name != "footerKey":
+            material = json.loads(materials[name])
+            change(number, material)
+            materials[name] = json.dumps(material)
+    store.write_text(json.dumps(materials))
+
+
+def other_kek(number: int, material: dict[str, Any]) -> None:
+    material["keyEncryptionKeyID"] = base64.b64encode(number.to_bytes(16, "big")).decode()
+
+
+def damaged_kek(number: int, material: dict[str, Any]) -> None:
+    material["wrappedKEK"] = (
+        material["wrappedKEK"][:8] + f"{number:04}" + material["wrappedKEK"][12:]
+    )
+
+
+@pytest.mark.parametrize("change", [other_kek, damaged_kek])
+def test_forged_key_material_has_the_service_asked_a_few_times_alone(
+    tmp_path: Path, change: Callable[[int, dict[str, Any]], object]
+) -> None:
+    path = wide_file(tmp_path, {"kc1": WIDE}, internal_key_material=False)
+    altered(path, change)
+    for read in (
+        lambda tools: mc.verify_parquet(path, tools.decryption()),
+        lambda tools: mc.read_table(path, tools.decryption(on_missing_key="null")),
+        lambda tools: mc.read_table(path, tools.decryption()),
+    ):
+        kms = Asked()
+        with contextlib.suppress(KeyMaterialError):
+            assert not read(mc.KeyTools(kms)).ok
+        assert len(kms.asked) <= 1 + 3
+
+
+def test_made_up_master_keys_have_the_service_asked_a_few_times_alone(tmp_path: Path) -> None:
+    path = wide_file(tmp_path, {"kc1": WIDE}, internal_key_material=False)
+    altered(path, lambda number, material: material.update(masterKeyID=f"made-up-{number}"))
+    kms = Asked(lambda master: None if master == "kf" else KeyAccessDeniedError("no"))
+    assert not mc.verify_parquet(path, mc.KeyTools(kms).decryption()).complete
+    assert len(kms.asked) <= 1 + 16
+    with pytest.raises(KeyRetrievalError, match="read fewer columns at a time") as caught:
+        mc.read_table(path, mc.KeyTools(kms).decryption(on_missing_key="null"))
+    assert not isinstance(caught.value, KeyAccessDeniedError)  # or columns would be null in silence
+
+
+def test_columns_under_a_refused_master_key_are_null_after_a_few_questions(tmp_path: Path) -> None:
+    path = wide_file(tmp_path, {"kc1": WIDE[:30], "kc2": WIDE[30:]}, double_wrapping=False)
+    kms = Asked(lambda master: KeyDisabledError("off") if master == "kc1" else None)
+    read = mc.read_table(path, mc.KeyTools(kms).decryption(on_missing_key="null"))
+    for name in WIDE[:30]:
+        assert read[name].null_count == 1
+    assert read.select(WIDE[30:]) == WIDE_TABLE.select(WIDE[30:])
+    assert kms.asked.count("kc1") == 3
+
+
+def test_a_master_key_that_grants_some_keys_is_asked_for_all(tmp_path: Path) -> None:
+    path = wide_file(tmp_path, {"kc1": WIDE}, double_wrapping=False)
+    count = iter(range(1000))
+    kms = Asked(lambda master: KeyDisabledError("off") if next(count) % 2 else None)
+    read = mc.read_table(path, mc.KeyTools(kms).decryption(on_missing_key="null"))
+    assert sum(read[name].null_count for name in WIDE) == 30

@@ -22,7 +22,7 @@ from modcrypt.kms.material import SHREDDED, KeyMaterial, decode_material, decode
 from modcrypt.kms.policy import MAX_CACHE_LIFETIME, Policy
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.sealed_metadata import kek_of, open_key_metadata, seal_key_metadata
-from modcrypt.kms.wrapping import KeyWrapper
+from modcrypt.kms.wrapping import KeyWrapper, Refusals
 from modcrypt.parquet.properties import FileDecryptionProperties, FileEncryptionProperties
 from modcrypt.storage import Place, Source
 from modcrypt.tracebacks import hide_frames
@@ -411,6 +411,7 @@ class _FileKeys:
     name: str
     place: Place | None
     store: dict[str, str] | None = None  # external key material, read once
+    refusals: Refusals = field(default_factory=Refusals)
 
     def retrieve(self, key_metadata: bytes, column: str | None) -> Key | None:
         try:
@@ -427,7 +428,8 @@ class _FileKeys:
 
     def _unwrapped(self, material: KeyMaterial, column: str | None) -> Key:
         try:
-            key = self.wrapper.unwrap(material)
+            with self.refusals.counted(material.master_key_id):
+                key = self.wrapper.unwrap(material)
         except ModcryptError as error:
             self._record(material, column, error.word)
             raise

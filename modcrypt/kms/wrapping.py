@@ -28,6 +28,7 @@ from modcrypt.errors import (
     KeyAccessDeniedError,
     KeyMaterialError,
     KeyNotFoundError,
+    KeyRetrievalError,
     KmsUnavailableError,
     ModcryptError,
 )
@@ -39,7 +40,7 @@ from modcrypt.kms.client import KmsClient
 from modcrypt.kms.material import KEK_ID_SIZE, KeyMaterial
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["Kek", "KeyWrapper"]
+__all__ = ["Kek", "KeyWrapper", "Refusals"]
 
 _Place: TypeAlias = "tuple[str, bytes, str]"  # master key id, KEK id, wrapped KEK
 
@@ -51,6 +52,16 @@ REFUSAL_LIFETIME = 30.0
 
 UNAVAILABLE_LIFETIME = 1.0
 """The same where the service was unavailable: for the threads that waited for the same KEK."""
+
+
+MAX_DAMAGED = 3
+"""Keys of one file that may fail to unwrap before no more are tried."""
+
+MAX_REFUSED = 3
+"""Keys of one file that are asked for under a master key that refuses each of them."""
+
+MAX_REFUSING = 16
+"""Master keys of one file that may refuse before no others are asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +119,55 @@ class Kek:
                 f"the data key does not unwrap under its KEK (master key {self.master_key_id}): "
                 "altered bytes, or the KEK of another file"
             ) from None
+
+
+class Refusals:
+    """The refused keys of one file: after a few the key service is not asked for the others.
+
+    Anyone can write a file, or alter the key material beside it, to name thousands of keys.
+    """
+
+    def __init__(self) -> None:
+        self._damaged = 0
+        self._refused: dict[str, list[tuple[type[ModcryptError], str]]] = {}  # by master key id
+        self._granted: set[str] = set()
+
+    @contextmanager
+    def counted(self, master_key_id: str) -> Iterator[None]:
+        """Count what becomes of asking for one key.
+
+        Raises:
+            KeyMaterialError: too many keys of the file did not unwrap.
+            KeyRetrievalError: too many master keys refused; or what this one answered before.
+        """
+        self._raise_if_enough(master_key_id)
+        try:
+            yield
+        except KeyMaterialError:
+            self._damaged += 1
+            raise
+        except (KeyAccessDeniedError, KeyNotFoundError) as error:
+            self._refused.setdefault(master_key_id, []).append((type(error), str(error)))
+            raise
+        self._granted.add(master_key_id)
+
+    def _raise_if_enough(self, master_key_id: str) -> None:
+        if self._damaged >= MAX_DAMAGED:
+            raise KeyMaterialError(
+                f"not tried, as {MAX_DAMAGED} other keys of this file do not unwrap: its key "
+                "material is damaged or forged"
+            )
+        if master_key_id in self._granted:
+            return
+        refused = self._refused.get(master_key_id, [])
+        if len(refused) >= MAX_REFUSED:
+            kind, message = refused[-1]
+            raise kind(message)
+        if not refused and len(self._refused) >= MAX_REFUSING:
+            raise KeyRetrievalError(
+                f"not asked for, as {MAX_REFUSING} other master keys of this file were refused: "
+                "read fewer columns at a time"
+            )
 
 
 class KeyWrapper:
