@@ -27,6 +27,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from modcrypt.keys import Key, invocation_counter, key_bytes
 
@@ -62,10 +64,15 @@ _put_head = Struct("<I12s").pack_into
 _CTR_START = b"\x00\x00\x00\x01"
 
 
-def keyed_hash(key: Key) -> Callable[[bytes], str]:
-    """Give a function from a value to its HMAC-SHA-256, in hex: a pseudonym that joins."""
-    secret = key_bytes(key)
-    return lambda value: hmac.digest(secret, value, "sha256").hex()
+def keyed_hash(key: Key, label: bytes) -> Callable[[bytes], str]:
+    """Return a function from a value to its HMAC-SHA-256, in hex: a pseudonym that joins.
+
+    Args:
+        key: Key from which that of the HMAC is derived, by HKDF-SHA-256 (RFC 5869) without salt.
+        label: Purpose of the hashes, the `info` of HKDF: those of different purposes never agree.
+    """
+    derived = Key(HKDF(algorithm=SHA256(), length=32, salt=None, info=label).derive(key_bytes(key)))
+    return lambda value: hmac.digest(key_bytes(derived), value, "sha256").hex()
 
 
 class TagError(Exception):

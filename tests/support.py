@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import hmac
 import io
 import os
 from pathlib import Path
@@ -17,6 +18,13 @@ import pytest
 FOOTER_KEY = b"0123456789012345"
 COLUMN_KEY = b"1234567890123450"
 OTHER_KEY = b"1234567890123451"
+
+
+def mask_hash(key: bytes, value: bytes, label: bytes = b"modcrypt mask hash v1") -> str:
+    """Compute a hash of masks by `hmac` alone: HKDF-SHA-256 (RFC 5869), then HMAC-SHA-256."""
+    extracted = hmac.digest(bytes(32), key, "sha256")
+    derived = hmac.digest(extracted, label + b"\x01", "sha256")
+    return hmac.digest(derived, value, "sha256").hex()
 
 
 def shared_vectors() -> Path:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import datetime
 import functools
-import hashlib
 import hmac
 import io
 import json
@@ -24,6 +23,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 import modcrypt as mc
 from modcrypt.parquet.idl import decode, encode
@@ -31,7 +32,7 @@ from modcrypt.parquet.idl import new as struct
 from tests import forging
 from tests.interop.conftest import decrypt, encrypt, footer_of, modules_of
 from tests.kms.memory_kms import MemoryKms
-from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table
+from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, mask_hash, small_table
 from tools.verify_pme import verify
 
 HASH_KEY = b"a hash key of 32 bytes, for HMAC"
@@ -45,7 +46,7 @@ def hashed(text: str | bytes | None) -> str | None:
     if text is None:
         return None
     data = text.encode() if isinstance(text, str) else text
-    return hmac.new(HASH_KEY, data, hashlib.sha256).hexdigest()
+    return mask_hash(HASH_KEY, data)
 
 
 def written(table: pa.Table, **options: Any) -> bytes:
@@ -645,7 +646,7 @@ def test_neither_the_hash_key_nor_the_data_keys_are_in_the_file() -> None:
 
 # --- what the file says of it ---------------------------------------------------------------------
 
-CHECK = hmac.new(HASH_KEY, b"modcrypt hash key", hashlib.sha256).digest()[:8].hex()
+CHECK = mask_hash(HASH_KEY, b"", b"modcrypt mask check v1")[:16]
 
 
 def note_of(plain: bytes) -> Any:
@@ -1097,3 +1098,55 @@ def test_decimals_of_many_digits_keep_all_of_them() -> None:
     plain = written(pa.table({"c": pa.array(values, pa.decimal128(38, 2))}))
     found = read(masked_plain(plain, hashed=["c"])).column("c").to_pylist()
     assert found == [hashed(text) for text in (f"{digits}.01", f"{digits}.02", f"{digits}.1")]
+
+
+# --- the key of the hashes -----------------------------------------------------------------------
+
+
+def test_a_hash_is_what_the_documents_say() -> None:
+    """The recipe of DECISIONS, by PyCA's HKDF."""
+    derived = HKDF(SHA256(), 32, None, b"modcrypt mask hash v1").derive(HASH_KEY)
+    assert hashed(b"7") == hmac.digest(derived, b"7", "sha256").hex()
+
+
+@pytest.mark.parametrize("text", ["", "modcrypt hash key", "modcrypt mask check v1", "\x01"])
+def test_no_value_has_the_check_of_the_key_as_its_hash(text: str) -> None:
+    sealed = encrypt(written(pa.table({"name": [text]})), footer_key=FOOTER_KEY)
+    out = io.BytesIO()
+    mc.mask_parquet(sealed, out, FOOTER_READER, hashed=["name"], hash_key=HASH_KEY)
+    (value,) = mc.read_table(out.getvalue(), FOOTER_READER)["name"].to_pylist()
+    assert value == hashed(text.encode())
+    assert value[:16] != CHECK
+    assert value != hmac.digest(HASH_KEY, text.encode(), "sha256").hex()
+
+
+FOOTER_READER = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
+SHARED = {
+    "old footer key": FOOTER_KEY,
+    "old column key": COLUMN_KEY,
+    "new footer key": OTHER_KEY,
+    "new column key": OTHER_KEY[::-1],
+    "given but unused": bytes(range(16)),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_key_of_the_file_makes_no_hashes(name: str, dry_run: bool) -> None:
+    sealed = encrypt(
+        written(pa.table({"name": ["a"], "own": ["b"]})),
+        footer_key=FOOTER_KEY, column_keys={"own": COLUMN_KEY},
+    )  # fmt: skip
+    retriever = {b"": None}.get
+    reader = mc.FileDecryptionProperties(
+        footer_key=FOOTER_KEY,
+        column_keys={"own": COLUMN_KEY, "other": bytes(range(16))},
+        key_retriever=retriever,
+    )
+    new = mc.FileEncryptionProperties(footer_key=OTHER_KEY, column_keys={"own": OTHER_KEY[::-1]})
+    out = io.BytesIO()
+    with pytest.raises(ValueError, match="hash_key is also a key of the file"):
+        mc.mask_parquet(
+            sealed, out, reader, new, hashed=["name"], hash_key=SHARED[name], dry_run=dry_run
+        )
+    assert not out.getvalue()

@@ -38,7 +38,7 @@ def test_console_examples_run(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({"name": ["Ada"], "ssn": ["123-45"]}), tmp_path / "people.parquet")
-    for name in ("footer.key", "ssn.key"):
+    for name in ("footer.key", "ssn.key", "hash.key"):
         (tmp_path / name).write_bytes(name.encode().ljust(16, b"."))
         (tmp_path / name).chmod(0o600)
     (tmp_path / "passphrase.txt").write_text("correct horse battery staple\n")

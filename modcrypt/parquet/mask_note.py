@@ -3,8 +3,9 @@
     {"null": [["zip"]], "hashed": [{"column": ["address", "street"], "key": "5f0c1d9a3e6b7788"}]}
 
 A hash is a text like any other: nothing else tells that hashing it would hash a hash. Columns are
-leaves, by their paths, as names may have dots. A key is told by the beginning of an HMAC under it,
-which is of no use to who doesn't have the key. Of columns that are gone nothing is said.
+leaves, by their paths, as names may have dots. A key is told by the beginning of an HMAC under one
+derived from it for just that, which is of no use without the key. Of columns that are gone nothing
+is said.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["PAIR", "MaskNote", "hash_key_check", "kept_note", "put_note", "read_
 
 PAIR = b"modcrypt.masked"
 
-_CHECKED = b"modcrypt hash key"
+_CHECK_LABEL = b"modcrypt mask check v1"  # no value's hash is one with this label
 _CHECK_DIGITS = 16
 _CHECK = re.compile(rf"[0-9a-f]{{{_CHECK_DIGITS}}}")
 
@@ -67,7 +68,7 @@ class MaskNote:
 
 def hash_key_check(key: Key) -> str:
     """Tell a hash key from others, and nothing of what it is."""
-    return keyed_hash(key)(_CHECKED)[:_CHECK_DIGITS]
+    return keyed_hash(key, _CHECK_LABEL)(b"")[:_CHECK_DIGITS]
 
 
 def read_note(metadata: ThriftStruct) -> MaskNote:

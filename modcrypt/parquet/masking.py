@@ -167,18 +167,23 @@ def _masked_field(field: Any, kind: Any, mask: Mask) -> Any:
 # --- what becomes of values ----------------------------------------------------------------------
 
 
+HASH_LABEL = b"modcrypt mask hash v1"
+"""What the key of the hashes is derived with, so that it serves nothing else."""
+
 NULLS = Mask(lambda array: pa.nulls(len(array), array.type), gives_nulls=True)
 """Puts nulls of the same type in the place of values."""
 
 
 def hashes(key: Key) -> Mask:
-    """Give a mask that puts HMAC-SHA-256 under `key`, in hex, in the place of values.
+    """Give a mask that puts HMAC-SHA-256, in hex, in the place of values.
+
+    Its key is HKDF-SHA-256 of `key` without salt, with `HASH_LABEL` as info.
 
     Hashed is a value's text in UTF-8, of binary columns the bytes. Equal values have equal texts,
     whatever they are stored as: 7 as int32 and as int64, 7.5 and 7.50, 0.0 and -0.0, a moment in
     milliseconds and in nanoseconds; moments are in UTC, without saying so, as INT96 has them.
     """
-    hashed = keyed_hash(key)
+    hashed = keyed_hash(key, HASH_LABEL)
 
     def values(array: pa.Array) -> pa.Array:
         distinct = pc.dictionary_encode(array)

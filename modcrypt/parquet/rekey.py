@@ -101,16 +101,17 @@ def mask_parquet(
         encryption: of the new file; None leaves keys, key metadata, modes and AAD prefix as they
             are.
         null: columns, or groups, whose values become null.
-        hashed: columns, or groups, whose values become text: HMAC-SHA-256 under `hash_key`, in
-            hex, of the value as text (of binary values their bytes). Equal values have equal
-            hashes, in all files with the same key and however they are stored, and nulls stay null.
+        hashed: columns, or groups, whose values become text: HMAC-SHA-256, under a key derived from
+            `hash_key`, in hex, of the value as text (of binary values their bytes). Equal values
+            have equal hashes, in all files with the same key and however they are stored, and
+            nulls stay null.
         drop: columns, or groups, that are left out.
-        hash_key: 16, 24 or 32 bytes. Who has it can try values out.
+        hash_key: 16, 24 or 32 bytes, no key of the file, old or new. Who has it can try values out.
         filesystem, overwrite, threads, progress, dry_run: as of `rekey_parquet`.
 
     Raises:
         ValueError: columns that the file doesn't have, or named twice, or hashed with this key
-            already; no key for hashes; all columns dropped.
+            already; no key for hashes, or one that is also a key of the file; all columns dropped.
         UnsupportedFormatError: a column to be masked is of a kind that PyArrow can't decode so.
         ModcryptError, TypeError, OSError: as `rekey_parquet`.
     """

@@ -103,6 +103,9 @@ class Choice:
         self.nulls = set(null)
         whole = self._whole_fields(leaves, shown)
         plan = file.select(shown - whole)
+        opened = (cipher and cipher.key for cipher in plan.ciphers.values())
+        given = file.properties.footer_key, *file.properties.column_keys.values()
+        _check_hash_key(change.hash_key, file.footer.footer_key, *opened, *given)
         self.plan = replace(plan, nulls=sorted({*plan.nulls, *whole}))
         there = {c for c, kept in enumerate(plan.keep) if kept}  # not those without a key
         self.masks = self._masks(there.intersection(hashed), there & self.nulls, change.hash_key)
@@ -134,6 +137,18 @@ class Choice:
             )
         after = before.merged(MaskNote(frozenset(file.leaves[c] for c in self.nulls), hashed))
         return after.of({file.leaves[c] for c in self.plan.shown})
+
+
+def _check_hash_key(hash_key: Key | None, *keys: object) -> None:
+    """Raise ValueError if the key of hashes is one of a file's, old or new.
+
+    Those who may read a file could try values out, and hashes would be made of what encrypts.
+    """
+    if hash_key is not None and hash_key in keys:
+        raise ValueError(
+            "hash_key is also a key of the file; use one that serves hashes alone, for example "
+            "Key.generate(32)"
+        )
 
 
 def _check_clear(leaves: list[tuple[str, ...]], names: set[str]) -> None:
@@ -187,6 +202,7 @@ class Rewriting:
         self.plan = EncryptionPlan(
             metadata, [leaf.path for leaf in leaves], columns, spans, properties
         )
+        _check_hash_key(change.hash_key, properties.footer_key, *properties.column_keys.values())
         self._file, self._nulls = file, nulls
         self._masks = {c: _masking(file, shown[c], mask, leaves[c]) for c, mask in masks.items()}
         self._keep_levels = change.keep_levels

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import os
 import shutil
@@ -20,7 +18,14 @@ from click.testing import CliRunner, Result
 
 import modcrypt as mc
 from modcrypt.cli.app import program
-from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, read_with_pyarrow, small_table
+from tests.support import (
+    COLUMN_KEY,
+    FOOTER_KEY,
+    OTHER_KEY,
+    mask_hash,
+    read_with_pyarrow,
+    small_table,
+)
 from tests.support import write_plain as write
 
 pytestmark = pytest.mark.filterwarnings(
@@ -147,7 +152,7 @@ def test_mask_share_and_inspect_take_folders(
         ours = read_with_pyarrow(tmp_path / "masked" / name, OTHER_KEY)
         assert ours.column_names == [one for one in before.column_names if one != "address"]
         expected = [
-            None if one is None else hmac.new(OTHER_KEY, one.encode(), hashlib.sha256).hexdigest()
+            None if one is None else mask_hash(OTHER_KEY, one.encode())
             for one in before["name"].to_pylist()
         ]
         assert ours["name"].to_pylist() == expected

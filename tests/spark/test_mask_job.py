@@ -5,8 +5,6 @@ What a task does with a file is tried in this process, too: `Conversion.run` is 
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import pickle
 import shutil
@@ -27,7 +25,14 @@ from modcrypt.spark import inspect_table, mask_table, share_table
 from modcrypt.spark.conversion import Changes, Conversion
 from modcrypt.spark.settings import Settings
 from tests.spark.conftest import Lake
-from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, read_with_pyarrow, small_table
+from tests.support import (
+    COLUMN_KEY,
+    FOOTER_KEY,
+    OTHER_KEY,
+    mask_hash,
+    read_with_pyarrow,
+    small_table,
+)
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:PySpark does not yet fully support pandas:FutureWarning"
@@ -69,10 +74,7 @@ def key_file(path: Path, key: bytes) -> str:
 
 
 def hashed(values: Sequence[str | None]) -> list[str | None]:
-    return [
-        None if one is None else hmac.new(HASH_KEY, one.encode(), hashlib.sha256).hexdigest()
-        for one in values
-    ]
+    return [None if one is None else mask_hash(HASH_KEY, one.encode()) for one in values]
 
 
 def counted(report: Any) -> dict[str, int]:
