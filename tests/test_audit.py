@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 import modcrypt as mc
-from modcrypt import AuditEvent, audit_to_json_lines, audit_to_logging
+from modcrypt import AuditEvent, KeyRetrievalError, audit_to_json_lines, audit_to_logging
 from tests.kms.memory_kms import MASTERS, MemoryKms
 
 TABLE = pa.table(
@@ -582,3 +582,35 @@ def test_the_search_would_find_a_key() -> None:
     key = bytes(range(65, 81))
     for shown in (key.hex(), repr(key), base64.b64encode(key).decode(), str(list(key))):
         assert any(spelling in shown.encode() for spelling in spellings(key))
+
+
+# --- a file of events that is not ours alone -----------------------------------------------------
+
+
+PLANTED: dict[str, Callable[[Path, Path], object]] = {
+    "link": lambda path, victim: path.symlink_to(victim),
+    "dangling link": lambda path, victim: path.symlink_to(victim.with_name("none")),
+    "hard link": lambda path, victim: path.hardlink_to(victim),
+    "writable by others": lambda path, victim: (path.touch(), path.chmod(0o602)),
+    "writable by the group": lambda path, victim: (path.touch(), path.chmod(0o620)),
+    "folder": lambda path, victim: path.mkdir(),
+    "pipe": lambda path, victim: os.mkfifo(path),
+    "of another user": lambda path, victim: (path.touch(), os.chown(path, 12345, -1)),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_an_audit_file_that_somebody_planted_is_refused(tmp_path: Path, name: str) -> None:
+    if name == "of another user" and os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    path, victim = tmp_path / "audit.jsonl", tmp_path / "victim"
+    victim.write_text("dear")
+    record = audit_to_json_lines(path)
+    path.unlink()
+    PLANTED[name](path, victim)
+    with pytest.raises((OSError, KeyRetrievalError)):
+        audit_to_json_lines(path)
+    with pytest.raises((OSError, KeyRetrievalError)):  # it was fine when the audit was made
+        record(EVENT)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["audit.jsonl", "victim"]
+    assert victim.read_text() == "dear"

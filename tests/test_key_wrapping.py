@@ -797,6 +797,7 @@ def test_forged_key_material_has_the_service_asked_a_few_times_alone(
         lambda tools: mc.verify_parquet(path, tools.decryption()),
         lambda tools: mc.read_table(path, tools.decryption(on_missing_key="null")),
         lambda tools: mc.read_table(path, tools.decryption()),
+        lambda tools: mc.prove_shredded(str(path), tools, everything=True),
     ):
         kms = Asked()
         with contextlib.suppress(KeyMaterialError):

@@ -8,6 +8,7 @@ An event names keys, files and columns; it never holds a key, wrapped or not.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -133,9 +134,9 @@ def audit_to_json_lines(path: str | os.PathLike[str]) -> Audit:
     move it away, too.
 
     Raises:
-        OSError: the file can't be opened, or is a symbolic link.
+        OSError: the file can't be opened.
         KeyRetrievalError: it is another user's, or others may write to it; or it is no regular
-            file, or has several names.
+            file, has several names or is a symbolic link.
     """
     where = os.path.abspath(path)  # whatever the working directory is later
     os.close(_opened(where))
@@ -156,7 +157,14 @@ def _opened(path: str) -> int:
     """Open an audit file to append to; what somebody put in its place is not written to."""
     # A pipe would have us wait for its reader.
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    fd = os.open(path, flags, 0o600)
+    try:
+        fd = os.open(path, flags, 0o600)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise KeyRetrievalError(
+            f"the audit file {path} is a symbolic link; name the file that it leads to"
+        ) from None
     try:
         status = os.fstat(fd)
         check_trusted(status, f"the audit file {path}")

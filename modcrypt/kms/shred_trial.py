@@ -34,6 +34,7 @@ from modcrypt.kms.material import (
 from modcrypt.kms.sealed_metadata import begins_sealed, kek_of
 from modcrypt.kms.shred_choice import Criteria, material_of
 from modcrypt.kms.shredding import entries_of, is_ags1, stores_of
+from modcrypt.kms.wrapping import Refusals
 from modcrypt.parquet.footer_keys import ColumnUse, KeyUses, key_uses
 from modcrypt.parquet.properties import FileDecryptionProperties
 from modcrypt.storage import Place, Source
@@ -295,7 +296,7 @@ class Trial:
         others = near and match is not None and match[1] not in self._names
         if others or identity(place) in self._judged:
             return []
-        found = []
+        found, refusals = [], Refusals(prove=True)
         for name, text in store.items():
             try:
                 material = decode_material(text)
@@ -310,7 +311,7 @@ class Trial:
                     continue
             elif not self._wanted.covers(material):
                 continue
-            found.append(self.try_key(material).of(f"key material {name}"))
+            found.append(self.try_key(material, refusals).of(f"key material {name}"))
         return found
 
     def _may_be_of_columns(self, name: str, write: str | None) -> bool:
@@ -326,14 +327,17 @@ class Trial:
         """Tell whether a key is meant, whatever it is of."""
         return bool(self._wanted.columns) or self._wanted.covers(material)
 
-    def try_key(self, material: KeyMaterial, *, kek_alone: bool = False) -> _Tried:
+    def try_key(
+        self, material: KeyMaterial, refusals: Refusals | None = None, *, kek_alone: bool = False
+    ) -> _Tried:
         """Have a key unwrapped, to see whether that can be done; or the KEK that it is under."""
         master = material.master_key_id
         if self._tools is None:
             return _Tried("unknown", "a wrapped key is there, and no key service is asked", master)
         try:
             wrapper = self._tools.wrapper
-            _ = wrapper.reading_kek(material) if kek_alone else wrapper.unwrap(material)
+            with (refusals or Refusals(prove=True)).counted(master):
+                _ = wrapper.reading_kek(material) if kek_alone else wrapper.unwrap(material)
         except (KeyNotFoundError, KeyDisabledError) as error:
             return _Tried("refused", f"{error.word}: {error}", master)
         except KeyAccessDeniedError as error:  # to this caller: others may be allowed
@@ -354,6 +358,7 @@ class _Keys:
         self._read: dict[str, str] | None = None
         self._is_read = False
         self._used: set[str] = set()
+        self._refusals = Refusals(prove=True)
 
     @property
     def store(self) -> str:
@@ -370,12 +375,15 @@ class _Keys:
         found = self._found(metadata)
         if isinstance(found, _Tried):
             return found
-        return self._trial.try_key(found) if self._trial.covers(found) else None
+        return self._try(found) if self._trial.covers(found) else None
 
     def tried_all(self, metadata: bytes | None) -> _Tried:
         """Try a key that is meant."""
         found = self._found(metadata)
-        return found if isinstance(found, _Tried) else self._trial.try_key(found)
+        return found if isinstance(found, _Tried) else self._try(found)
+
+    def _try(self, material: KeyMaterial) -> _Tried:
+        return self._trial.try_key(material, self._refusals)
 
     def _found(self, metadata: bytes | None) -> KeyMaterial | _Tried:
         """Find a key's material, or say why there is none."""
@@ -419,7 +427,7 @@ class _Keys:
                 yield _DAMAGED.of(f"key material {name}")
                 continue
             if self._trial.covers(material):
-                yield self._trial.try_key(material).of(f"key material {name}")
+                yield self._try(material).of(f"key material {name}")
 
     def other_versions(self, references: set[KeyReference]) -> Iterator[KeyProof]:
         """Name keys of the same columns that another run has written."""
@@ -428,7 +436,7 @@ class _Keys:
             if name in self._used or _STAGED.sub("", name) not in names:
                 continue
             try:
-                tried = self._trial.try_key(decode_material(text))
+                tried = self._try(decode_material(text))
             except KeyMaterialError:
                 tried = _DAMAGED
             if tried.state not in _LOST:

@@ -125,9 +125,14 @@ class Refusals:
     """The refused keys of one file: after a few the key service is not asked for the others.
 
     Anyone can write a file, or alter the key material beside it, to name thousands of keys.
+
+    Args:
+        prove: Whether each key is asked for that does not turn out to be damaged, however many
+            are refused: to prove that all are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, prove: bool = False) -> None:
+        self._prove = prove
         self._damaged = 0
         self._refused: dict[str, list[tuple[type[ModcryptError], str]]] = {}  # by master key id
         self._granted: set[str] = set()
@@ -157,7 +162,7 @@ class Refusals:
                 f"not tried, as {MAX_DAMAGED} other keys of this file do not unwrap: its key "
                 "material is damaged or forged"
             )
-        if master_key_id in self._granted:
+        if self._prove or master_key_id in self._granted:
             return
         refused = self._refused.get(master_key_id, [])
         if len(refused) >= MAX_REFUSED:

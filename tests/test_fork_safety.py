@@ -1,0 +1,126 @@
+"""A forked child finds every lock free, whichever thread of its parent held it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import modcrypt as mc
+from modcrypt import Key, Keyring, KeyTools, Policy, fork_safety
+from modcrypt.aead import GcmCipher
+from modcrypt.kms import keyring, keyring_document
+from modcrypt.kms.wrapping import KeyWrapper
+from tests.kms.memory_kms import MemoryKms
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+SECONDS = 20
+"""After which a child that waits for a lock is taken to wait for ever."""
+
+
+def in_child(work: Callable[[], object]) -> None:
+    """Have a forked child do something, which must not fail, nor wait for ever."""
+    child = os.fork()
+    if child == 0:
+        done = threading.Thread(target=lambda: (work(), os._exit(0)), daemon=True)
+        done.start()
+        done.join(SECONDS)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def while_held(locks: list[Any], work: Callable[[], object]) -> None:
+    """Fork while another thread holds locks."""
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            over.wait(3 * SECONDS)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(SECONDS)
+    try:
+        in_child(work)
+    finally:
+        over.set()
+        holder.join()
+
+
+@pytest.mark.parametrize("make", [threading.Lock, threading.RLock, threading.Condition])
+def test_a_lock_is_free_in_a_child(make: Callable[[], Any]) -> None:
+    lock = fork_safety.fork_safe(make())
+    while_held([lock], lambda: lock.__enter__())
+
+
+def test_an_event_works_in_a_child() -> None:
+    event = fork_safety.fork_safe(threading.Event())
+    condition: Any = event._cond
+    while_held([condition], event.set)
+
+
+def test_a_cached_property_is_found_in_a_child() -> None:
+    entered, over = threading.Event(), threading.Event()
+
+    class Slow:
+        @fork_safety.cached_property
+        def value(self) -> int:
+            if not entered.is_set():
+                entered.set()
+                over.wait(3 * SECONDS)
+            return 7
+
+    thread = threading.Thread(target=lambda: Slow().value)
+    thread.start()
+    assert entered.wait(SECONDS)
+    try:
+        in_child(lambda: Slow().value)
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_key_services_files_and_keys_work_in_a_child_whatever_was_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All locks that exist are held, those of the parent's objects and of modules."""
+    monkeypatch.setattr(keyring, "SCRYPT_N", 16)
+    monkeypatch.setattr(keyring_document, "MIN_SCRYPT_N", 16)
+    path = tmp_path / "f.parquet"
+    ring = Keyring.create(tmp_path / "k", passphrase="pw")
+    ring.create_key("kf")
+    tools, table = KeyTools(ring), pa.table({"a": [1, 2, 3]})
+    mc.write_table(table, path, tools.encryption(Policy(footer_key="kf")))
+    cipher = GcmCipher(Key(b"k" * 16))
+    cipher.seal(b"x", b"")
+    wrapper = KeyWrapper(MemoryKms(), cache_lifetime=600)
+    wrapper.writing_kek("kf")
+    file = mc.ParquetFile(path, tools.decryption())
+    file.read()
+    ring.change_passphrase("pw")  # so that the child derives a key
+    seen = Keyring(ring.path, passphrase="pw")
+    seen._state = ring._state
+    seen._seals._known.clear()
+
+    def work() -> None:
+        assert file.read() == table
+        assert mc.read_table(path, tools.decryption()) == table
+        mc.write_table(table, path, tools.encryption(Policy(footer_key="kf")))
+        assert seen.rotate_key("kf").version == 2
+        cipher.seal(b"y", b"")
+        wrapper.writing_kek("kf")
+
+    locks = [lock for lock in fork_safety._locks if type(lock) is type(threading.Lock())]
+    assert len(locks) > 5
+    while_held(locks, work)
+    file.close()

@@ -1,0 +1,75 @@
+"""Files of secrets that another user chose, or may change, are not read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import modcrypt as mc
+from modcrypt import KeyRetrievalError, Keyring
+from modcrypt.cli import key_refs
+from modcrypt.cli.passphrases import PassphraseOptions
+from modcrypt.kms import keyring, keyring_document
+from modcrypt.spark.settings import key_at
+
+SECRET = "00112233445566778899aabbccddeeff"
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a file with a secret, which is a passphrase, a token, a PIN and a key."""
+    monkeypatch.setattr(keyring, "SCRYPT_N", 16)
+    monkeypatch.setattr(keyring_document, "MIN_SCRYPT_N", 16)
+    Keyring.create(tmp_path / "k", passphrase=SECRET).create_key("kf")
+    path = tmp_path / "secret"
+    path.touch(0o600)
+    path.write_text(SECRET + "\n")
+    return path
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "passphrase": lambda path: mc.open_kms(f"file:{path.parent}/k?passphrase=file:{path}"),
+    "passphrase option": lambda path: PassphraseOptions(file=str(path)).told(),
+    "token": lambda path: mc.open_kms(f"hcvault://127.0.0.1:9/t?tls=off&token=file:{path}"),
+    "PIN": lambda path: _pin(path),
+    "key option": lambda path: key_refs.from_file(str(path), "footer key"),
+    "key metadata option": lambda path: key_refs.metadata_from_file(str(path)),
+    "Spark's key": lambda path: key_at(f"file:{path}"),
+}
+
+
+def _pin(path: Path) -> str:
+    pkcs11 = pytest.importorskip("modcrypt.kms.pkcs11")
+    pin: str = pkcs11._pin_giver(None, f"file:{path}")()
+    return pin
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_secret_that_others_may_write_is_refused(file: Path, name: str) -> None:
+    if name.startswith("key metadata"):
+        file.write_bytes(mc.StandardKeyMetadata.generate().encode())
+    READERS[name](file)
+    for mode in (0o602, 0o620, 0o666):
+        file.chmod(mode)
+        with pytest.raises(KeyRetrievalError) as caught:
+            READERS[name](file)
+        assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_secret_of_another_user_is_refused(file: Path, name: str) -> None:
+    os.chown(file, 12345, -1)
+    with pytest.raises(KeyRetrievalError) as caught:
+        READERS[name](file)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_secret_that_others_may_read_is_taken(file: Path) -> None:
+    """As containers mount them; `modcrypt doctor` and the command line warn of them."""
+    file.chmod(0o644)
+    for name in ("passphrase", "Spark's key"):
+        READERS[name](file)
