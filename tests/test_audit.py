@@ -587,15 +587,21 @@ def test_the_search_would_find_a_key() -> None:
 # --- a file of events that is not ours alone -----------------------------------------------------
 
 
+def made(path: Path, mode: int, owner: int = -1) -> None:
+    path.touch()
+    path.chmod(mode)
+    os.chown(path, owner, -1)
+
+
 PLANTED: dict[str, Callable[[Path, Path], object]] = {
     "link": lambda path, victim: path.symlink_to(victim),
     "dangling link": lambda path, victim: path.symlink_to(victim.with_name("none")),
     "hard link": lambda path, victim: path.hardlink_to(victim),
-    "writable by others": lambda path, victim: (path.touch(), path.chmod(0o602)),
-    "writable by the group": lambda path, victim: (path.touch(), path.chmod(0o620)),
+    "writable by others": lambda path, victim: made(path, 0o602),
+    "writable by the group": lambda path, victim: made(path, 0o620),
     "folder": lambda path, victim: path.mkdir(),
     "pipe": lambda path, victim: os.mkfifo(path),
-    "of another user": lambda path, victim: (path.touch(), os.chown(path, 12345, -1)),
+    "of another user": lambda path, victim: made(path, 0o600, 12345),
 }
 
 

@@ -64,9 +64,8 @@ def test_a_lock_is_free_in_a_child(make: Callable[[], Any]) -> None:
 
 
 def test_an_event_works_in_a_child() -> None:
-    event = fork_safety.fork_safe(threading.Event())
-    condition: Any = event._cond
-    while_held([condition], event.set)
+    event: Any = fork_safety.fork_safe(threading.Event())
+    while_held([event._cond], event.set)
 
 
 def test_a_cached_property_is_found_in_a_child() -> None:

@@ -760,7 +760,7 @@ class Asked(MemoryKms):
 
 def wide_file(tmp_path: Path, keys: dict[str, list[str]], **options: Any) -> Path:
     path = tmp_path / "wide.parquet"
-    policy = mc.Policy(footer_key="kf", column_keys=keys, **options)  # type: ignore[arg-type]
+    policy = mc.Policy(footer_key="kf", column_keys=keys, **options)
     mc.write_table(WIDE_TABLE, path, mc.KeyTools(Asked()).encryption(policy))
     return path
 

@@ -502,4 +502,4 @@ def test_a_master_key_id_that_files_cannot_hold_is_refused() -> None:
         {"footer_key": "k", "column_keys": {"k" * 1025: ["a"]}},
     ):
         with pytest.raises(ValueError, match="overlong"):
-            Policy(**policy)  # type: ignore[arg-type]
+            Policy(**policy)

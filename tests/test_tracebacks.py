@@ -90,7 +90,7 @@ def test_the_watch_finds_what_an_error_carries() -> None:
 
 def test_frames_are_dropped_and_what_the_error_says_stays() -> None:
     @hide_frames
-    def fail(secret: bytes) -> NoReturn:
+    def fail(secret: bytes) -> None:
         try:
             bytes.fromhex(secret.decode() + "x")
         except ValueError as error:
@@ -390,7 +390,7 @@ def test_no_error_of_a_token_carries_the_pin_or_a_key(monkeypatch: pytest.Monkey
 
     class Token:
         def open(self, user_pin: str | None = None, rw: bool = False) -> NoReturn:
-            raise pkcs11.token_errors.PinIncorrect
+            raise pkcs11.token_errors.PinIncorrect  # type: ignore[attr-defined]
 
     monkeypatch.setattr(pkcs11, "_token", lambda *arguments: Token())
     uri = "pkcs11:token=lake?module-path=/nowhere.so"

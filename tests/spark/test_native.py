@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -364,7 +365,10 @@ def test_a_keyring_in_the_clear_is_the_owners_and_no_sealed_ones_stand_in(
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (b'"version": 1', b'"version": 2'),
+        (b'"version": 2', b'"version": 3'),
+        (b'"version": 2', b'"version": 1'),
+        (b'"generation": ', b'"generation": -'),
+        (b'"id": "', b'"id": "x'),
         (b"modcrypt-keyring", b"something-else.."),
         (b'"n": 16384', b'"n": 16385'),
         (b'"n": 16384', b'"n": 1073741824'),
@@ -391,8 +395,34 @@ def test_an_altered_header_of_a_sealed_keyring_opens_nothing(jvm: Any, ring: Key
     path = Path(ring.path)
     data = path.read_bytes()
     assert b'"n": 16384' in data
-    path.write_bytes(data.replace(b'"n": 16384', b'"n": 32768'))
-    with pytest.raises(JavaError, match="a wrong passphrase or altered bytes"):
+    for old, new in (
+        (b'"n": 16384', b'"n": 32768'),
+        (b'"generation": ', b'"generation": 1'),
+        (b'"id": "', b'"id": "' + b"0" * 32 + b'", "was": "'),
+    ):
+        path.write_bytes(re.sub(b', "was": "[^"]*"', b"", data.replace(old, new)))
+        with pytest.raises(JavaError, match="a wrong passphrase or altered bytes"):
+            JavaClient(jvm, uri_of(ring)).wrap(KEYS[0], "kf")
+
+
+def test_the_keyring_in_java_refuses_a_former_state_of_one_that_it_has_seen(
+    jvm: Any, ring: Keyring
+) -> None:
+    path = Path(ring.path)
+    java, before = JavaClient(jvm, uri_of(ring)), path.read_bytes()
+    assert java.wrap(KEYS[0], "kf")
+    ring.rotate_key("kf")
+    assert '"2"' in java.wrap(KEYS[0], "kf")
+    path.write_bytes(before)
+    for one in (java, JavaClient(jvm, uri_of(ring))):
+        with pytest.raises(JavaError, match="older than this process has seen it"):
+            one.wrap(KEYS[0], "kf")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_keyring_in_java_is_not_another_users(jvm: Any, ring: Keyring) -> None:
+    os.chown(ring.path, 12345, -1)
+    with pytest.raises(JavaError, match="belongs to another user"):
         JavaClient(jvm, uri_of(ring)).wrap(KEYS[0], "kf")
 
 

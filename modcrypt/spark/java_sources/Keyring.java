@@ -26,10 +26,14 @@ final class Keyring implements KeyService {
   private static final int MAX_WRAPPED = 1024;
   private static final int SALT_SIZE = 16;
   private static final int MIN_N = 1 << 14;
-  private static final int MAX_N = 1 << 20;
+  private static final int MAX_N = 1 << 18;
   private static final int MAX_R = 8;
   private static final int MAX_P = 4;
+  private static final int MAX_WORK = MAX_N * 8; // n * r * p
   private static final int OTHERS = 077; // of a file's mode: what its group and others may do
+
+  // Paths to the keyrings, by id, that this process has seen there: the newest generation of each.
+  private static final Map NEWEST = new HashMap();
 
   private final Path path;
   private final String passphrase; // its place; null if there is none
@@ -174,10 +178,17 @@ final class Keyring implements KeyService {
   /** Gives the master keys that the file has now. */
   private synchronized Map current() {
     try {
-      Map status = Files.readAttributes(path, "unix:dev,ino,lastModifiedTime,size,mode");
-      if (!status.equals(stamp)) {
-        keys = read(status);
-        stamp = status;
+      for (Map status = status(); !status.equals(stamp); status = status()) {
+        Map document = document(status);
+        Map found = keys(document, status);
+        if (seen(path.toAbsolutePath().normalize().toString(), document)) {
+          keys = found;
+          stamp = status;
+        } else if (status.equals(status())) { // or it was replaced meanwhile
+          throw broken(
+              "it is older than this process has seen it: somebody put back a former state; start"
+                  + " the process anew if you restored a backup on purpose");
+        }
       }
       return keys;
     } catch (IOException error) {
@@ -186,7 +197,30 @@ final class Keyring implements KeyService {
     }
   }
 
-  private Map read(Map status) throws IOException {
+  private Map status() throws IOException {
+    return Files.readAttributes(path, "unix:dev,ino,lastModifiedTime,size,mode,uid");
+  }
+
+  /** Takes note of a file's id and generation; false if it is older than one that was seen. */
+  private static boolean seen(String place, Map document) {
+    String id = (String) document.get("id"); // null in version 1 of the format
+    Object told = document.get("generation");
+    long generation = told instanceof Number ? ((Number) told).longValue() : 0;
+    synchronized (NEWEST) {
+      Map known = (Map) NEWEST.get(place);
+      if (known == null) {
+        known = new HashMap();
+        NEWEST.put(place, known);
+      }
+      Long newest = (Long) known.get(id);
+      if (id == null && known.size() > (newest == null ? 0 : 1)) return false;
+      if (newest != null && generation < newest.longValue()) return false;
+      known.put(id, Long.valueOf(generation));
+      return true;
+    }
+  }
+
+  private Map document(Map status) throws IOException {
     if (!Files.isRegularFile(path)) throw broken("it is no regular file");
     if (((Long) status.get("size")).longValue() > MAX_FILE) {
       throw broken("it has more than " + (MAX_FILE >> 20) + " MiB");
@@ -195,19 +229,46 @@ final class Keyring implements KeyService {
     if (document == null || !"modcrypt-keyring".equals(document.get("format"))) {
       throw broken("it is none: its format is not modcrypt-keyring");
     }
-    if (!Integer.valueOf(1).equals(document.get("version"))) {
-      throw broken("only version 1 of its format is known here");
+    checkOwner(((Integer) status.get("uid")).intValue());
+    boolean first = Integer.valueOf(1).equals(document.get("version"));
+    if (!first && !Integer.valueOf(2).equals(document.get("version"))) {
+      throw broken("only versions 1 and 2 of its format are known here");
     }
+    boolean sealed = "scrypt".equals(document.get("protection"));
+    String names = "format version protection" + (first ? "" : " id generation")
+        + (sealed ? " scrypt sealed" : " keys");
+    demand(document, names.split(" "), "a keyring");
+    Object generation = document.get("generation");
+    boolean counted = generation instanceof Integer || generation instanceof Long;
+    if (!first && (!counted || ((Number) generation).longValue() < 0
+        || !String.valueOf(document.get("id")).matches("[0-9a-f]{32}"))) {
+      throw broken("its id or its generation is malformed");
+    }
+    return document;
+  }
+
+  private Map keys(Map document, Map status) {
     Object found = null;
     if ("scrypt".equals(document.get("protection"))) {
       found = unsealed(document);
     } else if ("none".equals(document.get("protection"))) {
       checkClear(((Integer) status.get("mode")).intValue());
-      demand(document, new String[] {"format", "version", "protection", "keys"}, "a keyring");
       found = document.get("keys");
     }
     if (!(found instanceof Map)) throw broken("it is protected in an unknown way");
     return (Map) found;
+  }
+
+  private void checkOwner(int owner) {
+    int own = owner;
+    try {
+      own = ((Integer) Files.getAttribute(java.nio.file.Paths.get("/proc/self"), "unix:uid")).intValue();
+    } catch (IOException error) { // no Linux: there the file's mode is all that is looked at
+      return;
+    }
+    if (owner != own && owner != 0) {
+      throw broken("it belongs to another user (uid " + owner + "): chown it to yourself");
+    }
   }
 
   private void checkClear(int mode) {
@@ -226,36 +287,37 @@ final class Keyring implements KeyService {
   // --- under a passphrase ---
 
   private Map unsealed(Map document) {
-    String[] names = new String[] {"format", "version", "protection", "scrypt", "sealed"};
-    demand(document, names, "a sealed keyring");
     demand(document.get("scrypt"), new String[] {"n", "r", "p", "salt"}, "what scrypt needs");
     Map scrypt = (Map) document.get("scrypt");
     int n = count(scrypt, "n", MIN_N, MAX_N);
     int r = count(scrypt, "r", 1, MAX_R);
     int p = count(scrypt, "p", 1, MAX_P);
     byte[] salt = Texts.base64(scrypt.get("salt"));
-    if ((n & (n - 1)) != 0 || salt == null || salt.length != SALT_SIZE) {
+    if ((n & (n - 1)) != 0 || (long) n * r * p > MAX_WORK || salt == null || salt.length != SALT_SIZE) {
       throw broken("its scrypt parameters pass the limits");
     }
     // The header as Python spells it: sorted by name, and without blanks.
-    String header = "{\"format\":\"modcrypt-keyring\",\"protection\":\"scrypt\",\"scrypt\":{\"n\":"
+    String edition = document.get("id") == null ? "" : ",\"generation\":"
+        + document.get("generation") + ",\"id\":\"" + document.get("id") + "\"";
+    String header = "{\"format\":\"modcrypt-keyring\"" + edition + ",\"protection\":\"scrypt\",\"scrypt\":{\"n\":"
         + n + ",\"p\":" + p + ",\"r\":" + r + ",\"salt\":\"" + scrypt.get("salt")
-        + "\"},\"version\":1}";
+        + "\"},\"version\":" + document.get("version") + "}";
     byte[] sealed = Texts.base64(document.get("sealed"));
     if (sealed == null || sealed.length < 28) throw broken("what is sealed is no standard base64");
-    byte[] key = (byte[]) derived.get(header);
+    String parameters = String.valueOf(scrypt);
+    byte[] key = (byte[]) derived.get(parameters);
     if (key == null) key = derive(salt, n, r, p);
     byte[] clear = null;
     try {
       byte[] bound = header.getBytes(StandardCharsets.UTF_8);
       clear = KeyToolkit.decryptKeyLocally((String) document.get("sealed"), key, bound);
     } catch (ParquetCryptoRuntimeException error) {
-      derived.remove(header);
+      derived.remove(parameters);
       throw new KeyAccessDeniedException(
           "the keyring " + path + " does not open: a wrong passphrase or altered bytes; AES-GCM"
               + " cannot tell which");
     }
-    derived.put(header, key);
+    derived.put(parameters, key);
     Map found = Texts.object(clear);
     Arrays.fill(clear, (byte) 0);
     return found;

@@ -119,7 +119,7 @@ final class VaultTransit implements KeyService {
     body.put("plaintext", Base64.getEncoder().encodeToString(key));
     body.put("type", NO_KEY_TYPE);
     String wrapped = transit("encrypt", body, id, "ciphertext");
-    if (wrapped.isEmpty() || wrapped.length() > MAX_WRAPPED) throw unlikeVault();
+    if (wrapped.length() > MAX_WRAPPED || !WRAPPED.matcher(wrapped).matches()) throw unlikeVault();
     return wrapped;
   }
 
