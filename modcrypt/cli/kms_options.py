@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -148,11 +147,15 @@ class Service:
 
         Args:
             audit: the file to record the uses of keys in.
-            keep_keks: keep KEKs for all of the run, however long it is.
+            keep_keks: keep KEKs for all of the run, or a week.
         """
+        from modcrypt.kms.policy import MAX_CACHE_LIFETIME
+
         record: Audit | None = None if audit is None else modcrypt.audit_to_json_lines(audit)
         client = self.client()
-        lifetime: dict[str, Any] = {"cache_lifetime_seconds": math.inf} if keep_keks else {}
+        lifetime: dict[str, Any] = (
+            {"cache_lifetime_seconds": MAX_CACHE_LIFETIME} if keep_keks else {}
+        )
         if self.policy is None:
             return modcrypt.KeyTools(client, audit=record, **lifetime)
         policy = replace(self.policy, **lifetime)

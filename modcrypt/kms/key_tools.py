@@ -40,7 +40,7 @@ class KeyTools:
         kms: client of the key service, or its URI as for `open_kms`.
         kms_aad: what the service binds every wrapped key to, where it can; the same is needed
             to unwrap.
-        cache_lifetime_seconds: how long a KEK is used, and kept when read.
+        cache_lifetime_seconds: how long a KEK is used, and kept when read: up to a week.
         audit: called with an `AuditEvent` for every use of a key.
         options: for `open_kms`, where `kms` is a URI.
 

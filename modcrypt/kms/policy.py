@@ -62,7 +62,7 @@ class Policy:
         internal_key_material: keep wrapped keys in the file; else in a file beside it, where they
             can be rotated without touching the data file.
         data_key_length_bits, kek_length_bits: 128, 192 or 256.
-        cache_lifetime_seconds: how long a KEK is used, and kept when read.
+        cache_lifetime_seconds: how long a KEK is used, and kept when read: up to a week.
 
     Raises:
         ValueError: all that is wrong.
