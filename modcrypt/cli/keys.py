@@ -149,13 +149,11 @@ def create(
 
 def _imported(file: str | None, env: str | None) -> dict[str, Any]:
     """Give the value of a key that is in use elsewhere, as `create_key` takes it."""
-    from modcrypt.keys import key_bytes
-
     if file is not None and env is not None:
         raise click.UsageError("--import-file and --import-env exclude each other")
     if file is not None:
-        return {"value": key_bytes(key_refs.from_file(file, "imported key"))}
-    return {} if env is None else {"value": key_bytes(key_refs.from_env(env, "imported key"))}
+        return {"value": key_refs.from_file(file, "imported key")}
+    return {} if env is None else {"value": key_refs.from_env(env, "imported key")}
 
 
 def _opened_or_new(service: Service, plaintext: bool, key_id: str) -> Any:

@@ -20,12 +20,14 @@ from modcrypt.cli.passphrases import (
 from modcrypt.cli.shared import together
 from modcrypt.errors import KeyAccessDeniedError
 from modcrypt.fork_safety import cached_property
+from modcrypt.keys import Secret
+from modcrypt.tracebacks import hide_frames
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.audit import Audit
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.key_tools import KeyTools
-    from modcrypt.kms.keyring import Keyring
+    from modcrypt.kms.keyring import Keyring, Passphrase
     from modcrypt.kms.policy import Policy
 
 __all__ = [
@@ -107,14 +109,16 @@ class Service:
         return self.uri.startswith("file:")
 
     @cached_property
-    def _told(self) -> bytes | None:
+    def _told(self) -> Secret[bytes] | None:
         """The passphrase of the options; a file descriptor tells it once."""
-        return self.passphrase.told()
+        told = self.passphrase.told()
+        return None if told is None else Secret(told)
 
     @property
     def _shown(self) -> str:
         return self.uri.partition("#")[0].partition("?")[0]
 
+    @hide_frames
     def client(self) -> KmsClient:
         """Open the key service, asking for a keyring's passphrase where that is needed."""
         if not self.is_keyring:
@@ -122,7 +126,9 @@ class Service:
                 raise click.UsageError("a passphrase is for a keyring, which --kms file:PATH names")
             return modcrypt.open_kms(self.uri)
         by_uri = said_by_uri(self.uri) is not None
-        told = self._told if by_uri or self._told is not None else by_default()
+        told: Passphrase | None = self._told
+        if told is None and not by_uri:
+            told = by_default()
         if told is not None:
             return modcrypt.open_kms(self.uri, passphrase=told)
         try:
@@ -132,12 +138,13 @@ class Service:
                 raise
         return modcrypt.open_kms(self.uri, passphrase=asked(self._shown))
 
+    @hide_frames
     def new_keyring(self, path: str, *, plaintext: bool) -> Keyring:
         """Make the keyring that is not there yet."""
         if plaintext:
             return modcrypt.Keyring.create(path, plaintext=True)
         by_uri = said_by_uri(self.uri)
-        passphrase: str | bytes | None = self._told if by_uri is None else by_uri.told()
+        passphrase: Passphrase | None = self._told if by_uri is None else by_uri.told()
         if passphrase is None:
             passphrase = by_default() or asked(f"the new {self._shown}", twice=True)
         return modcrypt.Keyring.create(path, passphrase=passphrase)

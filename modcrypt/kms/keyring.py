@@ -20,7 +20,7 @@ from modcrypt.errors import (
     KeyNotFoundError,
     KeyRetrievalError,
 )
-from modcrypt.keys import KEY_LENGTHS, Key, as_key
+from modcrypt.keys import KEY_LENGTHS, Key, KeyLike, as_key
 from modcrypt.kms import keyring_file
 from modcrypt.kms.client import Capabilities, MasterKey
 from modcrypt.kms.keyring_document import (
@@ -221,20 +221,20 @@ class Keyring:
 
     @hide_frames
     def create_key(
-        self, master_key_id: str, *, value: bytes | None = None, length: int = 32
+        self, master_key_id: str, *, value: KeyLike | None = None, length: int = 32
     ) -> MasterKey:
         """Add a master key.
 
         Args:
             master_key_id: its id: not that of a destroyed one either.
-            value: its bytes, 16, 24 or 32, if it is one that is in use elsewhere.
+            value: Key, or its 16, 24 or 32 bytes, if it is one that is in use elsewhere.
             length: of a random one, in bytes.
 
         Raises:
             ValueError: there is one of that id, or the id or the length is none.
         """
         check_key_id(master_key_id)
-        if value is not None and not isinstance(value, bytes):
+        if value is not None and not isinstance(value, Key | bytes):
             raise TypeError(f"a master key is bytes, not {type(value).__name__}")
         if (length if value is None else len(value)) not in KEY_LENGTHS:
             raise ValueError("a master key has 16, 24 or 32 bytes")
