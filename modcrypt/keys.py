@@ -158,6 +158,9 @@ class FileKeys(Protocol):
     def retrieve(self, key_metadata: bytes, column: str | None) -> KeyLike | None:
         """Give the key of a column, or of the footer; None when there is none."""
 
+    def check_kind(self, leaf: tuple[str, ...], kind: str) -> None:
+        """Raise a PlaintextError if a column must not be encrypted as it is, or in plaintext."""
+
 
 class FileKeyRetriever(Protocol):
     """A key retriever that must know the file: what lies beside it, and its name for the record."""

@@ -75,6 +75,7 @@ ROWS = [
         "modcrypt.kms.wrapping",
         "modcrypt.kms.external",
         "modcrypt.kms.policy",
+        "modcrypt.kms.expected_keys",
         "modcrypt.kms.references",
         "modcrypt.kms.uris",
         "modcrypt.kms.private_files",

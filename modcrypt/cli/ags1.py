@@ -20,7 +20,13 @@ import click
 import modcrypt
 from modcrypt.cli import key_refs
 from modcrypt.cli.failures import printable
-from modcrypt.cli.kms_options import Service, default_key, refuse, service_options
+from modcrypt.cli.kms_options import (
+    Service,
+    default_key,
+    master_keys_option,
+    refuse,
+    service_options,
+)
 from modcrypt.cli.shared import (
     SIGPIPE_EXIT,
     aad_prefix_from,
@@ -56,6 +62,7 @@ _key_options = together(
 )
 _reading_options = together(
     _key_options,
+    master_keys_option,
     click.option(
         "--length",
         metavar="N",

@@ -24,7 +24,7 @@ from modcrypt.cli.batch import (
     size_of,
 )
 from modcrypt.cli.failures import Failure, explain, in_options, module_fields, printable
-from modcrypt.cli.kms_options import audit_option, refuse, service_options
+from modcrypt.cli.kms_options import audit_option, reading_service_options, refuse
 from modcrypt.cli.parquet_options import accept_option, decryption_properties, parquet_key_options
 from modcrypt.cli.progress import files_bar, progress_bar
 from modcrypt.cli.shared import (
@@ -144,7 +144,7 @@ authenticated; 3 nothing could be checked for want of a key"""
 )
 @parquet_key_options
 @prefix_options
-@service_options
+@reading_service_options
 @audit_option
 @files_options
 @spark_option
@@ -299,7 +299,7 @@ def _modules(found: Inspection) -> str:
 @parquet_key_options
 @prefix_options
 @accept_option
-@service_options
+@reading_service_options
 @click.option(
     "--aad-prefix-template",
     metavar="TEXT",

@@ -66,6 +66,7 @@ _OPTION_NAMES = (
     ('on_missing_key="drop"', "--on-missing-key drop"),
     ("check_footer_integrity=False", "--no-check-footer"),
     ("pass aad_prefix", "pass --aad-prefix"),
+    ("pass master_key_ids", "pass --master-key"),
     ("aad_prefix is given", "--aad-prefix is given"),
     ("length=…, as the writer reported it", "--length N, as encrypt printed it"),
     ("length=UNVERIFIED", "--unverified-length"),

@@ -16,7 +16,14 @@ import click
 import modcrypt
 from modcrypt.cli import key_refs
 from modcrypt.cli.failures import in_options, printable
-from modcrypt.cli.kms_options import Service, audit_option, pairs, refuse, service_options
+from modcrypt.cli.kms_options import (
+    Service,
+    audit_option,
+    pairs,
+    reading_service_options,
+    refuse,
+    service_options,
+)
 from modcrypt.cli.progress import files_bar
 from modcrypt.cli.shared import json_option, print_line, table, threads_option
 from modcrypt.cli.spark import decryption_settings, rotate_on_spark, scan_on_spark, spark_option
@@ -267,7 +274,7 @@ def _state(master: MasterKey) -> str:
 
 @keys.command(epilog=_ROTATE_EXAMPLE)
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
-@service_options
+@reading_service_options
 @click.option(
     "--key", "key_id", metavar="ID", help="Add a version to this master key, before all else."
 )
@@ -422,7 +429,7 @@ def _print_summary(
 
 @keys.command(epilog=_SCAN_EXAMPLE)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@service_options
+@reading_service_options
 @audit_option
 @spark_option
 @_lines_option
@@ -444,7 +451,7 @@ def scan(
         tools = service.tools(audit)
         decryption = tools.decryption(service.policy)
     else:
-        refuse({"audit"}, "--kms or --policy is needed with that")
+        refuse({"audit", "master_keys"}, "--kms or --policy is needed with that")
     found = modcrypt.scan_keys(list(paths), tools, decryption=decryption)
     if as_json:
         return _print_scanned(found)

@@ -34,7 +34,9 @@ __all__ = [
     "Service",
     "audit_option",
     "default_key",
+    "master_keys_option",
     "pairs",
+    "reading_service_options",
     "refuse",
     "service_options",
 ]
@@ -55,6 +57,16 @@ service_options = together(
     ),
     passphrase_options,
 )
+master_keys_option = click.option(
+    "--master-key",
+    "master_keys",
+    metavar="ID",
+    multiple=True,
+    help="Accept keys under this master key, besides those that --policy or the URI of --kms "
+    "names, as during a rotation. Repeatable.",
+)
+reading_service_options = together(service_options, master_keys_option)
+
 audit_option = click.option(
     "--audit",
     metavar="FILE",
@@ -69,7 +81,8 @@ class Service:
     """The key service that the options of a command name; nothing is opened yet.
 
     Args:
-        options: the command's, out of which the values of `service_options` are taken.
+        options: the command's, out of which the values of `service_options`, and those of
+            `reading_service_options` if it has them, are taken.
 
     Raises:
         click.UsageError: options of a key service, but none is named.
@@ -79,6 +92,7 @@ class Service:
 
     def __init__(self, options: dict[str, Any]) -> None:
         kms, policy_file, *passphrase = (options.pop(name) for name in _PARAMETERS)
+        self._master_keys: tuple[str, ...] | None = options.pop("master_keys", ()) or None
         self.passphrase = PassphraseOptions(*passphrase)
         self.named = kms is not None or policy_file is not None
         if self.passphrase.given and not self.named:
@@ -163,10 +177,11 @@ class Service:
         lifetime: dict[str, Any] = (
             {"cache_lifetime_seconds": MAX_CACHE_LIFETIME} if keep_keks else {}
         )
+        ids = self._master_keys
         if self.policy is None:
-            return modcrypt.KeyTools(client, audit=record, **lifetime)
+            return modcrypt.KeyTools(client, audit=record, master_key_ids=ids, **lifetime)
         policy = replace(self.policy, **lifetime)
-        return modcrypt.KeyTools.from_policy(policy, kms=client, audit=record)
+        return modcrypt.KeyTools.from_policy(policy, kms=client, audit=record, master_key_ids=ids)
 
 
 # --- which options are given ---------------------------------------------------------------------

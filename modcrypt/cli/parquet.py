@@ -9,7 +9,7 @@ import click
 import modcrypt
 from modcrypt.cli.batch import Batch, Conversion, Task, batch_options, in_place_option
 from modcrypt.cli.failures import printable
-from modcrypt.cli.kms_options import audit_option, service_options
+from modcrypt.cli.kms_options import audit_option, reading_service_options
 from modcrypt.cli.parquet_options import (
     decryption_properties,
     encryption_options,
@@ -117,7 +117,7 @@ def _look_into(source: str, encryption: Encryption) -> None:
 @parquet_key_options
 @prefix_options
 @reading_options
-@service_options
+@reading_service_options
 @audit_option
 @in_place_option
 @batch_options

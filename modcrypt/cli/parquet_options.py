@@ -367,7 +367,7 @@ def decryption_properties(
         if prefix is not None and NAME.encode() in prefix:  # as encrypt takes it
             said["aad_prefix"] = partial(named, prefix)
         return service.tools(audit).decryption(service.policy, **said)
-    refuse({"audit"}, "--kms or --policy is needed with that")
+    refuse({"audit", "master_keys"}, "--kms or --policy is needed with that")
     return modcrypt.FileDecryptionProperties(
         footer_key=key_from(key_file, key_env, key_fd, "footer key"),
         column_keys=key_refs.read_refs(column_key_refs),

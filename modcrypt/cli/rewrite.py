@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 import modcrypt
 from modcrypt.cli.batch import Batch, Conversion, Task, batch_options, in_place_option
-from modcrypt.cli.kms_options import audit_option, refuse, service_options
+from modcrypt.cli.kms_options import audit_option, reading_service_options, refuse
 from modcrypt.cli.parquet import missing_names
 from modcrypt.cli.parquet_options import (
     accept_option,
@@ -158,7 +158,7 @@ Example: two columns for a partner, under a key for them
 @prefix_options
 @accept_option
 @missing_key_option
-@service_options
+@reading_service_options
 @click.option(
     "--keep-unchanged",
     is_flag=True,
@@ -253,7 +253,7 @@ def rekey(
 @parquet_key_options
 @prefix_options
 @accept_option
-@service_options
+@reading_service_options
 @audit_option
 @in_place_option
 @batch_options
@@ -349,7 +349,7 @@ def _check_hash_key(needed: bool, *given: object) -> None:
 @parquet_key_options
 @prefix_options
 @accept_option
-@service_options
+@reading_service_options
 @audit_option
 @batch_options
 @spark_option

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from modcrypt.cli.failures import printable
 from modcrypt.errors import KeyMaterialError
 from modcrypt.kms.material import KeyMaterial, decode_metadata
+from modcrypt.parquet.ciphers import COLUMN_KEY, FOOTER_KEY, PLAINTEXT
 from modcrypt.parquet.idl import ThriftStruct
-from modcrypt.parquet.plan import PLAINTEXT, UNDER_COLUMN_KEY, UNDER_FOOTER_KEY, OpenFile
+from modcrypt.parquet.plan import OpenFile
 from modcrypt.parquet.schema import leaf_elements
 from modcrypt.parquet.type_names import logical_name, physical_name
 
@@ -71,7 +72,7 @@ def _key(chunk: ThriftStruct | None) -> tuple[str | None, str | None]:
     if crypto is None:
         return PLAINTEXT, None
     own = crypto.ENCRYPTION_WITH_COLUMN_KEY
-    return (UNDER_FOOTER_KEY, None) if own is None else (UNDER_COLUMN_KEY, _master(own))
+    return (FOOTER_KEY, None) if own is None else (COLUMN_KEY, _master(own))
 
 
 def _master(own: ThriftStruct) -> str | None:

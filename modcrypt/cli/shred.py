@@ -128,7 +128,9 @@ def shred(
     said = {"algorithms": accept} if accept else {}
     meant: dict[str, Any] = {
         "columns": columns, "master_keys": master_keys, "everything": everything,
-        "decryption": tools.decryption(service.policy, **said) if service.policy or said else None,
+        "decryption": tools.decryption(service.policy, master_key_ids=master_keys or None, **said)
+        if service.policy or said
+        else None,
         "threads": threads,
     }  # fmt: skip
     codes = []

@@ -532,6 +532,7 @@ def decryption_settings(options: Options) -> Settings:
         aad_prefix=_prefix(options),
         algorithms=tuple(options.get("accept") or ALGORITHMS[:1]),
         on_missing_key=options.get("on_missing_key", "error"),
+        master_key_ids=tuple(options.get("master_keys", ())),
     )
 
 

@@ -18,7 +18,7 @@ import click
 
 import modcrypt
 from modcrypt.cli.failures import printable
-from modcrypt.cli.kms_options import audit_option, service_options
+from modcrypt.cli.kms_options import audit_option, reading_service_options
 from modcrypt.cli.parquet_options import decryption_properties, parquet_key_options, reading_options
 from modcrypt.cli.row_output import print_pieces, print_rows, written
 from modcrypt.cli.shared import (
@@ -60,7 +60,7 @@ _file_options = together(
         is_flag=True,
         help="Take files that are not encrypted, too: nothing in them is authenticated.",
     ),
-    service_options,
+    reading_service_options,
     audit_option,
 )
 _row_options = together(

@@ -6,9 +6,9 @@ ways between them and this.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn, Self, cast
 
 from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KeyNotFoundError, ModcryptError
@@ -17,6 +17,7 @@ from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
 from modcrypt.kms.audit import Audit, AuditEvent
 from modcrypt.kms.client import KmsClient, capabilities_of
+from modcrypt.kms.expected_keys import ExpectedKeys, id_set
 from modcrypt.kms.external import ExternalKeys, find_in, read_store
 from modcrypt.kms.material import SHREDDED, KeyMaterial, decode_material, decode_metadata
 from modcrypt.kms.policy import MAX_CACHE_LIFETIME, Policy
@@ -27,7 +28,7 @@ from modcrypt.parquet.properties import FileDecryptionProperties, FileEncryption
 from modcrypt.storage import Place, Source
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["KeyTools", "KeyedEncryption", "file_event"]
+__all__ = ["KeyTools", "KeyedEncryption", "expect_also", "file_event"]
 
 
 class KeyTools:
@@ -42,10 +43,15 @@ class KeyTools:
             to unwrap.
         cache_lifetime_seconds: how long a KEK is used, and kept when read: up to a week.
         audit: called with an `AuditEvent` for every use of a key.
+        master_key_ids: Ids of the master keys that may protect what is read, besides the one that
+            the URI of `kms` names. If there are none of either, and no policy says it, a file may
+            be under any master key that the service unwraps by, so anyone who may wrap by one of
+            them can forge it.
         options: for `open_kms`, where `kms` is a URI.
 
     Raises:
-        ValueError: the service takes no AAD, and `kms_aad` is given; or as `open_kms`.
+        ValueError: the service takes no AAD, and `kms_aad` is given; `master_key_ids` is one
+            string; or as `open_kms`.
         KeyRetrievalError, ModuleNotFoundError: as `open_kms`.
     """
 
@@ -57,8 +63,10 @@ class KeyTools:
         kms_aad: str | bytes = b"",
         cache_lifetime_seconds: float = 600.0,
         audit: Audit | None = None,
+        master_key_ids: Collection[str] | None = None,
         **options: Any,
     ) -> None:
+        declared = id_set(master_key_ids)
         if not 0 <= cache_lifetime_seconds <= MAX_CACHE_LIFETIME:
             raise ValueError(f"cache_lifetime_seconds is 0 to {MAX_CACHE_LIFETIME}")
         aad = kms_aad.encode() if isinstance(kms_aad, str) else kms_aad
@@ -78,18 +86,22 @@ class KeyTools:
             aad=aad,
             audit=audit,
         )
+        self.master_key_ids = None if master_key_ids is None else declared
+        self._policy: Policy | None = None  # whose master keys are expected where none is given
 
     @classmethod
     @hide_frames
     def from_policy(
         cls, policy: Policy, *, audit: Audit | None = None, kms: KmsClient | str | None = None,
-        **options: Any,
+        master_key_ids: Collection[str] | None = None, **options: Any,
     ) -> Self:  # fmt: skip
-        """Open the key service that a policy names.
+        """Open the key service that a policy names, to read what is under its master keys.
 
         Args:
             policy: names the service, unless `kms` does, and how its keys are used.
             audit, kms, options: as for `KeyTools`.
+            master_key_ids: Ids of further master keys that may protect what is read, as during a
+                rotation.
 
         Raises:
             ValueError: neither names a key service; or as `KeyTools`.
@@ -97,13 +109,16 @@ class KeyTools:
         service = policy.kms if kms is None else kms
         if service is None:
             raise ValueError("the policy names no key service: give kms")
-        return cls(
+        tools = cls(
             service,
             kms_aad=policy.kms_aad or b"",
             cache_lifetime_seconds=policy.cache_lifetime_seconds,
             audit=audit,
+            master_key_ids=master_key_ids,
             **options,
         )
+        tools._policy = policy
+        return tools
 
     @property
     def client(self) -> KmsClient:
@@ -126,16 +141,27 @@ class KeyTools:
         return KeyedEncryption(self, policy)
 
     def decryption(
-        self, policy: Policy | None = None, **properties: Any
+        self,
+        policy: Policy | None = None,
+        *,
+        master_key_ids: Collection[str] | None = None,
+        **properties: Any,
     ) -> FileDecryptionProperties:
-        """Give what decrypts files whose keys these tools, PyArrow's or parquet-java's wrapped.
+        """Return what decrypts files whose keys these tools, PyArrow's or parquet-java's wrapped.
+
+        By a policy, a file is refused whose footer key is not under the policy's master key for
+        footers, or in which a column is not encrypted as the policy has it: under the column's
+        master key, or under the footer key. The key service is asked for no other master key.
+        Columns that the policy leaves in plaintext may be encrypted under the footer key.
 
         With `on_missing_key="drop"` or `"null"`, a column whose master key is refused, or isn't
         there, counts as one without a key.
 
         Args:
-            policy: by which the files were written: its algorithm is accepted, and its AAD prefix
+            policy: by which the files were written: its master keys, AAD prefix and algorithm are
                 demanded.
+            master_key_ids: Ids of further master keys that may protect the files, as during a
+                rotation: those of the old policy.
             properties: further ones, as of `FileDecryptionProperties`.
 
         Raises:
@@ -147,8 +173,29 @@ class KeyTools:
             said["algorithms"] = (policy.encryption_algorithm,)
             if policy.aad_prefix is not None:
                 said["aad_prefix"] = policy.prefix_of
-        said["key_retriever"] = _Retriever(self.wrapper)
+        said["key_retriever"] = _Retriever(self.wrapper, self.expected_keys(policy, master_key_ids))
         return FileDecryptionProperties(**{**said, **properties})
+
+    def expected_keys(
+        self, policy: Policy | None = None, master_key_ids: Collection[str] | None = None
+    ) -> ExpectedKeys:
+        """Return which master keys may protect what is read.
+
+        Args:
+            policy: names them, if it is given.
+            master_key_ids: Ids of further ones, as of `decryption`.
+        """
+        declared = id_set(master_key_ids) | id_set(self.master_key_ids)
+        if policy is not None:
+            return ExpectedKeys(policy, declared)
+        if self._policy is not None:
+            return ExpectedKeys(None, declared | self._policy.master_key_ids)
+        named = getattr(self.client, "default_key", None)
+        if isinstance(named, str) and named:
+            return ExpectedKeys(None, declared | {named})
+        return ExpectedKeys(
+            None, declared, anything=master_key_ids is None and self.master_key_ids is None
+        )
 
     def seal_key_metadata(
         self, metadata: StandardKeyMetadata, master_key_id: str, *, file: str | None = None
@@ -167,13 +214,24 @@ class KeyTools:
         self._record_metadata("wrap", sealed, file)
         return sealed
 
-    def open_key_metadata(self, sealed: bytes, *, file: str | None = None) -> StandardKeyMetadata:
-        """Open what `seal_key_metadata` gave.
+    def open_key_metadata(
+        self, sealed: bytes, *, file: str | None = None, policy: Policy | None = None
+    ) -> StandardKeyMetadata:
+        """Open what `seal_key_metadata` returned.
+
+        Args:
+            sealed: The sealed key metadata.
+            file: The stream's name, for the audit.
+            policy: Policy whose master key for footers the metadata must be under. By default, that
+                of `from_policy`, or any of `master_key_ids`.
 
         Raises:
-            KeyMaterialError: it is malformed, altered, or of another key service.
+            KeyMaterialError: it is malformed, altered, under an unexpected master key, or of
+                another key service.
             KeyRetrievalError: the key service refuses its master key.
         """
+        expected = self.expected_keys(policy or self._policy)
+        expected.check(kek_of(sealed), None, file or "the sealed key metadata")
         opened = open_key_metadata(self.wrapper, sealed)
         self._record_metadata("unwrap", sealed, file)
         return opened
@@ -395,11 +453,28 @@ class _Retriever:
     """The key retriever of `KeyTools.decryption`."""
 
     wrapper: KeyWrapper
+    expected: ExpectedKeys
 
     def for_file(self, source: Source, lenient: bool) -> _FileKeys:
         place = source.place
         name = source.name if place is None else place.full_name
-        return _FileKeys(self.wrapper, lenient, name, place)
+        return _FileKeys(self.wrapper, self.expected, lenient, name, place)
+
+
+def expect_also(
+    properties: FileDecryptionProperties, master_key_ids: Collection[str]
+) -> tuple[FileDecryptionProperties, ExpectedKeys | None]:
+    """Return properties that accept further master keys, and which ones they expect.
+
+    Args:
+        properties: Those of `KeyTools.decryption`. Others expect nothing, and stay as they are.
+        master_key_ids: Ids of the further master keys.
+    """
+    retriever = properties.key_retriever
+    if not isinstance(retriever, _Retriever):
+        return properties, None
+    expected = retriever.expected.also(master_key_ids)
+    return replace(properties, key_retriever=replace(retriever, expected=expected)), expected
 
 
 @dataclass
@@ -407,15 +482,22 @@ class _FileKeys:
     """The keys of one file that is read."""
 
     wrapper: KeyWrapper
+    expected: ExpectedKeys
     lenient: bool
     name: str
     place: Place | None
     store: dict[str, str] | None = None  # external key material, read once
     refusals: Refusals = field(default_factory=Refusals)
+    footer_key: Key | None = None
+
+    def check_kind(self, leaf: tuple[str, ...], kind: str) -> None:
+        self.expected.check_kind(leaf, kind)
 
     def retrieve(self, key_metadata: bytes, column: str | None) -> Key | None:
         try:
-            return self._unwrapped(self._material(key_metadata), column)
+            key = self._unwrapped(self._material(key_metadata), column)
+            self._check_apart(key, column)
+            return key
         except ModcryptError as error:
             refused = isinstance(error, KeyAccessDeniedError | KeyNotFoundError)
             if refused and self.lenient and column is not None:
@@ -428,6 +510,7 @@ class _FileKeys:
 
     def _unwrapped(self, material: KeyMaterial, column: str | None) -> Key:
         try:
+            self.expected.check(material, column, self.name)
             with self.refusals.counted(material.master_key_id):
                 key = self.wrapper.unwrap(material)
         except ModcryptError as error:
@@ -435,6 +518,15 @@ class _FileKeys:
             raise
         self._record(material, column, "ok")
         return key
+
+    def _check_apart(self, key: Key, column: str | None) -> None:
+        """Refuse the footer key as a column's own: anyone who has it could forge the column."""
+        if column is None:
+            self.footer_key = key
+        elif key == self.footer_key and self.expected.has_own_key(column):
+            raise KeyMaterialError(
+                "its key is the footer key, and the policy gives it a key of its own"
+            )
 
     def _material(self, key_metadata: bytes) -> KeyMaterial:
         if key_metadata == SHREDDED:

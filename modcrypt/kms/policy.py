@@ -141,6 +141,11 @@ class Policy:
         """Give column or group to the id of its master key."""
         return {name: key for key, columns in self.column_keys.items() for name in columns}
 
+    @property
+    def master_key_ids(self) -> frozenset[str]:
+        """The ids of all master keys that the policy names."""
+        return frozenset((self.footer_key, *self.column_keys))
+
     def _beside(self, folder: Path) -> Self:
         """Take paths of a keyring and its passphrase as relative to the policy's folder."""
         above = urllib.parse.quote(os.fspath(folder.absolute()))

@@ -39,7 +39,7 @@ from modcrypt.kms.external import (
     write_store,
 )
 from modcrypt.kms.file_runs import each_file, files_but, told
-from modcrypt.kms.key_tools import KeyedEncryption, KeyTools, file_event
+from modcrypt.kms.key_tools import KeyedEncryption, KeyTools, expect_also, file_event
 from modcrypt.kms.material import (
     SHREDDED,
     WRITE,
@@ -111,7 +111,8 @@ def rotate_keys(
         what: `"mek"` wraps anew what master keys have wrapped; `"kek"` wraps data keys under fresh
             KEKs; both leave all pages. `"dek"` opens every page and seals it again, under fresh
             data keys, with the same algorithm, footer mode and AAD prefix.
-        new_master_keys: ids of master keys to those that are to take their place.
+        new_master_keys: ids of master keys to those that are to take their place. Keys under both
+            are expected, whatever the policy of `decryption` names.
         filesystem: of pyarrow or fsspec, in which `where` is.
         decryption: for files whose AAD prefix is not stored; by default `tools.decryption()`.
         record: a file that gets a line of JSON for each finished file. A run that did not come to
@@ -180,7 +181,10 @@ class _Rotation:
             decryption = tools.decryption(
                 algorithms=ALGORITHMS[:1] if what == "dek" else ALGORITHMS
             )
-        self._decryption = decryption
+        # Who says OLD=NEW expects both: files that an earlier run has rotated are under NEW.
+        renamed = {*new_master_keys, *new_master_keys.values()}
+        self._decryption, expected = expect_also(decryption, renamed)
+        self._expected = expected or tools.expected_keys().also(renamed)
         # Master key id and wrapped key to the new one, or to why there is none.
         self._answers: dict[tuple[str, str], str | KeyRetrievalError] = {}
         self._current: dict[tuple[str, str], bool | None] = {}
@@ -248,8 +252,11 @@ class _Rotation:
             stamp, old = store.stamp(), read_store(place)
             find_in(old, footer)  # or it is another file's
             if self._dry_run:
-                return sum(self._would_change(decode_material(text)) for text in {*old.values()})
-            new = {name: self._new_text(name, text, under) for name, text in old.items()}
+                return sum(
+                    self._would_change(self._expect(decode_material(text), place))
+                    for text in {*old.values()}
+                )
+            new = {name: self._new_text(place, name, text, under) for name, text in old.items()}
             settled_new = settled(new, footer.write)
             if settled_new == old:
                 return 0
@@ -269,6 +276,7 @@ class _Rotation:
     def _key_metadata(self, place: Place, source: Source, under: set[tuple[str, str]]) -> int:
         """Rotate the sealed key metadata of an AGS1 stream."""
         material = kek_of(source.read_at(0, source.size))
+        self._expected.check(material, None, place.path)
         if self.what != "mek" or self._dry_run:
             return int(self.what == "mek" and self._would_change(material))
         rotated = self._rotated(material, under)
@@ -279,8 +287,8 @@ class _Rotation:
         self._record(place, None, rotated)
         return 1
 
-    def _new_text(self, name: str, text: str, under: set[tuple[str, str]]) -> str:
-        material = decode_material(text)
+    def _new_text(self, place: Place, name: str, text: str, under: set[tuple[str, str]]) -> str:
+        material = self._expect(decode_material(text), place)
         # What other implementations' rotation takes for a column key, while a file is replaced.
         is_footer_key = material.is_footer_key or name.startswith(FOOTER_KEY)
         rotated = self._rotated(material, under)
@@ -296,6 +304,7 @@ class _Rotation:
             material = decode_metadata(metadata)
             if not isinstance(material, KeyMaterial):
                 raise KeyMaterialError(f"{place.path}: key material both within and beside it")
+            self._expect(material, place)
             if self._dry_run:
                 changed.update({metadata} if self._would_change(material) else ())
                 return metadata
@@ -359,7 +368,18 @@ class _Rotation:
         if not key.metadata:
             raise KeyMaterialError(f"{place.path}: column {key.column} has no key metadata")
         found = decode_metadata(key.metadata)
-        return found if isinstance(found, KeyMaterial) else find_in(read_store(place), found)
+        if not isinstance(found, KeyMaterial):
+            found = find_in(read_store(place), found)
+        return self._expect(found, place)
+
+    def _expect(self, material: KeyMaterial, place: Place) -> KeyMaterial:
+        """Return key material whose master key is expected, before the key service is asked.
+
+        Which column needs it stays for readers to judge: a key keeps its master key, unless the
+        caller names another one for all keys under it.
+        """
+        self._expected.check_any(material, place.path)
+        return material
 
     def _new_id(self, material: KeyMaterial) -> str:
         return self.new_master_keys.get(material.master_key_id, material.master_key_id)

@@ -10,10 +10,25 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from modcrypt.aad import MAX_ORDINAL, ModuleType
-from modcrypt.errors import FormatError, LimitError, ModcryptError, TagMismatchError
+from modcrypt.errors import (
+    FormatError,
+    LimitError,
+    ModcryptError,
+    PlaintextError,
+    TagMismatchError,
+)
 from modcrypt.keys import Key
 from modcrypt.parquet.chunk_report import Chunk
-from modcrypt.parquet.ciphers import ChunkCipher, FileCipher
+from modcrypt.parquet.ciphers import (
+    COLUMN_KEY,
+    FOOTER_KEY,
+    PLAINTEXT,
+    ChunkCipher,
+    FileCipher,
+    Question,
+    check_kind,
+    question_of,
+)
 from modcrypt.parquet.diagnosis import Detective
 from modcrypt.parquet.findings import MAX_FINDINGS, Report
 from modcrypt.parquet.footer import open_column_metadata
@@ -41,8 +56,6 @@ MAX_EXPLAINED = 200
 MAX_GAPS = 8
 """Gaps told one by one: Polars leaves one after each chunk of a plaintext file."""
 
-PLAINTEXT, FOOTER_KEY, COLUMN_KEY = "plaintext", "footer key", "column key"
-
 
 @dataclass(slots=True)
 class ChunkPlan:
@@ -59,9 +72,7 @@ class ChunkPlan:
     keys: dict[int, Key] = field(default_factory=dict)  # by column, that of the first row group
     all_known: bool = True  # where every chunk lies
     _kinds: dict[int, set[str]] = field(default_factory=dict)
-    _answers: dict[tuple[Key | None, bytes | None], tuple[Key | None, str]] = field(
-        default_factory=dict
-    )
+    _answers: dict[Question, tuple[Key | None, str]] = field(default_factory=dict)
     _names: dict[object, str] = field(default_factory=dict)  # of keys
     _detective: Detective | None = None
 
@@ -176,7 +187,7 @@ class ChunkPlan:
         name = covering_name(out.leaf.path, keys)
         given = None if name is None else keys[name]
         assert given is None or isinstance(given, Key)
-        question = given, metadata
+        question = question_of(self.properties, given, metadata, out.path)
         if question not in self._answers:
             self._answers[question] = look_for_key(
                 self.properties, given, metadata, f"column {out.path}", out.path, self.report
@@ -296,14 +307,20 @@ class ChunkPlan:
                     f"column {self.paths[c]}: {' and '.join(sorted(kinds))} in different row "
                     "groups: no writer does so",
                 )
-        required = self.properties.require_encrypted
-        if not self.insist or not self.footer.encrypted or required is False:
+        if not self.insist or not self.footer.encrypted:
             return
-        for name in sorted(self._bare_names()):
+        required = self.properties.require_encrypted
+        if not isinstance(required, bool):
+            self._check_names(required)
+        for name in () if required is False else sorted(self._bare_names()):
             message = f"a key is given for {name}, but the file has it in plaintext"
             self._fault("plaintext", message)
-        if not isinstance(required, bool):
-            self._check_required(required)
+        for c, kinds in self._kinds.items():
+            for kind in sorted(kinds):
+                try:
+                    check_kind(self.properties, self.leaves[c].path, kind)
+                except PlaintextError as error:
+                    self._fault(error.word, str(error))
 
     def _bare_names(self) -> Iterator[str]:
         """Give names for which there is a key, and that cover nothing but plaintext."""
@@ -314,24 +331,12 @@ class ChunkPlan:
                 covered.setdefault(name, set()).update(kinds)
         return (name for name, kinds in covered.items() if kinds == {PLAINTEXT})
 
-    def _check_required(self, names: Collection[str]) -> None:
-        leaves = [leaf.path for leaf in self.leaves]
+    def _check_names(self, names: Collection[str]) -> None:
+        """Say which names of columns that must be encrypted the file doesn't have."""
         try:
-            leaves_of(leaves, names)  # a name that fits nothing would insist on nothing
+            leaves_of([leaf.path for leaf in self.leaves], names)
         except ValueError as error:
             self._fault("plaintext", f"{error}: they must be there, and encrypted")
-        for c, kinds in self._kinds.items():
-            path = self.paths[c]
-            if covering_name(leaves[c], names) is None:
-                continue
-            if PLAINTEXT in kinds:
-                self._fault("plaintext", f"column {path} is in plaintext, and must be encrypted")
-            elif FOOTER_KEY in kinds and covering_name(leaves[c], self.properties.column_keys):
-                # Who holds the footer key alone could put a column of their own in its place.
-                self._fault(
-                    "plaintext",
-                    f"column {path} is encrypted with the footer key, and must be with its own",
-                )
 
     # --- places ----------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from modcrypt.aad import ModuleId, ModuleType, module_aad
 from modcrypt.aead import CtrCipher, GcmCipher, TagError
@@ -17,6 +17,7 @@ from modcrypt.errors import (
     KeyNotFoundError,
     KeyRetrievalError,
     ModcryptError,
+    PlaintextError,
     TagMismatchError,
     TruncationError,
 )
@@ -30,7 +31,26 @@ from modcrypt.parquet.properties import (
 )
 from modcrypt.parquet.schema import covering_name
 
-__all__ = ["ChunkCipher", "ColumnKey", "FileCipher", "assign_keys", "check_names", "find_key"]
+__all__ = [
+    "COLUMN_KEY",
+    "FOOTER_KEY",
+    "PLAINTEXT",
+    "ChunkCipher",
+    "ColumnKey",
+    "FileCipher",
+    "Question",
+    "assign_keys",
+    "check_kind",
+    "check_names",
+    "find_key",
+    "question_of",
+]
+
+PLAINTEXT, FOOTER_KEY, COLUMN_KEY = "plaintext", "footer key", "column key"
+"""How a column is encrypted."""
+
+Question: TypeAlias = "tuple[Key | None, bytes | None, str | None]"
+"""What the answer of a key retriever depends on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +206,43 @@ def check_names(leaves: list[tuple[str, ...]], names: Collection[str]) -> None:
             f"columns that the file doesn't have: {', '.join(unknown)}; it has "
             f"{', '.join('.'.join(path) for path in leaves[:20])}{', ...' * (len(leaves) > 20)}"
         )
+
+
+def check_kind(properties: FileDecryptionProperties, leaf: tuple[str, ...], kind: str) -> None:
+    """Check that a column is encrypted as the caller insists: by names, or by a policy.
+
+    Args:
+        properties: What the caller insists on, bound to the file.
+        leaf: Path of the column.
+        kind: How the column is encrypted: `PLAINTEXT`, `FOOTER_KEY` or `COLUMN_KEY`.
+
+    Raises:
+        PlaintextError: The column is in plaintext, or under the footer key instead of its own.
+    """
+    names, path = properties.require_encrypted, ".".join(leaf)
+    if not isinstance(names, bool) and covering_name(leaf, names) is not None:
+        if kind == PLAINTEXT:
+            raise PlaintextError(f"column {path} is in plaintext, and must be encrypted")
+        # Who holds the footer key alone could put a column of their own in its place.
+        if kind == FOOTER_KEY and covering_name(leaf, properties.column_keys):
+            raise PlaintextError(
+                f"column {path} is encrypted with the footer key, and must be with its own"
+            )
+    accepted = kind == PLAINTEXT and names is False
+    if isinstance(properties.key_retriever, BoundRetriever) and not accepted:
+        properties.key_retriever.check_kind(leaf, kind)
+
+
+def question_of(
+    properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None, column: str
+) -> Question:
+    """Return what identifies a question to the key retriever, so that it is asked once.
+
+    A retriever that is bound to the file judges which master key a column may be under, so another
+    column with the same key metadata is another question.
+    """
+    bound = isinstance(properties.key_retriever, BoundRetriever)
+    return given, metadata, column if bound else None
 
 
 def find_key(

@@ -23,7 +23,7 @@ from modcrypt.errors import (
     UnsupportedFormatError,
 )
 from modcrypt.keys import Key
-from modcrypt.parquet.ciphers import ChunkCipher, FileCipher, find_key
+from modcrypt.parquet.ciphers import ChunkCipher, FileCipher, Question, find_key, question_of
 from modcrypt.parquet.footer import (
     FOOTER,
     EncryptedFooter,
@@ -378,7 +378,7 @@ class _ColumnKeys:
 
     def __init__(self, view: FooterView, leaves: list[Leaf]) -> None:
         self._view = view
-        self._found: dict[tuple[Key | None, bytes | None], Key | None] = {}
+        self._found: dict[Question, Key | None] = {}
         self.reasons: list[str] = []
         self._away = False
         given = {} if view.properties is None else view.properties.column_keys
@@ -391,14 +391,17 @@ class _ColumnKeys:
         metadata = seen.chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
         given = self._given[seen.column]
         assert given is None or isinstance(given, Key)
-        question = given, metadata
+        if self._view.properties is None:
+            return given
+        question = question_of(self._view.properties, given, metadata, seen.path)
         if question not in self._found:
             self._found[question] = self._ask(seen, given, metadata)
         return self._found[question]
 
     def _ask(self, seen: ChunkView, given: Key | None, metadata: bytes | None) -> Key | None:
         properties = self._view.properties
-        if properties is None or (given is None and self._away):
+        assert properties is not None
+        if given is None and self._away:
             return given
         try:
             return find_key(properties, given, metadata, f"column {seen.path}", seen.path)

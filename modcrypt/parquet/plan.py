@@ -12,18 +12,31 @@ from itertools import product
 
 from modcrypt.errors import FormatError, KeyNotFoundError, PlaintextError
 from modcrypt.keys import Key
-from modcrypt.parquet.ciphers import ChunkCipher, ColumnKey, find_key
+from modcrypt.parquet.ciphers import (
+    COLUMN_KEY,
+    FOOTER_KEY,
+    PLAINTEXT,
+    ChunkCipher,
+    ColumnKey,
+    Question,
+    check_kind,
+    find_key,
+    question_of,
+)
 from modcrypt.parquet.footer import EncryptedFooter, open_column_metadata, read_encrypted
 from modcrypt.parquet.idl import ThriftStruct, copy
 from modcrypt.parquet.levels import Levels
 from modcrypt.parquet.modules import Span, check_column_metadata, check_shape, chunk_spans
-from modcrypt.parquet.properties import FileDecryptionProperties, bound, check_decryption
+from modcrypt.parquet.properties import (
+    BoundRetriever,
+    FileDecryptionProperties,
+    bound,
+    check_decryption,
+)
 from modcrypt.parquet.schema import covering_name, leaf_elements, leaves_of
 from modcrypt.storage import Source
 
 __all__ = ["OpenFile", "Plan", "plan_decryption"]
-
-PLAINTEXT, UNDER_FOOTER_KEY, UNDER_COLUMN_KEY = "plaintext", "footer key", "column key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +82,7 @@ class OpenFile:
         self.leaves = [leaf.path for leaf in self._elements]
         check_shape(self.metadata, len(self.leaves))
         _check_ordinals(self.metadata)
-        self._keys: dict[tuple[Key | None, bytes | None], Key | None] = {}
+        self._keys: dict[Question, Key | None] = {}
         self._opened: dict[tuple[int, int], tuple[ThriftStruct, ChunkCipher | None]] = {}
         self._check_required()
 
@@ -100,7 +113,7 @@ class OpenFile:
         found: dict[tuple[int, int], Key] = {}
         missing: list[int] = []
         for c, kind in kinds.items():
-            for r in ordinals if kind in (UNDER_FOOTER_KEY, UNDER_COLUMN_KEY) else ():
+            for r in ordinals if kind in (FOOTER_KEY, COLUMN_KEY) else ():
                 key = self._key(r, c)
                 if key is not None:
                     found[r, c] = key
@@ -121,7 +134,7 @@ class OpenFile:
 
     def has_own_key(self, column: int) -> bool:
         """Tell whether a column is under a key of its own."""
-        return self._kind(column, self._all_row_groups) == UNDER_COLUMN_KEY
+        return self._kind(column, self._all_row_groups) == COLUMN_KEY
 
     def own_keys(self, columns: Iterable[int]) -> dict[str, ColumnKey]:
         """Give the keys of those of some columns that have keys of their own, and are there."""
@@ -147,29 +160,21 @@ class OpenFile:
     # --- what the caller insists on --------------------------------------------------------------
 
     def _check_required(self) -> None:
-        """Refuse plaintext, and a key of another kind, in columns that must be encrypted.
+        """Refuse columns that are not encrypted as the caller, or the caller's policy, insists.
 
         Raises:
             PlaintextError: a column is not as it must be.
-            ValueError: the file doesn't have one of them.
+            ValueError: the file doesn't have one of those named.
         """
         names = self.properties.require_encrypted
-        if isinstance(names, bool):
+        if not isinstance(names, bool):
+            leaves_of(self.leaves, names)  # a name that fits nothing would insist on nothing
+        elif not isinstance(self.properties.key_retriever, BoundRetriever):
             return
-        leaves_of(self.leaves, names)  # a name that fits nothing would insist on nothing
-        ordinals = self._all_row_groups
         for c, leaf in enumerate(self.leaves):
-            if covering_name(leaf, names) is None:
-                continue
-            kind = self._kind(c, ordinals)
-            path = ".".join(leaf)
-            if kind == PLAINTEXT:
-                raise PlaintextError(f"column {path} is in plaintext, and must be encrypted")
-            # Who holds the footer key alone could put a column of their own in its place.
-            if kind == UNDER_FOOTER_KEY and covering_name(leaf, self.properties.column_keys):
-                raise PlaintextError(
-                    f"column {path} is encrypted with the footer key, and must be with its own"
-                )
+            kind = self._kind(c, self._all_row_groups)
+            if kind is not None:
+                check_kind(self.properties, leaf, kind)
 
     def _check_given(self, wanted: list[int], ordinals: Sequence[int]) -> None:
         """Refuse plaintext where a key says that an encrypted column is expected.
@@ -246,9 +251,9 @@ class OpenFile:
             if crypto is None:
                 kind = PLAINTEXT
             elif crypto.ENCRYPTION_WITH_COLUMN_KEY is not None:
-                kind = UNDER_COLUMN_KEY
+                kind = COLUMN_KEY
             elif crypto.ENCRYPTION_WITH_FOOTER_KEY is not None:
-                kind = UNDER_FOOTER_KEY
+                kind = FOOTER_KEY
             else:
                 raise FormatError(f"column {path}: its crypto metadata names no known kind of key")
             if found not in (None, kind):
@@ -273,7 +278,7 @@ class OpenFile:
         name = covering_name(leaf, keys)
         given = None if name is None else keys[name]
         assert given is None or isinstance(given, Key)
-        question = given, own.key_metadata
+        question = question_of(self.properties, given, own.key_metadata, path)
         if question not in self._keys:
             self._keys[question] = find_key(
                 self.properties, given, own.key_metadata, f"column {path}", path

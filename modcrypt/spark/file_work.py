@@ -336,7 +336,7 @@ class Scan(Job):
 def _decryption(settings: Settings) -> FileDecryptionProperties | None:
     """Give what the settings insist on; None where they leave that to what is done."""
     says = settings.policy is not None or settings.aad_prefix is not None
-    says = says or settings.algorithms != ALGORITHMS[:1]
+    says = says or settings.algorithms != ALGORITHMS[:1] or bool(settings.master_key_ids)
     return settings.decryption() if says else None
 
 

@@ -8,6 +8,8 @@
     acceptAlgorithms  AES_GCM_V1, AES_GCM_CTR_V1 or both, to read
     onMissingKey      error, null or drop
     requireEncrypted  true, false, or names
+    masterKeyIds      master keys that may protect files besides those that the policy or the key
+                      service's URI names, as during a rotation
     columns           names to read: Spark asks for all of them otherwise
     filters           rows to read: [["year", ">=", 2026], ["country", "in", ["NO", "AT"]]], or
                       lists of such lists for "or", as in PyArrow; only columns that are read
@@ -64,6 +66,7 @@ NAMES = frozenset(
         "columns",
         "onMissingKey",
         "requireEncrypted",
+        "masterKeyIds",
         "maxSplitBytes",
         "filters",
         "partitionBy",
@@ -234,6 +237,7 @@ class _Given:
             algorithms=self._algorithms(),
             on_missing_key=self._on_missing_key(),
             require_encrypted=self._require_encrypted(),
+            master_key_ids=self.names("masterKeyIds") or (),
         )
 
     def _column_keys(self) -> Mapping[str, str]:

@@ -50,6 +50,8 @@ class Settings:
         aad_prefix: of every file, `{name}` in it for the file's name; None for the policy's. With
             keys by reference it has no `{name}`.
         algorithms, on_missing_key, require_encrypted: as of `FileDecryptionProperties`.
+        master_key_ids: Ids of master keys that may protect what is read, besides those that the
+            policy or the URI of `kms` names, as during a rotation.
 
     Raises:
         ValueError: no keys, both kinds of them, or a reference that is none.
@@ -64,6 +66,7 @@ class Settings:
     algorithms: tuple[str, ...] = ALGORITHMS[:1]
     on_missing_key: Literal["error", "drop", "null"] = "error"
     require_encrypted: bool | tuple[str, ...] = True
+    master_key_ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         by_service = self.kms is not None or (self.policy is not None and bool(self.policy.kms))
@@ -78,6 +81,8 @@ class Settings:
                 check_reference(reference)
         if self.plaintext_columns and not explicit:
             raise ValueError("plaintext columns are the policy's to name")
+        if self.master_key_ids and explicit:
+            raise ValueError("master_key_ids are those of a key service: give kms or a policy")
         if explicit and NAME in (self.aad_prefix or ""):
             raise ValueError("{name} in an AAD prefix needs a policy, which names each file's own")
 
@@ -97,7 +102,8 @@ class Settings:
         if self.footer_key is None and not self.column_keys:
             if self.policy is None or self.algorithms != ALGORITHMS[:1]:
                 said["algorithms"] = self.algorithms
-            return self.tools().decryption(self.policy, **said)
+            ids = self.master_key_ids or None
+            return self.tools().decryption(self.policy, master_key_ids=ids, **said)
         footer_key = None if self.footer_key is None else key_at(self.footer_key)
         keys = {name: key_at(reference) for name, reference in self.column_keys.items()}
         return FileDecryptionProperties(
@@ -142,6 +148,7 @@ class Settings:
             uri,
             "" if policy is None else policy.kms_aad or "",
             600.0 if policy is None else policy.cache_lifetime_seconds,
+            frozenset[str]() if policy is None else policy.master_key_ids,
         )
         with _opening:
             if question not in _opened:
@@ -151,7 +158,8 @@ class Settings:
             return _opened[question]
 
 
-_opened: dict[tuple[int, str, str, float], KeyTools] = {}  # by process: clients don't fork
+# By process: clients don't fork.
+_opened: dict[tuple[int, str, str, float, frozenset[str]], KeyTools] = {}
 _opening = fork_safe(threading.Lock())
 
 
