@@ -35,6 +35,7 @@ from tests.tamper_files import (
     seeded,
     simple,
     stored,
+    under_masters,
     unstored,
 )
 from tests.tamper_forgeries import Forge
@@ -65,6 +66,7 @@ class Attack:
 
 
 NOBODY, FOOTER, COLUMN = "none", "footer key", "column's key"
+OTHER_MASTER = "another master key"
 
 PLAINTEXT = (
     "Columns left in plaintext carry no tag, in either footer mode. Encrypt the column: what needs "
@@ -113,6 +115,10 @@ NO_KEY = (
 )
 NAMED = (PLAINTEXT, CTR_BODIES, LEVELS, DROPPED, NO_KEY)
 """What verification tells as not authenticated."""
+ANY_MASTER = (
+    "Key material is not authenticated, so the file chooses the master key, and the reader may "
+    "unwrap by it. Read by a policy, or with `master_key_ids`."
+)
 BY_NAME = (
     "A column key that is given demands that the column is encrypted, not under which key. Name "
     "the column in `require_encrypted`."
@@ -539,6 +545,29 @@ def _materials() -> Iterable[Attack]:
         forge.edit_material(forge.unknown_master),
         unseen=DROPPED,
         drop=True,
+    )
+    whole, part = (lambda _: under_masters("ko", "ko")), (lambda _: under_masters("kf", "ko"))
+    name = "file forged under another master key that the reader may unwrap by"
+    yield line(name, whole, internal, who=OTHER_MASTER, unseen=ANY_MASTER)
+    yield line(
+        "the same; a policy names the master keys", whole, internal, who=OTHER_MASTER, policy=True
+    )
+    yield line(
+        "columns alone; a policy names the master keys", part, internal, who=FOOTER, policy=True
+    )
+    yield line(
+        "a column forged under the footer key; a policy gives it a key of its own",
+        forge.replaced_column(FOOTER_KEY),
+        internal,
+        who=FOOTER,
+        policy=True,
+    )
+    yield line(
+        "a column forged in plaintext; a policy encrypts it",
+        forge.replaced_column(None),
+        internal,
+        who=FOOTER,
+        policy=True,
     )
     yield line(
         "address of the key service beside the file: the attacker's",

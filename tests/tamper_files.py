@@ -22,6 +22,7 @@ from modcrypt import (
     FileEncryptionProperties,
     ModuleSpan,
     ModuleType,
+    Policy,
     list_modules,
 )
 from tests.forging import encrypted, plain_file
@@ -37,7 +38,17 @@ ADDRESS = "http://127.0.0.1:00000/keys"
 """Of the attacker's server; whoever writes the files to disk puts its port in."""
 
 BOTH = ("AES_GCM_V1", "AES_GCM_CTR_V1")
-MASTERS = {"kf": b"footer master 16", "kc1": b"column master 1!", "kc2": b"column master 2!"}
+MASTERS = {
+    "kf": b"footer master 16", "kc1": b"column master 1!", "kc2": b"column master 2!",
+    "ko": b"another master!!",
+}  # fmt: skip
+"""What the reader may unwrap by; nothing that is read should be under `ko`."""
+
+POLICY = Policy(
+    footer_key="kf",
+    column_keys={"kc1": ["salary"], "kc2": ["name"]},
+    plaintext_columns=["city"],
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +65,7 @@ class Reading:
     rows: int | None = None  # number of rows, known from elsewhere
     drop: bool = False  # columns whose key isn't found are left out
     material: bool = False  # keys come through key material alone
+    policy: bool = False  # which names their master keys
     folder: bool = False  # of files: a dataset
     template: str | None = None  # its AAD prefixes
     parts: int | None = None
@@ -271,6 +283,19 @@ def _internal(version: int) -> Files:
     metadata = spelt(material("kf", footer_key, footer=True))
     properties = MIXED | {"footer_key": footer_key, "footer_key_metadata": metadata}
     return sealed_file(properties)(version)
+
+
+def under_masters(footer: str, column: str) -> Files:
+    """Give other rows, whose keys are wrapped under master keys of the writer's choice."""
+    footer_key, key = _own(1, FOOTER_KEY), _own(1, COLUMN_KEY)
+    names = ("salary", "name")
+    properties = PARTIAL | {
+        "footer_key": footer_key,
+        "footer_key_metadata": spelt(material(footer, footer_key, footer=True)),
+        "column_keys": dict.fromkeys(names, key),
+        "column_key_metadata": dict.fromkeys(names, spelt(material(column, key))),
+    }
+    return sealed_file(properties)(1)
 
 
 def _own(version: int, key: bytes) -> bytes:

@@ -31,7 +31,7 @@ from tests.interop.jvm import java_errors, pyspark_jars
 from tests.interop.key_tools_java import JavaKeyTools, MemoryKms
 from tests.interop.parquet_java import ParquetJava, ParquetJavaError, ReadOptions
 from tests.support import FOOTER_KEY
-from tests.tamper_files import BOTH, MASTERS, Reading, Rows
+from tests.tamper_files import BOTH, MASTERS, POLICY, Reading, Rows
 
 TOKEN = "token of the reader"
 TIMEOUT = 60
@@ -81,7 +81,9 @@ def _lacks(reading: Reading, **reasons: bool) -> str | None:
     """Give the first reason that applies to a peer: none knows what modcrypt alone can demand."""
     found = {
         **reasons,
-        NO_SUCH_OPTION: bool(reading.own_key or reading.rows or reading.drop or reading.template),
+        NO_SUCH_OPTION: bool(
+            reading.own_key or reading.rows or reading.drop or reading.template or reading.policy
+        ),
     }
     return next((reason for reason, applies in found.items() if applies), None)
 
@@ -127,7 +129,8 @@ def properties(reading: Reading) -> mc.FileDecryptionProperties:
         "require_encrypted": reading.own_key or True,
     }
     if reading.material:
-        return mc.KeyTools(MemoryKms.of(MASTERS)).decryption(**options)
+        policy = POLICY if reading.policy else None
+        return mc.KeyTools(MemoryKms.of(MASTERS)).decryption(policy, **options)
     return mc.FileDecryptionProperties(
         footer_key=FOOTER_KEY, column_keys=dict(reading.column_keys), **options
     )
