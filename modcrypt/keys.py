@@ -161,6 +161,9 @@ class FileKeys(Protocol):
     def check_kind(self, leaf: tuple[str, ...], kind: str) -> None:
         """Raise a PlaintextError if a column must not be encrypted as it is, or in plaintext."""
 
+    def declares_plaintext(self, leaf: tuple[str, ...]) -> bool:
+        """Return whether the caller expects a column to be in plaintext."""
+
 
 class FileKeyRetriever(Protocol):
     """A key retriever that must know the file: what lies beside it, and its name for the record."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt
+from tests.kms.memory_kms import MASTERS, MemoryKms
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table, write_plain
 from tests.test_cli import KEY, NAME_KEY, flip, invoke, private
 from tests.test_cli_batch import ran, refused
@@ -429,3 +431,160 @@ def test_a_record_is_not_written_over_a_file(lake: Path) -> None:
     said = refused(invoke(lake, "verify", *KEYS, "lake", "--record", "sealed.parquet"))
     assert "is no record of a run" in said
     assert (lake / "sealed.parquet").read_bytes() == before
+
+
+# --- under a policy ------------------------------------------------------------------------------
+
+POLICY = ("--policy", "policy.toml")
+POLICY_TEXT = """
+kms = "test:"
+footer_key = "kf"
+plaintext_columns = ["day"]
+
+[column_keys]
+kc1 = ["name"]
+kc2 = ["score", "address"]
+"""
+
+
+@pytest.fixture
+def kms(folder: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryKms:
+    """The key service that policy.toml names; secret.parquet and the folder `many` are under it."""
+    found = MemoryKms({**MASTERS, "other": b"another master!!"})
+    monkeypatch.setattr("modcrypt.open_kms", lambda uri, **options: found)
+    monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
+    (folder / "policy.toml").write_text(POLICY_TEXT)
+    ran(folder, "encrypt", *POLICY, "plain.parquet", "secret.parquet")
+    (folder / "copies").mkdir()
+    for number in range(2):
+        shutil.copy(folder / "plain.parquet", folder / "copies" / f"{number}.parquet")
+    ran(folder, "encrypt", *POLICY, "copies", "many")
+    found.calls.clear()
+    return found
+
+
+def test_columns_that_the_policy_leaves_in_plaintext_are_no_findings(
+    folder: Path, kms: MemoryKms
+) -> None:
+    said = ran(folder, "verify", *POLICY, "--strict", "secret.parquet").splitlines()
+    assert said[0] == "Open by design: file crypto metadata; column day"
+    assert said[1].startswith("secret.parquet: authentic; ")
+    assert len(said) == 2
+    found = as_json(folder, "verify", *POLICY, "--strict", "secret.parquet")
+    assert (found["complete"], found["findings"]) == (True, [])
+    assert {one["path"] for one in found["not_authenticated"] if one["by_design"]} == {None, "day"}
+    said = ran(folder, "verify", *POLICY, "--strict", "many").splitlines()
+    assert said[0] == "Open by design: file crypto metadata (2 files); column day (2 files)"
+    # Without the policy, nobody has said that the column may be so.
+    said = ran(folder, "verify", "--kms", "test:", "secret.parquet").splitlines()
+    assert said[:2] == ["Not authenticated:", "  column day: it is in plaintext"]
+    assert invoke(folder, "verify", "--kms", "test:", "--strict", "secret.parquet").exit_code == 1
+
+
+UNOPENED: list[tuple[str, Callable[[MemoryKms, str], object], int, str]] = [
+    ("denied", lambda kms, key: kms.denied.add(key), 3, "its key is refused: {} is refused"),
+    ("disabled", lambda kms, key: kms.disabled.add(key), 3, "its key is refused: {} is disabled"),
+    ("no-key", lambda kms, key: kms.masters.pop(key), 3, "there is no key for it: there is no {}"),
+    (
+        "unavailable",
+        lambda kms, key: kms.broken.update({key: ConnectionError()}),
+        4,
+        "its key could not be had: the key service is unavailable: ConnectionError",
+    ),
+]
+each_reason = pytest.mark.parametrize(
+    ("word", "happen", "code", "why"), UNOPENED, ids=[one[0] for one in UNOPENED]
+)
+
+
+@each_reason
+def test_a_key_of_the_policy_that_cannot_be_had_is_told_with_its_reason(
+    word: str, happen: Callable[[MemoryKms, str], object], code: int, why: str, folder: Path,
+    kms: MemoryKms,
+) -> None:  # fmt: skip
+    happen(kms, "kc2")
+    for path, files in (("secret.parquet", ""), ("many", " (2 files)")):
+        result = invoke(folder, "verify", *POLICY, path)
+        assert result.exit_code == code
+        columns = "column score, address.zip, address.city"
+        assert f"\n  {columns}{files}: {why.format('kc2')}\n" in f"\n{result.stdout}"
+    found = as_json(folder, "verify", *POLICY, "secret.parquet", code=code)
+    assert {one["word"] for one in found["not_authenticated"]} == {None, word}
+    # Without a policy, nobody has said that the caller should have all keys.
+    partly = invoke(folder, "verify", "--kms", "test:", "secret.parquet")
+    assert partly.exit_code == (4 if code == 4 else 0)
+
+
+@each_reason
+def test_a_footer_key_that_cannot_be_had_is_told_with_its_reason(
+    word: str, happen: Callable[[MemoryKms, str], object], code: int, why: str, folder: Path,
+    kms: MemoryKms,
+) -> None:  # fmt: skip
+    happen(kms, "kf")
+    for options in (POLICY, ("--kms", "test:")):
+        result = invoke(folder, "verify", *options, "secret.parquet")
+        assert result.exit_code == code
+        assert why.format("kf").replace("there is no key for it", "there is no footer key") in (
+            result.stdout
+        )
+        verdict = result.stdout.splitlines()[-1]
+        assert ("because the key service is unavailable" in verdict) == (code == 4)
+        assert invoke(folder, "verify", *options, "many").exit_code == code
+    parts = ("--aad-prefix-template", "part-{i}", "many")
+    if code == 4:
+        assert invoke(folder, "verify", *POLICY, *parts).exit_code == 4
+
+
+def test_a_fault_counts_more_than_a_key_that_cannot_be_had(folder: Path, kms: MemoryKms) -> None:
+    kms.broken["kc2"] = ConnectionError()
+    flip(folder / "secret.parquet", 40)
+    assert invoke(folder, "verify", *POLICY, "secret.parquet").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("inspect",),
+        ("verify",),
+        ("keys", "scan"),
+        ("keys", "rotate"),
+        ("shred", "--column", "name"),
+        ("shred", "--all", "--prove"),
+        ("schema",),
+        ("head",),
+    ],
+    ids=" ".join,
+)
+def test_an_unavailable_key_service_is_4_everywhere(
+    command: tuple[str, ...], folder: Path, kms: MemoryKms
+) -> None:
+    kms.unavailable = True
+    for path in ("secret.parquet", "many"):
+        assert invoke(folder, *command, *POLICY, path).exit_code == 4, path
+    for verb in ("decrypt", "rekey"):
+        new = ("--new-key-file", "footer.key") if verb == "rekey" else ()
+        for path in ("secret.parquet", "many"):
+            assert invoke(folder, verb, *POLICY, *new, path, "out").exit_code == 4
+
+
+def test_a_file_under_another_master_key_is_refused_until_that_is_declared(
+    folder: Path, kms: MemoryKms
+) -> None:
+    text = POLICY_TEXT.replace("kf", "other").replace("kc1", "other1").replace("kc2", "other2")
+    kms.masters |= {"other1": b"a master of columns"[:16], "other2": b"another of columns"[:16]}
+    (folder / "theirs.toml").write_text(text)
+    ran(folder, "encrypt", "--policy", "theirs.toml", "plain.parquet", "forged.parquet")
+    kms.calls.clear()
+    found = as_json(folder, "verify", *POLICY, "forged.parquet", code=1)
+    assert [one["word"] for one in found["findings"]] == ["key-material"]
+    said = refused(invoke(folder, "decrypt", *POLICY, "forged.parquet", "out"), "key-material", 3)
+    assert "footer key: the key in" in said
+    assert "master key 'other', not under 'kf'; pass --master-key to accept" in said
+    assert not kms.calls
+    declared = ("--master-key", "other", "--master-key", "other1", "--master-key", "other2")
+    ran(folder, "verify", *POLICY, *declared, "--strict", "forged.parquet")
+    ran(folder, "decrypt", *POLICY, *declared, "forged.parquet", "out")
+    ran(folder, "verify", "--kms", "test:", *declared, "forged.parquet")
+    lacking = invoke(folder, "verify", "--kms", "test:", *declared[:2], "forged.parquet")
+    assert lacking.exit_code == 1
+    refused(invoke(folder, "verify", *declared, *KEY, "sealed.parquet"))

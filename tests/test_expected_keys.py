@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -214,11 +215,12 @@ def test_key_metadata_of_a_stream_is_under_the_master_key_for_footers(tmp_path: 
     sealed = {one: tools.seal_key_metadata(metadata, one) for one in ("kf", "kc1", OWN)}
     kms.calls.clear()
     by_policy = KeyTools.from_policy(POLICY, kms=kms)
-    for opened in (
-        lambda data: by_policy.open_key_metadata(data),
-        lambda data: KeyTools(kms).open_key_metadata(data, policy=POLICY),
-        lambda data: KeyTools(kms, master_key_ids=["kf"]).open_key_metadata(data),
-    ):
+    ways: list[Callable[[bytes], mc.StandardKeyMetadata]] = [
+        by_policy.open_key_metadata,
+        partial(KeyTools(kms).open_key_metadata, policy=POLICY),
+        KeyTools(kms, master_key_ids=["kf"]).open_key_metadata,
+    ]
+    for opened in ways:
         assert opened(sealed["kf"]) == metadata
         for other in ("kc1", OWN):
             with pytest.raises(KeyMaterialError, match=f"master key '{other}', not under 'kf'"):

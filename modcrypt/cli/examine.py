@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -36,6 +35,7 @@ from modcrypt.cli.shared import (
     together,
 )
 from modcrypt.cli.spark import inspect_on_spark, spark_option, verify_on_spark
+from modcrypt.errors import KmsUnavailableError
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.findings import (
@@ -131,7 +131,8 @@ Examples: one file with its keys; a folder, all of which must be authentic
 
 \b
 Exit codes: 0 nothing is wrong; 1 something is, or with --strict something was not
-authenticated; 3 nothing could be checked for want of a key"""
+authenticated; 3 nothing could be checked for want of a key, or --policy names a key
+that is refused or not there; 4 the key service is unavailable"""
 
 
 # --- inspect -------------------------------------------------------------------------------------
@@ -166,7 +167,7 @@ def inspect(
 
     PATH is a file or a folder. No key is needed; with keys more is shown, and which of them fit.
     Pages are not opened, so nothing is said of them: verify does that. The exit code is 1 where one
-    of several files could not be looked into.
+    of several files could not be looked into, and 4 where the key service is unavailable.
     """
     if spark_master is not None:
         return inspect_on_spark(spark_master, paths, reading, as_json=as_json)
@@ -180,8 +181,8 @@ def inspect(
         found = look(files[0].name)
         page.write(found.to_html)
         _print_inspection(found, pages, as_json)
-        return 0
-    failed = False
+        return 4 * found.kms_unavailable
+    failed = unavailable = False
     for number, (file, one) in enumerate(_each(files, look, jobs)):
         if isinstance(one, Failure):
             failed = True
@@ -190,7 +191,8 @@ def inspect(
         if number and not as_json:
             print_line("")
         _print_inspection(one, pages, as_json)
-    return int(failed)
+        unavailable |= one.kms_unavailable
+    return 1 if failed else 4 * unavailable
 
 
 def _each(
@@ -429,7 +431,7 @@ def _verify_one(
             regions=page.out is not None,
         )
     page.write(found.to_html)
-    code = _code(found.ok, found.complete, found.encrypted and not found.modules, strict)
+    code = _code(found, [found], strict)
     if as_json:
         seconds = round(time.perf_counter() - started, 6)
         print_line(json.dumps({**_fields(found), "seconds": seconds}))
@@ -454,9 +456,7 @@ def _verify_all(
         found = verify_dataset(
             [file.name for file in files], properties, jobs=jobs, progress=progress, **of_set
         )
-    sealed = [file for file in found.files if file.encrypted]
-    unchecked = bool(sealed) and not any(file.modules for file in sealed)
-    code = _code(found.ok, found.complete, unchecked, strict)
+    code = _code(found, found.files, strict)
     seconds = round(time.perf_counter() - started, 6)
     if as_json:
         _print_set_as_json(found, seconds)
@@ -496,12 +496,20 @@ def _print_set_as_json(found: DatasetVerification, seconds: float) -> None:
 # --- what it found -------------------------------------------------------------------------------
 
 
-def _code(ok: bool, complete: bool, unchecked: bool, strict: bool) -> int:
-    if not ok:
+def _code(
+    found: Verification | DatasetVerification, files: Sequence[Verification], strict: bool
+) -> int:
+    """Return the exit code: a fault counts more than a key that could not be had."""
+    if not found.ok:
         return 1
-    if unchecked:
+    words = {note.word for file in files for note in file.not_authenticated} - {None}
+    if KmsUnavailableError.word in words:
+        return 4
+    sealed = [file for file in files if file.encrypted]
+    unchecked = bool(sealed) and not any(file.modules for file in sealed)
+    if unchecked or (words and click.get_current_context().params["policy_file"] is not None):
         return 3
-    return int(strict and not complete)
+    return int(strict and not found.complete)
 
 
 def _fields(found: Verification) -> dict[str, Any]:
@@ -544,16 +552,27 @@ def _in_options(message: str) -> str:
 
 
 def _print_unauthenticated(found: Iterable[tuple[str | None, Unauthenticated]]) -> None:
-    """Say what was not authenticated; what is said of several files, once."""
-    counts = Counter(
-        (one.what if one.path is None else f"{one.what} {one.path}", one.why, name is not None)
-        for name, one in found
-    )
-    if counts:
-        print_line("Not authenticated:")
-    for (what, why, of_files), count in counts.items():
-        files = f" ({count} file{'s' * (count != 1)})" if of_files else ""
-        print_line(f"  {printable(what)}{files}: {printable(_in_options(why))}")
+    """Print what was not authenticated; what is open by design in one line, without reasons.
+
+    Args:
+        found: Notes, and the names of their files; None for a note about a set of files.
+    """
+    from modcrypt.parquet.findings import fold
+
+    notes = list(found)
+    lines = [
+        f"  {one.what}{_of_files(one.files)}: {_in_options(one.why)}"
+        for one in fold(pair for pair in notes if not pair[1].by_design)
+    ]
+    if lines:
+        print_line("\n".join(["Not authenticated:", *map(printable, lines)]))
+    if open_parts := fold(pair for pair in notes if pair[1].by_design):
+        names = (f"{one.what}{_of_files(one.files)}" for one in open_parts)
+        print_line(printable(f"Open by design: {'; '.join(names)}"))
+
+
+def _of_files(count: int) -> str:
+    return f" ({count} file{'s' * (count != 1)})" if count else ""
 
 
 def _verdict(files: Sequence[Verification], findings: Sequence[Finding], complete: bool) -> str:
@@ -567,5 +586,7 @@ def _verdict(files: Sequence[Verification], findings: Sequence[Finding], complet
     if not any(file.encrypted for file in files):
         return "not encrypted, so nothing is authenticated; no fault was seen"
     if not modules:
-        return "nothing could be checked for want of a key; no fault was seen"
+        away = any(one.word == KmsUnavailableError.word for one in findings)
+        why = "because the key service is unavailable" if away else "for want of a key"
+        return f"nothing could be checked {why}; no fault was seen"
     return f"no fault, but not all is authenticated; {checked}"

@@ -8,12 +8,13 @@ of a hostile file's column names, or what looks like a key among the arguments.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 
+from modcrypt import errors
 from modcrypt.aad import BlockId, ModuleId
 from modcrypt.cli.signals import Stopped
 from modcrypt.errors import (
@@ -30,6 +31,7 @@ from modcrypt.errors import (
 __all__ = [
     "EXIT_CODES",
     "Failure",
+    "exit_code",
     "explain",
     "in_options",
     "looks_like_key",
@@ -59,6 +61,26 @@ _CODES: tuple[tuple[type[ModcryptError], int], ...] = (
     (IntegrityError, 1),
     (FormatError, 1),
 )
+
+_CODES_OF_WORDS = {
+    **{
+        kind.word: next((code for base, code in _CODES if issubclass(kind, base)), 1)
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, ModcryptError)
+    },
+    "file": 2, "usage": 2, "internal": 70,
+}  # fmt: skip
+
+
+def exit_code(words: Iterable[str]) -> int:
+    """Return the exit code for files that failed: the one that all have in common, else 1.
+
+    Args:
+        words: Error codes of the files that failed.
+    """
+    codes = {_CODES_OF_WORDS.get(word, 1) for word in words}
+    return 0 if not codes else codes.pop() if len(codes) == 1 else 1
+
 
 # What the library's messages call its arguments, and what they are called here.
 _OPTION_NAMES = (

@@ -20,6 +20,7 @@ from modcrypt.cli.iceberg_options import (
 )
 from modcrypt.cli.progress import progress_bar
 from modcrypt.cli.shared import print_facts, print_line, table, together
+from modcrypt.errors import KmsUnavailableError
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.iceberg.key_trees import ProtectedFile
@@ -124,6 +125,8 @@ def verify(
         print_line(json.dumps({**found.fields(), "seconds": seconds}))
     else:
         _print_verification(found)
+    if found.ok and any(one.word == KmsUnavailableError.word for one in found.findings):
+        return 4
     if found.ok and found.snapshots and found.master_key_id and not found.tags:
         return 3
     return int(not found.ok or (strict and not found.complete))

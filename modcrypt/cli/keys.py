@@ -15,7 +15,7 @@ import click
 
 import modcrypt
 from modcrypt.cli import key_refs
-from modcrypt.cli.failures import in_options, printable
+from modcrypt.cli.failures import exit_code, in_options, printable
 from modcrypt.cli.kms_options import (
     Service,
     audit_option,
@@ -390,12 +390,8 @@ def rotate(
             progress=progress,
         )
     _print_summary(done, time.perf_counter() - started, dry_run, as_json)
-    codes = {_CODES.get(file.result, 1) for file in done if file.failed}
-    return 0 if not codes else codes.pop() if len(codes) == 1 else 1
+    return exit_code(file.result for file in done if file.failed)
 
-
-_CODES = {"denied": 3, "disabled": 3, "no-key": 3, "unavailable": 4}
-"""Exit codes where all files that failed did so for one reason; else 1."""
 
 _OF_FILES = {"what", "new_master_keys", "record", "dry_run", "accept", "threads"}
 
@@ -441,7 +437,7 @@ def scan(
 
     PATH is a file or a folder. Column keys in a sealed footer are only told with the key service
     that opens it. Nothing else is authenticated. The exit code is 1 where a file could not be
-    looked into.
+    looked into; 3 or 4 if all of those failed for want of a key or of the key service.
     """
     if spark_master is not None:
         return scan_on_spark(spark_master, paths, options, as_json=as_json)
@@ -465,15 +461,15 @@ def scan(
     for one in failures:
         where = "" if one.message.startswith(one.file) else f"{one.file}: "
         click.echo(f"modcrypt: {printable(where + in_options(one.message))}", err=True)
-    return int(bool(failures))
+    return exit_code(one.word for one in failures)
 
 
 def _print_scanned(found: Iterator[ScannedKey]) -> int:
-    failed = False
+    words = set()
     for one in found:
         print_line(json.dumps({**one.fields(), "message": in_options(one.message)}))
-        failed |= one.kind == "error"
-    return int(failed)
+        words |= {one.word} if one.kind == "error" else set()
+    return exit_code(words)
 
 
 def _row(one: ScannedKey) -> tuple[str | None, ...]:

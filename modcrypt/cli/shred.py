@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modcrypt.cli.failures import in_options, printable
+from modcrypt.cli.failures import exit_code, in_options, printable
 from modcrypt.cli.kms_options import Service, audit_option, refuse, service_options
 from modcrypt.cli.progress import files_bar
 from modcrypt.cli.shared import print_line, table, threads_option
@@ -170,12 +170,7 @@ def _shredded(paths: list[str], tools: Any, options: dict[str, Any], as_json: bo
         for file in ended:
             print_line(json.dumps(_fields(file)))
     _print_summary(files, ended, unmet, time.perf_counter() - started, options["dry_run"], as_json)
-    codes = {_CODES.get(file.result, 1) for file in done if file.failed} | ({1} if unmet else set())
-    return 0 if not codes else codes.pop() if len(codes) == 1 else 1
-
-
-_CODES = {"denied": 3, "disabled": 3, "no-key": 3, "unavailable": 4}
-"""Exit codes where all files that failed did so for one reason; else 1."""
+    return 1 if unmet else exit_code(file.result for file in done if file.failed)
 
 
 def _unmet(columns: tuple[str, ...], files: Sequence[ShreddedFile]) -> list[str]:

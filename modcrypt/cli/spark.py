@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from modcrypt.cli.failures import in_options, printable
+from modcrypt.cli.failures import exit_code, in_options, printable
 from modcrypt.cli.kms_options import Service, refuse
 from modcrypt.cli.passphrases import VARIABLE
 from modcrypt.cli.shared import aad_prefix_from, print_line, table
+from modcrypt.errors import KmsUnavailableError
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import DataFrame, SparkSession
@@ -233,8 +234,8 @@ def scan_on_spark(master: str, paths: Sequence[str], options: Options, *, as_jso
         failures = found.where("failed")
         count = failures.count()
         if count and not as_json:
-            _print_failures(failures, count, result="kind")
-    return int(bool(count))
+            _print_failures(failures, count, result="word")
+        return exit_code(row["word"] for row in failures.select("word").distinct().collect())
 
 
 def _print_keys(rows: Sequence[dict[str, Any]]) -> None:
@@ -272,6 +273,7 @@ def verify_on_spark(
                 print_line(json.dumps(_verified(row)))
         copies = _copies(found)
         totals = _totals(found, copies)
+        missing = _words(found)
         if not as_json and totals["failed"]:
             _print_failures(found.where("failed"), totals["failed"])
     if as_json:
@@ -284,7 +286,9 @@ def verify_on_spark(
         print_line(f"{totals['files']} files: {counts}; {totals['modules']:,} modules")
     if totals["failed"] or copies:
         return 1
-    if totals["encrypted"] and not totals["modules"]:
+    if KmsUnavailableError.word in missing:
+        return 4
+    if (totals["encrypted"] and not totals["modules"]) or (missing and options["policy_file"]):
         return 3
     return int(strict and totals["authentic"] < totals["files"])
 
@@ -313,6 +317,12 @@ def _copies(found: DataFrame) -> list[tuple[str, str]]:
     for row in found.select("file_unique", "path").where(found.file_unique.isin(uniques)).collect():
         paths[row["file_unique"]].append(row["path"])
     return [(min(names), max(names)) for names in paths.values()]
+
+
+def _words(found: DataFrame) -> set[str]:
+    """Return the error codes of keys that could not be had."""
+    words = found.selectExpr("explode(not_authenticated.word) as word").distinct().collect()
+    return {row["word"] for row in words} - {None}
 
 
 def _totals(found: DataFrame, copies: Sequence[object]) -> dict[str, Any]:
@@ -423,15 +433,7 @@ def _run(
         told = ", ".join(f"{count} {word}" for word, count in {**done, "failed": failed}.items()
                          if count)  # fmt: skip
         print_line(f"{files} file{'s' * (files != 1)}: {told}")
-    codes = {_CODES.get(row["result"], 1) for row in counted if row["failed"]}
-    return 0 if not codes else codes.pop() if len(codes) == 1 else 1
-
-
-_CODES = {
-    "no-key": 3, "denied": 3, "disabled": 3, "key-material": 3, "key": 3, "exhausted": 3,
-    "unavailable": 4, "unsupported": 5, "file": 2, "usage": 2, "internal": 70,
-}  # fmt: skip
-"""Exit codes where all files that failed did so for one reason; else 1."""
+    return exit_code(row["result"] for row in counted if row["failed"])
 
 
 def _started(master: str, verb: str) -> AbstractContextManager[SparkSession]:

@@ -81,8 +81,10 @@ class ExpectedKeys:
             PlaintextError: The policy encrypts the column and the file does not, or the policy
                 gives it a key of its own and the file does not.
         """
+        if self.policy is None:
+            return
         path = ".".join(leaf)
-        if kind == "plaintext" and not self.leaves_plain(leaf):
+        if kind == "plaintext" and not self.declares_plaintext(leaf):
             raise PlaintextError(f"column {path} is in plaintext, and the policy encrypts it")
         # Anyone with the footer key alone could put a column of their own in its place.
         if kind == "footer key" and self._own(leaf) is not None:
@@ -91,10 +93,8 @@ class ExpectedKeys:
                 "its own"
             )
 
-    def leaves_plain(self, leaf: tuple[str, ...]) -> bool:
-        """Return whether a column may be in plaintext: the policy says so, or there is none."""
-        if self.policy is None:
-            return True
+    def declares_plaintext(self, leaf: tuple[str, ...]) -> bool:
+        """Return whether the policy leaves a column in plaintext."""
         name = covering_name(leaf, self._masters)
         return name is not None and self._masters[name] is None
 

@@ -493,6 +493,9 @@ class _FileKeys:
     def check_kind(self, leaf: tuple[str, ...], kind: str) -> None:
         self.expected.check_kind(leaf, kind)
 
+    def declares_plaintext(self, leaf: tuple[str, ...]) -> bool:
+        return self.expected.declares_plaintext(leaf)
+
     def retrieve(self, key_metadata: bytes, column: str | None) -> Key | None:
         try:
             key = self._unwrapped(self._material(key_metadata), column)

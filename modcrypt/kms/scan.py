@@ -47,6 +47,7 @@ class ScannedKey:
         storage: `"internal"`, `"external"`, `"opaque"` for key metadata of another kind, or
             `"none"`: also where the material is gone.
         message: what could not be told, and why.
+        word: Error code of kind "error"; "file" where the file system refused.
     """
 
     file: str
@@ -57,6 +58,7 @@ class ScannedKey:
     kek_id: str | None = None
     storage: str = "none"
     message: str = ""
+    word: str = ""
 
     def fields(self) -> dict[str, Any]:
         """Give it as what JSON takes."""
@@ -95,7 +97,8 @@ def _all_scanned(
         try:
             yield from _scanned(place, decryption)
         except (ModcryptError, OSError) as error:
-            yield ScannedKey(file=place.path, kind="error", message=str(error))
+            word = error.word if isinstance(error, ModcryptError) else "file"
+            yield ScannedKey(file=place.path, kind="error", message=str(error), word=word)
 
 
 def _scanned(place: Place, decryption: FileDecryptionProperties | None) -> Iterator[ScannedKey]:

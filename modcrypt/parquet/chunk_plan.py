@@ -27,12 +27,13 @@ from modcrypt.parquet.ciphers import (
     FileCipher,
     Question,
     check_kind,
+    declares_plaintext,
     question_of,
 )
 from modcrypt.parquet.diagnosis import Detective
 from modcrypt.parquet.findings import MAX_FINDINGS, Report
 from modcrypt.parquet.footer import open_column_metadata
-from modcrypt.parquet.footer_checks import CheckedFooter, look_for_key
+from modcrypt.parquet.footer_checks import CheckedFooter, KeyAnswer, look_for_key
 from modcrypt.parquet.framing import MAGIC_SIZE
 from modcrypt.parquet.idl import ThriftStruct, copy
 from modcrypt.parquet.key_info import key_name
@@ -72,7 +73,7 @@ class ChunkPlan:
     keys: dict[int, Key] = field(default_factory=dict)  # by column, that of the first row group
     all_known: bool = True  # where every chunk lies
     _kinds: dict[int, set[str]] = field(default_factory=dict)
-    _answers: dict[Question, tuple[Key | None, str]] = field(default_factory=dict)
+    _answers: dict[Question, KeyAnswer] = field(default_factory=dict)
     _names: dict[object, str] = field(default_factory=dict)  # of keys
     _detective: Detective | None = None
 
@@ -149,29 +150,34 @@ class ChunkPlan:
         if crypto is None:
             kinds.add(PLAINTEXT)
             if footer.encrypted:
-                self.report.note("column", path, "it is in plaintext")
+                declared = declares_plaintext(self.properties, out.leaf.path)
+                why = (
+                    "it is in plaintext, as the policy has it" if declared else "it is in plaintext"
+                )
+                self.report.note("column", path, why, by_design=declared)
             return
         own = crypto.ENCRYPTION_WITH_COLUMN_KEY
-        key: Key | None
         if own is not None:
             out.kind = COLUMN_KEY
             out.key_name = self._name(out, own.key_metadata)
             if own.path_in_schema != [name.encode() for name in out.leaf.path]:
                 self._fault("format", f"{out.where}: its crypto metadata names another column")
-            key, why = self._column_key(out, own.key_metadata)
+            answer = self._column_key(out, own.key_metadata)
         elif crypto.ENCRYPTION_WITH_FOOTER_KEY is not None:
             out.kind, out.key_name = FOOTER_KEY, footer.key_name
-            key, why = footer.key, "there is no footer key"
+            answer = KeyAnswer(footer.key, footer.missing, footer.word)
         else:
             out.kind = out.key_name = "unknown key"
             self._fault("format", f"{out.where}: its crypto metadata names no known kind of key")
-            key, why = None, "the kind of its key is not known"
+            answer = KeyAnswer(None, "the kind of its key is not known")
         kinds.add(out.kind)
-        if key is None or footer.cipher is None:
-            self.report.note("column", path, footer.locked if footer.cipher is None else why)
-            return
-        out.key = key
-        self.keys.setdefault(out.column, key)
+        if footer.cipher is None:
+            self.report.note("column", path, footer.locked, footer.word)
+        elif answer.key is None:
+            self.report.note("column", path, answer.why, answer.word)
+        else:
+            out.key = answer.key
+            self.keys.setdefault(out.column, answer.key)
 
     def _name(self, out: Chunk, metadata: bytes | None) -> str:
         """Call a column's key by its master key's id, or by the first column that has it."""
@@ -181,7 +187,7 @@ class ChunkPlan:
             self._names[known] = key_name(metadata, f"column key of {out.path}")
         return self._names[known]
 
-    def _column_key(self, out: Chunk, metadata: bytes | None) -> tuple[Key | None, str]:
+    def _column_key(self, out: Chunk, metadata: bytes | None) -> KeyAnswer:
         """Give the key of a column, asking the retriever once per key metadata."""
         keys = self.properties.column_keys
         name = covering_name(out.leaf.path, keys)

@@ -42,6 +42,7 @@ __all__ = [
     "assign_keys",
     "check_kind",
     "check_names",
+    "declares_plaintext",
     "find_key",
     "question_of",
 ]
@@ -230,7 +231,13 @@ def check_kind(properties: FileDecryptionProperties, leaf: tuple[str, ...], kind
             )
     accepted = kind == PLAINTEXT and names is False
     if isinstance(properties.key_retriever, BoundRetriever) and not accepted:
-        properties.key_retriever.check_kind(leaf, kind)
+        properties.key_retriever.keys.check_kind(leaf, kind)
+
+
+def declares_plaintext(properties: FileDecryptionProperties, leaf: tuple[str, ...]) -> bool:
+    """Return whether the caller's policy leaves a column in plaintext."""
+    retriever = properties.key_retriever
+    return isinstance(retriever, BoundRetriever) and retriever.keys.declares_plaintext(leaf)
 
 
 def question_of(

@@ -16,7 +16,12 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from modcrypt.buffers import check_threads, usable_cores
-from modcrypt.errors import AadPrefixError, KeyNotFoundError, ModcryptError
+from modcrypt.errors import (
+    AadPrefixError,
+    KeyMaterialError,
+    KeyRetrievalError,
+    ModcryptError,
+)
 from modcrypt.fork_safety import fork_safe
 from modcrypt.parquet.discovery import list_files
 from modcrypt.parquet.findings import (
@@ -213,7 +218,10 @@ class _Run:
         known = replace(known, check_footer_integrity=True, on_missing_key="drop")
         try:
             part = identify_part(source, known, template, self._guesses(number))
-        except KeyNotFoundError:
+        except KeyMaterialError as error:
+            self.unidentified[number] = f"{type(error).__name__}: {error}"
+            return properties
+        except KeyRetrievalError:  # which verifying the file tells
             self._by_word(number, source, template)
             return properties
         except ModcryptError as error:

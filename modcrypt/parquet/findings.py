@@ -5,9 +5,9 @@ A finding says where and what; what was not authenticated is no finding, but is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from modcrypt import errors
 from modcrypt.aad import ModuleId
@@ -20,6 +20,7 @@ __all__ = [
     "Report",
     "Unauthenticated",
     "Verification",
+    "fold",
 ]
 
 MAX_FINDINGS = 1000
@@ -27,6 +28,9 @@ MAX_FINDINGS = 1000
 
 MAX_CHUNK_FINDINGS = 12
 """Most findings told of one column chunk: a wrong key would give two for each of its pages."""
+
+MAX_NAMES = 20
+"""Most columns named in one line."""
 
 ALWAYS_OPEN = "file crypto metadata"
 """What the format leaves unauthenticated in every file with an encrypted footer."""
@@ -96,11 +100,17 @@ class Unauthenticated:
             "rows" or "parts".
         path: dotted name of the column it is about, None for the file.
         why: the reason, in words.
+        word: Error code of why there is no key, such as "denied", "disabled", "unavailable" or
+            "no-key"; None where a key is not the reason.
+        by_design: Whether no key could authenticate it: the format leaves it open, or the caller's
+            policy leaves the column in plaintext.
     """
 
     what: str
     path: str | None
     why: str
+    word: str | None = None
+    by_design: bool = False
 
     def fields(self) -> dict[str, Any]:
         """Give it as what JSON takes."""
@@ -151,10 +161,11 @@ class Verification:
     def complete(self) -> bool:
         """Whether there is no fault, and a tag or signature stands for all of the file.
 
-        File crypto metadata, which the format seals in no file, doesn't count: it holds nothing
-        but what the tags depend on and what keys are found by.
+        What is open by design doesn't count: file crypto metadata, which holds nothing but what the
+        tags depend on and what keys are found by, and columns that the caller's policy leaves in
+        plaintext.
         """
-        return self.ok and all(one.what == ALWAYS_OPEN for one in self.not_authenticated)
+        return self.ok and all(one.by_design for one in self.not_authenticated)
 
     def fields(self) -> dict[str, Any]:
         """Give it as what JSON takes."""
@@ -190,8 +201,8 @@ class Verification:
             regions=self.regions,
             findings=self.findings,
             notes=[
-                (f"Not authenticated: {one.what}" + (f" {one.path}" if one.path else ""), one.why)
-                for one in self.not_authenticated
+                (f"Not authenticated: {one.what}", one.why)
+                for one in fold((None, note) for note in self.not_authenticated)
             ],
         )
 
@@ -270,6 +281,42 @@ class DatasetVerification:
             file.raise_for_faults()
 
 
+class Folded(NamedTuple):
+    """What was not authenticated for one reason.
+
+    Attributes:
+        what: What, and of which columns.
+        why: The reason, in words.
+        files: Number of files it is about; 0 for a set of files, or where they have no names.
+    """
+
+    what: str
+    why: str
+    files: int
+
+
+def fold(notes: Iterable[tuple[str | None, Unauthenticated]]) -> list[Folded]:
+    """Return what was not authenticated, with columns and files of one reason together.
+
+    Args:
+        notes: Notes, and the names of their files.
+    """
+    found: dict[tuple[str, str], tuple[dict[str, None], set[str]]] = {}
+    for name, note in notes:
+        paths, names = found.setdefault((note.what, note.why), ({}, set()))
+        paths |= {} if note.path is None else {note.path: None}
+        names |= set() if name is None else {name}
+    return [
+        Folded(f"{what} {_listed(list(paths))}".rstrip(), why, len(names))
+        for (what, why), (paths, names) in found.items()
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
+
+
 def _counted(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
@@ -286,7 +333,7 @@ class Report:
 
     def __init__(self, limit: int, *, regions: bool) -> None:
         self.findings: list[Finding] = []
-        self.notes: dict[tuple[str, str | None], str] = {}
+        self.notes: dict[tuple[str, str | None], Unauthenticated] = {}
         self.regions: list[Region] | None = [] if regions else None
         self.modules = self.authenticated = 0
         self._limit = limit
@@ -324,9 +371,13 @@ class Report:
         """Take what is odd, but breaks no rule."""
         self.fault(word, message, start, end, severity="warning")
 
-    def note(self, what: str, path: str | None, why: str) -> None:
+    def note(
+        self, what: str, path: str | None, why: str, word: str | None = None, *,
+        by_design: bool = False,
+    ) -> None:  # fmt: skip
         """Say what was not authenticated, once for each column."""
-        self.notes.setdefault((what, path), why)
+        note = Unauthenticated(what=what, path=path, why=why, word=word, by_design=by_design)
+        self.notes.setdefault((what, path), note)
 
     def verified(self, size: int) -> None:
         """Count a module whose tag was verified."""
@@ -365,8 +416,8 @@ class Report:
         """Take over what was found in a part of the file."""
         for finding in part.closed(where):
             self.add(finding)
-        for (what, path), why in part.notes.items():
-            self.note(what, path, why)
+        for place, note in part.notes.items():
+            self.notes.setdefault(place, note)
         if self.regions is not None and part.regions is not None:
             self.regions += part.regions
         self.modules += part.modules

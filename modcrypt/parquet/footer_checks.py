@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from modcrypt.aad import module_aad
 from modcrypt.aead import TagError
@@ -17,9 +17,11 @@ from modcrypt.errors import (
     FooterSignatureError,
     FormatError,
     KeyAccessDeniedError,
+    KeyDisabledError,
     KeyMaterialError,
     KeyNotFoundError,
     KeyRetrievalError,
+    KmsUnavailableError,
     ModcryptError,
     PlaintextError,
     TagMismatchError,
@@ -44,7 +46,7 @@ from modcrypt.parquet.module_map import State
 from modcrypt.parquet.properties import FileDecryptionProperties
 from modcrypt.storage import Source
 
-__all__ = ["CheckedFooter", "check_footer", "look_for_key"]
+__all__ = ["CheckedFooter", "KeyAnswer", "check_footer", "look_for_key"]
 
 _OPEN = (
     "the format seals it in no file: the algorithm's name, the border between AAD prefix and "
@@ -65,7 +67,7 @@ class CheckedFooter:
     """What is known of a file from its end.
 
     Without `metadata` its modules can't be found; without `cipher` none can be opened, and `locked`
-    says why.
+    says why. `missing` says why there is no footer key, and `word` is the error code of that.
     """
 
     mode: Literal["encrypted", "plaintext", "none"] = "none"
@@ -79,6 +81,8 @@ class CheckedFooter:
     key: Key | None = None
     key_name: str = "footer key"
     locked: str = ""
+    missing: str = ""
+    word: str | None = None
     prefix: bytes | None = None  # that it stores
     unique: bytes | None = None
     signature_fault: FooterSignatureError | None = None
@@ -113,25 +117,45 @@ def check_footer(
     return reading.sealed() if tail.magic == MAGIC_ENCRYPTED else reading.signed()
 
 
+class KeyAnswer(NamedTuple):
+    """A key, or why there is none.
+
+    Attributes:
+        key: None where there is none.
+        why: The reason, in words.
+        word: Its error code; None where a fault was reported.
+    """
+
+    key: Key | None
+    why: str = ""
+    word: str | None = None
+
+
 def look_for_key(
     properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None, what: str,
     column: str | None, report: Report,
-) -> tuple[Key | None, str]:  # fmt: skip
+) -> KeyAnswer:  # fmt: skip
     """Find a key, or say why there is none; malformed key material is a fault of the file."""
     missing = "there is no footer key" if column is None else "there is no key for it"
     try:
         key = find_key(properties, given, metadata, what, column)
-    except KeyNotFoundError:
-        return None, missing
-    except KeyAccessDeniedError as error:
-        return None, f"its key is refused: {error}"
     except KeyMaterialError as error:
         report.error(error)
-        return None, "its key material is malformed"
+        return KeyAnswer(None, "its key material is malformed, or not what is expected")
     except KeyRetrievalError as error:
-        report.warn(error.word, str(error))
-        return None, f"its key could not be had: {error}"
-    return key, missing if key is None else ""
+        why = str(error).removeprefix(f"{what}: ")
+        if isinstance(error, KmsUnavailableError):
+            report.warn(error.word, str(error))
+        return KeyAnswer(None, f"{_REASONS.get(error.word, missing)}: {why}", error.word)
+    return KeyAnswer(key) if key is not None else KeyAnswer(None, missing, KeyNotFoundError.word)
+
+
+_REASONS = {
+    KeyAccessDeniedError.word: "its key is refused",
+    KeyDisabledError.word: "its key is refused",
+    KmsUnavailableError.word: "its key could not be had",
+    KeyRetrievalError.word: "its key could not be had",
+}
 
 
 @dataclass(slots=True)
@@ -154,13 +178,13 @@ class _Reading:
             return self._unreadable(out, "its crypto metadata can't be read")
         start = tail.start + end
         report.region(tail.start, start, "file crypto metadata", "plaintext")
-        report.note(ALWAYS_OPEN, None, _OPEN)
+        report.note(ALWAYS_OPEN, None, _OPEN, by_design=True)
         out.inside = start, size - 8
-        out.key, why = self._footer_key(crypto.key_metadata)
+        out.key, out.missing, out.word = self._footer_key(crypto.key_metadata)
         out.key_name = key_name(crypto.key_metadata, "footer key")
         aads = list(self._aads(crypto.encryption_algorithm, out, tail.start, start))
         if out.key is None or not aads:
-            out.locked = out.locked or why
+            out.locked = out.locked or out.missing
             state: State = "unchecked" if out.key else "locked"
             report.region(start, size - 8, "footer", state, key=out.key_name)
             return self._unreadable(out, out.locked)
@@ -207,7 +231,7 @@ class _Reading:
 
     def _unreadable(self, out: CheckedFooter, why: str) -> CheckedFooter:
         """Say that nothing is known of the modules."""
-        self.report.note("file", None, f"its modules could not be checked: {why}")
+        self.report.note("file", None, f"its modules could not be checked: {why}", out.word)
         state: State = "locked" if out.encrypted and out.key is None else "unchecked"
         kind = "modules" if out.mode == "encrypted" else "pages"
         self.report.region(MAGIC_SIZE, out.body_end, kind, state)
@@ -236,12 +260,12 @@ class _Reading:
                 f"{after} bytes stand after the footer, not the {SIGNATURE_SIZE} of a signature"
             )
             report.fault("format", message, tail.start, end, FOOTER)
-        out.key, why = self._footer_key(crypto.footer_signing_key_metadata)
+        out.key, out.missing, out.word = self._footer_key(crypto.footer_signing_key_metadata)
         out.key_name = key_name(crypto.footer_signing_key_metadata, "footer key")
         aads = list(self._aads(crypto.encryption_algorithm, out, tail.start, end))
         if out.key is None or not aads:
-            why = out.locked or why
-            report.note("footer", None, f"its signature was not verified: {why}")
+            why = out.locked or out.missing
+            report.note("footer", None, f"its signature was not verified: {why}", out.word)
             if aads:
                 assert out.algorithm is not None
                 out.cipher = FileCipher(aads[0][0], out.algorithm)
@@ -311,7 +335,7 @@ class _Reading:
 
     # --- keys, algorithm, AAD --------------------------------------------------------------------
 
-    def _footer_key(self, metadata: bytes | None) -> tuple[Key | None, str]:
+    def _footer_key(self, metadata: bytes | None) -> KeyAnswer:
         given = self.properties.footer_key
         assert given is None or isinstance(given, Key)
         return look_for_key(self.properties, given, metadata, "footer key", None, self.report)

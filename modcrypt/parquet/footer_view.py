@@ -63,6 +63,7 @@ class FooterView:
             verifies.
         padding: zero bytes after the sealed footer's struct, as parquet-java has them.
         reasons: what stood in the way, in words.
+        unavailable: Whether the key service was.
     """
 
     tail: Tail = field(repr=False)
@@ -80,6 +81,7 @@ class FooterView:
     signed_otherwise: bool = False
     padding: int = 0
     reasons: tuple[str, ...] = ()
+    unavailable: bool = False
 
     @property
     def sealed(self) -> bool:
@@ -188,7 +190,8 @@ def _not_opened(view: FooterView, error: ModcryptError) -> FooterView:
         state = "locked"
     elif isinstance(error, AadPrefixError | UnsupportedFormatError):
         state = "unchecked"
-    return replace(view, state=state, reasons=(*view.reasons, str(error)))
+    away = isinstance(error, KmsUnavailableError)
+    return replace(view, state=state, reasons=(*view.reasons, str(error)), unavailable=away)
 
 
 def _view_unbound(view: FooterView, properties: FileDecryptionProperties) -> FooterView:
@@ -311,20 +314,23 @@ class ChunkView:
     refused: bool = False
 
 
-def view_chunks(view: FooterView) -> tuple[list[Leaf], list[ChunkView], list[str]]:
+def view_chunks(view: FooterView) -> tuple[list[Leaf], list[ChunkView], FooterView]:
     """See as much of each column chunk as the keys allow.
 
     Returns:
-        The leaves, the chunks by row group and column, and what stood in the way of keys.
+        The leaves, the chunks by row group and column, and the footer's view with what stood in the
+        way of the columns' keys.
 
     Raises:
         FormatError, LimitError: the schema makes no sense, or does not fit the row groups.
     """
     if view.metadata is None:
-        return [], [], []
+        return [], [], view
     leaves = leaf_elements(view.metadata.schema)
     keys = _ColumnKeys(view, leaves)
-    return leaves, list(_chunks(view, leaves, keys)), keys.reasons
+    chunks = list(_chunks(view, leaves, keys))
+    reasons, unavailable = (*view.reasons, *keys.reasons), view.unavailable or keys.unavailable
+    return leaves, chunks, replace(view, reasons=reasons, unavailable=unavailable)
 
 
 def _chunks(view: FooterView, leaves: list[Leaf], keys: _ColumnKeys) -> Iterator[ChunkView]:
@@ -380,7 +386,7 @@ class _ColumnKeys:
         self._view = view
         self._found: dict[Question, Key | None] = {}
         self.reasons: list[str] = []
-        self._away = False
+        self.unavailable = False
         given = {} if view.properties is None else view.properties.column_keys
         names = [covering_name(leaf.path, given) if given else None for leaf in leaves]
         self._given = [None if name is None else given[name] for name in names]
@@ -401,11 +407,13 @@ class _ColumnKeys:
     def _ask(self, seen: ChunkView, given: Key | None, metadata: bytes | None) -> Key | None:
         properties = self._view.properties
         assert properties is not None
-        if given is None and self._away:
+        if given is None and self.unavailable:
             return given
         try:
             return find_key(properties, given, metadata, f"column {seen.path}", seen.path)
         except KeyRetrievalError as error:
-            self._away = isinstance(error, KmsUnavailableError)  # each question would take as long
+            self.unavailable = isinstance(
+                error, KmsUnavailableError
+            )  # each question would take as long
             self.reasons.append(str(error))
             return None

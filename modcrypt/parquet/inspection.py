@@ -90,6 +90,7 @@ class Inspection:
         leaks: what somebody without keys sees, in sentences.
         hidden: what the keys at hand leave closed, in sentences.
         quirks: of the writer, layouts that break the specification, and what does not fit.
+        kms_unavailable: Whether a key is hidden because the key service was unavailable.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Inspection:
     leaks: tuple[str, ...]
     hidden: tuple[str, ...]
     quirks: tuple[str, ...]
+    kms_unavailable: bool = False
 
     def fields(self) -> dict[str, Any]:
         """Give it as what JSON takes; an AAD prefix as text, with escapes where it is none."""
@@ -210,14 +212,14 @@ def inspect_parquet(
                 f"{opened.name} is an AGS1 stream, no Parquet file: inspect_ags1 looks into it"
             )
         view = view_footer(opened, properties)
-        leaves, chunks, reasons = view_chunks(view)
+        leaves, chunks, view = view_chunks(view)
         walk = walk_regions(opened, view, chunks, pages=pages)
-        return _inspection(opened, view, leaves, chunks, walk, [*view.reasons, *reasons])
+        return _inspection(opened, view, leaves, chunks, walk)
 
 
 def _inspection(
     source: Source, view: FooterView, leaves: list[Leaf], chunks: list[ChunkView],
-    walk: RegionWalk, reasons: list[str],
+    walk: RegionWalk,
 ) -> Inspection:  # fmt: skip
     metadata, parameters = view.metadata, view.parameters
     created_by = None if metadata is None or not metadata.created_by else metadata.created_by
@@ -227,8 +229,8 @@ def _inspection(
     columns = _columns(view, leaves, chunks, walk, footer_key)
     keys = [footer_key, *(column.key_info for column in columns if _shows_key(view, column))]
     visible = {column.path: column.visible for column in columns}
-    more = len(reasons) - _MAX_REASONS
-    why = [*reasons[:_MAX_REASONS], *([f"{more} more"] if more > 0 else [])]
+    more = len(view.reasons) - _MAX_REASONS
+    why = [*view.reasons[:_MAX_REASONS], *([f"{more} more"] if more > 0 else [])]
     leaks = tell_leaks(view, chunks, visible, walk, keys)
     return Inspection(
         name=source.name,
@@ -256,6 +258,7 @@ def _inspection(
         leaks=tuple(leaks),
         hidden=tuple(tell_hidden(view, chunks, walk, why)),
         quirks=tuple(tell_quirks(view, chunks, walk, writer)),
+        kms_unavailable=view.unavailable,
     )
 
 

@@ -240,10 +240,6 @@ class BoundRetriever:
         """Give the key of a column, or of the footer; None when there is none."""
         return self.keys.retrieve(key_metadata, column)
 
-    def check_kind(self, leaf: tuple[str, ...], kind: str) -> None:
-        """Raise a PlaintextError if a column must not be encrypted as it is, or in plaintext."""
-        self.keys.check_kind(leaf, kind)
-
 
 def is_keyed(encryption: object) -> TypeGuard[FileEncryption]:
     """Tell what makes keys for each file; `isinstance` of a protocol takes 20 µs."""

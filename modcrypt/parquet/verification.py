@@ -22,9 +22,9 @@ from typing import Any
 from modcrypt.buffers import WORTH_A_THREAD, check_threads, usable_cores
 from modcrypt.errors import ModcryptError
 from modcrypt.parquet.chunk_checks import ChunkChecker
-from modcrypt.parquet.chunk_plan import FOOTER_KEY, ChunkPlan
+from modcrypt.parquet.chunk_plan import ChunkPlan
 from modcrypt.parquet.chunk_report import Chunk
-from modcrypt.parquet.ciphers import FileCipher
+from modcrypt.parquet.ciphers import FOOTER_KEY, FileCipher
 from modcrypt.parquet.findings import MAX_FINDINGS, Finding, Report, Unauthenticated, Verification
 from modcrypt.parquet.footer import FOOTER
 from modcrypt.parquet.footer_checks import CheckedFooter, check_footer
@@ -147,13 +147,13 @@ def _bound(
     properties: FileDecryptionProperties, source: Source, report: Report
 ) -> FileDecryptionProperties:
     """Give the properties as they are for the file; without its retriever if that fails."""
-    # A retriever that knows its file is to give None for a column's key that is refused.
-    lenient = replace(properties, on_missing_key="drop")
+    # A retriever that knows its file is to say why it has no key for a column.
+    strict = replace(properties, on_missing_key="error")
     try:
-        return bound(lenient, source)
+        return bound(strict, source)
     except ModcryptError as error:  # what the keys lie in beside the file can't be read
         report.error(error)
-        return bound(replace(lenient, key_retriever=None), source)
+        return bound(replace(strict, key_retriever=None), source)
 
 
 def _check_rows(footer: CheckedFooter, expected: int, report: Report) -> None:
@@ -285,9 +285,6 @@ def _result(plan: ChunkPlan, *, footer_key_works: bool) -> Verification:
     findings = list(report.closed("the file"))
     if footer.signature_fault is not None:
         findings.insert(0, _signature_finding(footer, footer_key_works=footer_key_works))
-    notes = [
-        Unauthenticated(what=what, path=path, why=why) for (what, path), why in report.notes.items()
-    ]
     return Verification(
         name=source.name,
         size=source.size,
@@ -300,7 +297,7 @@ def _result(plan: ChunkPlan, *, footer_key_works: bool) -> Verification:
         modules=report.modules,
         authenticated_bytes=report.authenticated,
         findings=tuple(findings),
-        not_authenticated=tuple(notes),
+        not_authenticated=tuple(report.notes.values()),
         regions=_regions(plan),
     )
 

@@ -143,7 +143,11 @@ _FINDINGS = pa.list_(
         ]
     )
 )  # fmt: skip
-_NOT_AUTHENTICATED = pa.list_(pa.struct([("what", _TEXT), ("path", _TEXT), ("why", _TEXT)]))
+_NOT_AUTHENTICATED = pa.list_(
+    pa.struct(
+        [("what", _TEXT), ("path", _TEXT), ("why", _TEXT), ("word", _TEXT), ("by_design", _FLAG)]
+    )
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,7 +315,7 @@ class Scan(Job):
         [
             ("path", _TEXT), ("kind", _TEXT), ("column", _TEXT), ("master_key_id", _TEXT),
             ("version", _TEXT), ("kek_id", _TEXT), ("storage", _TEXT), ("failed", _FLAG),
-            ("message", _TEXT), ("worker", _TEXT),
+            ("message", _TEXT), ("word", _TEXT), ("worker", _TEXT),
         ]
     )  # fmt: skip
 
@@ -330,7 +334,9 @@ class Scan(Job):
 
     def failed(self, file: File, word: str, message: str) -> Row:
         """Give the row of a file that failed."""
-        return {"path": file.shown, "kind": "error", "failed": True, "message": message}
+        return {
+            "path": file.shown, "kind": "error", "failed": True, "message": message, "word": word,
+        }  # fmt: skip
 
 
 def _decryption(settings: Settings) -> FileDecryptionProperties | None:

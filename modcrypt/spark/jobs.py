@@ -453,7 +453,7 @@ def scan_keys(
 
     Returns:
         A row for each key: `path`, `kind`, `column`, `master_key_id`, `version`, `kek_id`,
-        `storage` and `message`, as of `modcrypt.ScannedKey`; `failed` and `worker`.
+        `storage`, `message` and `word`, as of `modcrypt.ScannedKey`; `failed` and `worker`.
 
     Raises:
         ValueError, KeyRetrievalError, OSError: as `encrypt_table`.
