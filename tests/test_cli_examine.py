@@ -530,9 +530,23 @@ def test_a_footer_key_that_cannot_be_had_is_told_with_its_reason(
         verdict = result.stdout.splitlines()[-1]
         assert ("because the key service is unavailable" in verdict) == (code == 4)
         assert invoke(folder, "verify", *options, "many").exit_code == code
-    parts = ("--aad-prefix-template", "part-{i}", "many")
-    if code == 4:
-        assert invoke(folder, "verify", *POLICY, *parts).exit_code == 4
+
+
+def test_parts_whose_keys_cannot_be_had_are_not_called_foreign(
+    folder: Path, kms: MemoryKms
+) -> None:
+    """An AAD prefix that the file stores is taken at its word then, and that is told."""
+    for number in range(2):
+        policy = modcrypt.Policy(footer_key="kf", aad_prefix=f"part-{number}")
+        path = folder / "many" / f"{number}.parquet"
+        modcrypt.write_table(small_table(), path, modcrypt.KeyTools(kms).encryption(policy))
+    parts = ("--aad-prefix-template", "part-{i}", "--expected-parts", "2", "many")
+    assert invoke(folder, "verify", *POLICY, *parts).exit_code == 1  # by another policy
+    ran(folder, "verify", "--kms", "test:", "--strict", *parts)
+    kms.unavailable = True
+    result = invoke(folder, "verify", "--kms", "test:", *parts)
+    assert result.exit_code == 4
+    assert "taken at the files' word" in result.stdout
 
 
 def test_a_fault_counts_more_than_a_key_that_cannot_be_had(folder: Path, kms: MemoryKms) -> None:

@@ -192,7 +192,10 @@ def test_columns_are_masked_under_the_keys_that_the_file_has(ring: Path) -> None
     own = ("--column-master-key", "name=pii", "--column-master-key", "price=pii", "--force")
     ran(ring, "encrypt", *kms, *own, "plain.parquet", "sealed.parquet")
     how = ("--null", "price", "--drop", "address", "--hash", "name", "--hash-key-file", "new.key")
-    said = json.loads(ran(ring, "mask", *kms, *how, *FILES, "--json"))
+    said = refused(invoke(ring, "mask", *kms, *how, *FILES), "key-material", 3)
+    assert "'pii', not under 'footer'" in said  # the URI says that it is all under `footer`
+    also = ("--master-key", "pii")
+    said = json.loads(ran(ring, "mask", *kms, *also, *how, *FILES, "--json"))
     assert said["nulls"] == ["price"]
     assert said["hashed"] == ["name"]
     assert said["dropped"] == ["address.zip", "address.city"]

@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 
-from modcrypt import errors
 from modcrypt.aad import BlockId, ModuleId
 from modcrypt.cli.signals import Stopped
 from modcrypt.errors import (
@@ -62,23 +61,17 @@ _CODES: tuple[tuple[type[ModcryptError], int], ...] = (
     (FormatError, 1),
 )
 
-_CODES_OF_WORDS = {
-    **{
-        kind.word: next((code for base, code in _CODES if issubclass(kind, base)), 1)
-        for kind in vars(errors).values()
-        if isinstance(kind, type) and issubclass(kind, ModcryptError)
-    },
-    "file": 2, "usage": 2, "internal": 70,
-}  # fmt: skip
+# Of files that failed: for want of a key, or of the key service.
+_CODES_OF_FILES = {"denied": 3, "disabled": 3, "no-key": 3, "unavailable": 4}
 
 
 def exit_code(words: Iterable[str]) -> int:
-    """Return the exit code for files that failed: the one that all have in common, else 1.
+    """Return the exit code for files that failed: 3 or 4 if that is the reason of all, else 1.
 
     Args:
         words: Error codes of the files that failed.
     """
-    codes = {_CODES_OF_WORDS.get(word, 1) for word in words}
+    codes = {_CODES_OF_FILES.get(word, 1) for word in words}
     return 0 if not codes else codes.pop() if len(codes) == 1 else 1
 
 

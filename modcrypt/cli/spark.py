@@ -433,7 +433,15 @@ def _run(
         told = ", ".join(f"{count} {word}" for word, count in {**done, "failed": failed}.items()
                          if count)  # fmt: skip
         print_line(f"{files} file{'s' * (files != 1)}: {told}")
-    return exit_code(row["result"] for row in counted if row["failed"])
+    codes = {_CODES.get(row["result"], 1) for row in counted if row["failed"]}
+    return 0 if not codes else codes.pop() if len(codes) == 1 else 1
+
+
+_CODES = {
+    "no-key": 3, "denied": 3, "disabled": 3, "key-material": 3, "key": 3, "exhausted": 3,
+    "unavailable": 4, "unsupported": 5, "file": 2, "usage": 2, "internal": 70,
+}  # fmt: skip
+"""Exit codes where all files that failed did so for one reason; else 1."""
 
 
 def _started(master: str, verb: str) -> AbstractContextManager[SparkSession]:
