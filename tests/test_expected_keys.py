@@ -208,6 +208,21 @@ def test_a_rotation_expects_the_master_keys_that_it_replaces_and_their_successor
     assert mc.read_table(path, keys).equals(TABLE)
 
 
+def test_a_scan_lists_what_a_file_under_another_master_key_tells(tmp_path: Path) -> None:
+    """Before a master key is disabled, its files must be found."""
+    kms = service()
+    tools = KeyTools(kms)
+    kinds = {False: {"error", "footer", "hidden"}, True: {"error", "footer", "column"}}
+    for plain, expected in kinds.items():
+        path = written(tmp_path / f"{plain}", replace(THEIRS, plaintext_footer=plain))
+        kms.calls.clear()
+        found = list(mc.scan_keys(path, tools, decryption=tools.decryption(POLICY)))
+        assert {one.kind for one in found} == expected
+        assert {one.master_key_id for one in found} == {None, OWN}
+        assert [one.word for one in found if one.kind == "error"] == ["key-material"]
+    assert not kms.calls
+
+
 def test_key_metadata_of_a_stream_is_under_the_master_key_for_footers(tmp_path: Path) -> None:
     kms = service()
     tools = KeyTools(kms)

@@ -11,7 +11,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from modcrypt.errors import KeyMaterialError, KeyNotFoundError, ModcryptError
+from modcrypt.errors import (
+    KeyMaterialError,
+    KeyNotFoundError,
+    ModcryptError,
+)
 from modcrypt.kms.external import FOOTER_KEY, find_in, read_store
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.material import KeyMaterial, KeyReference, decode_material, decode_metadata
@@ -39,7 +43,7 @@ class ScannedKey:
         file: its path.
         kind: `"footer"` or `"column"`; `"key metadata"` of an AGS1 stream; `"hidden"` stands for
             column keys in a sealed footer, if there are any; `"error"` for a file that could not be
-            looked into.
+            looked into, or is under a master key that is not expected.
         column: dotted name; None where it is hidden, or there is none.
         master_key_id: under which the key stands; None where its key metadata is none of PKMT1.
         version: of the master key, where the wrapped key tells it.
@@ -97,8 +101,12 @@ def _all_scanned(
         try:
             yield from _scanned(place, decryption)
         except (ModcryptError, OSError) as error:
-            word = error.word if isinstance(error, ModcryptError) else "file"
-            yield ScannedKey(file=place.path, kind="error", message=str(error), word=word)
+            yield _error(place, error)
+
+
+def _error(place: Place, error: ModcryptError | OSError) -> ScannedKey:
+    word = error.word if isinstance(error, ModcryptError) else "file"
+    return ScannedKey(file=place.path, kind="error", message=str(error), word=word)
 
 
 def _scanned(place: Place, decryption: FileDecryptionProperties | None) -> Iterator[ScannedKey]:
@@ -107,7 +115,13 @@ def _scanned(place: Place, decryption: FileDecryptionProperties | None) -> Itera
             material = kek_of(source.read_at(0, source.size))
             yield _told(place, "key metadata", None, material, None)
             return
-        keys, hidden = list_key_metadata(source, decryption)
+        try:
+            keys, hidden = list_key_metadata(source, decryption)
+        except KeyMaterialError as error:  # as of another master key than is expected
+            if decryption is None:
+                raise
+            yield _error(place, error)
+            keys, hidden = list_key_metadata(source)
     told: set[str] = set()
     store: dict[str, str] | None = None
     for key in keys:
