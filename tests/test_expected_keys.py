@@ -516,6 +516,11 @@ def test_a_uri_that_names_a_master_key_expects_it(keyring: str, tmp_path: Path) 
     assert mc.read_table(path, KeyTools.from_policy(policy).decryption(policy)).equals(TABLE)
 
 
+def test_a_key_retriever_of_the_callers_does_not_replace_the_rule() -> None:
+    with pytest.raises(TypeError, match="key_retriever"):
+        KeyTools(service()).decryption(POLICY, key_retriever=lambda metadata: None)
+
+
 def test_one_string_is_no_set_of_ids() -> None:
     for mistake in (
         lambda: KeyTools(service(), master_key_ids="kf"),

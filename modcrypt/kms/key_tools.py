@@ -166,7 +166,10 @@ class KeyTools:
 
         Raises:
             ValueError: as `encryption`, or as `FileDecryptionProperties`.
+            TypeError: `key_retriever` is among the properties.
         """
+        if "key_retriever" in properties:
+            raise TypeError("key_retriever: KeyTools.decryption makes it; leave it out")
         said: dict[str, Any] = {}
         if policy is not None:
             self._check_aad(policy)
