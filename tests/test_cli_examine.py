@@ -549,6 +549,15 @@ def test_parts_whose_keys_cannot_be_had_are_not_called_foreign(
     assert "taken at the files' word" in result.stdout
 
 
+def test_a_run_that_is_taken_up_looks_again_at_what_had_no_key(
+    folder: Path, kms: MemoryKms
+) -> None:
+    kms.broken["kc2"] = ConnectionError()
+    record = (*POLICY, "--record", "run.jsonl", "many")
+    assert invoke(folder, "verify", *record).exit_code == 4
+    assert "result" not in (folder / "run.jsonl").read_text()
+
+
 def test_a_fault_counts_more_than_a_key_that_cannot_be_had(folder: Path, kms: MemoryKms) -> None:
     kms.broken["kc2"] = ConnectionError()
     flip(folder / "secret.parquet", 40)

@@ -394,7 +394,7 @@ def _verify_recorded(
             click.echo(f"modcrypt: {passed} files were found right before", err=True)
 
         def note(name: str, found: Verification) -> None:
-            if found.ok and found.modules and (found.complete or not strict):
+            if found.modules and _code(found, [found], strict) == 0:
                 record.note(places[name].full_name, stamps_of(places[name]), result="ok")
 
         code = _verify_all(left, properties, strict, jobs, as_json, each=note) if left else 0

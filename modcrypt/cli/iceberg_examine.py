@@ -188,7 +188,7 @@ def tree(
     """Draw the table's keys, from the master key down to the files that they open.
 
     Data files are not opened. The exit code is 1 where a manifest could not be read: then there may
-    be more beneath it.
+    be more beneath it. It is 4 where the key service is unavailable.
     """
     from modcrypt.iceberg import key_tree
 
@@ -207,7 +207,7 @@ def tree(
         print_line(json.dumps(found.fields()))
     else:
         print_line("\n".join(map(printable, found.to_text().split("\n"))))
-    return int(not found.whole)
+    return 4 if found.kms_unavailable else int(not found.whole)
 
 
 def _print_protected(files: Sequence[ProtectedFile], as_json: bool) -> None:

@@ -181,6 +181,13 @@ class Inventory:
     files: list[ReachedFile] = field(default_factory=list)
 
     @property
+    def kms_unavailable(self) -> bool:
+        """Whether a list or manifest could not be read because the key service was unavailable."""
+        return any(
+            isinstance(one.error, KmsUnavailableError) for one in (*self.lists, *self.manifests)
+        )
+
+    @property
     def is_whole(self) -> bool:
         """Whether every manifest list and manifest could be read."""
         lists, manifests = self.lists, self.manifests

@@ -180,6 +180,7 @@ class KeyTree:
             manifests files.
         unused: ids of `encryption-keys` that nothing uses.
         whole: whether every manifest list and manifest could be read.
+        kms_unavailable: Whether one could not because the key service was unavailable.
     """
 
     location: str
@@ -191,6 +192,7 @@ class KeyTree:
     files: tuple[TreeFile, ...] = field(repr=False)
     unused: tuple[str, ...] = field(repr=False)
     whole: bool
+    kms_unavailable: bool = False
 
     @cached_property
     def master_key_ids(self) -> tuple[str, ...]:
@@ -239,6 +241,7 @@ class KeyTree:
             "files": [asdict(one) for one in self.files],
             "unused": list(self.unused),
             "whole": self.whole,
+            "kms_unavailable": self.kms_unavailable,
         }
 
     def to_text(self, *, limit: int = 6) -> str:
@@ -334,6 +337,7 @@ def _built(
         files=tuple(_file(one) for one in inventory.files),
         unused=unused,
         whole=inventory.is_whole,
+        kms_unavailable=inventory.kms_unavailable,
     )
 
 

@@ -17,7 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 import modcrypt
 from modcrypt.cli.iceberg import iceberg
 from tests.iceberg.cli_runs import Run, lines, run, told
-from tests.iceberg.conftest import MASTERS
+from tests.iceberg.conftest import MASTERS, SampleKms
 from tests.iceberg.java_judge import Judge
 
 __all__ = ["run"]  # a fixture
@@ -439,6 +439,18 @@ def test_without_the_key_nothing_can_be_verified(
     monkeypatch.setitem(MASTERS, "keyA", bytes(16))
     run("verify", *SAMPLE, filled, code=3)
     assert run("tree", *SAMPLE, filled, code=1).stdout
+
+
+def test_a_table_whose_key_service_is_unavailable_is_4(
+    run: Run, filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> bytes:
+        raise ConnectionError
+
+    monkeypatch.setattr(SampleKms, "unwrap", away)
+    monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
+    for command in ("verify", "scan", "tree"):
+        run(command, *SAMPLE, filled, code=4)
 
 
 def test_the_tree_leads_from_the_master_key_to_each_file(
