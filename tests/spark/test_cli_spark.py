@@ -182,15 +182,17 @@ def test_a_keyring_of_options_or_of_a_policy_is_rotated_scanned_and_verified(
         ["name", "kc", "1", "internal", "3"],
         ["(footer)", "kf", "1", "internal", "3"],
     ]
-    result = run("keys", "rotate", *KMS, "--key", "kf", "out")
+    assert "'kc', not under 'kf'" in run("keys", "rotate", *KMS, "out", code=3).stdout
+    both = (*KMS, "--master-key", "kc")  # the URI says that all is under kf
+    result = run("keys", "rotate", *both, "--key", "kf", "out")
     assert result.stdout.endswith("3 files: 3 rotated\n")
-    found = lines(run("keys", "scan", *KMS, "out", "--json"))
+    found = lines(run("keys", "scan", *both, "out", "--json"))
     assert {(one["master_key_id"], one["version"]) for one in found} == {("kf", "2"), ("kc", "1")}
     assert len(found) == 6
 
-    result = run("verify", *KMS, "--strict", "out")
+    result = run("verify", *both, "--strict", "out")
     assert result.stdout.startswith("3 files: 3 authentic; ")
-    *rows, totals = lines(run("verify", *KMS, "out", "--json"))
+    *rows, totals = lines(run("verify", *both, "out", "--json"))
     assert {row["name"]: row["modules"] for row in rows} == {
         str(tmp_path / "out" / name): mc.verify_parquet(
             tmp_path / "out" / name, mc.KeyTools(ring).decryption()
