@@ -344,6 +344,20 @@ def test_damaged_key_metadata_is_3_and_not_shown(sealed: Path, damage: Any) -> N
     assert not [s for s in (key.hex(), repr(key)[2:-1]) if s[:12] in message]
 
 
+def test_sealed_key_metadata_is_under_the_master_key_that_is_expected(folder: Path) -> None:
+    ring = modcrypt.Keyring.create(folder / "lake.keyring", plaintext=True)
+    for name in ("footer", "other"):
+        ring.create_key(name)
+    (folder / "lake.toml").write_text('kms = "file:lake.keyring"\nfooter_key = "footer"\n')
+    forged = ("--new-key-metadata", "notes.sealed", "--kms", "file:lake.keyring#other")
+    assert invoke(folder, "encrypt", *forged, "notes.txt", "forged.ags1").exit_code == 0
+    for service in (("--policy", "lake.toml"), ("--kms", "file:lake.keyring#footer")):
+        reading = ("cat", "--key-metadata-file", "notes.sealed", *service, "forged.ags1")
+        message = refused(invoke(folder, *reading), 3, "key-material")
+        assert "'other', not under 'footer'; pass --master-key" in message
+        assert invoke(folder, *reading, "--master-key", "other").stdout_bytes == NOTES
+
+
 def test_the_wrong_sort_of_key_metadata_file_is_3(folder: Path) -> None:
     reading = ("cat", "notes.txt", "--key-metadata-file")
     assert "metadata" in refused(invoke(folder, *reading, "absent"), 3, "no-key")
