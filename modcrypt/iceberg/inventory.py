@@ -183,9 +183,8 @@ class Inventory:
     @property
     def kms_unavailable(self) -> bool:
         """Whether a list or manifest could not be read because the key service was unavailable."""
-        return any(
-            isinstance(one.error, KmsUnavailableError) for one in (*self.lists, *self.manifests)
-        )
+        errors = [one.error for one in self.lists] + [one.error for one in self.manifests]
+        return any(isinstance(error, KmsUnavailableError) for error in errors)
 
     @property
     def is_whole(self) -> bool:
