@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from modcrypt.errors import KeyMaterialError, PlaintextError
+from modcrypt.fork_safety import cached_property
 from modcrypt.kms.material import KeyMaterial
 from modcrypt.kms.policy import Policy
 from modcrypt.parquet.schema import covering_name
