@@ -24,7 +24,7 @@ import urllib.parse
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, Any, Protocol, TypeAlias
 
@@ -38,6 +38,7 @@ __all__ = [
     "ObjectSource",
     "Place",
     "RangeSource",
+    "Root",
     "Sink",
     "Source",
     "SourceLike",
@@ -58,6 +59,10 @@ SourceLike: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview
 
 Destination: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
 """A path, an fsspec URL, or a writable binary file object."""
+
+
+Root: TypeAlias = "str | os.PathLike[str] | Place"
+"""A folder: a place, a URL, or a path in the file system that its files are in."""
 
 
 class Source(ABC):
@@ -104,15 +109,38 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A path in a file system; None is the local one."""
+    """A path in a file system; None is the local one.
+
+    Attributes:
+        root: The folder by which a listing found the file; None for a file named by itself.
+    """
 
     filesystem: Any
     path: str
+    root: Place | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
         """The last part of the path."""
         return posixpath.basename(self.path)
+
+    def inside(self, root: Root) -> str | None:
+        """Return the path relative to a folder; None if it is not inside, or is the folder itself.
+
+        Links are not followed: a link inside the folder is a file of it.
+        """
+        if not isinstance(root, Place):
+            is_url = isinstance(root, str) and _URL.match(root)
+            root = Place(*locate(root, None if is_url else self.filesystem))
+        base, path = (f"{one._spelling}/".lstrip("/") for one in (root, self))
+        is_inside = root.filesystem == self.filesystem and path.startswith(base) and path != base
+        return path[len(base) : -1] if is_inside else None
+
+    @property
+    def _spelling(self) -> str:
+        """The path, absolute. In a store, any name between slashes is part of the key."""
+        path = os.path.abspath(self.path) if self.filesystem is None else self.path
+        return path.strip("/")
 
     def beside(self, name: str) -> Place:
         """Give the place of another file in the same folder."""

@@ -38,6 +38,7 @@ ROWS = [
         "modcrypt.parquet.page_header",
         "modcrypt.parquet.idl",
         "modcrypt.parquet.properties",
+        "modcrypt.parquet.path_prefix",
         "modcrypt.ags1.layout",
         "modcrypt.ags1.lengths",
     },

@@ -108,20 +108,21 @@ def test_columns_know_their_master_keys() -> None:
         ("x/{name}/{name}", "ä", "x/ä/ä".encode()),
         ("{name}", "{name}", b"{name}"),
         ("x{name}", os.fsdecode(b"a\xff"), b"xa\xff"),
+        ("x/{path}", "y=1/a.parquet", b"x/y=1/a.parquet"),
+        ("x/{name}", "y=1/a.parquet", b"x/a.parquet"),
+        ("{path}", "{name}/{path}", b"{name}/{path}"),
     ],
 )
-def test_the_prefix_takes_up_the_files_name(
+def test_the_prefix_takes_up_the_files_path_or_name(
     template: str | None, name: str, prefix: bytes | None
 ) -> None:
-    policy = Policy(footer_key="k", aad_prefix=template)
-    assert policy.prefix_of(name) == prefix
-    assert policy.prefix_needs_name == ("{name}" in (template or ""))
+    assert Policy(footer_key="k", aad_prefix=template).prefix_of(name) == prefix
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])), st.text(), st.text())
-def test_files_of_other_names_have_other_prefixes(template: str, one: str, other: str) -> None:
+def test_files_of_other_paths_have_other_prefixes(template: str, one: str, other: str) -> None:
     try:
-        policy = Policy(footer_key="k", aad_prefix=template + "{name}")
+        policy = Policy(footer_key="k", aad_prefix=template + "{path}")
         prefixes = [policy.prefix_of(one), policy.prefix_of(other)]
     except ValueError:  # another placeholder, or no name that a file can have
         return

@@ -31,6 +31,7 @@ from modcrypt.fork_safety import fork_safe
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.rotation_record import RunRecord
+    from modcrypt.parquet.properties import Encryption, FileDecryptionProperties
     from modcrypt.storage import Place
 
 __all__ = [
@@ -285,6 +286,41 @@ class Batch:
         if not self._files.folder:
             refuse(_OF_FOLDERS, f"that is for folders, and {source} is none")
         self._pairs = _paired(self._files, destination)
+        self._folders = source, source if destination is None else destination
+
+    def rooted(self, decryption: FileDecryptionProperties) -> FileDecryptionProperties:
+        """Return properties whose AAD prefixes take up paths inside SOURCE, if it is a folder."""
+        found: FileDecryptionProperties = self._rooted(decryption, self._folders[0])
+        return found
+
+    def check_prefixes(self, encryption: Encryption, *, shared: bool) -> Encryption:
+        """Return properties whose AAD prefixes take up paths inside DESTINATION, if it is a folder.
+
+        Args:
+            encryption: Of all files.
+            shared: Allow several files with the same AAD prefix.
+
+        Raises:
+            click.UsageError: Two files would have the same one.
+        """
+        found: Encryption = self._rooted(encryption, self._folders[1])
+        if self._files.folder and not shared:
+            from modcrypt.parquet.path_prefix import check_distinct
+
+            try:
+                prefix = getattr(found, "aad_prefix", None)
+                check_distinct(prefix, [file.inside for file in self._files.found])
+            except ValueError as error:
+                message = str(error).replace("pass shared_aad_prefix=True", "--shared-aad-prefix")
+                raise click.UsageError(
+                    message.replace("in aad_prefix", "in --aad-prefix")
+                ) from None
+        return found
+
+    def _rooted(self, properties: Any, folder: str) -> Any:
+        from modcrypt.parquet.properties import rooted
+
+        return rooted(properties, folder) if self._files.folder else properties
 
     def keep_columns(self, on_missing_key: str) -> None:
         """Refuse to replace files by what lacks some of their columns."""

@@ -30,6 +30,8 @@ from modcrypt.cli.shared import (
     prefix_options,
     print_facts,
     print_line,
+    root_option,
+    shared_prefix_option,
     table,
     threads_option,
     together,
@@ -64,13 +66,22 @@ _lines_option = click.option(
 )
 
 
-def _properties(reading: dict[str, Any]) -> FileDecryptionProperties | None:
+def _properties(
+    reading: dict[str, Any], paths: Sequence[str], files: Sequence[File]
+) -> FileDecryptionProperties | None:
     """Give what the options say of keys and the like; None where they say nothing."""
     context = click.get_current_context()
     said = any(
         context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in reading
     )
-    return decryption_properties(**reading) if said else None
+    if not said:
+        return None
+    found = decryption_properties(**reading)
+    if len(paths) == 1 and files[0].inside:
+        from modcrypt.parquet.properties import rooted
+
+        found = rooted(found, paths[0])
+    return found
 
 
 def _files(paths: Iterable[str], glob: str | None) -> list[File]:
@@ -145,6 +156,7 @@ that is refused or not there; 4 the key service is unavailable"""
 )
 @parquet_key_options
 @prefix_options
+@root_option
 @reading_service_options
 @audit_option
 @files_options
@@ -175,7 +187,7 @@ def inspect(
 
     files = _files(paths, glob)
     page = _Page(html, force, files)
-    properties = _properties(reading)
+    properties = _properties(reading, paths, files)
     look = partial(inspect_parquet, properties=properties, pages=pages)
     if len(files) == 1:
         found = look(files[0].name)
@@ -300,6 +312,8 @@ def _modules(found: Inspection) -> str:
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @parquet_key_options
 @prefix_options
+@shared_prefix_option
+@root_option
 @accept_option
 @reading_service_options
 @click.option(
@@ -335,6 +349,7 @@ def verify(
     aad_prefix_template: str | None,
     expected_parts: int | None,
     expected_rows: int | None,
+    shared_aad_prefix: bool,
     strict: bool,
     glob: str | None,
     jobs: int | None,
@@ -354,21 +369,24 @@ def verify(
     right; a run that came to its end is begun anew.
     """
     if spark_master is not None:
-        return verify_on_spark(spark_master, paths, reading, strict=strict, as_json=as_json)
+        options = {**reading, "shared_aad_prefix": shared_aad_prefix}
+        return verify_on_spark(spark_master, paths, options, strict=strict, as_json=as_json)
     _check_set_options(aad_prefix_template, expected_parts)
     if record is not None:
         refuse(_OF_A_WHOLE_SET, "--record passes over files, and that needs all of them")
     files = _files(paths, glob)
     page = _Page(html, force, files)
-    properties = _properties(reading)
+    properties = _properties(reading, paths, files)
     if record is not None:
-        return _verify_recorded(files, properties, strict, jobs, as_json, record)
+        return _verify_recorded(
+            files, properties, strict, jobs, as_json, record, shared_aad_prefix=shared_aad_prefix
+        )
     if len(files) == 1 and aad_prefix_template is None and expected_parts is None:
         return _verify_one(files[0], properties, expected_rows, threads, strict, page, as_json)
     return _verify_all(
         files, properties, strict, jobs, as_json,
         aad_prefix_template=aad_prefix_template, expected_parts=expected_parts,
-        expected_rows=expected_rows,
+        expected_rows=expected_rows, shared_aad_prefix=shared_aad_prefix,
     )  # fmt: skip
 
 
@@ -377,7 +395,7 @@ _OF_A_WHOLE_SET = {"aad_prefix_template", "expected_parts", "expected_rows", "ht
 
 def _verify_recorded(
     files: Sequence[File], properties: FileDecryptionProperties | None, strict: bool,
-    jobs: int | None, as_json: bool, path: str,
+    jobs: int | None, as_json: bool, path: str, **of_set: Any,
 ) -> int:  # fmt: skip
     """Verify files that a run like this, which was interrupted, has not found right."""
     from modcrypt.kms.rotation_record import RunRecord, stamps_of
@@ -397,7 +415,9 @@ def _verify_recorded(
             if found.modules and _code(found, [found], strict) == 0:
                 record.note(places[name].full_name, stamps_of(places[name]), result="ok")
 
-        code = _verify_all(left, properties, strict, jobs, as_json, each=note) if left else 0
+        code = 0
+        if left:
+            code = _verify_all(left, properties, strict, jobs, as_json, each=note, **of_set)
         record.end()
     return code
 

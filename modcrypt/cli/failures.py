@@ -83,6 +83,8 @@ _OPTION_NAMES = (
     ("pass aad_prefix", "pass --aad-prefix"),
     ("pass master_key_ids", "pass --master-key"),
     ("aad_prefix is given", "--aad-prefix is given"),
+    ("pass root=, the", "pass --root FOLDER, the"),
+    ("pass shared_aad_prefix=True", "pass --shared-aad-prefix"),
     ("length=…, as the writer reported it", "--length N, as encrypt printed it"),
     ("length=UNVERIFIED", "--unverified-length"),
     ("generate fresh metadata for each file", "make fresh metadata by --new-key-metadata"),

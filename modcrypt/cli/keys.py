@@ -25,7 +25,7 @@ from modcrypt.cli.kms_options import (
     service_options,
 )
 from modcrypt.cli.progress import files_bar
-from modcrypt.cli.shared import json_option, print_line, table, threads_option
+from modcrypt.cli.shared import json_option, print_line, root_option, table, threads_option
 from modcrypt.cli.spark import decryption_settings, rotate_on_spark, scan_on_spark, spark_option
 from modcrypt.parquet.properties import ALGORITHMS
 
@@ -275,6 +275,7 @@ def _state(master: MasterKey) -> str:
 @keys.command(epilog=_ROTATE_EXAMPLE)
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
 @reading_service_options
+@root_option
 @click.option(
     "--key", "key_id", metavar="ID", help="Add a version to this master key, before all else."
 )
@@ -368,7 +369,8 @@ def rotate(
             spark_master, paths, settings, what=what, new_master_keys=renamed, dry_run=dry_run,
             as_json=as_json,
         )  # fmt: skip
-    said = {"algorithms": accept} if accept else {}
+    said: dict[str, Any] = {"algorithms": accept} if accept else {}
+    said["root"] = options["root"]
     started, done = time.perf_counter(), list[modcrypt.RotatedFile]()
     with files_bar("Rotating") as bar:
 
@@ -383,7 +385,9 @@ def rotate(
             tools,
             what=what,
             new_master_keys=renamed,
-            decryption=tools.decryption(service.policy, **said) if service.policy or said else None,
+            decryption=tools.decryption(service.policy, **said)
+            if service.policy or accept
+            else None,
             record=record,
             dry_run=dry_run,
             threads=threads,
@@ -426,6 +430,7 @@ def _print_summary(
 @keys.command(epilog=_SCAN_EXAMPLE)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @reading_service_options
+@root_option
 @audit_option
 @spark_option
 @_lines_option
@@ -445,7 +450,7 @@ def scan(
     tools = decryption = None
     if service.named:
         tools = service.tools(audit)
-        decryption = tools.decryption(service.policy)
+        decryption = tools.decryption(service.policy, root=options["root"])
     else:
         refuse({"audit", "master_keys"}, "--kms or --policy is needed with that")
     found = modcrypt.scan_keys(list(paths), tools, decryption=decryption)

@@ -18,7 +18,7 @@ from modcrypt.cli.parquet_options import (
     parquet_key_options,
     reading_options,
 )
-from modcrypt.cli.shared import prefix_options
+from modcrypt.cli.shared import prefix_options, root_option
 from modcrypt.cli.spark import decrypt_on_spark, encrypt_on_spark, spark_option
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -74,14 +74,17 @@ def encrypt(
     the footer key. A file appears when it is complete, or not at all.
 
     Keys are given; or they are made for each file, and wrapped by the key service that --kms or
-    --policy names. Then {name} in an AAD prefix stands for the name of the file.
+    --policy names. Then {path} in an AAD prefix stands for the file's path inside DESTINATION, and
+    {name} for its name.
     """
     if spark_master is not None:
         return encrypt_on_spark(
             spark_master, source, destination, how, force=force, as_json=as_json
         )
     batch = Batch(how, source, destination)
-    properties = encryption_properties(audit, **how)
+    properties = batch.check_prefixes(
+        encryption_properties(audit, **how), shared=how["shared_aad_prefix"]
+    )
 
     def work(task: Task) -> dict[str, Any]:
         if task.dry_run:
@@ -116,6 +119,7 @@ def _look_into(source: str, encryption: Encryption) -> None:
 @click.argument("destination", required=False)
 @parquet_key_options
 @prefix_options
+@root_option
 @reading_options
 @reading_service_options
 @audit_option
@@ -144,7 +148,7 @@ def decrypt(
         )
     batch = Batch(reading, source, destination)
     batch.keep_columns(reading["on_missing_key"])
-    properties = decryption_properties(**reading)
+    properties = batch.rooted(decryption_properties(**reading))
     nulls = properties.on_missing_key == "null"
 
     def work(task: Task) -> dict[str, Any]:

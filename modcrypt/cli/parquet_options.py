@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -19,6 +18,8 @@ from modcrypt.cli.shared import (
     key_from,
     key_options,
     prefix_options,
+    root_option,
+    shared_prefix_option,
     threads_option,
     together,
 )
@@ -117,6 +118,8 @@ encryption_options = together(
         help="AES_GCM_CTR_V1 does not authenticate pages.",
     ),
     prefix_options,
+    root_option,
+    shared_prefix_option,
     click.option(
         "--no-store-aad-prefix",
         is_flag=True,
@@ -216,7 +219,7 @@ def encryption_properties(
     service = Service(how)
     if service.named:
         return _keyed_encryption(service, audit, new, **how)
-    _refuse(new, _OF_A_SERVICE, "--kms or --policy is needed with that")
+    _refuse(new, {*_OF_A_SERVICE, "root"}, "--kms or --policy is needed with that")
     return _explicit_encryption(**how)
 
 
@@ -274,7 +277,7 @@ def _keyed_encryption(service: Service, audit: str | None, new: str, **how: Any)
     policy = service.policy
     if policy is not None:
         _refuse(new, _OF_A_POLICY, "the policy says that")
-        return service.tools(audit).encryption(policy)
+        return service.tools(audit).encryption(policy, root=how["root"])
     policy = _policy(**how)
     tools = service.tools(audit)
     if how["master_key"] is None:
@@ -282,7 +285,7 @@ def _keyed_encryption(service: Service, audit: str | None, new: str, **how: Any)
         if named is None:
             raise click.UsageError("the URI names no master key for the footer: --master-key ID")
         policy = replace(policy, footer_key=named)
-    return tools.encryption(policy)
+    return tools.encryption(policy, root=how["root"])
 
 
 def _policy(
@@ -341,6 +344,7 @@ def decryption_properties(
     on_missing_key: Literal["error", "drop", "null"] = "error",
     no_check_footer: bool = False,
     audit: str | None = None,
+    root: str | None = None,
     **of_service: Any,
 ) -> modcrypt.FileDecryptionProperties:
     """Make of the values of options of keys, prefix, reading and service what the library takes.
@@ -350,7 +354,7 @@ def decryption_properties(
         ValueError: a key or the policy is wrong.
         ModcryptError: a key can't be had.
     """
-    from modcrypt.kms.policy import NAME, named
+    from modcrypt.parquet.path_prefix import PathPrefix
 
     service = Service(of_service)
     prefix = aad_prefix_from(aad_prefix, aad_prefix_hex, aad_prefix_file)
@@ -364,10 +368,10 @@ def decryption_properties(
         said["algorithms"] = accept
     if service.named:
         refuse(EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
-        if prefix is not None and NAME.encode() in prefix:  # as encrypt takes it
-            said["aad_prefix"] = partial(named, prefix)
-        return service.tools(audit).decryption(service.policy, **said)
-    refuse({"audit", "master_keys"}, "--kms or --policy is needed with that")
+        if prefix is not None:  # as encrypt takes it
+            said["aad_prefix"] = PathPrefix(prefix, root)
+        return service.tools(audit).decryption(service.policy, root=root, **said)
+    refuse({"audit", "master_keys", "root"}, "--kms or --policy is needed with that")
     return modcrypt.FileDecryptionProperties(
         footer_key=key_from(key_file, key_env, key_fd, "footer key"),
         column_keys=key_refs.read_refs(column_key_refs),

@@ -28,7 +28,7 @@ from modcrypt.cli.parquet_options import (
     output_options,
     parquet_key_options,
 )
-from modcrypt.cli.shared import key_from, prefix_options
+from modcrypt.cli.shared import key_from, prefix_options, root_option
 from modcrypt.cli.spark import (
     encryption_settings,
     hash_key_reference,
@@ -98,9 +98,10 @@ def _taken_new(options: dict[str, Any]) -> dict[str, Any]:
     return {name[len(_NEW) :]: options.pop(name) for name in names}
 
 
-def _new_properties(new: dict[str, Any], audit: str | None) -> Encryption:
+def _new_properties(batch: Batch, new: dict[str, Any], audit: str | None) -> Encryption:
     with _said_of_new():
-        return encryption_properties(audit, _NEW, **new)
+        found = encryption_properties(audit, _NEW, **new)
+        return batch.check_prefixes(found, shared=new["shared_aad_prefix"])
 
 
 def _new_settings(new: dict[str, Any]) -> Settings:
@@ -156,6 +157,7 @@ Example: two columns for a partner, under a key for them
 @click.argument("destination", required=False)
 @parquet_key_options
 @prefix_options
+@root_option
 @accept_option
 @missing_key_option
 @reading_service_options
@@ -195,8 +197,8 @@ def rekey(
     batch = Batch(options, source, destination)
     batch.keep_columns(options["on_missing_key"])
     new = _taken_new(options)
-    encryption = _new_properties(new, options["audit"])
-    decryption = decryption_properties(**options)
+    encryption = _new_properties(batch, new, options["audit"])
+    decryption = batch.rooted(decryption_properties(**options))
 
     def work(task: Task) -> dict[str, Any]:
         return modcrypt.rekey_parquet(
@@ -252,6 +254,7 @@ def rekey(
 )
 @parquet_key_options
 @prefix_options
+@root_option
 @accept_option
 @reading_service_options
 @audit_option
@@ -295,8 +298,8 @@ def mask(
     batch = Batch(options, source, destination)
     hash_key = _hash_key(hash_key_file, hash_key_env, hash_key_fd, bool(hashed))
     new = _taken_new(options)
-    encryption = _new_properties(new, options["audit"]) if _says_new() else None
-    decryption = decryption_properties(**options)
+    encryption = _new_properties(batch, new, options["audit"]) if _says_new() else None
+    decryption = batch.rooted(decryption_properties(**options))
 
     def work(task: Task) -> dict[str, Any]:
         return modcrypt.mask_parquet(
@@ -348,6 +351,7 @@ def _check_hash_key(needed: bool, *given: object) -> None:
 )
 @parquet_key_options
 @prefix_options
+@root_option
 @accept_option
 @reading_service_options
 @audit_option
@@ -380,8 +384,8 @@ def share(
         )  # fmt: skip
     batch = Batch(options, source, destination)
     new = _taken_new(options)
-    encryption = _new_properties(new, options["audit"])
-    decryption = decryption_properties(**options)
+    encryption = _new_properties(batch, new, options["audit"])
+    decryption = batch.rooted(decryption_properties(**options))
 
     def work(task: Task) -> dict[str, Any]:
         return modcrypt.share_parquet(

@@ -30,6 +30,8 @@ __all__ = [
     "prefix_options",
     "print_facts",
     "print_line",
+    "root_option",
+    "shared_prefix_option",
     "table",
     "threads_option",
     "together",
@@ -104,6 +106,18 @@ prefix_options = together(
         metavar="PATH",
         help="AAD prefix: the bytes of a file, newline included if there is one.",
     ),
+)
+root_option = click.option(
+    "--root",
+    metavar="FOLDER",
+    help="Folder of the dataset: {path} in an AAD prefix is relative to it. Default: the folder "
+    "that is named.",
+)
+shared_prefix_option = click.option(
+    "--shared-aad-prefix",
+    is_flag=True,
+    help="Allow several files with the same AAD prefix, though one can then replace another "
+    "unnoticed.",
 )
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one line of JSON on stdout, failures included."

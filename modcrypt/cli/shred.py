@@ -15,7 +15,7 @@ import click
 from modcrypt.cli.failures import exit_code, in_options, printable
 from modcrypt.cli.kms_options import Service, audit_option, refuse, service_options
 from modcrypt.cli.progress import files_bar
-from modcrypt.cli.shared import print_line, table, threads_option
+from modcrypt.cli.shared import print_line, root_option, table, threads_option
 from modcrypt.parquet.properties import ALGORITHMS
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -39,6 +39,7 @@ a partition, and its proof alone, whenever it is asked for
 @click.command(epilog=_EXAMPLE)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @service_options
+@root_option
 @click.option(
     "--column",
     "columns",
@@ -125,13 +126,14 @@ def shred(
         tools = service.tools(audit)
     else:
         refuse({"audit", "accept", "destroy"}, "--kms or --policy is needed with that")
-    said = {"algorithms": accept} if accept else {}
+    said: dict[str, Any] = {"algorithms": accept} if accept else {}
+    said["root"] = options["root"]
+    decryption = None
+    if service.policy or accept:
+        decryption = tools.decryption(service.policy, master_key_ids=master_keys or None, **said)
     meant: dict[str, Any] = {
         "columns": columns, "master_keys": master_keys, "everything": everything,
-        "decryption": tools.decryption(service.policy, master_key_ids=master_keys or None, **said)
-        if service.policy or said
-        else None,
-        "threads": threads,
+        "decryption": decryption, "threads": threads,
     }  # fmt: skip
     codes = []
     if yes or dry_run or not prove:

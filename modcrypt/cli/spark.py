@@ -505,11 +505,17 @@ def encryption_settings(options: Options, new: str = "") -> Settings:
     explicit = {} if Service(dict(options)).named else _explicit(options)
     properties: Any = encryption_properties(None, new, **options)
     if not isinstance(properties, FileEncryptionProperties):
-        return Settings(kms=_uri(options), policy=properties.policy)
+        return Settings(
+            kms=_uri(options),
+            policy=properties.policy,
+            root=options["root"],
+            shared_aad_prefix=options["shared_aad_prefix"],
+        )
     settings = Settings(
         **explicit,
         plaintext_columns=options["plaintext_columns"],
         aad_prefix=_prefix(options),
+        shared_aad_prefix=options["shared_aad_prefix"],
     )
     if settings.encryption() != properties:
         raise click.UsageError(
@@ -540,6 +546,8 @@ def decryption_settings(options: Options) -> Settings:
         policy=service.policy,
         **({} if service.named else _explicit(options)),
         aad_prefix=_prefix(options),
+        root=options.get("root"),
+        shared_aad_prefix=options.get("shared_aad_prefix", False),
         algorithms=tuple(options.get("accept") or ALGORITHMS[:1]),
         on_missing_key=options.get("on_missing_key", "error"),
         master_key_ids=tuple(options.get("master_keys", ())),

@@ -26,6 +26,7 @@ from modcrypt.cli.shared import (
     json_option,
     prefix_options,
     print_line,
+    root_option,
     table,
     together,
 )
@@ -42,6 +43,7 @@ __all__ = ["cat", "head", "schema"]
 _file_options = together(
     parquet_key_options,
     prefix_options,
+    root_option,
     click.option(
         "--aad-prefix-template",
         metavar="TEXT",

@@ -24,8 +24,9 @@ from modcrypt.kms.policy import MAX_CACHE_LIFETIME, Policy
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.sealed_metadata import kek_of, open_key_metadata, seal_key_metadata
 from modcrypt.kms.wrapping import KeyWrapper, Refusals
+from modcrypt.parquet.path_prefix import PathPrefix
 from modcrypt.parquet.properties import FileDecryptionProperties, FileEncryptionProperties
-from modcrypt.storage import Place, Source
+from modcrypt.storage import Place, Root, Source
 from modcrypt.tracebacks import hide_frames
 
 __all__ = ["KeyTools", "KeyedEncryption", "expect_also", "file_event"]
@@ -131,20 +132,27 @@ class KeyTools:
     def __reduce__(self) -> NoReturn:
         raise TypeError("KeyTools can't be pickled: make them in each process")
 
-    def encryption(self, policy: Policy) -> KeyedEncryption:
+    def encryption(self, policy: Policy, *, root: Root | None = None) -> KeyedEncryption:
         """Give what encrypts files by a policy: for `encrypt_parquet`, `write_table` and the like.
+
+        Args:
+            policy: master keys, columns and AAD prefix.
+            root: The dataset's folder, as a path in the files' file system or a URL. `{path}` in
+                the policy's AAD prefix is relative to it. None for the folder that `write_dataset`
+                writes; single files need it.
 
         Raises:
             ValueError: the policy says other AAD for the key service than these tools.
         """
         self._check_aad(policy)
-        return KeyedEncryption(self, policy)
+        return KeyedEncryption(self, policy, policy.path_prefix(root))
 
     def decryption(
         self,
         policy: Policy | None = None,
         *,
         master_key_ids: Collection[str] | None = None,
+        root: Root | None = None,
         **properties: Any,
     ) -> FileDecryptionProperties:
         """Return what decrypts files whose keys these tools, PyArrow's or parquet-java's wrapped.
@@ -162,6 +170,7 @@ class KeyTools:
                 demanded.
             master_key_ids: Ids of further master keys that may protect the files, as during a
                 rotation: those of the old policy.
+            root: As of `encryption`; None for the folder that is read.
             properties: further ones, as of `FileDecryptionProperties`.
 
         Raises:
@@ -174,8 +183,7 @@ class KeyTools:
         if policy is not None:
             self._check_aad(policy)
             said["algorithms"] = (policy.encryption_algorithm,)
-            if policy.aad_prefix is not None:
-                said["aad_prefix"] = policy.prefix_of
+            said["aad_prefix"] = policy.path_prefix(root)
         said["key_retriever"] = _Retriever(self.wrapper, self.expected_keys(policy, master_key_ids))
         return FileDecryptionProperties(**{**said, **properties})
 
@@ -265,7 +273,7 @@ class KeyedEncryption:
 
     tools: KeyTools
     policy: Policy
-    aad_prefix: bytes | None = None  # instead of the policy's
+    aad_prefix: bytes | PathPrefix | None = None
 
     @cached_property
     def column_keys(self) -> Mapping[str, str]:
@@ -280,7 +288,9 @@ class KeyedEncryption:
     def for_check(self) -> FileEncryptionProperties:
         """Give properties with throw-away keys, to check names and options by."""
         keys = {name: Key.generate() for name in self.column_keys}
-        prefix = self.aad_prefix or self.policy.prefix_of("name")
+        prefix = self.aad_prefix
+        if isinstance(prefix, PathPrefix):
+            prefix = prefix("name")
         return self._properties(prefix, Key.generate(), keys)
 
     def for_file(self, place: Place | None, *, overwrite: bool = True) -> FileEncryptionProperties:
@@ -291,14 +301,15 @@ class KeyedEncryption:
             overwrite: whether what is there may be replaced.
 
         Raises:
-            ValueError: the policy needs the file's name or folder, and there is none.
+            ValueError: as `PathPrefix.of`; or the policy needs the file's folder, and there is
+                none.
             FileExistsError: the file is there.
             KeyRetrievalError: the key service wraps no key.
         """
         internal = self.policy.internal_key_material
         if place is None and not internal:
             raise ValueError("external key material lies beside the file: give a path or URL")
-        prefix = self._prefix(place)
+        prefix = self.prefix_at(place)
         if place is not None and not overwrite:
             place.check_absent()
         external = None if internal else ExternalKeys(cast(Place, place))
@@ -380,17 +391,10 @@ class KeyedEncryption:
                 )
             )
 
-    def _prefix(self, place: Place | None) -> bytes | None:
-        """Give the AAD prefix of a file.
-
-        Raises:
-            ValueError: it depends on the file's name, and there is none.
-        """
-        if self.aad_prefix is not None:
-            return self.aad_prefix
-        if place is None and self.policy.prefix_needs_name:
-            raise ValueError("the AAD prefix depends on the file's name: give a path or URL")
-        return self.policy.prefix_of("" if place is None else place.name)
+    def prefix_at(self, place: Place | None) -> bytes | None:
+        """Return the AAD prefix of a file; raise as `PathPrefix.of`."""
+        prefix = self.aad_prefix
+        return prefix.of(place) if isinstance(prefix, PathPrefix) else prefix
 
     def _properties(
         self, prefix: bytes | None, footer_key: Key, keys: Mapping[str, Key], **more: Any

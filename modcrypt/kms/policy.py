@@ -3,7 +3,7 @@
     kms = "hcvault://vault.example.com/transit"
     footer_key = "lake-footer"                  # master keys, by their ids in the key service
     plaintext_columns = ["country"]
-    aad_prefix = "people/{name}"                # {name}: the name of the file
+    aad_prefix = "people/{path}"                # {path}: the file's path inside the dataset
 
     [column_keys]
     lake-pii = ["ssn", "address"]               # a group's name covers all its leaves
@@ -25,9 +25,11 @@ from typing import Any, Self
 
 from modcrypt.kms.material import check_id
 from modcrypt.kms.strict_toml import strict_toml
+from modcrypt.parquet.path_prefix import NAME, PATH, PathPrefix
 from modcrypt.parquet.properties import ALGORITHMS, GCM_V1
+from modcrypt.storage import Root
 
-__all__ = ["MAX_CACHE_LIFETIME", "NAME", "Policy", "named"]
+__all__ = ["MAX_CACHE_LIFETIME", "Policy"]
 
 KEY_BITS = (128, 192, 256)
 
@@ -36,9 +38,6 @@ MAX_POLICY = 1 << 20
 
 MAX_CACHE_LIFETIME = 7 * 24 * 3600
 """Longest `cache_lifetime_seconds`: a revocation must reach running processes some day."""
-
-NAME = "{name}"
-"""In an AAD prefix: the name of the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +54,9 @@ class Policy:
             needed to unwrap.
         encryption_algorithm, plaintext_footer, store_aad_prefix, data_page_v2_levels: as of
             `FileEncryptionProperties`.
-        aad_prefix: AAD prefix of each file, in which `{name}` is the file's name: it binds the file
-            to that name.
+        aad_prefix: AAD prefix of each file. `{path}` in it is the file's path inside the dataset,
+            to which it binds the file; `{name}` is the last part of that path, so files of equal
+            names in two folders can be swapped.
         double_wrapping: wrap data keys under key encryption keys (KEKs), which spares the key
             service; else under the master keys themselves.
         internal_key_material: keep wrapped keys in the file; else in a file beside it, where they
@@ -127,14 +127,16 @@ class Policy:
             raise ValueError(f"the policy is wrong: {'; '.join(faults)}")
         return cls(**members)
 
-    def prefix_of(self, name: str) -> bytes | None:
-        """Give the AAD prefix of the file with a name; None for none."""
-        return None if self.aad_prefix is None else named(_encoded(self.aad_prefix), name)
+    def prefix_of(self, path: str) -> bytes | None:
+        """Return the AAD prefix of the file with a path inside the dataset; None for none."""
+        prefix = self.path_prefix()
+        return None if prefix is None else prefix(path)
 
-    @property
-    def prefix_needs_name(self) -> bool:
-        """Whether the AAD prefix differs from file to file."""
-        return self.aad_prefix is not None and NAME in self.aad_prefix
+    def path_prefix(self, root: Root | None = None) -> PathPrefix | None:
+        """Return the template of AAD prefixes in the dataset at `root`; None for none."""
+        if self.aad_prefix is None:
+            return None
+        return PathPrefix(self.aad_prefix.encode("utf-8", "surrogateescape"), root)
 
     @property
     def key_of_column(self) -> dict[str, str]:
@@ -155,15 +157,6 @@ class Policy:
             return self
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return type(self)(**{**values, "kms": kms})
-
-
-def named(prefix: bytes, name: str) -> bytes:
-    """Put a file's name in the place of `{name}` in an AAD prefix."""
-    return prefix.replace(NAME.encode(), _encoded(name))
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")  # names of files may be any bytes
 
 
 def _rebuilt(values: dict[str, Any]) -> Policy:
@@ -247,7 +240,7 @@ def _name_faults(column_keys: Mapping[Any, Any], plaintext_columns: Sequence[Any
 def _prefix_faults(prefix: str | None) -> list[str]:
     if prefix is None:
         return []
-    rest = prefix.replace(NAME, "")
+    rest = prefix.replace(NAME, "").replace(PATH, "")
     if not prefix:
         return ["aad_prefix has at least one letter; leave it out for no prefix"]
     if "{i}" in rest:
@@ -256,5 +249,5 @@ def _prefix_faults(prefix: str | None) -> list[str]:
             "write_dataset and read_table"
         ]
     if "{" in rest or "}" in rest:
-        return ['aad_prefix has no placeholder but "{name}"']
+        return ['aad_prefix has no placeholders but "{path}" and "{name}"']
     return []

@@ -26,7 +26,7 @@ from modcrypt.fork_safety import fork_safe
 from modcrypt.keys import KeyLike
 from modcrypt.parquet.discovery import DataFile, discover, is_dataset
 from modcrypt.parquet.prefixes import PrefixTemplate, check_parts, identify_part
-from modcrypt.parquet.properties import FileDecryptionProperties, check_decryption
+from modcrypt.parquet.properties import FileDecryptionProperties, check_decryption, rooted
 from modcrypt.parquet.reader import Filters, ParquetFile, as_expression, limited
 from modcrypt.parquet.scan import Request, joined
 from modcrypt.storage import open_source
@@ -253,6 +253,8 @@ class _Reading:
             raise ValueError("give aad_prefix_template, or a prefix or verifier, not both")
         if self._template is not None and not properties.check_footer_integrity:
             raise ValueError("aad_prefix_template needs footers that are checked")
+        if self.dataset.root is not None:
+            properties = rooted(properties, self.dataset.root)
         return _asking_once(properties)
 
     def _open(self, file: DataFile) -> ParquetFile:

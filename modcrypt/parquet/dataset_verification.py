@@ -59,6 +59,7 @@ def verify_dataset(
     aad_prefix_template: str | None = None,
     expected_parts: int | None = None,
     expected_rows: int | None = None,
+    shared_aad_prefix: bool = False,
     jobs: int | None = None,
     progress: Callable[[int], None] | None = None,
     each: Callable[[str, Verification], object] | None = None,
@@ -76,6 +77,8 @@ def verify_dataset(
             number in the place of `{i}`, stored in it or not.
         expected_parts: the set must have the parts 0 to `expected_parts` - 1 of the template.
         expected_rows: of all files together, known from elsewhere.
+        shared_aad_prefix: Allow several files with the same AAD prefix where `properties` demand
+            one. It is a warning then, as it is where no prefix is demanded.
         jobs: files verified at the same time; None chooses.
         progress: called now and then, in the calling thread, with the bytes checked so far.
         each: called, in the calling thread, with the path and result of each file when it is done.
@@ -100,7 +103,7 @@ def verify_dataset(
     files = run.check(jobs, progress, each)
     found = _Set(places, files, run.parts)
     if template is None:
-        found.compare_prefixes()
+        found.compare_prefixes(fault=run.demands_prefix and not shared_aad_prefix)
     else:
         found.compare_parts(template, expected_parts)
         found.unidentified(run.unidentified)
@@ -148,6 +151,7 @@ class _Run:
     regions: bool
     parts: dict[int, int] = field(default_factory=dict)  # by file, which part it is
     unidentified: dict[int, str] = field(default_factory=dict)  # by file, why that is not known
+    demands_prefix: bool = False  # of any file
     _done: Counter[int] = field(default_factory=Counter)  # by file, bytes
     _lock: threading.Lock = field(default_factory=lambda: fork_safe(threading.Lock()))
 
@@ -200,11 +204,12 @@ class _Run:
 
     def _properties(self, place: Place) -> FileDecryptionProperties | None:
         given = self.properties
-        if given is None or isinstance(given, FileDecryptionProperties):
-            return given
-        made = given(place.path)
-        _check_prefix(made, with_template=self.template is not None)
-        return made
+        if callable(given):
+            given = given(place.path)
+            _check_prefix(given, with_template=self.template is not None)
+        if given is not None and (given.aad_prefix or given.aad_prefix_verifier):
+            self.demands_prefix = True
+        return given
 
     def _identified(
         self,
@@ -390,14 +395,14 @@ class _Set:
                 )
                 return
 
-    def compare_prefixes(self) -> None:
-        """Say which files store the same AAD prefix: each should have its own."""
+    def compare_prefixes(self, *, fault: bool) -> None:
+        """Report files with the same AAD prefix: each should have its own."""
         for prefix, paths in self._groups(lambda file: file.prefix):
             self._tell(
                 "aad-prefix",
                 f"{len(paths)} files have the same AAD prefix {prefix[:200]!r}, so that one can be "
                 f"put in the place of another: {_listed(paths)}",
-                "warning",
+                "fault" if fault else "warning",
             )
 
     def compare_uniques(self) -> None:

@@ -26,11 +26,13 @@ import pyarrow.dataset as ds
 
 from modcrypt.kms.material import external_name
 from modcrypt.parquet.discovery import Folder
+from modcrypt.parquet.path_prefix import PathPrefix, shared_prefix_error
 from modcrypt.parquet.prefixes import PrefixTemplate
 from modcrypt.parquet.properties import (
     Encryption,
     FileEncryptionProperties,
     check_encryption,
+    rooted,
 )
 from modcrypt.parquet.writer import ParquetWriter
 
@@ -58,6 +60,7 @@ def write_dataset(
     partitioning: Any = None,
     basename_template: str = "part-{i}.parquet",
     aad_prefix_template: str | None = None,
+    shared_aad_prefix: bool = False,
     max_rows_per_file: int | None = None,
     existing_data_behavior: Literal["error", "overwrite_or_ignore"] = "error",
     filesystem: Any = None,
@@ -85,6 +88,8 @@ def write_dataset(
         basename_template: names of files; `{i}` is the number of the file.
         aad_prefix_template: AAD prefix of each file, with its number in the place of `{i}`: what
             `read_table` checks, with the number of files as `expected_parts`.
+        shared_aad_prefix: Allow several files with the same AAD prefix. Whoever can write the
+            folder can then put one in the place of another.
         max_rows_per_file: rows after which another file is begun.
         existing_data_behavior: `"error"` refuses a folder with files in it; `"overwrite_or_ignore"`
             replaces those with the same names, for good even if the call fails, and keeps the
@@ -98,7 +103,8 @@ def write_dataset(
 
     Raises:
         ValueError: arguments that don't go together, properties that name other columns or those
-            in the names of folders, or a partition value that a path can't spell.
+            in the names of folders, a partition value that a path can't spell, or a second file
+            with the AAD prefix of a first.
         FileExistsError: there are files in the folder.
         ModcryptError, TypeError, OSError: as `write_table`.
     """
@@ -111,11 +117,14 @@ def write_dataset(
     if threads is not None and threads < 1:
         raise ValueError("threads is at least 1")
     overwrite = existing_data_behavior != "error"
+    folder = Folder(base_dir, filesystem)
     plan = _Plan(
         encryption,
         PrefixTemplate(basename_template),
         None if aad_prefix_template is None else PrefixTemplate(aad_prefix_template),
         scheme.schema.names if scheme else [],
+        folder,
+        shared_aad_prefix,
         partial(
             ParquetWriter,
             schema=_file_schema(schema, scheme),
@@ -124,11 +133,10 @@ def write_dataset(
             **options,
         ),
     )
-    folder = Folder(base_dir, filesystem)
     folder.check_visible(plan.path("", 0))
     if not overwrite:
         folder.check_empty()
-    with _Files(folder, plan, max_rows_per_file) as files:
+    with _Files(plan, max_rows_per_file) as files:
         if scheme is None:
             files.append("", pa.RecordBatch.from_pylist([], schema))
             for batch in batches:
@@ -175,6 +183,8 @@ class _Plan:
     basename: PrefixTemplate
     aad_prefix: PrefixTemplate | None
     partition_names: list[str]
+    folder: Folder
+    shared_aad_prefix: bool
     writer: Callable[..., ParquetWriter]
 
     def __post_init__(self) -> None:
@@ -191,9 +201,10 @@ class _Plan:
         if callable(found):
             found = found(path)
             self._check(found)
-        if self.aad_prefix is None:
-            return found
         found_any: Any = found  # both kinds are dataclasses with this field
+        if self.aad_prefix is None:
+            rooted_one: Encryption = rooted(found_any, self.folder.root)
+            return rooted_one
         with_prefix: Encryption = replace(found_any, aad_prefix=self.aad_prefix.prefix(number))
         return with_prefix
 
@@ -234,8 +245,9 @@ class _File:
 class _Files:
     """Files under way, by what their paths begin with; finished ones are remembered."""
 
-    def __init__(self, folder: Folder, plan: _Plan, max_rows: int | None) -> None:
-        self._folder, self._plan, self._max_rows = folder, plan, max_rows
+    def __init__(self, plan: _Plan, max_rows: int | None) -> None:
+        self._folder, self._plan, self._max_rows = plan.folder, plan, max_rows
+        self._prefixes: dict[bytes, str] = {}  # to the path of the file with it
         self._waiting: dict[str, _Waiting] = {}
         self._gathered = 0
         self._open: dict[str, _File] = {}  # last used, last in it
@@ -292,10 +304,22 @@ class _Files:
         number = len(self.paths)
         path = self._plan.path(where, number)
         properties = self._plan.properties(path, number)
+        self._check_prefix(path, properties)
         place = self._folder.place(path)
         writer = self._plan.writer(place, encryption=properties, filesystem=self._folder.filesystem)
         self.paths.append(path)
         return _File(path, writer, not isinstance(properties, FileEncryptionProperties))
+
+    def _check_prefix(self, path: str, properties: Encryption) -> None:
+        """Raise if a file before this one has its AAD prefix."""
+        prefix: Any = getattr(properties, "aad_prefix", None)
+        if isinstance(prefix, PathPrefix):
+            prefix = prefix.of(self._folder.file(path))
+        if prefix is None or self._plan.shared_aad_prefix:
+            return
+        if prefix in self._prefixes:
+            raise shared_prefix_error(self._prefixes[prefix], path)
+        self._prefixes[prefix] = path
 
     def _make_room(self) -> None:
         """Write what waits of the largest partitions, until half is left."""

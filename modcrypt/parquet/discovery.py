@@ -21,7 +21,15 @@ import pyarrow.fs as pafs
 
 from modcrypt.storage import Place, locate
 
-__all__ = ["DataFile", "Dataset", "Folder", "as_arrow", "discover", "is_dataset", "list_files"]
+__all__ = [
+    "DataFile",
+    "Dataset",
+    "Folder",
+    "as_arrow",
+    "discover",
+    "is_dataset",
+    "list_files",
+]
 
 _STORES = frozenset({"s3", "gcs", "gs", "abfs", "az"})
 """Where folders are made by what is in them; as pyarrow and as fsspec name them."""
@@ -44,6 +52,7 @@ class Dataset:
     files: list[DataFile]
     partition_schema: pa.Schema
     filesystem: Any  # that the paths are in; None for the local one
+    root: Place | None  # the folder that was listed; None for a list of files
 
 
 def is_dataset(source: Any, filesystem: Any) -> bool:
@@ -90,7 +99,8 @@ def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
         DataFile(path, pc.scalar(True) if scheme is None else _parsed(scheme, below))
         for path, below in zip(paths, inside, strict=True)
     ]
-    return Dataset(files, pa.schema([]) if scheme is None else scheme.schema, where)
+    root = None if isinstance(source, list | tuple) else Place(where, base)
+    return Dataset(files, pa.schema([]) if scheme is None else scheme.schema, where, root)
 
 
 def _parsed(scheme: Any, below: str) -> pc.Expression:
@@ -117,7 +127,8 @@ def list_files(where: Any, filesystem: Any) -> list[Place]:
         for path in _paths_at(place):
             # A link and what it leads to are one file.
             real = Place(place.filesystem, path).real().path
-            found.setdefault(real, Place(place.filesystem, path))
+            root = None if path == place.path else place
+            found.setdefault(real, Place(place.filesystem, path, root))
     return sorted(found.values(), key=lambda place: place.path)
 
 
@@ -162,6 +173,7 @@ class Folder:
 
     def __init__(self, base: Any, filesystem: Any) -> None:
         self.filesystem, self._base = locate(base, filesystem)
+        self.root = Place(self.filesystem, self._base)
         self._arrow = as_arrow(self.filesystem)
         names = getattr(self.filesystem, "protocol", self._arrow.type_name)
         self._has_folders = _STORES.isdisjoint((names,) if isinstance(names, str) else names)
@@ -195,6 +207,10 @@ class Folder:
         if self._has_folders:
             self._arrow.create_dir(posixpath.dirname(full))
         return full
+
+    def file(self, path: str) -> Place:
+        """Return the place of a file in the folder."""
+        return Place(self.filesystem, self._full(path))
 
     def remove(self, path: str) -> None:
         """Remove a file from the folder."""

@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeAlias, TypeGuard
 
 from modcrypt.keys import FileKeys, Key, KeyLike, KeyRetriever, as_key
-from modcrypt.storage import Place, Source
+from modcrypt.parquet.path_prefix import PathPrefix
+from modcrypt.storage import Place, Root, Source
 
 __all__ = [
     "ALGORITHMS",
@@ -27,6 +28,7 @@ __all__ = [
     "check_decryption",
     "check_encryption",
     "is_keyed",
+    "rooted",
 ]
 
 GCM_V1 = "AES_GCM_V1"
@@ -145,7 +147,8 @@ class FileDecryptionProperties:
         key_retriever: called with a module's key metadata where no key is given above; gives a
             key, or None.
         aad_prefix: the prefix that the file must have been written with; also supplies one that
-            the file does not store. Or a function that gives it for a file's name.
+            the file does not store. Or a function that gives it for a file's name, or a template
+            that takes up the file's path inside its dataset (`KeyTools.decryption` sets it).
         aad_prefix_verifier: instead of `aad_prefix`: called with the prefix that the file stores,
             after the footer is authenticated, where it is; what is not True refuses the file.
         algorithms: names that are accepted. The name in an encrypted-footer file is not
@@ -216,11 +219,13 @@ def bound(properties: FileDecryptionProperties, source: Source) -> FileDecryptio
     """Give the properties as they are for one file: its own AAD prefix, and its keys.
 
     Raises:
-        ValueError: the prefix depends on the file's name, and the file has none.
+        ValueError: as `PathPrefix.of`; or the prefix depends on the name of a file without one.
         KeyRetrievalError: as the key retriever raises it.
     """
     retriever, prefix = properties.key_retriever, properties.aad_prefix
-    if callable(prefix):
+    if isinstance(prefix, PathPrefix):
+        properties = replace(properties, aad_prefix=prefix.of(source.place))
+    elif callable(prefix):
         if source.place is None:
             raise ValueError("the AAD prefix depends on the file's name: give a path or URL")
         properties = replace(properties, aad_prefix=prefix(source.place.name))
@@ -228,6 +233,19 @@ def bound(properties: FileDecryptionProperties, source: Source) -> FileDecryptio
         keys = retriever.for_file(source, properties.on_missing_key != "error")
         properties = replace(properties, key_retriever=BoundRetriever(keys))
     return properties
+
+
+def rooted(properties: Any, root: Root) -> Any:
+    """Return properties whose AAD prefixes take up paths inside `root`, unless they have a root.
+
+    Args:
+        properties: Of encryption or decryption. Those without such a prefix are returned as is.
+        root: The dataset's folder.
+    """
+    prefix = getattr(properties, "aad_prefix", None)
+    if not isinstance(prefix, PathPrefix):
+        return properties
+    return replace(properties, aad_prefix=prefix.under(root))
 
 
 @dataclass(frozen=True, slots=True)

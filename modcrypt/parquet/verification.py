@@ -113,7 +113,7 @@ class CheckedFile:
     """A verification, and what tells the file from others."""
 
     verification: Verification
-    prefix: bytes | None  # that it stores
+    prefix: bytes | None  # that it stores, or that is demanded
     unique: bytes | None
 
 
@@ -140,7 +140,8 @@ def verify_source(
         works = _check_chunks(plan, threads, progress)
     if progress is not None:
         progress(source.size)
-    return CheckedFile(_result(plan, footer_key_works=works), footer.prefix, footer.unique)
+    prefix = footer.prefix or (given.aad_prefix if isinstance(given.aad_prefix, bytes) else None)
+    return CheckedFile(_result(plan, footer_key_works=works), prefix, footer.unique)
 
 
 def _bound(

@@ -317,7 +317,7 @@ class NewKeys:
 
     def _prefix(self, place: Place) -> bytes | None:
         if isinstance(self.encryption, KeyedEncryption):
-            return self.encryption.policy.prefix_of(place.name)
+            return self.encryption.prefix_at(place)
         return self._wanted().aad_prefix
 
     def _why_not_keys(

@@ -121,6 +121,13 @@ class Conversion(Job):
         ]
     )  # fmt: skip
 
+    def __post_init__(self) -> None:
+        where = self.source if self.destination is None else self.destination
+        if self.decryption is not None:
+            object.__setattr__(self, "decryption", self.decryption.under(self.source))
+        if self.encryption is not None:
+            object.__setattr__(self, "encryption", self.encryption.under(where))
+
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Convert the files."""
         work = Converter(self, filesystem)

@@ -34,6 +34,7 @@ __all__ = [
     "places_of",
     "report_of",
     "slots_of",
+    "under",
 ]
 
 Leaves: TypeAlias = list[tuple[str, ...]]
@@ -101,6 +102,15 @@ def files_of(where: Any, filesystem: MakeFilesystem | None) -> Listing:
     return list_tables([Folder.at(one, filesystem) for one in several])
 
 
+def under(settings: Settings, where: Any, filesystem: MakeFilesystem | None) -> Settings:
+    """Return the settings for the dataset at `where`, if that is one folder; else as they are."""
+    several = where if isinstance(where, list | tuple) else [where]
+    if len(several) != 1:
+        return settings
+    found = Folder.at(several[0], filesystem)
+    return settings.under(found.name) if found.is_folder else settings
+
+
 def first_leaves(
     files: Listing, filesystem: MakeFilesystem | None, look: Callable[[Place], Leaves | None]
 ) -> Leaves | None:
@@ -126,13 +136,14 @@ def first_leaves(
     return None
 
 
-def old_leaves(settings: Settings, job: Conversion, files: Listing) -> Leaves | None:
-    """Give the columns of the first file that the settings open.
+def old_leaves(job: Conversion, files: Listing) -> Leaves | None:
+    """Give the columns of the first file that the job's settings open.
 
     Raises:
         KeyRetrievalError, IntegrityError: they open none of the first ones.
     """
-    properties = settings.decryption()
+    assert job.decryption is not None
+    properties = job.decryption.decryption()
     return _opened(job, files, lambda place: decrypted_shape(place, properties).leaves)
 
 
@@ -175,14 +186,17 @@ def check_reachable(
     first_leaves(files, filesystem, lambda place: decrypted_shape(place, properties).leaves)
 
 
-def check_new(settings: Settings, job: Conversion, files: Listing, leaves: Leaves | None) -> None:
-    """Check that files can be encrypted by the settings, as far as a first one tells.
+def check_new(job: Conversion, files: Listing, leaves: Leaves | None) -> None:
+    """Check that files can be encrypted as the job says, as far as a first one tells.
 
     Raises:
-        ValueError: they don't have the columns that are named.
+        ValueError: they don't have the columns that are named, or two of them would have the same
+            AAD prefix.
         KeyRetrievalError: keys can't be had, or be wrapped.
     """
-    encryption = settings.encryption()
+    assert job.encryption is not None
+    job.encryption.check_distinct(job.target(name) for name in files.names)
+    encryption = job.encryption.encryption()
     if leaves is not None:
         check_names(leaves, {*encryption.column_keys, *encryption.plaintext_columns})
     if is_keyed(encryption) and not job.dry_run:

@@ -34,6 +34,7 @@ from modcrypt.spark.driver import (
     old_leaves,
     places_of,
     report_of,
+    under,
 )
 from modcrypt.spark.file_work import Inspecting, Rotation, Scan, Verifying
 from modcrypt.spark.settings import Settings
@@ -109,7 +110,7 @@ def encrypt_table(
     )
     files = files_of([job.source], filesystem)
     leaves = first_leaves(files, filesystem, lambda place: plain_shape(place).leaves)
-    check_new(encryption, job, files, leaves)
+    check_new(job, files, leaves)
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
@@ -148,7 +149,7 @@ def decrypt_table(
     )
     check_whole(job, decryption)
     files = files_of([job.source], filesystem)
-    old_leaves(decryption, job, files)
+    old_leaves(job, files)
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
@@ -189,7 +190,7 @@ def rekey_table(
     )
     check_whole(job, decryption)
     files = files_of([job.source], filesystem)
-    check_new(encryption, job, files, old_leaves(decryption, job, files))
+    check_new(job, files, old_leaves(job, files))
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
@@ -254,7 +255,7 @@ def mask_table(
     files = files_of([job.source], filesystem)
     leaves = new_leaves(job, files)
     if encryption is not None:
-        check_new(encryption, job, files, leaves)
+        check_new(job, files, leaves)
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
@@ -307,7 +308,7 @@ def share_table(
         dry_run=dry_run,
     )
     files = files_of([job.source], filesystem)
-    check_new(encryption, job, files, new_leaves(job, files))
+    check_new(job, files, new_leaves(job, files))
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
@@ -337,13 +338,16 @@ def verify_table(
         `not_authenticated`, `seconds`, `message` and `worker`.
 
     Raises:
-        ValueError, KeyRetrievalError, OSError: as `encrypt_table`.
+        ValueError, KeyRetrievalError, OSError: as `encrypt_table`; also if the AAD prefix that the
+            settings demand is that of several files.
     """
-    job = Verifying(decryption=decryption, filesystem=filesystem)
     files = files_of(where, filesystem)
     if decryption is not None:
         check_settings(decryption)
+        decryption = under(decryption, where, filesystem)
+        decryption.check_distinct(files.names)
         check_reachable(decryption.decryption(), files, filesystem)
+    job = Verifying(decryption=decryption, filesystem=filesystem)
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
@@ -375,11 +379,12 @@ def inspect_table(
     Raises:
         ValueError, KeyRetrievalError, OSError: as `encrypt_table`.
     """
-    job = Inspecting(decryption=decryption, filesystem=filesystem)
     files = files_of(where, filesystem)
     if decryption is not None:
         check_settings(decryption)
+        decryption = under(decryption, where, filesystem)
         check_reachable(decryption.decryption(), files, filesystem)
+    job = Inspecting(decryption=decryption, filesystem=filesystem)
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
@@ -416,6 +421,7 @@ def rotate_keys(
     if what not in ("mek", "kek", "dek"):
         raise ValueError('what is to be rotated is "mek", "kek" or "dek"')
     check_settings(settings)
+    settings = under(settings, where, filesystem)
     renamed = dict(new_master_keys or {})
     for new_id in renamed.values():
         check_id(new_id)
@@ -458,12 +464,13 @@ def scan_keys(
     Raises:
         ValueError, KeyRetrievalError, OSError: as `encrypt_table`.
     """
-    job = Scan(settings=settings, filesystem=filesystem)
     files = files_of(where, filesystem)
     if settings is not None:
         check_settings(settings)
+        settings = under(settings, where, filesystem)
         settings.tools()
         check_reachable(settings.decryption(), files, filesystem)
+    job = Scan(settings=settings, filesystem=filesystem)
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 

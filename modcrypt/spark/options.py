@@ -4,7 +4,9 @@
     kms, policy       the key service's URI; path of a policy, which is read by the driver
     footerKey         instead: file:PATH or env:NAME, on all executors; columnKeys: the same as
                       {"ssn": "env:SSN_KEY"}; plaintextColumns: names, as `a,b` or ["a", "b,c"]
-    aadPrefix         of every file, with `{name}` for its name
+    aadPrefix         of every file, with `{path}` for its path in the table, or `{name}`
+    root              to read: the folder of the dataset, if path is a part of it
+    sharedAadPrefix   true: allow several files with the same AAD prefix, to write
     acceptAlgorithms  AES_GCM_V1, AES_GCM_CTR_V1 or both, to read
     onMissingKey      error, null or drop
     requireEncrypted  true, false, or names
@@ -62,6 +64,8 @@ NAMES = frozenset(
         "columnKeys",
         "plaintextColumns",
         "aadPrefix",
+        "root",
+        "sharedAadPrefix",
         "acceptAlgorithms",
         "columns",
         "onMissingKey",
@@ -133,8 +137,9 @@ def read_options(
     columns = given.names("columns")
     if columns is not None and not columns:
         raise ValueError("columns: no names; leave it out to read all")
-    return given.settings(), ReadOptions(
-        paths=given.paths(),
+    settings, paths = given.settings(), given.paths()
+    return settings.under(paths[0]) if len(paths) == 1 else settings, ReadOptions(
+        paths=paths,
         columns=columns,
         filters=given.filters(),
         split_bytes=given.number("maxSplitBytes") or SPLIT_BYTES,
@@ -148,6 +153,9 @@ def write_options(
     given = _Given(options, also)
     settings = given.settings()
     settings.check_writing()
+    if settings.root is not None:
+        raise ValueError("root is for reading: paths of a new table are relative to its own folder")
+    settings.check_distinct(("part-0.parquet", "part-1.parquet"))
     paths = given.paths()
     if len(paths) > 1:
         raise ValueError("path: a table is written to one folder")
@@ -211,6 +219,12 @@ class _Given:
             raise ValueError(f"{name} is a whole number, at least 1")
         return int(text)
 
+    def flag(self, name: str) -> bool:
+        text = (self.text(name) or "false").strip().lower()
+        if text not in ("true", "false"):
+            raise ValueError(f"{name} is true or false")
+        return text == "true"
+
     def filters(self) -> Alternatives:
         text = self.text("filters")
         if text is None:
@@ -226,7 +240,7 @@ class _Given:
         return tuple(tuple((name, how, value) for name, how, value in terms) for terms in found)
 
     def settings(self) -> Settings:
-        policy = self.text("policy")
+        policy, root = self.text("policy"), self.text("root")
         return Settings(
             kms=self.text("kms"),
             policy=None if policy is None else Policy.load(_local_path(policy)),
@@ -234,6 +248,8 @@ class _Given:
             column_keys=self._column_keys(),
             plaintext_columns=self.names("plaintextColumns") or (),
             aad_prefix=self.text("aadPrefix"),
+            root=None if root is None else _plain_path(root),
+            shared_aad_prefix=self.flag("sharedAadPrefix"),
             algorithms=self._algorithms(),
             on_missing_key=self._on_missing_key(),
             require_encrypted=self._require_encrypted(),

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal
 
 from modcrypt.errors import KeyMaterialError, KeyNotFoundError
@@ -19,8 +18,9 @@ from modcrypt.fork_safety import fork_safe
 from modcrypt.key_text import key_from_base64, key_from_hex
 from modcrypt.keys import Key
 from modcrypt.kms.key_tools import KeyTools
-from modcrypt.kms.policy import NAME, Policy, named
+from modcrypt.kms.policy import Policy
 from modcrypt.kms.private_files import read_secret
+from modcrypt.parquet.path_prefix import NAME, PATH, PathPrefix, check_distinct
 from modcrypt.parquet.properties import (
     ALGORITHMS,
     Encryption,
@@ -47,8 +47,11 @@ class Settings:
             hex or base64, on every executor. Paths are absolute there, as executors have folders
             of their own.
         plaintext_columns: with these, columns to leave unencrypted.
-        aad_prefix: of every file, `{name}` in it for the file's name; None for the policy's. With
-            keys by reference it has no `{name}`.
+        aad_prefix: of every file, with `{path}` for its path in the table or `{name}` for its
+            name; None for the policy's. With keys by reference it has neither.
+        root: The dataset's folder, which `{path}` is relative to. None for the folder that is read
+            or converted.
+        shared_aad_prefix: Allow several files with the same AAD prefix.
         algorithms, on_missing_key, require_encrypted: as of `FileDecryptionProperties`.
         master_key_ids: Ids of master keys that may protect what is read, besides those that the
             policy or the URI of `kms` names, as during a rotation.
@@ -63,6 +66,8 @@ class Settings:
     column_keys: Mapping[str, str] = field(default_factory=dict)
     plaintext_columns: tuple[str, ...] = ()
     aad_prefix: str | None = None
+    root: str | None = None
+    shared_aad_prefix: bool = False
     algorithms: tuple[str, ...] = ALGORITHMS[:1]
     on_missing_key: Literal["error", "drop", "null"] = "error"
     require_encrypted: bool | tuple[str, ...] = True
@@ -83,8 +88,27 @@ class Settings:
             raise ValueError("plaintext columns are the policy's to name")
         if self.master_key_ids and explicit:
             raise ValueError("master_key_ids are those of a key service: give kms or a policy")
-        if explicit and NAME in (self.aad_prefix or ""):
-            raise ValueError("{name} in an AAD prefix needs a policy, which names each file's own")
+        if explicit and any(one in (self.aad_prefix or "") for one in (NAME, PATH)):
+            raise ValueError(
+                f"{NAME} and {PATH} in an AAD prefix need a policy, which names each file's own"
+            )
+
+    def under(self, root: str) -> Settings:
+        """Return the settings for the dataset at `root`, unless they name another root."""
+        return self if self.root is not None else replace(self, root=root)
+
+    @property
+    def prefix(self) -> PathPrefix | None:
+        """The AAD prefix of files, their paths left open; None for no prefix."""
+        text = self.aad_prefix
+        if text is None and self.policy is not None:
+            text = self.policy.aad_prefix
+        return None if text is None else PathPrefix(text.encode(), self.root)
+
+    def check_distinct(self, paths: Iterable[str]) -> None:
+        """Raise ValueError if two files have the same AAD prefix, unless that is allowed."""
+        if not self.shared_aad_prefix:
+            check_distinct(self.prefix, paths)
 
     def decryption(self) -> FileDecryptionProperties:
         """Give the properties that open files, in the process that calls.
@@ -97,13 +121,12 @@ class Settings:
             "require_encrypted": self.require_encrypted,
         }
         if self.aad_prefix is not None:
-            prefix = self.aad_prefix.encode()
-            said["aad_prefix"] = partial(named, prefix) if NAME.encode() in prefix else prefix
+            said["aad_prefix"] = self.prefix
         if self.footer_key is None and not self.column_keys:
             if self.policy is None or self.algorithms != ALGORITHMS[:1]:
                 said["algorithms"] = self.algorithms
             ids = self.master_key_ids or None
-            return self.tools().decryption(self.policy, master_key_ids=ids, **said)
+            return self.tools().decryption(self.policy, root=self.root, master_key_ids=ids, **said)
         footer_key = None if self.footer_key is None else key_at(self.footer_key)
         keys = {name: key_at(reference) for name, reference in self.column_keys.items()}
         return FileDecryptionProperties(
@@ -130,7 +153,7 @@ class Settings:
         policy = self.policy
         if self.aad_prefix is not None:
             policy = replace(policy, aad_prefix=self.aad_prefix)
-        return self.tools().encryption(policy)
+        return self.tools().encryption(policy, root=self.root)
 
     def check_writing(self) -> None:
         """Check, without a key, that files can be encrypted by these settings; as `encryption`."""

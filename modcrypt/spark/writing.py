@@ -153,6 +153,7 @@ def write_task(
         schema=target,
         partitioning=options.partition_by or None,
         basename_template=f"part-{number}-{job}-{attempt}-{{i}}.parquet",
+        shared_aad_prefix=settings.shared_aad_prefix,
         max_rows_per_file=options.max_rows_per_file,
         threads=1,  # a task has a core
         row_group_size=options.row_group_rows,
