@@ -39,6 +39,8 @@ ROWS = [
         "modcrypt.parquet.idl",
         "modcrypt.parquet.properties",
         "modcrypt.parquet.path_prefix",
+        "modcrypt.parquet.page_sizes",
+        "modcrypt.parquet.decoding",
         "modcrypt.ags1.layout",
         "modcrypt.ags1.lengths",
     },

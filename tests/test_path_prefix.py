@@ -147,9 +147,8 @@ def test_files_of_equal_names_cannot_swap_folders(
 def test_a_dataset_may_move_as_a_whole(tmp_path: Path, tools: mc.KeyTools) -> None:
     data = pa.table({"tenant": list(TENANTS), "limit": list(TENANTS.values())})
     lake, moved = tmp_path / "lake", tmp_path / "elsewhere"
-    encryption, opening = (
-        make(policy("people/{path}")) for make in (tools.encryption, tools.decryption)
-    )
+    by_path = policy("people/{path}")
+    encryption, opening = tools.encryption(by_path), tools.decryption(by_path)
     mc.write_dataset(data, lake, encryption, partitioning=["tenant"])
     os.rename(lake, moved)
     assert mc.read_table(moved, opening).select(["tenant", "limit"]) == data

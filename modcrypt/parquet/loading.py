@@ -15,9 +15,11 @@ import pyarrow as pa
 
 from modcrypt.buffers import Threads
 from modcrypt.errors import FormatError
+from modcrypt.parquet.decoding import Loaded
 from modcrypt.parquet.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_tail
 from modcrypt.parquet.idl import ThriftStruct, decode, encode
 from modcrypt.parquet.modules import Part
+from modcrypt.parquet.page_sizes import Longest, check_pages
 from modcrypt.parquet.parts import PageReader, PartReader, part_readers
 from modcrypt.parquet.plain_footer import plain_metadata, selected_row_groups
 from modcrypt.parquet.plan import Plan
@@ -44,7 +46,7 @@ def footer_alone(metadata: ThriftStruct) -> pa.Buffer:
     return pa.py_buffer(MAGIC_PLAINTEXT + close_tail(encode(metadata), MAGIC_PLAINTEXT))
 
 
-def load_chunks(source: Source, plan: Plan, pool: Threads | None) -> pa.Buffer:
+def load_chunks(source: Source, plan: Plan, pool: Threads | None) -> Loaded:
     """Open the chunks of a plan, by a pool side by side; give a plaintext Parquet file of them.
 
     Raises:
@@ -67,12 +69,19 @@ def load_chunks(source: Source, plan: Plan, pool: Threads | None) -> pa.Buffer:
         pieces.append(_Piece(part, span.start, span.end - span.start, at))
         at += span.end - span.start
     metadata, nulls = plain_metadata(plan, row_groups, at)
-    return _file(at, pieces, nulls, metadata, pool)
+    file = _file(at, pieces, nulls, metadata, pool)
+    longest, view = dict.fromkeys(plan.shown, Longest(0, 0)), memoryview(file).cast("B")
+    for span, piece in zip(spans, pieces, strict=True):
+        md = chunks[span.row_group, span.column].meta_data
+        repeated = check_pages(view, piece.to, piece.to + piece.size, md, f"{span}")
+        longest[span.column] = Longest(*map(max, longest[span.column], repeated))
+    rows = sum(row_group.num_rows for row_group in row_groups)
+    return Loaded(file, rows, list(longest.values()))
 
 
 def load_pages(
     source: Source, plan: Plan, locations: Sequence[ThriftStruct], pages: Mapping[int, int]
-) -> pa.Buffer:
+) -> Loaded:
     """Open some data pages of one chunk; give a plaintext Parquet file of them.
 
     Args:
@@ -116,7 +125,9 @@ def load_pages(
     file = _file(at, pieces, b"", metadata, None)
     for (place, end), rows in zip(pairwise([*places[1:], at]), pages.values(), strict=True):
         _check_rows(f"{span}", bytes(memoryview(file)[place:end]), rows)
-    return file
+    view = memoryview(file).cast("B")
+    longest = check_pages(view, MAGIC_SIZE, at, md, f"{span}")
+    return Loaded(file, metadata.num_rows, [longest])
 
 
 def _check_rows(where: str, page: bytes, rows: int) -> None:

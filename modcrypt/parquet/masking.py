@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from modcrypt.aead import keyed_hash
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.keys import Key
+from modcrypt.parquet.decoding import Decoder
 from modcrypt.parquet.footer import read_plain
 from modcrypt.parquet.idl import ThriftStruct, copy, new
 from modcrypt.parquet.loading import load_chunks
@@ -72,14 +73,15 @@ def mask_chunk(
     plan = _as_parquet_has_it(file.select([column], [row_group]))
     md = plan.chunks[row_group, column].meta_data
     name = ".".join(expected.path)
-    buffer = load_chunks(file.source, plan, None)
+    buffer = load_chunks(file.source, plan, None).data
+    decoder = Decoder(file.source.name, {"arrow_extensions_enabled": False})
+    table = decoder.table(buffer)
     try:
-        table = pq.ParquetFile(pa.BufferReader(buffer), arrow_extensions_enabled=False).read()
         masked = pa.chunked_array(
             [_masked(array, mask) for array in table.column(0).chunks]
             or [_masked(table.column(0).combine_chunks(), mask)]
         )
-    except (pa.ArrowException, NotImplementedError, OSError) as error:  # of bytes in memory
+    except (pa.ArrowException, NotImplementedError) as error:
         kind = type(error).__name__  # the text may hold values
         raise UnsupportedFormatError(f"column {name}: PyArrow can't mask it ({kind})") from None
     field = _masked_field(table.schema.field(0), masked.type, mask)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from modcrypt.buffers import Shared, Threads, usable_cores
 from modcrypt.fork_safety import fork_safe
+from modcrypt.parquet.decoding import Decoder
 from modcrypt.parquet.loading import footer_alone
 from modcrypt.parquet.plain_footer import plain_metadata, selected_row_groups
 from modcrypt.parquet.plan import OpenFile
@@ -59,16 +60,19 @@ class ParquetFile:
         filesystem: Any = None,
         **options: Any,
     ) -> None:
-        if "read_dictionary" in options:
-            options["dictionary_columns"] = options.pop("read_dictionary")
         usual = {"pre_buffer": False, "arrow_extensions_enabled": True}  # as pyarrow.parquet has it
-        layout = ds.ParquetFileFormat(**(usual | options))
+        options = usual | options
+        of_format = dict(options)
+        if "read_dictionary" in options:
+            of_format["dictionary_columns"] = of_format.pop("read_dictionary")
+        layout = ds.ParquetFileFormat(**of_format)
         threads = min(usable_cores(), _MAX_THREADS)
         with ExitStack() as stack:
             opened = stack.enter_context(open_source(source, filesystem=filesystem))
             self._session = Session(
                 file=OpenFile(opened, decryption),
                 format=layout,
+                decoder=Decoder(opened.name, options),
                 pool=stack.enter_context(closing(Threads(threads, "modcrypt-open"))),
                 ahead=stack.enter_context(closing(Threads(2, "modcrypt-ahead"))),
                 lock=fork_safe(threading.Lock()),
@@ -95,13 +99,12 @@ class ParquetFile:
     @property
     def schema(self) -> pq.ParquetSchema:
         """The Parquet schema, for which the footer key is enough."""
-        return pq.ParquetFile(pa.BufferReader(self._schema_file())).schema
+        return self._session.decoder.open(self._schema_file()).schema
 
     @property
     def schema_arrow(self) -> pa.Schema:
         """The Arrow schema, for which the footer key is enough."""
-        fragment = self._session.format.make_fragment(pa.BufferReader(self._schema_file()))
-        return fragment.physical_schema
+        return self._session.decoder.open(self._schema_file()).schema_arrow
 
     def _schema_file(self) -> pa.Buffer:
         file = self._session.file
@@ -116,7 +119,7 @@ class ParquetFile:
         """
         plan = self._session.select(None, None)
         metadata, _ = plain_metadata(plan, selected_row_groups(plan), plan.footer.body_end)
-        return pq.read_metadata(pa.BufferReader(footer_alone(metadata)))
+        return self._session.decoder.open(footer_alone(metadata)).metadata
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -207,8 +210,7 @@ class ParquetFile:
 
 def _batches(scan: Scan, options: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     with scan.explained():
-        for scanner in scan.scanners(BATCH_BYTES, **options):
-            yield from (batch for batch in scanner.to_batches() if batch.num_rows)
+        yield from scan.batches(BATCH_BYTES, **options)
 
 
 def limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:

@@ -24,13 +24,13 @@ import pyarrow.dataset as ds
 from modcrypt.aad import ModuleType
 from modcrypt.buffers import Shared, Threads
 from modcrypt.errors import (
-    ChecksumError,
     FormatError,
     KeyNotFoundError,
     UnsupportedFormatError,
 )
 from modcrypt.fork_safety import cached_property
 from modcrypt.parquet.bloom import open_bloom_filter
+from modcrypt.parquet.decoding import Decoder, Loaded, is_fault_of_bytes
 from modcrypt.parquet.expressions import referenced_fields
 from modcrypt.parquet.idl import ThriftStruct, copy, decode
 from modcrypt.parquet.index_checks import column_index_faults, missing_in_bloom
@@ -46,6 +46,9 @@ from modcrypt.storage import Source
 __all__ = ["Request", "Scan", "Session", "joined", "schema_file"]
 
 _OPTIONAL, _REQUIRED = 1, 0  # FieldRepetitionType of the IDL
+
+_BATCH_ROWS = 1 << 17
+"""Rows at once where the caller does not say, as in PyArrow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,7 @@ class Session:
 
     file: OpenFile
     format: ds.ParquetFileFormat
+    decoder: Decoder
     pool: Threads  # opens chunks side by side
     ahead: Threads  # opens the next lot while one is decoded
     lock: threading.Lock
@@ -117,32 +121,54 @@ class Scan:
         self._project = {name: self._column(name) for name in self.result.names}
         self._plan = plan
 
-    def scanners(self, lot_bytes: int, **options: Any) -> Iterator[ds.Scanner]:
-        """Give scanners over the rows, in order, each of `lot_bytes` or a single row group.
+    def batches(
+        self, lot_bytes: int, *, batch_size: int, use_threads: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the rows, in order, in batches; decode no further than they are asked for.
 
-        While one is used, the next is made ready.
+        Of the file, `lot_bytes` or a single row group are opened at once. While they are decoded,
+        the next ones are opened.
         """
+        if self._request.limit is not None:
+            batch_size = min(batch_size, max(1, self._request.limit))
+        for lot in self._lots(lot_bytes):
+            yield from self._batches(lot, batch_size, use_threads)
+
+    def _batches(
+        self, lot: Loaded | pa.Table, batch_size: int, use_threads: bool
+    ) -> Iterator[pa.RecordBatch]:
+        if isinstance(lot, pa.Table):
+            decoded = iter(lot.to_batches(batch_size))
+        else:
+            decoded = self._session.decoder.batches(lot, batch_size, use_threads=use_threads)
+        for batch in decoded:
+            fragment = self._in_memory(pa.Table.from_batches([batch]))
+            for found in self._scanner(fragment, self._project, use_threads=False).to_batches():
+                if found.num_rows:
+                    yield found
+
+    def _lots(self, lot_bytes: int) -> Iterator[Loaded | pa.Table]:
         session = self._session
         with session.shared.use():
             jobs = self._jobs(lot_bytes)
-        ready: ds.Fragment | None = None
+        ready: Loaded | pa.Table | None = None
         for job in jobs:
             with session.shared.use():
                 if ready is None:  # there is nothing to do meanwhile
                     ready = job()
                     continue
                 following = session.ahead.submit(job)
-            yield self._scanner(ready, options)
+            yield ready
             with session.shared.use():
                 ready = following.result()
         if ready is not None:
-            yield self._scanner(ready, options)
+            yield ready
 
-    def tables(self, lot_bytes: int, **options: Any) -> list[pa.Table]:
+    def tables(self, lot_bytes: int, *, use_threads: bool) -> list[pa.Table]:
         """Read the rows, in order: two lots at once, so that decoding never waits for opening."""
 
-        def read(job: Callable[[], ds.Fragment]) -> pa.Table:
-            return self._scanner(job(), options).to_table()
+        def read(job: Callable[[], Loaded | pa.Table]) -> pa.Table:
+            return self._table(job(), use_threads)
 
         session = self._session
         with session.shared.use():
@@ -156,16 +182,61 @@ class Scan:
                 for pending in work:  # none is, unless one failed
                     pending.cancel()
 
+    def _table(self, lot: Loaded | pa.Table, use_threads: bool) -> pa.Table:
+        decoder = self._session.decoder
+        if not isinstance(lot, pa.Table) and decoder.repeats_long_values(lot):
+            batches = list(self._batches(lot, _BATCH_ROWS, use_threads))
+            return pa.Table.from_batches(batches) if batches else self.result.empty_table()
+        project = {n: column for n, column in self._project.items() if n not in self._constants}
+        if isinstance(lot, pa.Table):
+            scanner = self._scanner(self._in_memory(lot), project, use_threads=use_threads)
+            return self._with_constants(scanner)
+        scanner = self._scanner(self._fragment(lot), project, use_threads=use_threads)
+        try:
+            table = self._with_constants(scanner)
+        except Exception as error:
+            # A filter that doesn't fit the columns is the caller's fault.
+            if is_fault_of_bytes(error) and decoder.is_damaged(lot.data):
+                raise decoder.error(error, lot.data) from None
+            raise
+        if self._request.filter is None:
+            decoder.check_rows(lot, table.num_rows)
+        return table
+
+    @cached_property
+    def _constants(self) -> dict[str, Any]:
+        """The columns that have one value in all rows: those of folders, and those of nulls."""
+        known = ds.get_partition_keys(self._request.partition)
+        nulls = {self._plan.leaves[c][0] for c in self._plan.nulls}
+        there = {path[0] for path in self._session.file.leaves}
+        return {
+            one.name: pa.scalar(known.get(one.name), one.type)
+            for one in self.result
+            if not pa.types.is_nested(one.type) and not isinstance(one.type, pa.BaseExtensionType)
+            if one.name in known or one.name in nulls or one.name not in there
+        }
+
+    def _with_constants(self, scanner: ds.Scanner) -> pa.Table:
+        """Read a table, with columns of one value, which is kept in memory for a few rows only."""
+        constants = self._constants
+        if not constants:
+            return scanner.to_table()
+        if len(constants) == len(self._project):
+            table, rows = pa.table({}), scanner.count_rows()
+        else:
+            table = scanner.to_table()
+            rows = table.num_rows
+        names = self.result.names
+        columns = [
+            _repeated(constants[name], rows) if name in constants else table[name] for name in names
+        ]
+        return pa.Table.from_arrays(columns, schema=self.result)
+
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Say what PyArrow can't cast, without the values that it names; and what is damaged."""
+        """Say what PyArrow can't cast, without the values that it names."""
         try:
             yield
-        except OSError as error:
-            if "CRC checksum verification failed" not in str(error):
-                raise
-            name = self._session.file.source.name
-            raise ChecksumError(f"{name}: the CRC of a page does not fit its bytes") from None
         except pa.ArrowInvalid:
             own = self._own_schema(self._plan, self._leaves)
             types = {one.name: (one.type, self.schema.field(one.name).type) for one in own}
@@ -178,10 +249,15 @@ class Scan:
                 raise
             raise ValueError(f"values that don't fit the dataset: {'; '.join(changed)}") from None
 
-    def _scanner(self, fragment: ds.Fragment, options: dict[str, Any]) -> ds.Scanner:
-        request = self._request
+    def _scanner(
+        self, fragment: ds.Fragment, project: dict[str, pc.Expression], *, use_threads: bool
+    ) -> ds.Scanner:
         return fragment.scanner(
-            schema=self.schema, columns=self._project, filter=request.filter, **options
+            schema=self.schema,
+            columns=project,
+            filter=self._request.filter,
+            batch_size=_BATCH_ROWS,
+            use_threads=use_threads,
         )
 
     def _check_dropped(self, plan: Plan) -> None:
@@ -257,7 +333,7 @@ class Scan:
             filled = set()
         columns = {c for c in leaves if plan.keep[c] or c in filled}
         data = schema_file(file.metadata, columns, filled)
-        own = self._session.format.make_fragment(pa.BufferReader(data)).physical_schema
+        own = self._session.decoder.open(data).schema_arrow
         if twice := {name for name, count in Counter(own.names).items() if count > 1}:
             raise UnsupportedFormatError(
                 f"there are several columns of one name: {_listed(twice)}; open_parquet shows them"
@@ -286,9 +362,9 @@ class Scan:
             )
         return {plan.row_groups[i]: ranges for i, ranges in found.items()}
 
-    def _jobs(self, lot_bytes: int) -> list[Callable[[], ds.Fragment]]:
+    def _jobs(self, lot_bytes: int) -> list[Callable[[], Loaded | pa.Table]]:
         """Cut the rows into lots, each of which a call opens."""
-        jobs: list[Callable[[], ds.Fragment]] = []
+        jobs: list[Callable[[], Loaded | pa.Table]] = []
         row_groups = self._session.file.metadata.row_groups
         sizes = dict.fromkeys(self._rows, 0)
         for (r, _), chunk in self._plan.chunks.items():
@@ -308,13 +384,11 @@ class Scan:
             jobs.append(partial(self._load_row_groups, lot))
         return jobs
 
-    def _load_row_groups(
-        self, row_groups: list[int], columns: list[int] | None = None
-    ) -> ds.Fragment:
+    def _load_row_groups(self, row_groups: list[int], columns: list[int] | None = None) -> Loaded:
         plan = self._session.select(columns or self._leaves, row_groups)
-        return self._fragment(load_chunks(self._session.file.source, plan, self._session.pool))
+        return load_chunks(self._session.file.source, plan, self._session.pool)
 
-    def _load_rows(self, row_group: int, ranges: Ranges) -> ds.Fragment:
+    def _load_rows(self, row_group: int, ranges: Ranges) -> pa.Table:
         """Open what holds some rows of a row group: single pages where they can be found."""
         session = self._session
         plan = session.select(self._leaves, [row_group])
@@ -334,13 +408,11 @@ class Scan:
         }
         columns: dict[str, Any] = {}
         if whole := [c for c in shown if c not in indexes]:
-            table = self._load_row_groups([row_group], whole).to_table()
-            columns |= {name: _cut(table[name], ranges) for name in table.column_names}
+            table = session.decoder.rows(self._load_row_groups([row_group], whole), ranges)
+            columns |= dict(zip(table.column_names, table.columns, strict=True))
         columns |= {name: future.result() for name, future in paged.items()}
-        columns |= self._partition_columns(sum(stop - start for start, stop in ranges))
-        # A fragment for each chunk: there must be one.
-        (fragment,) = ds.dataset(pa.table(columns).combine_chunks()).get_fragments()
-        return fragment
+        rows = sum(stop - start for start, stop in ranges)
+        return pa.table(columns) if columns else pa.table({"": pa.nulls(rows)}).select([])
 
     def _load_pages(
         self, row_group: int, column: int, locations: list[ThriftStruct], ranges: Ranges
@@ -366,12 +438,19 @@ class Scan:
             cuts.append((begin, begin + stop - start))
         plan = session.select([column], [row_group])
         data = load_pages(session.file.source, plan, locations, rows_of)
-        return _cut(self._fragment(data).to_table().column(0), cuts)
+        return session.decoder.rows(data, cuts).column(0)
 
-    def _fragment(self, data: pa.Buffer) -> ds.Fragment:
+    def _fragment(self, lot: Loaded) -> ds.Fragment:
         return self._session.format.make_fragment(
-            pa.BufferReader(data), partition_expression=self._request.partition
+            pa.BufferReader(lot.data), partition_expression=self._request.partition
         )
+
+    def _in_memory(self, rows: pa.Table) -> ds.Fragment:
+        for name, column in self._partition_columns(rows.num_rows).items():
+            rows = rows.append_column(name, column)
+        # A fragment for each chunk: there must be one.
+        (fragment,) = ds.dataset(rows.combine_chunks()).get_fragments()
+        return fragment
 
     def _partition_columns(self, rows: int) -> dict[str, pa.Array]:
         """Spell out what a dataset knows of all rows."""
@@ -486,9 +565,13 @@ def schema_file(
     return footer_alone(new if all(keep) else drop_columns(new, keep))
 
 
-def _cut(column: pa.ChunkedArray, ranges: Ranges) -> pa.ChunkedArray:
-    pieces = [column.slice(start, stop - start) for start, stop in ranges]
-    return pa.chunked_array([chunk for piece in pieces for chunk in piece.chunks], column.type)
+def _repeated(value: Any, rows: int) -> pa.ChunkedArray:
+    """Return a column of one value, all of whose chunks share the memory of one."""
+    chunk = pa.repeat(value, min(rows, _BATCH_ROWS))
+    chunks = [chunk] * (rows // _BATCH_ROWS)
+    if rest := rows % _BATCH_ROWS:
+        chunks.append(chunk.slice(0, rest))
+    return pa.chunked_array(chunks, value.type)
 
 
 def _prefixes(path: tuple[str, ...]) -> Iterator[str]:

@@ -21,12 +21,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pyarrow.types as pt
 from pyspark.sql import datasource as spark
 from pyspark.sql.types import StructType
 
 from modcrypt.errors import ModcryptError
+from modcrypt.parquet.decoding import Decoder
 from modcrypt.parquet.discovery import as_arrow, discover, is_dataset
 from modcrypt.parquet.properties import FileDecryptionProperties
 from modcrypt.parquet.reader import ParquetFile
@@ -229,8 +229,8 @@ def _types(file: ParquetFile, leaves: Sequence[int]) -> pa.Schema:
     """Give the form that Spark has for some leaves of a file."""
     if not leaves:
         return pa.schema([])
-    footer = pa.BufferReader(schema_file(file.opened.metadata, leaves, ()))
-    alone = pq.ParquetFile(footer, **_HOW)
+    footer = schema_file(file.opened.metadata, leaves, ())
+    alone = Decoder(file.opened.source.name, _HOW).open(footer)
     return in_common(alone.schema_arrow, alone.schema)
 
 

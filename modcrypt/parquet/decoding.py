@@ -1,0 +1,227 @@
+"""Plaintext Parquet in memory to Arrow: PyArrow decodes it, in batches of bounded size.
+
+What PyArrow raises for bytes of a file becomes a FormatError that names the file and the column.
+Its own text is dropped: it may repeat values.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from modcrypt.errors import ChecksumError, FormatError, LimitError, ModcryptError
+from modcrypt.parquet.page_sizes import Longest
+
+__all__ = ["Decoder", "Loaded", "is_fault_of_bytes"]
+
+BATCH_BYTES = 64 << 20
+"""Most bytes of Arrow memory that the rows decoded at once are planned to need.
+
+A page can repeat one long value for a few bits each time, so rows are counted by the longest value.
+"""
+
+_VALUE_BYTES = 16
+"""Arrow memory of a value of fixed width, or of the offsets and bits of another; at most."""
+
+_FEW = 4096
+"""Rows at once from which on it costs little time that there are no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A plaintext Parquet file in memory, its pages checked.
+
+    Attributes:
+        data: The file.
+        rows: Number of rows that its footer declares.
+        longest: For each column, the most bytes of a value that its pages can repeat.
+    """
+
+    data: pa.Buffer
+    rows: int
+    longest: Sequence[Longest]
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Decodes files in memory that are parts of one encrypted file.
+
+    Attributes:
+        name: Of the encrypted file, for errors.
+        options: As of `pyarrow.parquet.ParquetFile`.
+    """
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def batches(
+        self, loaded: Loaded, batch_size: int, *, use_threads: bool = True
+    ) -> Iterator[pa.RecordBatch]:
+        """Decode all rows, at most `batch_size` at once, and no further than they are asked for.
+
+        Raises:
+            FormatError, ChecksumError, LimitError: as `explained`; or there are too few rows.
+        """
+        count = 0
+        with self.explained(loaded.data), closing(self._open(loaded.data)) as file:
+            rows = max(1, min(batch_size, self._rows_at_once(loaded)))
+            for batch in file.iter_batches(rows, use_threads=use_threads):
+                count += batch.num_rows
+                yield batch
+        self.check_rows(loaded, count)
+
+    def check_rows(self, loaded: Loaded, count: int) -> None:
+        """Raise a FormatError if fewer or more rows were decoded than are declared."""
+        if count != loaded.rows:
+            raise FormatError(f"{self.name}: {count} rows are decoded, of {loaded.rows} declared")
+
+    def repeats_long_values(self, loaded: Loaded) -> bool:
+        """Return whether a few bytes may become so many that no more rows fit than are few."""
+        return any(map(any, loaded.longest)) and self._rows_at_once(loaded) < min(_FEW, loaded.rows)
+
+    def rows(self, loaded: Loaded, ranges: Sequence[tuple[int, int]]) -> pa.Table:
+        """Decode the rows in some ranges, which ascend, and none behind the last of them."""
+        kept: list[pa.RecordBatch] = []
+        at, end = 0, ranges[-1][1]
+        for batch in self.batches(loaded, min(1 << 16, end)):
+            after = at + batch.num_rows
+            for start, stop in ranges:
+                if start < after and at < stop:
+                    first = max(start, at)
+                    kept.append(batch.slice(first - at, min(stop, after) - first))
+            at = after
+            if at >= end:
+                break
+        return pa.Table.from_batches(kept)
+
+    def table(self, data: pa.Buffer) -> pa.Table:
+        """Decode all rows at once; raise as `explained`."""
+        with self.explained(data):
+            return self._open(data).read()
+
+    @contextmanager
+    def explained(self, data: pa.Buffer) -> Iterator[None]:
+        """Make PyArrow's errors about the bytes of a file those of modcrypt.
+
+        Raises:
+            ChecksumError: The CRC of a page does not fit.
+            LimitError: It needs more memory than there is.
+            FormatError: It can't be decoded.
+        """
+        try:
+            yield
+        except Exception as error:
+            if not is_fault_of_bytes(error):
+                raise
+            raise self.error(error, data) from None
+
+    def error(self, error: Exception, data: pa.Buffer) -> ModcryptError:
+        """Return the error to raise for one of PyArrow's, which names the column."""
+        column = self._damaged_column(data)
+        where = self.name if column is None else f"{self.name}: column {column}"
+        if "CRC checksum verification failed" in str(error):
+            return ChecksumError(f"{where}: the CRC of a page does not fit its bytes")
+        if isinstance(error, MemoryError):
+            return LimitError(f"{where}: its values need more memory than there is")
+        what = "schema" if column is None else "pages"
+        return FormatError(f"{where}: PyArrow can't decode its {what} ({type(error).__name__})")
+
+    def is_damaged(self, data: pa.Buffer) -> bool:
+        """Return whether a file can't be decoded, whatever is done with its rows."""
+        try:
+            return self._damaged_column(data) is not None
+        except Exception as error:
+            if not is_fault_of_bytes(error):
+                raise
+            return True
+
+    def _damaged_column(self, data: pa.Buffer) -> str | None:
+        """Return the first column that can't be decoded; None if each of them can."""
+        try:
+            file = self._open(data)
+        except Exception as error:
+            if not is_fault_of_bytes(error):
+                raise
+            return None
+        for number in range(file.metadata.num_columns):
+            path = str(file.schema.column(number).path)
+            count = 0
+            try:
+                for batch in file.iter_batches(1024, columns=[path], use_threads=False):
+                    count += batch.num_rows
+            except Exception as error:
+                if not is_fault_of_bytes(error):
+                    raise
+                return path
+            if count != file.metadata.num_rows:
+                return path
+        return None
+
+    def open(self, data: pa.Buffer) -> pq.ParquetFile:
+        """Open a file in memory with PyArrow; raise as `explained`."""
+        with self.explained(data):
+            return self._open(data)
+
+    def _open(self, data: pa.Buffer, **more: Any) -> pq.ParquetFile:
+        return pq.ParquetFile(pa.BufferReader(data), **{**self.options, **more})
+
+    def _rows_at_once(self, loaded: Loaded) -> int:
+        """Return how many rows fit into `BATCH_BYTES`, whichever values they repeat."""
+        with closing(self._open(loaded.data)) as file:
+            columns = [file.schema.column(n) for n in range(file.metadata.num_columns)]
+        fixed = sum(max(_VALUE_BYTES, column.length) for column in columns) or _VALUE_BYTES
+        longest = [max(most) for most in loaded.longest]
+        rows = int(BATCH_BYTES // (fixed + sum(longest)))
+        if rows >= _FEW or not any(longest):
+            return rows
+        found = self._longest_in_dictionaries(loaded, [str(column.path) for column in columns])
+        return int(BATCH_BYTES // (fixed + sum(map(min, longest, found))))
+
+    def _longest_in_dictionaries(self, loaded: Loaded, paths: Sequence[str]) -> list[int]:
+        """Return the length of each column's longest value, where its dictionaries tell."""
+        asked = {
+            path: number
+            for number, (path, most) in enumerate(zip(paths, loaded.longest, strict=True))
+            if most.dictionary and not most.delta and "." not in path
+        }
+        found: dict[int, int] = {}
+        with closing(self._open(loaded.data, read_dictionary=list(asked))) as file:
+            for group in range(file.num_row_groups):
+                batches = file.iter_batches(1024, row_groups=[group], columns=list(asked))
+                for batch in islice(batches, 1):
+                    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+                        number = asked[name]
+                        found[number] = max(found.get(number, 0), _longest(array))
+        return [found.get(number, _UNKNOWN) for number in range(len(paths))]
+
+
+_UNKNOWN = 1 << 62
+
+
+def _longest(array: pa.Array) -> int:
+    """Return the length of the longest value in an array's dictionary."""
+    if not pa.types.is_dictionary(array.type) or not len(array.dictionary):
+        return _UNKNOWN
+    return int(pc.max(pc.binary_length(array.dictionary)).as_py() or 0)
+
+
+def is_fault_of_bytes(error: BaseException) -> bool:
+    """Return whether an exception of PyArrow, or of decoding, comes from the bytes of a file.
+
+    An OSError of the operating system has a number. PyArrow also raises OSErrors without one, for
+    bytes that it has in memory.
+    """
+    if isinstance(error, ModcryptError | pa.ArrowCancelled):
+        return False
+    if isinstance(error, OSError):
+        return error.errno is None
+    kinds = (pa.ArrowException, MemoryError, OverflowError, UnicodeDecodeError, struct.error)
+    return isinstance(error, kinds)

@@ -1,0 +1,274 @@
+"""Small files that declare much: what reading them costs, measured in a fresh process for each.
+
+The bounds are generous: they tell memory in proportion to a batch from memory in proportion to
+what a file declares.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import modcrypt as mc
+from modcrypt.parquet.idl import ThriftStruct, decode, encode, new
+from modcrypt.parquet.page_sizes import MAX_EXPANDED_PAGE, check_pages
+from tests import forging
+from tests.support import FOOTER_KEY
+
+WHOLE = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
+KEYS = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
+
+CHILD = """
+import sys
+import pyarrow as pa, pyarrow.dataset, pyarrow.parquet
+import modcrypt as mc
+
+def peak():
+    status = open("/proc/self/status").read()
+    return int(status.split("VmHWM:")[1].split()[0]) >> 10
+
+def run(path, keys):
+    READ
+
+mc.read_table(sys.argv[2], mc.FileDecryptionProperties(footer_key=KEY))  # what any read loads
+before = peak()
+try:
+    print(run(sys.argv[1], mc.FileDecryptionProperties(footer_key=KEY, on_missing_key="null")))
+except mc.ModcryptError as error:
+    print(error.word)
+print(peak() - before)
+"""
+
+READ = {
+    "table": "return mc.read_table(path, keys).num_rows",
+    "batches": "return sum(batch.num_rows for batch in mc.iter_batches(path, keys))",
+    "limit": "return sum(batch.num_rows for batch in mc.iter_batches(path, keys, limit=1))",
+    "other column": "return mc.read_table(path, keys, columns=['other']).num_rows",
+    "folder column": "return mc.read_table(path, keys, columns=['p']).num_rows",
+    "inspect": "return len(mc.inspect_parquet(path).to_html()) and 'ok'",
+    "verify": "return 'ok' if mc.verify_parquet(path).ok else 'fault'",
+}
+
+
+def measured(read: str, path: Path, tmp_path: Path) -> tuple[str, int]:
+    """Return what a read prints in a process of its own, and its peak above the least, in MiB."""
+    small = tmp_path / "small.parquet"
+    mc.write_table(pa.table({"a": [1]}), small, WHOLE)
+    code = CHILD.replace("READ", READ[read]).replace("KEY", repr(FOOTER_KEY))
+    arguments = [sys.executable, "-c", code, str(path), str(small)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120)
+    said, size = done.stdout.split()
+    return said, int(size)
+
+
+def sealed(table: pa.Table, how: mc.FileEncryptionProperties = WHOLE, **options: Any) -> bytes:
+    return forging.encrypted(forging.plain_file(table, **options), how)
+
+
+def one_page(rows: int) -> dict[str, Any]:
+    """Return options that put all rows into one page."""
+    return {
+        "row_group_size": rows, "data_page_size": 1 << 30, "write_batch_size": rows,
+        "compression": "zstd", "store_schema": False,  # or it would be read as a dictionary
+    }  # fmt: skip
+
+
+def equal(value: Any, rows: int, kind: pa.DataType) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int8()), rows),
+                                          pa.array([value], kind))  # fmt: skip
+
+
+def long_values() -> bytes:
+    return sealed(pa.table({"a": equal("x" * 60_000, 10_000, pa.string())}), **one_page(10_000))
+
+
+def long_prefixes() -> bytes:
+    table = pa.table({"a": ["x" * 30_000] * 5000})
+    how = {"use_dictionary": False, "column_encoding": {"a": "DELTA_BYTE_ARRAY"}}
+    return sealed(table, **one_page(5000), **how)
+
+
+def long_values_behind_a_plain_page() -> bytes:
+    """A dictionary that the first page does not use: a look at the first rows does not see it."""
+    table = pa.table({"a": equal("x" * 60_000, 10_000, pa.string())})
+    plain = forging.plain_file(table, **one_page(10_000))
+    footer = forging.read_plain_footer(plain)
+    md = footer.row_groups[0].columns[0].meta_data
+    header = new(
+        "PageHeader", type=0, uncompressed_page_size=11, compressed_page_size=11,
+        data_page_header=new(
+            "DataPageHeader", num_values=1, encoding=0, definition_level_encoding=3,
+            repetition_level_encoding=3,
+        ),
+    )  # fmt: skip
+    body = b"\x02\0\0\0\x02\x01" + b"\x01\0\0\0y"
+    packed = bytes(pa.Codec("zstd").compress(body))
+    header.uncompressed_page_size, header.compressed_page_size = len(body), len(packed)
+    page = encode(header) + packed
+    at = md.data_page_offset
+
+    def grown(footer: ThriftStruct) -> None:
+        group = footer.row_groups[0]
+        chunk = group.columns[0].meta_data
+        chunk.num_values = group.num_rows = footer.num_rows = 10_001
+        chunk.total_compressed_size += len(page)
+        chunk.statistics = chunk.size_statistics = None
+        group.columns[0].column_index_offset = group.columns[0].offset_index_offset = None
+
+    edited = forging.edit_plain(plain, grown)
+    return forging.encrypted(edited[:at] + page + edited[at:], WHOLE)
+
+
+def many_rows() -> bytes:
+    return sealed(pa.table({"a": equal(7, 20_000_000, pa.int64())}), **one_page(20_000_000))
+
+
+def column_without_key() -> bytes:
+    rows = 20_000_000
+    columns = {"a": equal(7, rows, pa.int64()), "other": equal(7, rows, pa.int64())}
+    how = mc.FileEncryptionProperties(
+        footer_key=FOOTER_KEY, column_keys={"other": b"another key 1234"}
+    )
+    return sealed(pa.table(columns), how, **one_page(rows))
+
+
+def page_of_zeros() -> bytes:
+    """A plaintext column, one page of which somebody without a key has replaced: 1.2 GiB."""
+    how = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=["a"])
+    table = pa.table({"a": range(40_000), "b": range(40_000)})
+    options = {"use_dictionary": False, "write_statistics": False}
+    data = bytearray(sealed(table, how, **one_page(40_000), **options))
+    md = forging.opened(bytes(data), FOOTER_KEY).metadata.row_groups[0].columns[0].meta_data
+    start, size = md.data_page_offset, md.total_compressed_size
+    header, _ = decode("PageHeader", bytes(data[start : start + size]))
+    blocks = 9600  # of 128 KiB of zeros: RFC 8878 3.1.1.2
+    header.uncompressed_page_size = blocks << 17
+    for _ in range(3):
+        header.compressed_page_size = size - len(encode(header))
+    room = header.compressed_page_size
+    block = (1 << 1 | 1 << 17 << 3).to_bytes(3, "little") + b"\0"
+    frame = b"\x28\xb5\x2f\xfd\x00\x38" + block * (blocks - 1)
+    frame += (1 | 1 << 1 | 1 << 17 << 3).to_bytes(3, "little") + b"\0"
+    rest = room - len(frame) - 8
+    frame += b"\x50\x2a\x4d\x18" + rest.to_bytes(4, "little") + bytes(rest)
+    data[start : start + size] = encode(header) + frame
+    return bytes(data)
+
+
+def footer_of(**fields: Any) -> bytes:
+    leaf = new("SchemaElement", name=b"l", type=1, repetition_type=1)
+    schema = [new("SchemaElement", name=b"r", num_children=1), leaf]
+    usual = {"version": 1, "schema": schema, "num_rows": 0, "row_groups": []}
+    footer = encode(new("FileMetaData", **{**usual, **fields}))
+    return b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+def many_pairs() -> bytes:
+    return footer_of(key_value_metadata=[new("KeyValue", key=b"")] * 100_000)
+
+
+def many_row_groups() -> bytes:
+    return footer_of(row_groups=[new("RowGroup", columns=[], total_byte_size=0, num_rows=0)] * 30_000,
+                     schema=[new("SchemaElement", name=b"r", num_children=0)])  # fmt: skip
+
+
+def many_columns() -> bytes:
+    leaf = new("SchemaElement", name=b"", type=1, repetition_type=1)
+    return footer_of(
+        schema=[new("SchemaElement", name=b"r", num_children=30_000)] + [leaf] * 30_000
+    )
+
+
+def long_list() -> bytes:
+    """A list that declares two thousand million elements."""
+    data = bytearray(footer_of(key_value_metadata=[new("KeyValue", key=b"")] * 14))
+    at = bytes(data).index(b"\x19\xec")
+    data[at : at + 2] = b"\x19\xfc\xff\xff\xff\xff\x07"[:7]
+    tail = len(data) - 8 - 4
+    data[-8:-4] = tail.to_bytes(4, "little")
+    return bytes(data)
+
+
+BOMBS: list[tuple[Callable[[], bytes], str, int, str, int]] = [
+    # the file, at most so many bytes of it, a read, what it gives, and MiB at most
+    (long_values, 2000, "limit", "1", 48),
+    (long_values, 2000, "batches", "10000", 400),
+    (long_values, 2000, "table", "10000", 1100),
+    (long_prefixes, 200_000, "limit", "1", 80),
+    (long_prefixes, 200_000, "batches", "5000", 400),
+    (long_values_behind_a_plain_page, 2000, "batches", "10001", 400),
+    (many_rows, 300_000, "limit", "1", 48),
+    (many_rows, 300_000, "batches", "20000000", 64),
+    (column_without_key, 600_000, "other column", "20000000", 48),
+    (many_rows, 300_000, "folder column", "20000000", 48),
+    (page_of_zeros, 800_000, "table", "limit", 48),
+    (many_pairs, 700_000, "inspect", "ok", 160),
+    (many_row_groups, 300_000, "verify", "ok", 64),
+    (many_columns, 300_000, "inspect", "ok", 96),
+    (long_list, 200, "verify", "fault", 16),
+]
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_what_compresses_very_well_is_read(codec: str, version: str) -> None:
+    table = pa.table({"a": pa.repeat(0, 1 << 20), "b": pa.repeat("zero", 1 << 20)})
+    options = {**one_page(1 << 20), "compression": codec, "data_page_version": version}
+    data = sealed(table, use_dictionary=["b"], **options)
+    assert mc.read_table(data, KEYS) == table
+    assert sum(batch.num_rows for batch in mc.iter_batches(data, KEYS)) == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("codec", "stored", "most"),
+    [
+        (0, 5000, 5000),
+        (1, 5000, 22 * 5000),
+        (2, 5000, 1032 * 5000),
+        (2, 1 << 20, 1032 << 20),
+        (4, 100, MAX_EXPANDED_PAGE),
+        (4, 1 << 20, 1032 << 20),
+        (5, 5000, 256 * 5000),
+        (6, 3000, 32_768 * 3000),
+        (6, 5000, MAX_EXPANDED_PAGE),
+        (7, 5000, 256 * 5000),
+    ],
+)
+def test_what_a_page_may_declare(codec: int, stored: int, most: int) -> None:
+    for size, is_refused in ((most, False), (most + 1, True)):
+        header = new(
+            "PageHeader", type=0, uncompressed_page_size=size, compressed_page_size=stored,
+            data_page_header=new(
+                "DataPageHeader", num_values=1, encoding=0, definition_level_encoding=3,
+                repetition_level_encoding=3,
+            ),
+        )  # fmt: skip
+        page = memoryview(encode(header) + bytes(stored))
+        md = new("ColumnMetaData", type=2, codec=codec, num_values=1)
+        if is_refused:
+            with pytest.raises(mc.LimitError, match=f"of {stored} bytes declares {size} bytes"):
+                check_pages(page, 0, len(page), md, "here")
+        else:
+            check_pages(page, 0, len(page), md, "here")
+
+
+@pytest.mark.parametrize(
+    ("make", "size", "read", "said", "most"),
+    [pytest.param(*bomb, id=f"{bomb[0].__name__}, {bomb[2]}") for bomb in BOMBS],
+)
+def test_peak_memory(
+    make: Callable[[], bytes], size: int, read: str, said: str, most: int, tmp_path: Path
+) -> None:
+    data = make()
+    assert len(data) <= size
+    path = tmp_path / "lake" / "p=1" / "bomb.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    found, peak = measured(read, tmp_path / "lake" if "folder" in read else path, tmp_path)
+    assert (found, peak <= most) == (said, True), f"{peak} MiB"
