@@ -293,6 +293,7 @@ IMPORTERS = {
         "modcrypt.parquet.loading",
         "modcrypt.parquet.scan",
         "modcrypt.parquet.reader",
+        "modcrypt.parquet.decoding",
         "modcrypt.parquet.discovery",
         "modcrypt.parquet.dataset",
         "modcrypt.parquet.dataset_writer",

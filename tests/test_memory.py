@@ -174,8 +174,9 @@ def many_pairs() -> bytes:
 
 
 def many_row_groups() -> bytes:
-    return footer_of(row_groups=[new("RowGroup", columns=[], total_byte_size=0, num_rows=0)] * 30_000,
-                     schema=[new("SchemaElement", name=b"r", num_children=0)])  # fmt: skip
+    group = new("RowGroup", columns=[], total_byte_size=0, num_rows=0)
+    schema = [new("SchemaElement", name=b"r", num_children=0)]
+    return footer_of(row_groups=[group] * 30_000, schema=schema)
 
 
 def many_columns() -> bytes:
