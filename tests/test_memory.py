@@ -90,8 +90,8 @@ def long_values() -> bytes:
 
 def long_prefixes() -> bytes:
     table = pa.table({"a": ["x" * 30_000] * 5000})
-    how = {"use_dictionary": False, "column_encoding": {"a": "DELTA_BYTE_ARRAY"}}
-    return sealed(table, **one_page(5000), **how)
+    options = one_page(5000) | {"use_dictionary": False}
+    return sealed(table, column_encoding={"a": "DELTA_BYTE_ARRAY"}, **options)
 
 
 def long_values_behind_a_plain_page() -> bytes:
@@ -142,8 +142,8 @@ def page_of_zeros() -> bytes:
     """A plaintext column, one page of which somebody without a key has replaced: 1.2 GiB."""
     how = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=["a"])
     table = pa.table({"a": range(40_000), "b": range(40_000)})
-    options = {"use_dictionary": False, "write_statistics": False}
-    data = bytearray(sealed(table, how, **one_page(40_000), **options))
+    options = one_page(40_000) | {"use_dictionary": False, "write_statistics": False}
+    data = bytearray(sealed(table, how, **options))
     md = forging.opened(bytes(data), FOOTER_KEY).metadata.row_groups[0].columns[0].meta_data
     start, size = md.data_page_offset, md.total_compressed_size
     header, _ = decode("PageHeader", bytes(data[start : start + size]))
@@ -196,7 +196,7 @@ def long_list() -> bytes:
     return bytes(data)
 
 
-BOMBS: list[tuple[Callable[[], bytes], str, int, str, int]] = [
+BOMBS: list[tuple[Callable[[], bytes], int, str, str, int]] = [
     # the file, at most so many bytes of it, a read, what it gives, and MiB at most
     (long_values, 2000, "limit", "1", 48),
     (long_values, 2000, "batches", "10000", 400),

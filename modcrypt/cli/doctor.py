@@ -15,7 +15,7 @@ from modcrypt.cli.failures import explain, in_options, printable
 from modcrypt.cli.kms_options import Service, service_options
 from modcrypt.cli.parquet_options import parquet_key_options
 from modcrypt.cli.passphrases import said_by_uri
-from modcrypt.cli.shared import json_option, key_from, print_line
+from modcrypt.cli.shared import json_option, key_from, print_line, root_option
 from modcrypt.errors import KeyRetrievalError
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -38,6 +38,7 @@ MAX_PROBED = 20
 
 @click.command(epilog=_EXAMPLE)
 @service_options
+@root_option
 @click.option(
     "--file",
     "files",
@@ -107,6 +108,7 @@ class _Examined:
     def __init__(
         self, options: dict[str, Any], footer: Key | None, column_keys: dict[str, Key]
     ) -> None:
+        self._root: str | None = options.pop("root")
         self._options = options
         self._footer, self._column_keys = footer, column_keys
         self._service: Service | None = None
@@ -205,6 +207,7 @@ class _Examined:
     def _file(self, path: str) -> Iterator[Check]:
         import modcrypt
         from modcrypt import checkup
+        from modcrypt.parquet.discovery import is_dataset
 
         if not _may_be_parquet(path):
             yield checkup.secret_file(path, "file")
@@ -217,7 +220,8 @@ class _Examined:
                 if policy is None
                 else modcrypt.KeyTools.from_policy(policy, kms=self._client)
             )
-            decryption = tools.decryption(policy)
+            folder = path if is_dataset(path, None) else None
+            decryption = tools.decryption(policy, root=self._root or folder)
         elif self._footer is not None:
             decryption = modcrypt.FileDecryptionProperties(
                 footer_key=self._footer, column_keys=self._column_keys

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from modcrypt.buffers import Shared
-from modcrypt.errors import KeyNotFoundError, UnsupportedFormatError
+from modcrypt.errors import FormatError, KeyNotFoundError, UnsupportedFormatError
 from modcrypt.iceberg.avro_files import AvroRows, open_avro
 from modcrypt.iceberg.avro_rows import ColumnsOf, columns_of
 from modcrypt.iceberg.manifests import FileEntry
@@ -28,6 +28,7 @@ from modcrypt.iceberg.native_parquet import (
 )
 from modcrypt.iceberg.walk import Walk
 from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.parquet.decoding import is_fault_of_bytes
 from modcrypt.parquet.framing import MAGIC_ENCRYPTED
 from modcrypt.parquet.plan import OpenFile
 from modcrypt.parquet.properties import FileDecryptionProperties
@@ -161,12 +162,33 @@ class _Parquet:
         if not columns:
             return [pa.record_batch([pa.nulls(count)], names=["none"]).select([])]
         names = None if list(columns) == self.schema.names else list(columns)
-        rows = self._do(
-            lambda _, parquet: parquet.read_row_group(number, names, use_threads=threads)
-        )
+        try:
+            rows = self._read(number, names, threads)
+        except Exception as error:
+            if not is_fault_of_bytes(error):
+                raise
+            column = self._damaged(number, columns)
+            kind = type(error).__name__
+            raise FormatError(f"column {column}: PyArrow can't decode its pages ({kind})") from None
         # A name may be the beginning of another that has a dot: that came, too.
         batches: list[pa.RecordBatch] = rows.select(columns).to_batches(_BATCH_ROWS)
         return batches
+
+    def _read(self, number: int, names: Sequence[str] | None, threads: bool) -> pa.Table:
+        return self._do(
+            lambda _, parquet: parquet.read_row_group(number, names, use_threads=threads)
+        )
+
+    def _damaged(self, number: int, columns: Sequence[str]) -> str:
+        """Return the first column of a row group that can't be decoded."""
+        for name in columns:
+            try:
+                self._read(number, [name], False)
+            except Exception as error:
+                if not is_fault_of_bytes(error):
+                    raise
+                return name
+        return ", ".join(columns)
 
     def _do(self, work: Callable[[Readable, pq.ParquetFile], Any]) -> Any:
         """Do it by PyArrow's decryption; where that fails, by the plaintext, which says why."""

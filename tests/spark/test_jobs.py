@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 import modcrypt as mc
 from modcrypt.spark.bins import MAX_TASKS, Folder, list_tables, packed
 from modcrypt.spark.conversion import Conversion
+from modcrypt.spark.driver import check_new
 from modcrypt.spark.jobs import (
     decrypt_table,
     encrypt_table,
@@ -693,6 +694,41 @@ def test_tables_lie_in_object_stores(
             assert found.equals(pq.ParquetFile(lake / name).read())
         again = rotate_keys(spark, "lake/out", settings, what="kek", filesystem=filesystem)
         assert counted(again) == {"rotated": len(NAMES)}
+
+
+def test_converted_files_are_bound_to_their_paths(lake: Path, keyring: str, tmp_path: Path) -> None:
+    by_path = Settings(kms=keyring, policy=replace(POLICY, aad_prefix="t/{path}"))
+    out = str(tmp_path / "out")
+    job = Conversion(verb="encrypt", source=str(lake), destination=out, encryption=by_path)
+    files = list_tables([Folder.at(lake, None)])
+    batch = pa.record_batch(
+        {"name": [os.fsencode(name) for name in files.names], "size": files.sizes}
+    )
+    for word in ("encrypted", "current"):
+        (rows,) = pickle.loads(pickle.dumps(job)).run([batch])
+        assert rows.column("result").to_pylist() == [word] * len(NAMES)
+    for name in NAMES:
+        assert mc.inspect_parquet(f"{out}/{name}").aad_prefix == f"t/{name}".encode()
+    back = Conversion(verb="decrypt", source=out, destination=None, decryption=by_path)
+    assert mc.verify_dataset(out, back.decryption.decryption()).ok  # type: ignore[union-attr]
+    one, other = (Path(out) / name for name in NAMES[:2])
+    other.write_bytes(one.read_bytes())
+    assert not mc.verify_dataset(out, by_path.decryption()).ok
+
+
+def test_a_job_gives_no_two_files_one_prefix(lake: Path, keyring: str) -> None:
+    files = list_tables([Folder.at(lake, None)])
+    for prefix, is_shared in (("t", True), ("t/{name}", False), ("t/{path}", False)):
+        policy = replace(POLICY, aad_prefix=prefix)
+        job = Conversion(
+            verb="encrypt", source=str(lake), destination="/out", dry_run=True,
+            encryption=Settings(kms=keyring, policy=policy),
+        )  # fmt: skip
+        if is_shared:
+            with pytest.raises(ValueError, match="would have the same AAD prefix"):
+                check_new(job, files, None)
+            job = replace(job, encryption=replace(job.encryption, shared_aad_prefix=True))  # type: ignore[type-var]
+        check_new(job, files, None)
 
 
 def test_tables_are_named_by_url(lake: Path, settings: Settings, tmp_path: Path) -> None:

@@ -141,6 +141,36 @@ def test_partition_columns_become_folders(
     )
 
 
+def test_files_of_a_table_cannot_exchange_partitions(
+    spark: Any, lake: Lake, people: DataFrame, tmp_path: Path
+) -> None:
+    by_path = {**lake.by_policy, "aadPrefix": "people/{path}"}
+    save(people.selectExpr("*", "id % 2 part").coalesce(1), tmp_path, by_path, partitionBy="part")
+    assert load(spark, tmp_path, by_path).count() == ROWS
+    part = {**by_path, "root": str(tmp_path)}
+    assert load(spark, tmp_path / "part=1", part).count() == ROWS // 2
+    one, other = (next((tmp_path / f"part={n}").glob("*.parquet")) for n in (0, 1))
+    spare = tmp_path / "part=0" / "_spare"
+    one.rename(spare)
+    other.rename(one)
+    spare.rename(other)
+    with pytest.raises(PySparkException, match=r"aad|AAD"):
+        load(spark, tmp_path, by_path).count()
+
+
+def test_tasks_of_a_job_share_no_prefix_unless_that_is_asked_for(lake: Lake) -> None:
+    one_prefix = {"path": "/lake", **lake.by_policy, "aadPrefix": "people"}
+    with pytest.raises(ValueError, match="would have the same AAD prefix"):
+        write_options(one_prefix)
+    write_options({**one_prefix, "sharedAadPrefix": "true"})
+    with pytest.raises(ValueError, match="sharedAadPrefix is true or false"):
+        write_options({**one_prefix, "sharedAadPrefix": "yes"})
+    for own in ("people/{path}", "people/{name}"):
+        write_options({**one_prefix, "aadPrefix": own})
+        with pytest.raises(ValueError, match="root is for reading"):
+            write_options({**one_prefix, "aadPrefix": own, "root": "/"})
+
+
 def test_files_and_row_groups_are_as_large_as_asked(
     lake: Lake, people: DataFrame, tmp_path: Path
 ) -> None:
