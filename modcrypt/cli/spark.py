@@ -508,7 +508,7 @@ def encryption_settings(options: Options, new: str = "") -> Settings:
         return Settings(
             kms=_uri(options),
             policy=properties.policy,
-            root=options["root"],
+            root=_root(options),
             shared_aad_prefix=options["shared_aad_prefix"],
         )
     settings = Settings(
@@ -546,7 +546,7 @@ def decryption_settings(options: Options) -> Settings:
         policy=service.policy,
         **({} if service.named else _explicit(options)),
         aad_prefix=_prefix(options),
-        root=options.get("root"),
+        root=_root(options),
         shared_aad_prefix=options.get("shared_aad_prefix", False),
         algorithms=tuple(options.get("accept") or ALGORITHMS[:1]),
         on_missing_key=options.get("on_missing_key", "error"),
@@ -564,6 +564,12 @@ def service_settings(options: Options) -> Settings:
 
     _refuse_all()
     return Settings(kms=_uri({**options, "policy_file": None}))
+
+
+def _root(options: Options) -> str | None:
+    """Return the folder of --root as executors can name it, which run in other folders."""
+    root: str | None = options.get("root")
+    return root if root is None or "://" in root else os.path.abspath(root)
 
 
 def _prefix(options: Options) -> str | None:

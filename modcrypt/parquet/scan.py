@@ -129,8 +129,9 @@ class Scan:
         Of the file, `lot_bytes` or a single row group are opened at once. While they are decoded,
         the next ones are opened.
         """
-        if self._request.limit is not None:
-            batch_size = min(batch_size, max(1, self._request.limit))
+        limit = self._request.limit
+        if limit is not None and self._request.filter is None:  # else many may be looked at
+            batch_size = min(batch_size, max(1, limit))
         for lot in self._lots(lot_bytes):
             yield from self._batches(lot, batch_size, use_threads)
 
