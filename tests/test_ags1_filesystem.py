@@ -16,9 +16,10 @@ import pickle
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -370,6 +371,98 @@ def test_a_lost_file_leaves_nothing(arrow: bool, tmp_path: Path, vault: Vault) -
     gc.collect()
     assert os.listdir(tmp_path) == []
     assert not vault
+
+
+def test_a_writer_that_its_finalizer_closes_leaves_nothing(tmp_path: Path, vault: Vault) -> None:
+    """PyArrow's ParquetWriter closes the file when it is collected, with a footer and all."""
+    table = pa.table({"a": range(1000)})
+    writer = pq.ParquetWriter(f"{tmp_path}/x", table.schema, filesystem=over(**vault.new))
+    writer.write_table(table)
+    del writer
+    gc.collect()
+    assert os.listdir(tmp_path) == []
+    assert not vault
+
+
+def test_a_finalizer_may_write_a_file_of_its_own(tmp_path: Path, vault: Vault) -> None:
+    class Last:
+        def __del__(self) -> None:
+            over(**vault.new).pipe_file(f"{tmp_path}/x", DATA)
+
+    Last()
+    gc.collect()
+    assert vault.judge(f"{tmp_path}/x") == DATA
+
+
+AT_EXIT = """
+import sys, pyarrow as pa, pyarrow.parquet as pq
+from modcrypt.ags1.filesystem import Ags1FileSystem
+files, table = Ags1FileSystem(key=bytes(16)), pa.table({"a": range(1000)})
+raw, text = files.open(sys.argv[1] + "/raw", "wb"), files.open(sys.argv[1] + "/text", "w")
+raw.write(b"raw"), text.write("text")
+parquet = pq.ParquetWriter(sys.argv[1] + "/parquet", table.schema, filesystem=files)
+parquet.write_table(table)
+print("written")
+"""
+
+
+def test_files_that_are_open_when_the_interpreter_ends_leave_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", AT_EXIT, tmp_path]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert run.stdout == "written\n"
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("remove", ["rm", "rm_file"])
+@pytest.mark.parametrize("existing", [False, True])
+def test_removing_a_file_that_is_being_written_abandons_it(
+    remove: str, existing: bool, tmp_path: Path, vault: Vault
+) -> None:
+    """A failed COPY of DuckDB asks for the file and removes it before another thread closes it."""
+    filesystem, path = over(**vault.new), f"{tmp_path}/x"
+    if existing:
+        filesystem.pipe_file(path, b"before")
+    vault.clear()
+    file = filesystem.open(path, "wb")
+    file.write(DATA)
+    assert filesystem.isfile(f"ags1://{path}")
+    getattr(filesystem, remove)(f"ags1://{path}")
+    assert not filesystem.isfile(path)
+    file.close()
+    assert os.listdir(tmp_path) == []
+    assert not vault
+
+
+def test_a_file_that_is_written_by_others_is_none_of_ours(tmp_path: Path, vault: Vault) -> None:
+    path = f"{tmp_path}/x"
+    with over(**vault.new).open(path, "wb") as file:
+        assert not over(**vault.new).isfile(path)
+        with pytest.raises(FileNotFoundError):
+            over(**vault.new).rm_file(path)
+        file.write(DATA)
+    assert vault.judge(path) == DATA
+
+
+def test_a_writer_is_abandoned_by_one_thread_while_another_writes(tmp_path: Path) -> None:
+    """The descriptor is not closed under the hands of the one that writes."""
+    filesystem = over(key=FOOTER_KEY)
+    for _ in range(20):
+        file = filesystem.open(f"{tmp_path}/x", "wb")
+        begun = threading.Event()
+
+        def write(file: Any = file, begun: threading.Event = begun) -> None:
+            with suppress(ValueError):  # once it is closed
+                for _ in range(100):
+                    file.write(DATA)
+                    begun.set()
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        begun.wait()
+        filesystem.rm_file(f"{tmp_path}/x")
+        thread.join()
+        file.close()
+        assert os.listdir(tmp_path) == []
 
 
 def test_nothing_is_there_before_close_and_all_after(tmp_path: Path, vault: Vault) -> None:
@@ -748,6 +841,18 @@ def test_duckdb_writes_and_reads_by_url(form: str, tmp_path: Path, vault: Vault)
     plain = tmp_path / f"plain.{form}"
     plain.write_bytes(vault.judge(path))
     assert duckdb.execute(f"select * from '{plain}' order by a").fetchall() == rows
+
+
+@pytest.mark.parametrize("options", ["format csv", "format parquet", "per_thread_output true"])
+def test_a_failed_copy_of_duckdb_leaves_nothing(options: str, tmp_path: Path, vault: Vault) -> None:
+    """Which of its threads closes the file, and when, is left to chance: so it fails often."""
+    query = "select if(range < 2999, range, error('broken')) from range(3000)"
+    for number in range(15):
+        with closing(duckdb.connect()) as connection:
+            connection.register_filesystem(over(**vault.new))
+            with pytest.raises(duckdb.Error, match="broken"):
+                connection.execute(f"copy ({query}) to 'ags1://{tmp_path}/{number}' ({options})")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 # --- judged by others: Avro ----------------------------------------------------------------------

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 from modcrypt.ags1.layout import DEFAULT_BLOCK_LENGTH
 from modcrypt.ags1.lengths import Ags1Key, TrustedLength
@@ -48,8 +49,8 @@ OnWritten: TypeAlias = "Callable[[str, StandardKeyMetadata], object]"
 class Ags1FileSystem(NamesBehind):
     """AGS1 streams of another file system, read and written as the files that they hold.
 
-    DuckDB closes what a failed COPY wrote as if it were whole, and then removes it: for a moment it
-    is there, and `on_written` has been called.
+    DuckDB closes what a failed COPY wrote as if it were complete, and removes it before or after
+    that: nothing is left when the COPY has raised, but `on_written` may have been called for it.
 
     Args:
         key: as for `Ags1Reader` and `Ags1Writer`; or a function that gives it for a path in the
@@ -101,6 +102,7 @@ class Ags1FileSystem(NamesBehind):
         self._key = key if callable(key) or isinstance(key, StandardKeyMetadata) else as_key(key)
         self._aad_prefix, self._length = aad_prefix, length
         self._block_length, self._on_written = block_length, on_written
+        self._writers: WeakValueDictionary[str, Ags1Writer] = WeakValueDictionary()
 
     def __reduce__(self) -> Any:
         make, (cls, args, options) = super().__reduce__()
@@ -130,7 +132,7 @@ class Ags1FileSystem(NamesBehind):
             return Ags1Reader(
                 path, key, aad_prefix=self._aad_prefix, length=self._length, filesystem=self.fs
             )
-        return _ReportingWriter(
+        writer = _ReportingWriter(
             path,
             key,
             aad_prefix=self._aad_prefix,
@@ -139,6 +141,8 @@ class Ags1FileSystem(NamesBehind):
             filesystem=self.fs,
             on_written=self._on_written,
         )
+        self._writers[path] = writer
+        return writer
 
     def open(
         self,
@@ -159,6 +163,32 @@ class Ags1FileSystem(NamesBehind):
             raise ValueError("to compress what is written, use fsspec.open(…, compression=…)")
         return super().open(path, mode, block_size, cache_options, compression, **kwargs)
 
+    # --- files that are being written ----------------------------------------------------------
+
+    def isfile(self, path: str) -> bool:
+        """Return whether a file exists there, or is being written by this file system.
+
+        DuckDB removes what a failed COPY wrote only if it is a file, while another of its threads
+        is still to close it.
+        """
+        return self._is_being_written(self._target_path(path)) or super().isfile(path)
+
+    def _is_being_written(self, path: str) -> bool:
+        writer = self._writers.get(path)
+        return writer is not None and not writer.closed
+
+    def _abandon(self, path: Any) -> bool:
+        """Abandon the writers of one path or several, and return whether nothing is left to remove.
+
+        A writer that is just being completed has published its file when this returns.
+        """
+        paths = self._target_path(path if isinstance(path, list) else [path])
+        writing = [one for one in paths if self._is_being_written(one)]
+        for one in writing:
+            if (writer := self._writers.get(one)) is not None:
+                writer.abandon()
+        return bool(writing) and not any(self.fs.exists(one) for one in paths)
+
     # --- what needs no key: done by the file system behind, with the bytes as they are ---------
 
     def mkdir(self, path: str, *args: Any, **kwargs: Any) -> None:
@@ -174,12 +204,14 @@ class Ags1FileSystem(NamesBehind):
         self.fs.rmdir(self._own(path))
 
     def rm(self, path: Any, *args: Any, **kwargs: Any) -> None:
-        """Remove files and folders."""
-        self.fs.rm(self._own(path), *args, **kwargs)
+        """Remove files and folders. A file that is being written is abandoned."""
+        if not self._abandon(path):
+            self.fs.rm(self._own(path), *args, **kwargs)
 
     def rm_file(self, path: str) -> None:
-        """Remove a file."""
-        self.fs.rm_file(self._own(path))
+        """Remove a file. One that is being written is abandoned."""
+        if not self._abandon(path):
+            self.fs.rm_file(self._own(path))
 
     def mv(self, path1: str, path2: str, *args: Any, **kwargs: Any) -> None:
         """Move files, encrypted as they are: where that is renaming, nothing is read."""

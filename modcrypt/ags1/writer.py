@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
 from contextlib import closing, suppress
 from typing import Any, NoReturn
 
@@ -47,8 +48,10 @@ class Ags1Writer(io.RawIOBase):
     be: where an exception ends a `with` block, it closes what is below it as if all were well.
 
     The stream is complete when `close` has returned; a path or URL appears then, or not at all.
-    An exception within `with`, `abandon`, a failed write, garbage collection, or a `close` on the
-    way of an exception leave nothing there, and in a file object what no reader takes for a stream.
+    An exception within `with`, `abandon`, a failed write, garbage collection (of the writer, or of
+    an object around it that closes it), or a `close` on the way of an exception leave nothing
+    there, and in a file object what no reader takes for a stream.
+    Any thread may call `abandon`; it waits for a `write` or `close` of another one.
 
     Store a generated key before `close`, if losing it would matter: what `key_metadata` gives
     afterwards adds no more than the length.
@@ -94,7 +97,8 @@ class Ags1Writer(io.RawIOBase):
         self._filled = 0
         self._blocks = self._written = 0
         self._held = make_header(block_length)
-        self._born_in = sys.exception()
+        self._lock = threading.RLock()  # `abandon` must not close a descriptor that is written to
+        self._born_in, self._born_in_del = sys.exception(), _in_finalizer()
         self._sink = open_output(
             sink, None, overwrite=overwrite, threads=threads, filesystem=filesystem
         )
@@ -135,18 +139,19 @@ class Ags1Writer(io.RawIOBase):
             KeyExhaustedError: the key has done 2**32 seals.
             OSError: of the sink; the writer is abandoned.
         """
-        self._check_open()
         view = memoryview(data).cast("B")
-        try:
-            done = self._gather(view) if self._filled else 0
-            whole = len(view) - (len(view) - done) % self._block_length
-            if done < whole:
-                self._seal(view[done:whole])
-            self._gather(view[whole:])
-        except BaseException:
-            self.abandon()
-            raise
-        self._written += len(view)
+        with self._lock:
+            self._check_open()
+            try:
+                done = self._gather(view) if self._filled else 0
+                whole = len(view) - (len(view) - done) % self._block_length
+                if done < whole:
+                    self._seal(view[done:whole])
+                self._gather(view[whole:])
+            except BaseException:
+                self.abandon()
+                raise
+            self._written += len(view)
         return len(view)
 
     def _gather(self, view: memoryview) -> int:
@@ -189,17 +194,21 @@ class Ags1Writer(io.RawIOBase):
 
         Called on the way of an exception that is younger than the writer, it abandons instead:
         so `with` blocks around this writer end that can't tell it why (fsspec's and pandas').
+        Called by the finalizer of an object around it, it abandons, too: an abandoned
+        `pyarrow.parquet.ParquetWriter` closes what it has written so far.
 
         Raises:
             OSError: of the sink; nothing is published.
         """
-        if self.closed:
-            return
-        error = sys.exception()
-        if self._sink is None or (error is not None and error is not self._born_in):
-            self.abandon()
-        else:
-            self._complete()
+        with self._lock:
+            if self.closed:
+                return
+            error = sys.exception()
+            failed = error is not None and error is not self._born_in
+            if self._sink is None or failed or (_in_finalizer() and not self._born_in_del):
+                self.abandon()
+            else:
+                self._complete()
 
     def _complete(self) -> None:
         try:
@@ -216,7 +225,9 @@ class Ags1Writer(io.RawIOBase):
 
     def abandon(self) -> None:
         """Give up: no path or URL appears, and a file object holds no well-formed stream."""
-        if not self.closed:
+        with self._lock:
+            if self.closed:
+                return
             try:
                 with suppress(Exception):  # what went wrong first is what matters
                     self._end(_AbandonedError())
@@ -230,10 +241,11 @@ class Ags1Writer(io.RawIOBase):
             sink.__exit__(None if error is None else type(error), error, None)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self.abandon()
-        elif not self.closed:
-            self._complete()
+        with self._lock:
+            if error is not None:
+                self.abandon()
+            elif not self.closed:
+                self._complete()
 
     def __del__(self) -> None:  # the inherited one would complete the stream
         if self._sink is not None:
@@ -267,6 +279,16 @@ class Ags1Writer(io.RawIOBase):
 
     def flush(self) -> None:
         """Do nothing: blocks are handed over as soon as they are full, a part of one never is."""
+
+
+def _in_finalizer() -> bool:
+    """Return whether a `__del__` method is among the callers."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_name == "__del__":
+            return True
+    return False
 
 
 def seal(
