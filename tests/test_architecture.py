@@ -35,6 +35,7 @@ ROWS = [
     {
         "modcrypt.parquet",
         "modcrypt.parquet.framing",
+        "modcrypt.parquet.identity",
         "modcrypt.parquet.page_header",
         "modcrypt.parquet.idl",
         "modcrypt.parquet.properties",

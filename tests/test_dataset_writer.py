@@ -606,6 +606,20 @@ def test_a_file_that_is_missing_or_foreign_shows(stored: bool, fault: str, tmp_p
         parts(tmp_path / "in", len(paths))
 
 
+def test_a_part_that_is_replaced_after_the_parts_were_checked_is_refused(tmp_path: Path) -> None:
+    properties = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
+    options: dict[str, Any] = {"max_rows_per_file": 20, "aad_prefix_template": TEMPLATE}
+    paths = mc.write_dataset(WHOLE, tmp_path / "in", properties, **options)
+    mc.write_dataset(WHOLE, tmp_path / "again", properties, **options)
+    how: dict[str, Any] = {"aad_prefix_template": TEMPLATE, "expected_parts": len(paths)}
+    batches = mc.iter_batches(tmp_path / "in", DECRYPTION, **how)
+    (tmp_path / "again" / paths[2]).replace(tmp_path / "in" / paths[2])
+    with pytest.raises(OSError, match="replaced while it was being read") as caught:
+        list(batches)
+    assert str(tmp_path / "in" / paths[2]) in str(caught.value)
+    assert parts(tmp_path / "in", len(paths)).num_rows == 100
+
+
 # --- keys by path ---------------------------------------------------------------------------------
 
 

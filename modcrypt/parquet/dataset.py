@@ -25,6 +25,7 @@ from modcrypt.errors import ModcryptError
 from modcrypt.fork_safety import fork_safe
 from modcrypt.keys import KeyLike
 from modcrypt.parquet.discovery import DataFile, discover, is_dataset
+from modcrypt.parquet.identity import FileIdentity
 from modcrypt.parquet.prefixes import PrefixTemplate, check_parts, identify_part
 from modcrypt.parquet.properties import FileDecryptionProperties, check_decryption, rooted
 from modcrypt.parquet.reader import Filters, ParquetFile, as_expression, limited
@@ -214,6 +215,7 @@ class _Reading:
         self._given: dict[str, FileDecryptionProperties] = {}  # by path, what a function gave
         self._kept: dict[str, ParquetFile] = {}  # opened already
         self._prefixes: dict[str, bytes] = {}
+        self._versions: dict[str, FileIdentity] = {}  # those that the parts were checked of
         self.result = pa.schema([])  # of what is given out
         if template is not None:
             self._prefixes = self._check_parts(PrefixTemplate(template), expected)
@@ -223,7 +225,7 @@ class _Reading:
         paths = [file.path for file in self.dataset.files]
         count = len(paths) if expected is None else expected
 
-        def identify(number: int) -> int:
+        def identify(number: int) -> tuple[int, FileIdentity]:
             path = paths[number]
             in_name = [int(n) for n in re.findall(r"[0-9]{1,9}", path.rsplit("/", 1)[-1])]
             likely = [g for g in (*in_name, number) if expected is None or g < expected]
@@ -233,7 +235,9 @@ class _Reading:
                 return identify_part(source, self._properties(path), template, guesses)
 
         with ThreadPoolExecutor(min(usable_cores(), _MAX_THREADS), "modcrypt-part") as pool:
-            parts = list(pool.map(identify, range(len(paths))))
+            found = list(pool.map(identify, range(len(paths))))
+        parts = [part for part, _ in found]
+        self._versions = dict(zip(paths, (version for _, version in found), strict=True))
         check_parts(zip(paths, parts, strict=True), expected, template)
         return {path: template.prefix(part) for path, part in zip(paths, parts, strict=True)}
 
@@ -262,7 +266,10 @@ class _Reading:
         if kept is not None:
             return kept
         where, properties = self.dataset.filesystem, self._properties(file.path)
-        return ParquetFile(file.path, properties, filesystem=where, **self._options)
+        version = self._versions.get(file.path)
+        return ParquetFile(
+            file.path, properties, filesystem=where, expected=version, **self._options
+        )
 
     def close(self) -> None:
         """Close what was opened and not read."""

@@ -222,7 +222,7 @@ class _Run:
         known = properties or FileDecryptionProperties()
         known = replace(known, check_footer_integrity=True, on_missing_key="drop")
         try:
-            part = identify_part(source, known, template, self._guesses(number))
+            part, _ = identify_part(source, known, template, self._guesses(number))
         except KeyMaterialError as error:
             self.unidentified[number] = f"{type(error).__name__}: {error}"
             return properties

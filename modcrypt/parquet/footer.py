@@ -30,6 +30,7 @@ from modcrypt.parquet.framing import (
     close_tail,
     read_tail,
 )
+from modcrypt.parquet.identity import FileIdentity
 from modcrypt.parquet.idl import (
     ThriftStruct,
     copy,
@@ -150,10 +151,13 @@ class EncryptedFooter:
         return file_aad[: len(file_aad) - len(self.file_unique)] or None
 
 
-def read_encrypted(source: Source, properties: FileDecryptionProperties) -> EncryptedFooter:
+def read_encrypted(
+    source: Source, properties: FileDecryptionProperties, expected: FileIdentity | None = None
+) -> EncryptedFooter:
     """Read, authenticate and decode the footer of an encrypted file.
 
     Raises:
+        OSError: The file is another version of itself than `expected`.
         PlaintextError: the file is not encrypted, or its signature was stripped.
         KeyNotFoundError: there is no footer key.
         AadPrefixError: the AAD prefix is missing, unused or another one.
@@ -161,7 +165,10 @@ def read_encrypted(source: Source, properties: FileDecryptionProperties) -> Encr
         UnsupportedFormatError: an algorithm that the properties don't accept.
         FormatError: the bytes break the format.
     """
-    return open_footer(read_tail(source), bound(properties, source), source.name)
+    tail = read_tail(source)
+    if expected is not None:
+        expected.check(tail, source)
+    return open_footer(tail, bound(properties, source), source.name)
 
 
 def open_footer(tail: Tail, properties: FileDecryptionProperties, name: str) -> EncryptedFooter:

@@ -24,6 +24,7 @@ from modcrypt.parquet.ciphers import (
     question_of,
 )
 from modcrypt.parquet.footer import EncryptedFooter, open_column_metadata, read_encrypted
+from modcrypt.parquet.identity import FileIdentity
 from modcrypt.parquet.idl import ThriftStruct, copy
 from modcrypt.parquet.levels import Levels
 from modcrypt.parquet.modules import Span, check_column_metadata, check_shape, chunk_spans
@@ -70,13 +71,28 @@ def plan_decryption(source: Source, properties: FileDecryptionProperties) -> Pla
 
 
 class OpenFile:
-    """An encrypted file whose footer is open, and what was found out about it so far."""
+    """An encrypted file whose footer is open, and what was found out about it so far.
 
-    def __init__(self, source: Source, properties: FileDecryptionProperties) -> None:
+    Args:
+        source: The file.
+        properties: Keys, and what the caller insists on.
+        expected: The version of the file that it must be; None for any.
+
+    Raises:
+        OSError: It is another version.
+        ModcryptError: As `decrypt_parquet`, for the footer.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        properties: FileDecryptionProperties,
+        expected: FileIdentity | None = None,
+    ) -> None:
         check_decryption(properties)
         properties = bound(properties, source)
         self.source, self.properties = source, properties
-        self.footer = read_encrypted(source, properties)
+        self.footer = read_encrypted(source, properties, expected)
         self.metadata = self.footer.metadata
         self._elements = leaf_elements(self.metadata.schema)
         self.leaves = [leaf.path for leaf in self._elements]

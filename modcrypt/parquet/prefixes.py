@@ -15,6 +15,7 @@ from dataclasses import replace
 from modcrypt.errors import AadPrefixError, FooterSignatureError, TagMismatchError
 from modcrypt.parquet.footer import open_footer, stored_prefix
 from modcrypt.parquet.framing import read_tail
+from modcrypt.parquet.identity import FileIdentity
 from modcrypt.parquet.properties import FileDecryptionProperties, bound
 from modcrypt.storage import Source
 
@@ -52,11 +53,14 @@ def identify_part(
     properties: FileDecryptionProperties,
     template: PrefixTemplate,
     guesses: Sequence[int],
-) -> int:
+) -> tuple[int, FileIdentity]:
     """Find out which part a file is: the footer must authenticate with that part's AAD prefix.
 
     Args:
         guesses: parts to try, in this order, on a file that does not store its prefix.
+
+    Returns:
+        The part, and the version of the file that is this part.
 
     Raises:
         AadPrefixError: it is none of the dataset's parts.
@@ -81,7 +85,7 @@ def identify_part(
             if stored is not None:
                 raise
         else:
-            return guess
+            return guess, FileIdentity.of_tail(tail, source)
     raise AadPrefixError(
         f"{source.name}: a foreign file, or another key: its footer authenticates with none of "
         f"the {len(guesses)} AAD prefixes of the template"

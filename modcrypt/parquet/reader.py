@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from modcrypt.buffers import Shared, Threads, usable_cores
 from modcrypt.fork_safety import fork_safe
 from modcrypt.parquet.decoding import Decoder
+from modcrypt.parquet.identity import FileIdentity
 from modcrypt.parquet.loading import footer_alone
 from modcrypt.parquet.plain_footer import plain_metadata, selected_row_groups
 from modcrypt.parquet.plan import OpenFile
@@ -45,11 +46,13 @@ class ParquetFile:
         source: path, URL, bytes or seekable binary file object.
         decryption: keys, and what the caller insists on.
         filesystem: where a path is to be found: a filesystem of pyarrow or fsspec.
+        expected: Version of the file that it must be, if it was opened before; None for any.
         options: how PyArrow is to decode: `read_dictionary`, `coerce_int96_timestamp_unit`,
             `binary_type`, `list_type`, `page_checksum_verification`, `arrow_extensions_enabled`.
 
     Raises:
         ModcryptError: as `decrypt_parquet`, for the footer now and for the rest on reading.
+        OSError: From the file system, or the file is another one than `expected`.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class ParquetFile:
         decryption: FileDecryptionProperties,
         *,
         filesystem: Any = None,
+        expected: FileIdentity | None = None,
         **options: Any,
     ) -> None:
         usual = {"pre_buffer": False, "arrow_extensions_enabled": True}  # as pyarrow.parquet has it
@@ -70,7 +74,7 @@ class ParquetFile:
         with ExitStack() as stack:
             opened = stack.enter_context(open_source(source, filesystem=filesystem))
             self._session = Session(
-                file=OpenFile(opened, decryption),
+                file=OpenFile(opened, decryption, expected),
                 format=layout,
                 decoder=Decoder(opened.name, options),
                 pool=stack.enter_context(closing(Threads(threads, "modcrypt-open"))),

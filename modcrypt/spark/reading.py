@@ -3,8 +3,9 @@
     driver     list files -> schema from one footer -> cut large files, gather small ones into tasks
     executor   keys, in read() alone -> row groups -> batches as Spark demands them
 
-What is sent to executors are paths and references to keys. A large file is cut without opening it:
-of its row groups, each of `splits` tasks reads its share by their number.
+What is sent to executors are paths and references to keys. Of a large file's row groups, each of
+`splits` tasks reads its share by their number. These are numbers of one footer: the driver reads
+which one, without a key, and a task that finds another version of the file fails.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from operator import and_, eq, ge, gt, le, lt, ne, or_
 from typing import Any
 
@@ -28,6 +30,7 @@ from pyspark.sql.types import StructType
 from modcrypt.errors import ModcryptError
 from modcrypt.parquet.decoding import Decoder
 from modcrypt.parquet.discovery import as_arrow, discover, is_dataset
+from modcrypt.parquet.identity import FileIdentity
 from modcrypt.parquet.properties import FileDecryptionProperties
 from modcrypt.parquet.reader import ParquetFile
 from modcrypt.parquet.scan import schema_file
@@ -35,7 +38,7 @@ from modcrypt.parquet.schema import leaves_of
 from modcrypt.spark.arrow_types import check_types, conform, demanded, in_common, spark_schema
 from modcrypt.spark.options import Alternatives, ReadOptions
 from modcrypt.spark.settings import Settings
-from modcrypt.storage import Place, locate
+from modcrypt.storage import Place, locate, open_source
 
 __all__ = [
     "Found",
@@ -58,6 +61,8 @@ OPENING_BYTES = 256 << 10
 
 BATCH_ROWS = 1 << 16
 
+_OPENED_AT_ONCE = 16  # files by the driver
+
 _HOW = {"arrow_extensions_enabled": False, "coerce_int96_timestamp_unit": "us"}
 """PyArrow's options: nothing that Spark has no type for, and the years after 2262."""
 
@@ -76,12 +81,21 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A file, or the `split`-th of so many equal shares of its row groups."""
+    """A file, or the `split`-th of so many equal shares of its row groups.
+
+    Raises:
+        ValueError: The piece is a share, and does not say of which version of the file.
+    """
 
     path: str
     values: Mapping[str, Any]
     split: int = 0
     splits: int = 1
+    identity: FileIdentity | None = None
+
+    def __post_init__(self) -> None:
+        if self.splits > 1 and self.identity is None:
+            raise ValueError(f"{self.path}: a share of a file needs the file's identity")
 
 
 class Pieces(spark.InputPartition):
@@ -158,16 +172,22 @@ def pack(files: Iterable[Found], split_bytes: int) -> list[Pieces]:
         files: in the order in which they are to be read.
         split_bytes: most bytes of a task. Where there is little to read, tasks are smaller, so that
             there are enough of them.
+
+    Raises:
+        FormatError, LimitError: A large file is no Parquet file.
+        OSError: From the file system.
     """
     files = list(files)
     share = sum(file.size + OPENING_BYTES for file in files) // FEWEST_TASKS
     most = min(split_bytes, max(share, LEAST_TASK_BYTES))
+    identities = _identities(file.path for file in files if file.size > most)
     tasks: list[list[Piece]] = []
     room = -1  # in the last one
     for file in files:
         splits = -(-file.size // most)
         if splits > 1:
-            tasks += [[Piece(file.path, file.values, n, splits)] for n in range(splits)]
+            cut = partial(Piece, file.path, file.values, identity=identities[file.path])
+            tasks += [[cut(split=n, splits=splits)] for n in range(splits)]
             room = -1
             continue
         if room < file.size or len(tasks[-1]) == FILES_PER_TASK:
@@ -176,6 +196,18 @@ def pack(files: Iterable[Found], split_bytes: int) -> list[Pieces]:
         tasks[-1].append(Piece(file.path, file.values))
         room -= file.size + OPENING_BYTES
     return [Pieces(pieces) for pieces in tasks]
+
+
+def _identities(paths: Iterable[str]) -> dict[str, FileIdentity]:
+    """Read the ends of files that are to be cut, several at once: a store answers slowly."""
+
+    def identity(path: str) -> FileIdentity:
+        with _naming(path), open_source(path) as source:
+            return FileIdentity.of(source)
+
+    large = list(dict.fromkeys(paths))
+    with ThreadPoolExecutor(_OPENED_AT_ONCE, "modcrypt-plan") as pool:
+        return dict(zip(large, pool.map(identity, large), strict=True))
 
 
 # --- the schema ----------------------------------------------------------------------------------
@@ -216,8 +248,10 @@ def _named(top: str, names: Iterable[str]) -> Iterator[str]:
     yield from (name for name in names if name == top or name.startswith(f"{top}."))
 
 
-def _opened(path: str, decryption: FileDecryptionProperties) -> ParquetFile:
-    return ParquetFile(path, decryption, **_HOW)
+def _opened(
+    path: str, decryption: FileDecryptionProperties, expected: FileIdentity | None = None
+) -> ParquetFile:
+    return ParquetFile(path, decryption, expected=expected, **_HOW)
 
 
 def _leaves(file: ParquetFile, names: Iterable[str] | None) -> list[int]:
@@ -265,13 +299,17 @@ def read_pieces(
         KeyNotFoundError: a key is missing, and columns without are not to be null.
         ValueError: a file's columns don't fit the schema.
         ModcryptError: something does not authenticate or breaks the format.
+        OSError: A file is not the version that was cut into shares.
     """
     if settings.on_missing_key == "drop":  # what is in the schema was not dropped
         settings = dataclasses.replace(settings, on_missing_key="error")
     target = demanded(schema)
     decryption = settings.decryption()
     for piece in pieces:
-        with _naming(piece.path), _opened(piece.path, decryption) as file:
+        with (
+            _naming(piece.path),
+            _opened(piece.path, decryption, piece.identity) as file,
+        ):
             yield from _batches(file, piece, target, terms)
 
 

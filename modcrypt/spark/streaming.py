@@ -116,14 +116,6 @@ Status: TypeAlias = "tuple[int, int]"
 _MARK = 12  # characters of base64: 72 bits
 
 
-class NewPieces(Pieces):
-    """What one task reads, and what files that are cut were when they were."""
-
-    def __init__(self, task: Pieces, statuses: Mapping[str, Status]) -> None:
-        super().__init__(task.pieces)
-        self.cut = {one.path: statuses[one.path] for one in task.pieces if one.splits > 1}
-
-
 class FolderStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads files as they come into a folder; pickled, it holds paths and references to keys."""
 
@@ -193,24 +185,12 @@ class FolderStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             Found(self._at(name).full_name, size, values[name])
             for name, (_, size) in statuses.items()
         ]
-        by_path = {self._at(name).full_name: status for name, status in statuses.items()}
-        return [NewPieces(task, by_path) for task in pack(files, self._options.split_bytes)]
+        return pack(files, self._options.split_bytes)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read what one task is to read.
-
-        Raises:
-            ModcryptError, ValueError: as `read_pieces`.
-            OSError: a file of which other tasks read other parts is not the same any more.
-        """
-        assert isinstance(partition, NewPieces)
-        yield from read_pieces(self._settings, partition.pieces, self._schema, self._terms)
-        for path, status in partition.cut.items():
-            place = Place(*locate(path, None))
-            if hasattr(place.filesystem, "invalidate_cache"):
-                place.filesystem.invalidate_cache()
-            if _status(place) != status:
-                raise OSError(f"{path} was written again while several tasks read it; run it again")
+        """Read what one task is to read; raises as `read_pieces`."""
+        assert isinstance(partition, Pieces)
+        return read_pieces(self._settings, partition.pieces, self._schema, self._terms)
 
     def _names(self) -> list[str]:
         """List the files of the folder by their paths in it."""

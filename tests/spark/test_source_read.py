@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import modcrypt as mc
 from modcrypt.spark.arrow_types import conform, demanded, in_common, spark_schema
 from modcrypt.spark.options import read_options
 from modcrypt.spark.reading import Found, find_files, pack
+from modcrypt.spark.source import ModcryptDataSource
 from tests.spark.conftest import COLUMN, FOOTER, Elsewhere, Lake
 from tests.support import small_table
 
@@ -336,17 +338,70 @@ def test_large_files_are_cut_by_row_groups_and_small_ones_gathered(
     assert rows(frame) == rows(spark.read.parquet(f"{tmp_path}/t-plain"))
 
 
-def test_every_file_is_in_just_one_task_or_cut_into_equal_shares() -> None:
+def test_every_file_is_in_just_one_task_or_cut_into_equal_shares(tmp_path: Path) -> None:
+    for name in "ac":  # their ends are read
+        mc.write_table(small_table(10), tmp_path / name, encryption())
+    a, c = (str(tmp_path / name) for name in "ac")
     small = [Found(f"{n}", 8 << 10) for n in range(20_000)]
     tasks = pack(small, 128 << 20)
     assert [piece.path for task in tasks for piece in task.pieces] == [one.path for one in small]
     assert all(len(task.pieces) <= 500 for task in tasks)
     assert len(tasks) < 1000
-    some = pack([Found("a", 8 << 30), Found("b", 1), Found("c", 300 << 20)], 128 << 20)
+    some = pack([Found(a, 8 << 30), Found("b", 1), Found(c, 300 << 20)], 128 << 20)
     assert [[(p.path, p.split, p.splits) for p in task.pieces] for task in some] == [
-        *([("a", n, 64)] for n in range(64)), [("b", 0, 1)], *([("c", n, 3)] for n in range(3)),
+        *([(a, n, 64)] for n in range(64)), [("b", 0, 1)], *([(c, n, 3)] for n in range(3)),
     ]  # fmt: skip
+    identities = [{piece.identity for task in some for piece in task.pieces if piece.path == path}
+                  for path in (a, "b", c)]  # fmt: skip
+    assert [len(one) for one in identities] == [1, 1, 1]
+    assert identities[1] == {None}
+    assert identities[0] != identities[2]
+    (tmp_path / "large").write_bytes(b"not a Parquet file")
+    with pytest.raises(mc.FormatError, match="large"):
+        pack([Found(str(tmp_path / "large"), 8 << 30)], 128 << 20)
     assert [len(task.pieces) for task in pack([Found("a", 5 << 20)] * 8, 128 << 20)] == [6, 2]
+
+
+def replaced(path: Path, data: bytes) -> None:
+    """Put another file in the place of one."""
+    path.with_name("other").write_bytes(data)
+    path.with_name("other").replace(path)
+
+
+def count(reader: Any, tasks: Any) -> int:
+    return sum(batch.num_rows for task in tasks for batch in reader.read(task))
+
+
+@pytest.mark.parametrize("kind", ["encrypted footer", "plaintext footer", "plaintext"])
+def test_shares_of_two_versions_of_a_file_are_not_put_together(
+    kind: str, lake: Lake, tmp_path: Path
+) -> None:
+    """Versions with as many rows and row groups, under the same keys and the same AAD prefix."""
+    path, versions = tmp_path / "t.parquet", []
+    for first, row_groups in ((0, 4), (1000, 4), (0, 3)):
+        table = pa.table({"id": range(first, first + 400)})
+        how = {"aad_prefix": b"t", "plaintext_footer": kind == "plaintext footer"}
+        if kind == "plaintext":
+            pq.write_table(table, path, row_group_size=400 // row_groups)
+        else:
+            properties = mc.FileEncryptionProperties(footer_key=FOOTER, **how)
+            mc.write_table(table, path, properties, row_group_size=400 // row_groups)
+        versions.append(path.read_bytes())
+    replaced(path, versions[0])
+    more = {"requireEncrypted": "false"} if kind == "plaintext" else {"aadPrefix": "t"}
+    options = {"footerKey": lake.by_keys["footerKey"], "path": str(path), **more}
+    source = ModcryptDataSource({**options, "maxSplitBytes": str(path.stat().st_size // 2)})
+    reader = source.reader(source.schema())
+    tasks = pickle.loads(pickle.dumps(reader.partitions()))
+    assert len(tasks) > 1
+    assert count(reader, tasks) == 400
+    for other in versions[1:]:
+        replaced(path, other)
+        with pytest.raises(OSError, match=r"replaced while it was being read.*read it again"):
+            list(reader.read(tasks[1]))
+        assert count(reader, reader.partitions()) == 400
+    replaced(path, versions[0])  # the same bytes in another file are the same version
+    assert count(reader, tasks) == 400
 
 
 def test_an_empty_table_and_one_without_files(spark: Any, lake: Lake, tmp_path: Path) -> None:
