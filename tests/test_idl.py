@@ -5,7 +5,10 @@ The invariant of everything below: any bytes either give a struct or raise Forma
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
+import zipfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -616,3 +619,39 @@ def test_no_copy_shares_its_unknown_fields_with_the_original() -> None:
     twin = copy(value)
     set_extension(twin, b"mine")
     assert extension(value) is None
+
+
+# --- where the IDL is ----------------------------------------------------------------------------
+
+FROM_ZIP = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import pyarrow as pa
+import modcrypt as mc
+from importlib.util import find_spec
+from modcrypt.parquet.drawing import _asset
+from modcrypt.spark import native_jar
+assert mc.__file__.startswith(sys.argv[1]), mc.__file__
+folder, key = Path(sys.argv[2]), mc.Key.generate()
+mc.write_table(pa.table({"a": [1]}), folder / "x", mc.FileEncryptionProperties(footer_key=key))
+opening = mc.FileDecryptionProperties(footer_key=key)
+assert mc.read_table(folder / "x", opening).to_pydict() == {"a": [1]}
+assert "<!DOCTYPE" in _asset("drawing.html")
+assert native_jar._sources()
+assert find_spec("pyspark_modcrypt")
+"""
+
+
+def test_the_package_is_imported_from_a_zip(tmp_path: Path) -> None:
+    """As Spark's `--py-files` has it; laid out as in the wheel, without its metadata."""
+    root, path = Path(__file__).parents[1], tmp_path / "modcrypt.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in (root / "modcrypt").rglob("*"):
+            if file.is_file() and "__pycache__" not in file.parts:
+                archive.write(file, file.relative_to(root))
+        archive.write(root / "thrift" / "parquet.thrift", "modcrypt/thrift/parquet.thrift")
+        archive.write(root / "pyspark_modcrypt.py", "pyspark_modcrypt.py")
+    command = [sys.executable, "-W", "error", "-c", FROM_ZIP, path, tmp_path]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert run.returncode == 0, run.stderr

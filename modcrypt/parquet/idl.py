@@ -14,6 +14,7 @@ as long, and answers bad bytes with TypeError, OverflowError or struct.error. He
 from __future__ import annotations
 
 import importlib.resources
+import io
 from functools import cache
 from pathlib import Path
 from struct import Struct
@@ -108,15 +109,18 @@ def _plan(cls: Any) -> _Plan:
     return _Plan(cls)
 
 
-def _idl_text() -> Path:
-    """Find parquet.thrift: in the wheel beside the package, in a checkout one level up."""
-    shipped = Path(str(importlib.resources.files("modcrypt"))) / "thrift" / "parquet.thrift"
-    return shipped if shipped.is_file() else Path(__file__).parents[2] / "thrift/parquet.thrift"
+def _idl_text() -> str:
+    """Read parquet.thrift: shipped in the package, a zip perhaps; in a checkout one level up."""
+    package = importlib.resources.files("modcrypt")
+    shipped = package / "thrift" / "parquet.thrift"
+    if shipped.is_file():
+        return shipped.read_text("utf-8")
+    return Path(str(package)).with_name("thrift").joinpath("parquet.thrift").read_text("utf-8")
 
 
 @cache
 def _idl() -> ModuleType:
-    module: ModuleType = thriftpy2.load(str(_idl_text()), module_name="modcrypt_parquet_thrift")
+    module: ModuleType = thriftpy2.load_fp(io.StringIO(_idl_text()), "modcrypt_parquet_thrift")
     return module
 
 
