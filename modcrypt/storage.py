@@ -45,6 +45,7 @@ __all__ = [
     "Stream",
     "copy_range",
     "fsync_folder",
+    "local_path",
     "locate",
     "naming",
     "open_sink",
@@ -462,7 +463,7 @@ def open_stream(source: SourceLike, *, filesystem: Any = None) -> Iterator[Strea
     """
     if filesystem is None and _is_pipe(source):
         if isinstance(source, str | os.PathLike):
-            with open(_local_path(source) or "", "rb", buffering=0) as pipe:
+            with open(local_path(source) or "", "rb", buffering=0) as pipe:
                 yield PipeStream(pipe, os.fspath(source))
         else:
             yield PipeStream(source)  # type: ignore[arg-type]  # it is a file object
@@ -473,8 +474,8 @@ def open_stream(source: SourceLike, *, filesystem: Any = None) -> Iterator[Strea
 
 def _is_pipe(source: SourceLike) -> bool:
     if isinstance(source, str | os.PathLike):
-        path = _local_path(source)
         with contextlib.suppress(OSError, ValueError):  # opening it will say what is wrong
+            path = local_path(source)
             mode = os.stat(path).st_mode if path is not None else 0
             return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)
         return False
@@ -485,20 +486,39 @@ def _is_pipe(source: SourceLike) -> bool:
 
 # --- which file system ---------------------------------------------------------------------
 
-_URL = re.compile(r"(?:[a-z][a-z0-9+.-]*::)*[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_SCHEME = r"[a-z][a-z0-9+.-]*"
+_URL = re.compile(rf"(?:{_SCHEME}::)*{_SCHEME}://|(?:{_SCHEME}::)+/", re.IGNORECASE)
 _LOCAL_URL = re.compile(r"(file|local)://", re.IGNORECASE)
+_ONE_SLASH = re.compile(r"^([a-z][a-z0-9+.-]+):/(?!/)", re.IGNORECASE)
+"""How Hadoop and Spark spell a URL that names no host (`file:/x`, `dbfs:/x`). The scheme has at
+least two letters, as nobody registers shorter ones."""
 
 
-def _local_path(where: str | os.PathLike[str]) -> str | None:
-    """Give the local path that is meant; None for a URL of fsspec, which only a str can be."""
+def local_path(where: str | os.PathLike[str]) -> str | None:
+    """Return the local path that is meant, or None for a URL of fsspec, which only a str can be.
+
+    This alone decides what is local. A relative path whose first folder is named like a scheme
+    (`name:/file`) has to begin with `./`.
+
+    Raises:
+        ValueError: A file URL has no absolute path.
+    """
     if not isinstance(where, str):
         return os.fspath(where)
+    if re.match("file:(?!/)", where, re.IGNORECASE):
+        raise ValueError(f"{where}: a file URL needs an absolute path, as in file:///folder/file")
+    where = _with_authority(where)
     if match := _LOCAL_URL.match(where):
         path = where[match.end() :]
         # A file URI is percent-encoded (RFC 8089): so pathlib writes and pyarrow reads it, though
         # fsspec does not. `local:` is fsspec's alone, and taken as fsspec takes it.
         return _unquoted(path) if match[1].lower() == "file" else path
     return None if _URL.match(where) else where
+
+
+def _with_authority(url: str) -> str:
+    """Spell a URL with one slash as fsspec does, with an empty authority (RFC 3986, 3.2)."""
+    return _ONE_SLASH.sub(r"\1:///", url)
 
 
 def _unquoted(path: str) -> str:
@@ -520,17 +540,31 @@ def locate(where: Any, filesystem: Any) -> tuple[Any, str]:
 
     Raises:
         TypeError: `where` is no path, or `filesystem` no file system.
-        ValueError: a URL, and fsspec is not installed.
+        ValueError: a URL, and fsspec is not installed or does not know it; or as `local_path`.
     """
     if filesystem is not None:
         path = os.fspath(where) if isinstance(where, str | os.PathLike) else None
         if not isinstance(path, str):
             raise TypeError(f"with a filesystem, give a path in it, not {type(where).__name__}")
         return _unwrap(filesystem, path)
-    local = _local_path(where)
+    local = local_path(where)
     if local is not None:
         return None, local
-    return _unwrap(*_fsspec(where).core.url_to_fs(where))
+    if match := re.match("dbfs:/+", where, re.IGNORECASE):
+        raise ValueError(
+            f"{where}: dbfs URLs are Databricks' own; use the path /dbfs/{where[match.end() :]}, "
+            "or a volume (/Volumes/...), or pass filesystem="
+        )
+    url_to_fs = _fsspec(where).core.url_to_fs
+    try:
+        return _unwrap(*url_to_fs(_with_authority(where)))
+    except ValueError as error:
+        if not str(error).startswith("Protocol not known"):
+            raise
+        raise ValueError(
+            f"{where}: fsspec knows no such protocol; install the package that brings it (adlfs "
+            "for abfss), use another URL of the same store, or pass filesystem="
+        ) from None
 
 
 def _unwrap(filesystem: Any, path: str) -> tuple[Any, str]:

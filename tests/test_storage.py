@@ -43,6 +43,8 @@ from modcrypt.storage import (
     MemorySource,
     Place,
     copy_range,
+    local_path,
+    locate,
     open_sink,
     open_source,
     open_stream,
@@ -1534,3 +1536,65 @@ def test_a_disk_that_is_full_is_told_whoever_copies(
     ):
         copy_range(source, sink, 0, len(DATA))
     assert not out.exists()
+
+
+# --- which file system -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spelt", "path"),
+    [
+        ("/folder/x", "/folder/x"),
+        ("folder/x", "folder/x"),
+        ("./name:/x", "./name:/x"),
+        ("a:b", "a:b"),
+        ("C:/x", "C:/x"),
+        ("/Volumes/catalog/schema/volume/x", "/Volumes/catalog/schema/volume/x"),
+        ("file:/folder/x%20y", "/folder/x y"),
+        ("FILE:/folder/x", "/folder/x"),
+        ("file:///folder/x%20y", "/folder/x y"),
+        ("local:///folder/x%20y", "/folder/x%20y"),
+    ],
+)
+def test_local_paths_are_known_by_their_spelling(spelt: str, path: str) -> None:
+    assert local_path(spelt) == path
+    assert locate(spelt, None) == (None, path)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "dbfs:/mnt/x", "DBFS:/mnt/x", "dbfs:///mnt/x", "hdfs:/x", "s3a:/bucket/x", "viewfs://x/y",
+        "memory:/x", "memory://x", "modcrypt::/x", "ags1::memory://x", "abfss:/x",
+    ],
+)  # fmt: skip
+def test_urls_are_not_local_paths(url: str) -> None:
+    assert local_path(url) is None
+    assert local_path(Path(url)) == str(Path(url))  # a Path is never a URL
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("dbfs:/mnt/x", "use the path /dbfs/mnt/x"),
+        ("dbfs:///mnt/x", "use the path /dbfs/mnt/x"),
+        ("file:folder/x", "a file URL needs an absolute path"),
+        ("file:", "a file URL needs an absolute path"),
+        ("viewfs:/x", "fsspec knows no such protocol"),
+        ("abfss://c@account.dfs.core.windows.net/x", "install the package that brings it"),
+    ],
+)
+def test_urls_that_lead_nowhere_are_refused_and_make_no_folder(
+    url: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        locate(url, None)
+    with pytest.raises(ValueError, match=message), open_sink(url, overwrite=True):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_url_with_one_slash_is_that_with_three() -> None:
+    filesystem, path = locate("memory:/folder/x", None)
+    assert (filesystem.protocol, path) == ("memory", "/folder/x")

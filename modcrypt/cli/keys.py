@@ -28,6 +28,7 @@ from modcrypt.cli.progress import files_bar
 from modcrypt.cli.shared import json_option, print_line, root_option, table, threads_option
 from modcrypt.cli.spark import decryption_settings, rotate_on_spark, scan_on_spark, spark_option
 from modcrypt.parquet.properties import ALGORITHMS
+from modcrypt.storage import local_path
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.client import MasterKey
@@ -346,7 +347,8 @@ def rotate(
             raise click.UsageError("--key ID adds a version to a master key, PATHs rotate files")
         refuse(_OF_FILES, "which files? Give PATHs")
     for path in paths:  # a version that is added for nothing is not taken back
-        if "://" not in path and not os.path.exists(path):
+        local = local_path(path)
+        if local is not None and not os.path.exists(local):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     tools = service.tools(audit)
     if key_id is not None:

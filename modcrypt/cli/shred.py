@@ -17,6 +17,7 @@ from modcrypt.cli.kms_options import Service, audit_option, refuse, service_opti
 from modcrypt.cli.progress import files_bar
 from modcrypt.cli.shared import print_line, root_option, table, threads_option
 from modcrypt.parquet.properties import ALGORITHMS
+from modcrypt.storage import local_path
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.shred_proof import Proof, ProvenFile
@@ -118,7 +119,8 @@ def shred(
     if destroy and not master_keys:
         raise click.UsageError("--destroy-master-key is for the keys that --master-key names")
     for path in paths:
-        if "://" not in path and not os.path.exists(path):
+        local = local_path(path)
+        if local is not None and not os.path.exists(local):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     service = Service(options)
     tools: Any = None

@@ -393,7 +393,7 @@ def cat(
         raise click.UsageError("--force is for -o")
     if to_stdout and form == "arrow" and sys.stdout.isatty():
         raise click.UsageError("an Arrow stream is nothing for a terminal: -o FILE, or a pipe")
-    if output is not None and "://" not in output and _lies_in(output, path):
+    if output is not None and _lies_in(output, path):
         raise click.UsageError(f"{output} would replace what is read")
     read = _Reading(path, **reading)
     asked = read.asked(columns, listed, where)
@@ -412,5 +412,9 @@ def cat(
 
 def _lies_in(output: str, path: str) -> bool:
     """Tell whether a destination is a file that is read, or lies in the folder that is."""
-    target, source = os.path.realpath(output), os.path.realpath(path)
+    from modcrypt.storage import local_path
+
+    if (to := local_path(output)) is None or (where := local_path(path)) is None:
+        return False
+    target, source = os.path.realpath(to), os.path.realpath(where)
     return target == source or target.startswith(f"{source}{os.sep}")

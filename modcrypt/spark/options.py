@@ -35,7 +35,7 @@ from typing import Any, Literal, TypeAlias, cast
 from modcrypt.kms.policy import Policy
 from modcrypt.parquet.properties import ALGORITHMS
 from modcrypt.spark.settings import Settings
-from modcrypt.storage import locate
+from modcrypt.storage import local_path
 
 __all__ = [
     "OPERATORS",
@@ -243,7 +243,7 @@ class _Given:
         policy, root = self.text("policy"), self.text("root")
         return Settings(
             kms=self.text("kms"),
-            policy=None if policy is None else Policy.load(_local_path(policy)),
+            policy=None if policy is None else Policy.load(_path_of_policy(policy)),
             footer_key=self.text("footerKey"),
             column_keys=self._column_keys(),
             plaintext_columns=self.names("plaintextColumns") or (),
@@ -322,16 +322,13 @@ def _strings(name: str, text: str) -> tuple[str, ...]:
 
 
 def _plain_path(path: str) -> str:
-    """Spell a path so that it means the same on executors, which run in other folders.
-
-    Hadoop's local URIs have one slash after `file:`, and escapes as those with three.
-    """
-    path = re.sub(r"^file:/(?!/)", "file:///", path)
-    return path if "://" in path else os.path.abspath(path)
+    """Spell a path so that it means the same on executors, which run in other folders."""
+    local = local_path(path)
+    return path if local is None else os.path.abspath(local)
 
 
-def _local_path(path: str) -> str:
-    filesystem, local = locate(_plain_path(path), None)
-    if filesystem is not None:
+def _path_of_policy(path: str) -> str:
+    local = local_path(path)
+    if local is None:
         raise ValueError("policy is the path of a local file: it is read where Spark is driven")
     return local
