@@ -66,6 +66,7 @@ ROWS = [
         "modcrypt.parquet.loading",
         "modcrypt.parquet.scan",
         "modcrypt.parquet.discovery",
+        "modcrypt.parquet.write_notes",
         "modcrypt.parquet.prefixes",
         "modcrypt.parquet.footer_keys",
         "modcrypt.parquet.mask_note",

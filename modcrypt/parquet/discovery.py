@@ -5,6 +5,7 @@ Folders are named as Hive names them (`country=NO/year=2026`), or as a pyarrow P
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import posixpath
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
+from modcrypt.parquet.write_notes import NOTES, WriteNote, note_place, read_note
 from modcrypt.storage import Place, locate
 
 __all__ = [
@@ -28,7 +30,9 @@ __all__ = [
     "as_arrow",
     "discover",
     "is_dataset",
+    "list_complete",
     "list_files",
+    "read_notes",
 ]
 
 _STORES = frozenset({"s3", "gcs", "gs", "abfs", "az"})
@@ -70,7 +74,8 @@ def is_dataset(source: Any, filesystem: Any) -> bool:
 def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
     """Find the files of a folder, sorted by path, or take those of a list, in its order.
 
-    Files and folders whose names begin with a dot or an underscore are none of the dataset's.
+    Files and folders whose names begin with a dot or an underscore are none of the dataset's, nor
+    are files of a write that is not complete or was replaced: see `write_notes`.
 
     Args:
         partitioning: "hive", a pyarrow.dataset.Partitioning with a schema, or None.
@@ -89,8 +94,7 @@ def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
             raise ValueError("the files of a dataset are in one file system: give filesystem=")
     else:
         where, base = locate(source, filesystem)
-        # PyArrow lists no folder with a name in it that is not UTF-8.
-        paths = _files(where, base) if where is not None else _local_files(base)
+        paths = _complete_files(where, base)
     if not paths:
         raise ValueError(f"there are no files in {os.fspath(base)!r}" if base else "no files given")
     inside = [path[len(base) :].lstrip("/") for path in paths]
@@ -108,6 +112,56 @@ def _parsed(scheme: Any, below: str) -> pc.Expression:
         return scheme.parse(below)
     except UnicodeError:
         raise ValueError(f"{below!r}: names of files and folders are to be UTF-8") from None
+
+
+def list_complete(folder: Place) -> list[Place]:
+    """List the files of a folder that count: none of a write that is not complete, or replaced."""
+    paths = _complete_files(folder.filesystem, folder.path)
+    return [Place(folder.filesystem, path) for path in paths]
+
+
+_TRIES = 5  # to list a folder while no write begins or ends
+
+
+def _complete_files(filesystem: Any, base: str) -> list[str]:
+    """List the files below a folder that count, sorted."""
+    folder = Place(filesystem, base)
+    before = read_notes(folder)
+    for _ in range(_TRIES):
+        # PyArrow lists no folder with a name in it that is not UTF-8.
+        paths = _local_files(base) if filesystem is None else _files(filesystem, base)
+        after = read_notes(folder)
+        if before == after:
+            break
+        before = after
+    hidden = {name for note in before.values() for name in note.hidden}
+    return [path for path in paths if path[len(base) :].lstrip("/") not in hidden]
+
+
+def read_notes(folder: Place) -> dict[str, WriteNote]:
+    """Read the notes in a folder, by the names of their writes.
+
+    Raises:
+        ValueError: As `read_note`; or their folder is a symbolic link.
+    """
+    notes = posixpath.join(folder.path, NOTES)
+    if folder.filesystem is None:
+        if os.path.islink(notes):
+            raise ValueError(f"{notes} is a symbolic link, and notes are not looked for elsewhere")
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return _notes_named(folder, os.listdir(notes))
+        return {}
+    if hasattr(folder.filesystem, "invalidate_cache"):
+        folder.filesystem.invalidate_cache()
+    selector = pafs.FileSelector(notes, allow_not_found=True)
+    found = as_arrow(folder.filesystem).get_file_info(selector)
+    return _notes_named(folder, [posixpath.basename(info.path) for info in found if info.is_file])
+
+
+def _notes_named(folder: Place, names: Sequence[str]) -> dict[str, WriteNote]:
+    writes = [name.removesuffix(".json") for name in names if re.fullmatch(r"\w+\.json", name)]
+    notes = {name: read_note(note_place(folder, name)) for name in sorted(writes)}
+    return {name: note for name, note in notes.items() if note is not None}
 
 
 def list_files(where: Any, filesystem: Any) -> list[Place]:

@@ -44,7 +44,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from modcrypt.parquet.discovery import is_dataset, list_files
+from modcrypt.parquet.discovery import is_dataset, list_complete
 from modcrypt.spark.arrow_types import demanded
 from modcrypt.spark.batches import check_query, drop_batch, publish_batch, staging
 from modcrypt.spark.options import ReadOptions, WriteOptions, read_options, write_options
@@ -195,7 +195,7 @@ class FolderStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _names(self) -> list[str]:
         """List the files of the folder by their paths in it."""
         start = len(self._place.path.rstrip("/")) + 1
-        names = [place.path[start:] for place in list_files(self._path, None)]
+        names = [place.path[start:] for place in list_complete(self._place)]
         for name in names:
             if name.encode(errors="ignore").decode() != name:
                 raise ValueError(f"{name!r}: names of files and folders are to be UTF-8")

@@ -6,24 +6,31 @@
 A task writes below a folder that readers pass over, and tells the driver what it wrote; `commit`
 publishes that and nothing else. So a retried task, a second attempt beside the first and a job that
 fails leave nothing: that folder goes with the job. Spark doesn't wait for attempts that it stops: a
-file in the folder says that the job is running, and where it is gone, an attempt begins no file. A
-driver that is killed leaves the folder; it may be removed when no job is running. (A stream's is
-another: it may hold files of a batch that was decided, and is the query's own. See `batches`.) File
-names, to which AAD prefixes and key material are bound, have the job and the attempt in them, and
-stay as they are.
+file in the folder says that the job is running, and where it is gone, an attempt begins no file.
+File names, to which AAD prefixes and key material are bound, have the job and the attempt in them,
+and stay as they are.
 
 Local files, on a file system that all executors share, are renamed. In a store they are copied
-there and deleted here by the store itself; that takes a while, in which a reader sees some of
-them. To overwrite, what was there before is removed last: until then, readers see both.
+there and deleted here by the store itself. Both take a while, so a note says which files do not
+count meanwhile (`write_notes`): modcrypt's readers see all of a job or none of it, even where the
+driver is killed, and of two states of an overwritten table just one. Other readers see files come
+and go, and after a driver was killed, what it left.
+
+What a killed driver leaves, the next write removes. That a driver is gone, the machine that it ran
+on knows at once; elsewhere it counts as gone after a week without a change. (A stream's folder is
+left: it may hold files of a batch that was decided, and is the query's own. See `batches`.)
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import io
 import itertools
 import os
 import posixpath
+import re
 import secrets
 import shutil
 import time
@@ -32,6 +39,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyarrow.fs import FileSelector, FileType
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -39,9 +47,11 @@ from pyspark.sql.types import StructType
 from modcrypt.keys import Key
 from modcrypt.kms.external import store_of
 from modcrypt.parquet.dataset_writer import write_dataset
-from modcrypt.parquet.discovery import Folder, as_arrow, list_files
+from modcrypt.parquet.discovery import Folder, as_arrow, list_files, read_notes
 from modcrypt.parquet.properties import Encryption, FileEncryptionProperties
+from modcrypt.parquet.write_notes import NOTES, WriteNote, note_place, read_note, this_host
 from modcrypt.parquet.writer import ParquetWriter
+from modcrypt.spark.abandoned import ABANDONED_AFTER, is_gone, this_driver
 from modcrypt.spark.arrow_types import conform, written
 from modcrypt.spark.options import WriteOptions
 from modcrypt.spark.settings import Settings
@@ -53,6 +63,7 @@ __all__ = [
     "check_columns",
     "new_job",
     "publish_files",
+    "remove_abandoned",
     "remove_job",
     "write_task",
 ]
@@ -60,7 +71,7 @@ __all__ = [
 RUNNING = "_running"
 
 _AT_ONCE = 8  # files that a store is asked to move
-_TRIES, _PAUSE = 40, 0.05  # to remove a folder; in seconds
+_TRIES, _PAUSE = 40, 0.05  # to remove a folder, or to make one; in seconds
 
 
 @dataclass(frozen=True)
@@ -187,33 +198,118 @@ def publish_files(base: str, messages: Iterable[Written], *, overwrite: bool) ->
         overwrite: whether the files that are in the table now are to be removed, last of all.
 
     Raises:
-        OSError: a file can't be published, and none is; or one can't be removed.
+        OSError: a file can't be published, and none is; or one can't be removed, and doesn't count.
     """
-    folder = Folder(base, None)
-    old = _present(base) if overwrite else []
+    remove_abandoned(base)
+    table = Place(*locate(base, None))
+    old = [_inside(table, place) for place in _present(base)] if overwrite else []
     moves = [(_place(message.folder, name), name) for message in messages for name in message.files]
+    job = _job_of(base, moves)
+    with _locked(table, job) as is_locked:
+        if is_locked is False:
+            raise OSError(errno.EBUSY, "the job is being published by another process", base)
+        _publish_all(table, job, moves)
+        if old:  # from here on the new files count, and these don't
+            _put_note(table, job, old)
+            _remove_hidden(table, old)
+        _remove_note(table, job)
+    return [name for _, name in moves]
+
+
+def _publish_all(table: Place, job: str, moves: Sequence[tuple[Place, str]]) -> None:
+    """Move files to their places, where they don't count yet; on an error take them back."""
+    folder = Folder(table.path, table.filesystem)
+    targets = [Place(folder.filesystem, folder.place(name)) for _, name in moves]
+    _check_absent(targets)
+    _put_note(table, job, [name for _, name in moves])
     done: list[Place] = []
 
-    def move(one: tuple[Place, str]) -> None:
-        target = Place(folder.filesystem, folder.place(one[1]))
-        _publish(one[0], target)
+    def move(one: tuple[tuple[Place, str], Place]) -> None:
+        (source, _), target = one
+        _publish(source, target)
         done.append(target)
 
     try:
         with ThreadPoolExecutor(_AT_ONCE, "modcrypt-publish") as pool:
-            for _ in pool.map(move, moves):
+            for _ in pool.map(move, zip(moves, targets, strict=True)):
                 pass
     except BaseException:
-        for place in done:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # those that are left go on not to count
+            for place in done:
                 _remove(place)
+            _remove_note(table, job)
         raise
     for parent in {os.path.dirname(place.path) for place in done if place.filesystem is None}:
         fsync_folder(parent)
-    for place in old:
+
+
+def _check_absent(targets: Sequence[Place]) -> None:
+    """Raise if one of the places is taken: what a note hides must be the job's own.
+
+    Raises:
+        FileExistsError: It is.
+    """
+    if targets and targets[0].filesystem is not None:
+        paths = [place.path for place in targets]
+        infos = as_arrow(targets[0].filesystem).get_file_info(paths)
+        taken = [info.path for info in infos if info.type != FileType.NotFound]
+    else:
+        taken = [place.path for place in targets if os.path.lexists(place.path)]
+    if taken:
+        raise FileExistsError(errno.EEXIST, "a file of this name exists, and is kept", taken[0])
+
+
+def _job_of(base: str, moves: Sequence[tuple[Place, str]]) -> str:
+    """Return the name of the job that wrote these files, by the folder that they are in."""
+    top = Place(*locate(base, None)).path.rstrip("/")
+    for place, _ in moves:
+        if found := re.match(r"/_tmp_(\w+)/", place.path.removeprefix(top)):
+            return found[1]
+    return new_job()  # which has written nothing
+
+
+def _inside(table: Place, place: Place) -> str:
+    """Return the path of a file in the folder of a table."""
+    return place.path[len(table.path) :].lstrip("/")
+
+
+def _remove_hidden(table: Place, names: Sequence[str]) -> None:
+    """Remove files that don't count, and folders that they were the last ones in."""
+    top = table.real().path
+    places = [Place(table.filesystem, posixpath.join(table.path, name)) for name in names]
+    if table.filesystem is None:  # a link may lead out of the folder: those are left
+        real = {folder: os.path.realpath(folder) for folder in {*map(_folder, places)}}
+        places = [one for one in places if f"{real[_folder(one)]}/".startswith(f"{top}/")]
+    for place in places:
         _remove(place)
-    _remove_empty_folders(base, old)
-    return [name for _, name in moves]
+    _remove_empty_folders(table.path if table.filesystem is None else "", places)
+
+
+def _folder(place: Place) -> str:
+    return posixpath.dirname(place.path)
+
+
+def _put_note(table: Place, job: str, hidden: Iterable[str]) -> None:
+    note, place = WriteNote.of(hidden), note_place(table, job)
+    for number in range(_TRIES):
+        Folder(table.path, table.filesystem).place(f"{NOTES}/{place.name}")  # makes the folder
+        try:
+            note.put(place)
+        except FileNotFoundError:  # another write has tidied the folder up meanwhile
+            if number == _TRIES - 1:
+                raise
+        else:
+            return
+
+
+def _remove_note(table: Place, job: str) -> None:
+    """Remove a note for good: one that came back after a crash would hide files that count."""
+    note = note_place(table, job)
+    note.remove()
+    if note.filesystem is None:
+        fsync_folder(_folder(note))
+        with contextlib.suppress(OSError):  # there are others
+            os.rmdir(_folder(note))
 
 
 def remove_job(base: str, job: str) -> None:
@@ -229,6 +325,87 @@ def remove_job(base: str, job: str) -> None:
         time.sleep(_PAUSE)  # an attempt that was told to stop may be at work still
         if not os.path.exists(place.path):
             return
+
+
+# --- what killed drivers leave -------------------------------------------------------------------
+
+
+def remove_abandoned(base: str) -> None:
+    """Remove what drivers that are gone have left in the folder of a table; what can't be, stays.
+
+    Raises:
+        ValueError: There is a damaged note.
+    """
+    table = Place(*locate(base, None))
+    for job in read_notes(table):
+        with contextlib.suppress(OSError), _locked(table, job) as is_locked:
+            note = read_note(note_place(table, job))  # as it is when nobody else may change it
+            if note is None or is_locked is False:
+                continue
+            here = is_locked and note.host == this_host()
+            if here or time.time() - note.time > ABANDONED_AFTER:
+                _remove_hidden(table, note.hidden)
+                _remove_note(table, job)
+                remove_job(base, job)
+    _remove_unfinished_notes(table)
+    for job in _jobs_left(table):
+        with contextlib.suppress(OSError):
+            if is_gone(_mark(base, job), Place(*locate(_job_folder(base, job), None))):
+                remove_job(base, job)
+
+
+def _remove_unfinished_notes(table: Place) -> None:
+    """Remove local notes that did not get their names. One in the making is then made again."""
+    folder = posixpath.join(table.path, NOTES)
+    if table.filesystem is None and os.path.isdir(folder):
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                if name.startswith("."):
+                    os.unlink(posixpath.join(folder, name))
+            os.rmdir(folder)
+
+
+def _jobs_left(table: Place) -> list[str]:
+    """List the jobs of which there are folders, but for those that are publishing."""
+    if table.filesystem is None:
+        names = os.listdir(table.path) if os.path.isdir(table.path) else []
+    else:
+        selector = FileSelector(table.path, allow_not_found=True)
+        infos = as_arrow(table.filesystem).get_file_info(selector)
+        names = [posixpath.basename(info.path.rstrip("/")) for info in infos]
+    # A stream's are named otherwise.
+    jobs = [name[5:] for name in names if re.fullmatch("_tmp_[0-9a-f]{16}", name)]
+    return [job for job in jobs if note_place(table, job).stamp() is None]
+
+
+@contextlib.contextmanager
+def _locked(table: Place, job: str) -> Iterator[bool | None]:
+    """Lock the folder of a job while it is published, or what it has left is removed.
+
+    Yields:
+        True; or False if another process has locked it. None in a store and on a file system
+        without locks, where nobody can tell. A job without a folder does nothing: True.
+    """
+    with contextlib.ExitStack() as stack:
+        yield None if table.filesystem is not None else _lock(table, job, stack)
+
+
+def _lock(table: Place, job: str, stack: contextlib.ExitStack) -> bool | None:
+    folder = posixpath.join(table.path, f"_tmp_{job}")
+    try:
+        fd = os.open(folder, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        stack.callback(os.close, fd)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return None
+    return True
+
+
+# --- files and their key material ----------------------------------------------------------------
 
 
 def _present(base: str) -> list[Place]:
@@ -273,10 +450,9 @@ def _remove(place: Place) -> None:
 
 def _remove_empty_folders(base: str, old: Iterable[Place]) -> None:
     """Remove the local folders of a table that the removed files were the last ones in."""
-    top = Place(*locate(base, None))
-    if top.filesystem is not None:
+    if not base:
         return
-    root = os.path.abspath(top.path)
+    root = os.path.abspath(base)
     for folder in {posixpath.dirname(os.path.abspath(place.path)) for place in old}:
         below = folder
         with contextlib.suppress(OSError):  # there are others in it
@@ -304,9 +480,10 @@ class Writer(DataSourceArrowWriter):
             raise NotADirectoryError(f"a table is written to a folder; {place.path} is a file")
         self._settings, self._options, self._schema = settings, options, schema
         self._overwrite, self._job = overwrite, new_job()
+        remove_abandoned(options.folder)
         Folder(_job_folder(options.folder, self._job), None).place(RUNNING)  # which makes it
         with _mark(options.folder, self._job).create() as sink:
-            sink.append(b"")
+            sink.append(this_driver().encode())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of one task; raises as `write_task`."""

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,9 +25,18 @@ from pyarrow.fs import SubTreeFileSystem
 from pyspark.errors import AnalysisException, PySparkException
 
 import modcrypt as mc
+from modcrypt.parquet.write_notes import NOTES, this_host
+from modcrypt.spark import abandoned, writing
 from modcrypt.spark.arrow_types import in_common, spark_schema
 from modcrypt.spark.options import write_options
-from modcrypt.spark.writing import Writer, Written, publish_files, remove_job
+from modcrypt.spark.writing import (
+    Writer,
+    Written,
+    publish_files,
+    remove_abandoned,
+    remove_job,
+)
+from modcrypt.storage import Place
 from tests.spark.conftest import FOOTER, Elsewhere, Lake
 from tests.support import read_with_pyarrow, small_table
 
@@ -252,6 +269,181 @@ def test_what_can_not_be_published_is_taken_back(lake: Lake, tmp_path: Path) -> 
         "b": "somebody else's",
         "old": "old",
     }
+
+
+# --- killed drivers ------------------------------------------------------------------------------
+
+
+def staged(table: Path, job: str, ids: range, *, material: bool = True) -> list[Written]:
+    """Write what the tasks of a job would have written, each file in a folder of its own."""
+    written = []
+    for number in ids:
+        task, name = table / f"_tmp_{job}" / f"{number:05}-1", f"part-{number:05}-{job}-1-0.parquet"
+        path = task / f"p={number % 2}" / name
+        path.parent.mkdir(parents=True)
+        write = mc.FileEncryptionProperties(footer_key=FOOTER)
+        mc.write_table(pa.table({"id": [number]}), path, write)
+        if material:
+            path.with_name(f"_KEY_MATERIAL_FOR_{name}.json").write_text("{}")
+        written.append(Written(str(task), (f"p={number % 2}/{name}",)))
+    (table / f"_tmp_{job}" / "_running").touch()
+    return written
+
+
+def ids_in(table: Path) -> list[int]:
+    """Read the rows of a table; none where it has no files."""
+    opening = mc.FileDecryptionProperties(footer_key=FOOTER)
+    try:
+        return sorted(mc.read_table(table, opening, columns=["id"])["id"].to_pylist())
+    except ValueError as error:
+        if "there are no files" not in str(error):
+            raise
+        return []
+
+
+GONE = {"host": this_host(), "namespace": abandoned._namespace(), "process": 1, "started": "-"}
+"""A driver that is: the process of that number was started at another time."""
+
+CHANGES = {"os.link", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "fcntl.flock"}
+
+
+def killed_at(change: int, table: Path, messages: list[Written], overwrite: bool) -> bool:
+    """Publish in a process that is killed before a change of the file system; say if it was."""
+    if (child := os.fork()) == 0:
+        left = [change]
+
+        def hook(event: str, _: Any) -> None:
+            if event in CHANGES:
+                left[0] -= 1
+                if left[0] < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        publish_files(str(table), messages, overwrite=overwrite)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert status in (0, signal.SIGKILL)
+    return status != 0
+
+
+@pytest.mark.parametrize("overwrite", [False, True], ids=["append", "overwrite"])
+def test_a_driver_that_is_killed_while_it_publishes_leaves_all_or_nothing(
+    overwrite: bool, tmp_path: Path
+) -> None:
+    """At whatever change of the file system; the next write leaves no trace of it."""
+    template = tmp_path / "template"
+    publish_files(str(template), staged(template, "0" * 16, range(90, 93)), overwrite=False)
+    remove_job(str(template), "0" * 16)
+    first, old, new = "a" * 16, [90, 91, 92], [0, 1, 2]
+    messages = staged(template, first, range(3))
+    both = new if overwrite else new + old
+    seen = []
+    for change in itertools.count():
+        table = tmp_path / f"{change}"
+        shutil.copytree(template, table)
+        folders = [table / Path(one.folder).relative_to(template) for one in messages]
+        here = [Written(str(f), one.files) for f, one in zip(folders, messages, strict=True)]
+        killed = killed_at(change, table, here, overwrite)
+        seen.append(ids_in(table))
+        assert seen[-1] in (old, both)
+        if (table / f"_tmp_{first}").exists():
+            (table / f"_tmp_{first}" / "_running").write_text(json.dumps(GONE))
+        publish_files(str(table), staged(table, "b" * 16, range(50, 52)), overwrite=False)
+        remove_job(str(table), "b" * 16)
+        assert ids_in(table) == sorted([*seen[-1], 50, 51])
+        assert [path.name for path in table.glob("_*")] == []
+        assert len(files_in(table)) == 2 * len(ids_in(table))  # each has its key material
+        if not killed:
+            break
+    assert seen[0] == old
+    assert seen[-1] == both
+    assert len(seen) > 12
+
+
+def test_a_publication_that_goes_on_is_left_alone(tmp_path: Path) -> None:
+    messages = staged(tmp_path, "a" * 16, range(3))
+    reached, go_on = threading.Event(), threading.Event()
+
+    def hook(source: Place, target: Place) -> None:
+        reached.set()
+        go_on.wait(60)
+        move(source, target)
+
+    move = writing._move
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as pool:
+        patch.setattr(writing, "_move", hook)
+        done = pool.submit(publish_files, str(tmp_path), messages, overwrite=False)
+        assert reached.wait(60)
+        patch.setattr(writing, "_move", move)
+        other = staged(tmp_path, "b" * 16, range(10, 12))
+        publish_files(str(tmp_path), other, overwrite=False)
+        assert ids_in(tmp_path) == [10, 11]
+        go_on.set()
+        assert len(done.result(60)) == 3
+    assert ids_in(tmp_path) == [0, 1, 2, 10, 11]
+
+
+def test_a_note_leads_out_of_no_folder(tmp_path: Path) -> None:
+    """Whoever can write one may hide and remove files of the table, and no others."""
+    table, outside = tmp_path / "t", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("somebody else's")
+    publish_files(str(table), staged(table, "0" * 16, range(2)), overwrite=False)
+    (table / "link").symlink_to(outside)
+    notes = table / NOTES
+    notes.mkdir()
+    note = {"host": this_host(), "time": 0}
+    (notes / "x.json").write_text(json.dumps({**note, "hidden": ["link/file"]}))
+    publish_files(str(table), staged(table, "b" * 16, range(10, 12)), overwrite=False)
+    assert (outside / "file").read_text() == "somebody else's"
+    (table / "link").unlink()
+    assert ids_in(table) == [0, 1, 10, 11]
+    for hidden in (["../outside/file"], ["/etc/hostname"], ["a/../../b"], ["."], "..", [1], None):
+        notes.mkdir(exist_ok=True)
+        (notes / "x.json").write_text(json.dumps({**note, "hidden": hidden}))
+        for use in (ids_in, lambda table: remove_abandoned(str(table))):
+            with pytest.raises(ValueError, match="no note of a write; remove it"):
+                use(table)
+    shutil.rmtree(notes)
+    (outside / ".hidden").touch()
+    notes.symlink_to(outside)
+    with pytest.raises(ValueError, match="is a symbolic link"):
+        publish_files(str(table), [], overwrite=False)
+    assert sorted(os.listdir(outside)) == [".hidden", "file"]
+
+
+def test_what_a_killed_driver_has_left_is_removed_when_it_is_gone_for_sure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On this machine at once, elsewhere after a week; and never what is a stream's."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        name = Path(f"/proc/{process.pid}/comm").read_text().strip()
+        real = abandoned._stat
+        monkeypatch.setattr(abandoned, "_above", lambda _: [process.pid])
+        monkeypatch.setattr(
+            abandoned,
+            "_stat",
+            lambda number: ("java" if real(number)[0] == name else "", *real(number)[1:]),
+        )
+        here = abandoned.this_driver()
+        elsewhere = json.dumps({**json.loads(here), "host": "another machine"})
+        jobs = {"a" * 16: here, "b" * 16: elsewhere, "c" * 16: "", "d" * 16: "[]"}
+        stream = "_tmp_01234567-89ab-cdef-0123-456789abcdef"
+        for job, driver in jobs.items():
+            (tmp_path / f"_tmp_{job}" / "00000-1").mkdir(parents=True)
+            (tmp_path / f"_tmp_{job}" / "_running").write_text(driver)
+        (tmp_path / stream).mkdir()
+        remove_abandoned(str(tmp_path))
+        assert len(os.listdir(tmp_path)) == 5
+        process.kill()
+    remove_abandoned(str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == sorted([stream, *(f"_tmp_{job}" for job in [*jobs][1:])])
+    long_ago = time.time() - abandoned.ABANDONED_AFTER - 60
+    for path in sorted(tmp_path.rglob("*"), reverse=True):
+        if path.parent.name != f"_tmp_{'b' * 16}":  # one of its files has changed since
+            os.utime(path, (long_ago, long_ago))
+    remove_abandoned(str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == sorted([stream, f"_tmp_{'b' * 16}"])
 
 
 def test_a_second_attempt_beside_the_first_is_not_published(
