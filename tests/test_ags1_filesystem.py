@@ -407,7 +407,7 @@ print("written")
 
 
 def test_files_that_are_open_when_the_interpreter_ends_leave_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", AT_EXIT, tmp_path]
+    command = [sys.executable, "-W", "ignore", "-c", AT_EXIT, str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert run.stdout == "written\n"
     assert os.listdir(tmp_path) == []

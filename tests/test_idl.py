@@ -652,6 +652,6 @@ def test_the_package_is_imported_from_a_zip(tmp_path: Path) -> None:
                 archive.write(file, file.relative_to(root))
         archive.write(root / "thrift" / "parquet.thrift", "modcrypt/thrift/parquet.thrift")
         archive.write(root / "pyspark_modcrypt.py", "pyspark_modcrypt.py")
-    command = [sys.executable, "-W", "error", "-c", FROM_ZIP, path, tmp_path]
+    command = [sys.executable, "-W", "error", "-c", FROM_ZIP, str(path), str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert run.returncode == 0, run.stderr

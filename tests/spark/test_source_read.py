@@ -380,7 +380,8 @@ def test_shares_of_two_versions_of_a_file_are_not_put_together(
     path, versions = tmp_path / "t.parquet", []
     for first, row_groups in ((0, 4), (1000, 4), (0, 3)):
         table = pa.table({"id": range(first, first + 400)})
-        how = {"aad_prefix": b"t", "plaintext_footer": kind == "plaintext footer"}
+        how: dict[str, Any] = {"aad_prefix": b"t"}
+        how["plaintext_footer"] = kind == "plaintext footer"
         if kind == "plaintext":
             pq.write_table(table, path, row_group_size=400 // row_groups)
         else:
