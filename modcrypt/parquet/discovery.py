@@ -159,7 +159,7 @@ def read_notes(folder: Place) -> dict[str, WriteNote]:
 
 
 def _notes_named(folder: Place, names: Sequence[str]) -> dict[str, WriteNote]:
-    writes = [name.removesuffix(".json") for name in names if re.fullmatch(r"\w+\.json", name)]
+    writes = [name.removesuffix(".json") for name in names if re.fullmatch(r"[\w-]+\.json", name)]
     notes = {name: read_note(note_place(folder, name)) for name in sorted(writes)}
     return {name: note for name, note in notes.items() if note is not None}
 

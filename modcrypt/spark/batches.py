@@ -9,7 +9,8 @@ batch consists of; moving them can be taken up again. A batch that runs again co
 decided, and drops its own files. No file that readers have seen is ever replaced or removed.
 
 The id of a query is kept in its checkpoint: with a new one, batches are new ones. Leave both of
-these alone as long as a query may go on. Readers see a batch grow while it is published.
+these alone as long as a query may go on. While a batch is published, a note has modcrypt's readers
+pass over it (`write_notes`); if the query is killed, until it runs again. Others see it grow.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import pyarrow.fs as pafs
 
 from modcrypt.kms.external import store_of
 from modcrypt.parquet.discovery import Folder, as_arrow
-from modcrypt.spark.writing import Written, remove_job
+from modcrypt.spark.writing import Written, put_note, remove_job, remove_note
 from modcrypt.storage import Place, fsync_folder, locate
 
 __all__ = ["check_query", "drop_batch", "publish_batch", "staging"]
@@ -124,10 +125,13 @@ def _completed(table: Place, record: Place, query: str) -> int | None:
 
 def _complete(table: Place, record: Place, batch: _Batch) -> None:
     """Move what is pending of a batch, and note that nothing is."""
+    query = record.name.removesuffix(".json")
+    put_note(table, query, [name for _, name in batch.pending])
     with ThreadPoolExecutor(_AT_ONCE, "modcrypt-publish") as pool:
         moved = list(pool.map(lambda one: _settle(table, *one), batch.pending))
     for folder in {os.path.dirname(place.path) for place in moved if place.filesystem is None}:
         fsync_folder(folder)
+    remove_note(table, query)  # before the record: without it, nobody would know what it hides
     _write(record, _Batch(batch.number, ()))
 
 

@@ -63,8 +63,10 @@ __all__ = [
     "check_columns",
     "new_job",
     "publish_files",
+    "put_note",
     "remove_abandoned",
     "remove_job",
+    "remove_note",
     "write_task",
 ]
 
@@ -210,9 +212,9 @@ def publish_files(base: str, messages: Iterable[Written], *, overwrite: bool) ->
             raise OSError(errno.EBUSY, "the job is being published by another process", base)
         _publish_all(table, job, moves)
         if old:  # from here on the new files count, and these don't
-            _put_note(table, job, old)
+            put_note(table, job, old)
             _remove_hidden(table, old)
-        _remove_note(table, job)
+        remove_note(table, job)
     return [name for _, name in moves]
 
 
@@ -221,7 +223,7 @@ def _publish_all(table: Place, job: str, moves: Sequence[tuple[Place, str]]) -> 
     folder = Folder(table.path, table.filesystem)
     targets = [Place(folder.filesystem, folder.place(name)) for _, name in moves]
     _check_absent(targets)
-    _put_note(table, job, [name for _, name in moves])
+    put_note(table, job, [name for _, name in moves])
     done: list[Place] = []
 
     def move(one: tuple[tuple[Place, str], Place]) -> None:
@@ -237,7 +239,7 @@ def _publish_all(table: Place, job: str, moves: Sequence[tuple[Place, str]]) -> 
         with contextlib.suppress(OSError):  # those that are left go on not to count
             for place in done:
                 _remove(place)
-            _remove_note(table, job)
+            remove_note(table, job)
         raise
     for parent in {os.path.dirname(place.path) for place in done if place.filesystem is None}:
         fsync_folder(parent)
@@ -289,7 +291,12 @@ def _folder(place: Place) -> str:
     return posixpath.dirname(place.path)
 
 
-def _put_note(table: Place, job: str, hidden: Iterable[str]) -> None:
+def put_note(table: Place, job: str, hidden: Iterable[str]) -> None:
+    """Write the note of a job, or of a stream's query, which says which files do not count.
+
+    Raises:
+        OSError: From the file system.
+    """
     note, place = WriteNote.of(hidden), note_place(table, job)
     for number in range(_TRIES):
         Folder(table.path, table.filesystem).place(f"{NOTES}/{place.name}")  # makes the folder
@@ -302,7 +309,7 @@ def _put_note(table: Place, job: str, hidden: Iterable[str]) -> None:
             return
 
 
-def _remove_note(table: Place, job: str) -> None:
+def remove_note(table: Place, job: str) -> None:
     """Remove a note for good: one that came back after a crash would hide files that count."""
     note = note_place(table, job)
     note.remove()
@@ -338,6 +345,8 @@ def remove_abandoned(base: str) -> None:
     """
     table = Place(*locate(base, None))
     for job in read_notes(table):
+        if not job.isalnum():  # a stream's batch, which was decided: its query completes it
+            continue
         with contextlib.suppress(OSError), _locked(table, job) as is_locked:
             note = read_note(note_place(table, job))  # as it is when nobody else may change it
             if note is None or is_locked is False:
@@ -345,7 +354,7 @@ def remove_abandoned(base: str) -> None:
             here = is_locked and note.host == this_host()
             if here or time.time() - note.time > ABANDONED_AFTER:
                 _remove_hidden(table, note.hidden)
-                _remove_note(table, job)
+                remove_note(table, job)
                 remove_job(base, job)
     _remove_unfinished_notes(table)
     for job in _jobs_left(table):

@@ -18,11 +18,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import StructType
 
 import modcrypt as mc
+from modcrypt.parquet.discovery import list_complete
 from modcrypt.spark import batches
 from modcrypt.spark.arrow_types import in_common, spark_schema
 from modcrypt.spark.batches import drop_batch, publish_batch, staging
 from modcrypt.spark.streaming import Part, stream_reader, stream_writer
-from modcrypt.spark.writing import Written
+from modcrypt.spark.writing import Written, remove_abandoned
+from modcrypt.storage import Place
 from tests.spark.conftest import FOOTER, SECRETS, Lake
 from tests.support import read_with_pyarrow, small_table
 
@@ -380,6 +382,8 @@ def test_a_batch_killed_at_whatever_step_is_completed_once(
             assert steps < 7
         else:
             assert steps >= 7
+    assert len(list_complete(Place(None, base))) in (0, 2)  # what readers see
+    remove_abandoned(base)  # as another write to the table does
     seen = {path.name for path in tmp_path.glob("part-*")}
     # The rows come in other files this time, or fail before they do.
     if steps % 2:
