@@ -222,6 +222,7 @@ ROWS = [
     {"modcrypt"},
     {
         "modcrypt.spark",
+        "modcrypt.spark.abandoned",
         "modcrypt.spark.already",
         "modcrypt.spark.arrow_types",
         "modcrypt.spark.batches",
@@ -322,6 +323,7 @@ IMPORTERS = {
         "modcrypt.cli.iceberg_writing",
         "modcrypt.cli.rows",
         "modcrypt.cli.tables",
+        "modcrypt.spark.abandoned",
         "modcrypt.spark.arrow_types",
         "modcrypt.spark.batches",
         "modcrypt.spark.bins",

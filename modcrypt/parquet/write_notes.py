@@ -17,16 +17,11 @@ from __future__ import annotations
 
 import json
 import posixpath
-import socket
-import time
-from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from modcrypt.storage import Place
 
-__all__ = ["NOTES", "WriteNote", "check_inside", "note_place", "read_note", "this_host"]
+__all__ = ["NOTES", "WriteNote", "check_inside", "note_place", "read_note"]
 
 NOTES = "_modcrypt_writes"
 
@@ -40,18 +35,13 @@ class WriteNote:
 
     Attributes:
         hidden: Paths in the folder of the files that do not count.
-        host: Machine that the writer runs on; as `this_host`.
+        host: Machine that the writer runs on.
         time: When the note was written, in seconds since 1970.
     """
 
     hidden: tuple[str, ...]
     host: str
     time: float
-
-    @classmethod
-    def of(cls, hidden: Iterable[str]) -> WriteNote:
-        """Make a note of a write that goes on here and now."""
-        return cls(tuple(hidden), this_host(), time.time())
 
     def put(self, place: Place) -> None:
         """Write the note, in one step, in the place of an earlier one."""
@@ -95,11 +85,3 @@ def check_inside(name: str) -> None:
     """Raise a ValueError unless a path names a file below the folder that it is relative to."""
     if not isinstance(name, str) or posixpath.normpath(name) != name or name[:1] in ("", ".", "/"):
         raise ValueError("a path that leads out of the folder")
-
-
-def this_host() -> str:
-    """Return what tells this machine, since it was started, from others."""
-    boot = ""
-    with suppress(OSError):  # Linux has it
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    return f"{socket.gethostname()}/{boot}"

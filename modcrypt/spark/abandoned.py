@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,10 +18,9 @@ from pathlib import Path
 from pyarrow.fs import FileSelector
 
 from modcrypt.parquet.discovery import as_arrow
-from modcrypt.parquet.write_notes import this_host
 from modcrypt.storage import Place
 
-__all__ = ["ABANDONED_AFTER", "is_gone", "this_driver"]
+__all__ = ["ABANDONED_AFTER", "is_gone", "this_driver", "this_host"]
 
 ABANDONED_AFTER = 7 * 24 * 3600
 """Seconds without a change after which a job on another machine counts as gone."""
@@ -54,6 +54,14 @@ def is_gone(mark: Place, folder: Place) -> bool:
         return _stat(number)[2] != driver.get("started")
     last = max(_changes(folder), default=None)
     return last is not None and time.time() - last > ABANDONED_AFTER
+
+
+def this_host() -> str:
+    """Return what tells this machine, since it was started, from others."""
+    boot = ""
+    with suppress(OSError):  # Linux has it
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    return f"{socket.gethostname()}/{boot}"
 
 
 def _read(mark: Place) -> dict[str, object]:

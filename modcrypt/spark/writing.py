@@ -47,11 +47,11 @@ from pyspark.sql.types import StructType
 from modcrypt.keys import Key
 from modcrypt.kms.external import store_of
 from modcrypt.parquet.dataset_writer import write_dataset
-from modcrypt.parquet.discovery import Folder, as_arrow, list_files, read_notes
+from modcrypt.parquet.discovery import Folder, as_arrow, list_complete, read_notes
 from modcrypt.parquet.properties import Encryption, FileEncryptionProperties
-from modcrypt.parquet.write_notes import NOTES, WriteNote, note_place, read_note, this_host
+from modcrypt.parquet.write_notes import NOTES, WriteNote, note_place, read_note
 from modcrypt.parquet.writer import ParquetWriter
-from modcrypt.spark.abandoned import ABANDONED_AFTER, is_gone, this_driver
+from modcrypt.spark.abandoned import ABANDONED_AFTER, is_gone, this_driver, this_host
 from modcrypt.spark.arrow_types import conform, written
 from modcrypt.spark.options import WriteOptions
 from modcrypt.spark.settings import Settings
@@ -201,10 +201,13 @@ def publish_files(base: str, messages: Iterable[Written], *, overwrite: bool) ->
 
     Raises:
         OSError: a file can't be published, and none is; or one can't be removed, and doesn't count.
+            To overwrite, ELOOP if files are in the table by a symbolic link: nothing is published.
     """
     remove_abandoned(base)
     table = Place(*locate(base, None))
     old = [_inside(table, place) for place in _present(base)] if overwrite else []
+    if linked := _linked(table, old):
+        raise OSError(errno.ELOOP, "a symbolic link leads there; remove it first", linked[0])
     moves = [(_place(message.folder, name), name) for message in messages for name in message.files]
     job = _job_of(base, moves)
     with _locked(table, job) as is_locked:
@@ -277,14 +280,22 @@ def _inside(table: Place, place: Place) -> str:
 
 def _remove_hidden(table: Place, names: Sequence[str]) -> None:
     """Remove files that don't count, and folders that they were the last ones in."""
-    top = table.real().path
+    left = set(_linked(table, names))
     places = [Place(table.filesystem, posixpath.join(table.path, name)) for name in names]
-    if table.filesystem is None:  # a link may lead out of the folder: those are left
-        real = {folder: os.path.realpath(folder) for folder in {*map(_folder, places)}}
-        places = [one for one in places if f"{real[_folder(one)]}/".startswith(f"{top}/")]
+    places = [place for place in places if place.path not in left]
     for place in places:
         _remove(place)
     _remove_empty_folders(table.path if table.filesystem is None else "", places)
+
+
+def _linked(table: Place, names: Sequence[str]) -> list[str]:
+    """Return the paths of files whose folders are, by a symbolic link, not in the table's."""
+    if table.filesystem is not None:
+        return []
+    top = os.path.realpath(table.path)
+    paths = [posixpath.join(table.path, name) for name in names]
+    real = {folder: os.path.realpath(folder) for folder in {*map(posixpath.dirname, paths)}}
+    return [path for path in paths if not f"{real[posixpath.dirname(path)]}/".startswith(f"{top}/")]
 
 
 def _folder(place: Place) -> str:
@@ -297,7 +308,8 @@ def put_note(table: Place, job: str, hidden: Iterable[str]) -> None:
     Raises:
         OSError: From the file system.
     """
-    note, place = WriteNote.of(hidden), note_place(table, job)
+    note = WriteNote(tuple(hidden), this_host(), time.time())
+    place = note_place(table, job)
     for number in range(_TRIES):
         Folder(table.path, table.filesystem).place(f"{NOTES}/{place.name}")  # makes the folder
         try:
@@ -418,9 +430,9 @@ def _lock(table: Place, job: str, stack: contextlib.ExitStack) -> bool | None:
 
 
 def _present(base: str) -> list[Place]:
-    """List the files of a table."""
+    """List the files of a table that count: others are some other write's."""
     try:
-        return list_files(base, None)
+        return list_complete(Place(*locate(base, None)))
     except FileNotFoundError:
         return []
 
