@@ -27,6 +27,7 @@ from modcrypt.ags1.layout import (
 )
 from modcrypt.ags1.lengths import Ags1Key
 from modcrypt.buffers import Output, new_bytes, open_output
+from modcrypt.fork_safety import fork_safe
 from modcrypt.key_metadata import StandardKeyMetadata, as_prefix
 from modcrypt.keys import as_key
 from modcrypt.storage import Destination
@@ -97,7 +98,8 @@ class Ags1Writer(io.RawIOBase):
         self._filled = 0
         self._blocks = self._written = 0
         self._held = make_header(block_length)
-        self._lock = threading.RLock()  # `abandon` must not close a descriptor that is written to
+        # `abandon` must not close a descriptor that another thread is writing to.
+        self._lock = fork_safe(threading.RLock())
         self._born_in, self._born_in_del = sys.exception(), _in_finalizer()
         self._sink = open_output(
             sink, None, overwrite=overwrite, threads=threads, filesystem=filesystem
