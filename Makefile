@@ -6,7 +6,10 @@ BIN := $(VENV)/bin
 # Files that other implementations wrote; tests that use them say so when the folder is not there.
 export MODCRYPT_SHARED_VECTORS ?= $(abspath $(wildcard ../shared/vectors))
 
-.PHONY: demo test lint bench pipeline vectors clean
+# Pinned versions and hashes of all that development needs; `make lock` writes it.
+LOCK := requirements-dev.lock
+
+.PHONY: demo test lint bench pipeline vectors lock audit clean
 
 demo: $(VENV)/demo
 	$(BIN)/python tools/demo.py
@@ -29,17 +32,30 @@ pipeline: $(VENV)/dev
 vectors: $(VENV)/dev
 	$(BIN)/python tools/vectors.py build
 
+# Keep the pinned versions that still fit pyproject.toml; `make lock LOCK_ARGS=--upgrade` takes
+# the newest ones.
+lock: $(VENV)/dev
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --python-version 3.11 \
+		--custom-compile-command "make lock" --extra cli --extra fsspec --group dev $(LOCK_ARGS) \
+		--output-file $(LOCK) pyproject.toml
+
+audit: $(VENV)/dev
+	$(BIN)/python tools/audit.py $(LOCK)
+
 $(VENV)/pip:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	touch $@
 
-$(VENV)/demo: $(VENV)/pip pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[cli]" --group demo
+$(VENV)/demo: $(VENV)/pip pyproject.toml $(LOCK)
+	grep == $(LOCK) | tr -d '\\' > $(VENV)/versions.txt  # pip takes no hashes with --editable
+	$(BIN)/python -m pip install --quiet --constraint $(VENV)/versions.txt --editable ".[cli]" \
+		--group demo
 	touch $@
 
-$(VENV)/dev: $(VENV)/pip pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[cli,fsspec]" --group dev
+$(VENV)/dev: $(VENV)/pip pyproject.toml $(LOCK)
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(LOCK)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
 	touch $@ $(VENV)/demo
 
 clean:
