@@ -3,7 +3,10 @@
 Vectors, error classes and documentation share the words in `ModcryptError.word`.
 A caller's own mistake (a key of 15 bytes, an unknown column) is a plain `ValueError`
 raised before anything is written; an `OSError` of the file system passes through.
-No message ever holds key bytes, plaintext or key metadata.
+
+No message ever holds key bytes, plaintext or key metadata, nor bytes of a file: users mix up files,
+and the one that is no Parquet file may be a key. Messages name what a format gives a name, such as
+columns, keys, codecs and locations, and a `ModcryptError` escapes and bounds what it says.
 """
 
 from __future__ import annotations
@@ -35,11 +38,32 @@ __all__ = [
     "UnsupportedFormatError",
 ]
 
+MAX_MESSAGE = 4000
+"""Characters of a message: a hostile file may declare a column name of many megabytes."""
+
+
+MAX_NAME = 200
+"""Characters that are shown of one name from a file, where a message lists several."""
+
+
+def printable(text: str, limit: int | None = None) -> str:
+    """Return the text with unprintable characters escaped, and its middle cut out beyond `limit`.
+
+    Names in files may hold newlines, terminal escape codes and marks that reverse what follows.
+    """
+    if limit is not None and len(text) > limit:
+        text = f"{text[: limit // 2]}…{text[-(limit // 2) :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
 
 class ModcryptError(Exception):
     """Base of every error that modcrypt raises about a file or a key. Never raised itself."""
 
     word = "error"
+
+    def __str__(self) -> str:
+        """Return the message, printable and of at most `MAX_MESSAGE` characters or so."""
+        return printable(super().__str__(), MAX_MESSAGE)
 
 
 class FormatError(ModcryptError, ValueError):

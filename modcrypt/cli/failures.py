@@ -25,6 +25,7 @@ from modcrypt.errors import (
     KmsUnavailableError,
     ModcryptError,
     UnsupportedFormatError,
+    printable,
 )
 
 __all__ = [
@@ -212,11 +213,6 @@ def module_fields(module: ModuleId | BlockId) -> dict[str, Any]:
         "path": module.path,
         "page": module.page,
     }
-
-
-def printable(text: str) -> str:
-    """Escape what is no printable character: names in files may hold newlines and escape codes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 # 16, 24 or 32 bytes: as text of a key's own length without a dot or slash, hex, or base64.

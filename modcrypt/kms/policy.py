@@ -23,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
+from modcrypt.errors import MAX_NAME, printable
 from modcrypt.kms.material import check_id
 from modcrypt.kms.strict_toml import strict_toml
 from modcrypt.parquet.path_prefix import NAME, PATH, PathPrefix
@@ -109,7 +110,9 @@ class Policy:
             raise ValueError(f"{os.fspath(path)}: more than {MAX_POLICY} bytes, no policy")
         try:
             policy = cls.loads(data.decode())
-        except ValueError as error:  # of TOML and of UTF-8, too
+        except UnicodeDecodeError:  # its message repeats a byte
+            raise ValueError(f"{os.fspath(path)}: the policy is not UTF-8") from None
+        except ValueError as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from None
         return policy._beside(Path(path).parent)
 
@@ -118,7 +121,10 @@ class Policy:
         """Take a policy out of TOML text; raises as `load`."""
         members = strict_toml(text)
         known = {one.name: one.default for one in fields(cls)}
-        faults = [f"a policy has no {name}" for name in sorted(members.keys() - known)]
+        faults = []
+        if members.keys() & known:  # a file of another kind may be full of secrets
+            unknown = sorted(members.keys() - known)
+            faults = [f"a policy has no {printable(name, MAX_NAME)}" for name in unknown]
         if "footer_key" not in members:
             faults.append("footer_key is missing: the id of a master key")
         values = {"footer_key": "?", "column_keys": {}, **members}

@@ -32,7 +32,8 @@ def strict_toml(text: str) -> dict[str, Any]:
     """Parse TOML.
 
     Raises:
-        ValueError: it is none, or nested too deeply.
+        ValueError: it is none, or nested too deeply. The message names only the place of the fault,
+            because what `tomllib` says may repeat the text.
     """
     bare = _STRING_OR_COMMENT.sub("s", text)
     depth = 0
@@ -42,4 +43,8 @@ def strict_toml(text: str) -> dict[str, Any]:
             raise ValueError(f"arrays and tables are nested more than {MAX_DEPTH} deep")
     if _LONG_KEY.search(bare):
         raise ValueError(f"a dotted key has more than {MAX_DEPTH} parts")
-    return tomllib.loads(text)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"\(at [^()]*\)$", str(error))
+        raise ValueError(f"not TOML {place[0] if place else ''}".rstrip()) from None

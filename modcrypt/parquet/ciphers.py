@@ -12,6 +12,7 @@ from typing import TypeAlias, TypeVar
 from modcrypt.aad import ModuleId, ModuleType, module_aad
 from modcrypt.aead import CtrCipher, GcmCipher, TagError
 from modcrypt.errors import (
+    MAX_NAME,
     KeyAccessDeniedError,
     KeyMaterialError,
     KeyNotFoundError,
@@ -20,6 +21,7 @@ from modcrypt.errors import (
     PlaintextError,
     TagMismatchError,
     TruncationError,
+    printable,
 )
 from modcrypt.keys import Key, as_key
 from modcrypt.parquet.levels import Levels
@@ -203,9 +205,10 @@ def check_names(leaves: list[tuple[str, ...]], names: Collection[str]) -> None:
             "such columns can only be left under the footer key"
         )
     if unknown := sorted(set(names) - groups.keys()):
+        known = ", ".join(printable(".".join(path), MAX_NAME) for path in leaves[:20])
         raise ValueError(
             f"columns that the file doesn't have: {', '.join(unknown)}; it has "
-            f"{', '.join('.'.join(path) for path in leaves[:20])}{', ...' * (len(leaves) > 20)}"
+            f"{known}{', ...' * (len(leaves) > 20)}"
         )
 
 

@@ -62,10 +62,10 @@ def read_tail(source: Source) -> Tail:
     magic = last[-MAGIC_SIZE:]
     if magic not in (MAGIC_PLAINTEXT, MAGIC_ENCRYPTED):
         raise FormatError(
-            f"{source.name}: ends in {magic!r}, not in PAR1 or PARE: no Parquet file, or cut short"
+            f"{source.name}: does not end in PAR1 or PARE: not a Parquet file, or cut short"
         )
     if head != magic:
-        raise FormatError(f"{source.name}: begins with {head!r} but ends in {magic!r}")
+        raise FormatError(f"{source.name}: ends in {magic.decode()}, but does not begin with it")
     length = int.from_bytes(last[-TAIL_SIZE:-MAGIC_SIZE], "little")
     start = size - TAIL_SIZE - length
     if start < MAGIC_SIZE or length > MAX_FOOTER_SIZE:

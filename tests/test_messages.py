@@ -1,0 +1,232 @@
+"""Messages repeat no bytes of a file that was taken for another one, and names only in part."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import shutil
+import traceback
+import urllib.parse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import modcrypt
+from modcrypt import StandardKeyMetadata, errors, iceberg
+from modcrypt.cli.app import program
+from tests.support import write_plain
+
+SECRET = bytes.fromhex("d3d7f1e5c9b6a8939b87f2c4de91b0e6")
+"""Four bytes of it in a row stand nowhere by accident, in any spelling."""
+
+SECRET_FILES = {
+    "raw.key": SECRET,
+    "hex.key": SECRET.hex().encode() + b"\n",
+    "base64.key": base64.b64encode(SECRET) + b"\n",
+    "secrets.env": f"{SECRET.hex()}_\xd3 = {SECRET.hex()}\n".encode("latin-1"),
+    "secrets.toml": f'"{SECRET.hex()}" = 1\n'.encode(),
+    "secrets.json": json.dumps({SECRET.hex(): base64.b64encode(SECRET).decode()}).encode(),
+}
+
+VALID = """
+encrypt --key-file {footer.key} --column-key name=file:{name.key} {plain.parquet} out
+encrypt --policy {policy.toml} --passphrase-file {pass} {plain.parquet} out
+encrypt --kms file:{ring} --master-key lake --aad-prefix-file {prefix} {plain.parquet} out
+decrypt --key-file {footer.key} --aad-prefix-file {prefix} {sealed.parquet} out
+decrypt --kms file:{ring} {kms.parquet} out
+schema --key-file {footer.key} {sealed.parquet}
+head --key-file {footer.key} {sealed.parquet}
+cat --kms file:{ring} {kms.parquet}
+inspect --key-file {footer.key} {sealed.parquet}
+verify --policy {policy.toml} --passphrase-file {pass} {kms.parquet}
+rekey --key-file {footer.key} --new-key-file {name.key} {sealed.parquet} out
+mask --hash name --hash-key-file {name.key} --key-file {footer.key} {sealed.parquet} out
+share --column id --key-file {footer.key} --new-key-file {name.key} {sealed.parquet} out
+shred --kms file:{ring} {kms.parquet} --column name --yes
+keys create --kms file:{ring} new --import-file {name.key}
+keys list --kms file:{ring} --passphrase-file {pass}
+keys list --policy {policy.toml}
+keys disable --kms file:{ring} lake
+keys enable --kms file:{ring} lake
+keys destroy --kms file:{ring} lake
+keys rotate --kms file:{ring} --key lake --record {record} {kms.parquet}
+keys scan --kms file:{ring} {kms.parquet}
+ags1 encrypt --key-file {footer.key} {plain.parquet} out
+ags1 encrypt --key-metadata-file {notes.key} {plain.parquet} out
+ags1 decrypt --key-metadata-file {notes.key} {notes.ags1} out
+ags1 cat --key-file {footer.key} --unverified-length {notes.ags1}
+ags1 inspect {notes.ags1}
+iceberg create --kms file:{ring} --like {plain.parquet} --master-key lake new
+iceberg append --kms file:{ring} {metadata.json} {plain.parquet}
+iceberg encrypt --kms file:{ring} --master-key lake {metadata.json} new
+iceberg snapshots {metadata.json} --key-store {store}
+iceberg files --kms file:{ring} {metadata.json}
+iceberg scan --kms file:{ring} {metadata.json}
+iceberg policy {metadata.json}
+iceberg rotate mek --kms file:{ring} {metadata.json}
+iceberg prune --kms file:{ring} {metadata.json}
+iceberg expire --kms file:{ring} {metadata.json}
+iceberg verify --kms file:{ring} {metadata.json}
+iceberg keys {metadata.json} --key-store {store}
+iceberg tree --kms file:{ring} {metadata.json}
+doctor --policy {policy.toml} --file {sealed.parquet} --key-file {footer.key}
+doctor --kms file:{ring} --spark-event-log {events}
+""".strip().splitlines()
+
+
+def spellings() -> Iterator[bytes]:
+    """Spell each part of the secret of some bytes as programs do that show bytes."""
+    for start in range(len(SECRET) - 3):
+        part = SECRET[start : start + 4]
+        yield from (part, part.hex().encode(), part.hex(" ").encode(), repr(part)[2:-1].encode())
+        yield from (repr(list(part))[1:-1].encode(), urllib.parse.quote(part).encode())
+        yield part.decode("latin-1").encode()
+    text = base64.b64encode(SECRET)
+    yield from (text[start : start + 6] for start in range(len(text) - 7))
+
+
+SPELLINGS = {spelling.lower() for spelling in spellings()}
+
+
+def check_hidden(text: str) -> None:
+    shown = text.encode("utf-8", "surrogateescape").lower()
+    assert not [spelling for spelling in SPELLINGS if spelling in shown], text
+    assert "ecodeError" not in text  # they tell the byte that they stumble over
+
+
+@pytest.fixture(scope="module")
+def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one valid file of each kind."""
+    folder = tmp_path_factory.mktemp("valid")
+    write_plain(folder / "plain.parquet")
+    texts = {"footer.key": "00" * 15 + "01", "name.key": "00" * 15 + "02", "pass": "pw\n"}
+    texts |= {"prefix": "prefix", "events": "", "store": ""}
+    texts["policy.toml"] = 'kms = "file:ring"\nfooter_key = "lake"\n'
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    ring = modcrypt.Keyring.create(folder / "ring", plaintext=True)
+    ring.create_key("lake")
+    tools = modcrypt.KeyTools(f"file:{folder / 'ring'}")
+    policy = modcrypt.Policy(footer_key="lake", column_keys={"lake": ["name"]})
+    modcrypt.encrypt_parquet(
+        folder / "plain.parquet", folder / "kms.parquet", tools.encryption(policy)
+    )
+    key = bytes(15) + b"\1"
+    modcrypt.encrypt_parquet(
+        folder / "plain.parquet",
+        folder / "sealed.parquet",
+        modcrypt.FileEncryptionProperties(footer_key=key, aad_prefix=b"prefix"),
+    )
+    length = modcrypt.encrypt_ags1(folder / "plain.parquet", folder / "notes.ags1", key=key)
+    metadata = StandardKeyMetadata(key=key, file_length=length)
+    (folder / "notes.key").write_bytes(metadata.encode())
+    (folder / "metadata.json").write_text("{}")
+    for path in folder.iterdir():
+        path.chmod(0o600)
+    return folder
+
+
+@pytest.fixture
+def folder(valid: Path, tmp_path: Path) -> Path:
+    shutil.copytree(valid, tmp_path, dirs_exist_ok=True)
+    for name, data in SECRET_FILES.items():
+        (tmp_path / name).write_bytes(data)
+        (tmp_path / name).chmod(0o600)
+    return tmp_path
+
+
+def verbs(command: click.Command, name: str = "") -> Iterator[str]:
+    if isinstance(command, click.Group):
+        for below, subcommand in command.commands.items():
+            yield from verbs(subcommand, f"{name} {below}".strip())
+    else:
+        yield name
+
+
+def test_every_verb_is_tried() -> None:
+    tried = {verb for verb in verbs(program) for line in VALID if line.startswith(f"{verb} ")}
+    assert set(verbs(program)) - tried == {"spark-jar"}  # it reads no file
+
+
+@pytest.mark.parametrize("line", VALID, ids=lambda line: line.split(" {")[0][:40])
+def test_no_verb_repeats_bytes_of_a_file_in_the_place_of_another(folder: Path, line: str) -> None:
+    files = [part.split("}")[0] for part in line.split("{")[1:]]
+    runner = CliRunner()
+    with contextlib.chdir(folder):
+        for secret in SECRET_FILES:
+            # Each by itself, and all at once.
+            for swapped in ({name} for name in files), [set(files)]:
+                for names in swapped:
+                    chosen = {name: secret if name in names else name for name in files}
+                    text = line
+                    for name, other in chosen.items():
+                        text = text.replace(f"{{{name}}}", other)
+                    result = runner.invoke(program, text.split(), prog_name="modcrypt")
+                    check_hidden(result.output)
+                    assert result.exit_code != 70, result.output
+                    for out in ("out", "new"):
+                        remove(folder / out)
+
+
+def remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "read_table": lambda path: modcrypt.read_table(
+        path, modcrypt.FileDecryptionProperties(footer_key=bytes(15) + b"\1")
+    ),
+    "inspect_parquet": modcrypt.inspect_parquet,
+    "inspect_ags1": modcrypt.inspect_ags1,
+    "Policy.load": modcrypt.Policy.load,
+    "Keyring": modcrypt.Keyring,
+    "StandardKeyMetadata": lambda path: StandardKeyMetadata.decode(path.read_bytes()),
+    "open_table": lambda path: iceberg.open_table(str(path), modcrypt.KeyTools("env:NO_KEY")),
+    "FileKeyStore": lambda path: iceberg.FileKeyStore(path).load(),
+    "SqliteKeyStore": lambda path: iceberg.SqliteKeyStore(path).load(),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_no_function_repeats_bytes_of_a_file_in_the_place_of_another(
+    folder: Path, reader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_KEY", "00" * 15 + "01")
+    for name in SECRET_FILES:
+        with pytest.raises(Exception) as caught:  # noqa: PT011  # of several kinds
+            READERS[reader](folder / name)
+        check_hidden(f"{caught.value!s} {caught.value!r}")
+        check_hidden("".join(traceback.format_exception(caught.value)))
+
+
+# --- names from files ----------------------------------------------------------------------------
+
+HOSTILE = "\x1b[2J\u202e\n" + "x" * (1 << 20)
+
+
+@pytest.mark.parametrize("kind", [name for name in errors.__all__ if name.endswith("Error")])
+def test_an_error_is_printable_and_bounded_whatever_it_names(kind: str) -> None:
+    error = getattr(errors, kind)(HOSTILE)
+    assert str(error).isprintable()
+    assert len(str(error)) < 5000
+    assert "\\x1b[2J\\u202e\\n" in str(error)
+
+
+def test_an_unknown_column_lists_those_of_a_hostile_file_in_part(tmp_path: Path) -> None:
+    write_plain(tmp_path / "f.parquet", pa.table({HOSTILE: [1], "b": [2]}))
+    properties = modcrypt.FileEncryptionProperties(
+        footer_key=bytes(15) + b"\1", plaintext_columns=["c"]
+    )
+    with pytest.raises(ValueError, match=r"doesn't have: c; it has .*, b$") as caught:
+        modcrypt.encrypt_parquet(tmp_path / "f.parquet", tmp_path / "out", properties)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
