@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, Any, Protocol, TypeAlias
 
-from modcrypt.errors import TruncationError
+from modcrypt.errors import MAX_MESSAGE, TruncationError, printable
 from modcrypt.fork_safety import fork_safe
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "local_path",
     "locate",
     "naming",
+    "naming_store",
     "open_sink",
     "open_source",
     "open_stream",
@@ -181,7 +182,7 @@ class Place:
 
     def remove(self) -> None:
         """Remove the file there, if there is one."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), naming_store(self.filesystem, self.path):
             if self.filesystem is None:
                 os.unlink(self.path)
             elif _is_arrow(self.filesystem):
@@ -194,6 +195,8 @@ class Place:
         """The path, absolute, or in a store its URL: one spelling, whatever the caller typed."""
         if self.filesystem is None:
             return os.path.abspath(self.path)
+        if _URL.match(self.path):  # fsspec's HTTP keeps the URL for a path
+            return self.path
         protocol = getattr(self.filesystem, "type_name", None) or self.filesystem.protocol
         first = protocol if isinstance(protocol, str) else protocol[0]
         return f"{first}://{self.path.lstrip('/')}"
@@ -557,7 +560,8 @@ def locate(where: Any, filesystem: Any) -> tuple[Any, str]:
         )
     url_to_fs = _fsspec(where).core.url_to_fs
     try:
-        return _unwrap(*url_to_fs(_with_authority(where)))
+        with naming_store(None, where):
+            return _unwrap(*url_to_fs(_with_authority(where)))
     except ValueError as error:
         if not str(error).startswith("Protocol not known"):
             raise
@@ -635,19 +639,23 @@ def _stored_source(filesystem: Any, path: str, name: str) -> Iterator[Source]:
         with contextlib.closing(FileSource(path)) as local:
             yield local
     elif _is_arrow(filesystem):
-        with filesystem.open_input_file(path) as file:
-            yield RangeSource(
-                lambda start, end: file.read_at(end - start, start), file.size(), name
-            )
+        named = naming_store(filesystem, path)
+        with named(filesystem.open_input_file)(path) as file:
+            read = named(file.read_at)
+            yield RangeSource(lambda start, end: read(end - start, start), named(file.size)(), name)
     else:
         # An open file rather than `cat_file`: it makes s3fs insist, at every read, on the version
         # that it found at first.
-        with filesystem.open(path, "rb") as file:
+        named = naming_store(filesystem, path)
+        with named(filesystem.open)(path, "rb") as file:
             if isinstance(file, io.BytesIO):  # in fsspec's memory all openers share one cursor
                 yield MemorySource(file.getvalue(), name)
                 return
             fetch = _fetcher(filesystem, file)
-            yield ObjectSource(file, name) if fetch is None else RangeSource(fetch, file.size, name)
+            if fetch is None:
+                yield ObjectSource(file, name)
+            else:
+                yield RangeSource(named(fetch), file.size, name)
 
 
 def _fetcher(filesystem: Any, file: Any) -> Callable[[int, int], bytes] | None:
@@ -689,18 +697,64 @@ def naming(where: str) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, where) from error
 
 
+_QUERY = re.compile(r"\?[^\s'\"]+")  # of a URL, where signatures are
+
+
+@contextlib.contextmanager
+def naming_store(filesystem: Any, path: str) -> Iterator[None]:
+    """Have what goes wrong in a store be an OSError that names the URL; decorates calls, too.
+
+    The clients of stores have classes of their own for missing credentials and for stores that
+    cannot be reached, and many name no object. Python's own errors and modcrypt's stay as they are.
+    """
+    try:
+        yield
+    except OSError as error:
+        if (filesystem is None and not _URL.match(path)) or error.filename is not None:
+            raise
+        code = error.errno or _ERRNO.get(type(error), errno.EIO)
+        text = os.strerror(code) if code == errno.ENOENT else error.strerror or str(error)
+        raise OSError(code, _hide_queries(text), _shown_url(filesystem, path)) from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] in ("builtins", "modcrypt", "pyarrow"):
+            raise
+        text = _hide_queries(f"{type(error).__name__}: {error}")
+        raise OSError(errno.EIO, text, _shown_url(filesystem, path)) from error
+
+
+_ERRNO: dict[type[OSError], int] = {
+    FileExistsError: errno.EEXIST,
+    FileNotFoundError: errno.ENOENT,
+    IsADirectoryError: errno.EISDIR,
+    NotADirectoryError: errno.ENOTDIR,
+    PermissionError: errno.EACCES,
+    TimeoutError: errno.ETIMEDOUT,
+}
+"""What the clients of stores mean by the classes that they raise without a number."""
+
+
+def _hide_queries(text: str) -> str:
+    return printable(_QUERY.sub("?(hidden)", text), MAX_MESSAGE)
+
+
+def _shown_url(filesystem: Any, path: str) -> str:
+    return _hide_queries(path if filesystem is None else Place(filesystem, path).full_name)
+
+
 class ObjectSink:
     """Appends to a writable binary file object."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
+    def __init__(
+        self, file: IO[bytes], write: Callable[[bytes | memoryview], int | None] | None = None
+    ) -> None:
+        self._file, self._write = file, write or file.write
 
     def append(self, data: memoryview | bytes) -> None:
         view = memoryview(data)
         # Only what is derived from `io` promises to be done with the view when `write` returns.
         keeps = not isinstance(self._file, io.IOBase)
         while view:
-            written = self._file.write(bytes(view) if keeps else view)
+            written = self._write(bytes(view) if keeps else view)
             if written is None and not isinstance(self._file, io.RawIOBase):
                 return  # a writer of someone's own, which says nothing of its success
             if not written:
@@ -856,6 +910,7 @@ def _arrow_sink(
 ) -> AbstractContextManager[Sink]:
     # pyarrow has no way to abandon an upload: closing the stream, or losing it, completes it.
     return _moved_sink(
+        filesystem,
         path,
         name,
         posixpath.dirname(path),
@@ -870,6 +925,7 @@ def _fsspec_sink(
     filesystem: Any, path: str, name: str, overwrite: bool
 ) -> AbstractContextManager[Sink]:
     return _moved_sink(
+        filesystem,
         path,
         name,
         filesystem._parent(path),
@@ -893,6 +949,7 @@ def _move(filesystem: Any, old: str, new: str) -> None:
 
 @contextlib.contextmanager
 def _moved_sink(
+    filesystem: Any,
     path: str,
     name: str,
     folder: str,
@@ -903,15 +960,16 @@ def _moved_sink(
     delete: Callable[[str], object],
 ) -> Iterator[Sink]:
     """Write beside the destination and move it there: what `_path_sink` does, in a store."""
-    if in_the_way():
+    named = naming_store(filesystem, path)
+    if named(in_the_way)():
         raise _exists(name)
     temporary = posixpath.join(folder, _temporary_name())
     try:
-        with create(temporary) as file:
-            yield ObjectSink(file)
-        if in_the_way():  # by now
+        with named(create)(temporary) as file:
+            yield ObjectSink(file, named(file.write))
+        if named(in_the_way)():  # by now
             raise _exists(name)
-        move(temporary, path)
+        named(move)(temporary, path)
     except BaseException:
         with contextlib.suppress(Exception):  # what went wrong first is what matters
             delete(temporary)
@@ -921,8 +979,9 @@ def _moved_sink(
 @contextlib.contextmanager
 def _whole_sink(filesystem: Any, path: str, overwrite: bool) -> Iterator[Sink]:
     """Leave it to the file system: its files appear when they are closed, and not on an error."""
-    with filesystem.open(path, "wb" if overwrite else "xb") as file:
-        yield ObjectSink(file)
+    named = naming_store(filesystem, path)
+    with named(filesystem.open)(path, "wb" if overwrite else "xb") as file:
+        yield ObjectSink(file, named(file.write))
 
 
 def _commits(filesystem: Any) -> bool:
@@ -936,15 +995,16 @@ def _commits(filesystem: Any) -> bool:
 
 @contextlib.contextmanager
 def _committed_sink(filesystem: Any, path: str, name: str, overwrite: bool) -> Iterator[Sink]:
+    named = naming_store(filesystem, path)
     filesystem.invalidate_cache(path)  # a listing of an hour ago says nothing of today
-    if not overwrite and filesystem.exists(path):
+    if not overwrite and named(filesystem.exists)(path):
         raise _exists(name)
-    file = _create(filesystem, path, overwrite)
+    file = named(_create)(filesystem, path, overwrite)
     try:
-        yield ObjectSink(file)
-        file.close()
+        yield ObjectSink(file, named(file.write))
+        named(file.close)()
         try:
-            file.commit()
+            named(file.commit)()
         except FileExistsError:  # the store has refused: somebody else was faster
             raise _exists(name) from None
     except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import json
 import shutil
 import traceback
@@ -13,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+import fsspec
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from fsspec import AbstractFileSystem
 
 import modcrypt
 from modcrypt import StandardKeyMetadata, errors, iceberg
@@ -58,7 +61,7 @@ keys destroy --kms file:{ring} lake
 keys rotate --kms file:{ring} --key lake --record {record} {kms.parquet}
 keys scan --kms file:{ring} {kms.parquet}
 ags1 encrypt --key-file {footer.key} {plain.parquet} out
-ags1 encrypt --key-metadata-file {notes.key} {plain.parquet} out
+ags1 encrypt --key-metadata-file {fresh.key} {plain.parquet} out
 ags1 decrypt --key-metadata-file {notes.key} {notes.ags1} out
 ags1 cat --key-file {footer.key} --unverified-length {notes.ags1}
 ags1 inspect {notes.ags1}
@@ -71,7 +74,7 @@ iceberg scan --kms file:{ring} {metadata.json}
 iceberg policy {metadata.json}
 iceberg rotate mek --kms file:{ring} {metadata.json}
 iceberg prune --kms file:{ring} {metadata.json}
-iceberg expire --kms file:{ring} {metadata.json}
+iceberg expire --kms file:{ring} {metadata.json} --yes
 iceberg verify --kms file:{ring} {metadata.json}
 iceberg keys {metadata.json} --key-store {store}
 iceberg tree --kms file:{ring} {metadata.json}
@@ -124,8 +127,8 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
         modcrypt.FileEncryptionProperties(footer_key=key, aad_prefix=b"prefix"),
     )
     length = modcrypt.encrypt_ags1(folder / "plain.parquet", folder / "notes.ags1", key=key)
-    metadata = StandardKeyMetadata(key=key, file_length=length)
-    (folder / "notes.key").write_bytes(metadata.encode())
+    (folder / "notes.key").write_bytes(StandardKeyMetadata(key=key, file_length=length).encode())
+    (folder / "fresh.key").write_bytes(StandardKeyMetadata(key=key).encode())
     (folder / "metadata.json").write_text("{}")
     for path in folder.iterdir():
         path.chmod(0o600)
@@ -179,6 +182,71 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+class NoCredentialsError(Exception):
+    """What no Python class is derived from, as those of boto and of Google's client."""
+
+
+class LostStore(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no types
+    """A store for which there are no credentials."""
+
+    protocol = "lost"
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        raise NoCredentialsError(f"none for http://host/{path}?signature=c2lnbmF0dXJl")
+
+    def ls(self, path: str, **_: Any) -> list[Any]:
+        raise NoCredentialsError(f"none for http://host/{path}?signature=c2lnbmF0dXJl")
+
+    def _open(self, path: str, *_: Any, **__: Any) -> Any:
+        raise NoCredentialsError(f"none for http://host/{path}?signature=c2lnbmF0dXJl")
+
+
+@pytest.fixture
+def lost() -> str:
+    """A folder in a store that fails."""
+    fsspec.register_implementation("lost", LostStore, clobber=True)
+    return "lost://bucket"
+
+
+DATA = ("plain.parquet", "sealed.parquet", "kms.parquet", "notes.ags1", "metadata.json")
+
+
+def test_no_credentials_for_a_store_are_a_file_error_of_every_verb(folder: Path, lost: str) -> None:
+    for line in VALID:
+        text = line
+        for name in DATA:
+            text = text.replace(f"{{{name}}}", f"{lost}/{name}")
+        text = text.replace("{", "").replace("}", "")
+        if lost not in text:
+            continue
+        with contextlib.chdir(folder):
+            result = CliRunner().invoke(program, text.split(), prog_name="modcrypt")
+        assert result.exit_code == 74, result.output
+        assert f"{lost}/" in result.output
+        assert "NoCredentialsError: none for http://host/bucket" in result.output
+        assert "c2lnbmF0dXJl" not in result.output
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda url: modcrypt.inspect_parquet(url),
+        lambda url: modcrypt.read_table(url, modcrypt.FileDecryptionProperties()),
+        lambda url: modcrypt.encrypt_ags1(b"x", f"{url}/out", key=bytes(15) + b"\1"),
+        lambda url: list(modcrypt.scan_keys(url, modcrypt.KeyTools("env:NO_KEY"))),
+        lambda url: iceberg.open_table(url, modcrypt.KeyTools("env:NO_KEY")),
+    ],
+)
+def test_no_credentials_for_a_store_are_an_os_error_with_the_url(
+    use: Callable[[str], Any], lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_KEY", "00" * 15 + "01")
+    with pytest.raises(OSError, match="NoCredentialsError: none for") as caught:
+        use(f"{lost}/key")
+    assert caught.value.errno == errno.EIO
+    assert str(caught.value.filename).startswith(f"{lost}/key")
 
 
 READERS: dict[str, Callable[[Path], Any]] = {

@@ -158,11 +158,12 @@ def create(
     import pyarrow.parquet as pq
 
     from modcrypt.iceberg import create_table
+    from modcrypt.parquet.discovery import as_arrow
     from modcrypt.storage import locate
 
     filesystem, path = locate(like, None)
     try:
-        schema = pq.read_schema(path, filesystem=filesystem)
+        schema = pq.read_schema(path, filesystem=as_arrow(filesystem))
     except pa.ArrowInvalid:
         raise FormatError(f"{like}: no Parquet file") from None
     spec = _partition_spec(partitions, schema)
@@ -229,11 +230,12 @@ def append(*, where: str, files: tuple[str, ...], as_json: bool, **options: Any)
 def _parquet(file: str) -> Any:
     import pyarrow.dataset as ds
 
+    from modcrypt.parquet.discovery import as_arrow
     from modcrypt.storage import locate
 
     filesystem, path = locate(file, None)
     try:
-        return ds.dataset(path, filesystem=filesystem, format="parquet")
+        return ds.dataset(path, filesystem=as_arrow(filesystem), format="parquet")
     except FileNotFoundError:  # PyArrow's, whose text is the path alone
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file) from None
 

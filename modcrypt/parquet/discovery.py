@@ -21,7 +21,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from modcrypt.parquet.write_notes import NOTES, WriteNote, note_place, read_note
-from modcrypt.storage import Place, locate
+from modcrypt.storage import Place, locate, naming_store
 
 __all__ = [
     "DataFile",
@@ -280,7 +280,23 @@ def as_arrow(filesystem: Any) -> pafs.FileSystem:
         return pafs.LocalFileSystem()
     if isinstance(filesystem, pafs.FileSystem):
         return filesystem
-    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+    return pafs.PyFileSystem(_NamingHandler(filesystem))
+
+
+class _NamingHandler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships no types
+    """fsspec's file systems for PyArrow; what goes wrong there names the URL."""
+
+    def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
+        with naming_store(self.fs, paths[0] if paths else ""):
+            return list(super().get_file_info(paths))
+
+    def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
+        with naming_store(self.fs, selector.base_dir):
+            return list(super().get_file_info_selector(selector))
+
+    def open_input_file(self, path: str) -> pa.PythonFile:
+        with naming_store(self.fs, path):  # pyarrow's own takes every failure for an absent file
+            return pa.PythonFile(self.fs.open(path, mode="rb"), mode="r")
 
 
 def _files(filesystem: Any, base: str, *, may_be_absent: bool = False) -> list[str]:

@@ -108,6 +108,36 @@ def test_a_source_gives_the_bytes_of_any_place(filesystem: Any, bucket: Bucket) 
                 source.read_at(start, size)
 
 
+def test_what_a_store_refuses_or_lacks_is_a_file_error_with_the_url(
+    direct: Any, bucket: Bucket, store: ObjectStore
+) -> None:
+    path = bucket.put("source", DATA)
+    with pytest.raises(FileNotFoundError) as absent:
+        mc.inspect_parquet(f"{path}no", filesystem=direct)
+    with store.hooked(lambda *_: False), pytest.raises(OSError, match="s3://") as refused:
+        mc.inspect_parquet(path, filesystem=direct)
+    assert absent.value.filename == f"s3://{path}no"
+    assert refused.value.filename == f"s3://{path}"
+    assert refused.value.errno in (errno.EACCES, errno.EIO)
+
+
+def test_a_store_that_cannot_be_reached_and_missing_credentials_are_file_errors(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    nobody = store.s3fs(key=None, secret=None)
+    with pytest.raises(OSError, match=r"NoCredentialsError.*'s3://b/key'"):
+        mc.inspect_parquet("b/key", filesystem=nobody)
+    config = {"retries": {"max_attempts": 0}}
+    nowhere = store.s3fs(client_kwargs={"endpoint_url": "http://127.0.0.1:1"}, config_kwargs=config)
+    with pytest.raises(OSError, match=r"EndpointConnectionError.*'s3://b/key'"):
+        mc.inspect_parquet("b/key", filesystem=nowhere)
+
+
 def test_a_path_may_be_a_pathlike_and_must_be_a_path(filesystem: Any, bucket: Bucket) -> None:
     path = bucket.put("source", DATA)
     with open_source(Path(path), filesystem=filesystem) as source:
