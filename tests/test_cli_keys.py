@@ -592,6 +592,48 @@ def test_a_destroyed_key_is_gone_for_good(clear: Path) -> None:
     assert "destroyed" in refused(result, "disabled", 3)
 
 
+def test_destroyed_keys_are_listed_as_destroyed(clear: Path) -> None:
+    path = encrypted(clear)
+    ran(clear, "keys", "rotate", *RING, "--key", "footer")
+    ran(clear, "keys", "destroy", *RING, "footer", "--version", "1", "--yes")
+    ran(clear, "keys", "destroy", *RING, "pii", "--yes")
+    footer, pii = ran(clear, "keys", "list", *RING).splitlines()[-2:]
+    assert "enabled" in footer
+    assert footer.endswith("1 (destroyed)")
+    assert " destroyed " in pii
+    listed = json.loads(ran(clear, "keys", "list", *RING, "--json"))["keys"]
+    assert [key["destroyed"] for key in listed] == [False, True]
+    assert [key["destroyed_versions"] for key in listed] == [[1], []]
+    scanned = invoke(clear, "keys", "scan", *RING, str(path))
+    assert scanned.exit_code == 1
+    assert "version 1 of master key footer is destroyed" in scanned.stderr
+    assert "footer (destroyed)" in scanned.stdout
+    assert "(destroyed)" not in ran(clear, "keys", "scan", str(path))
+
+
+class NoVersions:
+    """A key service that destroys whole keys, and gives nothing back."""
+
+    destroyed = ""
+    wrap = unwrap = None
+
+    def destroy_key(self, master_key_id: str) -> None:
+        self.destroyed = master_key_id
+
+
+def test_a_key_of_a_service_without_versions_is_destroyed(
+    clear: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = NoVersions()
+    monkeypatch.setattr("modcrypt.kms.references._added", lambda scheme: lambda uri: service)
+    destroy = ("keys", "destroy", "--kms", "other:x", "pii", "--yes")
+    assert "whole keys" in refused(invoke(clear, *destroy, "--version", "1"))
+    assert service.destroyed == ""
+    assert ran(clear, *destroy) == "destroyed pii\n"
+    assert service.destroyed == "pii"
+    assert json.loads(ran(clear, *destroy, "--json"))["destroyed"] is True
+
+
 def test_what_a_key_service_does_not_offer_is_2(clear: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("LAKE_KEY", FOOTER_KEY.hex())
     env = ("--kms", "env:LAKE_KEY")

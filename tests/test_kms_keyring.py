@@ -452,6 +452,7 @@ def test_a_destroyed_master_key_stays_on_record_alone(clear: Keyring) -> None:
     text = clear.wrap(DEK, "kf")
     described = clear.destroy_key("kf")
     assert (described.version, described.enabled, described.disabled_versions) == (2, False, (1,))
+    assert (described.destroyed, described.destroyed_versions) == (True, (1,))
     assert b"value" not in Path(clear.path).read_bytes()
     for call in (lambda: clear.unwrap(text, "kf"), lambda: clear.wrap(DEK, "kf"),
                  lambda: clear.rotate_key("kf")):  # fmt: skip

@@ -191,7 +191,7 @@ def list_(*, as_json: bool, **options: Any) -> None:
         print_line(json.dumps({"keys": [asdict(master) for master in found]}))
         return
     rows = [
-        (m.id, m.version, _state(m), m.created, ", ".join(map(str, m.disabled_versions)) or None)
+        (m.id, m.version, _state(m), m.created, ", ".join(_disabled_versions(m)) or None)
         for m in found
     ]
     titles = ("master key", "version", "state", "created", "disabled versions")
@@ -237,8 +237,14 @@ def destroy(*, key_id: str, version: int | None, yes: bool, as_json: bool, **opt
     service = Service(options)
     if not yes:
         raise click.UsageError("what a destroyed key wrapped is lost for good: --yes says do it")
+    from modcrypt.kms.client import MasterKey
+
+    if version is not None and not service.is_keyring:
+        raise click.UsageError("--version is for keyrings: this service destroys whole keys alone")
     change = _administered(service.client(), "destroy_key")
-    _print_master("destroyed", change(key_id, version), as_json, version)
+    master = change(key_id) if version is None else change(key_id, version)
+    gone = MasterKey(id=key_id, enabled=False, destroyed=True)
+    _print_master("destroyed", master or gone, as_json, version)
 
 
 def _administered(client: Any, method: str) -> Any:
@@ -267,7 +273,14 @@ def _print_master(done: str, master: MasterKey, as_json: bool, version: int | No
 
 
 def _state(master: MasterKey) -> str:
+    if master.destroyed:
+        return "destroyed"
     return "enabled" if master.enabled else "disabled"
+
+
+def _disabled_versions(master: MasterKey) -> list[str]:
+    gone = master.destroyed_versions
+    return [f"{n} (destroyed)" if n in gone else str(n) for n in master.disabled_versions]
 
 
 # --- rotation ------------------------------------------------------------------------------------
@@ -480,7 +493,10 @@ def _print_scanned(found: Iterator[ScannedKey]) -> int:
 
 
 def _row(one: ScannedKey) -> tuple[str | None, ...]:
+    from modcrypt.kms.scan import DESTROYED
+
     kinds = {"footer": "(footer)", "hidden": "(sealed)"}
     kek = None if one.kek_id is None else one.kek_id[:8]
     column = kinds.get(one.kind, one.column)
-    return one.file, column, one.master_key_id, one.version, kek, one.storage
+    master = f"{one.master_key_id} (destroyed)" if one.message == DESTROYED else one.master_key_id
+    return one.file, column, master, one.version, kek, one.storage

@@ -81,6 +81,7 @@ _KEY_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{
 _ALIAS = re.compile(r"alias/[A-Za-z0-9/_-]{1,250}", re.ASCII)
 
 _NOT_FOUND = {"NotFoundException", "NotFound", "InvalidArnException", "InvalidAliasNameException"}
+_DELETED = {"PendingDeletion", "PendingReplicaDeletion"}
 _DISABLED = {"DisabledException", "KMSInvalidStateException"}
 _MATERIAL = {"InvalidCiphertextException", "IncorrectKeyException"}
 _DENIED = {
@@ -251,9 +252,11 @@ class AwsKms:
             key_id = entry["KeyId"]
             key = self._metadata(key_id)
             if key["KeyManager"] == "CUSTOMER" and key["KeySpec"] == "SYMMETRIC_DEFAULT":
-                enabled = key["KeyState"] == "Enabled"
+                enabled, destroyed = key["KeyState"] == "Enabled", key["KeyState"] in _DELETED
                 names = aliases.get(key_id, [key_id])
-                found += [MasterKey(id=name, enabled=enabled) for name in names]
+                found += [
+                    MasterKey(id=name, enabled=enabled, destroyed=destroyed) for name in names
+                ]
         return sorted(found, key=lambda key: key.id)
 
     def rotate_key(self, master_key_id: str) -> MasterKey:

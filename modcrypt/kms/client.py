@@ -107,7 +107,10 @@ class MasterKey:
         version: the newest one, which wraps; None where the service doesn't tell.
         enabled: whether it wraps and unwraps.
         created: of the newest version, ISO 8601 in UTC; None where the service doesn't tell.
-        disabled_versions: older versions that unwrap no more.
+        disabled_versions: older versions that unwrap no more, destroyed ones included.
+        destroyed: whether it is gone for good, or scheduled to be, so that nothing that it wrapped
+            can be read again.
+        destroyed_versions: older versions that are gone for good.
     """
 
     id: str
@@ -115,6 +118,8 @@ class MasterKey:
     enabled: bool = True
     created: str | None = None
     disabled_versions: tuple[int, ...] = ()
+    destroyed: bool = False
+    destroyed_versions: tuple[int, ...] = ()
 
 
 class KeyAdmin(Protocol):

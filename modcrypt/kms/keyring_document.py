@@ -229,7 +229,10 @@ class Master:
     def check_kept(self, version: Version) -> None:
         """Raise KeyDisabledError if a version is destroyed."""
         if version.state == DESTROYED:
-            raise KeyDisabledError(f"version {version.number} of master key {self.id} is destroyed")
+            raise KeyDisabledError(
+                f"version {version.number} of master key {self.id} is destroyed: what it wrapped "
+                "can only be read with a copy of the keyring that still has it"
+            )
 
     def described(self) -> MasterKey:
         """Give what may be told of it."""
@@ -240,6 +243,8 @@ class Master:
             enabled=self.enabled and newest.state == ENABLED,
             created=newest.created,
             disabled_versions=tuple(v.number for v in self.versions[:-1] if v.state != ENABLED),
+            destroyed=newest.state == DESTROYED,
+            destroyed_versions=tuple(v.number for v in self.versions[:-1] if v.state == DESTROYED),
         )
 
 

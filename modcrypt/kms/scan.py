@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from modcrypt.errors import (
+    KeyDisabledError,
     KeyMaterialError,
     KeyNotFoundError,
     ModcryptError,
 )
+from modcrypt.kms.client import KmsClient
 from modcrypt.kms.external import FOOTER_KEY, find_in, read_store
 from modcrypt.kms.key_tools import KeyTools
+from modcrypt.kms.keyring import Keyring
 from modcrypt.kms.material import KeyMaterial, KeyReference, decode_material, decode_metadata
 from modcrypt.kms.sealed_metadata import begins_sealed, kek_of
 from modcrypt.parquet.discovery import list_files
@@ -50,7 +53,7 @@ class ScannedKey:
         kek_id: in hex; None in single wrapping.
         storage: `"internal"`, `"external"`, `"opaque"` for key metadata of another kind, or
             `"none"`: also where the material is gone.
-        message: what could not be told, and why.
+        message: what could not be told, and why; or `DESTROYED`, with tools of a keyring.
         word: Error code of kind "error"; "file" where the file system refused.
     """
 
@@ -67,6 +70,10 @@ class ScannedKey:
     def fields(self) -> dict[str, Any]:
         """Give it as what JSON takes."""
         return asdict(self)
+
+
+DESTROYED = "its master key is destroyed"
+"""What is said of a key that nothing unwraps any more."""
 
 
 def scan_keys(
@@ -91,7 +98,20 @@ def scan_keys(
         raise TypeError(f"tools are KeyTools, not {type(tools).__name__}")
     if decryption is None and tools is not None:
         decryption = tools.decryption(algorithms=ALGORITHMS)  # no page is opened
-    return _all_scanned(list_files(where, filesystem), decryption)
+    found = _all_scanned(list_files(where, filesystem), decryption)
+    return _with_states(found, None if tools is None else tools.client)
+
+
+def _with_states(found: Iterator[ScannedKey], client: KmsClient | None) -> Iterator[ScannedKey]:
+    """Say of each key whether its master key is destroyed, where the keyring has it on record."""
+    masters = {key.id: key for key in client.list_keys()} if isinstance(client, Keyring) else {}
+    for key in found:
+        master = masters.get(key.master_key_id or "")
+        gone = () if master is None else map(str, master.destroyed_versions)
+        if master is not None and (master.destroyed or key.version in gone):
+            yield replace(key, message=DESTROYED)
+        else:
+            yield key
 
 
 def _all_scanned(
@@ -117,7 +137,8 @@ def _scanned(place: Place, decryption: FileDecryptionProperties | None) -> Itera
             return
         try:
             keys, hidden = list_key_metadata(source, decryption)
-        except KeyMaterialError as error:  # as of another master key than is expected
+        except (KeyMaterialError, KeyDisabledError) as error:
+            # Under another master key than is expected, or a disabled one: list it all the same.
             if decryption is None:
                 raise
             yield _error(place, error)
