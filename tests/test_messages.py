@@ -6,6 +6,7 @@ import base64
 import contextlib
 import errno
 import json
+import re
 import shutil
 import traceback
 import urllib.parse
@@ -259,8 +260,8 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "Keyring": modcrypt.Keyring,
     "StandardKeyMetadata": lambda path: StandardKeyMetadata.decode(path.read_bytes()),
     "open_table": lambda path: iceberg.open_table(str(path), modcrypt.KeyTools("env:NO_KEY")),
-    "FileKeyStore": lambda path: iceberg.FileKeyStore(path).load(),
-    "SqliteKeyStore": lambda path: iceberg.SqliteKeyStore(path).load(),
+    "FileKeyStore": lambda path: iceberg.FileKeyStore(path).keys(),
+    "SqliteKeyStore": lambda path: iceberg.SqliteKeyStore(path).keys(),
 }
 
 
@@ -298,3 +299,31 @@ def test_an_unknown_column_lists_those_of_a_hostile_file_in_part(tmp_path: Path)
         modcrypt.encrypt_parquet(tmp_path / "f.parquet", tmp_path / "out", properties)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 500
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("compresion", "; did you mean compression?"),
+        ("use_dictionray", "; did you mean use_dictionary?"),
+        ("row_groupsize", "; did you mean row_group_size?"),
+        ("zzz", ""),
+    ],
+)
+def test_a_misspelt_option_of_a_writer_is_named(name: str, hint: str, tmp_path: Path) -> None:
+    encryption = modcrypt.FileEncryptionProperties(footer_key=bytes(15) + b"\1")
+    table, out = pa.table({"a": [1]}), tmp_path / "out"
+    options: dict[str, Any] = {name: 1}
+    writers: list[Callable[[], Any]] = [
+        lambda: modcrypt.write_table(table, out, encryption, **options),
+        lambda: modcrypt.ParquetWriter(out, table.schema, encryption, **options),
+        lambda: modcrypt.write_dataset(table, out, encryption, **options),
+    ]
+    for write in writers:
+        with pytest.raises(TypeError, match=rf"^unknown option {name}{re.escape(hint)}$"):
+            write()
+    assert not list(tmp_path.rglob("*.parquet"))
+    assert not out.is_file()

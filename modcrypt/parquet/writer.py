@@ -12,6 +12,8 @@ Nothing of the plaintext but PyArrow's own buffers is ever outside the caller's 
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import io
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -141,6 +143,7 @@ class ParquetWriter:
         check_encryption(encryption)
         for name in _REFUSED.keys() & options.keys():
             raise TypeError(f"{name} is not taken: {_REFUSED[name]}")
+        _check_names(options)
         if threads is None:
             threads = min(usable_cores(), MAX_THREADS)
         self._threads = threads
@@ -395,6 +398,17 @@ class _Batches:
         if sum(self._buffers.values()) > 2 * GATHERED_BYTES and len(self.batches) > 1:
             self.batches = [pa.concat_batches(self.batches[:-1]), self.batches[-1]]
             self._buffers = buffers
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    """Raise TypeError if PyArrow has no option of a name, with the name it is most like."""
+    functions = (pq.ParquetWriter, pq.write_table)
+    known = {name for function in functions for name in inspect.signature(function).parameters}
+    known |= {"memory_pool", "overwrite", "threads"}
+    for name in sorted(options.keys() - known):
+        near = difflib.get_close_matches(name, sorted(known - _REFUSED.keys()), 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise TypeError(f"unknown option {name}{hint}")
 
 
 def _encode(
