@@ -413,6 +413,50 @@ def test_csv_spells_values_as_the_lines_of_json_do(folder: Path) -> None:
     assert set(nulls.values()) == {""}
 
 
+FORMULAS = {
+    "=cmd|'/c calc'!A1": "'=cmd|'/c calc'!A1",
+    "+1+1": "'+1+1",
+    "-2+3": "'-2+3",
+    "@SUM(A1)": "'@SUM(A1)",
+    "\tx": "'\tx",
+    "\r=1": "'\r'=1",
+    "\uff1d1": "'\uff1d1",
+    "x;=1": "x;'=1",  # a spreadsheet may split lines at semicolons
+    "a\n@b": "a\n'@b",
+    "x=1": "x=1",
+    "-12.5e3": "-12.5e3",
+    "+7": "+7",
+    "-": "'-",
+    "-1;=2": "'-1;'=2",
+    "": "",
+}
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+def test_safe_csv_has_no_formulas_and_the_same_numbers(folder: Path, kind: pa.DataType) -> None:
+    table = pa.table(
+        {
+            "=text": pa.array(FORMULAS, kind),
+            "'=text": pa.array([f"{text}!" for text in FORMULAS]).dictionary_encode(),
+            "number": pa.array([-1.5] * len(FORMULAS)),
+            "list": pa.array([["=1"]] * len(FORMULAS)),
+        }
+    )
+    written(folder, table)
+    text = good(folder, "cat", "--format", "csv", "--safe", *KEY, "own.parquet")
+    titles, *rows = csv.reader(io.StringIO(text, newline=""))
+    assert titles == ["'=text", "'=text", "number", "list"]
+    assert [row[0] for row in rows] == list(FORMULAS.values())
+    assert all(row[1][:1] not in tuple("=+-@\t\r") for row in rows)
+    assert {(row[2], row[3]) for row in rows} == {("-1.5", '["=1"]')}
+    plain = good(folder, "cat", "--format", "csv", *KEY, "own.parquet")
+    assert [row[0] for row in csv.reader(io.StringIO(plain, newline=""))][1:] == list(FORMULAS)
+
+
+def test_safe_is_for_csv_alone(folder: Path) -> None:
+    assert "--safe" in failed(run(folder, "cat", "--safe", *KEY, "sealed.parquet"), 2, "usage")
+
+
 def test_nothing_at_all_has_a_header_or_a_schema_all_the_same(folder: Path) -> None:
     written(folder, small_table(0))
     assert good(folder, "cat", *KEY, "own.parquet") == ""

@@ -23,7 +23,7 @@ from modcrypt.cli.iceberg_options import (
 from modcrypt.cli.iceberg_policy import policy
 from modcrypt.cli.iceberg_rotation import expire, prune, rotate
 from modcrypt.cli.iceberg_writing import append, create, encrypt
-from modcrypt.cli.row_output import print_pieces, print_rows, written
+from modcrypt.cli.row_output import check_safe, print_pieces, print_rows, safe_option, written
 from modcrypt.cli.shared import force_option, print_line, table
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -174,6 +174,7 @@ _TABLE_ROWS = 10
     metavar="DESTINATION",
     help="A path or URL, which appears when it is complete, or not at all. Default: stdout.",
 )
+@safe_option
 @table_options
 @force_option
 @lines_option
@@ -187,6 +188,7 @@ def scan(
     count: int | None,
     form: str | None,
     output: str | None,
+    safe: bool,
     force: bool,
     as_json: bool,
     **options: Any,
@@ -201,6 +203,7 @@ def scan(
 
     output = None if output == "-" else output
     form = form or ("jsonl" if as_json or output is not None else "table")
+    check_safe(safe, form)
     _check_output(form, output, force, as_json)
     asked: dict[str, Any] = {
         "snapshot": snapshot_of(snapshot),
@@ -216,7 +219,7 @@ def scan(
     if form == "table":
         _print_table(kinds, batches, _TABLE_ROWS if count is None else count)
         return
-    pieces = spelt(form, kinds, _first(batches, count))
+    pieces = spelt(form, kinds, _first(batches, count), safe=safe)
     if output is None:
         print_pieces(pieces)
         return

@@ -19,7 +19,20 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
     from modcrypt.storage import Sink
 
-__all__ = ["print_pieces", "print_rows", "written"]
+__all__ = ["check_safe", "print_pieces", "print_rows", "safe_option", "written"]
+
+safe_option = click.option(
+    "--safe",
+    is_flag=True,
+    help="With --format csv: put an apostrophe before text that a spreadsheet would run as a "
+    "formula, such as =, +, - or @ at its beginning. Numbers stay as they are.",
+)
+
+
+def check_safe(safe: bool, form: str) -> None:
+    """Raise a usage error if `--safe` is given for another form than CSV."""
+    if safe and form != "csv":
+        raise click.UsageError("--safe is for --format csv")
 
 
 def print_rows(kinds: pa.Schema, rows: Sequence[dict[str, Any]]) -> None:

@@ -141,11 +141,19 @@ json_line = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 
 
 def spelt(
-    form: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+    form: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], *, safe: bool = False
 ) -> Iterator[tuple[bytes, int]]:
-    """Spell batches as `"jsonl"`, `"csv"` or `"arrow"`: piece by piece, with the rows in each."""
-    spell = {"jsonl": _json_lines, "csv": _csv, "arrow": _arrow}[form]
-    return spell(schema, batches)
+    """Spell batches as `"jsonl"`, `"csv"` or `"arrow"`: piece by piece, with the rows in each.
+
+    Args:
+        form: The form.
+        schema: The schema of the batches.
+        batches: The rows.
+        safe: Whether to write text in CSV so that a spreadsheet runs none of it as a formula.
+    """
+    if form == "csv":
+        return _csv(schema, batches, safe)
+    return (_arrow if form == "arrow" else _json_lines)(schema, batches)
 
 
 def _json_lines(
@@ -156,14 +164,38 @@ def _json_lines(
         yield "".join(lines).encode(), len(lines)
 
 
-def _csv(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[bytes, int]]:
+def _csv(
+    schema: pa.Schema, batches: Iterator[pa.RecordBatch], safe: bool
+) -> Iterator[tuple[bytes, int]]:
     from pyarrow import csv
 
+    change = _without_formulas if safe else lambda column: column
+    names = change(pa.array(schema.names, pa.string())).to_pylist()
     for number, batch in enumerate(chain([_empty(schema)], batches)):
-        columns = {n: _for_csv(c) for n, c in zip(schema.names, batch.columns, strict=True)}
+        columns = [change(_for_csv(column)) for column in batch.columns]
         sink = io.BytesIO()
-        csv.write_csv(pa.table(columns), sink, csv.WriteOptions(include_header=number == 0))
+        table = pa.Table.from_arrays(columns, names)
+        csv.write_csv(table, sink, csv.WriteOptions(include_header=number == 0))
         yield sink.getvalue(), batch.num_rows
+
+
+_NUMBER_TEXT = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+
+# Spreadsheets take text for a formula that begins so, in ASCII or full width; and what follows a
+# semicolon, a tab or a line end too, where they split lines at these.
+_FORMULA = r"(^|[;\t\r\n])([=+\-@\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}])"
+
+
+def _without_formulas(column: pa.Array) -> pa.Array:
+    """Put an apostrophe before what a spreadsheet takes for a formula; numbers stay as they are.
+
+    Columns of numbers are none of it: only text can be a formula.
+    """
+    if not (_is.is_string(column.type) or _is.is_large_string(column.type)):
+        return column
+    changed = pc.replace_substring_regex(column, _FORMULA, r"\1'\2")
+    changed = pc.replace_substring_regex(changed, r"^([\t\r\n])", r"'\1")
+    return pc.if_else(pc.match_substring_regex(column, _NUMBER_TEXT), column, changed)
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

@@ -20,7 +20,7 @@ import modcrypt
 from modcrypt.cli.failures import printable
 from modcrypt.cli.kms_options import audit_option, reading_service_options
 from modcrypt.cli.parquet_options import decryption_properties, parquet_key_options, reading_options
-from modcrypt.cli.row_output import print_pieces, print_rows, written
+from modcrypt.cli.row_output import check_safe, print_pieces, print_rows, safe_option, written
 from modcrypt.cli.shared import (
     force_option,
     json_option,
@@ -337,7 +337,7 @@ def _schema_of(read: _Reading, asked: dict[str, Any]) -> pa.Schema:
 _CAT_EXAMPLE = """\b
 Examples: all rows as lines of JSON; two columns for a spreadsheet; for another program
   modcrypt cat --kms file:lake.keyring orders.kms.parquet
-  modcrypt cat --format csv --columns id,price -o orders.csv \\
+  modcrypt cat --format csv --safe --columns id,price -o orders.csv \\
       --kms file:lake.keyring orders.kms.parquet
   modcrypt cat --format arrow -o orders.arrows --kms file:lake.keyring orders.kms.parquet"""
 
@@ -358,6 +358,7 @@ Examples: all rows as lines of JSON; two columns for a spreadsheet; for another 
     metavar="DESTINATION",
     help="A path or URL, which appears when it is complete, or not at all. Default: stdout.",
 )
+@safe_option
 @_row_options
 @_file_options
 @force_option
@@ -370,6 +371,7 @@ def cat(
     columns: tuple[str, ...],
     listed: str | None,
     where: tuple[str, ...],
+    safe: bool,
     force: bool,
     as_json: bool,
     **reading: Any,
@@ -391,6 +393,7 @@ def cat(
         raise click.UsageError("--json tells how it went on stdout, where the rows are: -o FILE")
     if to_stdout and force:
         raise click.UsageError("--force is for -o")
+    check_safe(safe, form)
     if to_stdout and form == "arrow" and sys.stdout.isatty():
         raise click.UsageError("an Arrow stream is nothing for a terminal: -o FILE, or a pipe")
     if output is not None and _lies_in(output, path):
@@ -400,7 +403,8 @@ def cat(
     batches = read.batches(asked)
     first = next(batches, None)
     kinds = _schema_of(read, asked) if first is None else first.schema
-    pieces = spelt(form, kinds, itertools.chain([first] if first is not None else [], batches))
+    rows_left = itertools.chain([first] if first is not None else [], batches)
+    pieces = spelt(form, kinds, rows_left, safe=safe)
     if to_stdout:
         print_pieces(pieces)
         return

@@ -156,6 +156,7 @@ def test_no_output_file_is_left_where_a_page_does_not_authenticate(
         (("--snapshot", "dev"), "no branch or tag 'dev'"),
         (("--json", "--format", "csv"), "-o"),
         (("--force",), "-o"),
+        (("--safe",), "--format csv"),
         (("--format", "table", "-o", "x"), "for people"),
         (("--catalog-name", "x"), "--catalog"),
         (("--location-map", "x"), "FROM=TO"),
