@@ -63,6 +63,12 @@ def test_the_policy_that_is_shown_is_one() -> None:
         assert f"{name} = " in shown or f"`{name}`" in README.read_text() or name == "column_keys"
 
 
+def test_no_document_or_help_text_teaches_to_export_a_secret() -> None:
+    root = README.parent
+    for path in (*root.glob("*.md"), *root.glob("modcrypt/**/*.py"), *root.glob("tools/*.py")):
+        assert not re.search(r"\bexport \w*(PASS|KEY|TOKEN|SECRET)", path.read_text()), path
+
+
 def test_every_public_error_stands_in_the_table_with_its_word() -> None:
     rows = dict(re.findall(r"^\| `(\w+Error)` \| ([\w-]*) *\|", README.read_text(), re.MULTILINE))
     errors = {

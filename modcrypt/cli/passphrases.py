@@ -26,13 +26,13 @@ passphrase_options = together(
     click.option(
         "--passphrase-file",
         metavar="PATH",
-        help="Passphrase of the keyring: the first line of a file.",
+        help="Passphrase of the keyring: the first line of a file, best of mode 0600.",
     ),
     click.option(
         "--passphrase-env",
         metavar="VARIABLE",
-        help=f"Passphrase of the keyring: an environment variable. Default: {VARIABLE}; where that "
-        "is not set, it is asked for on the terminal.",
+        help="Passphrase of the keyring: an environment variable, which every child process "
+        f"inherits. Default: {VARIABLE}; where that is not set, modcrypt asks on the terminal.",
     ),
     click.option(
         "--passphrase-fd",

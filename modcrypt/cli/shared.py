@@ -87,7 +87,8 @@ def key_options(what: str) -> Callable[[F], F]:
         click.option(
             "--key-env",
             metavar="VARIABLE",
-            help=f"{what}: an environment variable with the hex or base64 text.",
+            help=f"{what}: an environment variable with the hex or base64 text; every child "
+            "process inherits it.",
         ),
         click.option(
             "--key-fd",
