@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib.resources
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -562,3 +564,43 @@ def test_one_gcm_cipher_serves_many_threads() -> None:
         found = [nonce for nonces in pool.map(work, range(40)) for nonce in nonces]
     assert len(found) == len(set(found)) == 160
     assert key.invocations == 160
+
+
+FORKS = """
+import os, sys, warnings
+from modcrypt.aead import CtrCipher, GcmCipher
+from modcrypt.keys import Key
+warnings.simplefilter("ignore")  # newer Pythons warn of forks
+key = Key.generate()
+ciphers = GcmCipher(key), CtrCipher(key)
+
+def nonces():
+    out, found = bytearray(100), b""
+    for _ in range(40):
+        for cipher in ciphers:
+            cipher.seal_into(memoryview(out), 0, b"x", 1, b"")
+            found += out[4:16]
+    return found
+
+before = nonces()
+read, write = os.pipe()
+for _ in range(10):
+    if os.fork() == 0:
+        os.write(write, nonces())
+        os._exit(0)
+for _ in range(10):
+    os.wait()
+os.close(write)
+with open(read, "rb") as file:
+    found = before + nonces() + file.read()
+parts = [found[at : at + 12] for at in range(0, len(found), 12)]
+print(len(parts), len(set(parts)))
+"""
+
+
+def test_forked_processes_do_not_repeat_nonces() -> None:
+    """A generator of the process's own would go on from the same state in each of them."""
+    answer = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert answer.stdout.split() == ["960", "960"]
