@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import copy
+import dataclasses
 import functools
+import gc
 import io
 import json
 import logging
 import os
 import pickle
 import pprint
+import sys
 import traceback
 import urllib.parse
 import warnings
@@ -20,10 +23,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import cloudpickle
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from dask.tokenize import tokenize
 
 import modcrypt
 from modcrypt import (
@@ -241,6 +246,40 @@ def _without_metadata(fields: dict[str, Any]) -> dict[str, Any]:
     """Keep what a debugger would show; key metadata and retrievers are the caller's own values."""
     own = {"footer_key_metadata", "column_key_metadata", "key_retriever"}
     return {name: value for name, value in fields.items() if name not in own}
+
+
+SERIALIZERS: dict[str, Callable[[Any], object]] = {
+    "pickle": pickle.dumps,
+    "old pickle": lambda one: pickle.dumps(one, 2),
+    "cloudpickle": cloudpickle.dumps,
+    "copy": lambda one: repr(copy.copy(one)),
+    "deep copy": lambda one: repr(copy.deepcopy(one)),
+    "fields": lambda one: repr(dataclasses.asdict(one)),
+    "JSON": lambda one: json.dumps(one, default=str),
+    "JSON of fields": lambda one: json.dumps(_without_metadata(vars(one)), default=str),
+    "token of Dask": lambda one: tokenize(one),
+}
+
+
+@pytest.mark.parametrize("way", SERIALIZERS)
+def test_no_serializer_shows_a_key(way: str, plain: Path) -> None:
+    """Programs hand whatever they have to caches, queues and logs; here it is refused or empty."""
+    for one in (*public_objects(plain), StandardKeyMetadata(key=COLUMN, aad_prefix=b"p")):
+        try:
+            shown = SERIALIZERS[way](one)
+        except Exception as error:
+            shown = "".join(traceback.format_exception(error))
+        assert leaks(shown if isinstance(shown, bytes) else str(shown), KEYS) == [], type(one)
+
+
+def test_no_key_outlives_its_use(plain: Path) -> None:
+    key = Key.generate()
+    held = sys.getrefcount(key)
+    out = io.BytesIO()
+    encrypt_parquet(plain, out, FileEncryptionProperties(footer_key=key))
+    modcrypt.read_table(out.getvalue(), FileDecryptionProperties(footer_key=key))
+    gc.collect()
+    assert sys.getrefcount(key) == held
 
 
 def test_properties_do_not_pickle_or_copy_their_keys() -> None:
