@@ -9,6 +9,9 @@ export MODCRYPT_SHARED_VECTORS ?= $(abspath $(wildcard ../shared/vectors))
 # Pinned versions and hashes of all that development needs; `make lock` writes it.
 LOCK := requirements-dev.lock
 
+# Tests start hundreds of Python processes, and pytest rewrites each test file: both keep the result.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test lint bench pipeline vectors lock audit clean
 
 demo: $(VENV)/demo

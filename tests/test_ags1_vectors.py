@@ -6,7 +6,9 @@ Every case goes through all ways to read: whole, byte by byte, from a pipe, bloc
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
+import inspect
 import io
 import json
 import subprocess
@@ -39,8 +41,28 @@ LARGE = 1 << 16
 
 
 def each(cases: list[Case]) -> Mark:
-    """Run a test for every case, under its id."""
-    return pytest.mark.parametrize("case", cases, ids=[case["id"] for case in cases])
+    """Run a test for every case: those of one stream together, which takes a third of the time."""
+    groups: dict[str, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(str(case.get("base")), []).append(case)
+
+    def mark(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def tests(group: list[Case], **fixtures: Any) -> None:
+            for case in group:
+                try:
+                    test(case=case, **fixtures)
+                except BaseException as error:
+                    error.add_note(f"case {case['id']}")
+                    raise
+
+        signature = inspect.signature(test)
+        names = [one.replace(name="group") if one.name == "case" else one
+                 for one in signature.parameters.values()]  # fmt: skip
+        tests.__signature__ = signature.replace(parameters=names)  # type: ignore[attr-defined]
+        return pytest.mark.parametrize("group", groups.values(), ids=groups.keys())(tests)
+
+    return mark
 
 
 def file_of(case: Case) -> bytes:
