@@ -60,7 +60,9 @@ def each(cases: list[Case]) -> Mark:
         names = [one.replace(name="group") if one.name == "case" else one
                  for one in signature.parameters.values()]  # fmt: skip
         tests.__signature__ = signature.replace(parameters=names)  # type: ignore[attr-defined]
-        return pytest.mark.parametrize("group", groups.values(), ids=groups.keys())(tests)
+        each_group = pytest.mark.parametrize("group", groups.values(), ids=groups.keys())
+        marked: Callable[..., None] = each_group(tests)
+        return marked
 
     return mark
 
