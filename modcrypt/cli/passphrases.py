@@ -32,7 +32,7 @@ passphrase_options = together(
         "--passphrase-env",
         metavar="VARIABLE",
         help="Passphrase of the keyring: an environment variable, which every child process "
-        f"inherits. Default: {VARIABLE}; where that is not set, modcrypt asks on the terminal.",
+        f"inherits. Default: {VARIABLE}; without it, the terminal asks for it.",
     ),
     click.option(
         "--passphrase-fd",
