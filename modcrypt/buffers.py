@@ -19,6 +19,7 @@ from modcrypt.storage import (
     Destination,
     FileSource,
     ObjectSource,
+    Place,
     Sink,
     Source,
     open_sink,
@@ -185,7 +186,7 @@ def open_output(
     check_threads(threads)
     if source is not None:
         check_apart(source, destination)
-    is_path = isinstance(destination, str | os.PathLike)
+    is_path = isinstance(destination, str | os.PathLike | Place)
     if threads is None:
         small = source is not None and source.size <= WORTH_A_THREAD
         threads = 1 if small else usable_cores()
@@ -217,7 +218,7 @@ def check_apart(source: Source, destination: Destination) -> None:
 
 def _same_file(source: Source, destination: Destination) -> bool:
     """Tell whether writing to a caller's file object would overwrite what is still to be read."""
-    if isinstance(destination, str | os.PathLike):
+    if isinstance(destination, str | os.PathLike | Place):
         return False
     if isinstance(source, ObjectSource) and source.file is destination:
         return True

@@ -59,8 +59,8 @@ __all__ = [
 SourceLike: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes]"
 """A path, an fsspec URL (`scheme://...`), bytes in memory, or a seekable binary file object."""
 
-Destination: TypeAlias = "str | os.PathLike[str] | IO[bytes]"
-"""A path, an fsspec URL, or a writable binary file object."""
+Destination: TypeAlias = "str | os.PathLike[str] | IO[bytes] | Place"
+"""A path, an fsspec URL, or a writable binary file object; within modcrypt a `Place`, too."""
 
 
 Root: TypeAlias = "str | os.PathLike[str] | Place"
@@ -114,12 +114,17 @@ class Place:
     """A path in a file system; None is the local one.
 
     Attributes:
-        root: The folder by which a listing found the file; None for a file named by itself.
+        filesystem: File system of PyArrow or fsspec.
+        path: Path in it.
+        root: Folder that the caller named, where `path` was found or composed below it; None for a
+            file named by itself. Writing and removing follow no symbolic link below `root`: anyone
+            who may write there could point a link at files that only the process running modcrypt
+            may change.
     """
 
     filesystem: Any
     path: str
-    root: Place | None = field(default=None, compare=False, repr=False)
+    root: str | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
@@ -146,11 +151,41 @@ class Place:
 
     def beside(self, name: str) -> Place:
         """Give the place of another file in the same folder."""
-        return Place(self.filesystem, posixpath.join(posixpath.dirname(self.path), name))
+        path = posixpath.join(posixpath.dirname(self.path), name)
+        return Place(self.filesystem, path, self.root)
+
+    def below(self, inside: str) -> Place:
+        """Return the place of a file below this folder; links in `inside` are not written through.
+
+        Args:
+            inside: Relative path, which may come from a file: `..` in it is refused on use.
+        """
+        root = self.path if self.root is None else self.root
+        return Place(self.filesystem, posixpath.join(self.path, inside), root)
 
     def real(self) -> Place:
-        """Give the place that a symbolic link leads to."""
-        return self if self.filesystem is not None else Place(None, os.path.realpath(self.path))
+        """Give the place that symbolic links lead to; outside of the root, nothing writes there."""
+        if self.filesystem is not None:
+            return self
+        root = None if self.root is None else os.path.realpath(self.root)
+        return Place(None, os.path.realpath(self.path), root)
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether a symbolic link lies below the root on the way, so that `create` refuses it."""
+        real = self.real()
+        if real.filesystem is not None or real.root is None:
+            return False
+        return real.path != os.path.join(real.root, *_names_below(self))
+
+    def check_writable(self) -> None:
+        """Raise if `create` would refuse the place; `create` checks again, safe from races.
+
+        Raises:
+            OSError: with ELOOP, there is a symbolic link below the root.
+        """
+        if self.is_linked:
+            raise _linked(self)
 
     def check_absent(self) -> None:
         """Refuse what is there already, as far as a look can tell: publishing looks again.
@@ -170,21 +205,43 @@ class Place:
             source.stamp = source.stamp or stamp
             yield source
 
-    def create(self, *, check: Callable[[], object] | None = None) -> AbstractContextManager[Sink]:
+    def create(
+        self, *, overwrite: bool = True, check: Callable[[], object] | None = None
+    ) -> AbstractContextManager[Sink]:
         """Open a sink that is published there when the block ends without an error.
 
         Args:
+            overwrite: Whether to replace what is there.
             check: called last before that, and may raise.
+
+        Raises:
+            FileExistsError: the path exists and `overwrite` is False.
+            OSError: from the file system; ELOOP if there is a symbolic link below `root`.
         """
         if self.filesystem is None:
-            return _path_sink(self.path, True, check)
-        return _checked_sink(_stored_sink(self.filesystem, self.path, self.path, True), check)
+            return _path_sink(self, overwrite, check)
+        return _checked_sink(_stored_sink(self.filesystem, self.path, self.path, overwrite), check)
+
+    def make_folder(self) -> None:
+        """Make the folders above a local file.
+
+        Raises:
+            OSError: from the file system; ELOOP if there is a symbolic link below `root`.
+        """
+        if self.filesystem is None:
+            with _open_folder(self, make=True):
+                pass
 
     def remove(self) -> None:
-        """Remove the file there, if there is one."""
+        """Remove the file there, if there is one; of a symbolic link, the link.
+
+        Raises:
+            OSError: from the file system; ELOOP if there is a symbolic link below `root` above it.
+        """
         with contextlib.suppress(FileNotFoundError), naming_store(self.filesystem, self.path):
             if self.filesystem is None:
-                os.unlink(self.path)
+                with _open_folder(self) as (fd, name):
+                    os.unlink(name, **_within(fd))
             elif _is_arrow(self.filesystem):
                 self.filesystem.delete_file(self.path)
             else:
@@ -242,6 +299,89 @@ class Place:
             os.close(fd)
 
 
+# --- folders without links -----------------------------------------------------------------
+
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | getattr(os, "O_CLOEXEC", 0)
+
+
+@contextlib.contextmanager
+def _open_folder(place: Place, *, make: bool = False) -> Iterator[tuple[int | None, str]]:
+    """Open the folder of a local file, one by one those below the root, following no link.
+
+    What is done by the descriptor stays in that folder, even if a link takes its place meanwhile.
+
+    Yields:
+        The folder's descriptor, and the file's name in it. Without a root None, and the path.
+
+    Raises:
+        OSError: from the file system; ELOOP for a symbolic link below the root.
+    """
+    top = os.path.dirname(place.path) if place.root is None else place.root
+    if make:
+        os.makedirs(top or ".", exist_ok=True)
+    if place.root is None:
+        yield None, place.path
+        return
+    *folders, name = _names_below(place)
+    fd = os.open(top or ".", _FOLDER)
+    try:
+        for folder in folders:
+            with naming(place.path):
+                below = _open_below(fd, folder, place, make)
+            os.close(fd)
+            fd = below
+        yield fd, name
+    finally:
+        os.close(fd)
+
+
+def _within(at: int | None) -> dict[str, int]:
+    """Return the argument that makes a name one in an open folder; none for a path."""
+    return {} if at is None else {"dir_fd": at}
+
+
+def _names_below(place: Place) -> list[str]:
+    """Split the path below the root into names.
+
+    Raises:
+        OSError: it is not below the root.
+    """
+    root = posixpath.join(place.root or "", "")  # with a slash at its end, but for none
+    inside = place.path.removeprefix(root)
+    names = [name for name in inside.split("/") if name not in ("", ".")]
+    if not place.path.startswith(root) or not names or ".." in names:
+        raise OSError(errno.EINVAL, f"the path is not below {place.root}", place.path)
+    return names
+
+
+def _open_below(fd: int, folder: str, place: Place, make: bool) -> int:
+    """Open a folder in another one, unless it is a link."""
+    if make:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, dir_fd=fd)
+    try:
+        return os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=fd)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            _refuse_link(folder, fd, place)
+        raise
+
+
+def _refuse_link(name: str, fd: int, place: Place) -> None:
+    """Raise if a name in a folder below the root is a symbolic link."""
+    if stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
+        raise _linked(place)
+
+
+def _linked(place: Place) -> OSError:
+    return OSError(
+        errno.ELOOP,
+        f"nothing is written or removed through a symbolic link below {place.root}; "
+        "name what the link leads to instead",
+        place.path,
+    )
+
+
 def _stamp(status: os.stat_result) -> tuple[int | str, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
@@ -252,6 +392,8 @@ def place_of(where: Any, filesystem: Any = None) -> Place | None:
     Raises:
         TypeError, ValueError: as `locate`.
     """
+    if isinstance(where, Place):
+        return where
     if filesystem is None and not isinstance(where, str | os.PathLike):
         return None
     return Place(*locate(where, filesystem))
@@ -779,7 +921,10 @@ def open_sink(
         TypeError: `destination` or `filesystem` is of another kind.
         ValueError: a URL, and fsspec is not installed.
     """
-    if filesystem is not None or isinstance(destination, str | os.PathLike):
+    if isinstance(destination, Place):
+        with destination.create(overwrite=overwrite) as placed:
+            yield placed
+    elif filesystem is not None or isinstance(destination, str | os.PathLike):
         place, path = locate(destination, filesystem)
         name = os.fspath(destination)  # type: ignore[arg-type]  # locate takes nothing but paths
         with _stored_sink(place, path, name, overwrite) as stored:
@@ -797,7 +942,7 @@ def _stored_sink(
     filesystem: Any, path: str, name: str, overwrite: bool
 ) -> AbstractContextManager[Sink]:
     if filesystem is None:
-        return _path_sink(path, overwrite)
+        return _path_sink(Place(None, path), overwrite)
     if _is_arrow(filesystem):
         return _arrow_sink(filesystem, path, name, overwrite)
     if getattr(filesystem, "writes_whole_files", False):
@@ -825,80 +970,123 @@ def _checked_sink(
 
 @contextlib.contextmanager
 def _path_sink(
-    where: str, overwrite: bool, check: Callable[[], object] | None = None
+    place: Place, overwrite: bool, check: Callable[[], object] | None = None
 ) -> Iterator[Sink]:
-    target = os.path.realpath(where)  # a symbolic link keeps pointing at what we write
+    where = place.path
     if not overwrite and os.path.lexists(where):
         raise _exists(where)
-    if os.path.isdir(target):
-        raise IsADirectoryError(errno.EISDIR, "the destination is a directory", where)
-    if os.path.exists(target) and not os.path.isfile(target):
-        raise OSError(errno.EINVAL, "the destination is no regular file", where)
-    folder = os.path.dirname(target)
-    temporary = os.path.join(folder, _temporary_name())
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-    with naming(where):
-        fd = os.open(temporary, flags, 0o666)
-    try:
-        try:
-            with contextlib.suppress(FileNotFoundError):  # who replaces a private file keeps it so
-                before = os.stat(target)
-                if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
-                    with contextlib.suppress(PermissionError):  # root alone may give files away
-                        os.fchown(fd, before.st_uid, before.st_gid)
-                os.fchmod(fd, stat.S_IMODE(before.st_mode))
-            yield FdSink(fd, where)
-            with naming(where):
-                os.fsync(fd)
-        finally:
-            os.close(fd)
-        # Hadoop's checksum of what was there would be held against what will be.
-        with contextlib.suppress(OSError):  # not there, or its name would be too long
-            os.unlink(os.path.join(folder, f".{os.path.basename(target)}.crc"))
-        if check is not None:
-            check()
+    with _open_folder(place) as (at, name):
+        # A symbolic link that the caller named keeps pointing at what we write.
+        target = os.path.realpath(where) if at is None else name
+        before = _check_replaceable(target, at, place)
+        folder = os.path.dirname(target)
+        temporary = os.path.join(folder, _temporary_name())
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
         with naming(where):
-            publish(temporary, target, overwrite)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-    fsync_folder(folder)
+            fd = os.open(temporary, flags, 0o666, **_within(at))
+        try:
+            try:
+                _keep_owner(fd, before)
+                yield FdSink(fd, where)
+                with naming(where):
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+            # Hadoop's checksum of what was there would be held against what will be.
+            with contextlib.suppress(OSError):  # not there, or its name would be too long
+                os.unlink(os.path.join(folder, f".{os.path.basename(target)}.crc"), **_within(at))
+            if check is not None:
+                check()
+            with naming(where):
+                publish(temporary, target, overwrite, at)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, **_within(at))
+            raise
+        fsync_folder(folder, at)
+
+
+def _check_replaceable(target: str, at: int | None, place: Place) -> os.stat_result | None:
+    """Return the status of the file that is to be replaced; None if there is none.
+
+    Raises:
+        OSError: what is there is not a regular file; ELOOP for a symbolic link below the root.
+    """
+    try:
+        found = os.stat(target, dir_fd=at, follow_symlinks=at is None)
+    except OSError:  # creating the file tells why
+        return None
+    if at is not None:
+        _refuse_link(target, at, place)
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "the destination is a directory", place.path)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "the destination is no regular file", place.path)
+    return found
+
+
+def _keep_owner(fd: int, before: os.stat_result | None) -> None:
+    """Give a file the owner and mode of the one it replaces: a private file stays private."""
+    if before is None:
+        return
+    if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+        with contextlib.suppress(PermissionError):  # root alone may give files away
+            os.fchown(fd, before.st_uid, before.st_gid)
+    os.fchmod(fd, stat.S_IMODE(before.st_mode))
 
 
 def _temporary_name() -> str:
     return f".modcrypt-{secrets.token_hex(8)}.tmp"
 
 
-def publish(temporary: str, target: str, overwrite: bool) -> None:
+def publish(temporary: str, target: str, overwrite: bool, at: int | None = None) -> None:
     """Give a finished file its name.
+
+    Args:
+        temporary: Path of the file.
+        target: Its new path.
+        overwrite: Whether to replace what is there.
+        at: Descriptor of the folder that both are names in.
 
     Raises:
         FileExistsError: there is one, and `overwrite` is False.
         OSError: from the file system.
     """
+    both = {} if at is None else {"src_dir_fd": at, "dst_dir_fd": at}
     if overwrite:
-        os.replace(temporary, target)
+        os.replace(temporary, target, **both)
         return
     try:
-        os.link(temporary, target)  # unlike rename, refuses a file that appeared meanwhile
+        # Unlike rename, it refuses a file that appeared meanwhile.
+        os.link(temporary, target, **both)  # type: ignore[arg-type]  # follow_symlinks is not in it
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
             raise
-        if os.path.lexists(target):  # no hard links on this file system: look, then rename
+        if _is_there(target, at):  # no hard links on this file system: look, then rename
             raise _exists(target) from None
-        os.replace(temporary, target)
+        os.replace(temporary, target, **both)
     else:
-        os.unlink(temporary)
+        os.unlink(temporary, **_within(at))
 
 
-def fsync_folder(folder: str) -> None:
+def _is_there(target: str, at: int | None) -> bool:
+    with contextlib.suppress(OSError):
+        os.stat(target, dir_fd=at, follow_symlinks=False)
+        return True
+    return False
+
+
+def fsync_folder(folder: str, at: int | None = None) -> None:
     """Make the new name durable where the folder may be opened and synced.
 
     The file is published by now: a folder that can't be synced is no reason to call it a failure.
+
+    Args:
+        folder: Path of the folder.
+        at: Descriptor of the folder that the path begins at.
     """
     with contextlib.suppress(OSError):
-        fd = os.open(folder or ".", os.O_RDONLY)
+        fd = os.open(folder or ".", os.O_RDONLY, **_within(at))
         try:
             os.fsync(fd)
         finally:

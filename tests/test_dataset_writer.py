@@ -842,11 +842,11 @@ def test_a_failure_at_close_leaves_no_file(
     published = []
     replace = os.link
 
-    def failing(source: str, target: str) -> None:
+    def failing(source: str, target: str, **folders: int) -> None:
         if "part-2" in target:
             raise OSError(28, "No space left on device")
         published.append(target)
-        replace(source, target)
+        replace(source, target, **folders)
 
     monkeypatch.setattr(os, "link", failing)
     with pytest.raises(OSError, match="No space left") as caught:

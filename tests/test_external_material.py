@@ -465,15 +465,16 @@ def test_a_dataset_that_fails_leaves_neither_files_nor_material(
     if fails == "close":
         publish = os.replace
 
-        def refuse(old: str, new: str) -> None:
+        def refuse(old: str, new: str, **folders: int) -> None:
             if new.endswith("part-2.parquet"):
                 raise GivenUpError
-            publish(old, new)
+            publish(old, new, **folders)
+
+        def no_links(*_: str, **folders: int) -> None:
+            raise OSError(errno.EPERM, "no links here")
 
         monkeypatch.setattr(os, "replace", refuse)
-        monkeypatch.setattr(
-            os, "link", lambda *_: (_ for _ in ()).throw(OSError(errno.EPERM, "no links here"))
-        )
+        monkeypatch.setattr(os, "link", no_links)
     with pytest.raises(GivenUpError):
         mc.write_dataset(batches(), tmp_path / "lake", how, schema=OLD.schema, max_rows_per_file=1)
     assert files_in(tmp_path / "lake") == []

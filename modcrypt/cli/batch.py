@@ -194,7 +194,7 @@ class Task:
     """One file that is to be converted; what the library's functions take."""
 
     source: str
-    destination: str
+    destination: str | Place
     overwrite: bool
     threads: int | None
     progress: Progress | None
@@ -228,6 +228,11 @@ class _Pair:
     destination: str
     place: Place
     make_folder: Callable[[], object]
+
+    @property
+    def target(self) -> str | Place:
+        """The destination as the library takes it: in a folder, no link is written through."""
+        return self.destination if self.place.root is None else self.place
 
 
 @dataclass(slots=True, kw_only=True)
@@ -347,7 +352,7 @@ class Batch:
             more = conversion.work(
                 Task(
                     source=pair.source.name,
-                    destination=pair.destination,
+                    destination=pair.target,
                     overwrite=force or self._in_place,
                     threads=threads,
                     progress=progress,
@@ -464,13 +469,12 @@ def _pair(source: File, destination: str, place: Place) -> _Pair:
 
 def _pairs_in(files: Files, destination: str, place: Place) -> Iterator[_Pair]:
     from modcrypt.parquet.discovery import Folder
-    from modcrypt.storage import Place
 
     folder = Folder(destination, None)
     sources = {file.place.real().path for file in files.found}
     for file in files.found:
         name = _name_in(destination, place, file.inside)
-        target = Place(place.filesystem, os.path.join(place.path, file.inside))
+        target = place.below(file.inside)
         if place.filesystem is files.found[0].place.filesystem and target.real().path in sources:
             raise click.UsageError(f"{name} is a file of SOURCE: it would be replaced")
 
@@ -572,7 +576,7 @@ class _Run:
             pair.place.check_absent()
         task = Task(
             source=pair.source.name,
-            destination=pair.destination,
+            destination=pair.target,
             overwrite=overwrite,
             threads=self._threads,
             progress=progress,

@@ -140,7 +140,7 @@ class CatalogVersions:
         """
         self.check_free()
         name = _file_name(0)
-        place = Place(folder.filesystem, posixpath.join(folder.path, name))
+        place = folder.below(name)
         create_once(place, metadata.encode())
         location = f"{metadata.location}/metadata/{name}"
         row = self.catalog._create_table_row(*self._row, location)
@@ -247,7 +247,8 @@ class CatalogVersions:
             return prefixes.place(location)
         if self.filesystem is not None:  # in which a path has no scheme
             location = location.rpartition("://")[2]
-        return Place(*locate(location, self.filesystem))
+        filesystem, path = locate(location, self.filesystem)
+        return Place(filesystem, path, posixpath.dirname(posixpath.dirname(path)))
 
     def _absent(self) -> ValueError:
         return ValueError(f"the catalog has no table {self._name}")

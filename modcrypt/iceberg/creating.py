@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -124,7 +123,7 @@ class NewPlace:
 
     def staged(self, metadata: TableMetadata, resolver: KeyResolver) -> IcebergTable:
         """Make the table's folder, and give the table, so that files can be written for it."""
-        make_folder(_below(self._metadata_folder, "v1.metadata.json"))
+        make_folder(self._metadata_folder.below("v1.metadata.json"))
         locations = Locations.of(None, self.location, self.folder)
         walk = Walk(metadata, locations, resolver)
         return IcebergTable(metadata, self._metadata_folder, walk, self.versions, Expectation())
@@ -135,7 +134,7 @@ class NewPlace:
         Raises:
             FileExistsError, ValueError, OSError: as `create_table`.
         """
-        make_folder(_below(self._metadata_folder, "v1.metadata.json"))
+        make_folder(self._metadata_folder.below("v1.metadata.json"))
         if isinstance(self.versions, FolderVersions):
             place = self.versions.first(metadata)
         else:
@@ -144,7 +143,7 @@ class NewPlace:
 
     @property
     def _metadata_folder(self) -> Place:
-        return _below(self.folder, "metadata")
+        return self.folder.below("metadata")
 
 
 def new_metadata(
@@ -220,12 +219,8 @@ def new_place(
     folder = Place(folder.filesystem, folder.path.rstrip("/") or "/")
     location = (location or folder.full_name).rstrip("/")
     if catalog is None:
-        return NewPlace(folder, location, FolderVersions(_below(folder, "metadata")))
+        return NewPlace(folder, location, FolderVersions(folder.below("metadata")))
     in_catalog = replace(
         in_catalog, filesystem=folder.filesystem, location_map={location: folder.path}
     )
     return NewPlace(folder, location, in_catalog)
-
-
-def _below(folder: Place, name: str) -> Place:
-    return Place(folder.filesystem, posixpath.join(folder.path, name))

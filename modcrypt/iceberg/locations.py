@@ -72,7 +72,7 @@ class Locations:
         inside = inside if prefix.endswith("/") else inside[1:]
         if any(part in ("", ".", "..") for part in inside.split("/")) or "\x00" in inside:
             raise FormatError(f"the location {location!r} leads out of its folder, or to none")
-        return Place(folder.filesystem, posixpath.join(folder.path, inside))
+        return folder.below(inside)
 
     def location(self, place: Place) -> str | None:
         """Give the location that stands for a place: by the first prefix whose folder has it."""

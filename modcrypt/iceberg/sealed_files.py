@@ -6,7 +6,6 @@ from modcrypt.ags1.writer import seal
 from modcrypt.iceberg.locations import Locations
 from modcrypt.iceberg.sealed_parquet import make_folder
 from modcrypt.key_metadata import StandardKeyMetadata
-from modcrypt.storage import open_sink
 
 __all__ = ["write_sealed"]
 
@@ -34,6 +33,6 @@ def write_sealed(
     sealed = seal(data, keys)
     place = locations.place(location)
     make_folder(place)
-    with open_sink(place.path, overwrite=False, filesystem=place.filesystem) as sink:
+    with place.create(overwrite=False) as sink:
         sink.append(sealed)
     return keys.with_length(len(sealed))

@@ -7,7 +7,6 @@ place.
 
 from __future__ import annotations
 
-import os
 import posixpath
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,9 +68,7 @@ def write_parquet(
     plan = plan_encryption(source, properties)
     place = locations.place(location)
     make_folder(place)
-    with open_output(
-        place.path, source, overwrite=False, threads=None, filesystem=place.filesystem
-    ) as out:
+    with open_output(place, source, overwrite=False, threads=None) as out:
         file = Encryption(out, plan.properties)
         file.add(PlainFeed(source), plan)
         file.close(plan.metadata)
@@ -87,7 +84,7 @@ def write_parquet(
 def make_folder(place: Place) -> None:
     """Make the folder of a file that is to be written; in a store there are none."""
     if place.filesystem is None:
-        os.makedirs(os.path.dirname(place.path), exist_ok=True)
+        place.make_folder()
         return
     from modcrypt.parquet.discovery import Folder
 

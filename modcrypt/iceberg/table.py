@@ -255,8 +255,8 @@ def open_table(
     """
     place = Place(*locate(metadata_json, filesystem))
     named = place.path.endswith((".json", ".json.gz"))
-    folder = posixpath.dirname(place.path) if named else posixpath.join(place.path, "metadata")
-    versions = FolderVersions(Place(place.filesystem, folder))
+    beside = Place(place.filesystem, posixpath.dirname(place.path))
+    versions = FolderVersions(beside if named else place.below("metadata"))
     expected = Expectation(
         require_encrypted=require_encrypted,
         table_uuid=table_uuid,

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from modcrypt.errors import CommitConflictError, FormatError, LimitError
 from modcrypt.iceberg.table_metadata import MAX_METADATA, TableMetadata
-from modcrypt.storage import Place, open_sink
+from modcrypt.storage import Place
 
 __all__ = [
     "FolderVersions",
@@ -156,7 +156,7 @@ class FolderVersions:
 
     def folder_file(self, name: str) -> Place:
         """Give the place of a file in the folder."""
-        return Place(self.folder.filesystem, posixpath.join(self.folder.path, name))
+        return self.folder.below(name)
 
 
 def write_hint(hint: Place, number: int) -> None:
@@ -166,7 +166,7 @@ def write_hint(hint: Place, number: int) -> None:
         OSError: from the file system.
     """
     if hint.filesystem is None and os.path.islink(hint.path):
-        os.unlink(hint.path)
+        hint.remove()
     with hint.create() as sink:
         sink.append(str(number).encode())
 
@@ -238,7 +238,7 @@ def _check_exclusive(place: Place) -> None:
 
 
 def _create(place: Place, data: bytes) -> None:
-    with open_sink(place.path, overwrite=False, filesystem=place.filesystem) as sink:
+    with place.create(overwrite=False) as sink:
         sink.append(data)
 
 
@@ -306,7 +306,7 @@ def version_number(name: str) -> int | None:
 
 
 def _metadata_folder(table: Place) -> Place:
-    return Place(table.filesystem, posixpath.join(table.path, "metadata"))
+    return table.below("metadata")
 
 
 def _counted(folder: Place) -> dict[int, str]:
@@ -325,7 +325,7 @@ def _newest(folder: Place) -> Place:
             )
         why = "no table: there is no v1.metadata.json"
         raise FileNotFoundError(errno.ENOENT, why, folder.path)
-    return Place(folder.filesystem, posixpath.join(folder.path, counted[max(counted)]))
+    return folder.below(counted[max(counted)])
 
 
 def file_names(folder: Place) -> list[str]:

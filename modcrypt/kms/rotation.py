@@ -222,6 +222,7 @@ class _Rotation:
 
     def _file(self, place: Place, under: set[tuple[str, str]]) -> int:
         """Rotate one file; give how many keys were wrapped anew."""
+        place.check_writable()
         with place.open() as source:
             if begins_sealed(source):
                 return self._key_metadata(place, source, under)

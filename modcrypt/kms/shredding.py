@@ -286,6 +286,7 @@ class _Shredding:
         return file
 
     def _file(self, place: Place) -> ShreddedFile:
+        place.check_writable()
         with place.open() as source:
             if is_ags1(source):
                 note = "an AGS1 stream: its key lies in key metadata that is kept elsewhere"

@@ -167,6 +167,8 @@ def _notes_named(folder: Place, names: Sequence[str]) -> dict[str, WriteNote]:
 def list_files(where: Any, filesystem: Any) -> list[Place]:
     """List a file, or the files in a folder or in several, but for hidden ones; sorted.
 
+    Files of a folder have it as their `root`: they are read through links in it, and not written.
+
     Args:
         where: path or URL of a file or folder, or a list of them.
 
@@ -178,24 +180,29 @@ def list_files(where: Any, filesystem: Any) -> list[Place]:
         if not isinstance(one, str | os.PathLike):
             raise TypeError(f"files are given by path or URL, not {type(one).__name__}")
         place = Place(*locate(one, filesystem))
-        for path in _paths_at(place):
-            # A link and what it leads to are one file.
-            real = Place(place.filesystem, path).real().path
-            root = None if path == place.path else place
-            found.setdefault(real, Place(place.filesystem, path, root))
+        for file in _places_at(place):
+            # A link and what it leads to are one file: the one that can be written.
+            real = file.real().path
+            known = found.setdefault(real, file)
+            if known is not file and known.is_linked and not file.is_linked:
+                found[real] = file
     return sorted(found.values(), key=lambda place: place.path)
 
 
-def _paths_at(place: Place) -> list[str]:
-    """Give the paths of a file, or of the files in a folder."""
+def _places_at(place: Place) -> list[Place]:
+    """Give the places of a file, or of the files in a folder."""
     if place.filesystem is None:
-        status = os.stat(place.path)  # raises for what is not there
-        return _local_files(place.path) if stat.S_ISDIR(status.st_mode) else [place.path]
-    info = as_arrow(place.filesystem).get_file_info(place.path)
-    if info.type == pafs.FileType.NotFound:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place.path)
-    is_folder = info.type == pafs.FileType.Directory
-    return _files(place.filesystem, place.path) if is_folder else [place.path]
+        is_folder = stat.S_ISDIR(os.stat(place.path).st_mode)  # raises for what is not there
+        paths = _local_files(place.path) if is_folder else []
+    else:
+        info = as_arrow(place.filesystem).get_file_info(place.path)
+        if info.type == pafs.FileType.NotFound:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place.path)
+        is_folder = info.type == pafs.FileType.Directory
+        paths = _files(place.filesystem, place.path) if is_folder else []
+    if not is_folder:
+        return [place]
+    return [Place(place.filesystem, path, place.path) for path in paths]
 
 
 def _local_files(folder: str) -> list[str]:
@@ -226,8 +233,8 @@ class Folder:
     """A folder that a dataset is written into."""
 
     def __init__(self, base: Any, filesystem: Any) -> None:
-        self.filesystem, self._base = locate(base, filesystem)
-        self.root = Place(self.filesystem, self._base)
+        self.root = Place(*locate(base, filesystem))
+        self.filesystem, self._base = self.root.filesystem, self.root.path
         self._arrow = as_arrow(self.filesystem)
         names = getattr(self.filesystem, "protocol", self._arrow.type_name)
         self._has_folders = _STORES.isdisjoint((names,) if isinstance(names, str) else names)
@@ -255,23 +262,26 @@ class Folder:
                 "change basename_template, the column's name or its value"
             )
 
-    def place(self, path: str) -> str:
-        """Give the path of a file in the folder, and make the folders above it."""
-        full = self._full(path)
-        if self._has_folders:
-            self._arrow.create_dir(posixpath.dirname(full))
-        return full
+    def place(self, path: str) -> Place:
+        """Give the place of a file in the folder, and make the folders above it.
+
+        Raises:
+            OSError: from the file system; ELOOP if there is a symbolic link in `path`.
+        """
+        place = self.root.below(path)
+        if self.filesystem is None:
+            place.make_folder()
+        elif self._has_folders:
+            self._arrow.create_dir(posixpath.dirname(place.path))
+        return place
 
     def file(self, path: str) -> Place:
         """Return the place of a file in the folder."""
-        return Place(self.filesystem, self._full(path))
+        return self.root.below(path)
 
     def remove(self, path: str) -> None:
-        """Remove a file from the folder."""
-        self._arrow.delete_file(self._full(path))
-
-    def _full(self, path: str) -> str:
-        return posixpath.join(self._base, path)
+        """Remove a file from the folder, if it is there."""
+        self.root.below(path).remove()
 
 
 def as_arrow(filesystem: Any) -> pafs.FileSystem:

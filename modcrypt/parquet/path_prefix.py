@@ -68,7 +68,9 @@ class PathPrefix:
         return _PATH in self.template or _NAME in self.template
 
     def _inside(self, place: Place) -> str:
-        found = self.root or place.root
+        found = self.root
+        if found is None and place.root is not None:
+            found = Place(place.filesystem, place.root)
         if found is None:
             raise ValueError(
                 f'the AAD prefix has "{PATH}", a path inside a dataset, and {place.name!r} is '

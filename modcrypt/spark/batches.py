@@ -142,7 +142,7 @@ def _settle(table: Place, task: str, name: str) -> Place:
         FileNotFoundError: it is neither here nor there.
     """
     source = Place(table.filesystem, posixpath.join(table.path, task, name))
-    target = Place(table.filesystem, Folder(table.path, table.filesystem).place(name))
+    target = Folder(table.path, table.filesystem).place(name)
     for one, other in ((store_of(source), store_of(target)), (source, target)):
         if _is_there(one):
             _move(one, other)

@@ -224,7 +224,7 @@ def publish_files(base: str, messages: Iterable[Written], *, overwrite: bool) ->
 def _publish_all(table: Place, job: str, moves: Sequence[tuple[Place, str]]) -> None:
     """Move files to their places, where they don't count yet; on an error take them back."""
     folder = Folder(table.path, table.filesystem)
-    targets = [Place(folder.filesystem, folder.place(name)) for _, name in moves]
+    targets = [folder.place(name) for _, name in moves]
     _check_absent(targets)
     put_note(table, job, [name for _, name in moves])
     done: list[Place] = []
@@ -281,7 +281,7 @@ def _inside(table: Place, place: Place) -> str:
 def _remove_hidden(table: Place, names: Sequence[str]) -> None:
     """Remove files that don't count, and folders that they were the last ones in."""
     left = set(_linked(table, names))
-    places = [Place(table.filesystem, posixpath.join(table.path, name)) for name in names]
+    places = [table.below(name) for name in names]
     places = [place for place in places if place.path not in left]
     for place in places:
         _remove(place)

@@ -1,0 +1,267 @@
+"""Nothing is written or removed through a symbolic link below a folder that the caller named."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import modcrypt as mc
+from modcrypt.cli import app
+from modcrypt.kms.shredding import shred_keys
+from modcrypt.storage import Place, open_sink
+from tests.rotating_kms import RotatingKms
+from tests.support import FOOTER_KEY, small_table, write_plain
+
+ENCRYPTION = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
+TABLE = small_table(20)
+PARTITIONED = pa.table({"p": ["a", "b", "b"], "v": [1, 2, 3]})
+WITHIN = mc.Policy(footer_key="kf", column_keys={"kc": ["name"]})
+BESIDE = mc.Policy(footer_key="kf", column_keys={"kc": ["name"]}, internal_key_material=False)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "part-0.parquet").write_bytes(b"precious")
+    return folder
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """A folder that is reached by a link of the caller's own, as /tmp on macOS."""
+    (tmp_path / "disk" / "lake").mkdir(parents=True)
+    (tmp_path / "mounted").symlink_to("disk")
+    return tmp_path / "mounted" / "lake"
+
+
+# --- places --------------------------------------------------------------------------------------
+
+
+def write(place: Place) -> None:
+    with place.create() as sink:
+        sink.append(b"new")
+
+
+CHANGES: dict[str, Callable[[Place], object]] = {
+    "create": write,
+    "make_folder": Place.make_folder,
+    "remove": Place.remove,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("inside", ["link/part-0.parquet", "a/link/b/part-0.parquet"])
+def test_a_link_above_a_file_is_not_followed(
+    inside: str, change: Callable[[Place], object], lake: Path, outside: Path
+) -> None:
+    (lake / "a").mkdir()
+    (outside / "b").mkdir()
+    for where in (lake, lake / "a"):
+        (where / "link").symlink_to(outside)
+    before = contents(outside)
+    with pytest.raises(OSError, match="symbolic link below") as caught:
+        change(Place(None, str(lake)).below(inside))
+    assert caught.value.errno == errno.ELOOP
+    assert contents(outside) == before
+
+
+@pytest.mark.parametrize("inside", ["../../outside/part-0.parquet", "a/../../x", "..", ""])
+@pytest.mark.parametrize("change", [write, Place.remove])
+def test_a_path_does_not_leave_its_root(
+    inside: str, change: Callable[[Place], object], lake: Path, outside: Path
+) -> None:
+    before = contents(outside)
+    with pytest.raises(OSError, match="not below"):
+        change(Place(None, str(lake)).below(inside))
+    assert contents(outside) == before
+
+
+def test_a_link_in_the_place_of_a_file_is_removed_itself_and_not_replaced(
+    lake: Path, outside: Path
+) -> None:
+    link = lake / "part-0.parquet"
+    link.symlink_to(outside / "part-0.parquet")
+    place = Place(None, str(lake)).below(link.name)
+    with pytest.raises(OSError, match="symbolic link below"):
+        write(place)
+    assert link.is_symlink()
+    place.remove()
+    assert not link.is_symlink()
+    assert contents(outside) == {"part-0.parquet": b"precious"}
+
+
+@pytest.mark.parametrize("root", ["", ".", "lake", "lake/", "{}/lake"])
+def test_a_root_may_be_spelt_in_many_ways(
+    root: str, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(lake.parent if "lake" in root else lake)
+    place = Place(None, root.format(lake.parent)).below("a/b/file")
+    place.make_folder()
+    write(place)
+    assert (lake / "a" / "b" / "file").read_bytes() == b"new"
+    with open_sink(place, overwrite=True) as sink:
+        sink.append(b"newer")
+    with pytest.raises(FileExistsError), place.create(overwrite=False):
+        pass
+    assert (lake / "a" / "b" / "file").read_bytes() == b"newer"
+    assert not place.is_linked
+    place.remove()
+    place.remove()
+    assert os.listdir(lake / "a" / "b") == []
+
+
+def test_a_folder_that_a_link_replaces_meanwhile_is_the_one_that_is_written(
+    lake: Path, outside: Path
+) -> None:
+    """The folder is opened once, and the file named in it."""
+    (lake / "p").mkdir()
+    with Place(None, str(lake)).below("p/part-0.parquet").create() as sink:
+        sink.append(b"new")
+        (lake / "p").rename(lake / "moved")
+        (lake / "p").symlink_to(outside)
+    assert contents(outside) == {"part-0.parquet": b"precious"}
+    assert (lake / "moved" / "part-0.parquet").read_bytes() == b"new"
+
+
+# --- datasets ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_dataset_is_not_written_through_a_linked_partition(
+    fails: bool, lake: Path, outside: Path
+) -> None:
+    (lake / "p=b").symlink_to(outside)
+
+    def encryption(path: str) -> mc.FileEncryptionProperties:
+        if fails and "p=b" in path:  # another error than the link's: what is there is removed
+            raise ZeroDivisionError
+        return ENCRYPTION
+
+    with pytest.raises(ZeroDivisionError if fails else OSError):
+        mc.write_dataset(
+            PARTITIONED, lake, encryption, partitioning=["p"], basename_template="part-{i}.parquet",
+            existing_data_behavior="overwrite_or_ignore",
+        )  # fmt: skip
+    assert contents(outside) == {"part-0.parquet": b"precious"}
+    assert contents(lake) == {}
+
+
+def test_a_dataset_is_written_below_a_link_of_the_callers_own(lake: Path) -> None:
+    paths = mc.write_dataset(PARTITIONED, lake, ENCRYPTION, partitioning=["p"])
+    assert sorted(contents(lake)) == sorted(paths)
+
+
+# --- rotations and shredding ---------------------------------------------------------------------
+
+
+def write_linked_lake(lake: Path, outside: Path, kms: RotatingKms, policy: mc.Policy) -> list[Path]:
+    """Write a file into a lake, and two that links in it lead to."""
+    paths = [lake / "a.parquet", outside / "b.parquet", outside / "c" / "c.parquet"]
+    paths[2].parent.mkdir()
+    for path in paths:
+        mc.write_table(TABLE, path, mc.KeyTools(kms).encryption(policy))
+    (lake / "0-link.parquet").symlink_to(paths[1])
+    (lake / "c").symlink_to(outside / "c")
+    return paths
+
+
+def rotate(kms: RotatingKms, where: Any, what: Any) -> list[mc.RotatedFile]:
+    kms.rotate()
+    return mc.rotate_keys(where, mc.KeyTools(kms), what=what)
+
+
+def shred(kms: RotatingKms, where: Any, _what: Any) -> Any:
+    return shred_keys(where, mc.KeyTools(kms), columns=["name"])
+
+
+@pytest.mark.parametrize("policy", [WITHIN, BESIDE], ids=["within", "beside"])
+@pytest.mark.parametrize(
+    ("change", "what", "done"),
+    [
+        (rotate, "mek", "rotated"), (rotate, "kek", "rotated"), (rotate, "dek", "rotated"),
+        (shred, "", "shredded"),
+    ],
+    ids=["mek", "kek", "dek", "shred"],
+)  # fmt: skip
+def test_files_behind_links_in_a_folder_fail_and_stay_as_they_are(
+    change: Any, what: Any, done: str, policy: mc.Policy, lake: Path, outside: Path
+) -> None:
+    kms = RotatingKms(kf=1, kc=1)
+    paths = write_linked_lake(lake, outside, kms, policy)
+    before = contents(outside)
+    found = {Path(file.path).name: file for file in change(kms, lake, what)}
+    assert {name: file.result for name, file in found.items()} == {
+        "0-link.parquet": "file", "a.parquet": done, "c.parquet": "file",
+    }  # fmt: skip
+    assert "symbolic link below" in found["c.parquet"].message
+    assert contents(outside) == before
+    # Named themselves they are written; then the links in the folder are nothing more to do.
+    again = change(kms, [lake, *paths[1:]], what)
+    assert [file for file in again if file.failed] == []
+    assert contents(outside) != before
+
+
+def test_a_link_to_a_file_of_the_same_folder_is_that_file(lake: Path) -> None:
+    kms = RotatingKms(kf=1, kc=1)
+    mc.write_table(TABLE, lake / "b.parquet", mc.KeyTools(kms).encryption(WITHIN))
+    (lake / "a.parquet").symlink_to("b.parquet")
+    assert [file.result for file in rotate(kms, lake, "mek")] == ["rotated"]
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app.program, arguments)
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    path = tmp_path / "footer.key"
+    path.write_text(FOOTER_KEY.hex())
+    path.chmod(0o600)
+    return str(path)
+
+
+def test_files_behind_links_are_not_replaced_in_place(lake: Path, outside: Path, key: str) -> None:
+    write_plain(lake / "a.parquet")
+    write_plain(outside / "b.parquet")
+    (lake / "b.parquet").symlink_to(outside / "b.parquet")
+    (lake / "c").symlink_to(outside)
+    (outside / "part-0.parquet").unlink()
+    before = contents(outside)
+    found = run("encrypt", "--key-file", key, "--in-place", str(lake))
+    assert found.exit_code == 74  # a file error
+    assert "symbolic link below" in found.output
+    assert contents(outside) == before
+    assert (lake / "a.parquet").read_bytes()[:4] == b"PARE"
+    assert run("encrypt", "--key-file", key, "--in-place", str(lake / "b.parquet")).exit_code == 0
+    assert (outside / "b.parquet").read_bytes()[:4] == b"PARE"
+    assert (lake / "b.parquet").is_symlink()
+
+
+def test_a_destination_folder_is_not_written_through_a_link(
+    tmp_path: Path, lake: Path, outside: Path, key: str
+) -> None:
+    source = tmp_path / "source"
+    (source / "p=1").mkdir(parents=True)
+    write_plain(source / "p=1" / "part-0.parquet")
+    write_plain(source / "b.parquet")
+    (lake / "p=1").symlink_to(outside)
+    (lake / "b.parquet").symlink_to(outside / "part-0.parquet")
+    found = run("encrypt", "--key-file", key, "--force", str(source), str(lake))
+    assert found.exit_code == 74  # a file error
+    assert "2 failed" in found.output
+    assert contents(outside) == {"part-0.parquet": b"precious"}
