@@ -8,42 +8,35 @@ it up again, whenever this one stops:
     data and delete files, statistics -> manifests -> manifest lists -> older metadata.json files
     -> KEKs of the key store
 
-Nobody signs a metadata.json. A file goes only if a manifest or manifest list names it that opens
-with the table's keys; statistics only where they lie in the table's own folder; a metadata.json
-only if it is this table's. Nothing goes that a kept snapshot needs, under whatever spelling of its
-location, and nothing outside of the folders that locations are mapped to.
+Which of them may go, the rule in `deletion` says.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
-import posixpath
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from modcrypt.errors import FormatError, KmsUnavailableError, ModcryptError
+from modcrypt.errors import ModcryptError
 from modcrypt.iceberg.committing import commit
-from modcrypt.iceberg.inventory import Failure, Inventory, Keys, in_threads, take_inventory
+from modcrypt.iceberg.deletion import (
+    JOBS,
+    DeletionRule,
+    check_lasting,
+    metadata_files,
+    remove_files,
+    vouched_versions,
+)
+from modcrypt.iceberg.inventory import Failure, Inventory, Keys, take_inventory
 from modcrypt.iceberg.pruning import retired_keks, used_keys
 from modcrypt.iceberg.rotation_report import latest, logged_versions
-from modcrypt.iceberg.table import IcebergTable, read_metadata
+from modcrypt.iceberg.table import IcebergTable
 from modcrypt.iceberg.table_metadata import STATISTICS, Snapshot, TableMetadata
-from modcrypt.iceberg.versions import HINT, file_names, version_number, write_hint
-from modcrypt.iceberg.walk import Walk
+from modcrypt.iceberg.versions import HINT, is_later, version_number, write_hint
 from modcrypt.storage import Place
 
 __all__ = ["Expired", "expire_history"]
-
-JOBS = 4
-"""How many files are read, or deleted, at the same time."""
-
-
-SETTLED = 60 * 60
-"""Seconds after which nobody waits any more for the answer to a commit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +55,9 @@ class Expired:
         data_files, delete_files, statistics, manifests, manifest_lists, metadata_files: locations
             of files that go.
         unreadable: locations of manifest lists and manifests that can't be opened, or not be
-            looked for, of metadata.json files that are damaged, and of recent ones of which no
-            version knows, so that somebody may be about to commit them: they stay, and so does
-            what they name and nobody else does.
+            looked for; of metadata.json files that no log vouches for; and of other files that
+            the rule for deletions does not free. They stay, and so does what they name and nobody
+            else does.
         left: locations of files that could not be deleted, of those that stay because they lead to
             these, and ids of KEKs that are still in the key store; the next run tries again.
     """
@@ -197,7 +190,7 @@ class _Losses:
         snapshots: by id.
         data, deletes, statistics, manifests, lists: of files.
         metadata: of older metadata.json files, in the order in which they go.
-        unreadable: of manifests and manifest lists.
+        unreadable: of what stays though it is named, or lies there.
     """
 
     snapshots: dict[int, Snapshot] = field(default_factory=dict)
@@ -285,193 +278,82 @@ def _losses(table: IcebergTable, new: TableMetadata, changes: bool) -> _Losses:
         new: that has the kept snapshots.
         changes: whether it is another version, so that the one before goes, too.
     """
-    needed = _Needed.by(table.walk.through(new))
-    found = _Losses()
-    own = _folder_of(table)
+    rule, found = DeletionRule.of(table, new), _Losses()
     # The newest first: keys that were rotated since open by it.
-    for place, metadata in _versions(table):
-        location = table.walk.locations.location(place) or place.path
-        if metadata is None:
-            found.unreadable[place.path] = location
-            continue
-        if place != table.place or changes:
-            found.metadata[place.path] = location, place
+    for place, metadata in vouched_versions(table):
+        current = place == table.place
+        if changes or not current:
+            found.metadata[place.path] = _location(table, place), place
         walk = table.walk.through(metadata)
         snapshots = []
         for one in metadata.snapshots:
-            path = _path(walk, one.manifest_list)
+            path = rule.path(one.manifest_list)
             if path is None:
                 found.unreadable[one.manifest_list] = one.manifest_list
-            elif path not in needed.paths and path not in found.lists:
+            elif path not in rule.needed and path not in found.lists:
                 snapshots.append(one)
         reached = take_inventory(Keys(walk, {}), snapshots, JOBS)
-        _add(found, reached, needed, new)
-        for location in metadata.statistics():
-            path = _path(walk, location)
-            inside = path is not None and path.startswith(own)
-            if path is not None and inside and path not in needed.paths:
-                found.statistics[path] = location
+        _add(found, reached, rule, new, current=current)
+        _add_statistics(found, metadata, rule)
+    _add_unvouched(found, table)
     # What was not opened by the keys of one version, and then by those of another.
-    for path in (*found.lists, *found.manifests):
+    for path in (*found.lists, *found.manifests, *found.data, *found.deletes, *found.statistics):
         found.unreadable.pop(path, None)
     found.metadata = dict(reversed(found.metadata.items()))
     return found
 
 
-def _add(found: _Losses, reached: Inventory, needed: _Needed, new: TableMetadata) -> None:
+def _location(table: IcebergTable, place: Place) -> str:
+    return table.walk.locations.location(place) or place.path
+
+
+def _add(
+    found: _Losses, reached: Inventory, rule: DeletionRule, new: TableMetadata, *, current: bool
+) -> None:
+    """Add what snapshots of a version reach, and the rule frees."""
     kept = {one.id for one in new.snapshots}
+
+    def add(kind: dict[str, str], path: str, location: str, error: Failure | None) -> None:
+        if isinstance(error, FileNotFoundError) or path in rule.needed:
+            return
+        check_lasting(error)
+        freed = error is None and rule.frees(location, current=current)
+        (kind if freed else found.unreadable)[path] = location
+
     for one in reached.lists:
-        if one.error is None:
-            found.lists[one.path] = one.location
+        add(found.lists, one.path, one.location, one.error)
+        if one.path in found.lists:
             lost = {s.id: s for s in one.snapshots if s.id not in kept}
             found.snapshots = {**lost, **found.snapshots}
-        elif not isinstance(one.error, FileNotFoundError):
-            _check_lasting(one.error)
-            found.unreadable[one.path] = one.location
     for manifest in reached.manifests:
-        if manifest.path in needed.paths:
-            continue
-        if manifest.error is None:
-            found.manifests[manifest.path] = manifest.manifest.location
-        elif not isinstance(manifest.error, FileNotFoundError):
-            _check_lasting(manifest.error)
-            found.unreadable[manifest.path] = manifest.manifest.location
+        add(found.manifests, manifest.path, manifest.manifest.location, manifest.error)
     for file in reached.files:
-        if file.error is not None:
-            found.unreadable[file.path] = file.entry.location
-        elif file.path not in needed.paths:
-            kind = found.data if file.kind == "data" else found.deletes
-            kind[file.path] = file.entry.location
+        kind = found.data if file.kind == "data" else found.deletes
+        add(kind, file.path, file.entry.location, file.error)
 
 
-_LASTING = frozenset({
-    errno.EACCES, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR,
-    errno.ENXIO, errno.EPERM,
-})  # fmt: skip
-"""Errors of the file system that a location in a forged file has, too."""
-
-
-def _check_lasting(error: Failure) -> None:
-    """Raise what may be over soon: what can't be read now would stay for ever."""
-    passing = isinstance(error, OSError) and error.errno not in _LASTING
-    if passing or isinstance(error, KmsUnavailableError):
-        raise error
-
-
-@dataclass(frozen=True)
-class _Needed:
-    """Paths of what the kept snapshots need."""
-
-    paths: frozenset[str]
-
-    @classmethod
-    def by(cls, walk: Walk) -> _Needed:
-        """Find it; raises what keeps any of it from being read."""
-        reached = take_inventory(Keys(walk, {}), walk.metadata.snapshots, JOBS)
-        paths = set[str]()
-        for some in (reached.lists, reached.manifests, reached.files):
-            for one in some:
-                if one.error is not None:
-                    raise one.error
-                paths.add(one.path)
-        told = (_path(walk, location) for location in walk.metadata.statistics())
-        return cls(frozenset(paths | {path for path in told if path is not None}))
-
-
-def _path(walk: Walk, location: str) -> str | None:
-    """Give what tells spellings of one location for the same; None of one outside of the table."""
-    try:
-        return walk.locations.key(location)
-    except FormatError:
-        return None
-
-
-def _folder_of(table: IcebergTable) -> str:
-    """Give the path of the table's own folder, with a slash at its end."""
-    inside = table.walk.locations.key(f"{table.metadata.location}/metadata")
-    return posixpath.dirname(inside).rstrip("/") + "/"
-
-
-# --- older versions ------------------------------------------------------------------------------
-
-
-def _versions(table: IcebergTable) -> Iterator[tuple[Place, TableMetadata | None]]:
-    """Give the version of a table, and those before it that are still there, the newest first.
-
-    None stands for a file that is no table metadata, so that nobody knows whose it is; and for a
-    recent one that no version has in its log. Whoever wrote it may be waiting for a catalog; or was
-    late, took a number that an expiry had freed, and is about to find that out: then he commits the
-    files that it names on top of a newer version.
-    """
-    yield table.place, table.metadata
-    seen, committed = {_real(table.place)}, _told(table.metadata)
-    settled = (time.time() - SETTLED) * 1000
-    for place in (*_logged(table), *_lying_about(table)):
-        if _real(place) in seen:
+def _add_statistics(found: _Losses, metadata: TableMetadata, rule: DeletionRule) -> None:
+    """Add the files of statistics that a version names, and the rule frees."""
+    for location in metadata.statistics():
+        path, freed = rule.path(location), False
+        if path is None or path in rule.needed:
             continue
-        seen.add(_real(place))
-        with contextlib.suppress(FileNotFoundError):
-            metadata = _read(place)
-            if metadata is None:
-                yield place, None
-            elif metadata.uuid == table.metadata.uuid:
-                updated = _updated(metadata.document.get("last-updated-ms"))
-                if (place.name, updated) in committed:
-                    committed |= _told(metadata)
-                elif updated > settled:
-                    metadata = None
-                yield place, metadata
+        try:
+            freed = rule.frees_statistics(location)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            check_lasting(error)
+        (found.statistics if freed else found.unreadable)[path] = location
 
 
-def _real(place: Place) -> str:
-    """Give what two spellings of one path have in common: a table may be opened by a relative one.
-
-    A link to a metadata.json is another file than that.
-    """
-    folder, name = posixpath.split(place.path)
-    return place.path if place.filesystem is not None else f"{os.path.realpath(folder)}/{name}"
-
-
-def _told(metadata: TableMetadata) -> set[tuple[str, int]]:
-    """Give the names and times of the versions that one has in its log: these were committed."""
-    log = metadata.document.get("metadata-log") or []
-    return {
-        (posixpath.basename(one["metadata-file"]), _updated(one.get("timestamp-ms")))
-        for one in log
-        if isinstance(one, dict) and isinstance(one.get("metadata-file"), str)
-    }
-
-
-def _updated(when: Any) -> int:
-    return when if type(when) is int else 0
-
-
-def _read(place: Place) -> TableMetadata | None:
-    try:
-        return read_metadata(place)
-    except FormatError:
-        return None
-
-
-def _logged(table: IcebergTable) -> Iterator[Place]:
-    for location in reversed(logged_versions(table.metadata)):
-        if _path(table.walk, location) is not None and location.endswith((".json", ".json.gz")):
-            yield table.walk.place(location)
-
-
-def _lying_about(table: IcebergTable) -> Iterator[Place]:
-    """Give metadata.json files of lower numbers beside the table's own.
-
-    Those of its number and of higher ones may be about to be committed by others.
-    """
-    number = version_number(table.place.name)
-    if number is None:
-        return
-    folder = Place(table.place.filesystem, posixpath.dirname(table.place.path))
-    there = {name: version_number(name) for name in file_names(folder)}
-    older = {name: n for name, n in there.items() if n is not None and n < number}
-    for name in sorted(older, key=lambda one: (older[one], one), reverse=True):
-        yield table.place.beside(name)
+def _add_unvouched(found: _Losses, table: IcebergTable) -> None:
+    """Add the metadata.json files that stay because no log vouches for them."""
+    known = {place.name for _, place in found.metadata.values()} | {table.place.name}
+    for name in metadata_files(table):
+        if name not in known and not is_later(name, table.place.name):
+            place = table.place.beside(name)
+            found.unreadable[place.path] = _location(table, place)
 
 
 # --- deleting ------------------------------------------------------------------------------------
@@ -490,10 +372,10 @@ def _delete(table: IcebergTable, losses: _Losses) -> tuple[str, ...]:
     ]
     left: list[str] = []
     for stage in stages:
-        left += _removed(stage) if not left else (location for location, _ in stage)
+        left += remove_files(stage) if not left else (location for location, _ in stage)
     stays = bool(left) or not _hint_is_right(table)
     for one in losses.metadata.values():  # the newest last: each is known by the log of the next
-        gone = _removed([one]) if not stays else [one[0]]
+        gone = remove_files([one]) if not stays else [one[0]]
         left, stays = [*left, *gone], stays or bool(gone)
     return tuple(left)
 
@@ -508,19 +390,6 @@ def _dropped(table: IcebergTable, keks: Sequence[str], *, keep: bool) -> tuple[s
             store.replace([], keks)
             return ()
     return tuple(keks)
-
-
-def _removed(files: Iterable[tuple[str, Place]]) -> list[str]:
-    """Delete files; give the locations of those that are still there."""
-
-    def remove(file: tuple[str, Place]) -> str | None:
-        try:
-            file[1].remove()
-        except OSError:
-            return file[0]
-        return None
-
-    return [one for one in in_threads(remove, files, JOBS) if one is not None]
 
 
 def _hint_is_right(table: IcebergTable) -> bool:

@@ -20,6 +20,7 @@ import pyarrow.fs as pafs
 
 from modcrypt.ags1.layout import MAGIC
 from modcrypt.errors import FormatError, ModcryptError
+from modcrypt.iceberg.deletion import METADATA, log_of, vouched_versions
 from modcrypt.iceberg.inventory import Inventory, in_threads
 from modcrypt.iceberg.key_checks import listed
 from modcrypt.iceberg.table import IcebergTable, read_metadata
@@ -43,7 +44,6 @@ SETTLED_DAYS = 3
 """Days after which nobody still writes a file; the default of Iceberg's remove_orphan_files."""
 
 _TEMPORARY = re.compile(r"\.modcrypt-[0-9a-f]{16}\.tmp")
-_METADATA = re.compile(r".*\.metadata\.json(\.gz)?")
 
 _SEALED = (MAGIC, b"PARE")
 _PLAIN = (b"PAR1", b"Obj\x01", b"PFA1", b"ORC", b"PK\x03\x04")
@@ -83,7 +83,7 @@ def check_strays(
     except OSError as error:
         report.failed(error, table.metadata.location)
         return None
-    older = [one for one in stored if _METADATA.fullmatch(posixpath.basename(one.path))]
+    older = [one for one in stored if METADATA.fullmatch(posixpath.basename(one.path))]
     _check_older(table, folder, older, report, jobs)
     _check_log(table, report)
     if not inventory.is_whole:
@@ -157,7 +157,7 @@ def _reached(table: IcebergTable, inventory: Inventory) -> set[str]:
 def _belongs(path: str, reached: set[str]) -> bool:
     """Whether a file is the table's, or what is kept beside such a one."""
     name = posixpath.basename(path)
-    if path in reached or _METADATA.fullmatch(name) or name == HINT:
+    if path in reached or METADATA.fullmatch(name) or name == HINT:
         return True
     if name.startswith(".") and name.endswith(".crc"):  # Hadoop's checksums
         return _belongs(posixpath.join(posixpath.dirname(path), name[1:-4]), reached)
@@ -243,18 +243,19 @@ def _check_log(table: IcebergTable, report: TableReport) -> None:
 def _check_older(
     table: IcebergTable, folder: Place, stored: Iterable[_Stored], report: TableReport, jobs: int
 ) -> None:
-    """Look at the other metadata.json files: for newer states of the table, and for old keys."""
-    own = table.place.path
-    if table.place.filesystem is None:
-        own = posixpath.join(os.path.realpath(posixpath.dirname(own)), posixpath.basename(own))
+    """Look at the other metadata.json files: for newer states, old keys, and for planted ones."""
+    own = _without_links(table.place)
     others = [one.path for one in stored if one.path != own]
     now = _wrapped(table.metadata)
+    odd: set[str] = set()
     keeping: dict[str, int] = {}
     newer: list[str] = []
     for path, found in in_threads(lambda one: _read(folder, one), others, jobs):
         if not isinstance(found, TableMetadata):
+            odd.add(path)
             report.tell("format", f"metadata.json can't be read: {found}", path, warning=True)
         elif found.uuid != table.metadata.uuid:
+            odd.add(path)
             report.tell("integrity", f"it is of another table, {found.uuid}", path, warning=True)
         else:
             if found.last_sequence_number > table.metadata.last_sequence_number:
@@ -263,6 +264,48 @@ def _check_older(
                 keeping[path] = len(old)
     _tell_newer(newer, report)
     _tell_keeping(keeping, report)
+    _check_vouched(table, others, {*odd, *newer, *keeping}, report)
+
+
+def _check_vouched(
+    table: IcebergTable, others: Iterable[str], known: set[str], report: TableReport
+) -> None:
+    """Report the other metadata.json files that no log names, or names otherwise.
+
+    Args:
+        table: The version that is verified.
+        others: Paths of the other files.
+        known: Paths of those that something is reported of already.
+        report: Takes the finding.
+    """
+    vouched, named = set[str](), set[str]()
+    try:
+        for place, metadata in vouched_versions(table):
+            vouched.add(_without_links(place))
+            named |= {name for _, name in log_of(metadata)}
+    except OSError as error:
+        report.failed(error, table.metadata.location)
+        return
+    found = [
+        path
+        for path in others
+        if path not in vouched and (path not in known or posixpath.basename(path) not in named)
+    ]
+    if found:
+        report.tell(
+            "integrity",
+            f"{len(found):,} metadata.json files are versions that no log of the table names, or "
+            "names with another time: expire_history neither uses nor deletes them; remove them, "
+            f"unless a writer is about to commit one: {listed(sorted(found))}",
+            warning=True,
+        )
+
+
+def _without_links(place: Place) -> str:
+    """Return the path of a file without links in the folders above it."""
+    if place.filesystem is not None:
+        return place.path
+    return posixpath.join(os.path.realpath(posixpath.dirname(place.path)), place.name)
 
 
 def _read(folder: Place, path: str) -> tuple[str, TableMetadata | Exception]:
@@ -293,6 +336,7 @@ def _tell_keeping(keeping: dict[str, int], report: TableReport) -> None:
             "key",
             f"{len(keeping):,} older metadata.json files keep wrapped KEKs that the table has no "
             "more, or wraps otherwise: who has the master key of then still opens what they seal, "
-            f"until these files are removed (expire_history): {listed(sorted(keeping))}",
+            "until these files are removed (expire_history removes those that the log names): "
+            f"{listed(sorted(keeping))}",
             warning=True,
         )

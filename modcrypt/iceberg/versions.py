@@ -29,6 +29,7 @@ __all__ = [
     "create_once",
     "file_names",
     "has_versions",
+    "is_later",
     "newest_metadata",
     "read_current",
     "read_metadata",
@@ -36,7 +37,7 @@ __all__ = [
     "write_hint",
 ]
 
-_COUNTED = re.compile(r"v(\d{1,18})(?:\.gz)?\.metadata\.json")
+_COUNTED = re.compile(r"v(0|[1-9]\d{0,17})(?:\.gz)?\.metadata\.json")
 _NUMBERED = re.compile(r"(\d{1,18})-[0-9a-fA-F-]{36}(?:\.gz)?\.metadata\.json")
 
 HINT = "version-hint.text"
@@ -305,13 +306,22 @@ def version_number(name: str) -> int | None:
     return None if found is None else int(found.group(1))
 
 
+def is_later(name: str, than: str) -> bool:
+    """Whether one metadata.json has another one's number or a later one, counted the same way."""
+    for counting in (_COUNTED, _NUMBERED):
+        first, second = counting.fullmatch(name), counting.fullmatch(than)
+        if first is not None and second is not None:
+            return int(first.group(1)) >= int(second.group(1))
+    return False
+
+
 def _metadata_folder(table: Place) -> Place:
     return table.below("metadata")
 
 
 def _counted(folder: Place) -> dict[int, str]:
-    """Give the names of the counted versions in a folder."""
-    names = file_names(folder)
+    """Give the names of the counted versions in a folder; of two with one number, as Java does."""
+    names = sorted(file_names(folder), key=len, reverse=True)  # v1.gz.metadata.json comes first
     return {int(m.group(1)): m.string for name in names if (m := _COUNTED.fullmatch(name))}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.iceberg import IcebergTable, create_table, open_table, verify_table
+from modcrypt.iceberg.committing import commit
 from modcrypt.iceberg.expiry import Expired, expire_history
 from modcrypt.iceberg.rotation import rotate_table
 from tests.iceberg.by_hand import document
@@ -229,7 +231,7 @@ def test_what_only_a_refused_key_opens_stays_and_is_told(t16: Path, table: Icebe
     stay = [one.document for one in table.metadata.snapshots if one.id != 1001]
     keys = [one for id_, one in table.metadata.keys.items()
             if id_ != table.metadata.snapshots[0].key_id]  # fmt: skip
-    table.versions.commit(table.place, table.metadata.with_keys(keys, snapshots=stay))
+    commit(table, lambda base: base.metadata.with_keys(keys, snapshots=stay))
     rotate_table(table, "mek", new_master_key_id="keyB")
     done = expire_history(reopened(t16, Refusing("keyA")))
     assert done.unreadable == ("/warehouse/t16/metadata/snap-1001.avro",)
@@ -249,20 +251,24 @@ def test_only_this_tables_older_metadata_goes(t16: Path, table: IcebergTable) ->
         f"00000-{uuid.uuid4()}.metadata.json": ours,  # a catalog's, of this table
         f"00001-{uuid.uuid4()}.metadata.json": other,
         "v0.metadata.json": b"{}",
-        f"00003-{uuid.uuid4()}.metadata.json": ours,  # not older: perhaps about to be committed
-        f"00009-{uuid.uuid4()}.metadata.json": ours,
+        f"00009-{uuid.uuid4()}.gz.metadata.json": gzip.compress(ours),
+        "copy.metadata.json.gz": ours,
+        "v3.gz.metadata.json": ours,  # counted as the current version
+        "v9.metadata": ours,
         "backup.json": ours,
         "notes.txt": b"mine",
     }
     for name, data in orphans.items():
         (folder / name).write_bytes(data)
     done = expire_history(table, keep=[1001, 1002])
-    first, *rest = orphans
     left = {path.name for path in folder.iterdir()}
-    assert left >= {*rest, "v4.metadata.json"}
-    assert left.isdisjoint({first, "v1.metadata.json", "v2.metadata.json", "v3.metadata.json"})
-    assert done.unreadable == ("wh:/t16/metadata/v0.metadata.json",)
-    assert f"wh:/t16/metadata/{first}" in done.metadata_files
+    assert left >= {*orphans, "v4.metadata.json"}
+    assert left.isdisjoint({"v1.metadata.json", "v2.metadata.json", "v3.metadata.json"})
+    unnamed = [name for name in orphans if ".metadata.json" in name and name[:2] != "v3"]
+    assert set(done.unreadable) == {f"wh:/t16/metadata/{name}" for name in unnamed}
+    (found,) = [one for one in verify_table(done.table).findings if "no log" in one.message]
+    assert (found.word, found.severity) == ("integrity", "warning")
+    assert all(name in found.message for name in list(orphans)[:3])
 
 
 def told_of(folder: Path, **members: Any) -> None:

@@ -176,7 +176,7 @@ def test_keks_stay_while_something_cannot_be_deleted(
     before = lake.stored()
     rotate_table(lake.opened(), "kek")
     with monkeypatch.context() as patch:
-        patch.setattr(expiry, "_removed", lambda files: [location for location, _ in files])
+        patch.setattr(expiry, "remove_files", lambda files: [location for location, _ in files])
         done = expire_history(lake.opened())
     assert set(done.left) >= before
     assert lake.stored() >= before

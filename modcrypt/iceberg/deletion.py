@@ -1,0 +1,265 @@
+"""The rule by which files of a table are deleted; whatever deletes them does it here.
+
+Nobody signs a metadata.json, and anyone who may write in the table's folder can add one. So a file
+goes only if all of these hold:
+
+1. A version that is vouched for names it: the current one, or an older one that the log of a
+   vouched-for version names. That version lies beside the current one, has a lower number, and is
+   of the same table and time as the log says. Any other metadata.json stays and names nothing.
+2. A data or delete file, manifest or manifest list is named by a manifest, manifest list or
+   snapshot that opened with the table's keys (or is in plaintext, where the caller of `open_table`
+   accepts that). What only an older version leads to lies in the table's own folder.
+3. A file of statistics lies in the table's own folder, begins as Puffin files do, and has another
+   name than those that stay.
+4. A metadata.json goes only as an older version, by 1. A version hint never goes, nor does the
+   table's key store.
+5. No kept snapshot needs it, under any spelling of its location.
+6. It lies in a folder that locations are mapped to, and no symbolic link below that leads to it.
+
+A job may also remove files that it has just written itself under names of its own, by 4 and 6.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from modcrypt.errors import FormatError, KmsUnavailableError, ModcryptError
+from modcrypt.iceberg.inventory import Failure, Keys, in_threads, take_inventory
+from modcrypt.iceberg.locations import Locations
+from modcrypt.iceberg.table import IcebergTable, read_metadata
+from modcrypt.iceberg.table_metadata import TableMetadata
+from modcrypt.iceberg.versions import HINT, file_names, is_later
+from modcrypt.iceberg.walk import Walk
+from modcrypt.storage import Place
+
+__all__ = [
+    "JOBS",
+    "METADATA",
+    "DeletionRule",
+    "check_lasting",
+    "log_of",
+    "metadata_files",
+    "remove_files",
+    "remove_written",
+    "vouched_versions",
+]
+
+JOBS = 4
+"""How many files are read, or deleted, at the same time."""
+
+METADATA = re.compile(r".*\.metadata\.json(\.gz)?")
+"""Names of metadata.json files, compressed or not."""
+
+_PUFFIN = b"PFA1"
+
+_LASTING = frozenset({
+    errno.EACCES, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR,
+    errno.ENXIO, errno.EPERM,
+})  # fmt: skip
+"""Errors of the file system that a location in a forged file has, too."""
+
+
+def check_lasting(error: Failure | None) -> None:
+    """Raise an error that may be over soon: what can't be read now would stay for ever."""
+    passing = isinstance(error, OSError) and error.errno not in _LASTING
+    if error is not None and (passing or isinstance(error, KmsUnavailableError)):
+        raise error
+
+
+# --- versions ------------------------------------------------------------------------------------
+
+
+def vouched_versions(table: IcebergTable) -> Iterator[tuple[Place, TableMetadata]]:
+    """Yield the version of a table, and the older ones that logs vouch for, the newest first.
+
+    A log gives names and times, which do not prove what is in these files: so what only an older
+    version names is deleted in the table's own folder alone.
+
+    Raises:
+        OSError: from the file system.
+    """
+    yield table.place, table.metadata
+    there = set(metadata_files(table))
+    seen, waiting = {table.place.name}, log_of(table.metadata)
+    while waiting:
+        newest = max(waiting)
+        waiting.discard(newest)
+        if newest[1] not in there or newest[1] in seen or is_later(newest[1], table.place.name):
+            continue
+        metadata = _read(table, *newest)
+        if metadata is not None:
+            seen.add(newest[1])
+            waiting |= log_of(metadata)
+            yield table.place.beside(newest[1]), metadata
+
+
+def metadata_files(table: IcebergTable) -> list[str]:
+    """List the names of the metadata.json files beside the table's own, and of that."""
+    folder = Place(table.place.filesystem, posixpath.dirname(table.place.path))
+    return sorted(name for name in file_names(folder) if METADATA.fullmatch(name))
+
+
+def log_of(metadata: TableMetadata) -> set[tuple[int, str]]:
+    """Return the times and names of the versions in a log."""
+    log = metadata.document.get("metadata-log")
+    return {
+        (one["timestamp-ms"], posixpath.basename(one["metadata-file"]))
+        for one in (log if isinstance(log, list) else ())
+        if isinstance(one, dict)
+        and isinstance(one.get("metadata-file"), str)
+        and type(one.get("timestamp-ms")) is int
+    }
+
+
+def _read(table: IcebergTable, updated: int, name: str) -> TableMetadata | None:
+    """Read an older version; None if it is gone, or not the one that a log names."""
+    try:
+        found = read_metadata(table.place.beside(name))
+    except FileNotFoundError:
+        return None
+    except (ModcryptError, OSError) as error:
+        check_lasting(error)
+        return None
+    same = found.uuid == table.metadata.uuid
+    return found if same and found.document.get("last-updated-ms") == updated else None
+
+
+# --- which files may go --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DeletionRule:
+    """Says of locations whether their files may go, once a new version of a table is there.
+
+    Attributes:
+        locations: where files are.
+        own: path of the table's own folder: the one that the current version's `metadata/` is in.
+        store: path of the table's key store; None if it is no file.
+        needed: paths of what the kept snapshots need.
+        kept_statistics: names of the files of statistics that stay, without regard to case.
+    """
+
+    locations: Locations
+    own: str
+    store: str | None
+    needed: frozenset[str]
+    kept_statistics: frozenset[str]
+
+    @classmethod
+    def of(cls, table: IcebergTable, new: TableMetadata) -> DeletionRule:
+        """Find what the kept snapshots need.
+
+        Args:
+            table: The current version.
+            new: The next one, which has the kept snapshots.
+
+        Raises:
+            ModcryptError, OSError: it can't be told.
+        """
+        walk = table.walk.through(new)
+        names = frozenset(posixpath.basename(one).casefold() for one in new.statistics())
+        store = getattr(walk.resolver.store, "path", None)
+        store = os.path.realpath(store) if isinstance(store, str) else None
+        return cls(walk.locations, _own_folder(table), store, _needed_by(walk), names)
+
+    def path(self, location: str) -> str | None:
+        """Return one spelling of a location; None if it is outside of the mapped folders."""
+        try:
+            return self.locations.key(location)
+        except FormatError:
+            return None
+
+    def frees(self, location: str, *, current: bool) -> bool:
+        """Return whether a data or delete file, a manifest or manifest list may go.
+
+        Args:
+            location: As a manifest, manifest list or snapshot that opened names it.
+            current: Whether the current version leads to it, and not only an older one.
+        """
+        path = self.path(location)
+        return path is not None and self._may_go(path) and (current or self._is_own(path))
+
+    def frees_statistics(self, location: str) -> bool:
+        """Return whether a file of statistics may go that a vouched-for version names.
+
+        Raises:
+            OSError: it is not there, or can't be read.
+        """
+        path = self.path(location)
+        if path is None or not self._may_go(path) or not self._is_own(path):
+            return False
+        if posixpath.basename(path).casefold() in self.kept_statistics:
+            return False
+        with self.locations.place(location).open() as source:
+            return source.read_at(0, min(len(_PUFFIN), source.size)) == _PUFFIN
+
+    def _may_go(self, path: str) -> bool:
+        """Whether a file is neither needed nor one of those that never go."""
+        store = self.store is not None and path.startswith(self.store)  # with SQLite's journals
+        return path not in self.needed and not store and not _is_protected(path)
+
+    def _is_own(self, path: str) -> bool:
+        return path.startswith(self.own)
+
+
+def _own_folder(table: IcebergTable) -> str:
+    """Return the path of the table's own folder, with a slash at its end."""
+    folder = Place(table.place.filesystem, posixpath.dirname(table.place.path) or ".").real().path
+    if posixpath.basename(folder) == "metadata":
+        folder = posixpath.dirname(folder)
+    return folder.rstrip("/") + "/"
+
+
+def _needed_by(walk: Walk) -> frozenset[str]:
+    """Find the paths of what snapshots need; raise what keeps any of it from being read."""
+    reached = take_inventory(Keys(walk, {}), walk.metadata.snapshots, JOBS)
+    paths = set[str]()
+    for some in (reached.lists, reached.manifests, reached.files):
+        for one in some:
+            if one.error is not None:
+                raise one.error
+            paths.add(one.path)
+    for location in walk.metadata.statistics():
+        with contextlib.suppress(FormatError):  # outside of the folders, where nothing goes
+            paths.add(walk.locations.key(location))
+    return frozenset(paths)
+
+
+def _is_protected(path: str) -> bool:
+    """Whether a path is that of a metadata.json or a version hint."""
+    name = posixpath.basename(path)
+    return METADATA.fullmatch(name) is not None or name == HINT
+
+
+# --- deleting ------------------------------------------------------------------------------------
+
+
+def remove_files(files: Iterable[tuple[str, Place]]) -> list[str]:
+    """Delete files that the rule frees; return the locations of those that are still there."""
+
+    def remove(file: tuple[str, Place]) -> str | None:
+        try:
+            file[1].remove()
+        except OSError:
+            return file[0]
+        return None
+
+    return [one for one in in_threads(remove, files, JOBS) if one is not None]
+
+
+def remove_written(locations: Locations, written: Iterable[str]) -> None:
+    """Remove files that this job has written, and that no version names; some may stay.
+
+    Those that stay are orphans, which `verify_table` reports.
+    """
+    for location in written:
+        with contextlib.suppress(OSError):
+            place = locations.place(location)
+            if not _is_protected(place.path):
+                place.remove()
