@@ -176,6 +176,7 @@ ROWS = [
         "modcrypt.iceberg.data_fitting",
         "modcrypt.iceberg.data_writing",
         "modcrypt.iceberg.deletes",
+        "modcrypt.iceberg.deletion",
         "modcrypt.iceberg.equality_deletes",
         "modcrypt.iceberg.key_stores",
         "modcrypt.iceberg.listings",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from modcrypt.errors import CommitConflictError, PlaintextError, UnsupportedFormatError
 from modcrypt.iceberg.committing import commit, surely_failed
 from modcrypt.iceberg.data_writing import Data, DataWriter, NewFile
+from modcrypt.iceberg.deletion import remove_written
 from modcrypt.iceberg.manifest_writing import partition_spec, write_manifest
 from modcrypt.iceberg.manifests import ADDED, DATA, ManifestFile
 from modcrypt.iceberg.policies import KeyPolicy, writing_keys
@@ -157,9 +158,8 @@ class _Addition:
         return False
 
     def _remove_written(self, table: IcebergTable) -> None:
-        while self.written:
-            with contextlib.suppress(OSError):  # what stays is named by nothing
-                table.walk.place(self.written.pop()).remove()
+        remove_written(table.walk.locations, self.written)
+        self.written.clear()
 
 
 def sealed_keys(

@@ -6,7 +6,6 @@ file.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import itertools
 import uuid
@@ -39,6 +38,7 @@ from pyiceberg.utils.truncate import truncate_upper_bound_text_string
 
 from modcrypt.buffers import usable_cores
 from modcrypt.iceberg.data_fitting import check_fits, file_schema, fitted, for_file
+from modcrypt.iceberg.deletion import remove_written
 from modcrypt.iceberg.foreign import as_format_errors
 from modcrypt.iceberg.manifest_writing import PartitionPaths
 from modcrypt.iceberg.manifests import DATA
@@ -131,9 +131,7 @@ class DataWriter:
 
     def abandon(self) -> None:
         """Remove all files that were written."""
-        for location in self._written:
-            with contextlib.suppress(OSError):  # what stays is named by nothing
-                self._locations.place(location).remove()
+        remove_written(self._locations, self._written)
 
     # --- what a file gets -----------------------------------------------------------------------
 

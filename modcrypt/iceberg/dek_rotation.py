@@ -36,6 +36,7 @@ from modcrypt.errors import IntegrityError, PlaintextError, TruncationError, Uns
 from modcrypt.iceberg.appending import sealed_keys
 from modcrypt.iceberg.committing import commit, surely_failed
 from modcrypt.iceberg.data_files import open_parquet_file
+from modcrypt.iceberg.deletion import remove_written
 from modcrypt.iceberg.locations import Locations
 from modcrypt.iceberg.manifest_writing import (
     PartitionPaths,
@@ -188,7 +189,7 @@ def _rekey_parquet(
 ) -> int:
     rekey_parquet(
         source.path,
-        target.path,
+        target,
         FileDecryptionProperties(footer_key=old.key, aad_prefix=old.aad_prefix or None),
         FileEncryptionProperties(
             footer_key=new.key, aad_prefix=new.aad_prefix, store_aad_prefix=False
@@ -206,7 +207,7 @@ def _rekey_ags1(
 ) -> int:
     with (
         Ags1Reader(source.path, old, filesystem=source.filesystem) as reader,
-        Ags1Writer(target.path, new, overwrite=False, filesystem=target.filesystem) as writer,
+        Ags1Writer(target, new, overwrite=False) as writer,
     ):
         shutil.copyfileobj(reader, writer, _COPIED)
     return writer.encrypted_length
@@ -559,19 +560,17 @@ class _Rekeying:
         for folder in self.folders:
             with contextlib.suppress(OSError, ValueError):  # what stays is named by nothing
                 inside = walk.place(f"{folder}/{self.name}")
-                place = Place(inside.filesystem, posixpath.dirname(inside.path))
-                for name in file_names(place):
-                    file = inside.beside(name)
-                    if name.startswith(self.name) and file.path not in used:
-                        file.remove()
+                names = file_names(Place(inside.filesystem, posixpath.dirname(inside.path)))
+                own = [f"{folder}/{name}" for name in names if name.startswith(self.name)]
+                unused = (one for one in own if walk.locations.key(one) not in used)
+                remove_written(walk.locations, unused)
 
     def _paths(self) -> list[str]:
         return [path for path in self.files.live if path in self.moved] if self.moved else []
 
     def _remove_written(self, table: IcebergTable) -> None:
-        while self.written:
-            with contextlib.suppress(OSError):
-                table.walk.place(self.written.pop()).remove()
+        remove_written(table.walk.locations, self.written)
+        self.written.clear()
 
 
 _RECORDS = {

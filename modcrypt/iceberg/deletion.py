@@ -16,27 +16,31 @@ goes only if all of these hold:
 5. No kept snapshot needs it, under any spelling of its location.
 6. It lies in a folder that locations are mapped to, and no symbolic link below that leads to it.
 
-A job may also remove files that it has just written itself under names of its own, by 4 and 6.
+A job may also remove what it has just written itself under names of its own, by 6: files by
+`remove_written`, and a metadata.json that came to nothing by what knows the table's versions.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import os
+import heapq
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from modcrypt.errors import FormatError, KmsUnavailableError, ModcryptError
 from modcrypt.iceberg.inventory import Failure, Keys, in_threads, take_inventory
 from modcrypt.iceberg.locations import Locations
-from modcrypt.iceberg.table import IcebergTable, read_metadata
 from modcrypt.iceberg.table_metadata import TableMetadata
-from modcrypt.iceberg.versions import HINT, file_names, is_later
+from modcrypt.iceberg.versions import HINT, file_names, is_later, read_metadata
 from modcrypt.iceberg.walk import Walk
 from modcrypt.storage import Place
+
+if TYPE_CHECKING:
+    from modcrypt.iceberg.table import IcebergTable
 
 __all__ = [
     "JOBS",
@@ -85,18 +89,28 @@ def vouched_versions(table: IcebergTable) -> Iterator[tuple[Place, TableMetadata
         OSError: from the file system.
     """
     yield table.place, table.metadata
-    there = set(metadata_files(table))
-    seen, waiting = {table.place.name}, log_of(table.metadata)
+    own, there = table.place.name, set(metadata_files(table))
+    times: dict[str, int | None] = {own: None}  # of files that were read: a log may repeat names
+    waiting = _older(table.metadata, there, own)
     while waiting:
-        newest = max(waiting)
-        waiting.discard(newest)
-        if newest[1] not in there or newest[1] in seen or is_later(newest[1], table.place.name):
+        before, name = heapq.heappop(waiting)
+        if times.get(name, -before) != -before:
             continue
-        metadata = _read(table, *newest)
-        if metadata is not None:
-            seen.add(newest[1])
-            waiting |= log_of(metadata)
-            yield table.place.beside(newest[1]), metadata
+        metadata = _read(table, name)
+        times[name] = None if metadata is None else _updated(metadata)
+        if metadata is not None and times[name] == -before:
+            times[name] = None
+            yield table.place.beside(name), metadata
+            for one in _older(metadata, there, own):
+                heapq.heappush(waiting, one)
+
+
+def _older(metadata: TableMetadata, there: set[str], own: str) -> list[tuple[int, str]]:
+    """Return the versions in a log that are there and may be older, as a heap: the newest first."""
+    log = log_of(metadata)
+    found = [(-ms, name) for ms, name in log if name in there and not is_later(name, own)]
+    heapq.heapify(found)
+    return found
 
 
 def metadata_files(table: IcebergTable) -> list[str]:
@@ -117,8 +131,8 @@ def log_of(metadata: TableMetadata) -> set[tuple[int, str]]:
     }
 
 
-def _read(table: IcebergTable, updated: int, name: str) -> TableMetadata | None:
-    """Read an older version; None if it is gone, or not the one that a log names."""
+def _read(table: IcebergTable, name: str) -> TableMetadata | None:
+    """Read an older version; None if it is gone, or not one of this table."""
     try:
         found = read_metadata(table.place.beside(name))
     except FileNotFoundError:
@@ -126,8 +140,12 @@ def _read(table: IcebergTable, updated: int, name: str) -> TableMetadata | None:
     except (ModcryptError, OSError) as error:
         check_lasting(error)
         return None
-    same = found.uuid == table.metadata.uuid
-    return found if same and found.document.get("last-updated-ms") == updated else None
+    return found if found.uuid == table.metadata.uuid else None
+
+
+def _updated(metadata: TableMetadata) -> int | None:
+    when = metadata.document.get("last-updated-ms")
+    return when if type(when) is int else None
 
 
 # --- which files may go --------------------------------------------------------------------------
@@ -165,7 +183,7 @@ class DeletionRule:
         walk = table.walk.through(new)
         names = frozenset(posixpath.basename(one).casefold() for one in new.statistics())
         store = getattr(walk.resolver.store, "path", None)
-        store = os.path.realpath(store) if isinstance(store, str) else None
+        store = Place(None, store).real().path if isinstance(store, str) else None
         return cls(walk.locations, _own_folder(table), store, _needed_by(walk), names)
 
     def path(self, location: str) -> str | None:
@@ -194,9 +212,10 @@ class DeletionRule:
         path = self.path(location)
         if path is None or not self._may_go(path) or not self._is_own(path):
             return False
-        if posixpath.basename(path).casefold() in self.kept_statistics:
+        place = self.locations.place(location)
+        if place.name.casefold() in self.kept_statistics or place.is_linked:
             return False
-        with self.locations.place(location).open() as source:
+        with place.open() as source:
             return source.read_at(0, min(len(_PUFFIN), source.size)) == _PUFFIN
 
     def _may_go(self, path: str) -> bool:

@@ -26,6 +26,7 @@ from modcrypt.errors import FormatError, ModcryptError, PlaintextError
 from modcrypt.iceberg.avro_files import read_avro, write_avro
 from modcrypt.iceberg.committing import commit, surely_failed
 from modcrypt.iceberg.dek_rotation import RekeyItem, in_their_order
+from modcrypt.iceberg.deletion import remove_written
 from modcrypt.iceberg.inventory import in_threads
 from modcrypt.iceberg.manifest_resealing import Exchange, Reseal, reseal_manifest
 from modcrypt.iceberg.manifest_writing import metadata_folder
@@ -294,9 +295,7 @@ class _Renewal:
                 self._remove(table, set())
 
     def _remove(self, table: IcebergTable, but: set[str]) -> None:
-        for location in {*self.written, *self._named(table)} - but:
-            with contextlib.suppress(OSError):  # verify_table finds it among the orphans
-                table.walk.place(location).remove()
+        remove_written(table.walk.locations, {*self.written, *self._named(table)} - but)
 
     def _named(self, table: IcebergTable) -> list[str]:
         """Give the manifests of the job, those too of tasks that failed or ran twice elsewhere."""

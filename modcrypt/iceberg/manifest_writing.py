@@ -35,6 +35,7 @@ from pyiceberg.utils.decimal import (
 from modcrypt.ags1.reader import Ags1Reader
 from modcrypt.errors import FormatError
 from modcrypt.iceberg.avro_files import read_avro, write_avro
+from modcrypt.iceberg.deletion import remove_written
 from modcrypt.iceberg.foreign import as_format_errors
 from modcrypt.iceberg.locations import Locations
 from modcrypt.iceberg.manifest_schemas import (
@@ -364,7 +365,7 @@ def write_manifest_list(
     try:
         entry = table.walk.resolver.seal_entry(keys, opened)
     except BaseException:
-        table.walk.place(location).remove()
+        remove_written(table.walk.locations, [location])
         raise
     return location, entry, next_row_id
 

@@ -20,6 +20,7 @@ from pyiceberg.schema import make_compatible_name
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.appending import sealed_keys
+from modcrypt.iceberg.deletion import remove_written
 from modcrypt.iceberg.manifest_writing import (
     PartitionPaths,
     SnapshotFields,
@@ -159,9 +160,7 @@ class Copy:
 
     def remove(self) -> None:
         """Remove all that was written."""
-        for location in self.made:
-            with contextlib.suppress(OSError):  # what stays is named by nothing
-                self.target.walk.place(location).remove()
+        remove_written(self.target.walk.locations, self.made)
 
     def filled(self) -> TableMetadata:
         """Write everything, and give the metadata that names it."""

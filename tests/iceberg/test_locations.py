@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+from pyiceberg.catalog.sql import SqlCatalog
 
 from modcrypt.errors import FormatError
-from modcrypt.iceberg import open_table
+from modcrypt.iceberg import (
+    IcebergTable,
+    create_table,
+    expire_history,
+    load_table,
+    open_table,
+    rotate_table,
+)
 from modcrypt.iceberg.locations import Locations
 from modcrypt.storage import Place
 from tests.iceberg.builder import Builder, arrow, field, struct
@@ -134,3 +143,86 @@ def test_symbolic_links_are_the_owners_business(folder: Path, tmp_path: Path) ->
     os.symlink(moved, folder / "data")
     os.symlink(folder, tmp_path / "link")
     assert open_table(tmp_path / "link", SampleKms()).scan().num_rows == 2
+
+
+# --- links below the table's folder --------------------------------------------------------------
+
+ROWS = pa.table({"id": [1]})
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """A table, reached by the caller's own link, whose `data` was moved and linked to."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "mounted").symlink_to("disk")
+    table = tmp_path / "mounted" / "t"
+    create_table(table, ROWS.schema, SampleKms(), master_key_id="keyA").append(ROWS).append(ROWS)
+    shutil.move(table / "data", tmp_path / "data")
+    (table / "data").symlink_to(tmp_path / "data")
+    return table
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+CHANGES: dict[str, Callable[[IcebergTable], object]] = {
+    "append": lambda table: table.append(ROWS),
+    "dek": lambda table: rotate_table(table, "dek"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_no_file_is_written_through_a_link(
+    linked: Path, tmp_path: Path, change: Callable[[IcebergTable], object]
+) -> None:
+    before = names(tmp_path / "data"), names(linked / "metadata")
+    with pytest.raises(OSError, match="symbolic link below"):
+        change(open_table(linked, SampleKms()))
+    assert (names(tmp_path / "data"), names(linked / "metadata")) == before
+    assert open_table(linked, SampleKms()).scan().num_rows == 2
+
+
+def test_who_moved_a_folder_says_where_it_is(linked: Path, tmp_path: Path) -> None:
+    table = open_table(linked, SampleKms())
+    where = {f"{table.metadata.location}/data": tmp_path / "data"}
+    table = open_table(linked, SampleKms(), location_map=where)
+    table = rotate_table(table.append(ROWS), "dek").table
+    assert len(names(tmp_path / "data")) == 6
+    assert expire_history(table).left == ()
+    assert len(names(tmp_path / "data")) == 3
+    assert open_table(linked, SampleKms()).scan().num_rows == 3
+
+
+@pytest.mark.parametrize("folder", ["data", "metadata"])
+def test_no_file_is_deleted_through_a_link(tmp_path: Path, folder: str) -> None:
+    table = create_table(tmp_path / "t", ROWS.schema, SampleKms(), master_key_id="keyA")
+    table = rotate_table(table.append(ROWS), "dek").table
+    planned = expire_history(table, dry_run=True)
+    shutil.move(tmp_path / "t" / folder, tmp_path / folder)
+    (tmp_path / "t" / folder).symlink_to(tmp_path / folder)
+    before = names(tmp_path / folder)
+    table = open_table(tmp_path / "t", SampleKms())
+    if folder == "data":
+        assert set(planned.data_files) < set(expire_history(table).left)
+    else:
+        with pytest.raises(OSError, match="symbolic link below"):
+            expire_history(table)
+    assert names(tmp_path / folder) == before
+
+
+def test_a_catalogs_table_is_not_continued_through_a_link(tmp_path: Path) -> None:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
+    catalog.create_namespace("n")
+    create_table(
+        tmp_path / "t", ROWS.schema, SampleKms(), master_key_id="keyA", catalog=catalog,
+        identifier="n.t",
+    ).append(ROWS)  # fmt: skip
+    shutil.move(tmp_path / "t" / "metadata", tmp_path / "metadata")
+    (tmp_path / "t" / "metadata").symlink_to(tmp_path / "metadata")
+    before, table = names(tmp_path / "metadata"), load_table(catalog, "n.t", SampleKms())
+    for change in (lambda: table.append(ROWS), lambda: rotate_table(table, "mek")):
+        with pytest.raises(OSError, match="symbolic link below"):
+            change()
+    assert names(tmp_path / "metadata") == before
+    assert load_table(catalog, "n.t", SampleKms()).scan().num_rows == 1

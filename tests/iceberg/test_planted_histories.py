@@ -1,0 +1,281 @@
+"""Whatever is planted in a table's folder, an expiry deletes what it deletes without that.
+
+Each table has an honest twin: a copy in which nothing is planted.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from modcrypt.iceberg import (
+    FileKeyStore,
+    IcebergTable,
+    KeyPolicy,
+    create_table,
+    expire_history,
+    open_table,
+    prune_keys,
+    rotate_table,
+    verify_table,
+)
+from modcrypt.iceberg.committing import commit
+from tests.iceberg.conftest import SampleKms
+
+STORE = "keks.json"
+Document = dict[str, Any]
+
+
+def ids(*values: int) -> pa.Table:
+    return pa.table({"id": pa.array(values, pa.int64())})
+
+
+def statistics(table: IcebergTable, name: str, snapshot: int) -> Document:
+    (Path(table.place.path).parent / name).write_bytes(b"PFA1 made by an engine")
+    return {
+        "snapshot-id": snapshot,
+        "statistics-path": f"{table.metadata.location}/metadata/{name}",
+        "file-size-in-bytes": 22,
+        "file-footer-size-in-bytes": 4,
+        "blob-metadata": [],
+    }
+
+
+def reference(snapshot: int) -> Document:
+    return {"snapshot-id": snapshot, "type": "tag"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table with a key store, a tag, statistics and rotations, whose history was expired once."""
+    folder = tmp_path_factory.mktemp("planted") / "t"
+    folder.mkdir()
+    store = FileKeyStore.create(folder / STORE)
+    table = create_table(
+        folder, ids().schema, SampleKms(), master_key_id="keyA", key_store=store,
+        policy=KeyPolicy(kek_per="partition", store="key-store"),
+    )  # fmt: skip
+    table = expire_history(table.append(ids(1)).append(ids(2))).table
+    table = rotate_table(table.append(ids(3)), "kek").table
+    tagged = table.metadata.snapshots[-1].id
+    table = table.append(ids(4)).append(ids(5))
+    first, last = table.metadata.snapshots[0].id, table.metadata.snapshots[-1].id
+    files = [statistics(table, "old.stats", first), statistics(table, "new.stats", last)]
+    refs = {**table.metadata.refs, "kept": reference(tagged)}
+    table = commit(table, lambda base: base.metadata.edited(statistics=files, refs=refs))
+    rotate_table(table, "mek")
+    (folder / "notes.txt").write_text("mine")
+    (folder / "data" / "mine.stats").write_bytes(b"PFA1 mine")
+    return folder
+
+
+def opened(folder: Path) -> IcebergTable:
+    return open_table(
+        folder, SampleKms(), key_store=FileKeyStore(folder / STORE), master_key_ids=["keyA"]
+    )
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    }
+
+
+# --- what is planted -----------------------------------------------------------------------------
+
+
+class Planting:
+    """Plants metadata.json files and links in a copy of the table, by chance."""
+
+    def __init__(self, folder: Path, draw: random.Random) -> None:
+        self.folder, self.draw = folder, draw
+        self.metadata = folder / "metadata"
+        self.current = Path(opened(folder).place.path)
+        self.number = int(self.current.name[1:].split(".")[0])
+        self.document: Document = json.loads(self.current.read_bytes())
+        self.location = self.document["location"]
+        self.genuine = [path.read_bytes() for path in sorted(self.metadata.glob("*.json"))]
+        self.outside = folder.parent / "outside"
+        shutil.copytree(folder, self.outside)
+
+    def victim(self) -> str:
+        """Name a file that is not to go, in one of many spellings."""
+        following = [f"metadata/v{self.number + n}.metadata.json" for n in range(4)]
+        there = sorted(contents(self.folder))
+        inside = self.draw.choice(
+            [*following, *following, "metadata/version-hint.text", STORE, "notes.txt", *there]
+        )
+        return self.draw.choice(SPELLINGS)(self.location, inside)
+
+    def version(self) -> Document:
+        """Make a version out of a genuine one."""
+        found: Document = json.loads(self.draw.choice(self.genuine))
+        for change in self.draw.sample(CHANGES, self.draw.randint(1, len(CHANGES))):
+            change(self, found)
+        return found
+
+    def name(self) -> str:
+        some, number = uuid.UUID(int=self.draw.getrandbits(128)), self.number
+        return self.draw.choice([
+            "v0", "v0.gz", "v00", f"v0{number}", f"v{number}.gz", f"V{number}", "copy",
+            f"00000-{some}", f"{number:05}-{some}.gz", f"00099-{some}",
+        ]) + ".metadata.json" + self.draw.choice(["", "", ".gz"])  # fmt: skip
+
+    def plant(self) -> None:
+        data = self.draw.choice([
+            lambda: json.dumps(self.version()).encode(),
+            lambda: gzip.compress(json.dumps(self.version()).encode()),
+            lambda: json.dumps(self.version()).encode(),
+            lambda: b"{}",
+        ])()  # fmt: skip
+        path = self.metadata / self.name()
+        if not path.exists():
+            path.write_bytes(data)
+
+    def plant_what_a_log_names(self) -> None:
+        """Put a version in the place of one that an expiry has deleted, with its time."""
+        for entry in self.document["metadata-log"]:
+            path = self.metadata / Path(entry["metadata-file"]).name
+            if not path.exists():
+                found = {**self.version(), "last-updated-ms": entry["timestamp-ms"]}
+                # It is vouched for, so that a Puffin file that it names would go.
+                told = [one for one in found.get("statistics", []) if not names_puffin(one)]
+                path.write_text(
+                    json.dumps({**found, "statistics": told, "partition-statistics": []})
+                )
+
+    def plant_links(self) -> None:
+        """Plant other names of what is there: links to folders, and hard links."""
+        for name, target in (("metadata/lnk", "../data"), ("stats", self.outside), ("up", "..")):
+            if self.draw.random() < 0.7:
+                (self.folder / name).symlink_to(target)
+        os.link(self.current, self.metadata / "hard.stats")
+        os.link(self.folder / STORE, self.folder / "data" / "hard.parquet")
+
+
+def names_puffin(entry: Document) -> bool:
+    return "mine.stats" in entry["statistics-path"]
+
+
+SPELLINGS: list[Callable[[str, str], str]] = [
+    lambda location, inside: f"{location}/{inside}",
+    lambda location, inside: f"{location}/{inside}",
+    lambda location, inside: f"{location}/data/../{inside}",
+    lambda location, inside: f"{location}//{inside}",
+    lambda location, inside: f"{location}/./{inside}",
+    lambda location, inside: f"{location}/{inside.replace('/', '%2F')}",
+    lambda location, inside: f"{location}/{inside.upper()}",
+    lambda location, inside: f"file:{location}/{inside}",
+    lambda location, inside: f"file://{location}/{inside}",
+    lambda location, inside: f"{location}/stats/{inside}",
+    lambda location, inside: f"{location}/metadata/lnk/{Path(inside).name}",
+    lambda location, inside: f"{location}/up/outside/{inside}",
+    lambda location, inside: f"{location}/metadata/hard.stats",
+    lambda location, inside: inside,
+]
+
+
+def forge_statistics(planting: Planting, document: Document) -> None:
+    for member in ("statistics", "partition-statistics"):
+        document[member] = [
+            {"snapshot-id": 1, "statistics-path": planting.victim(), "file-size-in-bytes": 1,
+             "file-footer-size-in-bytes": 1, "blob-metadata": []}
+            for _ in range(4)
+        ]  # fmt: skip
+
+
+def forge_log(planting: Planting, document: Document) -> None:
+    times = [document["last-updated-ms"], planting.document["last-updated-ms"], 1]
+    document["metadata-log"] = [
+        {"timestamp-ms": planting.draw.choice(times), "metadata-file": planting.victim()}
+        for _ in range(6)
+    ]
+
+
+def forge_snapshots(planting: Planting, document: Document) -> None:
+    """Name live files as manifest lists, and live snapshots by other ids and keys."""
+    keys = [one["key-id"] for one in planting.document["encryption-keys"]]
+    document["snapshots"] = [
+        {**one, "snapshot-id": planting.draw.randint(1, 99),
+         "manifest-list": planting.draw.choice([one["manifest-list"], planting.victim()]),
+         "key-id": planting.draw.choice([one["key-id"], *keys])}
+        for one in (*planting.document["snapshots"], *document["snapshots"])
+    ]  # fmt: skip
+    document["encryption-keys"] = planting.document["encryption-keys"]
+
+
+def forge_time(planting: Planting, document: Document) -> None:
+    now = planting.document["last-updated-ms"]
+    document["last-updated-ms"] = planting.draw.choice([1, now, now + 1, 2**62])
+
+
+def forge_location(planting: Planting, document: Document) -> None:
+    location, outside = planting.location, str(planting.outside)
+    document["location"] = planting.draw.choice(
+        ["/", str(planting.folder.parent), f"{location}/metadata", f"{location}/..", outside]
+    )
+
+
+def forget(planting: Planting, document: Document) -> None:
+    document.update({"snapshots": [], "refs": {}, "encryption-keys": [], "metadata-log": []})
+
+
+CHANGES = [forge_statistics, forge_statistics, forge_log, forge_snapshots, forge_time,
+           forge_location, forget]  # fmt: skip
+
+
+# --- the property --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_an_expiry_deletes_what_it_deletes_of_the_honest_twin(
+    made: Path, tmp_path: Path, seed: int
+) -> None:
+    draw = random.Random(seed)
+    twin, folder = (Path(shutil.copytree(made, tmp_path / name / "t")) for name in "ab")
+    before, origin, force = contents(folder), contents(made), bool(seed % 2)
+    planting = Planting(folder, draw)
+    planting.plant_links()
+    for _ in range(draw.randint(1, 8)):
+        planting.plant()
+    if draw.random() < 0.7:
+        planting.plant_what_a_log_names()
+    outside = contents(planting.outside)
+    if draw.random() < 0.5:
+        prune_keys(opened(folder))
+        prune_keys(opened(twin))
+    assert any("no log" in one.message for one in verify_table(opened(folder)).findings)
+
+    honest = expire_history(opened(twin), force=force)
+    done = expire_history(opened(folder), force=force)
+
+    stay = {name: data for name, data in contents(twin).items() if name in before}
+    assert {name: data for name, data in contents(folder).items() if name in before} == stay
+    assert {"metadata/new.stats", "data/mine.stats", "notes.txt", STORE} <= stay.keys()
+    assert "metadata/old.stats" not in stay
+    assert (contents(planting.outside), contents(made)) == (outside, origin)
+    told, expected = done.fields(), honest.fields()
+    for name in ("data_files", "delete_files", "statistics", "manifests", "manifest_lists", "left"):
+        assert sorted(told[name]) == sorted(expected[name])
+    assert sorted(done.keys) == sorted(honest.keys)
+    assert expected["unreadable"] == []
+    after = opened(folder)
+    assert sorted(after.scan()["id"].to_pylist()) == [1, 2, 3, 4, 5]
+    assert after.scan(after.metadata.snapshots[0].id).equals(
+        opened(twin).scan(after.metadata.snapshots[0].id)
+    )
+    assert verify_table(after).ok
+    assert expire_history(after, force=force).left == ()
+    assert opened(folder).scan().num_rows == 5
