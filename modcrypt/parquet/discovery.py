@@ -177,9 +177,9 @@ def list_files(where: Any, filesystem: Any) -> list[Place]:
     """
     found: dict[str, Place] = {}
     for one in where if isinstance(where, list | tuple) else [where]:
-        if not isinstance(one, str | os.PathLike):
+        if not isinstance(one, str | os.PathLike | Place):
             raise TypeError(f"files are given by path or URL, not {type(one).__name__}")
-        place = Place(*locate(one, filesystem))
+        place = one if isinstance(one, Place) else Place(*locate(one, filesystem))
         for file in _places_at(place):
             # A link and what it leads to are one file: the one that can be written.
             real = file.real().path

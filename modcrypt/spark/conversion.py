@@ -34,7 +34,7 @@ from modcrypt.spark.already import (
     why_not_plain,
 )
 from modcrypt.spark.bins import MakeFilesystem
-from modcrypt.spark.file_work import File, Job, Row, failure, place_at
+from modcrypt.spark.file_work import File, Job, Row, below, failure, place_at
 from modcrypt.spark.settings import Settings, check_reference, key_at
 from modcrypt.storage import Place
 
@@ -223,8 +223,9 @@ class Converter:
         except (ModcryptError, OSError, ValueError):
             return False
 
-    def _convert(self, name: str, target: str, *, overwrite: bool) -> str:
+    def _convert(self, name: str, destination: str, *, overwrite: bool) -> str:
         """Do what the verb says; give what there is to tell of it."""
+        target = below(destination, [self._job.destination or self._job.source], self._filesystem)
         more = {"filesystem": self._filesystem, "overwrite": overwrite, "threads": 1}
         missing: Iterable[str] = ()
         match self._job.verb:
@@ -240,7 +241,7 @@ class Converter:
         names = ", ".join(missing)
         return f"without a key: {names}" if names else ""
 
-    def _changed(self, name: str, target: str, more: dict[str, Any]) -> Iterable[str]:
+    def _changed(self, name: str, target: str | Place, more: dict[str, Any]) -> Iterable[str]:
         """Mask or share; name the columns without a key."""
         change, changes = self._change, self._job.changes
         assert change is not None

@@ -29,6 +29,7 @@ __all__ = [
     "check_whole",
     "files_of",
     "first_leaves",
+    "folders_of",
     "new_leaves",
     "old_leaves",
     "places_of",
@@ -98,8 +99,13 @@ def _check_apart(source: Place, destination: Place) -> None:
 
 def files_of(where: Any, filesystem: MakeFilesystem | None) -> Listing:
     """List the files of a folder, or of several; raises as `list_tables`."""
+    return list_tables(folders_of(where, filesystem))
+
+
+def folders_of(where: Any, filesystem: MakeFilesystem | None) -> list[Folder]:
+    """Take a folder, or several, as the caller names them; raises as `Folder.at`."""
     several = where if isinstance(where, list | tuple) else [where]
-    return list_tables([Folder.at(one, filesystem) for one in several])
+    return [Folder.at(one, filesystem) for one in several]
 
 
 def under(settings: Settings, where: Any, filesystem: MakeFilesystem | None) -> Settings:

@@ -8,6 +8,7 @@ fails is a row, and so is each of them where the keys can't be had here.
 from __future__ import annotations
 
 import os
+import posixpath
 import socket
 import time
 from abc import ABC, abstractmethod
@@ -29,7 +30,17 @@ from modcrypt.spark.bins import MakeFilesystem
 from modcrypt.spark.settings import Settings
 from modcrypt.storage import Place, place_of
 
-__all__ = ["File", "Inspecting", "Job", "Rotation", "Scan", "Verifying", "failure", "place_at"]
+__all__ = [
+    "File",
+    "Inspecting",
+    "Job",
+    "Rotation",
+    "Scan",
+    "Verifying",
+    "below",
+    "failure",
+    "place_at",
+]
 
 Row = dict[str, Any]
 
@@ -59,6 +70,21 @@ def place_at(name: str, filesystem: Any) -> Place:
     place = place_of(name, filesystem)
     assert place is not None  # names are no file objects
     return place
+
+
+def below(name: str, folders: Iterable[str], filesystem: Any) -> str | Place:
+    """Return a file as what writes takes it: no link below a local folder of these is followed.
+
+    Args:
+        name: Name of the file.
+        folders: Names that the caller gave, of folders or of files.
+        filesystem: File system of PyArrow or fsspec that they are in.
+    """
+    place = place_at(name, filesystem)
+    roots = [one for one in folders if place.path.startswith(posixpath.join(one, ""))]
+    if place.filesystem is not None or not roots:
+        return name
+    return Place(None, place.path, max(roots, key=len))
 
 
 class Job(ABC):
@@ -270,13 +296,18 @@ class Inspecting(Job):
 
 @dataclass(frozen=True, kw_only=True)
 class Rotation(Job):
-    """Wraps the keys of files anew; what the library's `rotate_keys` does, for a task's files."""
+    """Wraps the keys of files anew; what the library's `rotate_keys` does, for a task's files.
+
+    Attributes:
+        folders: that the caller named, or files.
+    """
 
     settings: Settings
     what: What
     new_master_keys: dict[str, str]
     dry_run: bool = False
     filesystem: MakeFilesystem | None = None
+    folders: tuple[str, ...] = ()
 
     schema = pa.schema(
         [
@@ -288,7 +319,7 @@ class Rotation(Job):
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Rotate the files; those of a task share what the key service answers."""
         done = rotate_keys(
-            [file.name for file in files],
+            [below(file.name, self.folders, filesystem) for file in files],
             self.settings.tools(),
             what=self.what,
             new_master_keys=self.new_master_keys,

@@ -30,6 +30,7 @@ from modcrypt.spark.driver import (
     check_whole,
     files_of,
     first_leaves,
+    folders_of,
     new_leaves,
     old_leaves,
     places_of,
@@ -432,6 +433,7 @@ def rotate_keys(
         new_master_keys=renamed,
         dry_run=dry_run,
         filesystem=filesystem,
+        folders=tuple(one.name for one in folders_of(where, filesystem)),
     )
     files = files_of(where, filesystem)
     for new_id in set() if dry_run else set(renamed.values()):

@@ -134,12 +134,8 @@ class Planting:
         ]) + ".metadata.json" + self.draw.choice(["", "", ".gz"])  # fmt: skip
 
     def plant(self) -> None:
-        data = self.draw.choice([
-            lambda: json.dumps(self.version()).encode(),
-            lambda: gzip.compress(json.dumps(self.version()).encode()),
-            lambda: json.dumps(self.version()).encode(),
-            lambda: b"{}",
-        ])()  # fmt: skip
+        data = json.dumps(self.version()).encode()
+        data = self.draw.choice([data, data, gzip.compress(data), b"{}"])
         path = self.metadata / self.name()
         if not path.exists():
             path.write_bytes(data)

@@ -25,6 +25,7 @@ import modcrypt as mc
 from modcrypt.spark.bins import MAX_TASKS, Folder, list_tables, packed
 from modcrypt.spark.conversion import Conversion
 from modcrypt.spark.driver import check_new
+from modcrypt.spark.file_work import File, Rotation
 from modcrypt.spark.jobs import (
     decrypt_table,
     encrypt_table,
@@ -444,6 +445,29 @@ def test_folders_that_do_not_go_together_fail_before_anything_is_done(
     with pytest.raises(ValueError, match="at least 1"):
         encrypt_table(spark, lake, tmp_path / "out", settings, files_per_task=0)
     assert not (tmp_path / "out").exists()
+
+
+def test_no_link_below_a_folder_is_written_through(
+    lake: Path, settings: Settings, tmp_path: Path
+) -> None:
+    """In tasks, which are given names of files; without a session."""
+    outside, out = tmp_path / "outside", tmp_path / "out"
+    outside.mkdir()
+    out.mkdir()
+    shutil.move(lake / NAMES[0], outside / "part-0.parquet")
+    for folder in (lake / "linked", out / "country=NO"):
+        folder.symlink_to(outside)
+    files = [File(str(lake / "linked" / "part-0.parquet"), 1), File(str(lake / NAMES[3]), 1)]
+    before = (outside / "part-0.parquet").read_bytes()
+    in_place = Conversion(verb="encrypt", source=str(lake), destination=None, encryption=settings)
+    copied = replace(in_place, destination=str(out))
+    rotation = Rotation(settings=settings, what="mek", new_master_keys={}, folders=(str(lake),))
+    rows = [*in_place.rows(files, None), *rotation.rows(files, None)]
+    rows += copied.rows([File(str(lake / NAMES[1]), 1)], None)
+    assert [row["result"] for row in rows] == ["file", "encrypted", "file", "current", "file"]
+    assert [row["message"].count("symbolic link below") for row in rows] == [1, 0, 1, 0, 1]
+    assert [path.name for path in outside.iterdir()] == ["part-0.parquet"]
+    assert (outside / "part-0.parquet").read_bytes() == before
 
 
 def test_a_destination_that_is_a_link_to_its_source_is_left(
