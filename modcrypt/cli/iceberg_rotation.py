@@ -187,7 +187,7 @@ def expire(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Drop old snapshots of the table, their files, and all older metadata.json files.
+    """Drop old snapshots of the table, their files, and older metadata.json files that logs name.
 
     Then nothing is left that the keys of before a rotation open, but for copies that somebody made.
     The commit comes first: the table is readable whenever this is interrupted, and a later run
@@ -224,7 +224,7 @@ def _print_expiry(done: Expired) -> None:
     if done.dry_run:
         for noun, names in counts:
             _print_each(f"drops {noun}", names)
-    _print_each("can't be opened, stays", done.unreadable)
+    _print_each("kept, unreadable or not named by a log", done.unreadable)
     _print_each("could not be deleted", done.left)
     told = ", ".join(counted(len(names), noun) for noun, names in counts if names)
     print_line(f"{'would drop' if done.dry_run else 'dropped'}: {told or 'nothing'}")

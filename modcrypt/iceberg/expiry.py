@@ -103,6 +103,9 @@ def expire_history(
 ) -> Expired:
     """Drop the history of a table: for good, with its files and its older metadata.json files.
 
+    Only files that the current version or a logged older one vouches for are deleted; see
+    `deletion`.
+
     Args:
         table: the current version is changed, also if `table` is an older one.
         keep: ids of the snapshots that stay besides the current one; by default none.

@@ -106,7 +106,8 @@ def rotate_keys(
     service can tell. One that fails is as it was, and the others go on.
 
     Args:
-        where: path or URL of a file or a folder, or a list of files.
+        where: path or URL of a file or a folder, or a list of files. Files behind symbolic links
+            in a folder fail, and stay as they are: name what the links lead to.
         tools: what unwraps the old material and wraps the new.
         what: `"mek"` wraps anew what master keys have wrapped; `"kek"` wraps data keys under fresh
             KEKs; both leave all pages. `"dek"` opens every page and seals it again, under fresh

@@ -137,7 +137,8 @@ def shred_keys(
     can still be read.
 
     Args:
-        where: path or URL of a file or a folder, or a list of files.
+        where: path or URL of a file or a folder, or a list of files. Files behind symbolic links
+            in a folder fail, and stay as they are: name what the links lead to.
         tools: what opens footers: needed to shred columns alone, and to look for the keys of
             columns in sealed footers that stay readable.
         columns: dotted names of columns, or of groups for all within; a column under the footer key

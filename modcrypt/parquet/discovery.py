@@ -117,7 +117,7 @@ def _parsed(scheme: Any, below: str) -> pc.Expression:
 def list_complete(folder: Place) -> list[Place]:
     """List the files of a folder that count: none of a write that is not complete, or replaced."""
     paths = _complete_files(folder.filesystem, folder.path)
-    return [Place(folder.filesystem, path) for path in paths]
+    return [Place(folder.filesystem, path, folder.path) for path in paths]
 
 
 _TRIES = 5  # to list a folder while no write begins or ends

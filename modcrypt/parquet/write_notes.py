@@ -52,7 +52,7 @@ class WriteNote:
 
 def note_place(folder: Place, job: str) -> Place:
     """Return the place of a job's note."""
-    return Place(folder.filesystem, posixpath.join(folder.path, NOTES, f"{job}.json"))
+    return folder.below(f"{NOTES}/{job}.json")
 
 
 def read_note(place: Place) -> WriteNote | None:

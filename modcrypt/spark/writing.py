@@ -205,9 +205,10 @@ def publish_files(base: str, messages: Iterable[Written], *, overwrite: bool) ->
     """
     remove_abandoned(base)
     table = Place(*locate(base, None))
-    old = [_inside(table, place) for place in _present(base)] if overwrite else []
-    if linked := _linked(table, old):
-        raise OSError(errno.ELOOP, "a symbolic link leads there; remove it first", linked[0])
+    present = _present(base) if overwrite else []
+    for place in present:  # one that can't be removed would be in the table with the new rows
+        place.check_writable()
+    old = [_inside(table, place) for place in present]
     moves = [(_place(message.folder, name), name) for message in messages for name in message.files]
     job = _job_of(base, moves)
     with _locked(table, job) as is_locked:
@@ -280,22 +281,10 @@ def _inside(table: Place, place: Place) -> str:
 
 def _remove_hidden(table: Place, names: Sequence[str]) -> None:
     """Remove files that don't count, and folders that they were the last ones in."""
-    left = set(_linked(table, names))
-    places = [table.below(name) for name in names]
-    places = [place for place in places if place.path not in left]
+    places = [place for name in names if not (place := table.below(name)).is_linked]
     for place in places:
         _remove(place)
     _remove_empty_folders(table.path if table.filesystem is None else "", places)
-
-
-def _linked(table: Place, names: Sequence[str]) -> list[str]:
-    """Return the paths of files whose folders are, by a symbolic link, not in the table's."""
-    if table.filesystem is not None:
-        return []
-    top = os.path.realpath(table.path)
-    paths = [posixpath.join(table.path, name) for name in names]
-    real = {folder: os.path.realpath(folder) for folder in {*map(posixpath.dirname, paths)}}
-    return [path for path in paths if not f"{real[posixpath.dirname(path)]}/".startswith(f"{top}/")]
 
 
 def _folder(place: Place) -> str:
