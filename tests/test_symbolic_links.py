@@ -163,6 +163,22 @@ def test_a_dataset_is_written_below_a_link_of_the_callers_own(lake: Path) -> Non
     assert sorted(contents(lake)) == sorted(paths)
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_key_material_is_not_written_through_a_link(there: bool, lake: Path, outside: Path) -> None:
+    """The caller names a file, and not that."""
+    victim = outside / "material.json"
+    if there:
+        victim.write_text("{}")
+    (lake / "_KEY_MATERIAL_FOR_a.parquet.json").symlink_to(victim)
+    before = contents(outside)
+    with pytest.raises(OSError, match="symbolic link below"):
+        mc.write_table(
+            TABLE, lake / "a.parquet", mc.KeyTools(RotatingKms(kf=1, kc=1)).encryption(BESIDE)
+        )
+    assert contents(outside) == before
+    assert not (lake / "a.parquet").exists()
+
+
 # --- rotations and shredding ---------------------------------------------------------------------
 
 

@@ -395,6 +395,10 @@ def _dropped(table: IcebergTable, keks: Sequence[str], *, keep: bool) -> tuple[s
     return tuple(keks)
 
 
+_HINT_SIZE = 100
+"""Bytes of a version hint that are read: a number of at most 18 digits, and space around it."""
+
+
 def _hint_is_right(table: IcebergTable) -> bool:
     """See to it that `version-hint.text` names no version that goes.
 
@@ -405,8 +409,8 @@ def _hint_is_right(table: IcebergTable) -> bool:
     hint = table.place.beside(HINT)
     try:
         with hint.open() as source:
-            told = source.read_at(0, source.size)
-        if number is None or not told.strip().isdigit() or int(told) >= number:
+            told = source.read_at(0, min(source.size, _HINT_SIZE)).strip()
+        if number is None or not told.isdigit() or int(told) >= number:
             return True
         write_hint(hint, number)
     except FileNotFoundError:

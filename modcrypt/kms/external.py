@@ -14,6 +14,7 @@ keys, and a rotation puts them in their place. Keys of writers that were killed 
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -57,8 +58,12 @@ _STAGED = re.compile(r"-[0-9a-f]{16}\Z")
 
 
 def store_of(place: Place) -> Place:
-    """Give the place of the key material of the file at a place."""
-    return place.beside(external_name(place.name))
+    """Give the place of the key material of the file at a place.
+
+    The caller named the file, not its material: of that no symbolic link is written through.
+    """
+    store = place.beside(external_name(place.name))
+    return store if place.root is not None else replace(store, root=posixpath.dirname(place.path))
 
 
 def read_store(place: Place) -> dict[str, str]:

@@ -30,7 +30,7 @@ from modcrypt.errors import (
     ModcryptError,
 )
 from modcrypt.kms.audit import AuditEvent
-from modcrypt.kms.external import FOOTER_KEY, place_with_store
+from modcrypt.kms.external import FOOTER_KEY, place_with_store, store_of
 from modcrypt.kms.file_runs import each_file, files_but, told
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.material import (
@@ -41,7 +41,6 @@ from modcrypt.kms.material import (
     decode_material,
     decode_store,
     encode_store,
-    external_name,
 )
 from modcrypt.kms.rotation_record import RunRecord, stamps_of
 from modcrypt.kms.sealed_metadata import begins_sealed, kek_of
@@ -221,9 +220,8 @@ def is_ags1(source: Source) -> bool:
 
 def stores_of(place: Place) -> tuple[Place, Place]:
     """Give the places of a file's external key material, and of what is to replace it."""
-    place = place_with_store(place)
-    name = external_name(place.name)
-    return place.beside(name), place.beside(_TEMPORARY + name)
+    store = store_of(place_with_store(place))
+    return store, store.beside(_TEMPORARY + store.name)
 
 
 def entries_of(store: Place) -> dict[str, str] | None:

@@ -182,7 +182,7 @@ def _files(base: str, tasks: Iterable[Written]) -> Iterable[tuple[str, str]]:
 
 def _record(table: Place, query: str) -> Place:
     name = f"{check_query(query)}.json"
-    return Place(table.filesystem, posixpath.join(table.path, RECORDS, name))
+    return table.below(posixpath.join(RECORDS, name))
 
 
 def _write(record: Place, batch: _Batch) -> None:

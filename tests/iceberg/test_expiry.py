@@ -470,6 +470,15 @@ def test_the_hint_is_set_right_before_what_it_names_goes(t16: Path, table: Icebe
     assert [path.name for path in (t16 / "metadata").glob("v*.json")] == ["v3.metadata.json"]
 
 
+@pytest.mark.parametrize("told", ["9" * 5000, "x" * 5000, "", "-1"])
+def test_a_hint_may_say_anything(tmp_path: Path, kms: SampleKms, told: str) -> None:
+    rows = pa.table({"id": [1]})
+    table = create_table(tmp_path / "t", rows.schema, kms, master_key_id="keyA").append(rows)
+    table = expire_history(table).table
+    (tmp_path / "t" / "metadata" / "version-hint.text").write_text(told)
+    assert expire_history(table).left == ()
+
+
 def test_what_somebody_else_commits_meanwhile_stays(lake: IcebergTable, java: Judge) -> None:
     def append() -> None:
         java.commit(max((folder_of(lake) / "metadata").glob("v*.json"), key=number),
