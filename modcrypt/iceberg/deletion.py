@@ -13,7 +13,8 @@ goes only if all of these hold:
    name than those that stay.
 4. A metadata.json goes only as an older version, by 1. A version hint never goes, nor does the
    table's key store.
-5. No kept snapshot needs it, under any spelling of its location.
+5. No kept snapshot needs it, under any spelling of its location; and these snapshots' manifests
+   fit the current version, which they were written for.
 6. It lies in a folder that locations are mapped to, and no symbolic link below that leads to it.
 
 A job may also remove what it has just written itself under names of its own, by 6: files by
@@ -34,9 +35,12 @@ from typing import TYPE_CHECKING
 from modcrypt.errors import FormatError, KmsUnavailableError, ModcryptError
 from modcrypt.iceberg.inventory import Failure, Keys, in_threads, take_inventory
 from modcrypt.iceberg.locations import Locations
+from modcrypt.iceberg.manifest_checks import check_list, check_manifest
+from modcrypt.iceberg.table_findings import TableReport
 from modcrypt.iceberg.table_metadata import TableMetadata
 from modcrypt.iceberg.versions import HINT, file_names, is_later, read_metadata
 from modcrypt.iceberg.walk import Walk
+from modcrypt.parquet.findings import raise_first
 from modcrypt.storage import Place
 
 if TYPE_CHECKING:
@@ -236,14 +240,25 @@ def _own_folder(table: IcebergTable) -> str:
 
 
 def _needed_by(walk: Walk) -> frozenset[str]:
-    """Find the paths of what snapshots need; raise what keeps any of it from being read."""
+    """Find the paths of what snapshots need.
+
+    Raises:
+        IntegrityError: the version is another one than its sealed manifests were written for: an
+            older one may be the table's, and all that is left of it.
+        ModcryptError, OSError: something can't be read.
+    """
     reached = take_inventory(Keys(walk, {}), walk.metadata.snapshots, JOBS)
-    paths = set[str]()
+    paths, report = set[str](), TableReport()
     for some in (reached.lists, reached.manifests, reached.files):
         for one in some:
             if one.error is not None:
                 raise one.error
             paths.add(one.path)
+    for found in reached.lists:
+        check_list(found, report)
+    for manifest in reached.manifests:
+        check_manifest(manifest, walk.metadata, report)
+    raise_first(report.findings)
     for location in walk.metadata.statistics():
         with contextlib.suppress(FormatError):  # outside of the folders, where nothing goes
             paths.add(walk.locations.key(location))

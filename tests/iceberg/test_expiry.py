@@ -357,6 +357,18 @@ def test_statistics_of_dropped_snapshots_go_and_those_of_others_stay(t16: Path) 
     assert len(document(t16)["partition-statistics"]) == 1
 
 
+def test_a_version_that_its_manifests_contradict_is_not_all_that_stays(t16: Path) -> None:
+    """A newer one that somebody planted: the older ones are what the table is restored from."""
+    changed = document(t16)
+    fields = changed["schemas"][0]["fields"]
+    fields[0]["name"], fields[1]["name"] = fields[1]["name"], fields[0]["name"]
+    (t16 / "metadata" / "v2.metadata.json").write_text(json.dumps(changed))
+    before = files(t16)
+    with pytest.raises(mc.IntegrityError, match="another schema"):
+        expire_history(reopened(t16))
+    assert files(t16) == before
+
+
 def test_files_that_other_tables_may_share_stay(t16: Path) -> None:
     told_of(t16, properties={**document(t16)["properties"], "gc.enabled": "false"})
     before = files(t16)

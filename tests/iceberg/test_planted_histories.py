@@ -9,6 +9,7 @@ import gzip
 import json
 import os
 import random
+import re
 import shutil
 import uuid
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from modcrypt.iceberg import (
     FileKeyStore,
@@ -24,6 +26,7 @@ from modcrypt.iceberg import (
     KeyPolicy,
     create_table,
     expire_history,
+    load_table,
     open_table,
     prune_keys,
     rotate_table,
@@ -99,11 +102,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 class Planting:
     """Plants metadata.json files and links in a copy of the table, by chance."""
 
-    def __init__(self, folder: Path, draw: random.Random) -> None:
+    def __init__(self, folder: Path, current: str, draw: random.Random) -> None:
         self.folder, self.draw = folder, draw
         self.metadata = folder / "metadata"
-        self.current = Path(opened(folder).place.path)
-        self.number = int(self.current.name[1:].split(".")[0])
+        self.current = Path(current)
+        self.number = int(re.findall(r"[0-9]+", self.current.name)[0])
         self.document: Document = json.loads(self.current.read_bytes())
         self.location = self.document["location"]
         self.genuine = [path.read_bytes() for path in sorted(self.metadata.glob("*.json"))]
@@ -132,6 +135,13 @@ class Planting:
             "v0", "v0.gz", "v00", f"v0{number}", f"v{number}.gz", f"V{number}", "copy",
             f"00000-{some}", f"{number:05}-{some}.gz", f"00099-{some}",
         ]) + ".metadata.json" + self.draw.choice(["", "", ".gz"])  # fmt: skip
+
+    def plant_all(self) -> None:
+        self.plant_links()
+        for _ in range(self.draw.randint(1, 8)):
+            self.plant()
+        if self.draw.random() < 0.7:
+            self.plant_what_a_log_names()
 
     def plant(self) -> None:
         data = json.dumps(self.version()).encode()
@@ -242,12 +252,8 @@ def test_an_expiry_deletes_what_it_deletes_of_the_honest_twin(
     draw = random.Random(seed)
     twin, folder = (Path(shutil.copytree(made, tmp_path / name / "t")) for name in "ab")
     before, origin, force = contents(folder), contents(made), bool(seed % 2)
-    planting = Planting(folder, draw)
-    planting.plant_links()
-    for _ in range(draw.randint(1, 8)):
-        planting.plant()
-    if draw.random() < 0.7:
-        planting.plant_what_a_log_names()
+    planting = Planting(folder, opened(folder).place.path, draw)
+    planting.plant_all()
     outside = contents(planting.outside)
     if draw.random() < 0.5:
         prune_keys(opened(folder))
@@ -275,3 +281,31 @@ def test_an_expiry_deletes_what_it_deletes_of_the_honest_twin(
     assert verify_table(after).ok
     assert expire_history(after, force=force).left == ()
     assert opened(folder).scan().num_rows == 5
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nor_does_it_of_a_catalogs_table(tmp_path: Path, seed: int) -> None:
+    """Its twin is the dry run of before."""
+    folder = tmp_path / "t"
+    folder.mkdir()
+    store = FileKeyStore.create(folder / STORE)
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=str(tmp_path))
+    catalog.create_namespace("n")
+    table = create_table(
+        folder, ids().schema, SampleKms(), master_key_id="keyA", key_store=store,
+        catalog=catalog, identifier="n.t",
+    ).append(ids(1))  # fmt: skip
+    table = rotate_table(expire_history(table).table.append(ids(2)), "dek").table
+    honest, before = expire_history(table, dry_run=True).fields(), contents(folder)
+    Planting(folder, table.place.path, random.Random(seed)).plant_all()
+
+    told = expire_history(table).fields()
+
+    files = ("data_files", "statistics", "manifests", "manifest_lists")
+    assert {name: told[name] for name in files} == {name: honest[name] for name in files}
+    named = [one for name in (*files, "metadata_files") for one in honest[name]]
+    gone = before.keys() - contents(folder).keys()
+    assert gone == {str(Path(one).relative_to(folder)) for one in named}
+    after = load_table(catalog, "n.t", SampleKms(), key_store=store)
+    assert sorted(after.scan()["id"].to_pylist()) == [1, 2]
+    assert verify_table(after).ok
