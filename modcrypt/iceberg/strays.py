@@ -294,9 +294,9 @@ def _check_vouched(
     if found:
         report.tell(
             "integrity",
-            f"{len(found):,} metadata.json files are versions that no log of the table names, or "
-            "names with another time: expire_history neither uses nor deletes them; remove them, "
-            f"unless a writer is about to commit one: {listed(sorted(found))}",
+            f"{len(found):,} metadata.json files are versions that no log of this one names, or "
+            "names with another time: planted, or of a commit that failed, is under way or came "
+            f"later; expire_history neither uses nor deletes them: {listed(sorted(found))}",
             warning=True,
         )
 
