@@ -308,7 +308,7 @@ _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | getattr(os, "O_C
 def _open_folder(place: Place, *, make: bool = False) -> Iterator[tuple[int | None, str]]:
     """Open the folder of a local file, one by one those below the root, following no link.
 
-    What is done by the descriptor stays in that folder, even if a link takes its place meanwhile.
+    What is done by the descriptor stays in that folder, even if a link takes its place just then.
 
     Yields:
         The folder's descriptor, and the file's name in it. Without a root None, and the path.
@@ -984,14 +984,15 @@ def _path_sink(
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
         with naming(where):
             fd = os.open(temporary, flags, 0o666, **_within(at))
+    try:
         try:
-            try:
-                _keep_owner(fd, before)
-                yield FdSink(fd, where)
-                with naming(where):
-                    os.fsync(fd)
-            finally:
-                os.close(fd)
+            _keep_owner(fd, before)
+            yield FdSink(fd, where)
+            with naming(where):
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        with _open_folder(place) as (at, _):  # not kept open: a dataset has many files open
             # Hadoop's checksum of what was there would be held against what will be.
             with contextlib.suppress(OSError):  # not there, or its name would be too long
                 os.unlink(os.path.join(folder, f".{os.path.basename(target)}.crc"), **_within(at))
@@ -999,11 +1000,11 @@ def _path_sink(
                 check()
             with naming(where):
                 publish(temporary, target, overwrite, at)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary, **_within(at))
-            raise
-        fsync_folder(folder, at)
+            fsync_folder(folder, at)
+    except BaseException:
+        with contextlib.suppress(OSError), _open_folder(place) as (at, _):
+            os.unlink(temporary, **_within(at))
+        raise
 
 
 def _check_replaceable(target: str, at: int | None, place: Place) -> os.stat_result | None:

@@ -122,17 +122,45 @@ def test_a_root_may_be_spelt_in_many_ways(
     assert os.listdir(lake / "a" / "b") == []
 
 
-def test_a_folder_that_a_link_replaces_meanwhile_is_the_one_that_is_written(
-    lake: Path, outside: Path
-) -> None:
-    """The folder is opened once, and the file named in it."""
+def test_a_folder_that_a_link_replaces_meanwhile_is_not_written(lake: Path, outside: Path) -> None:
     (lake / "p").mkdir()
-    with Place(None, str(lake)).below("p/part-0.parquet").create() as sink:
-        sink.append(b"new")
-        (lake / "p").rename(lake / "moved")
-        (lake / "p").symlink_to(outside)
+
+    def write_slowly() -> None:
+        with Place(None, str(lake)).below("p/part-0.parquet").create() as sink:
+            sink.append(b"new")
+            (lake / "p").rename(lake / "moved")
+            (lake / "p").symlink_to(outside)
+
+    with pytest.raises(OSError, match="symbolic link below"):
+        write_slowly()
     assert contents(outside) == {"part-0.parquet": b"precious"}
-    assert (lake / "moved" / "part-0.parquet").read_bytes() == b"new"
+    assert not (lake / "moved" / "part-0.parquet").exists()
+
+
+@pytest.mark.parametrize("change", [write, Place.remove])
+def test_a_link_that_appears_in_the_last_moment_is_not_followed(
+    change: Callable[[Place], object], lake: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at a folder and what is done in it."""
+    (lake / "p").mkdir()
+    (lake / "p" / "part-0.parquet").write_bytes(b"old")
+
+    def swapping(name: str) -> Callable[..., Any]:
+        real = getattr(os, name)
+
+        def swap(*arguments: Any, **more: Any) -> Any:
+            if not (lake / "p").is_symlink():
+                (lake / "p").rename(lake / "moved")
+                (lake / "p").symlink_to(outside)
+            return real(*arguments, **more)
+
+        return swap
+
+    for name in ("replace", "unlink"):
+        monkeypatch.setattr(os, name, swapping(name))
+    change(Place(None, str(lake)).below("p/part-0.parquet"))
+    assert contents(outside) == {"part-0.parquet": b"precious"}
+    assert contents(lake / "moved") == ({"part-0.parquet": b"new"} if change is write else {})
 
 
 # --- datasets ------------------------------------------------------------------------------------
