@@ -311,7 +311,8 @@ def _open_folder(place: Place, *, make: bool = False) -> Iterator[tuple[int | No
     What is done by the descriptor stays in that folder, even if a link takes its place just then.
 
     Yields:
-        The folder's descriptor, and the file's name in it. Without a root None, and the path.
+        The folder's descriptor, and the file's name in it. None and the path, if there is no root,
+        or no folder below it.
 
     Raises:
         OSError: from the file system; ELOOP for a symbolic link below the root.
@@ -319,10 +320,10 @@ def _open_folder(place: Place, *, make: bool = False) -> Iterator[tuple[int | No
     top = os.path.dirname(place.path) if place.root is None else place.root
     if make:
         os.makedirs(top or ".", exist_ok=True)
-    if place.root is None:
+    *folders, name = _names_below(place) if place.root is not None else [place.path]
+    if not folders:
         yield None, place.path
         return
-    *folders, name = _names_below(place)
     fd = os.open(top or ".", _FOLDER)
     try:
         for folder in folders:
@@ -361,16 +362,12 @@ def _open_below(fd: int, folder: str, place: Place, make: bool) -> int:
             os.mkdir(folder, dir_fd=fd)
     try:
         return os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=fd)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            _refuse_link(folder, fd, place)
+    except OSError as error:  # systems differ in what they say of a link
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        if stat.S_ISLNK(os.stat(folder, dir_fd=fd, follow_symlinks=False).st_mode):
+            raise _linked(place) from None
         raise
-
-
-def _refuse_link(name: str, fd: int, place: Place) -> None:
-    """Raise if a name in a folder below the root is a symbolic link."""
-    if stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
-        raise _linked(place)
 
 
 def _linked(place: Place) -> OSError:
@@ -977,7 +974,7 @@ def _path_sink(
         raise _exists(where)
     with _open_folder(place) as (at, name):
         # A symbolic link that the caller named keeps pointing at what we write.
-        target = os.path.realpath(where) if at is None else name
+        target = os.path.realpath(where) if place.root is None else name
         before = _check_replaceable(target, at, place)
         folder = os.path.dirname(target)
         temporary = os.path.join(folder, _temporary_name())
@@ -1014,11 +1011,11 @@ def _check_replaceable(target: str, at: int | None, place: Place) -> os.stat_res
         OSError: what is there is not a regular file; ELOOP for a symbolic link below the root.
     """
     try:
-        found = os.stat(target, dir_fd=at, follow_symlinks=at is None)
+        found = os.stat(target, dir_fd=at, follow_symlinks=place.root is None)
     except OSError:  # creating the file tells why
         return None
-    if at is not None:
-        _refuse_link(target, at, place)
+    if stat.S_ISLNK(found.st_mode):
+        raise _linked(place)
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, "the destination is a directory", place.path)
     if not stat.S_ISREG(found.st_mode):
