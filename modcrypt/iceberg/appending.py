@@ -21,7 +21,7 @@ from modcrypt.iceberg.data_writing import Data, DataWriter, NewFile
 from modcrypt.iceberg.deletion import remove_written
 from modcrypt.iceberg.manifest_writing import partition_spec, write_manifest
 from modcrypt.iceberg.manifests import ADDED, DATA, ManifestFile
-from modcrypt.iceberg.policies import KeyPolicy, writing_keys
+from modcrypt.iceberg.policies import writing_keys, writing_policy
 from modcrypt.iceberg.resolver import seal_for_manifest
 from modcrypt.iceberg.snapshot_writing import add_snapshot, new_snapshot_id, with_totals
 from modcrypt.iceberg.table_metadata import TableMetadata
@@ -50,6 +50,8 @@ def append(table: IcebergTable, data: Data) -> IcebergTable:
         TypeError, ValueError: the data is no such thing, or its columns are not those of the
             table: before anything is written.
         PlaintextError, UnsupportedFormatError: the table is not encrypted, or can't be.
+        IntegrityError: the table is under another master key or policy than `table`, or is an
+            older state.
         CommitConflictError: others were faster each time, or changed the partitioning.
         KeyRetrievalError: the key service refuses.
         ModcryptError, OSError: the table can't be read or written; it is as it was.
@@ -57,6 +59,7 @@ def append(table: IcebergTable, data: Data) -> IcebergTable:
     current = table.refreshed()
     _check_encrypted(current.metadata)
     current.metadata.check_members()
+    writing_policy(current.metadata, table.metadata)
     writer = DataWriter(current)
     writer.check(data)
     addition: _Addition | None = None
@@ -64,7 +67,7 @@ def append(table: IcebergTable, data: Data) -> IcebergTable:
         files = writer.write(data)
         if not files:
             return current
-        addition = _Addition(files, writer.spec_id, current.metadata)
+        addition = _Addition(files, writer.spec_id, current.metadata, table.metadata)
         return commit(current, addition.next_version)
     except BaseException as error:
         if addition is None or addition.has_failed(error, current):
@@ -90,6 +93,7 @@ class _Addition:
     files: Sequence[NewFile]
     spec_id: int
     base: TableMetadata
+    seen: TableMetadata
     snapshot_id: int | None = None
     written: list[str] = field(default_factory=list)
     offered: Place | None = None
@@ -104,7 +108,7 @@ class _Addition:
         parent = metadata.current
         before = [] if parent is None else table.walk.manifests(parent)
         paths = [one.partition_path for one in self.files]
-        keys = writing_keys(table, KeyPolicy.of(metadata), paths)
+        keys = writing_keys(table, writing_policy(metadata, self.seen), paths)
         sealed = sealed_keys([one.keys for one in self.files], keys.of_files)
         self.snapshot_id = new_snapshot_id(metadata)
         rows = (

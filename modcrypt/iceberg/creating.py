@@ -19,7 +19,7 @@ from modcrypt.iceberg.locations import Locations
 from modcrypt.iceberg.policies import KeyPolicy
 from modcrypt.iceberg.resolver import KeyResolver
 from modcrypt.iceberg.sealed_parquet import make_folder
-from modcrypt.iceberg.table import Expectation, IcebergTable, opened, resolver_of
+from modcrypt.iceberg.table import Expectation, IcebergTable, resolver_of
 from modcrypt.iceberg.table_metadata import KEY_ID, KEY_LENGTH, TableMetadata
 from modcrypt.iceberg.versions import FolderVersions, has_versions
 from modcrypt.iceberg.walk import Walk
@@ -139,7 +139,9 @@ class NewPlace:
             place = self.versions.first(metadata)
         else:
             place = self.versions.first(metadata, self._metadata_folder)
-        return opened(lambda: place, self.versions, resolver, Expectation(), None)
+        # The file is not read again: others might have altered it already.
+        written = TableMetadata(metadata.encode(), place.path)
+        return replace(self.staged(written, resolver), place=place)
 
     @property
     def _metadata_folder(self) -> Place:

@@ -55,7 +55,7 @@ from modcrypt.iceberg.manifests import (
     ManifestFile,
 )
 from modcrypt.iceberg.moved_deletes import moved_bounds, moved_deletes
-from modcrypt.iceberg.policies import KeyPolicy, writing_keys
+from modcrypt.iceberg.policies import KeyPolicy, writing_keys, writing_policy
 from modcrypt.iceberg.resolver import (
     is_sealed_metadata,
     open_from_manifest,
@@ -224,6 +224,7 @@ def rotate_deks(table: IcebergTable, dry_run: bool, run: Run | None = None) -> T
     """Give the files of the current snapshot new keys; as `rotate_table`."""
     counted, client = counting(table)
     target = target_of(counted, None)
+    writing_policy(counted.metadata, table.metadata)
     files = _Files.of(counted)
     if dry_run or not files.live:
         return replace(
@@ -232,7 +233,7 @@ def rotate_deks(table: IcebergTable, dry_run: bool, run: Run | None = None) -> T
             older_versions=older_versions(counted), **_older(counted, replaced=bool(files.live)),
         )  # fmt: skip
     masters, length = counted.walk.resolver.masters, counted.metadata.key_length
-    rekeying = _Rekeying(run, masters.new_kek(target, length), files)
+    rekeying = _Rekeying(run, masters.new_kek(target, length), files, table.metadata)
     try:
         new = commit(counted, rekeying.next_version)
     except BaseException as error:
@@ -241,9 +242,9 @@ def rotate_deks(table: IcebergTable, dry_run: bool, run: Run | None = None) -> T
     rekeying.sweep(new)
     result = with_resolver(new, table.walk.resolver)
     return replace(
-        rekeying.files.report(result), committed=True, master_key_id=target_of(result, None),
-        kms_calls=client.calls, older_versions=older_versions(result),
-        **_older(result, replaced=False),
+        rekeying.files.report(result), committed=True,
+        master_key_id=result.metadata.master_key_id or "", kms_calls=client.calls,
+        older_versions=older_versions(result), **_older(result, replaced=False),
     )  # fmt: skip
 
 
@@ -342,6 +343,7 @@ class _Rekeying:
         run: rewrites data files; None: threads of this process do.
         job: the KEK of the job.
         files: of the version that the newest attempt is made of.
+        seen: The version that the caller has.
         name: of the job.
         moved: what was written, by the paths of the files before.
         folders: locations of the folders that files are written to.
@@ -353,6 +355,7 @@ class _Rekeying:
     run: Run | None
     job: OpenKey
     files: _Files = field(repr=False)
+    seen: TableMetadata = field(repr=False)
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
     moved: dict[str, _Moved] = field(default_factory=dict, repr=False)
     folders: set[str] = field(default_factory=set)
@@ -369,7 +372,8 @@ class _Rekeying:
         self._rekey(table)
         self._move_deletes(table)
         metadata, self.snapshot_id = table.metadata, new_snapshot_id(table.metadata)
-        keys = writing_keys(table, KeyPolicy.of(metadata), self.files.partition_paths(metadata))
+        policy = writing_policy(metadata, self.seen)
+        keys = writing_keys(table, policy, self.files.partition_paths(metadata))
         of_files = iter(keys.of_files)
         rows = [
             self._write_manifest(table, manifest, entries, of_files)

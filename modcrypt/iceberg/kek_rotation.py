@@ -92,7 +92,7 @@ def rotate_kek(
     result = with_resolver(new, table.walk.resolver)
     return replace(
         renewal.planned.report(result, client), committed=True,
-        master_key_id=target_of(result, None), kms_calls=client.calls,
+        master_key_id=result.metadata.master_key_id or "", kms_calls=client.calls,
         older_versions=older_versions(result),
     )  # fmt: skip
 

@@ -59,7 +59,7 @@ def rotate_mek(table: IcebergTable, new_id: str | None, dry_run: bool) -> TableR
     result = with_resolver(counted, table.walk.resolver)
     return TableRotation(
         what="mek", table=result, committed=in_table, keks=moving.count,
-        master_key_id=target_of(result, None), kms_calls=client.calls,
+        master_key_id=result.metadata.master_key_id or "", kms_calls=client.calls,
         left=(*sorted(moving.stuck), *late), older_versions=older_versions(result),
     )  # fmt: skip
 

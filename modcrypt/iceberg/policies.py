@@ -22,9 +22,15 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, Self
 
-from modcrypt.errors import FormatError, PlaintextError, UnsupportedFormatError
+from modcrypt.errors import (
+    FormatError,
+    IntegrityError,
+    KeyMaterialError,
+    PlaintextError,
+    UnsupportedFormatError,
+)
 from modcrypt.iceberg.table_metadata import KEY_ID, EncryptedKey, TableMetadata
-from modcrypt.iceberg.wrapping_keys import IcebergKey, OpenKey
+from modcrypt.iceberg.wrapping_keys import TABLE, IcebergKey, OpenKey
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.resolver import KeyStore
@@ -36,10 +42,12 @@ __all__ = [
     "KeyPolicy",
     "WritingKeys",
     "later_than",
+    "master_key_of",
     "partition_scope",
     "retired",
     "writing_key",
     "writing_keys",
+    "writing_policy",
 ]
 
 PREFIX = "modcrypt.encryption."
@@ -178,6 +186,27 @@ class WritingKeys:
     entries: tuple[EncryptedKey, ...]
 
 
+def writing_policy(metadata: TableMetadata, seen: TableMetadata) -> KeyPolicy:
+    """Return the policy for the new files of a commit.
+
+    Args:
+        metadata: The version that the commit follows. Nothing signs it.
+        seen: The version that the caller has.
+
+    Raises:
+        IntegrityError: the policy, or the length of keys, has changed in between.
+        FormatError, UnsupportedFormatError: as `KeyPolicy.of`.
+    """
+    policy = KeyPolicy.of(metadata)
+    if policy != KeyPolicy.of(seen) or metadata.key_length != seen.key_length:
+        raise IntegrityError(
+            f"{metadata.name}: the table properties that decide how new files are encrypted have "
+            "changed since the table was opened. If that was intended, open it again; otherwise "
+            "somebody has altered metadata.json"
+        )
+    return policy
+
+
 def writing_key(
     table: IcebergTable, policy: KeyPolicy, scope: str = "", *, now_ms: int | None = None
 ) -> tuple[OpenKey, list[EncryptedKey]]:
@@ -240,7 +269,7 @@ def _keys(
     table: IcebergTable, policy: KeyPolicy, scopes: Sequence[str], now: int
 ) -> tuple[dict[str, OpenKey], list[EncryptedKey]]:
     """Give a key for each scope, and new entries; those that are missing are made together."""
-    resolver, master = table.walk.resolver, _master(table.metadata)
+    resolver, master = table.walk.resolver, master_key_of(table)
     wanted = list(dict.fromkeys(scopes))
     if policy.wrapping == "single":
         single = resolver.opened(IcebergKey.single(master))
@@ -326,7 +355,7 @@ def _made(
     if in_store and now < since <= now + DAY_MS:  # whoever has rotated has a faster clock
         now = since
     made = resolver.masters.new_keks(
-        _master(metadata),
+        master_key_of(table),
         metadata.key_length,
         scopes,
         table=metadata.uuid if in_store else None,
@@ -348,7 +377,33 @@ def _store(table: IcebergTable) -> KeyStore:
     return store
 
 
-def _master(metadata: TableMetadata) -> str:
-    if not metadata.master_key_id:
+def master_key_of(table: IcebergTable) -> str:
+    """Return the id of the master key for new keys.
+
+    Nothing signs the metadata.json that names it, so the KEKs that the table has must agree: all of
+    those in its metadata; of those in a key store, which a rotation moves first, at least one.
+
+    Raises:
+        PlaintextError: the table is not encrypted.
+        KeyMaterialError: its KEKs are under other master keys.
+        ModcryptError, OSError: from the key store.
+    """
+    metadata, resolver = table.metadata, table.walk.resolver
+    master = metadata.master_key_id
+    if not master:
         raise PlaintextError(f"{metadata.name}: the table has no {KEY_ID}: it is not encrypted")
-    return metadata.master_key_id
+    for id_ in metadata.kek_ids():
+        resolver.find(id_, metadata)
+    stored = {
+        one.master_key_id
+        for id_, one in resolver.keks(metadata).items()
+        if id_ not in metadata.keys and TABLE in one.properties
+    }
+    if stored and master not in stored and resolver.master_key_ids is None:
+        raise KeyMaterialError(
+            f"{metadata.name}: the table is under the master key {master!r}, but its KEKs in the "
+            f"key store are under {', '.join(map(repr, sorted(stored)))}. If a rotation was "
+            "interrupted, finish it by new_master_key_id; if this master key is the right one, "
+            f"open the table with master_key_ids=[{master!r}]"
+        )
+    return master

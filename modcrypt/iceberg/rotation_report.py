@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from modcrypt.errors import FormatError, PlaintextError
 from modcrypt.fork_safety import fork_safe
+from modcrypt.iceberg.policies import master_key_of
 from modcrypt.iceberg.resolver import KeyResolver
 from modcrypt.iceberg.table import IcebergTable
 from modcrypt.iceberg.table_metadata import TableMetadata
@@ -199,10 +200,11 @@ def target_of(table: IcebergTable, new_id: str | None) -> str:
     Raises:
         PlaintextError: the table is under none.
         ValueError: whoever opened the table expects others.
+        ModcryptError, OSError: without `new_id`, as `master_key_of`.
     """
-    found = new_id or table.metadata.master_key_id
-    if table.metadata.master_key_id is None or found is None:
+    if table.metadata.master_key_id is None:
         raise PlaintextError(f"{table.metadata.name}: the table has no keys to rotate")
+    found = new_id or master_key_of(table)
     allowed = table.expected.master_key_ids
     if allowed is not None and found not in allowed:
         raise ValueError(

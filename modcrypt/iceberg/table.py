@@ -81,6 +81,32 @@ def _state(metadata: TableMetadata) -> int:
     return 0 if current is None else min(current.sequence_number, metadata.last_sequence_number)
 
 
+def _check_follows(new: TableMetadata, old: TableMetadata, expected: Expectation) -> None:
+    """Check a version that others committed against the one that this process has seen.
+
+    Nothing signs metadata.json: whoever can write it could choose the master key for new files, or
+    restore an older state.
+
+    Raises:
+        IntegrityError: the version is under another master key, or older.
+    """
+    if new.master_key_id != old.master_key_id and expected.master_key_ids is None:
+        raise IntegrityError(
+            f"{new.name}: the table was under the master key {old.master_key_id!r}, and is now "
+            f"under {new.master_key_id!r}. If that key was rotated, open the table again with "
+            f"master_key_ids=[{new.master_key_id!r}]; otherwise somebody has altered metadata.json"
+        )
+    if (
+        _state(new) < _state(old)
+        or new.last_sequence_number < old.last_sequence_number
+        or (new.current is None and old.current is not None)
+    ):
+        raise IntegrityError(
+            f"{new.name}: the table is at sequence number {_state(new)}, and was at {_state(old)}: "
+            "this is an older state of it. If it was rolled back on purpose, open the table again"
+        )
+
+
 @dataclass(frozen=True)
 class IcebergTable:
     """One version of a table, as `open_table` gives it.
@@ -100,9 +126,11 @@ class IcebergTable:
     expected: Expectation = field(repr=False)
 
     def refreshed(self) -> IcebergTable:
-        """Give the current version of the table, which others may have committed since.
+        """Return the current version of the table, which others may have committed since.
 
         Raises:
+            IntegrityError: it is an older state than this one, or under another master key: open
+                the table again if that is intended.
             ModcryptError, OSError: as `open_table`.
         """
         return self._at(*read_current(self.versions.current))
@@ -115,6 +143,7 @@ class IcebergTable:
         if metadata.uuid != self.metadata.uuid:
             raise IntegrityError(f"{place.path}: another table has taken the place of this one")
         self.expected.check(metadata)
+        _check_follows(metadata, self.metadata, self.expected)
         return replace(self, metadata=metadata, place=place, walk=self.walk.through(metadata))
 
     def append(self, data: pa.Table | pa.RecordBatchReader) -> IcebergTable:

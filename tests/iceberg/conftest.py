@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from modcrypt.iceberg import IcebergTable, open_table
+from modcrypt.iceberg.table_metadata import TableMetadata
 from tests.iceberg.java_judge import Judge, why_unavailable
 from tests.support import shared_vectors
 
@@ -72,3 +75,20 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
         pytest.skip(reason)
     with Judge(MASTERS, tmp_path_factory.mktemp("java") / "java.log") as running:
         yield running
+
+
+def committing_first(table: IcebergTable, act: Callable[[], object], times: int) -> IcebergTable:
+    """Return a table that somebody else commits to just before each of its first commits."""
+    real, left = table.versions, [times]
+
+    class Slow:
+        def current(self) -> Any:
+            return real.current()
+
+        def commit(self, base: Any, metadata: TableMetadata) -> Any:
+            if left[0]:
+                left[0] -= 1
+                act()
+            return real.commit(base, metadata)
+
+    return replace(table, versions=Slow())

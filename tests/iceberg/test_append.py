@@ -36,6 +36,7 @@ from pyiceberg.types import LongType, NestedField, StructType, UUIDType
 
 from modcrypt.errors import (
     CommitConflictError,
+    IntegrityError,
     KeyAccessDeniedError,
     PlaintextError,
     UnsupportedFormatError,
@@ -761,9 +762,18 @@ def test_somebody_else_is_faster_every_time(
     assert table.refreshed().scan().num_rows == 50 + committing.ATTEMPTS
 
 
-def test_somebody_else_gives_the_table_another_master_key(made: IcebergTable) -> None:
-    """The key metadata is sealed under keys of the version that the commit follows."""
-    table = made.append(ROWS)
+@pytest.mark.parametrize("expected", [None, ["keyA", "keyB"]])
+def test_somebody_else_gives_the_table_another_master_key(
+    made: IcebergTable, tmp_path: Path, expected: list[str] | None
+) -> None:
+    """The key metadata is sealed under keys of the version that the commit follows.
+
+    Whether somebody rotated the key or altered metadata.json, an append can't tell: only a key that
+    the caller expects is followed.
+    """
+    made.append(ROWS)
+    kms = made.walk.resolver.masters.client
+    table = open_table(tmp_path / "t", kms, master_key_ids=expected)
 
     def moved(one: IcebergTable) -> Any:
         keys = [
@@ -776,7 +786,14 @@ def test_somebody_else_gives_the_table_another_master_key(made: IcebergTable) ->
         ]  # fmt: skip
         return one.metadata.with_keys(keys, properties={**one.metadata.properties, KEY_ID: "keyB"})
 
-    done = append(interrupted(table, [lambda: commit(made, moved)]), ROWS)
+    meanwhile = interrupted(table, [lambda: commit(made, moved)])
+    if expected is None:
+        with pytest.raises(
+            IntegrityError, match=r"open the table again with master_key_ids=\['keyB"
+        ):
+            append(meanwhile, ROWS)
+        return
+    done = append(meanwhile, ROWS)
     assert done.metadata.master_key_id == "keyB"
     sealed_by = {key.encrypted_by for key in done.metadata.keys.values()}
     assert sealed_by == {"keyB", *done.metadata.kek_ids()}

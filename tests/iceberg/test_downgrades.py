@@ -5,16 +5,35 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
-from modcrypt.errors import IntegrityError, KeyNotFoundError, PlaintextError
-from modcrypt.iceberg import KeyPolicy, create_table, open_table, rotate_table, verify_table
+from modcrypt.errors import (
+    IntegrityError,
+    KeyMaterialError,
+    KeyNotFoundError,
+    PlaintextError,
+)
+from modcrypt.iceberg import (
+    FileKeyStore,
+    IcebergTable,
+    KeyPolicy,
+    committing,
+    create_table,
+    expire_history,
+    open_table,
+    prune_keys,
+    rotate_table,
+    set_policy,
+    verify_table,
+)
 from tests.iceberg.builder import Builder, arrow, field, struct
-from tests.iceberg.conftest import SampleKms, both
+from tests.iceberg.conftest import SampleKms, both, committing_first
 
 UUID = "8b19a876-2225-48ad-a5f4-1c191de63807"
 SCHEMA = struct(field(1, "id", "long"))
@@ -235,3 +254,182 @@ def test_a_manifest_list_in_the_place_of_another(
         with pytest.raises(IntegrityError, match="put in the place of another manifest list"):
             use()
     assert not verify_table(table).ok
+
+
+# --- what a table object has seen ----------------------------------------------------------------
+
+
+def no_history(document: dict[str, Any]) -> None:
+    document |= {"current-snapshot-id": -1, "snapshots": [], "snapshot-log": [], "refs": {}}
+    document["encryption-keys"] = []
+
+
+def another_master_key(document: dict[str, Any]) -> None:
+    document["properties"]["encryption.key-id"] = "keyB"
+
+
+def another_master_key_and_no_history(document: dict[str, Any]) -> None:
+    another_master_key(document)
+    no_history(document)
+
+
+def no_current_snapshot(document: dict[str, Any]) -> None:
+    document["current-snapshot-id"] = None
+
+
+def rolled_back(document: dict[str, Any]) -> None:
+    document["current-snapshot-id"] = document["snapshots"][0]["snapshot-id"]
+
+
+def counted_again(document: dict[str, Any]) -> None:
+    """Have the next commit take sequence numbers that deletes and rows have already."""
+    document["last-sequence-number"] = 1
+
+
+TAMPERED: list[Callable[[dict[str, Any]], None]] = [
+    another_master_key, another_master_key_and_no_history, no_history, no_current_snapshot,
+    rolled_back, counted_again,
+]  # fmt: skip
+
+
+def tampered(table: IcebergTable, change: Callable[[dict[str, Any]], None], how: str) -> None:
+    """Alter the newest metadata.json of a table, or put a newer one beside it."""
+    path = Path(table.place.path)
+    document = json.loads(path.read_text())
+    change(document)
+    if how == "newer":
+        path = path.with_name(f"v{int(path.name[1:].split('.')[0]) + 1}.metadata.json")
+    path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("how", ["altered", "newer", "catalog"])
+@pytest.mark.parametrize("change", TAMPERED)
+def test_a_table_object_remembers_what_it_has_seen(tmp_path: Path, how: str, change: Any) -> None:
+    """Whoever writes with it writes under the master key, and after the rows, that it knows."""
+    rows = pa.table([[1, 2, 3]], schema=ARROW)
+    given: dict[str, Any] = {}
+    if how == "catalog":
+        catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db")
+        catalog.create_namespace("n")
+        given = {"catalog": catalog, "identifier": "n.t"}
+    table = create_table(tmp_path / "t", rows.schema, SampleKms(), master_key_id="keyA", **given)
+    table = table.append(rows).append(rows)
+    tampered(table, change, how)
+    before = {path for path in (tmp_path / "t").rglob("*") if path.is_file()}
+    uses: list[Callable[[], Any]] = [
+        table.refreshed,
+        lambda: table.append(rows),
+        lambda: set_policy(table, KeyPolicy(kek_per="day")),
+        lambda: rotate_table(table, "mek"),
+        lambda: rotate_table(table, "kek", new_master_key_id="keyA"),
+        lambda: rotate_table(table, "dek"),
+    ]
+    for use in uses:
+        with pytest.raises(IntegrityError, match=r"open the table again|older state"):
+            use()
+    if how == "newer":
+        for use in (lambda: prune_keys(table), lambda: expire_history(table)):
+            with pytest.raises(IntegrityError):
+                use()
+    assert {path for path in (tmp_path / "t").rglob("*") if path.is_file()} == before
+    if how == "catalog":
+        catalog.close()
+
+
+def test_a_master_key_that_is_expected_is_followed_and_its_own_rotation(tmp_path: Path) -> None:
+    rows = pa.table([[1, 2, 3]], schema=ARROW)
+    create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA").append(rows)
+    own = open_table(tmp_path, SampleKms())
+    both_keys = open_table(tmp_path, SampleKms(), master_key_ids=["keyA", "keyB"])
+    own = rotate_table(own, "mek", new_master_key_id="keyB").table
+    assert own.append(rows).scan().num_rows == 6
+    assert both_keys.append(rows).metadata.master_key_id == "keyB"
+
+
+def longer_keys(document: dict[str, Any]) -> None:
+    document["properties"]["encryption.data-key-length"] = "16"
+
+
+def one_kek_for_all(document: dict[str, Any]) -> None:
+    document["properties"]["modcrypt.encryption.kek-per"] = "table"
+
+
+@pytest.mark.parametrize("change", [longer_keys, one_kek_for_all])
+@pytest.mark.parametrize("first", [0, 1])
+def test_how_new_files_are_encrypted_is_not_changed_unseen(
+    tmp_path: Path, change: Any, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A KEK per partition is what shredding one is for; before an append, and while it retries."""
+    monkeypatch.setattr(committing, "FIRST_PAUSE", 0)
+    rows = pa.table([[1, 2, 3]], schema=ARROW)
+    table = create_table(
+        tmp_path, rows.schema, SampleKms(), master_key_id="keyA", key_length=32,
+        policy=KeyPolicy(kek_per="partition"),
+    ).append(rows)  # fmt: skip
+    if first == 0:
+        tampered(table, change, "newer")
+    else:
+        table = committing_first(table, lambda: tampered(table, change, "newer"), 1)
+    for use in (lambda: table.append(rows), lambda: rotate_table(table, "dek")):
+        with pytest.raises(IntegrityError, match="how new files are encrypted"):
+            use()
+
+
+# --- a table that nobody here has seen -----------------------------------------------------------
+
+
+def no_current_snapshot_and_another_master_key(document: dict[str, Any]) -> None:
+    another_master_key(document)
+    no_current_snapshot(document)
+
+
+@pytest.mark.parametrize("change", [another_master_key, no_current_snapshot_and_another_master_key])
+@pytest.mark.parametrize("where", ["table", "key-store"])
+def test_no_new_key_is_made_under_a_master_key_that_the_others_are_not_under(
+    tmp_path: Path, change: Any, where: Any
+) -> None:
+    rows = pa.table([[1, 2, 3]], schema=ARROW)
+    store = FileKeyStore.create(tmp_path / "store.json")
+    table = create_table(
+        tmp_path / "t", rows.schema, SampleKms(), master_key_id="keyA", key_store=store,
+        policy=KeyPolicy(store=where),
+    ).append(rows)  # fmt: skip
+    tampered(table, change, "altered")
+    kms = SampleKms()
+    table = open_table(tmp_path / "t", kms, key_store=store)
+    uses: list[Callable[[], Any]] = [
+        lambda: table.append(rows),
+        lambda: rotate_table(table, "mek"),
+        lambda: rotate_table(table, "kek"),
+        lambda: rotate_table(table, "dek"),
+    ]
+    for use in uses:
+        with pytest.raises(KeyMaterialError, match="keyA"):
+            use()
+    assert ("wrap", "keyB") not in kms.calls
+
+
+@pytest.mark.parametrize("what", ["mek", "kek"])
+def test_a_rotation_that_stopped_after_the_key_store_is_finished_by_naming_the_key(
+    tmp_path: Path, what: Any
+) -> None:
+    rows = pa.table([[1, 2, 3]], schema=ARROW)
+    store = FileKeyStore.create(tmp_path / "store.json")
+    create_table(
+        tmp_path / "t", rows.schema, SampleKms(), master_key_id="keyA", key_store=store,
+        policy=KeyPolicy(store="key-store"),
+    ).append(rows)  # fmt: skip
+    table = open_table(tmp_path / "t", SampleKms(), key_store=store)
+    masters = table.walk.resolver.masters
+    store.replace(
+        replace(one, master_key_id="keyB", wrapped=masters.move(one.wrapped or b"", "keyA", "keyB"))
+        for one in list(store.keys().values())
+    )
+    with pytest.raises(KeyMaterialError, match="new_master_key_id"):
+        table.append(rows)
+    expected = open_table(
+        tmp_path / "t", SampleKms(), key_store=store, master_key_ids=["keyA", "keyB"]
+    )
+    assert expected.append(rows).scan().num_rows == 6
+    table = rotate_table(table, what, new_master_key_id="keyB").table
+    assert table.append(rows).scan().num_rows == 9

@@ -18,6 +18,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from modcrypt.errors import (
     FormatError,
+    KeyMaterialError,
     KeyNotFoundError,
     KmsUnavailableError,
     PlaintextError,
@@ -221,13 +222,15 @@ def test_the_newest_of_a_scope_is_used(table: IcebergTable) -> None:
 def test_a_kek_of_another_scope_or_master_key_is_not_used(table: IcebergTable) -> None:
     masters = MasterKeys(SampleKms())
     other = masters.new_kek("keyB", 16, now_ms=JAVA + 2 * DAY).key
+    with pytest.raises(KeyMaterialError, match="under the master key 'keyB'"):
+        writing_key(with_entries(table, [other.entry()]), KeyPolicy(), now_ms=JAVA + 3 * DAY)
     scoped = masters.new_kek("keyA", 16, "day=2026-11-22", now_ms=JAVA + DAY).key
-    there = with_entries(table, [other.entry(), scoped.entry()])
+    there = with_entries(table, [scoped.entry()])
     given, now = KeyPolicy(), JAVA + 3 * DAY
     assert writing_key(there, given, now_ms=now)[0].key.id == kek_id(table)
     assert writing_key(there, given, "day=2026-11-22", now_ms=now)[0].key == scoped
-    moved = changed(there, properties={"encryption.key-id": "keyB"})
-    assert writing_key(moved, given, now_ms=now)[0].key == other
+    with pytest.raises(KeyMaterialError, match="under the master key 'keyA'"):
+        writing_key(changed(there, properties={"encryption.key-id": "keyB"}), given, now_ms=now)
 
 
 def test_keks_have_the_length_of_the_tables_data_keys(table: IcebergTable, kms: SampleKms) -> None:

@@ -39,11 +39,11 @@ from modcrypt.iceberg.avro_files import read_avro, write_avro
 from modcrypt.iceberg.resolver import KeyResolver
 from modcrypt.iceberg.rotation import TableRotation, rotate_table
 from modcrypt.iceberg.sealed_files import write_sealed
-from modcrypt.iceberg.table_metadata import SCOPE, EncryptedKey, TableMetadata
+from modcrypt.iceberg.table_metadata import SCOPE, EncryptedKey
 from modcrypt.iceberg.wrapping_keys import IcebergKey
 from modcrypt.kms.client import Capabilities
 from tests.iceberg.by_hand import document, open_ags1, parse_key_metadata, unwrap_entry
-from tests.iceberg.conftest import MASTERS, SampleKms, both
+from tests.iceberg.conftest import MASTERS, SampleKms, both, committing_first
 from tests.iceberg.java_judge import Judge
 
 SNAPSHOTS = (1001, 1002, 1003)
@@ -609,8 +609,8 @@ def test_nothing_that_is_shown_has_a_key(t16: Path, table: IcebergTable) -> None
         return repr(thing) + json.dumps(getattr(thing, "fields", dict)())
 
     old = plain_kek(next(iter(keks(document(t16)).values())))
-    text = shown(rotate_table(table, "mek", new_master_key_id="keyB"))
-    text += shown(rotate_table(table, "kek"))
+    done = rotate_table(table, "mek", new_master_key_id="keyB")
+    text = shown(done) + shown(rotate_table(done.table, "kek"))
     new = plain_kek(next(iter(keks(document(t16)).values())))
     deks = [parse_key_metadata(unwrap_entry(document(t16), s["key-id"])).key
             for s in document(t16)["snapshots"]]  # fmt: skip
@@ -620,23 +620,6 @@ def test_nothing_that_is_shown_has_a_key(t16: Path, table: IcebergTable) -> None
 
 
 # --- others who commit meanwhile -----------------------------------------------------------------
-
-
-def committing_first(table: IcebergTable, act: Callable[[], object], times: int) -> IcebergTable:
-    """Give a table before each of whose first commits somebody else is faster."""
-    real, left = table.versions, [times]
-
-    class Slow:
-        def current(self) -> Any:
-            return real.current()
-
-        def commit(self, base: Any, metadata: TableMetadata) -> Any:
-            if left[0]:
-                left[0] -= 1
-                act()
-            return real.commit(base, metadata)
-
-    return replace(table, versions=Slow())
 
 
 @pytest.mark.parametrize("what", ["mek", "kek"])
@@ -770,7 +753,8 @@ def test_a_table_of_a_catalog(tmp_path: Path, kms: SampleKms) -> None:
     table = create_table(
         None, rows.schema, kms, master_key_id="keyA", catalog=catalog, identifier="n.t"
     )
-    table = append(append(table, rows), rows)
+    append(append(table, rows), rows)
+    table = load_table(catalog, "n.t", kms, master_key_ids=["keyA", "keyB"])
     for what in ("mek", "kek", "dek"):
         new_id = None if what == "dek" else "keyB"
         rotate_table(table, what, new_master_key_id=new_id)

@@ -36,7 +36,7 @@ STEPS = (*WRITING, "makedirs", "mkdir")
 
 def act(what: str, folder: Path, kms: Any = None) -> IcebergTable:
     """Do to the table in a folder what a case is about."""
-    table = reopened(folder, kms)
+    table = reopened(folder, kms, master_key_ids=["keyA", "keyB"])
     if what == "prune":
         return prune_keys(table).table
     if what == "expire":
