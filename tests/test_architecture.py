@@ -162,6 +162,7 @@ ROWS = [
         "modcrypt.iceberg.foreign",
         "modcrypt.iceberg.lanes",
         "modcrypt.iceberg.lent",
+        "modcrypt.iceberg.manifest_headers",
         "modcrypt.iceberg.manifests",
         "modcrypt.iceberg.walk",
     },

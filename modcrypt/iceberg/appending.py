@@ -107,6 +107,7 @@ class _Addition:
             raise CommitConflictError(f"{metadata.name}: somebody else changed the partitioning")
         parent = metadata.current
         before = [] if parent is None else table.walk.manifests(parent)
+        table.walk.check_specs(one for one in before if one.spec_id == self.spec_id)
         paths = [one.partition_path for one in self.files]
         keys = writing_keys(table, writing_policy(metadata, self.seen), paths)
         sealed = sealed_keys([one.keys for one in self.files], keys.of_files)

@@ -7,13 +7,14 @@ Sequence numbers that a row leaves open are inherited ("Sequence Number Inherita
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.iceberg.avro_files import read_avro
-from modcrypt.iceberg.table_metadata import Snapshot
+from modcrypt.iceberg.manifest_headers import misplaced, redefined
+from modcrypt.iceberg.table_metadata import Snapshot, TableMetadata
 
 __all__ = [
     "ADDED",
@@ -25,7 +26,6 @@ __all__ = [
     "POSITION_DELETES",
     "FileEntry",
     "ManifestFile",
-    "misplaced",
     "read_manifest",
     "read_manifest_list",
 ]
@@ -145,23 +145,6 @@ class FileEntry:
         return {id_: values.get(name) for id_, name in self.partition_names.items()}
 
 
-def misplaced(header: Mapping[str, str], snapshot: Snapshot) -> Iterator[str]:
-    """Tell what the header of a manifest list has otherwise than the snapshot that names it.
-
-    It is sealed with the rest; nothing vouches for metadata.json, which may give a snapshot the
-    list of another one, with its key.
-    """
-    for name, said in (
-        ("snapshot-id", snapshot.id),
-        ("sequence-number", snapshot.sequence_number),
-    ):
-        if (own := header.get(name, str(said))) != str(said):
-            yield (
-                f"its {name} is {own}, that of the snapshot which metadata.json gives it to "
-                f"{said}: it was put in the place of another manifest list"
-            )
-
-
 def read_manifest_list(
     data: bytes, name: str, snapshot: Snapshot | None = None
 ) -> list[ManifestFile]:
@@ -198,13 +181,25 @@ def _manifest_file(row: Mapping[str, Any], name: str) -> ManifestFile:
     )
 
 
-def read_manifest(data: bytes, manifest: ManifestFile, name: str) -> list[FileEntry]:
+def read_manifest(
+    data: bytes, manifest: ManifestFile, name: str, metadata: TableMetadata | None = None
+) -> list[FileEntry]:
     """Read a manifest.
+
+    Args:
+        data: The manifest in plaintext.
+        manifest: The row of its manifest list.
+        name: The file's name, for messages.
+        metadata: The table's metadata, whose schemas and partition specs must be those in the
+            manifest's header.
 
     Raises:
         FormatError: it is none.
+        IntegrityError: `metadata` has another schema or partition spec under the header's id.
     """
     avro = read_avro(data, name, most=_most(data))
+    for what in () if metadata is None else redefined(avro.metadata, metadata):
+        raise IntegrityError(f"{name}: {what}")
     _check_fields(avro.schema, name, 0, 2)
     files = _field(avro.schema, 2)
     file_schema = files["type"]

@@ -84,7 +84,9 @@ class Planner:
             ModcryptError: a manifest can't be had, or is not what was written.
             OSError: from the file system.
         """
-        manifests = [one for one in self._walk.manifests(snapshot) if self._may_match(one)]
+        every = self._walk.manifests(snapshot)
+        manifests = [one for one in every if self._may_match(one)]
+        self._check_pruned(every, manifests)
         data = [
             entry
             for one in manifests
@@ -107,6 +109,17 @@ class Planner:
             PlannedFile(one, deletes.of(one), deletes.equality_of(one), self._constants(one))
             for one in data
         ]
+
+    def _check_pruned(self, every: list[ManifestFile], kept: list[ManifestFile]) -> None:
+        """Check the specs by which manifests were pruned; those of manifests are when it is read.
+
+        metadata.json, which nothing signs, could have another one, for rows to be missing.
+        """
+        checked = {one.spec_id for one in kept if one.content == DATA}
+        pruned = {one.location for one in every} - {one.location for one in kept}
+        self._walk.check_specs(
+            one for one in every if one.location in pruned and one.spec_id not in checked
+        )
 
     def _live(self, manifest: ManifestFile) -> Iterator[FileEntry]:
         return (entry for entry in self._walk.entries(manifest) if entry.is_live)

@@ -23,8 +23,6 @@ __all__ = ["name_mapping", "schema_of", "schemas_of", "spec_of"]
 _UNREAD = ("variant", "geometry", "geography")
 """Types of format version 3 that pyiceberg doesn't have, or can't show as Arrow."""
 
-_FIRST_PARTITION_ID = 1000
-
 
 def schema_of(metadata: TableMetadata, schema_id: int | None = None) -> Schema:
     """Give a schema of a table by its id; None for the current one.
@@ -33,13 +31,12 @@ def schema_of(metadata: TableMetadata, schema_id: int | None = None) -> Schema:
         UnsupportedFormatError: it has types that aren't read, such as `variant`.
         FormatError: there is none, or pyiceberg does not take it.
     """
-    document = metadata.document
-    found = _listed(metadata, "schemas")
-    if not found and "schema" in document:  # of version 1
-        return _schema(document["schema"], metadata)
-    wanted = document.get("current-schema-id") if schema_id is None else schema_id
+    found = metadata.schemas()
+    if found and not metadata.document.get("schemas"):  # format version 1
+        return _schema(found[0], metadata)
+    wanted = metadata.document.get("current-schema-id") if schema_id is None else schema_id
     for one in found:
-        if one.get("schema-id", 0) == wanted:
+        if one["schema-id"] == wanted:
             return _schema(one, metadata)
     raise FormatError(f"{metadata.name}: there is no schema {wanted!r}")
 
@@ -50,21 +47,14 @@ def schemas_of(metadata: TableMetadata) -> Iterator[Schema]:
     Raises as `schema_of`, when it comes to the schema.
     """
     yield schema_of(metadata)
-    numbers = {one.get("schema-id", 0) for one in _listed(metadata, "schemas")}
+    numbers = {one["schema-id"] for one in metadata.schemas()}
     for number in sorted((one for one in numbers if type(one) is int), reverse=True):
         yield schema_of(metadata, number)
 
 
 def spec_of(metadata: TableMetadata, spec_id: int) -> PartitionSpec:
     """Give a partition spec of a table by its id; raises as `schema_of`."""
-    found = _listed(metadata, "partition-specs")
-    if not found and "partition-spec" in metadata.document:  # of version 1
-        fields = [
-            {"field-id": _FIRST_PARTITION_ID + number, **one}
-            for number, one in enumerate(_listed(metadata, "partition-spec"))
-        ]
-        found = [{"spec-id": 0, "fields": fields}]
-    for one in found:
+    for one in metadata.specs():
         if one.get("spec-id") == spec_id:
             return _valid(PartitionSpec, one, metadata)
     raise FormatError(f"{metadata.name}: there is no partition spec {spec_id}")
@@ -77,15 +67,6 @@ def name_mapping(metadata: TableMetadata) -> NameMapping | None:
         return None
     with as_format_errors(metadata.name):
         return parse_mapping_from_json(text)
-
-
-def _listed(metadata: TableMetadata, name: str) -> list[dict[str, Any]]:
-    found = metadata.document.get(name)
-    if not (found is None or isinstance(found, list)) or any(
-        not isinstance(one, dict) for one in found or ()
-    ):
-        raise FormatError(f"{metadata.name}: {name} is no list of objects")
-    return found or []
 
 
 def _schema(document: Any, metadata: TableMetadata) -> Schema:

@@ -47,6 +47,9 @@ SCOPE = "modcrypt.scope"
 STATISTICS = ("statistics", "partition-statistics")
 """Members in which files of statistics are named."""
 
+FIRST_PARTITION_ID = 1000
+"""Id of the first field of a partition spec of format version 1, which has none (spec)."""
+
 _LENGTHS = (16, 24, 32)
 
 _LONGS = range(-(2**63), 2**63)
@@ -133,6 +136,7 @@ class TableMetadata:
         document: all of it.
         last_sequence_number: of the newest snapshot; 0 without one, and in format version 1.
         refs: branches and tags by name, as the document has them.
+        compared: A cache of `manifest_headers.redefined`.
 
     Raises:
         FormatError: it is no metadata.json, or what is needed of it is malformed.
@@ -158,6 +162,7 @@ class TableMetadata:
         refs = self.document.get("refs")
         named = refs.items() if isinstance(refs, dict) else ()
         self.refs = {name: one for name, one in named if isinstance(one, dict)}
+        self.compared: dict[tuple[str | None, ...], tuple[str, ...]] = {}
 
     def __repr__(self) -> str:
         return f"TableMetadata({self.name!r}, {self.uuid}, {len(self.snapshots)} snapshots)"
@@ -219,6 +224,26 @@ class TableMetadata:
                 return one
         raise FormatError(f"{self.name}: there is no snapshot {snapshot_id}")
 
+    def schemas(self) -> list[dict[str, Any]]:
+        """Return the schemas, as the document has them, each with its id.
+
+        Raises:
+            FormatError: they are no objects.
+        """
+        found = self._objects("schemas")
+        if not found and isinstance(self.document.get("schema"), dict):  # format version 1
+            found = [self.document["schema"]]
+        return [{"schema-id": 0, **one} for one in found]
+
+    def specs(self) -> list[dict[str, Any]]:
+        """Return the partition specs, as the document has them; raises as `schemas`."""
+        found = self._objects("partition-specs")
+        if not found and "partition-spec" in self.document:  # format version 1
+            fields = enumerate(self._objects("partition-spec"))
+            numbered = [{"field-id": FIRST_PARTITION_ID + number, **one} for number, one in fields]
+            return [{"spec-id": 0, "fields": numbered}]
+        return found
+
     def kek_ids(self) -> list[str]:
         """Give the ids of the keys that are KEKs: those that other keys are under, or say when."""
         used = {one.encrypted_by for one in self.keys.values()}
@@ -251,9 +276,7 @@ class TableMetadata:
             required = name == "current-schema-id" and self.format_version > 1
             self._whole(self.document, name, None if required else 0)
         for member, names in _LISTED.items():
-            for one in self._list(member):
-                if not isinstance(one, dict):
-                    self._fail(f"{member} is no list of objects")
+            for one in self._objects(member):
                 for name in names:
                     self._whole(one, name)
         refs = self.document.get("refs") or {}
@@ -330,6 +353,12 @@ class TableMetadata:
             schema if type(schema) is int else None,
             document,
         )
+
+    def _objects(self, name: str) -> list[dict[str, Any]]:
+        found = self._list(name)
+        if not all(isinstance(one, dict) for one in found):
+            self._fail(f"{name} is no list of objects")
+        return found
 
     def _list(self, name: str) -> list[Any]:
         found = self.document.get(name)

@@ -10,7 +10,7 @@ refused before it is read. What is in plaintext where the step before was sealed
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -130,9 +130,27 @@ class Walk:
         return read_manifest_list(data, snapshot.manifest_list, snapshot if sealed else None)
 
     def entries(self, manifest: ManifestFile) -> list[FileEntry]:
-        """Read a manifest; raises as `manifests`."""
-        data = self.read(manifest.location, self.manifest_keys(manifest), manifest.length)
-        return read_manifest(data, manifest, manifest.location)
+        """Read a manifest.
+
+        Raises:
+            IntegrityError: the table's metadata has another schema or partition spec than the
+                manifest was written under.
+            ModcryptError, OSError: as `manifests`.
+        """
+        keys = self.manifest_keys(manifest)
+        data = self.read(manifest.location, keys, manifest.length)
+        sealed = keys is not None  # or its header says what anybody likes
+        return read_manifest(data, manifest, manifest.location, self.metadata if sealed else None)
+
+    def check_specs(self, manifests: Iterable[ManifestFile]) -> None:
+        """Check the partition specs of manifests by reading one of each, the newest.
+
+        Raises:
+            ModcryptError, OSError: as `entries`.
+        """
+        by_age = sorted(manifests, key=lambda one: one.sequence_number)
+        for newest in {one.spec_id: one for one in by_age}.values():
+            self.entries(newest)
 
     def read(
         self,

@@ -307,7 +307,7 @@ class Builder:
         self.count += 1
         metadata = {
             "schema": json.dumps(self.document["schemas"][0]),
-            "partition-spec": "[]",
+            "partition-spec": json.dumps(self.spec(spec_id)),
             "partition-spec-id": str(spec_id),
             "format-version": str(self.document["format-version"]),
             "content": "deletes" if content else "data",
@@ -328,6 +328,11 @@ class Builder:
             "key_metadata": found["key"],
             **row,
         }
+
+    def spec(self, spec_id: int) -> list[dict[str, Any]]:
+        """The fields of a partition spec."""
+        specs = self.document.get("partition-specs", [])
+        return next((one["fields"] for one in specs if one["spec-id"] == spec_id), [])
 
     def snapshot(self, manifests: Sequence[dict[str, Any]], **more: Any) -> int:
         """Write a manifest list, and make its snapshot the current one."""

@@ -12,8 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.transforms import IdentityTransform
 
 from modcrypt.errors import (
+    FormatError,
     IntegrityError,
     KeyMaterialError,
     KeyNotFoundError,
@@ -433,3 +436,184 @@ def test_a_rotation_that_stopped_after_the_key_store_is_finished_by_naming_the_k
     assert expected.append(rows).scan().num_rows == 6
     table = rotate_table(table, what, new_master_key_id="keyB").table
     assert table.append(rows).scan().num_rows == 9
+
+
+# --- schemas and partition specs -----------------------------------------------------------------
+
+PEOPLE = struct(field(1, "id", "int"), field(2, "name", "string"), field(3, "region", "string"))
+PEOPLE_ARROW = arrow([(1, "id", pa.int32()), (2, "name", pa.string()), (3, "region", pa.string())])
+BY_REGION = {"source-id": 3, "field-id": 1000, "transform": "identity", "name": "region"}
+REGION: dict[str, Any] = {"name": "region", "field-id": 1000, "type": ["null", "string"]}
+
+
+def people(*rows: tuple[int, str, str]) -> pa.Table:
+    return pa.Table.from_pylist(
+        [dict(zip(PEOPLE_ARROW.names, one, strict=True)) for one in rows], PEOPLE_ARROW
+    )
+
+
+@pytest.fixture
+def regions(tmp_path: Path) -> Builder:
+    """Make a table whose rows go by partitions: some are deleted everywhere, some in one region."""
+    builder = Builder(tmp_path, PEOPLE)
+    builder.document["partition-specs"].append({"spec-id": 1, "fields": [BY_REGION]})
+    builder.partitions[1] = [REGION]
+    europe = builder.parquet(
+        "a.parquet", people((1, "ann", "EU"), (2, "bob", "EU")), partition={"region": "EU"}
+    )
+    america = builder.parquet(
+        "b.parquet", people((1, "axe", "US"), (3, "cat", "US")), partition={"region": "US"}
+    )
+
+    def bounds(region: str) -> dict[str, Any]:
+        told = {"contains_null": False, "contains_nan": False}
+        return {**told, "lower_bound": region.encode(), "upper_bound": region.encode()}
+
+    manifests = [
+        builder.manifest(
+            [one], spec_id=1, partitions=[bounds(region)], added_rows_count=2
+        ) for one, region in ((europe, "EU"), (america, "US"))
+    ]  # fmt: skip
+    builder.snapshot(manifests)
+    for number, spec_id in ((2, 0), (1, 1)):
+        keys = pa.Table.from_pylist([{"id": number}], arrow([(1, "id", pa.int32())]))
+        where = {} if spec_id == 0 else {"partition": {"region": "EU"}}
+        deletes = builder.parquet(f"d{number}.parquet", keys, content=2, equality_ids=[1], **where)
+        manifests.append(
+            builder.manifest([deletes], content=1, spec_id=spec_id, added_rows_count=1)
+        )
+    builder.snapshot(manifests)
+    builder.write()
+    return builder
+
+
+def a_field_for_the_spec_of_deletes(document: dict[str, Any]) -> None:
+    """Have what is deleted everywhere be deleted nowhere."""
+    document["partition-specs"][0]["fields"] = [BY_REGION]
+
+
+def no_field_for_the_spec_of_data(document: dict[str, Any]) -> None:
+    """Have what is deleted in one region be deleted in all."""
+    document["partition-specs"][1]["fields"] = []
+
+
+def a_void_transform(document: dict[str, Any]) -> None:
+    document["partition-specs"][1]["fields"] = [{**BY_REGION, "transform": "void"}]
+
+
+def the_spec_of_another_column(document: dict[str, Any]) -> None:
+    """Have filters by name prune by the region."""
+    document["partition-specs"][1]["fields"] = [{**BY_REGION, "source-id": 2}]
+
+
+def the_spec_in_the_words_of_version_1(document: dict[str, Any]) -> None:
+    document["partition-spec"] = [{**BY_REGION, "source-id": 2}]
+    document["partition-specs"] = []
+
+
+def names_exchanged(document: dict[str, Any]) -> None:
+    fields = document["schemas"][0]["fields"]
+    fields[1]["name"], fields[2]["name"] = fields[2]["name"], fields[1]["name"]
+
+
+def names_exchanged_in_the_words_of_version_1(document: dict[str, Any]) -> None:
+    names_exchanged(document)
+    document["schema"] = document.pop("schemas")[0]
+
+
+def another_id_and_a_default(document: dict[str, Any]) -> None:
+    document["schemas"][0]["fields"][1] = field(
+        77, "name", "string", **{"initial-default": "nobody"}
+    )
+
+
+def a_default(document: dict[str, Any]) -> None:
+    """Have rows of files without the column have a value."""
+    document["schemas"][0]["fields"][1]["initial-default"] = "nobody"
+
+
+SPECS: list[Callable[[dict[str, Any]], None]] = [
+    a_field_for_the_spec_of_deletes, no_field_for_the_spec_of_data, a_void_transform,
+    the_spec_of_another_column, the_spec_in_the_words_of_version_1,
+]  # fmt: skip
+SCHEMAS: list[Callable[[dict[str, Any]], None]] = [
+    names_exchanged, names_exchanged_in_the_words_of_version_1, another_id_and_a_default, a_default,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [*SPECS, *SCHEMAS])
+@pytest.mark.parametrize("filters", [None, "name = 'axe'", "name = 'cat' and region = 'US'"])
+def test_a_schema_or_spec_with_another_meaning(
+    regions: Builder, change: Any, filters: str | None
+) -> None:
+    """It is noticed also where a filter by it leaves no manifest to be read."""
+    table = open_table(regions.folder, SampleKms())
+    assert sorted(table.scan(columns=["name"])["name"].to_pylist()) == ["axe", "cat"]
+    assert verify_table(table).ok
+    edit(regions.folder, change)
+    what = "partition spec" if change in SPECS else "schema"
+    table = open_table(regions.folder, SampleKms())
+    if change is the_spec_in_the_words_of_version_1:  # which has one alone
+        with pytest.raises((IntegrityError, FormatError), match="partition spec"):
+            table.scan(columns=["id"], filters=filters)
+        return
+    with pytest.raises(IntegrityError, match=f"another {what} under the id"):
+        table.scan(columns=["id"], filters=filters)
+    found = verify_table(table)
+    assert any(f"another {what} under the id" in one.message for one in found.findings)
+    if filters is None:
+        for use in (table.files, lambda: rotate_table(table, "dek")):
+            with pytest.raises(IntegrityError, match=f"another {what}"):
+                use()
+
+
+def evolved(document: dict[str, Any]) -> None:
+    """Rename a column and add one with a default, under another id; and partition otherwise."""
+    fields = [dict(one) for one in document["schemas"][0]["fields"]]
+    fields[1]["name"] = "called"
+    fields.append(field(4, "team", "string", **{"initial-default": "red"}))
+    document["schemas"].append(struct(*fields, schema_id=1))
+    document["current-schema-id"] = 1
+    document["partition-specs"].append(
+        {"spec-id": 2, "fields": [{**BY_REGION, "transform": "truncate[1]", "field-id": 1001}]}
+    )
+    document["default-spec-id"] = 2
+
+
+def commented(document: dict[str, Any]) -> None:
+    for one in document["schemas"][0]["fields"]:
+        one["doc"] = "a comment"
+
+
+def forgotten(document: dict[str, Any]) -> None:
+    """Drop an older schema that no snapshot needs, as Iceberg's Java may."""
+    evolved(document)
+    del document["schemas"][0]
+
+
+@pytest.mark.parametrize("change", [evolved, commented, forgotten])
+@pytest.mark.parametrize("filters", [None, "id = 3", "region = 'US'", "region = 'SE'"])
+def test_schemas_and_specs_evolve(regions: Builder, change: Any, filters: str | None) -> None:
+    edit(regions.folder, change)
+    table = open_table(regions.folder, SampleKms())
+    found = table.scan(filters=filters)
+    expected = {"id = 3": [3], "region = 'SE'": []}.get(filters or "", [1, 3])
+    assert sorted(found["id"].to_pylist()) == expected
+    assert ("team" in found.column_names) == (change is not commented)
+    assert verify_table(table).ok
+
+
+def test_rows_are_not_written_under_a_spec_with_another_meaning(tmp_path: Path) -> None:
+    """The header of a new manifest would vouch for it."""
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
+    rows = pa.table({"id": [1, 2], "region": ["EU", "US"], "name": ["a", "b"]})
+    table = create_table(
+        tmp_path, rows.schema, SampleKms(), master_key_id="keyA", partition_spec=spec
+    ).append(rows)
+
+    def by_name(document: dict[str, Any]) -> None:
+        document["partition-specs"][0]["fields"][0]["source-id"] = 3
+
+    tampered(table, by_name, "altered")
+    with pytest.raises(IntegrityError, match="another partition spec"):
+        open_table(tmp_path, SampleKms()).append(rows)

@@ -163,15 +163,17 @@ def test_each_key_that_a_rotation_is_to_replace_is_another(
         }
 
     before = keys(written)
-    mek = keys(ROTATIONS["mek"](written))
+    table = ROTATIONS["mek"](written)
+    mek = keys(table)
     assert mek["kek"] == before["kek"]
     assert mek["data"] == before["data"]
     assert len(mek["wrapped"] - before["wrapped"]) == len(before["kek"]) == 2
-    kek = keys(ROTATIONS["kek"](written))
+    table = ROTATIONS["kek"](table)
+    kek = keys(table)
     assert not kek["kek"] & before["kek"]
     assert not kek["wrapped"] & before["wrapped"]
     assert kek["data"] == before["data"]
-    dek = keys(ROTATIONS["dek"](written))
+    dek = keys(ROTATIONS["dek"](table))
     assert not dek["data"] & before["data"]
     assert len(dek["data"]) == len(before["data"])
 
