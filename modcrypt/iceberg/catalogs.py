@@ -27,7 +27,7 @@ from modcrypt.iceberg.locations import Locations
 from modcrypt.iceberg.resolver import KeyStore
 from modcrypt.iceberg.table import Expectation, IcebergTable, opened, resolver_of
 from modcrypt.iceberg.table_metadata import TableMetadata
-from modcrypt.iceberg.versions import create_once, version_number
+from modcrypt.iceberg.versions import check_newest, create_once, version_number
 from modcrypt.storage import Place, locate
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class CatalogVersions:
 
         Raises:
             CommitConflictError: the catalog names another one already.
+            FormatError: the table was registered in the catalog, and its folder has gone on.
             UnsupportedFormatError: the catalog is none that takes commits here.
             OSError: from the file system, or the catalog's database can't be asked.
         """
@@ -114,6 +115,7 @@ class CatalogVersions:
         old = self._location()
         if self._place(old) != base:
             raise self._conflict()
+        check_newest(base)
         number = version_number(base.name)
         place = base.beside(_file_name(0 if number is None else number + 1))
         new = f"{old.rpartition('/')[0]}/{place.name}"

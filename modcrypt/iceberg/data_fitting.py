@@ -162,7 +162,8 @@ def for_file(rows: pa.Table, schema: Schema) -> pa.Table:
 
 def _projected(rows: pa.Table, wanted: Schema, projection: Projection) -> pa.Table:
     try:
-        batches = [projection.rows(one) for one in rows.to_batches()]
+        parts = rows.to_batches(max_chunksize=projection.at_once)
+        batches = [projection.rows(one) for one in parts]
     except pa.ArrowInvalid:  # whose text has the value
         raise ValueError("the data has values that the table's types do not hold") from None
     return pa.Table.from_batches(batches, arrow_schema(wanted))

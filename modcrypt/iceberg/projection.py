@@ -18,6 +18,7 @@ from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.types import (
+    FixedType,
     IcebergType,
     ListType,
     MapType,
@@ -26,12 +27,31 @@ from pyiceberg.types import (
     StructType,
 )
 
-from modcrypt.errors import FormatError
+from modcrypt.errors import FormatError, LimitError
 from modcrypt.iceberg.avro_rows import FIELD_ID
 
 __all__ = ["Projection", "arrow_schema", "arrow_type", "field_id", "with_field_ids"]
 
 Convert = Callable[[pa.Array], pa.Array]
+
+MAX_FILLED = 32 << 20
+"""Bytes of the values that columns which a file lacks have at one time.
+
+metadata.json says how wide these are: `fixed[2000000000]` in 75 bytes. So rows come in parts, which
+share one array of each value.
+"""
+
+MAX_WIDTH = 64 << 10
+"""Bytes of the values that a row is filled in with, each counted once; parts have 512 rows or more.
+
+Shorter parts would take more memory for their columns than for what is in them.
+"""
+
+WIDE = 1024
+"""Bytes of the widest value that fields within lists and maps are filled in with, at any number."""
+
+Filled = dict[tuple[pa.DataType, str], pa.Array]
+"""Arrays of one value, by type and spelling, that all batches of a scan take their columns from."""
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
@@ -40,7 +60,13 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 
 
 def arrow_type(kind: IcebergType) -> pa.DataType:
-    """Give the Arrow type of a table's values."""
+    """Return the Arrow type of a table's values.
+
+    Raises:
+        LimitError: its values are wider than `MAX_FILLED`.
+    """
+    if isinstance(kind, FixedType) and len(kind) > MAX_FILLED:
+        raise LimitError(f"columns of {kind} are not read: more than {MAX_FILLED:,} bytes a value")
     if isinstance(kind, StructType):
         return pa.struct([_arrow_field(one) for one in kind.fields])
     if isinstance(kind, ListType):
@@ -82,16 +108,25 @@ class Projection:
         wanted: fields of the table.
         constants: values of fields that the file may lack, by their ids.
         name: of the file, for messages.
+        filled: Columns that the file lacks, which other projections share.
 
     Raises:
         FormatError: a field of the file has a type that its column never had; or a required one
             is not there.
+        LimitError: the columns that the file lacks are wider than `MAX_WIDTH`.
     """
 
     def __init__(
-        self, schema: pa.Schema, wanted: Schema, constants: Mapping[int, Any], name: str
+        self,
+        schema: pa.Schema,
+        wanted: Schema,
+        constants: Mapping[int, Any],
+        name: str,
+        filled: Filled | None = None,
     ) -> None:
         self._constants, self._name = constants, name
+        self._filled: Filled = {} if filled is None else filled
+        self._widths: dict[tuple[pa.DataType, str], int] = {}
         self.schema = arrow_schema(wanted)
         ids = {field_id(one): one.name for one in schema}
         self._columns: list[tuple[str | None, Callable[..., pa.Array]]] = []
@@ -107,6 +142,11 @@ class Projection:
     def columns(self) -> list[str]:
         """Names of the columns of the file that are needed."""
         return [name for name, _ in self._columns if name is not None]
+
+    @property
+    def at_once(self) -> int:
+        """The number of rows that may be given at once."""
+        return MAX_FILLED // max(1, sum(self._widths.values()))
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Give the rows of the table."""
@@ -203,18 +243,31 @@ class Projection:
     def _constant(self, field: NestedField, shown: pa.DataType) -> Callable[[int], pa.Array]:
         """Give what a field that the file lacks has in each row."""
         value = self._constants.get(field.field_id, field.initial_default)
-        if value is None:
-            if field.required:
-                raise FormatError(f"{self._name}: a required column is not in the file")
-            return lambda count: pa.nulls(count, shown)
-        storage = _stored(shown)
-        scalar = pa.scalar(value, storage)
+        if value is None and field.required:
+            raise FormatError(f"{self._name}: a required column is not in the file")
+        width = _null_width(shown) if value is None else _width(value)
+        key = shown, repr(value)  # by which 0.0 is another than -0.0
+        self._widths[key] = width
+        if sum(self._widths.values()) > MAX_WIDTH:
+            raise self._too_wide(MAX_WIDTH)
+        if field.field_id in self._constants:  # others in the files of another partition
+            return lambda count: _repeated(value, shown, count)
 
-        def constants(count: int) -> pa.Array:
-            found = pa.repeat(scalar, count)
-            return found if storage == shown else pa.ExtensionArray.from_storage(shown, found)
+        def filled(count: int) -> pa.Array:
+            if width > WIDE and width * count > MAX_FILLED:
+                raise self._too_wide(MAX_FILLED)
+            known = self._filled.get(key)
+            if known is None or len(known) < count:
+                known = self._filled[key] = _repeated(value, shown, count)
+            return known.slice(0, count)
 
-        return constants
+        return filled
+
+    def _too_wide(self, limit: int) -> LimitError:
+        return LimitError(
+            f"{self._name}: the columns that it lacks, and that the table's metadata has, would "
+            f"take more than {limit:,} bytes: leave out those that are wide"
+        )
 
     def _check_id(self, field: pa.Field, wanted: int) -> None:
         if field_id(field) not in (None, wanted):
@@ -225,6 +278,34 @@ class Projection:
             f"{self._name}: field {field_id(source)} of the file is {source.type}, which its "
             "column never was"
         )
+
+
+def _repeated(value: Any, shown: pa.DataType, count: int) -> pa.Array:
+    """Return an array of one value."""
+    if value is None:
+        return pa.nulls(count, shown)
+    storage = _stored(shown)
+    found = pa.repeat(pa.scalar(value, storage), count)
+    return found if storage == shown else pa.ExtensionArray.from_storage(shown, found)
+
+
+def _null_width(kind: pa.DataType) -> int:
+    """Return the bytes that a null takes."""
+    kind = _stored(kind)
+    if pa.types.is_struct(kind):
+        return sum(_null_width(kind.field(number).type) for number in range(kind.num_fields))
+    return kind.byte_width if pa.types.is_fixed_size_binary(kind) else _SLOT
+
+
+def _width(value: Any) -> int:
+    """Return the bytes that a value takes."""
+    if isinstance(value, str):
+        return len(value.encode()) + _SLOT
+    return len(value) + _SLOT if isinstance(value, bytes) else _SLOT
+
+
+_SLOT = 16
+"""Bytes of the widest number, or of the offsets of a text."""
 
 
 def _whole(array: pa.Array) -> pa.Array:

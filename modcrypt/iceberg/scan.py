@@ -24,7 +24,7 @@ from modcrypt.iceberg.equality_deletes import DeletedKeys
 from modcrypt.iceberg.foreign import as_format_errors
 from modcrypt.iceberg.lanes import in_order
 from modcrypt.iceberg.planning import PlannedFile, Planner
-from modcrypt.iceberg.projection import Projection, arrow_schema, with_field_ids
+from modcrypt.iceberg.projection import Filled, Projection, arrow_schema, with_field_ids
 from modcrypt.iceberg.row_filter import RowFilter, as_expression, null_with_parents
 from modcrypt.iceberg.shapes import name_mapping, schema_of
 
@@ -73,6 +73,7 @@ class ScanOf:
         self._positions = Positions(walk)
         self._keys = DeletedKeys(walk, self._mapping, self._threads)
         self._readers: dict[bytes, _Reader] = {}
+        self._filled: Filled = {}
         self._lock = fork_safe(threading.Lock())
         self.schema = arrow_schema(self._wanted)
         """Of the rows."""
@@ -114,9 +115,10 @@ class ScanOf:
                 kept = batch.rows if deleted is None else _kept(batch, deleted)
                 for one in gone:
                     kept = one.kept(kept)
-                rows = reader.rows(kept)
-                if rows.num_rows:
-                    yield rows
+                for start in range(0, kept.num_rows, reader.at_once):
+                    rows = reader.rows(kept.slice(start, reader.at_once))
+                    if rows.num_rows:
+                        yield rows
 
     def _reader(self, schema: pa.Schema, planned: PlannedFile) -> _Reader:
         """Give what makes rows of a file; files of one schema share it."""
@@ -126,7 +128,7 @@ class ScanOf:
                 name = planned.data.location
                 with_ids = with_field_ids(schema, self._mapping, name)
                 known = [
-                    Projection(with_ids, one, planned.constants, name)
+                    Projection(with_ids, one, planned.constants, name, self._filled)
                     for one in (self._wanted, self._filter.schema)
                 ]
                 self._readers[key] = _Reader(with_ids, self._filter, *known)
@@ -143,12 +145,13 @@ class _Reader:
         self._filter, self._wanted, self._needed = row_filter, wanted, needed
         self.columns = list(dict.fromkeys([*wanted.columns, *needed.columns]))
         self.pushed = row_filter.of_file(schema)
+        self.at_once = min(wanted.at_once, needed.at_once)
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Give rows of the table."""
-        if self._filter.is_all:
-            return self._wanted.rows(batch)
-        return self._filter.apply(self._wanted.rows(batch), self._needed.rows(batch))
+        if not self._filter.is_all:  # first: the rows that stay share what the file lacks
+            batch = self._filter.apply(batch, self._needed.rows(batch))
+        return self._wanted.rows(batch)
 
 
 def _selected(schema: Schema, columns: Sequence[str]) -> Schema:

@@ -26,6 +26,7 @@ from modcrypt.storage import Place
 __all__ = [
     "FolderVersions",
     "Versions",
+    "check_newest",
     "create_once",
     "file_names",
     "has_versions",
@@ -72,7 +73,12 @@ class FolderVersions:
     folder: Place
 
     def current(self) -> Place:
-        """Give the place of the version with the highest number."""
+        """Return the place of the version with the highest number.
+
+        Raises:
+            FormatError: a catalog has gone on with the table.
+            FileNotFoundError: there is none.
+        """
         return _newest(self.folder)
 
     def first(self, metadata: TableMetadata) -> Place:
@@ -288,10 +294,25 @@ def newest_metadata(table: Place) -> Place:
     """Find the newest metadata.json of a table's folder.
 
     Raises:
-        FormatError: they are a catalog's: which of those is current, it alone knows.
+        FormatError: some are a catalog's: which of those is current, it alone knows.
         FileNotFoundError: there is none.
     """
     return _newest(_metadata_folder(table))
+
+
+def check_newest(base: Place) -> None:
+    """Check that a version which a catalog took over from a folder is the folder's newest.
+
+    Raises:
+        FormatError: somebody has gone on with the table in the folder.
+    """
+    counted = _COUNTED.fullmatch(base.name)
+    folder = Place(base.filesystem, posixpath.dirname(base.path))
+    if counted and (newest := max(_counted(folder), default=0)) > int(counted.group(1)):
+        raise FormatError(
+            f"{base.path}: the catalog names this version, and the table has gone on in its folder "
+            f"until v{newest}.metadata.json: register that one in the catalog"
+        )
 
 
 def has_versions(table: Place) -> bool:
@@ -327,12 +348,19 @@ def _counted(folder: Place) -> dict[int, str]:
 
 def _newest(folder: Place) -> Place:
     counted = _counted(folder)
+    in_catalog = sorted(name for name in file_names(folder) if _NUMBERED.fullmatch(name))
+    if in_catalog and counted:
+        raise FormatError(
+            f"{folder.path}: a catalog has gone on with this table ({in_catalog[-1]}), so that the "
+            "newest version in the folder is an old one: open the table by load_table. If no "
+            "catalog has it any more, remove the catalog's metadata.json files"
+        )
+    if in_catalog:
+        raise FormatError(
+            f"{folder.path}: a catalog says which metadata.json of this table is the current "
+            "one: name it, or open the table by load_table"
+        )
     if not counted:
-        if any(_NUMBERED.fullmatch(name) for name in file_names(folder)):
-            raise FormatError(
-                f"{folder.path}: a catalog says which metadata.json of this table is the current "
-                "one: name it, or open the table by load_table"
-            )
         why = "no table: there is no v1.metadata.json"
         raise FileNotFoundError(errno.ENOENT, why, folder.path)
     return folder.below(counted[max(counted)])

@@ -6,7 +6,8 @@ import dataclasses
 import os
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,23 @@ from pyiceberg.exceptions import NoSuchTableError
 
 from modcrypt.errors import (
     CommitConflictError,
+    FormatError,
     IntegrityError,
     PlaintextError,
     UnsupportedFormatError,
 )
-from modcrypt.iceberg import IcebergTable, create_table, load_table
+from modcrypt.iceberg import (
+    IcebergTable,
+    KeyPolicy,
+    create_table,
+    encrypt_table,
+    expire_history,
+    load_table,
+    open_table,
+    prune_keys,
+    rotate_table,
+    set_policy,
+)
 from modcrypt.iceberg.catalogs import CatalogVersions
 from modcrypt.iceberg.committing import commit
 from tests.iceberg.conftest import SampleKms
@@ -257,3 +270,58 @@ def test_a_dropped_table_is_not_written_to(catalog: SqlCatalog, table: IcebergTa
     catalog.create_table("shop.orders", SCHEMA)
     with pytest.raises(IntegrityError, match="another table has taken the place of this one"):
         table.append(rows(1))
+
+
+# --- a table of a folder that a catalog takes over -----------------------------------------------
+
+
+@pytest.fixture
+def registered(catalog: SqlCatalog, kms: SampleKms, tmp_path: Path) -> IcebergTable:
+    """Make a table in a folder, and register it in a catalog as it is then."""
+    made = create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA").append(rows(1))
+    catalog.register_table("shop.taken", made.place.path)
+    return made
+
+
+def test_a_table_that_a_catalog_has_gone_on_with_is_refused_in_its_folder(
+    catalog: SqlCatalog, registered: IcebergTable, kms: SampleKms, tmp_path: Path
+) -> None:
+    """A rotation and an expiry there would delete the files of the catalog's table."""
+    here = open_table(registered.place.path, kms)
+    load_table(catalog, "shop.taken", kms).append(rows(2))
+    before = {path for path in (tmp_path / "t").rglob("*") if path.is_file()}
+    uses: list[Callable[[], object]] = [
+        lambda: open_table(tmp_path / "t", kms),
+        lambda: encrypt_table(tmp_path / "t", tmp_path / "u", kms, master_key_id="keyA"),
+    ]
+    for old in (registered, here, open_table(registered.place.path, kms)):
+        assert old.scan().num_rows == 1
+        uses += [
+            old.refreshed,
+            partial(old.append, rows(3)),
+            partial(rotate_table, old, "mek"),
+            partial(rotate_table, old, "kek"),
+            partial(rotate_table, old, "dek"),
+            partial(prune_keys, old),
+            partial(set_policy, old, KeyPolicy(kek_per="day")),
+            partial(expire_history, old),
+        ]
+    for use in uses:
+        with pytest.raises(FormatError, match=r"a catalog has gone on .* load_table"):
+            use()
+    assert {path for path in (tmp_path / "t").rglob("*") if path.is_file()} == before
+    table = load_table(catalog, "shop.taken", kms)
+    table = expire_history(rotate_table(table, "dek").table).table
+    assert sorted(table.scan()["id"].to_pylist()) == [1, 2]
+
+
+def test_a_table_that_has_gone_on_in_its_folder_is_not_forked_by_the_catalog(
+    catalog: SqlCatalog, registered: IcebergTable, kms: SampleKms
+) -> None:
+    newer = registered.append(rows(2))
+    table = load_table(catalog, "shop.taken", kms)
+    with pytest.raises(FormatError, match=r"in its folder until v3\.metadata\.json"):
+        table.append(rows(3))
+    catalog.drop_table("shop.taken")
+    catalog.register_table("shop.taken", newer.place.path)
+    assert load_table(catalog, "shop.taken", kms).append(rows(3)).scan().num_rows == 3

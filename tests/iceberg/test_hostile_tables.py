@@ -12,6 +12,8 @@ import random
 import re
 import shutil
 import struct as packing
+import subprocess
+import sys
 import traceback
 import zlib
 from collections.abc import Callable, Iterator
@@ -40,6 +42,7 @@ from modcrypt.iceberg import (
     expire_history,
     native_parquet,
     open_table,
+    projection,
     prune_keys,
     rotate_table,
 )
@@ -56,6 +59,7 @@ from tests.iceberg.builder import (
     entry_schema,
     field,
     list_schema,
+    numbered,
     optional,
     struct,
 )
@@ -860,3 +864,128 @@ def test_altered_wrapped_keys(folder: Path) -> None:
     path.write_text(json.dumps(document))
     with pytest.raises(KeyRetrievalError):
         scanned(folder)
+
+
+# --- columns that files lack ---------------------------------------------------------------------
+
+
+def with_column(folder: Path, number: int, **column: Any) -> None:
+    """Add a column to a table by a schema of its own, as an evolution of the table would."""
+    path = folder / "metadata" / "v1.metadata.json"
+    document = json.loads(path.read_text())
+    fields = [*document["schemas"][0]["fields"], {**field(900 + number, "x", "int"), **column}]
+    document["schemas"].append({**struct(*fields), "schema-id": number})
+    path.write_text(json.dumps(document | {"current-schema-id": number}))
+
+
+PEAK = """
+import sys
+from modcrypt.iceberg import open_table
+from modcrypt.errors import LimitError
+from tests.iceberg.conftest import SampleKms
+folder, = sys.argv[1:]
+
+def peak():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if "VmHWM" in line)
+
+def read(filters):
+    try:
+        rows = open_table(folder, SampleKms()).scan(filters=filters)
+        assert rows.num_rows == 20000 or filters
+        return rows.column("x").null_count == 0
+    except LimitError:
+        return None
+
+open_table(folder, SampleKms()).scan(columns=["id"], filters="id > 3")
+before = peak()
+told = [read(filters) for filters in (None, "id >= 3", "x is null")]
+print((peak() - before) >> 10, None in told)
+"""
+
+WIDE: list[tuple[dict[str, Any], bool]] = [
+    ({"type": "fixed[60000]"}, False),
+    ({"type": "fixed[66000]"}, True),
+    ({"type": "fixed[3000000000]"}, True),
+    ({"type": "string", "initial-default": "x" * 60_000}, False),
+    ({"type": "string", "initial-default": "x" * 1_000_000}, True),
+    ({"type": {"type": "struct", "fields": [field(990, "y", "fixed[60000]")]}}, False),
+]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the peak here")
+@pytest.mark.parametrize(("column", "refused"), WIDE)
+def test_a_wide_column_that_files_lack_takes_no_memory_by_the_row(
+    tmp_path: Path, column: dict[str, Any], refused: bool
+) -> None:
+    """75 bytes of metadata.json, which nothing signs, took gigabytes."""
+    builder = Builder(tmp_path, struct(field(1, "id", "long")))
+    rows = pa.table([range(20_000)], schema=arrow([(1, "id", pa.int64())]))
+    builder.snapshot([builder.manifest([builder.parquet("a.parquet", rows)])])
+    builder.write()
+    with_column(tmp_path, 1, **column)
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, tmp_path], check=True, capture_output=True, text=True
+    )
+    mebibytes, limited = done.stdout.split()
+    assert limited == str(refused)
+    assert int(mebibytes) < 256
+
+
+def test_rows_that_come_in_parts_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projection, "MAX_FILLED", 2000)
+    inner = struct(field(3, "a", "long"))
+    builder = Builder(tmp_path, struct(field(1, "id", "long"), field(2, "s", inner)))
+    shape, manifests = pa.struct([numbered(3, "a", pa.int64())]), []
+    for name, first in (("a", 0), ("b", 500)):
+        ids = range(first, first + 500)
+        given = [None if n % 7 == 0 else {"a": n} for n in ids]
+        rows = pa.table([ids, given], schema=arrow([(1, "id", pa.int64()), (2, "s", shape)]))
+        manifests.append(builder.manifest([builder.parquet(f"{name}.parquet", rows)]))
+    builder.snapshot(manifests)
+    builder.write()
+    told: dict[str, Any] = {"type": "double", "initial-default": -0.0}
+    with_column(tmp_path, 1, **told)
+    path = tmp_path / "metadata" / "v1.metadata.json"
+    document = json.loads(path.read_text())
+    document["schemas"][1]["fields"].append(field(950, "y", "double", **{"initial-default": 0.0}))
+    document["schemas"][1]["fields"].append(field(951, "z", "uuid"))
+    path.write_text(json.dumps(document))
+    table = open_table(tmp_path, SampleKms())
+    found = table.scan(filters="id >= 510 and x = 0 and z is null")
+    assert found.num_rows == 490
+    assert found["id"].to_pylist() == list(range(510, 1000))
+    assert [repr(one) for one in found["x"].unique().to_pylist()] == ["-0.0"]
+    assert [repr(one) for one in found["y"].unique().to_pylist()] == ["0.0"]
+    assert found["z"].null_count == 490
+    assert found["s"].to_pylist() == [None if n % 7 == 0 else {"a": n} for n in range(510, 1000)]
+    assert table.scan(columns=["x"]).num_rows == 1000
+
+
+def test_a_wide_column_within_a_list_that_files_lack_is_refused(tmp_path: Path) -> None:
+    def items(*fields: dict[str, Any]) -> dict[str, Any]:
+        element = {"type": "struct", "fields": [field(4, "a", "long"), *fields]}
+        return {"type": "list", "element-id": 3, "element-required": False, "element": element}
+
+    builder = Builder(tmp_path, struct(field(1, "id", "long"), field(2, "l", items())))
+    item = pa.list_(numbered(3, "element", pa.struct([numbered(4, "a", pa.int64())])))
+    rows = pa.table(
+        [range(100), [[{"a": n}] * 100 for n in range(100)]],
+        schema=arrow([(1, "id", pa.int64()), (2, "l", item)]),
+    )
+    builder.snapshot([builder.manifest([builder.parquet("a.parquet", rows)])])
+    builder.document["schemas"][0] |= {"schema-id": 5}
+    builder.document["current-schema-id"] = 5
+    for width, refused in ((1000, False), (10_000, True)):
+        shape = items(field(9, "w", f"fixed[{width}]"))
+        builder.document["schemas"] = [struct(field(1, "id", "long"), field(2, "l", shape))]
+        builder.document["schemas"][0]["schema-id"] = 5
+        builder.write()
+        scan = open_table(tmp_path, SampleKms()).scan
+        if refused:
+            with pytest.raises(LimitError, match="leave out"):
+                scan()
+        else:
+            assert scan()["l"][7].as_py() == [{"a": 7, "w": None}] * 100
+        assert scan(columns=["id"]).num_rows == 100
