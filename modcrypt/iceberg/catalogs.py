@@ -12,7 +12,7 @@ import contextlib
 import posixpath
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
@@ -23,12 +23,12 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from modcrypt.errors import CommitConflictError, UnsupportedFormatError
-from modcrypt.iceberg.locations import Locations
+from modcrypt.iceberg.locations import Locations, find_place, plain_location
 from modcrypt.iceberg.resolver import KeyStore
 from modcrypt.iceberg.table import Expectation, IcebergTable, opened, resolver_of
 from modcrypt.iceberg.table_metadata import TableMetadata
 from modcrypt.iceberg.versions import check_newest, create_once, version_number
-from modcrypt.storage import Place, locate
+from modcrypt.storage import Place
 
 if TYPE_CHECKING:
     from modcrypt.kms.client import KmsClient
@@ -241,16 +241,16 @@ class CatalogVersions:
 
     def _place(self, location: str) -> Place:
         mapped = {
-            prefix: Place(*locate(where, self.filesystem))
+            prefix: find_place(where, self.filesystem)
             for prefix, where in self.location_map.items()
         }
         prefixes = Locations(mapped)
-        if any(location.startswith(f"{prefix.rstrip('/')}/") for prefix in mapped):
+        if prefixes.prefix(location) is not None:
             return prefixes.place(location)
         if self.filesystem is not None:  # in which a path has no scheme
-            location = location.rpartition("://")[2]
-        filesystem, path = locate(location, self.filesystem)
-        return Place(filesystem, path, posixpath.dirname(posixpath.dirname(path)))
+            location = plain_location(location).rpartition("://")[2]
+        place = find_place(location, self.filesystem)
+        return replace(place, root=posixpath.dirname(posixpath.dirname(place.path)))
 
     def _absent(self) -> ValueError:
         return ValueError(f"the catalog has no table {self._name}")

@@ -15,7 +15,7 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from modcrypt.iceberg.data_fitting import as_value_errors
-from modcrypt.iceberg.locations import Locations
+from modcrypt.iceberg.locations import Locations, find_place
 from modcrypt.iceberg.policies import KeyPolicy
 from modcrypt.iceberg.resolver import KeyResolver
 from modcrypt.iceberg.sealed_parquet import make_folder
@@ -24,7 +24,7 @@ from modcrypt.iceberg.table_metadata import KEY_ID, KEY_LENGTH, TableMetadata
 from modcrypt.iceberg.versions import FolderVersions, has_versions
 from modcrypt.iceberg.walk import Walk
 from modcrypt.keys import KEY_LENGTHS
-from modcrypt.storage import Place, locate
+from modcrypt.storage import Place
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.catalogs import CatalogVersions
@@ -217,7 +217,7 @@ def new_place(
             where = location = location or in_catalog.default_location()
     if where is None:
         raise ValueError("where the table is to be is not said")
-    folder = Place(*locate(where, filesystem))
+    folder = find_place(where, filesystem)
     folder = Place(folder.filesystem, folder.path.rstrip("/") or "/")
     location = (location or folder.full_name).rstrip("/")
     if catalog is None:

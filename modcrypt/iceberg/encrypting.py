@@ -23,13 +23,14 @@ from pyiceberg.table.metadata import TableMetadataUtil, TableMetadataV1
 
 from modcrypt.iceberg.creating import encryption_properties, new_place
 from modcrypt.iceberg.foreign import as_format_errors
+from modcrypt.iceberg.locations import find_place
 from modcrypt.iceberg.policies import KeyPolicy
 from modcrypt.iceberg.resolver import KeyResolver
 from modcrypt.iceberg.table import Expectation, IcebergTable, opened, resolver_of
 from modcrypt.iceberg.table_copying import Contents, Copy
 from modcrypt.iceberg.table_metadata import TableMetadata
 from modcrypt.iceberg.versions import FolderVersions, newest_metadata
-from modcrypt.storage import Place, locate
+from modcrypt.storage import Place
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as PyTable
@@ -122,7 +123,7 @@ def _opened(
     source: Any, resolver: KeyResolver, location_map: Mapping[str, Any] | None, filesystem: Any
 ) -> IcebergTable:
     where = getattr(source, "metadata_location", source)
-    place = Place(*locate(where, filesystem))
+    place = find_place(where, filesystem)
     if not place.path.endswith((".json", ".json.gz")):
         place = newest_metadata(place)
     versions = FolderVersions(Place(place.filesystem, posixpath.dirname(place.path)))

@@ -2,12 +2,14 @@
 
 A location comes from a file, and files may lie. None is opened because it is named: it has to begin
 with a prefix that the caller has mapped to a folder, and to stay in that folder. Without a map, the
-table's own `location` stands for the folder that its metadata was found in.
+table's own `location` stands for the folder that its metadata was found in. A local folder is the
+same as `/x`, `file:///x` and `file:/x`, which Hadoop, Hive and Spark write.
 """
 
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 from modcrypt.errors import FormatError
 from modcrypt.storage import Place, locate
 
-__all__ = ["Locations"]
+__all__ = ["Locations", "find_place", "plain_location"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Locations:
         for prefix, where in (mapped or {}).items():
             if not prefix.strip("/"):
                 raise ValueError("a prefix of locations is empty: it would stand for all of them")
-            folders[_trimmed(prefix)] = Place(*locate(where, filesystem))
+            folders[_trimmed(prefix)] = find_place(where, filesystem)
         # Two ways to one folder are one, or a deletion vector that names its file by one prefix
         # would not be found by the other.
         return cls({prefix: where.real() for prefix, where in folders.items()})
@@ -61,14 +63,14 @@ class Locations:
         Raises:
             FormatError: it is under no prefix, or leads out of the folder.
         """
-        prefix = self._prefix(location)
+        prefix = self.prefix(location)
         if prefix is None:
             raise FormatError(
                 f"the location {location!r} is outside of the table, and nothing from a file is "
                 f"followed: map its beginning to a folder by location_map"
             )
         folder = self.folders[prefix]
-        inside = location[len(prefix) :]
+        inside = plain_location(location)[len(plain_location(prefix)) :]
         inside = inside if prefix.endswith("/") else inside[1:]
         if any(part in ("", ".", "..") for part in inside.split("/")) or "\x00" in inside:
             raise FormatError(f"the location {location!r} leads out of its folder, or to none")
@@ -88,14 +90,37 @@ class Locations:
         """Give what two spellings of one location have in common, to find one by the other."""
         return self.place(location).path
 
-    def _prefix(self, location: str) -> str | None:
+    def prefix(self, location: str) -> str | None:
+        """Return the longest prefix that a location begins with; None if there is none."""
+        plain = plain_location(location)
         found = [
             prefix
-            for prefix in self.folders
-            if location.startswith(prefix)
-            and (prefix.endswith("/") or location[len(prefix) :][:1] in ("/", ""))
+            for prefix, known in ((one, plain_location(one)) for one in self.folders)
+            if plain.startswith(known) and (known.endswith("/") or plain[len(known) :][:1] in _END)
         ]
-        return max(found, key=len, default=None)
+        return max(found, key=lambda one: len(plain_location(one)), default=None)
+
+
+_END = ("/", "")
+"""What follows a prefix that ends where a name does."""
+
+
+def find_place(where: Any, filesystem: Any = None) -> Place:
+    """Return the place that a path, a URL or a location names; raises as `locate`.
+
+    A location with one slash (`file:/x`) is not percent-encoded: Hadoop's paths aren't.
+    """
+    text = where if filesystem is None and isinstance(where, str) else ""
+    return Place(*locate(plain_location(where) if _ONE_SLASH.match(text) else where, filesystem))
+
+
+_ONE_SLASH = re.compile(r"file:/(?!/)")
+_LOCAL = re.compile(r"file:(//)?(?=/(?!/))")
+
+
+def plain_location(location: str) -> str:
+    """Return a location as it is compared: of a local file its path."""
+    return _LOCAL.sub("", location, count=1) if location.startswith("file:/") else location
 
 
 def _trimmed(prefix: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from modcrypt.errors import FormatError, IntegrityError, PlaintextError
 from modcrypt.iceberg.foreign import require_extra
-from modcrypt.iceberg.locations import Locations
+from modcrypt.iceberg.locations import Locations, find_place
 from modcrypt.iceberg.resolver import KeyResolver, KeyStore
 from modcrypt.iceberg.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.versions import FolderVersions, Versions, read_current, read_metadata
@@ -17,7 +17,7 @@ from modcrypt.iceberg.walk import Walk
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.references import open_kms
-from modcrypt.storage import Place, locate
+from modcrypt.storage import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -282,7 +282,7 @@ def open_table(
         KeyRetrievalError, ValueError: as `open_kms`.
         OSError: from the file system.
     """
-    place = Place(*locate(metadata_json, filesystem))
+    place = find_place(metadata_json, filesystem)
     named = place.path.endswith((".json", ".json.gz"))
     beside = Place(place.filesystem, posixpath.dirname(place.path))
     versions = FolderVersions(beside if named else place.below("metadata"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -226,3 +227,60 @@ def test_a_catalogs_table_is_not_continued_through_a_link(tmp_path: Path) -> Non
             change()
     assert names(tmp_path / "metadata") == before
     assert load_table(catalog, "n.t", SampleKms()).scan().num_rows == 1
+
+
+# --- locations of local files --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", ["/wh/t", "file:/wh/t", "file:///wh/t", "file:///wh/t/"])
+@pytest.mark.parametrize("location", ["/wh/t/data/x", "file:/wh/t/data/x", "file:///wh/t/data/x"])
+def test_a_local_folder_has_three_spellings(own: str, location: str) -> None:
+    """Hadoop, Hive and Spark write `file:/x`, Python `file:///x`."""
+    assert of(own).place(location).path == "/tables/t/data/x"
+    assert of("wh://b/t", **{own: "/here"}).place(location).path == "/here/data/x"
+    assert of(own).location(Place(None, "/tables/t/data/x")) == f"{own.rstrip('/')}/data/x"
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["file:/wh/t/../x", "file:/wh/t2/x", "file://wh/t/x", "file:////wh/t/x", "file:wh/t/x",
+     "file:/wh/t//x", "file:/wh/t", "wh/t/x"],
+)  # fmt: skip
+def test_a_local_location_that_leads_elsewhere(location: str) -> None:
+    for own in ("/wh/t", "file:/wh/t", "file:///wh/t"):
+        with pytest.raises(FormatError):
+            of(own).place(location)
+
+
+@pytest.mark.parametrize("start", ["", "file:", "file://"])
+def test_tables_are_created_and_opened_by_each_spelling(tmp_path: Path, start: str) -> None:
+    rows = pa.table({"id": [1, 2, 3]})
+    where, kms = f"{start}{tmp_path}/t", SampleKms()
+    create_table(where, rows.schema, kms, master_key_id="keyA", location=where).append(rows)
+    for other in ("", "file:", "file://"):
+        assert open_table(f"{other}{tmp_path}/t", kms).scan().num_rows == 3
+    moved = shutil.move(tmp_path / "t", tmp_path / "moved")
+    for other in ("", "file:", "file://"):
+        for to in ("", "file:", "file://"):
+            given = {f"{other}{tmp_path}/t": f"{to}{moved}"}
+            assert open_table(moved, kms, location_map=given).scan().num_rows == 3
+
+
+@pytest.mark.parametrize("start", ["file:", "file://"])
+@pytest.mark.parametrize("filesystem", [None, LocalFileSystem()])
+def test_a_catalog_names_local_files_by_each_spelling(
+    tmp_path: Path, start: str, filesystem: object
+) -> None:
+    rows, kms = pa.table({"id": [1, 2, 3]}), SampleKms()
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    catalog = SqlCatalog("test", uri=uri, warehouse=f"{start}{tmp_path}/warehouse")
+    catalog.create_namespace("n")
+    create_table(
+        None, rows.schema, kms, master_key_id="keyA", catalog=catalog, identifier="n.t"
+    ).append(rows)
+    with sqlite3.connect(tmp_path / "catalog.db") as connection:
+        ((location,),) = connection.execute("select metadata_location from iceberg_tables")
+        assert location.startswith(f"{start}{tmp_path}/warehouse/n/t/metadata/")
+    table = load_table(catalog, "n.t", kms, filesystem=filesystem)
+    assert table.append(rows).scan().num_rows == 6
+    catalog.close()
