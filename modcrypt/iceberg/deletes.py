@@ -188,19 +188,20 @@ class Positions:
             ModcryptError: a delete file can't be had, or is not what was written.
             OSError: from the file system.
         """
-        key = self._walk.locations.key(data.location)
-        found = [
-            _of_vector(self._walk, one, data)
-            if one.file_format == "PUFFIN"
-            else self._of_file(one).get(key, pa.array([], pa.int64()))
-            for one in deletes
-        ]
+        found = [self._of(one, data) for one in deletes]
         if len(found) != 1 or deletes[0].file_format != "PUFFIN":
             positions = pc.unique(pa.concat_arrays([pa.array([], pa.int64()), *found]))
             found = [positions.take(pc.array_sort_indices(positions))]
         values = pa.concat_arrays(found)  # one without an offset
         buffer = values.buffers()[1]
         return memoryview(buffer or b"")[: 8 * len(values)].cast("q")
+
+    def _of(self, entry: FileEntry, data: FileEntry) -> pa.Array:
+        with as_format_errors(entry.location):
+            if entry.file_format == "PUFFIN":
+                return _of_vector(self._walk, entry, data)
+            key = self._walk.locations.key(data.location)
+            return self._of_file(entry).get(key, pa.array([], pa.int64()))
 
     def _of_file(self, entry: FileEntry) -> Mapping[str, pa.Array]:
         with self._lock:

@@ -72,8 +72,7 @@ class DeletedKeys:
         """
         with self._lock:
             if deletes not in self._known:
-                with as_format_errors(deletes.files[0].location):
-                    self._known[deletes] = self._read(deletes)
+                self._known[deletes] = self._read(deletes)
             return self._known[deletes]
 
     def _read(self, deletes: EqualityDeletes) -> KeysOfFiles:
@@ -89,7 +88,8 @@ class DeletedKeys:
                         f"{deletes.files[0].location}: with this, equality deletes have keys of "
                         f"more than {MAX_KEYS} bytes: have the table compacted"
                     )
-        keys = KeysOfFiles(columns, _distinct(batches))
+        with as_format_errors(deletes.files[0].location):
+            keys = KeysOfFiles(columns, _distinct(batches))
         self._bytes += keys.nbytes
         return keys
 

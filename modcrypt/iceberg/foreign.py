@@ -7,6 +7,7 @@ type alone, and nothing of them is kept.
 from __future__ import annotations
 
 import contextlib
+import posixpath
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -32,7 +33,7 @@ def as_format_errors(name: str) -> Iterator[None]:
     except MemoryError:
         raise
     except ModcryptError as error:
-        if name not in str(error):
+        if f"/{posixpath.basename(name)}" not in f"/{error}":  # by its location, or its path
             error.args = (f"{name}: {error}", *error.args[1:])
         raise
     except Exception as error:

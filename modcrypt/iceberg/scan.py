@@ -106,8 +106,9 @@ class ScanOf:
     def _rows(self, planned: PlannedFile, *, threads: bool) -> Generator[pa.RecordBatch]:
         data = planned.data
         keys = [self._keys.of(one) for one in planned.equality]
+        # Before the block, which would give errors of delete files the name of the data file.
+        deleted = self._positions.of(data, planned.deletes) if planned.deletes else None
         with as_format_errors(data.location), open_data_file(self._walk, data) as file:
-            deleted = self._positions.of(data, planned.deletes) if planned.deletes else None
             reader = self._reader(file.schema, planned)
             gone = [one.of_file(data, reader.schema, planned.constants) for one in keys]
             columns = dict.fromkeys(itertools.chain(reader.columns, *(one.columns for one in gone)))

@@ -24,6 +24,7 @@ from modcrypt.errors import (
     PlaintextError,
     TruncationError,
 )
+from modcrypt.iceberg.foreign import as_format_errors
 from modcrypt.iceberg.locations import Locations
 from modcrypt.iceberg.manifests import (
     FileEntry,
@@ -175,12 +176,13 @@ class Walk:
             ModcryptError: it can't be had, or is not what was written.
             OSError: from the file system.
         """
-        if keys is None:
-            with self.opened(location, length) as source:
-                _check_plain(source, location)
-                return source.read_at(start, _part(source.size, start, size, location))
-        with self.reader(location, keys, length) as reader:
-            return reader.read_at(start, _part(reader.size, start, size, location))
+        with as_format_errors(location):
+            if keys is None:
+                with self.opened(location, length) as source:
+                    _check_plain(source, location)
+                    return source.read_at(start, _part(source.size, start, size, location))
+            with self.reader(location, keys, length) as reader:
+                return reader.read_at(start, _part(reader.size, start, size, location))
 
     def reader(
         self, location: str, keys: StandardKeyMetadata, length: int | None = None

@@ -989,3 +989,57 @@ def test_a_wide_column_within_a_list_that_files_lack_is_refused(tmp_path: Path) 
         else:
             assert scan()["l"][7].as_py() == [{"a": 7, "w": None}] * 100
         assert scan(columns=["id"]).num_rows == 100
+
+
+# --- which file is damaged -----------------------------------------------------------------------
+
+
+def flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("damage", [flipped, cut])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "data/dv.puffin",
+        "data/pos.parquet",
+        "data/eq2.parquet",
+        "data/a.parquet",
+        "metadata/m1.avro",
+    ],
+)
+def test_the_file_that_is_damaged_is_the_one_that_the_error_names(
+    tmp_path: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    builder = Builder(tmp_path, struct(field(1, "id", "long")))
+    shape = arrow([(1, "id", pa.int64())])
+    files = {
+        one: builder.parquet(f"{one}.parquet", pa.table([range(9)], schema=shape)) for one in "abc"
+    }
+    manifests = [builder.manifest(list(files.values()))]
+    builder.snapshot(manifests)
+    deletes = builder.vectors("dv.puffin", {files["a"]["file_path"]: [1]})
+    positions = pa.table({"file_path": [files["b"]["file_path"]], "pos": [1]})
+    deletes.append(builder.parquet("pos.parquet", positions, content=1))
+    deletes += [
+        builder.parquet(
+            f"eq{n}.parquet", pa.table([[n]], schema=shape), content=2, equality_ids=[1]
+        ) for n in (1, 2)
+    ]  # fmt: skip
+    builder.snapshot([*manifests, builder.manifest(deletes, content=1)])
+    builder.write()
+    damage(tmp_path / name)
+    with pytest.raises((TagMismatchError, TruncationError)) as raised:
+        open_table(tmp_path, SampleKms()).scan()
+    told = str(raised.value)
+    assert name in told
+    assert {one for one in re.findall(r"[\w-]+\.(?:parquet|puffin|avro)", told)} == {
+        Path(name).name
+    }
