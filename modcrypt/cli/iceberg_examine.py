@@ -142,9 +142,11 @@ def _print_verification(found: TableVerification) -> None:
         ]
         titles = ("severity", "word", "file", "message")
         print_line(f"\n{table(titles, rows, left=range(4))}")
-    _print_list("Not authenticated:", [f"{one.what}: {one.why}" if one.path is None else
-                                       f"{one.what} {one.path}: {one.why}"
-                                       for one in found.not_authenticated])  # fmt: skip
+    for heading, notes in (
+        ("Not authenticated:", found.gaps), ("Limits of the format:", found.limits)
+    ):  # fmt: skip
+        told = (f"{one.what} {one.path or ''}".rstrip() + f": {one.why}" for one in notes)
+        _print_list(heading, list(told))
     _print_list("Keys that nothing uses:", list(found.unused_keys))
     _print_list("Files that nothing reaches:", [one.path for one in found.orphans or ()])
 

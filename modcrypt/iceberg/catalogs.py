@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +25,16 @@ from sqlalchemy.orm import Session
 from modcrypt.errors import CommitConflictError, UnsupportedFormatError
 from modcrypt.iceberg.locations import Locations, find_place, plain_location
 from modcrypt.iceberg.resolver import KeyStore
-from modcrypt.iceberg.table import Expectation, IcebergTable, opened, resolver_of
+from modcrypt.iceberg.table import (
+    Expectation,
+    IcebergTable,
+    expected_master_keys,
+    opened,
+    resolver_of,
+)
 from modcrypt.iceberg.table_metadata import TableMetadata
 from modcrypt.iceberg.versions import check_newest, create_once, version_number
+from modcrypt.kms.references import open_kms
 from modcrypt.storage import Place
 
 if TYPE_CHECKING:
@@ -50,7 +57,7 @@ def load_table(
     require_encrypted: bool = True,
     table_uuid: str | None = None,
     at_least: int | None = None,
-    master_key_ids: Sequence[str] | None = None,
+    master_key_ids: Collection[str] | None = None,
 ) -> IcebergTable:
     """Open a table by its name in a catalog of pyiceberg.
 
@@ -67,6 +74,8 @@ def load_table(
         ModcryptError, OSError: as `open_table`.
     """
     versions = CatalogVersions(catalog, identifier, filesystem, location_map or {})
+    kms = open_kms(kms) if isinstance(kms, str) else kms
+    master_key_ids = expected_master_keys(kms, master_key_ids)
     expected = Expectation(
         require_encrypted=require_encrypted,
         table_uuid=table_uuid,

@@ -9,14 +9,17 @@ Each is one commit to the table, made again if somebody else was faster, or noth
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 
+from modcrypt.errors import ModcryptError
 from modcrypt.iceberg.dek_rotation import Run, rotate_deks
 from modcrypt.iceberg.kek_rotation import rotate_kek
 from modcrypt.iceberg.manifest_resealing import Reseal
 from modcrypt.iceberg.mek_rotation import rotate_mek
 from modcrypt.iceberg.rotation_report import Rotated, TableRotation
+from modcrypt.iceberg.sealed_in_manifests import lost_keys
 from modcrypt.iceberg.table import IcebergTable
 
 __all__ = ["TableRotation", "rotate_table"]
@@ -77,4 +80,7 @@ def rotate_table(
         done = rotate_kek(table, new_master_key_id, dry_run, reseal)
     else:
         raise ValueError(f'what is to be rotated is "mek", "kek" or "dek", not {what!r}')
-    return replace(done, seconds=time.monotonic() - started)
+    lost: tuple[str, ...] = ()
+    with contextlib.suppress(ModcryptError, OSError):  # of a key store, when all is done
+        lost = lost_keys(done.table)
+    return replace(done, lost=lost, seconds=time.monotonic() - started)

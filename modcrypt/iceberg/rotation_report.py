@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from modcrypt.errors import FormatError, PlaintextError
 from modcrypt.fork_safety import fork_safe
+from modcrypt.iceberg.pages import counted
+from modcrypt.iceberg.policies import master_key_of
 from modcrypt.iceberg.policies import master_key_of
 from modcrypt.iceberg.resolver import KeyResolver
 from modcrypt.iceberg.table import IcebergTable
@@ -27,6 +29,9 @@ __all__ = [
     "target_of",
     "with_resolver",
 ]
+
+LISTED = 5
+"""Ids of lost keys in the advice."""
 
 Rotated: TypeAlias = Literal["mek", "kek", "dek"]
 
@@ -51,6 +56,8 @@ class TableRotation:
         left: ids of KEKs that are in the key store as they were ("mek"): the store or key service
             failed when the table was rotated already, or refuses those of older versions. Or that
             are nowhere ("kek"), as of a partition that was shredded: what they seal stays so.
+        lost: Ids of keys that snapshots need, and that neither the table nor its key store has:
+            these snapshots can't be read, and their keys were not rotated.
         older_versions: locations of older metadata.json files that the table's log names.
             They hold keys as they were, or need KEKs that stay in the key store for them: who has
             them and the old keys reads what they lead to.
@@ -73,6 +80,7 @@ class TableRotation:
     kms_calls: int = 0
     seconds: float = 0.0
     left: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
     older_versions: tuple[str, ...] = ()
     older_snapshots: tuple[int, ...] = ()
     older_refs: tuple[str, ...] = ()
@@ -90,6 +98,13 @@ class TableRotation:
             found.append(
                 f"{len(self.left)} KEKs are in the key store as they were before: rotate again, "
                 "or have expire_history drop those of older versions"
+            )
+        if self.lost:
+            ids = ", ".join(self.lost[:LISTED])
+            found.append(
+                f"{counted(len(self.lost), 'key')} that snapshots need can't be found ({ids}), so "
+                "that these can't be read: verify_table names them; have expire_history drop them, "
+                "or restore the keys from an older metadata.json and rotate again"
             )
         if self.older_snapshots:
             found.append(

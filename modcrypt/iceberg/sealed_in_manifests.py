@@ -27,6 +27,7 @@ __all__ = [
     "check_store",
     "has_singles",
     "list_keys",
+    "lost_keys",
     "place_of",
     "sealed_manifests",
     "seals_files",
@@ -165,6 +166,21 @@ def check_store(table: IcebergTable) -> None:
         needed |= sealed_manifests(table).keks
     for missing in sorted(needed - keks):
         resolver.find(missing, metadata)
+
+
+def lost_keys(table: IcebergTable) -> tuple[str, ...]:
+    """Return the ids of keys that snapshots need, and that neither the table nor its key store has.
+
+    Iceberg's Java 1.11 commits such snapshots (apache/iceberg#17989).
+
+    Raises:
+        ModcryptError, OSError: from the key store.
+    """
+    keys = table.metadata.keys
+    named = {one.key_id for one in table.metadata.snapshots if one.key_id is not None}
+    by = {keys[id_].encrypted_by for id_ in named & keys.keys() if not _is_single(keys[id_])}
+    keks = table.walk.resolver.keks(table.metadata)
+    return tuple(sorted((named - keys.keys()) | (by - keks.keys())))
 
 
 def seals_files(key: IcebergKey) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
     from modcrypt.iceberg.scan import ScanOf
 
-__all__ = ["Expectation", "IcebergTable", "open_table", "opened", "read_metadata", "resolver_of"]
+__all__ = [
+    "Expectation", "IcebergTable", "expected_master_keys", "open_table", "opened", "read_metadata",
+    "resolver_of",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +45,7 @@ class Expectation:
     require_encrypted: bool = True
     table_uuid: str | None = None
     at_least: int | None = None
-    master_key_ids: Sequence[str] | None = None
+    master_key_ids: Collection[str] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.master_key_ids, str):  # of which every letter would be expected
@@ -252,7 +255,7 @@ def open_table(
     require_encrypted: bool = True,
     table_uuid: str | None = None,
     at_least: int | None = None,
-    master_key_ids: Sequence[str] | None = None,
+    master_key_ids: Collection[str] | None = None,
 ) -> IcebergTable:
     """Open a table by its metadata.json.
 
@@ -272,7 +275,8 @@ def open_table(
         table_uuid: that the table must have.
         at_least: the least sequence number that its current snapshot may have: no older state is
             taken, nor one that was rolled back.
-        master_key_ids: those that it may be under.
+        master_key_ids: Ids of the master keys that the table may be under. By default, the one that
+            the URI of the key service names, if it names one.
 
     Raises:
         ModuleNotFoundError: the extra `modcrypt[iceberg]` is not installed.
@@ -286,6 +290,8 @@ def open_table(
     named = place.path.endswith((".json", ".json.gz"))
     beside = Place(place.filesystem, posixpath.dirname(place.path))
     versions = FolderVersions(beside if named else place.below("metadata"))
+    kms = open_kms(kms) if isinstance(kms, str) else kms
+    master_key_ids = expected_master_keys(kms, master_key_ids)
     expected = Expectation(
         require_encrypted=require_encrypted,
         table_uuid=table_uuid,
@@ -315,10 +321,29 @@ def opened(
     return IcebergTable(metadata, place, walk, versions, expected)
 
 
+def expected_master_keys(
+    kms: KmsClient | KeyTools, master_key_ids: Collection[str] | None
+) -> Collection[str] | None:
+    """Return the ids of the master keys that a table may be under; None if nobody knows.
+
+    Args:
+        kms: The key service, whose URI may have named a master key.
+        master_key_ids: What the caller knows.
+    """
+    if master_key_ids is not None:
+        return master_key_ids
+    client = kms.client if isinstance(kms, KeyTools) else kms
+    declared = getattr(kms, "master_key_ids", None)
+    named = getattr(client, "default_key", None)
+    if not isinstance(named, str) or not named:
+        return declared
+    return {named, *(declared or ())}
+
+
 def resolver_of(
     kms: KmsClient | KeyTools | str,
     key_store: KeyStore | None,
-    master_key_ids: Sequence[str] | None = None,
+    master_key_ids: Collection[str] | None = None,
 ) -> KeyResolver:
     """Give what opens a table's keys; arguments as of `open_table`.
 

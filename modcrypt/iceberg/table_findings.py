@@ -186,7 +186,17 @@ class TableVerification:
 
         metadata.json and statistics files, which it seals in no table, don't count.
         """
-        return self.ok and all(one.what in _OPEN for one in self.not_authenticated)
+        return self.ok and not self.gaps
+
+    @property
+    def gaps(self) -> tuple[Unauthenticated, ...]:
+        """What was not authenticated, of all that the table's format encrypts."""
+        return tuple(one for one in self.not_authenticated if one.what not in _OPEN)
+
+    @property
+    def limits(self) -> tuple[Unauthenticated, ...]:
+        """What the table's format authenticates in no table."""
+        return tuple(one for one in self.not_authenticated if one.what in _OPEN)
 
     @property
     def tags(self) -> int:

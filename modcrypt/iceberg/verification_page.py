@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         TableFinding,
         TableVerification,
     )
+    from modcrypt.parquet.findings import Unauthenticated
 
 __all__ = ["draw_verification"]
 
@@ -76,9 +77,22 @@ def _findings(findings: Iterable[TableFinding]) -> str:
 
 
 def _notes(found: TableVerification) -> str:
-    """Spell out what was not authenticated; what is said of many files, once."""
+    """Return what was not authenticated, and folded what the format authenticates in no table."""
+    spelt = ""
+    if found.gaps:
+        spelt = f"<section><h2>Not authenticated</h2>{_listed(found.gaps)}</section>"
+    if found.limits:
+        spelt += (
+            "<section><details><summary>Limits of the format</summary>"
+            f"{_listed(found.limits)}</details></section>"
+        )
+    return spelt
+
+
+def _listed(notes: Iterable[Unauthenticated]) -> str:
+    """Return a list of notes; what is said of many files, once."""
     about: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for one in found.not_authenticated:
+    for one in notes:
         about[one.what, one.why].append(one.path or "the table")
     spelt = [
         f"<div><dt>{shown(what)}: {shown(paths[0])}"
@@ -88,7 +102,7 @@ def _notes(found: TableVerification) -> str:
     ]
     if len(about) > MAX_NOTES:
         spelt.append(f"<div><dt>and {len(about) - MAX_NOTES:,} more</dt></div>")
-    return f'<section><h2>Not authenticated</h2><dl class="notes">{"".join(spelt)}</dl></section>'
+    return f'<dl class="notes">{"".join(spelt)}</dl>'
 
 
 def _keks(keks: tuple[CheckedKek, ...]) -> str:

@@ -15,6 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
+from modcrypt import Keyring, KeyTools, open_kms
 from modcrypt.errors import (
     FormatError,
     IntegrityError,
@@ -438,6 +439,32 @@ def test_a_rotation_that_stopped_after_the_key_store_is_finished_by_naming_the_k
     assert table.append(rows).scan().num_rows == 9
 
 
+@pytest.mark.parametrize("how", ["uri", "client", "tools"])
+def test_the_uri_of_a_key_service_names_the_master_key_that_is_expected(
+    tmp_path: Path, how: str
+) -> None:
+    """So that a writer who has never seen the table makes no key under another one."""
+    ring = Keyring.create(tmp_path / "ring", plaintext=True)
+    for name in ("payroll", "sandbox"):
+        ring.create_key(name)
+    rows = pa.table([[1, 2, 3]], schema=ARROW)
+    table = create_table(tmp_path / "t", rows.schema, ring, master_key_id="payroll").append(rows)
+
+    def to_sandbox(document: dict[str, Any]) -> None:
+        document["properties"]["encryption.key-id"] = "sandbox"
+        no_history(document)
+
+    uri = f"file:{tmp_path}/ring#payroll"
+    kms: Any = {"uri": uri, "client": open_kms(uri), "tools": KeyTools(uri)}[how]
+    assert open_table(tmp_path / "t", kms).append(rows).scan().num_rows == 6
+    tampered(table, to_sandbox, "newer")
+    with pytest.raises(IntegrityError, match="'sandbox', which is none of those expected"):
+        open_table(tmp_path / "t", kms)
+    with pytest.raises(IntegrityError, match="'sandbox', which is none of those expected"):
+        open_table(tmp_path / "t", ring, master_key_ids=["payroll"])
+    assert open_table(tmp_path / "t", kms, master_key_ids=["sandbox"]).scan().num_rows == 0
+
+
 # --- schemas and partition specs -----------------------------------------------------------------
 
 PEOPLE = struct(field(1, "id", "int"), field(2, "name", "string"), field(3, "region", "string"))
@@ -477,7 +504,7 @@ def regions(tmp_path: Path) -> Builder:
     builder.snapshot(manifests)
     for number, spec_id in ((2, 0), (1, 1)):
         keys = pa.Table.from_pylist([{"id": number}], arrow([(1, "id", pa.int32())]))
-        where = {} if spec_id == 0 else {"partition": {"region": "EU"}}
+        where: dict[str, Any] = {} if spec_id == 0 else {"partition": {"region": "EU"}}
         deletes = builder.parquet(f"d{number}.parquet", keys, content=2, equality_ids=[1], **where)
         manifests.append(
             builder.manifest([deletes], content=1, spec_id=spec_id, added_rows_count=1)

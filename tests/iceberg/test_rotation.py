@@ -43,7 +43,7 @@ from modcrypt.iceberg.table_metadata import SCOPE, EncryptedKey
 from modcrypt.iceberg.wrapping_keys import IcebergKey
 from modcrypt.kms.client import Capabilities
 from tests.iceberg.by_hand import document, open_ags1, parse_key_metadata, unwrap_entry
-from tests.iceberg.conftest import MASTERS, SampleKms, both, committing_first
+from tests.iceberg.conftest import MASTERS, SampleKms, both, committing_first as committing_first
 from tests.iceberg.java_judge import Judge
 
 SNAPSHOTS = (1001, 1002, 1003)
@@ -810,3 +810,29 @@ def test_java_reads_rotated_tables_and_goes_on_with_them(t16: Path, java: Judge)
     assert len(keks(document(t16))) == 1
     table = rotate_table(table, "kek", new_master_key_id="keyB").table
     assert added in java.read(table.place.path, where)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("what", ["mek", "kek"])
+@pytest.mark.parametrize("lost", ["list", "kek"])
+def test_a_key_that_is_lost_is_reported(
+    t16: Path, table: IcebergTable, what: Any, lost: str, dry_run: bool
+) -> None:
+    """Iceberg's Java 1.11 commits snapshots whose keys it doesn't keep."""
+    metadata = table.metadata
+    id_ = metadata.snapshots[0].key_id or ""
+    keys = [one for one in metadata.keys.values() if one.id != id_]
+    if lost == "kek":
+        id_ = "nowhere"
+        keys = [*keys, replace(metadata.keys[metadata.snapshots[0].key_id], encrypted_by=id_)]  # type: ignore[index]
+    table.versions.commit(table.place, metadata.with_keys(keys))
+    table = reopened(t16, key_store=Store())
+    if (what, lost) == ("kek", "kek"):
+        with pytest.raises(mc.KeyNotFoundError, match="nowhere"):
+            rotate_table(table, what)
+        return
+    done = rotate_table(table, what, dry_run=dry_run)
+    assert done.lost == (id_,)
+    assert f"1 key that snapshots need can't be found ({id_})" in str(done.advice)
+    assert done.fields()["lost"] == [id_]
+    assert rotate_table(reopened(t16, key_store=Store()), what, dry_run=True).lost == (id_,)

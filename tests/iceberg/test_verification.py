@@ -1129,3 +1129,21 @@ def test_the_manifests_header_is_what_tells_lists_apart(t16: Path) -> None:
     sealed = (t16 / "metadata" / "snap-1002.avro").read_bytes()
     plain = open_ags1(sealed, unwrap_entry(changed, key_of(changed, 1002)))
     assert fastavro.reader(io.BytesIO(plain)).metadata["snapshot-id"] == "1002"
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_page_says_that_everything_is_authenticated_or_what_is_not(
+    t16: Path, damaged: bool
+) -> None:
+    """What Iceberg authenticates in no table is told once, folded."""
+    if damaged:
+        (t16 / "data/p1.parquet").unlink()
+    found = verified(t16)
+    page = found.to_html()
+    assert found.complete is not damaged
+    assert ("Everything authenticated</span>" in page) is not damaged
+    assert ("<h2>Not authenticated</h2>" in page) is damaged
+    assert page.count("Not authenticated") == damaged
+    folded = page.index("<details><summary>Limits of the format</summary>")
+    assert page.index("nothing signs metadata.json") > folded
+    assert {*found.gaps, *found.limits} == {*found.not_authenticated}
