@@ -22,14 +22,13 @@ from modcrypt.iceberg.expiry import expire_history
 from modcrypt.iceberg.rotation import TableRotation, rotate_table
 from modcrypt.iceberg.wrapping_keys import IcebergKey, MasterKeys
 from tests.iceberg.by_hand import document, open_ags1, parse_key_metadata
-from tests.iceberg.conftest import SampleKms
+from tests.iceberg.conftest import SampleKms, committing_first
 from tests.iceberg.java_judge import Judge
 from tests.iceberg.test_expiry import BY_KIND, SCHEMA, folder_of, lake, needed, rows, there
 from tests.iceberg.test_rotation import (
     Refusing,
     all_rows,
     as_planned,
-    committing_first,
     files,
     reopened,
     resealed,

@@ -20,16 +20,9 @@ from modcrypt.iceberg.committing import commit
 from modcrypt.iceberg.expiry import Expired, expire_history
 from modcrypt.iceberg.rotation import rotate_table
 from tests.iceberg.by_hand import document
-from tests.iceberg.conftest import SampleKms, both
+from tests.iceberg.conftest import SampleKms, both, committing_first
 from tests.iceberg.java_judge import Judge
-from tests.iceberg.test_rotation import (
-    Refusing,
-    committing_first,
-    files,
-    reopened,
-    resealed,
-    scoped,
-)
+from tests.iceberg.test_rotation import Refusing, files, reopened, resealed, scoped
 
 SCHEMA = {
     "type": "struct",

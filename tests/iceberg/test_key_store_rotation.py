@@ -27,8 +27,8 @@ from modcrypt.iceberg import (
     verify_table,
 )
 from modcrypt.iceberg.wrapping_keys import TABLE
-from tests.iceberg.conftest import SampleKms
-from tests.iceberg.test_rotation import Refusing, committing_first
+from tests.iceberg.conftest import SampleKms, committing_first
+from tests.iceberg.test_rotation import Refusing
 
 SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.string())])
 BY_KIND = PartitionSpec(

@@ -28,10 +28,10 @@ from modcrypt.iceberg import (
 )
 from tests.iceberg.by_hand import document
 from tests.iceberg.cli_runs import Run, lines, run, told
-from tests.iceberg.conftest import SampleKms, both
+from tests.iceberg.conftest import SampleKms, both, committing_first
 from tests.iceberg.java_judge import Judge, plain_rows
 from tests.iceberg.test_policies import ROWS, two_appends
-from tests.iceberg.test_rotation import committing_first, files
+from tests.iceberg.test_rotation import files
 
 __all__ = ["run"]  # a fixture
 

@@ -12,17 +12,9 @@ from modcrypt.iceberg import IcebergTable
 from modcrypt.iceberg.pruning import prune_keys
 from modcrypt.iceberg.table_metadata import EncryptedKey
 from tests.iceberg.by_hand import document
-from tests.iceberg.conftest import SampleKms
+from tests.iceberg.conftest import SampleKms, committing_first
 from tests.iceberg.java_judge import Judge
-from tests.iceberg.test_rotation import (
-    all_rows,
-    committing_first,
-    files,
-    manifest_lists,
-    reopened,
-    resealed,
-    scoped,
-)
+from tests.iceberg.test_rotation import all_rows, files, manifest_lists, reopened, resealed, scoped
 
 
 def without_snapshots(table: IcebergTable, *gone: int) -> IcebergTable:

@@ -43,7 +43,7 @@ from modcrypt.iceberg.table_metadata import SCOPE, EncryptedKey
 from modcrypt.iceberg.wrapping_keys import IcebergKey
 from modcrypt.kms.client import Capabilities
 from tests.iceberg.by_hand import document, open_ags1, parse_key_metadata, unwrap_entry
-from tests.iceberg.conftest import MASTERS, SampleKms, both, committing_first as committing_first
+from tests.iceberg.conftest import MASTERS, SampleKms, both, committing_first
 from tests.iceberg.java_judge import Judge
 
 SNAPSHOTS = (1001, 1002, 1003)
