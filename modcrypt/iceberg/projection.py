@@ -41,8 +41,8 @@ metadata.json says how wide these are: `fixed[2000000000]` in 75 bytes. So rows 
 share one array of each value.
 """
 
-MAX_WIDTH = 64 << 10
-"""Bytes of the values that a row is filled in with, each counted once; parts have 512 rows or more.
+MAX_WIDTH = 256 << 10
+"""Bytes of the values that a row is filled in with, each counted once; parts have 128 rows or more.
 
 Shorter parts would take more memory for their columns than for what is in them.
 """

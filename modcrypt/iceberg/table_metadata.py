@@ -284,6 +284,9 @@ class TableMetadata:
             self._fail("refs are no objects by name")
         for one in refs.values():
             self._whole(one, "snapshot-id")
+        newest = max((one.sequence_number for one in self.snapshots), default=0)
+        if newest > self.last_sequence_number:  # or a commit would use a number again
+            self._fail("a snapshot's sequence number is above last-sequence-number")
 
     # --- another one ----------------------------------------------------------------------------
 

@@ -15,11 +15,11 @@ import os
 import posixpath
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from modcrypt.errors import CommitConflictError, FormatError, LimitError
+from modcrypt.errors import CommitConflictError, FormatError, LimitError, ModcryptError
 from modcrypt.iceberg.table_metadata import MAX_METADATA, TableMetadata
 from modcrypt.storage import Place
 
@@ -78,6 +78,7 @@ class FolderVersions:
         Raises:
             FormatError: a catalog has gone on with the table.
             FileNotFoundError: there is none.
+            ModcryptError, OSError: as `read_metadata`, if there are files of a catalog beside it.
         """
         return _newest(self.folder)
 
@@ -348,14 +349,8 @@ def _counted(folder: Place) -> dict[int, str]:
 
 def _newest(folder: Place) -> Place:
     counted = _counted(folder)
-    in_catalog = sorted(name for name in file_names(folder) if _NUMBERED.fullmatch(name))
-    if in_catalog and counted:
-        raise FormatError(
-            f"{folder.path}: a catalog has gone on with this table ({in_catalog[-1]}), so that the "
-            "newest version in the folder is an old one: open the table by load_table. If no "
-            "catalog has it any more, remove the catalog's metadata.json files"
-        )
-    if in_catalog:
+    in_catalog = [name for name in file_names(folder) if _NUMBERED.fullmatch(name)]
+    if not counted and in_catalog:
         raise FormatError(
             f"{folder.path}: a catalog says which metadata.json of this table is the current "
             "one: name it, or open the table by load_table"
@@ -363,7 +358,35 @@ def _newest(folder: Place) -> Place:
     if not counted:
         why = "no table: there is no v1.metadata.json"
         raise FileNotFoundError(errno.ENOENT, why, folder.path)
-    return folder.below(counted[max(counted)])
+    newest = folder.below(counted[max(counted)])
+    if in_catalog:
+        _check_alone(newest, in_catalog)
+    return newest
+
+
+def _check_alone(newest: Place, in_catalog: Sequence[str]) -> None:
+    """Check that no catalog has gone on with a folder's table.
+
+    Args:
+        newest: The newest version in the folder.
+        in_catalog: Names of metadata.json files beside it that a catalog numbers.
+
+    Raises:
+        FormatError: one of them is of this table, and has newer snapshots.
+    """
+    here = read_metadata(newest)
+    for name in sorted(in_catalog, key=lambda one: (version_number(one), one), reverse=True):
+        with contextlib.suppress(ModcryptError, FileNotFoundError):  # damaged, or gone by now
+            found = read_metadata(newest.beside(name))
+            if found.uuid == here.uuid and found.last_sequence_number > here.last_sequence_number:
+                break
+    else:
+        return
+    raise FormatError(
+        f"{newest.path}: a catalog has gone on with this table ({name}), so that this version is "
+        "an old one: open the table by load_table. If no catalog has it any more, remove the "
+        "catalog's metadata.json files"
+    )
 
 
 def file_names(folder: Place) -> list[str]:

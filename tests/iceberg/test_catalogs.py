@@ -6,6 +6,7 @@ import dataclasses
 import os
 import sqlite3
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -313,6 +314,19 @@ def test_a_table_that_a_catalog_has_gone_on_with_is_refused_in_its_folder(
     table = load_table(catalog, "shop.taken", kms)
     table = expire_history(rotate_table(table, "dek").table).table
     assert sorted(table.scan()["id"].to_pylist()) == [1, 2]
+
+
+def test_other_metadata_files_in_a_folder_are_no_catalogs_versions_of_its_table(
+    registered: IcebergTable, kms: SampleKms, tmp_path: Path
+) -> None:
+    """A copy of an older version, that of another table, and what is damaged."""
+    other = create_table(tmp_path / "u", SCHEMA, kms, master_key_id="keyA")
+    other = other.append(rows(1)).append(rows(2))
+    data = Path(registered.place.path).read_bytes()
+    for number, planted in enumerate((data, Path(other.place.path).read_bytes(), b"{}", b"")):
+        (tmp_path / f"t/metadata/{number + 7:05}-{uuid.uuid4()}.metadata.json").write_bytes(planted)
+    table = open_table(tmp_path / "t", kms).append(rows(2))
+    assert expire_history(table).table.scan().num_rows == 2
 
 
 def test_a_table_that_has_gone_on_in_its_folder_is_not_forked_by_the_catalog(

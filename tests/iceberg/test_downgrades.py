@@ -379,6 +379,17 @@ def test_how_new_files_are_encrypted_is_not_changed_unseen(
             use()
 
 
+def test_sequence_numbers_are_not_used_again(tmp_path: Path) -> None:
+    """Equality deletes apply to rows with lower ones."""
+    rows = pa.table([[1, 2, 3]], schema=ARROW)
+    table = create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA")
+    tampered(table.append(rows).append(rows), counted_again, "altered")
+    fresh = open_table(tmp_path, SampleKms())
+    for use in (lambda: fresh.append(rows), lambda: rotate_table(fresh, "dek")):
+        with pytest.raises(FormatError, match="above last-sequence-number"):
+            use()
+
+
 # --- a table that nobody here has seen -----------------------------------------------------------
 
 
