@@ -45,8 +45,12 @@ def commit(table: IcebergTable, make: Make, *, attempts: int = ATTEMPTS) -> Iceb
         ModcryptError, OSError: what `make` raises, and from the file system; the table is as it
             was.
     """
+    conflict: CommitConflictError | None = None
     for left in reversed(range(attempts)):
-        table = table.refreshed()
+        try:
+            table = table.refreshed()
+        except ModcryptError as error:
+            raise error from conflict  # by which `surely_failed` knows
         table.metadata.check_members()
         new = _made(table, make)
         try:
@@ -55,9 +59,10 @@ def commit(table: IcebergTable, make: Make, *, attempts: int = ATTEMPTS) -> Iceb
                     f"{table.place.path}: somebody else has committed, and dropped the history"
                 )
             place = table.versions.commit(table.place, new)
-        except CommitConflictError:
+        except CommitConflictError as error:
             if not left:
                 raise
+            conflict = error
         else:  # what is committed isn't read again: that could fail
             metadata = TableMetadata(new.encode(), place.path)
             through = table.walk.through(metadata)
@@ -95,6 +100,8 @@ def surely_failed(error: BaseException, table: IcebergTable, offered: Place | No
         ModcryptError, OSError: the current version can't be told.
     """
     if offered is None or isinstance(error, CommitConflictError):
+        return True
+    if isinstance(error.__cause__, CommitConflictError):  # after which the table was refused
         return True
     refused = isinstance(error, ModcryptError | ValueError)  # before a store was asked, or after
     return (refused or offered.filesystem is None) and table.versions.current() == offered

@@ -390,6 +390,24 @@ def test_sequence_numbers_are_not_used_again(tmp_path: Path) -> None:
             use()
 
 
+def test_what_a_commit_has_written_goes_if_the_table_is_refused_when_it_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committing, "FIRST_PAUSE", 0)
+    rows = pa.table([[1, 2, 3]], schema=ARROW)
+    table = create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA").append(rows)
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+
+    def another_key() -> None:
+        tampered(table, another_master_key, "newer")
+
+    for use in (lambda one: one.append(rows), lambda one: rotate_table(one, "dek")):
+        with pytest.raises(IntegrityError, match="open the table again"):
+            use(committing_first(table, another_key, 1))
+        (tmp_path / "metadata/v3.metadata.json").unlink()
+        assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
 # --- a table that nobody here has seen -----------------------------------------------------------
 
 
