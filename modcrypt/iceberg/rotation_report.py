@@ -11,7 +11,6 @@ from modcrypt.errors import FormatError, PlaintextError
 from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.pages import counted
 from modcrypt.iceberg.policies import master_key_of
-from modcrypt.iceberg.policies import master_key_of
 from modcrypt.iceberg.resolver import KeyResolver
 from modcrypt.iceberg.table import IcebergTable
 from modcrypt.iceberg.table_metadata import TableMetadata
