@@ -38,7 +38,7 @@ from modcrypt.iceberg.locations import Locations
 from modcrypt.iceberg.manifest_checks import check_list, check_manifest
 from modcrypt.iceberg.table_findings import TableReport
 from modcrypt.iceberg.table_metadata import TableMetadata
-from modcrypt.iceberg.versions import HINT, file_names, is_later, read_metadata
+from modcrypt.iceberg.versions import HINT, file_names, is_later, log_of, read_metadata
 from modcrypt.iceberg.walk import Walk
 from modcrypt.parquet.findings import raise_first
 from modcrypt.storage import Place
@@ -51,7 +51,6 @@ __all__ = [
     "METADATA",
     "DeletionRule",
     "check_lasting",
-    "log_of",
     "metadata_files",
     "remove_files",
     "remove_written",
@@ -121,18 +120,6 @@ def metadata_files(table: IcebergTable) -> list[str]:
     """List the names of the metadata.json files beside the table's own, and of that."""
     folder = Place(table.place.filesystem, posixpath.dirname(table.place.path))
     return sorted(name for name in file_names(folder) if METADATA.fullmatch(name))
-
-
-def log_of(metadata: TableMetadata) -> set[tuple[int, str]]:
-    """Return the times and names of the versions in a log."""
-    log = metadata.document.get("metadata-log")
-    return {
-        (one["timestamp-ms"], posixpath.basename(one["metadata-file"]))
-        for one in (log if isinstance(log, list) else ())
-        if isinstance(one, dict)
-        and isinstance(one.get("metadata-file"), str)
-        and type(one.get("timestamp-ms")) is int
-    }
 
 
 def _read(table: IcebergTable, name: str) -> TableMetadata | None:

@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 
 from modcrypt.ags1.layout import MAGIC
 from modcrypt.errors import FormatError, ModcryptError
-from modcrypt.iceberg.deletion import METADATA, log_of, vouched_versions
+from modcrypt.iceberg.deletion import METADATA, vouched_versions
 from modcrypt.iceberg.inventory import Inventory, in_threads
 from modcrypt.iceberg.key_checks import listed
 from modcrypt.iceberg.table import IcebergTable, read_metadata
@@ -32,7 +32,7 @@ from modcrypt.iceberg.table_findings import (
     TableReport,
 )
 from modcrypt.iceberg.table_metadata import TableMetadata
-from modcrypt.iceberg.versions import HINT
+from modcrypt.iceberg.versions import HINT, log_of
 from modcrypt.parquet.discovery import as_arrow
 from modcrypt.storage import Place
 

@@ -357,5 +357,4 @@ def resolver_of(
     if kms.wrapper.aad:
         raise ValueError("keys of Iceberg's tables are bound to no AAD: leave kms_aad out")
     audit = kms.wrapper.audit
-    ids = kms.master_key_ids if master_key_ids is None else master_key_ids
-    return KeyResolver(kms.client, key_store, master_key_ids=ids, audit=audit)
+    return KeyResolver(kms.client, key_store, master_key_ids=master_key_ids, audit=audit)

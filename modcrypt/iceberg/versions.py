@@ -31,6 +31,7 @@ __all__ = [
     "file_names",
     "has_versions",
     "is_later",
+    "log_of",
     "newest_metadata",
     "read_current",
     "read_metadata",
@@ -337,6 +338,18 @@ def is_later(name: str, than: str) -> bool:
     return False
 
 
+def log_of(metadata: TableMetadata) -> set[tuple[int, str]]:
+    """Return the times and names of the versions in a log."""
+    log = metadata.document.get("metadata-log")
+    return {
+        (one["timestamp-ms"], posixpath.basename(one["metadata-file"]))
+        for one in (log if isinstance(log, list) else ())
+        if isinstance(one, dict)
+        and isinstance(one.get("metadata-file"), str)
+        and type(one.get("timestamp-ms")) is int
+    }
+
+
 def _metadata_folder(table: Place) -> Place:
     return table.below("metadata")
 
@@ -372,13 +385,16 @@ def _check_alone(newest: Place, in_catalog: Sequence[str]) -> None:
         in_catalog: Names of metadata.json files beside it that a catalog numbers.
 
     Raises:
-        FormatError: one of them is of this table, and has newer snapshots.
+        FormatError: one of them is of this table and came after this version: its log names it, or
+            it has newer snapshots.
     """
     here = read_metadata(newest)
     for name in sorted(in_catalog, key=lambda one: (version_number(one), one), reverse=True):
         with contextlib.suppress(ModcryptError, FileNotFoundError):  # damaged, or gone by now
             found = read_metadata(newest.beside(name))
-            if found.uuid == here.uuid and found.last_sequence_number > here.last_sequence_number:
+            is_newer = found.last_sequence_number > here.last_sequence_number
+            continues = any(newest.name == logged for _, logged in log_of(found))
+            if found.uuid == here.uuid and (is_newer or continues):
                 break
     else:
         return

@@ -316,6 +316,17 @@ def test_a_table_that_a_catalog_has_gone_on_with_is_refused_in_its_folder(
     assert sorted(table.scan()["id"].to_pylist()) == [1, 2]
 
 
+@pytest.mark.parametrize("key", ["mek", "kek"])
+def test_a_catalogs_version_without_a_new_snapshot_counts_too(
+    catalog: SqlCatalog, registered: IcebergTable, kms: SampleKms, tmp_path: Path, key: Any
+) -> None:
+    rotate_table(load_table(catalog, "shop.taken", kms), key)
+    for use in (registered.refreshed, partial(rotate_table, registered, "dek")):
+        with pytest.raises(FormatError, match="a catalog has gone on"):
+            use()
+    assert load_table(catalog, "shop.taken", kms).scan().num_rows == 1
+
+
 def test_other_metadata_files_in_a_folder_are_no_catalogs_versions_of_its_table(
     registered: IcebergTable, kms: SampleKms, tmp_path: Path
 ) -> None:
