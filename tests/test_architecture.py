@@ -60,6 +60,7 @@ ROWS = [
         "modcrypt.parquet.plan",
         "modcrypt.parquet.parts",
         "modcrypt.parquet.plain_footer",
+        "modcrypt.parquet.plain_pages",
         "modcrypt.parquet.expressions",
         "modcrypt.parquet.probes",
         "modcrypt.parquet.pruning",

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modcrypt.errors import FormatError, LimitError
+from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.parquet.idl import (
     MAX_NESTING,
     copy,
@@ -25,11 +25,14 @@ from modcrypt.parquet.idl import (
     decode_some,
     encode,
     extension,
+    known_bytes,
     new,
     read_int,
     set_extension,
     skip_field,
+    unknown_fields,
     varint,
+    without_unknown,
     zigzag,
 )
 from tests.judge import (
@@ -406,7 +409,7 @@ def test_required_fields_are_required() -> None:
     [
         ("KeyValue", b"\x18\x01a\x08\x02\x01b\x00", "comes twice"),
         ("SortingColumn", b"\x15\x02\x11\x01\x04\x11\x00", "comes twice"),
-        ("KeyValue", b"\x15\x02\x00", "has wire type 5, not 8"),
+        ("KeyValue", b"\x15\x02\x00", "required field key is missing"),
         ("KeyValue", b"\x10\x00", "wire type 0"),
         ("KeyValue", b"\x18\x01a\x20\x00", "wire type 0 does not exist"),
         ("KeyValue", b"\x18\x01a\x2e\x00", "wire type 14 does not exist"),
@@ -655,3 +658,71 @@ def test_the_package_is_imported_from_a_zip(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", FROM_ZIP, str(path), str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert run.returncode == 0, run.stderr
+
+
+# --- fields that the IDL doesn't know ------------------------------------------------------------
+
+WRONG_TYPE = b"\x18\x01k\x19\x15\x02\x00"  # KeyValue: key "k", and a list where value has its id
+
+
+def test_a_field_of_another_type_is_skipped_and_kept() -> None:
+    value, end = decode("KeyValue", WRONG_TYPE)
+    assert end == len(WRONG_TYPE)
+    assert (value.key, value.value) == (b"k", None)
+    assert encode(value) == WRONG_TYPE
+
+
+def test_setting_a_field_replaces_one_of_another_type() -> None:
+    value, _ = decode("KeyValue", WRONG_TYPE)
+    value.value = b"v"
+    assert encode(value) == b"\x18\x01k\x18\x01v\x00"
+
+
+def test_a_struct_without_unknown_fields_is_given_as_it_is() -> None:
+    value = new("KeyValue", key=b"k")
+    assert without_unknown(value) is value
+    assert known_bytes("KeyValue", encode(value) + b"after") == encode(value) + b"after"
+
+
+def test_unknown_fields_are_left_out_at_every_level() -> None:
+    key, unknown = b"\x18\x01k", b"\xf8\x01u"  # field 15 more than the last
+    pair = key + unknown + b"\x00"
+    metadata = new("ColumnMetaData", type=1, encodings=[0], path_in_schema=[b"a"], codec=0)
+    metadata.num_values = metadata.total_uncompressed_size = metadata.total_compressed_size = 1
+    metadata.data_page_offset = 4
+    metadata.key_value_metadata = [decode("KeyValue", pair)[0]]
+    known = without_unknown(metadata)
+    assert [(type(v).__name__, i) for v, i in unknown_fields(metadata)] == [("KeyValue", 16)]
+    assert list(unknown_fields(known)) == []
+    assert encode(known.key_value_metadata[0]) == key + b"\x00"
+    assert encode(metadata.key_value_metadata[0]) == pair, "the old one is not changed"
+
+
+@pytest.mark.parametrize(
+    ("struct", "data", "known"),
+    [
+        # An unknown member of a union: the field that holds it goes, or the whole list.
+        ("SchemaElement", b"\x48\x01a\x6c\x0c\x32\x00\x00\x00", b"\x48\x01a\x00"),
+        # A unit of time that is unknown: TimeType requires one, so the logical type goes.
+        ("SchemaElement", b"\x48\x01a\x6c\x7c\x11\x1c\x9c" + bytes(5), b"\x48\x01a\x00"),
+    ],
+)
+def test_what_needs_an_unknown_member_goes_with_it(struct: str, data: bytes, known: bytes) -> None:
+    value, end = decode(struct, data)
+    assert end == len(data)
+    assert encode(without_unknown(value)) == known
+
+
+def test_a_struct_that_requires_an_unknown_member_can_not_be_without_it() -> None:
+    header = b"\x15\x40\x1c\x9c\x00\x00\x1c\x1c\x00\x00\x1c\x1c\x00\x00\x00"
+    assert without_unknown(decode("BloomFilterHeader", header)[0]) is None
+    with pytest.raises(UnsupportedFormatError, match="keep_unknown_fields"):
+        known_bytes("BloomFilterHeader", header)
+
+
+def test_column_orders_go_together_where_one_is_unknown() -> None:
+    order = b"\x9c\x00\x00"
+    known, unknown = decode("ColumnOrder", b"\x1c\x00\x00")[0], decode("ColumnOrder", order)[0]
+    value = new("FileMetaData", version=1, schema=[], num_rows=0, row_groups=[])
+    value.column_orders = [known, unknown]
+    assert without_unknown(value).column_orders is None

@@ -18,11 +18,19 @@ from modcrypt.parquet.bloom import open_bloom_filter
 from modcrypt.parquet.ciphers import ChunkCipher
 from modcrypt.parquet.footer import FOOTER
 from modcrypt.parquet.framing import MAGIC_PLAINTEXT, close_tail
-from modcrypt.parquet.idl import ThriftStruct, decode, encode, struct_end
-from modcrypt.parquet.modules import Part, Span, in_writing_order
+from modcrypt.parquet.idl import ThriftStruct, decode, encode, known_bytes, struct_end
+from modcrypt.parquet.modules import STRUCTS, Part, Span, in_writing_order
 from modcrypt.parquet.page_header import UNCOMPRESSED, splice
-from modcrypt.parquet.pages import EncryptedPage, Page, open_body, open_checked, open_header
+from modcrypt.parquet.pages import (
+    EncryptedPage,
+    Page,
+    open_body,
+    open_checked,
+    open_header,
+    with_known_header,
+)
 from modcrypt.parquet.plain_footer import plain_metadata, selected_row_groups
+from modcrypt.parquet.plain_pages import copy_known
 from modcrypt.parquet.plan import Plan, plan_decryption
 from modcrypt.parquet.properties import FileDecryptionProperties
 from modcrypt.parquet.relocation import ChunkMove, Relocation
@@ -40,12 +48,14 @@ def decrypt_parquet(
     overwrite: bool = True,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
+    keep_unknown_fields: bool = False,
 ) -> tuple[str, ...]:
     """Decrypt a Parquet file of any compliant writer, module by module, without decoding a value.
 
     A file that `encrypt_parquet` made comes back byte for byte where the plaintext file had no
     gaps and was spelt canonically, as those of PyArrow, parquet-java and DuckDB are; else module
     for module: the same pages, indexes and bloom filters in the same order, offsets set anew.
+    The README lists what is not restored ("When decryption restores a file byte for byte").
 
     Args:
         source: path, fsspec URL, bytes or seekable binary file object.
@@ -58,6 +68,9 @@ def decrypt_parquet(
             chooses by the file's size and the processors.
         progress: called now and then, in the calling thread, with the bytes written so far; the
             end is close to the source's size.
+        keep_unknown_fields: Keep Thrift fields that modcrypt does not know when columns are left
+            out or null. Newer writers may put statistics of any column there, so the default
+            leaves them out of such a file; a file with all columns keeps them.
 
     Returns:
         The columns without a key, which were left out or filled with nulls, as
@@ -80,17 +93,20 @@ def decrypt_parquet(
             destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
         ) as out:
             out.progress = progress
-            write_plaintext(opened, out, plan)
+            write_plaintext(opened, out, plan, keep_unknown_fields=keep_unknown_fields)
     return plan.missing_names
 
 
-def write_plaintext(source: Source, out: Output, plan: Plan) -> bytes:
+def write_plaintext(
+    source: Source, out: Output, plan: Plan, *, keep_unknown_fields: bool = False
+) -> bytes:
     """Open the modules of a plan and append the plaintext file; give its footer, to its end.
 
     Raises:
         ModcryptError: as `decrypt_parquet`.
     """
-    return _Decryption(source, out, plan).run()
+    known_only = bool(plan.missing) and not keep_unknown_fields
+    return _Decryption(source, out, plan, known_only=known_only).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +161,7 @@ class _Decryption:
     out: Output
     plan: Plan
     trace: Trace | None = None
+    known_only: bool = False  # whether fields that the IDL doesn't know are left out
     moves: Relocation = field(default_factory=Relocation)
 
     def run(self) -> bytes:
@@ -156,18 +173,15 @@ class _Decryption:
             cipher = self.plan.ciphers.get((span.row_group, span.column))
             if span.part is Part.PAGES:
                 self._write_pages(window, span, cipher)
-            elif span.part is Part.OFFSET_INDEX:
-                self._write_offset_index(span, cipher)
-            elif cipher is None:
-                out.copy_from(self.source, span.start, span.end)
-            elif span.part is Part.COLUMN_INDEX:
-                data = self._open(span, cipher, ModuleType.COLUMN_INDEX)
-                out.write(data[: struct_end(data)])
             else:
-                self._write_bloom_filter(span, cipher)
+                self._write_small(span, cipher)
             self.moves.add(span, start, out.position)
         row_groups, _ = self.moves.row_groups(selected_row_groups(self.plan))
-        metadata, nulls = plain_metadata(self.plan, row_groups, out.position)
+        metadata, nulls = plain_metadata(
+            self.plan, row_groups, out.position, keep_unknown_fields=not self.known_only
+        )
+        if "num_rows" in self.plan.footer.absent:
+            metadata.num_rows = 0
         out.write(nulls)
         tail = close_tail(encode(metadata), MAGIC_PLAINTEXT)
         out.write(tail)
@@ -175,40 +189,50 @@ class _Decryption:
 
     def _write_pages(self, window: Window, span: Span, cipher: ChunkCipher | None) -> None:
         move = ChunkMove(span.start, self.out.position)
-        if cipher is None:
+        chunk = self.plan.chunks[span.row_group, span.column]
+        move.keep_pages = chunk.offset_index_offset is not None
+        if cipher is not None:
+            open_pages(
+                window, span, cipher, self.out, move, chunk.meta_data, self.trace,
+                known_only=self.known_only,
+            )  # fmt: skip
+        elif self.known_only:
+            copy_known(window, span, self.out, move)
+        else:
             move.copied = True
             self.out.copy_from(self.source, span.start, span.end)
-        else:
-            chunk = self.plan.chunks[span.row_group, span.column]
-            move.keep_pages = chunk.offset_index_offset is not None
-            open_pages(window, span, cipher, self.out, move, chunk.meta_data, self.trace)
         move.new_end = self.out.position
         self.moves.chunks[span.row_group, span.column] = move
 
-    def _open(self, span: Span, cipher: ChunkCipher, module_type: ModuleType) -> bytes:
-        """Open the module that fills a span."""
-        if self.trace is not None:
-            self.trace(cipher.id(module_type), span.start, span.end)
-        return cipher.open(module_type, self.source.read_at(span.start, span.end - span.start))
-
-    def _write_offset_index(self, span: Span, cipher: ChunkCipher | None) -> None:
-        if cipher is None:
-            data = self.source.read_at(span.start, span.end - span.start)
-        else:
-            data = self._open(span, cipher, ModuleType.OFFSET_INDEX)
-        index, _ = decode("OffsetIndex", data)
-        self.moves.relocate_index(span, index)
-        self.out.write(encode(index))
-
-    def _write_bloom_filter(self, span: Span, cipher: ChunkCipher) -> None:
+    def _write_small(self, span: Span, cipher: ChunkCipher | None) -> None:
+        """Write an index or a bloom filter."""
         data = self.source.read_at(span.start, span.end - span.start)
+        if cipher is not None and span.part is Part.BLOOM_FILTER:
+            data = self._open_bloom_filter(span, cipher, data)
+        elif cipher is not None:
+            data = self._open_index(span, cipher, data)
+        if self.known_only:
+            data = known_bytes(STRUCTS[span.part], data)
+        if span.part is Part.OFFSET_INDEX:
+            index, _ = decode("OffsetIndex", data)
+            self.moves.relocate_index(span, index)
+            data = encode(index)
+        self.out.write(data)
+
+    def _open_index(self, span: Span, cipher: ChunkCipher, data: bytes) -> bytes:
+        kind = ModuleType[span.part.name]
+        if self.trace is not None:
+            self.trace(cipher.id(kind), span.start, span.end)
+        plain = cipher.open(kind, data)
+        return plain[: struct_end(plain)]
+
+    def _open_bloom_filter(self, span: Span, cipher: ChunkCipher, data: bytes) -> bytes:
         opened = open_bloom_filter(cipher, span, data)
         if self.trace is not None:
             border = span.start + opened.border
             self.trace(cipher.id(ModuleType.BLOOM_FILTER_HEADER), span.start, border)
             self.trace(cipher.id(ModuleType.BLOOM_FILTER_BITSET), border, span.end)
-        self.out.write(opened.header)
-        self.out.write(opened.bitset)
+        return opened.header + opened.bitset
 
 
 # --- the page loop -------------------------------------------------------------------------------
@@ -216,11 +240,12 @@ class _Decryption:
 
 def open_pages(
     window: Window, span: Span, cipher: ChunkCipher, out: Output, move: ChunkMove,
-    md: ThriftStruct, trace: Trace | None,
+    md: ThriftStruct, trace: Trace | None, *, known_only: bool,
 ) -> None:  # fmt: skip
     """Open the pages of one chunk: header module, page module, for each.
 
-    `move` learns where pages went and how much the headers shrank.
+    `move` learns where pages went and how much the headers shrank. `known_only` leaves fields that
+    the IDL doesn't know out of the headers.
     """
     # Whether the first page is a dictionary decides its AAD, so it must be known beforehand.
     is_dictionary = move.has_dictionary = bool(md.dictionary_page_offset)
@@ -230,6 +255,8 @@ def open_pages(
     while position < end:
         page = Page(cipher, is_dictionary, ordinal)
         sealed = open_header(window, position, end, page, uncompressed)
+        if known_only:
+            sealed = with_known_header(sealed)
         total = sealed[5]
         before = out.position
         if not is_dictionary:

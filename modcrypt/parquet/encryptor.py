@@ -21,15 +21,23 @@ from modcrypt.parquet.bloom import seal_bloom_filter
 from modcrypt.parquet.ciphers import ChunkCipher, ColumnKey, FileCipher, assign_keys, check_names
 from modcrypt.parquet.footer import build_tail, mark_absent, protect_chunk, read_plain
 from modcrypt.parquet.framing import MAGIC_ENCRYPTED, MAGIC_PLAINTEXT
-from modcrypt.parquet.idl import ThriftStruct, copy, decode, encode
+from modcrypt.parquet.idl import (
+    ThriftStruct,
+    copy,
+    decode,
+    encode,
+    known_bytes,
+    without_unknown,
+)
 from modcrypt.parquet.modules import (
-    MAX_PAGE_HEADER,
+    STRUCTS,
     Part,
     Span,
     check_column_metadata,
     check_shape,
     file_spans,
     in_writing_order,
+    names_dictionary,
     too_many_pages,
     unexpected_page,
 )
@@ -44,6 +52,7 @@ from modcrypt.parquet.page_header import (
     splice,
     v2_layout,
 )
+from modcrypt.parquet.plain_pages import copy_known, encoding_stats, read_page
 from modcrypt.parquet.properties import (
     FILE_UNIQUE_SIZE,
     FileEncryptionProperties,
@@ -78,6 +87,7 @@ def encrypt_parquet(
     overwrite: bool = True,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
+    keep_unknown_fields: bool = False,
 ) -> None:
     """Encrypt a plaintext Parquet file page by page (PME 4, 5), without decoding a value.
 
@@ -96,6 +106,10 @@ def encrypt_parquet(
             chooses by the file's size and the processors.
         progress: called now and then, in the calling thread, with the bytes written so far; the
             end is close to the source's size.
+        keep_unknown_fields: Keep Thrift fields that modcrypt does not know where readers without
+            the key of every column see them: in the footer, unless it is encrypted and all
+            columns are under the footer key, and in plaintext columns. Newer writers may put
+            statistics of any column there, so the default leaves them out.
 
     Raises:
         ValueError: the properties name columns that the file doesn't have, `threads` is below 1,
@@ -123,7 +137,7 @@ def encrypt_parquet(
             ) as out,
         ):
             out.progress = progress
-            encryption = Encryption(out, plan.properties)
+            encryption = Encryption(out, plan.properties, keep_unknown_fields=keep_unknown_fields)
             encryption.add(PlainFeed(opened), plan)
             encryption.close(plan.metadata)
             if sealed is not None:
@@ -139,6 +153,7 @@ class Plan:
     columns: list[ColumnKey | None]
     spans: list[Span]
     properties: FileEncryptionProperties
+    partial: bool = False  # whether columns of the source are left out or masked
 
 
 def plan_encryption(
@@ -161,7 +176,7 @@ def plan_encryption(
     footer = read_plain(source)
     metadata = footer.metadata
     elements = leaf_elements(metadata.schema)
-    check_shape(metadata, len(elements))
+    check_shape(metadata, len(elements), plain=True)
     for r, row_group in enumerate(metadata.row_groups, first):
         for c, chunk in enumerate(row_group.columns):
             check_column_metadata(chunk.meta_data, elements[c], r, row_group.num_rows)
@@ -227,11 +242,15 @@ class PlainFeed:
         self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
     ) -> None:
         """Seal the pages, or copy them."""
-        if cipher is None:
+        if cipher is not None:
+            seal_pages(self._window, span, cipher, out, move, rules)
+            if rules.names_dictionary not in (None, move.has_dictionary):
+                move.encoding_stats = encoding_stats(self._window, span)
+        elif rules.known_only:
+            copy_known(self._window, span, out, move)
+        else:
             move.copied = True
             out.copy_from(self._source, span.start, span.end)
-        else:
-            seal_pages(self._window, span, cipher, out, move, rules)
 
     def read(self, span: Span) -> bytes:
         """Give the bytes as they are."""
@@ -245,12 +264,19 @@ class Encryption:
         out: where it goes.
         properties: keys and modes.
         unique: its `aad_file_unique`; fresh, unless modules of another version of the file stay.
+        keep_unknown_fields: as of `encrypt_parquet`.
     """
 
     def __init__(
-        self, out: Output, properties: FileEncryptionProperties, unique: bytes | None = None
+        self,
+        out: Output,
+        properties: FileEncryptionProperties,
+        unique: bytes | None = None,
+        *,
+        keep_unknown_fields: bool = False,
     ) -> None:
         self.out, self.properties = out, properties
+        self.keep_unknown_fields = keep_unknown_fields
         self.unique = urandom(FILE_UNIQUE_SIZE) if unique is None else unique
         file_aad = (properties.aad_prefix or b"") + self.unique
         self.cipher = FileCipher(file_aad, properties.encryption_algorithm)
@@ -282,8 +308,22 @@ class Encryption:
             out.write(data)
         footer = copy(metadata)
         footer.row_groups = self.row_groups
+        rows = sum(row_group.num_rows for row_group in self.row_groups)
+        if footer.num_rows != rows:
+            footer.num_rows = rows
+            self.absent.add("num_rows")
+        if not (self.keep_unknown_fields or self._has_one_key):
+            footer = without_unknown(footer)
         mark_absent(footer, frozenset(self.absent))
         out.write(build_tail(footer, self.cipher, self.properties, self.unique))
+
+    @property
+    def _has_one_key(self) -> bool:
+        """Whether the footer is encrypted, and all columns with the same key."""
+        properties = self.properties
+        return not (
+            properties.plaintext_footer or properties.column_keys or properties.plaintext_columns
+        )
 
 
 class Addition:
@@ -305,15 +345,15 @@ class Addition:
             cipher = self._chunk_cipher(span.row_group, span.column)
             if span.part is Part.PAGES:
                 self._write_pages(span, cipher)
-            elif span.part in (Part.COLUMN_INDEX, Part.OFFSET_INDEX):
+            elif span.part is Part.BLOOM_FILTER:
+                bloom = self._read(span, cipher)
+                out.write(bloom if cipher is None else seal_bloom_filter(cipher, span, bloom))
+            else:
                 index = self._sealed_index(span, cipher)
                 if hold_indexes:
                     self.held.append((span, index))
                     continue
                 out.write(index)
-            else:
-                bloom = self.feed.read(span)
-                out.write(bloom if cipher is None else seal_bloom_filter(cipher, span, bloom))
             self.moves.add(span, start, out.position)
 
     def row_groups(self) -> list[ThriftStruct]:
@@ -352,13 +392,26 @@ class Addition:
         rules = PageRules(
             uncompressed=chunk.meta_data.codec == UNCOMPRESSED,
             levels_plain=self.file.properties.data_page_v2_levels == "plaintext",
+            known_only=self._known_only(cipher),
+            names_dictionary=names_dictionary(chunk.meta_data),
         )
         self.feed.write_pages(span, cipher, self.out, move, rules)
         move.new_end = self.out.position
         self.moves.chunks[span.row_group, span.column] = move
 
-    def _sealed_index(self, span: Span, cipher: ChunkCipher | None) -> bytes:
+    def _known_only(self, cipher: ChunkCipher | None) -> bool:
+        """Tell whether a chunk's pages and indexes are to lose the fields that the IDL lacks.
+
+        Where they are encrypted, whoever opens them may read the column that they are of.
+        """
+        return (cipher is None or self.plan.partial) and not self.file.keep_unknown_fields
+
+    def _read(self, span: Span, cipher: ChunkCipher | None) -> bytes:
         data = self.feed.read(span)
+        return known_bytes(STRUCTS[span.part], data) if self._known_only(cipher) else data
+
+    def _sealed_index(self, span: Span, cipher: ChunkCipher | None) -> bytes:
+        data = self._read(span, cipher)
         if span.part is Part.OFFSET_INDEX:
             index, end = decode("OffsetIndex", data)
             _check_filled(span, end, data)
@@ -383,6 +436,8 @@ class PageRules(NamedTuple):
 
     uncompressed: bool
     levels_plain: bool  # whether the levels of data pages V2 stay in clear
+    known_only: bool  # whether fields that the IDL doesn't know are left out of page headers
+    names_dictionary: bool | None  # as the function of this name has it
 
 
 def seal_pages(
@@ -394,13 +449,18 @@ def seal_pages(
     """
     seal_header, seal_page = cipher.header.seal_into, cipher.page.seal_into
     overhead, slack = cipher.page.overhead, cipher.page.slack
-    uncompressed, levels_plain = rules
+    uncompressed, levels_plain, known_only, _ = rules
     position, end = span.start, span.end
     ordinal, grown = 0, 0
     keep = move.keep_pages
+    place = cipher.row_group, cipher.path
     while position < end:
-        start, header = _read_page(window, position, end, cipher)
+        start, header = read_page(window, position, end, place)
         body, kind, size = header[0], header[1], header[3]
+        raw, at_raw = window.buffer, start
+        if known_only:
+            raw, at_raw = known_bytes("PageHeader", bytes(window.view[start:body])), 0
+            header = scan(raw, 0, len(raw))
         if kind in (DATA_PAGE, DATA_PAGE_V2):
             if ordinal > MAX_ORDINAL:
                 raise too_many_pages(f"row group {cipher.row_group}, column {cipher.path}")
@@ -420,9 +480,11 @@ def seal_pages(
                 f"{size} bytes, its header says {header[2]}"
             )
         if header[6] is not None or (levels_plain and kind == DATA_PAGE_V2):
-            new_header, module = _seal_apart(window, start, header, cipher, page_aad, levels_plain)
+            new_header, module = _seal_apart(
+                raw, at_raw, header, window.view[body : body + size], cipher, page_aad, levels_plain
+            )
         else:
-            new_header, module = splice(window.buffer, start, header, size + overhead), None
+            new_header, module = splice(raw, at_raw, header, size + overhead), None
         header_size = len(new_header)
         total = GCM_OVERHEAD + header_size + overhead + size
         if out.at + total + slack > len(out.view):
@@ -442,54 +504,15 @@ def seal_pages(
     move.header_growth = grown
 
 
-def _read_page(
-    window: Window, position: int, end: int, cipher: ChunkCipher
-) -> tuple[int, PageHeader]:
-    """Bring the page at `position` into the window whole; give its index there and its header."""
-    start = position - window.base
-    if 0 <= start < window.stop:
-        try:
-            header = scan(window.buffer, start, window.stop)
-        except FormatError:
-            pass  # perhaps cut by the window's end
-        else:
-            if header[0] + header[3] <= min(window.stop, end - window.base):
-                return start, header
-    size = 1
-    while True:
-        window.fill(position, min(end, position + size), end)
-        start = position - window.base
-        try:
-            header = scan(window.buffer, start, min(window.stop, end - window.base))
-        except FormatError as error:
-            size = 2 * (window.stop - start)
-            if window.base + window.stop < end and size <= 2 * MAX_PAGE_HEADER:
-                continue
-            raise FormatError(
-                f"row group {cipher.row_group}, column {cipher.path}, byte {position}: {error}"
-            ) from None
-        page_end = position + header.end - start + header.compressed_size
-        if page_end > end:
-            raise FormatError(
-                f"row group {cipher.row_group}, column {cipher.path}: the page at byte {position} "
-                f"ends at {page_end}, its chunk at {end}"
-            )
-        if page_end <= window.base + window.stop:
-            return start, header
-        size = page_end - position
-
-
 def _seal_apart(
-    window: Window, start: int, header: PageHeader, cipher: ChunkCipher, aad: bytes,
-    levels_plain: bool,
+    raw: bytes | bytearray, start: int, header: PageHeader, body: memoryview, cipher: ChunkCipher,
+    aad: bytes, levels_plain: bool,
 ) -> tuple[bytes | bytearray, memoryview]:  # fmt: skip
     """Seal a page before its header; give the new header and what takes the page's place.
 
     For pages whose header needs the sealed bytes' CRC, and for data pages V2 in parquet-java's
     layout: [levels in clear][module of the values].
     """
-    size = header.compressed_size
-    body = window.view[header.end : header.end + size]
     if header.crc is not None and zlib.crc32(body) != header.crc:
         raise ChecksumError(
             f"row group {cipher.row_group}, column {cipher.path}: the CRC of a page does not fit "
@@ -497,13 +520,13 @@ def _seal_apart(
         )
     clear = 0
     if levels_plain and header.type == DATA_PAGE_V2:
-        clear = clear_levels(window.view[start : header.end], size)
+        clear = clear_levels(raw[start : header.end], len(body))
     module = seal_body(cipher, body, clear, aad)
     crc = None if header.crc is None else zlib.crc32(module)
-    return splice(window.buffer, start, header, len(module), crc), module
+    return splice(raw, start, header, len(module), crc), module
 
 
-def clear_levels(header: bytes | memoryview, size: int) -> int:
+def clear_levels(header: bytes | bytearray | memoryview, size: int) -> int:
     """Give how many of a data page V2's `size` plain bytes are levels, by its header.
 
     Raises:

@@ -150,6 +150,11 @@ class EncryptedFooter:
         file_aad = self.cipher.file_aad
         return file_aad[: len(file_aad) - len(self.file_unique)] or None
 
+    @property
+    def absent(self) -> frozenset[str]:
+        """Fields that modcrypt added when it encrypted the file, as its note says."""
+        return take_mark(copy(self.metadata))
+
 
 def read_encrypted(
     source: Source, properties: FileDecryptionProperties, expected: FileIdentity | None = None
@@ -470,17 +475,32 @@ def _algorithm_union(properties: FileEncryptionProperties, unique: bytes) -> Thr
 # binaries that readers skip ("Binary Protocol Extensions"), with a UUID to know it by.
 _MARK = uuid.UUID("0f2b7d0a-8a53-4c1e-9d42-6d6f64637279").bytes
 
+# The same behind an extension that the plaintext file had: its bytes, the names, their length in
+# two bytes, and another UUID. So no reader takes that extension for one of this file, whose pages
+# are elsewhere, and decryption restores it.
+_MARK_BEHIND = uuid.UUID("5b1c9f3e-27d4-4f60-8a1b-6d6f64637279").bytes
+_LENGTH_SIZE = 2
+
 
 def mark_absent(metadata: ThriftStruct, names: frozenset[str]) -> None:
-    """Note in the footer that encryption added these fields; not over another's extension."""
-    if names and extension(metadata) is None:
-        set_extension(metadata, ",".join(sorted(names)).encode() + _MARK)
+    """Note in the footer that encryption added these fields."""
+    own, note = extension(metadata), ",".join(sorted(names)).encode()
+    if own is not None:
+        note = own + note + len(note).to_bytes(_LENGTH_SIZE, "little") + _MARK_BEHIND
+        set_extension(metadata, note)
+    elif names:
+        set_extension(metadata, note + _MARK)
 
 
 def take_mark(metadata: ThriftStruct) -> frozenset[str]:
     """Remove the note of `mark_absent` and give its names."""
     note = extension(metadata)
-    if note is None or not note.endswith(_MARK):
+    if note is None or not note.endswith((_MARK, _MARK_BEHIND)):
         return frozenset()
-    set_extension(metadata, None)
-    return frozenset(note[: -len(_MARK)].decode("ascii", "replace").split(","))
+    own, names = None, note[: -len(_MARK)]
+    if note.endswith(_MARK_BEHIND):
+        length = int.from_bytes(names[-_LENGTH_SIZE:], "little")
+        border = max(0, len(names) - _LENGTH_SIZE - length)
+        own, names = names[:border], names[border:-_LENGTH_SIZE]
+    set_extension(metadata, own)
+    return frozenset(names.decode("ascii", "replace").split(",")) - {""}

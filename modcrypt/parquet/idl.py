@@ -4,7 +4,8 @@ thriftpy2 reads `thrift/parquet.thrift` and makes the classes. The compact proto
 spelt here, because thriftpy2's drops fields that the IDL doesn't know, takes about ten times
 as long, and answers bad bytes with TypeError, OverflowError or struct.error. Here:
 
-- a field of a newer writer is kept as it stands and written back in its place;
+- a field of a newer writer, or one of another type than the IDL's, is kept as it stands and
+  written back in its place; `without_unknown` leaves such fields out;
 - strings and binaries stay bytes;
 - writers that spell canonically (ascending ids, shortest varints, as all the known ones do) get
   the same bytes back from `encode(decode(...))`;
@@ -15,7 +16,9 @@ from __future__ import annotations
 
 import importlib.resources
 import io
+from collections.abc import Iterator
 from functools import cache
+from operator import is_not
 from pathlib import Path
 from struct import Struct
 from types import ModuleType
@@ -23,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import thriftpy2
 
-from modcrypt.errors import FormatError, LimitError
+from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 
 __all__ = [
     "I32",
@@ -33,12 +36,15 @@ __all__ = [
     "decode_some",
     "encode",
     "extension",
+    "known_bytes",
     "new",
     "read_int",
     "set_extension",
     "skip_field",
     "struct_end",
+    "unknown_fields",
     "varint",
+    "without_unknown",
     "zigzag",
 ]
 
@@ -82,7 +88,7 @@ class _Field(NamedTuple):
 class _Plan:
     """What the codec needs to know of one struct class."""
 
-    __slots__ = ("by_id", "cls", "in_order", "is_union", "required")
+    __slots__ = ("by_id", "cls", "in_order", "is_union", "nested", "required")
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
@@ -100,6 +106,7 @@ class _Plan:
             self.by_id[field_id] = _Field(field_id, _WIRE[ttype], name, plan, element)
             setattr(cls, name, None)  # an unset field reads as None without a slot per instance
         self.in_order = tuple(self.by_id.values())
+        self.nested = tuple(field for field in self.in_order if field.plan is not None)
         self.is_union = cls in _idl().__thrift_meta__["unions"]
         self.required = tuple(f[1] for f in spec.values() if f[-1])
 
@@ -146,7 +153,8 @@ def extension(value: ThriftStruct) -> bytes | None:
 
 def set_extension(value: ThriftStruct, data: bytes | None) -> None:
     """Set the struct's extension, or remove it."""
-    others = [entry for entry in value.__dict__.get("_unknown", ()) if entry[0] != MAX_FIELD_ID]
+    unknown = value.__dict__.get("_unknown", ())
+    others = [entry for entry in unknown if entry[:2] != (MAX_FIELD_ID, BINARY)]
     if data is not None:
         others.append((MAX_FIELD_ID, BINARY, varint(len(data)) + data))
     value._unknown = others
@@ -158,6 +166,79 @@ def copy(value: ThriftStruct, keep: tuple[str, ...] | None = None) -> ThriftStru
     fields = value.__dict__
     twin.__dict__.update(fields if keep is None else {k: fields[k] for k in keep if k in fields})
     return twin
+
+
+# --- fields that the IDL doesn't know --------------------------------------------------------
+
+
+def without_unknown(value: ThriftStruct) -> ThriftStruct | None:
+    """Return a struct with the fields of the IDL alone, at every level.
+
+    Return the struct itself if it has no others, and None if it can't be without them: a union
+    whose member is unknown, and a struct that requires such a union.
+    """
+    fields = value.__dict__
+    cls: Any = type(value)
+    plan = _plan(cls)
+    unknown = "_unknown" in fields
+    if unknown and plan.is_union:
+        return None
+    changed: dict[str, Any] = {}
+    for _, wire, name, _, _ in plan.nested:
+        item = fields.get(name)
+        if item is None:
+            continue
+        known = without_unknown(item) if wire == STRUCT else _list_without_unknown(item)
+        if known is None and (plan.is_union or name in plan.required):
+            return None
+        if known is not item:
+            changed[name] = known
+    if not unknown and not changed:
+        return value
+    twin = copy(value)
+    twin.__dict__.pop("_unknown", None)
+    twin.__dict__.update(changed)
+    return twin
+
+
+def _list_without_unknown(items: list[Any]) -> list[Any] | None:
+    """Return None if one of the elements can't be without its unknown fields."""
+    known = [without_unknown(item) for item in items]
+    if any(item is None for item in known):
+        return None
+    return known if any(map(is_not, known, items)) else items
+
+
+def unknown_fields(value: ThriftStruct) -> Iterator[tuple[ThriftStruct, int]]:
+    """Yield each field that the IDL doesn't know: the struct that has it, and its id."""
+    fields = value.__dict__
+    for field_id, _, _ in fields.get("_unknown", ()):
+        yield value, field_id
+    cls: Any = type(value)
+    for _, wire, name, _, _ in _plan(cls).nested:
+        item = fields.get(name)
+        for one in (item,) if wire == STRUCT else item or ():
+            if one is not None:
+                yield from unknown_fields(one)
+
+
+def known_bytes(struct: str, data: bytes) -> bytes:
+    """Return a spelt struct with the fields of the IDL alone, and what stands after it.
+
+    Raises:
+        FormatError: the bytes are not that struct.
+        UnsupportedFormatError: it can't be without a field that the IDL doesn't know.
+    """
+    value, end = decode(struct, data)
+    known = without_unknown(value)
+    if known is value:
+        return data
+    if known is None:
+        raise UnsupportedFormatError(
+            f"{struct}: it is of a kind that modcrypt does not know; keep_unknown_fields=True "
+            "copies it as it is"
+        )
+    return encode(known) + data[end:]
 
 
 # --- reading -------------------------------------------------------------------------------
@@ -249,12 +330,12 @@ def _read_struct(
         else:
             field_id, at = read_int(data, at, 16)
         field = by_id.get(field_id)
-        if field is None:
+        # Thrift's readers skip a field of another type, too: a snapshot of parquet-mr 1.12 wrote
+        # a list under the id that bloom_filter_length has by now.
+        if field is None or (wire != field[1] and (wire, field[1]) != (FALSE, TRUE)):
             at = _keep_unknown(fields, field_id, wire, data, at, depth)
             continue
-        _, expected, name, sub, _ = field
-        if wire != expected and not (wire == FALSE and expected == TRUE):
-            raise FormatError(f"field {name} has wire type {wire}, not {expected}")
+        _, _, name, sub, _ = field
         if name in fields:
             raise FormatError(f"field {name} comes twice")
         if I16 <= wire <= I64:
@@ -546,7 +627,8 @@ def _write_with_unknown(out: bytearray, plan: _Plan, fields: dict[str, Any]) -> 
     entries: list[tuple[int, Any]] = [
         (field.id, field) for field in plan.in_order if fields.get(field.name) is not None
     ]
-    entries += [(unknown[0], unknown) for unknown in fields["_unknown"]]
+    known = {field_id for field_id, _ in entries}  # a field that was set since goes first
+    entries += [(entry[0], entry) for entry in fields["_unknown"] if entry[0] not in known]
     entries.sort(key=lambda entry: entry[0])
     last = 0
     for field_id, entry in entries:

@@ -20,6 +20,7 @@ from modcrypt.storage import Source
 
 __all__ = [
     "MAX_PAGE_HEADER",
+    "STRUCTS",
     "Part",
     "Span",
     "check_column_metadata",
@@ -27,6 +28,7 @@ __all__ = [
     "chunk_spans",
     "file_spans",
     "in_writing_order",
+    "names_dictionary",
     "too_many_pages",
     "unexpected_page",
 ]
@@ -53,6 +55,14 @@ class Part(IntEnum):
     COLUMN_INDEX = 1
     OFFSET_INDEX = 2
     BLOOM_FILTER = 3
+
+
+STRUCTS = {
+    Part.COLUMN_INDEX: "ColumnIndex",
+    Part.OFFSET_INDEX: "OffsetIndex",
+    Part.BLOOM_FILTER: "BloomFilterHeader",
+}
+"""The struct of the IDL that each of the small parts begins with."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -111,8 +121,10 @@ def chunk_spans(
     return spans
 
 
-def check_shape(metadata: ThriftStruct, leaves: int) -> None:
+def check_shape(metadata: ThriftStruct, leaves: int, *, plain: bool = False) -> None:
     """Check that every row group has a chunk for each of the schema's leaves, in this file.
+
+    A plaintext footer may say 0 rows whatever its row groups say: parquet-rs 0.3 wrote that.
 
     Raises:
         FormatError: a chunk is missing or superfluous, or a number of rows is negative.
@@ -125,7 +137,8 @@ def check_shape(metadata: ThriftStruct, leaves: int) -> None:
             f"{len(row_groups)} row groups of {leaves} columns: ordinals are int16, so encrypted "
             f"files have at most {MAX_ROW_GROUPS} row groups and {MAX_COLUMNS} columns (PME 4.4.2)"
         )
-    if metadata.num_rows != sum(row_group.num_rows for row_group in row_groups):
+    unsaid = plain and metadata.num_rows == 0
+    if not unsaid and metadata.num_rows != sum(row_group.num_rows for row_group in row_groups):
         raise FormatError(
             f"the footer declares {metadata.num_rows} rows, its row groups have another number"
         )
@@ -219,6 +232,19 @@ def chunk_start(md: ThriftStruct) -> int:
     dictionary: int | None = md.dictionary_page_offset
     data: int = md.data_page_offset
     return dictionary if dictionary and (dictionary < data or data <= 0) else data
+
+
+_PLAIN_DICTIONARY, _RLE_DICTIONARY = 2, 8  # Encoding of the IDL
+
+
+def names_dictionary(md: ThriftStruct) -> bool | None:
+    """Tell whether parquet-java takes a chunk's first page for a dictionary, by its `encodings`.
+
+    Return None if `encoding_stats` say it. Impala's chunks name a dictionary that they don't have.
+    """
+    if md.encoding_stats is not None:
+        return None
+    return _PLAIN_DICTIONARY in md.encodings or _RLE_DICTIONARY in md.encodings
 
 
 def _bloom_length(chunk: ThriftStruct, source: Source, body_end: int) -> int:

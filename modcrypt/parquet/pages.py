@@ -23,6 +23,7 @@ from modcrypt.errors import (
     TruncationError,
 )
 from modcrypt.parquet.ciphers import ChunkCipher
+from modcrypt.parquet.idl import known_bytes
 from modcrypt.parquet.levels import contradicting
 from modcrypt.parquet.modules import MAX_PAGE_HEADER, too_many_pages, unexpected_page
 from modcrypt.parquet.page_header import (
@@ -35,7 +36,15 @@ from modcrypt.parquet.page_header import (
     v2_layout,
 )
 
-__all__ = ["EncryptedPage", "Page", "check_crc", "open_body", "open_checked", "open_header"]
+__all__ = [
+    "EncryptedPage",
+    "Page",
+    "check_crc",
+    "open_body",
+    "open_checked",
+    "open_header",
+    "with_known_header",
+]
 
 
 class Page(NamedTuple):
@@ -138,6 +147,12 @@ def _header_module(window: Window, position: int, end: int, page: Page) -> tuple
         window.fill(position, position + 4 + length, end)
         start = position - window.base
     return start, start + 4 + length
+
+
+def with_known_header(sealed: EncryptedPage) -> EncryptedPage:
+    """Leave fields that the IDL doesn't know out of a page's opened header."""
+    plain = known_bytes("PageHeader", sealed.plain)
+    return sealed._replace(plain=plain, header=scan(plain, 0, len(plain)))
 
 
 def open_body(sealed: EncryptedPage, into: memoryview) -> int:

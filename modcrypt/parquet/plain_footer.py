@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from modcrypt.parquet.footer import take_mark
-from modcrypt.parquet.idl import ThriftStruct, copy
+from modcrypt.parquet.idl import ThriftStruct, copy, set_extension, without_unknown
 from modcrypt.parquet.nulls import put_nulls
 from modcrypt.parquet.plan import Plan
 from modcrypt.parquet.projection import drop_columns
@@ -31,18 +31,30 @@ def _copied(chunk: ThriftStruct, opened: ThriftStruct | None) -> ThriftStruct:
 
 
 def plain_metadata(
-    plan: Plan, row_groups: list[ThriftStruct], nulls_at: int
+    plan: Plan,
+    row_groups: list[ThriftStruct],
+    nulls_at: int,
+    *,
+    remove_added: bool = True,
+    keep_unknown_fields: bool = False,
 ) -> tuple[ThriftStruct, bytes]:
-    """Give the footer of a plaintext file with these row groups, which are changed.
+    """Return the footer of a plaintext file with these row groups, and the pages of null columns.
 
     Args:
-        nulls_at: where the pages of null columns will stand.
-
-    Returns:
-        The FileMetaData, and the pages of null columns.
+        plan: Columns of an open file.
+        row_groups: Row groups of the new footer, which are changed.
+        nulls_at: Offset at which the pages of null columns will stand.
+        remove_added: Remove the fields that encryption added.
+        keep_unknown_fields: Keep the file's extension, and other fields that the IDL doesn't know
+            even if keys are missing. For readers of this footer, an extension goes: offsets that
+            it may repeat are those of another file.
     """
     metadata = copy(plan.footer.metadata)
     absent = take_mark(metadata)
+    if not remove_added:
+        absent = frozenset()
+    if not keep_unknown_fields:
+        set_extension(metadata, None)
     metadata.row_groups = row_groups
     if len(row_groups) != len(plan.footer.metadata.row_groups):
         metadata.num_rows = sum(row_group.num_rows for row_group in row_groups)
@@ -56,6 +68,8 @@ def plain_metadata(
             setattr(row_group, name, None)
         for chunk in row_group.columns:
             chunk.crypto_metadata = chunk.encrypted_column_metadata = None
-            if "bloom_filter_length" in absent:
-                chunk.meta_data.bloom_filter_length = None
+            for name in absent & {"bloom_filter_length", "encoding_stats"}:
+                setattr(chunk.meta_data, name, None)
+    if plan.missing and not keep_unknown_fields:
+        metadata = without_unknown(metadata)
     return metadata, pages

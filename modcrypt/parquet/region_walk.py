@@ -21,7 +21,7 @@ from modcrypt.parquet.framing import MAGIC_SIZE, SIGNATURE_SIZE
 from modcrypt.parquet.idl import ThriftStruct, copy, decode, new
 from modcrypt.parquet.key_info import key_name
 from modcrypt.parquet.module_map import Region, State, complete
-from modcrypt.parquet.modules import MAX_PAGE_HEADER, Part, Span, chunk_spans
+from modcrypt.parquet.modules import MAX_PAGE_HEADER, STRUCTS, Part, Span, chunk_spans
 from modcrypt.parquet.page_header import DICTIONARY_PAGE, UNCOMPRESSED, PageHeader, scan
 from modcrypt.parquet.page_probe import (
     PageProbe,
@@ -42,7 +42,6 @@ MAX_INDEX = 64 << 20
 """Largest index or bloom filter that is looked into, in bytes."""
 
 _BLOCK = 4 << 10
-_STRUCTS = {Part.COLUMN_INDEX: "ColumnIndex", Part.OFFSET_INDEX: "OffsetIndex"}
 
 
 @dataclass(slots=True)
@@ -285,10 +284,10 @@ class _Mapper:
             return True
         first = 4 + self._peek.length(span.start)
         if span.part is not Part.BLOOM_FILTER:
-            return first != size and self._decodes(span, _STRUCTS[span.part])
+            return first != size and self._decodes(span, STRUCTS[span.part])
         if first + 4 <= size and first + 4 + self._peek.length(span.start + first) == size:
             return False
-        return self._decodes(span, "BloomFilterHeader")
+        return self._decodes(span, STRUCTS[span.part])
 
     def _decodes(self, span: Span, struct: str) -> bool:
         if span.end - span.start > MAX_INDEX:

@@ -38,6 +38,7 @@ def rekey_parquet(
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
     dry_run: bool = False,
+    keep_unknown_fields: bool = False,
 ) -> Rewritten:
     """Write an encrypted file anew: other keys, algorithm, footer mode, AAD prefix, key metadata.
 
@@ -57,13 +58,15 @@ def rekey_parquet(
         threads, progress: as of `encrypt_parquet`.
         dry_run: open the footer, find the keys, and say what would become of the columns; nothing
             is written, and no key is made.
+        keep_unknown_fields: as of `encrypt_parquet`; and where columns are left out or null.
 
     Raises:
         ModcryptError: as `decrypt_parquet` and `encrypt_parquet`.
         ValueError, TypeError, OSError: as `encrypt_parquet`.
     """
     return _rewrite(
-        source, destination, decryption, encryption, Change(keep_unchanged=keep_unchanged),
+        source, destination, decryption, encryption,
+        Change(keep_unchanged=keep_unchanged, keep_unknown_fields=keep_unknown_fields),
         filesystem, overwrite, threads, progress, dry_run,
     )  # fmt: skip
 
@@ -83,12 +86,14 @@ def mask_parquet(
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
     dry_run: bool = False,
+    keep_unknown_fields: bool = False,
 ) -> Rewritten:
     """Write a file anew with some columns set to null, hashed or left out, and the rest as it is.
 
     Statistics, indexes and bloom filters of masked columns go too, and what engines that modcrypt
-    knows say of them in the footer's key-value pairs; other pairs stay. No key is needed for
-    columns that are left out, or that are null with all of their top-level field.
+    knows say of them in the footer's key-value pairs; other pairs stay. Thrift fields that modcrypt
+    does not know are left out at every level. No key is needed for columns that are left out, or
+    that are null with all of their top-level field.
 
     The new file says in the pair `modcrypt.masked` which of its columns are null or hashed by now,
     and tells the hash key from others by 8 bytes of an HMAC; columns that are left out are not
@@ -108,6 +113,8 @@ def mask_parquet(
         drop: columns, or groups, that are left out.
         hash_key: 16, 24 or 32 bytes, no key of the file, old or new. Who has it can try values out.
         filesystem, overwrite, threads, progress, dry_run: as of `rekey_parquet`.
+        keep_unknown_fields: Keep Thrift fields that modcrypt does not know, except in the metadata
+            of masked column chunks. They may hold statistics of any column.
 
     Raises:
         ValueError: columns that the file doesn't have, or named twice, or hashed with this key
@@ -120,7 +127,9 @@ def mask_parquet(
     if not (null or hashed or drop):
         raise ValueError("name columns in null, hashed or drop")
     key = None if hash_key is None else as_key(hash_key)
-    change = Change(null=null, hashed=hashed, drop=drop, hash_key=key)
+    change = Change(
+        null=null, hashed=hashed, drop=drop, hash_key=key, keep_unknown_fields=keep_unknown_fields
+    )
     return _rewrite(
         source, destination, decryption, encryption, change, filesystem, overwrite, threads,
         progress, dry_run,
@@ -139,19 +148,22 @@ def share_parquet(
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
     dry_run: bool = False,
+    keep_unknown_fields: bool = False,
 ) -> Rewritten:
     """Write a copy for somebody else: some columns under keys of their own, and nothing else.
 
     Other columns are not in the copy, nor in its schema; nor are key-value pairs of the footer, but
-    for the Arrow schema, pandas', GeoParquet's and the note of masks, of the columns there. Keys of
-    other columns are not needed. The copy has a fresh `aad_file_unique`, so it says nothing of its
-    origin.
+    for the Arrow schema, pandas', GeoParquet's and the note of masks, of the columns there; nor,
+    at any level, Thrift fields that modcrypt does not know. Keys of other columns are not needed.
+    The copy has a fresh `aad_file_unique`, so it says nothing of its origin.
 
     Args:
         source, destination, decryption, encryption: as of `rekey_parquet`. Names in `encryption`
             are those of columns that are there.
         columns: names of columns, or groups.
         filesystem, overwrite, threads, progress, dry_run: as of `rekey_parquet`.
+        keep_unknown_fields: Keep Thrift fields that modcrypt does not know. They may hold
+            statistics of any column, also of those that are not shared.
 
     Raises:
         ValueError: no columns, or columns that the file doesn't have.
@@ -160,8 +172,9 @@ def share_parquet(
     if not columns:
         raise ValueError("name the columns that are to be shared")
     return _rewrite(
-        source, destination, decryption, encryption, Change(only=columns), filesystem, overwrite,
-        threads, progress, dry_run,
+        source, destination, decryption, encryption,
+        Change(only=columns, keep_unknown_fields=keep_unknown_fields),
+        filesystem, overwrite, threads, progress, dry_run,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ the new row groups and page locations from it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from modcrypt.errors import FormatError
@@ -32,6 +33,7 @@ class ChunkMove:
     header_growth: int = 0  # bytes by which the page headers grew
     keep_pages: bool = False  # whether an offset index needs the locations
     pages: list[tuple[int, int, int]] = field(default_factory=list)  # old, new offset, new size
+    encoding_stats: list[ThriftStruct] | None = None  # that parquet-java needs
 
 
 class Relocation:
@@ -75,7 +77,10 @@ class Relocation:
             FormatError: a chunk's page offsets are not where its pages were.
         """
         absent: set[str] = set()
-        return [self._row_group(row_group, r, absent) for r, row_group in enumerate(old)], absent
+        new = [self._row_group(row_group, r, absent) for r, row_group in enumerate(old)]
+        if any(md.encoding_stats is not None for md in _all_metadata(old)):
+            absent.discard("encoding_stats")  # without them, decryption would remove those, too
+        return new, absent
 
     def _row_group(self, old: ThriftStruct, r: int, absent: set[str]) -> ThriftStruct:
         new = copy(old)
@@ -101,6 +106,9 @@ class Relocation:
         move = self.chunks.get((r, c))
         if move is not None:
             self._move_pages(md, move, f"row group {r}, column {c}")
+            if md.encoding_stats is None and move.encoding_stats is not None:
+                md.encoding_stats = move.encoding_stats
+                absent.add("encoding_stats")
         else:
             md.data_page_offset = self._borders.get(md.data_page_offset, MAGIC_SIZE)
             if md.dictionary_page_offset is not None:
@@ -149,3 +157,8 @@ class Relocation:
             raise FormatError(f"{where}: dictionary_page_offset is set, the page is no dictionary")
         else:
             md.dictionary_page_offset = None  # some writers say 0 for none
+
+
+def _all_metadata(row_groups: list[ThriftStruct]) -> Iterator[ThriftStruct]:
+    for row_group in row_groups:
+        yield from (chunk.meta_data for chunk in row_group.columns if chunk.meta_data is not None)

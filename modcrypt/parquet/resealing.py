@@ -20,7 +20,7 @@ from modcrypt.parquet.encryptor import PageRules, PlainFeed, clear_levels, seal_
 from modcrypt.parquet.idl import ThriftStruct, struct_end
 from modcrypt.parquet.modules import Part, Span
 from modcrypt.parquet.page_header import DATA_PAGE_V2, UNCOMPRESSED, splice
-from modcrypt.parquet.pages import Page, check_crc, open_body, open_header
+from modcrypt.parquet.pages import Page, check_crc, open_body, open_header, with_known_header
 from modcrypt.parquet.relocation import ChunkMove
 from modcrypt.storage import MemorySource, Source
 
@@ -86,7 +86,7 @@ class SealedFeed:
         elif old is None:
             self.plain.write_pages(span, cipher, out, move, rules)
         elif cipher is None:
-            open_pages(self.window, span, old, out, move, md, None)
+            open_pages(self.window, span, old, out, move, md, None, known_only=rules.known_only)
         else:
             self._reseal_pages(span, old, cipher, out, move, md, rules)
 
@@ -128,7 +128,7 @@ class SealedFeed:
         seal_header, seal_page = new.header.seal_into, new.page.seal_into
         old_overhead, old_slack = old.page.overhead, old.page.slack
         overhead, slack = new.page.overhead, new.page.slack
-        uncompressed, levels_plain = rules
+        uncompressed, levels_plain, known_only, _ = rules
         window, scratch, keep = self.window, self.scratch, move.keep_pages
         position, end = span.start, span.end
         ordinal, grown = 0, 0
@@ -136,6 +136,8 @@ class SealedFeed:
             sealed = open_header(
                 window, position, end, Page(old, is_dictionary, ordinal), uncompressed
             )
+            if known_only:
+                sealed = with_known_header(sealed)
             _, plain, header, body, _, old_total = sealed
             size = len(body) - old_overhead
             if len(scratch) < size + old_slack:

@@ -14,11 +14,10 @@ from modcrypt.keys import Key
 from modcrypt.kms.material import KeyReference, decode_metadata
 from modcrypt.parquet.encryptor import Encryption, assign
 from modcrypt.parquet.encryptor import Plan as EncryptionPlan
-from modcrypt.parquet.footer import take_mark
 from modcrypt.parquet.footer_keys import check_border
-from modcrypt.parquet.idl import ThriftStruct, copy
+from modcrypt.parquet.idl import ThriftStruct, copy, without_unknown
 from modcrypt.parquet.mask_note import MaskNote, hash_key_check, put_note, read_note
-from modcrypt.parquet.modules import Part, file_spans
+from modcrypt.parquet.modules import Part, Span, chunk_spans
 from modcrypt.parquet.plain_footer import plain_metadata, selected_row_groups
 from modcrypt.parquet.plan import OpenFile, Plan
 from modcrypt.parquet.projection import drop_foreign_pairs, mask_columns
@@ -73,6 +72,7 @@ class Change:
     hash_key: Key | None = None
     keep_unchanged: bool = False
     keep_levels: bool = False
+    keep_unknown_fields: bool = False
 
 
 class Choice:
@@ -185,14 +185,19 @@ class Rewriting:
     ) -> None:
         self.old = choice.plan
         row_groups = selected_row_groups(self.old)
-        metadata, nulls = plain_metadata(self.old, row_groups, file.source.size)
+        metadata, nulls = plain_metadata(
+            self.old, row_groups, file.source.size, remove_added=False, keep_unknown_fields=True
+        )
         if change.only is not None:
             drop_foreign_pairs(metadata)
+        left_out = change.only is not None or not all(self.old.keep)
+        partial = left_out or bool(choice.masks)
+        if partial and not change.keep_unknown_fields:
+            metadata = without_unknown(metadata)
         shown = self.old.shown  # new column ordinals to old ones
         self.new_ordinal = {old: new for new, old in enumerate(shown)}
         masks = {self.new_ordinal[c]: mask for c, mask in choice.masks.items()}
-        end = file.source.size + len(nulls)
-        spans = file_spans(metadata, end, Appended(file.source, nulls))
+        spans = self._spans(metadata, Appended(file.source, nulls))
         _prepare(metadata, masks, {self.new_ordinal[c] for c in choice.nulls if c in shown})
         if choice.note is not None:
             put_note(metadata, choice.note)
@@ -200,19 +205,21 @@ class Rewriting:
         properties, columns = assign(metadata, encryption, place=place, overwrite=overwrite)
         leaves = leaf_elements(metadata.schema)
         self.plan = EncryptionPlan(
-            metadata, [leaf.path for leaf in leaves], columns, spans, properties
+            metadata, [leaf.path for leaf in leaves], columns, spans, properties, partial
         )
         _check_hash_key(change.hash_key, properties.footer_key, *properties.column_keys.values())
         self._file, self._nulls = file, nulls
         self._masks = {c: _masking(file, shown[c], mask, leaves[c]) for c, mask in masks.items()}
-        self._keep_levels = change.keep_levels
+        self._keep_levels, self._keep_unknown = change.keep_levels, change.keep_unknown_fields
         self._kept = self._kept_columns(choice) if change.keep_unchanged else set[int]()
         self.result = self._told(choice)
 
     def write(self, out: Output) -> None:
         """Append the new file."""
         unique = self._file.footer.file_unique if self._kept else None
-        encryption = Encryption(out, self.plan.properties, unique)
+        encryption = Encryption(
+            out, self.plan.properties, unique, keep_unknown_fields=self._keep_unknown
+        )
         ciphers = {(r, self.new_ordinal[c]): cipher for (r, c), cipher in self.old.ciphers.items()}
         feed = SealedFeed(
             self._file.source, self.plan.metadata, ciphers, self._masks, self._kept, self._nulls,
@@ -220,9 +227,20 @@ class Rewriting:
         )  # fmt: skip
         encryption.add(feed, self.plan)
         if self._file.footer.encrypted:
-            # Decrypting adds what another writer left out; it leaves out again what is noted.
-            encryption.absent &= {"ordinal"} | take_mark(copy(self._file.metadata))
+            # What the old file's note names was added to it; other writers left out nothing more.
+            encryption.absent = encryption.absent & {"ordinal"} | self._file.footer.absent
         encryption.close(self.plan.metadata)
+
+    def _spans(self, metadata: ThriftStruct, source: Source) -> list[Span]:
+        """List the new file's spans in the old file, and those of null columns behind its end."""
+        new = self.new_ordinal
+        spans = [replace(span, column=new[span.column]) for span in self.old.spans]
+        nulls = {
+            (r, new[c]): row_group.columns[new[c]]
+            for r, row_group in enumerate(metadata.row_groups)
+            for c in self.old.nulls
+        }
+        return spans + chunk_spans(nulls, source.size, source)
 
     def _kept_columns(self, choice: Choice) -> set[int]:
         """Name the columns, by new ordinals, that stay under the same key, AAD and mode."""
