@@ -702,9 +702,9 @@ def test_unknown_fields_are_left_out_at_every_level() -> None:
     ("struct", "data", "known"),
     [
         # An unknown member of a union: the field that holds it goes, or the whole list.
-        ("SchemaElement", b"\x48\x01a\x6c\x0c\x32\x00\x00\x00", b"\x48\x01a\x00"),
+        ("SchemaElement", b"\x48\x01a\x6c\x0c\x32\x15\x02\x00\x00\x00", b"\x48\x01a\x00"),
         # A unit of time that is unknown: TimeType requires one, so the logical type goes.
-        ("SchemaElement", b"\x48\x01a\x6c\x7c\x11\x1c\x9c" + bytes(5), b"\x48\x01a\x00"),
+        ("SchemaElement", b"\x48\x01a\x6c\x7c\x11\x1c\x9c\x15\x02" + bytes(5), b"\x48\x01a\x00"),
     ],
 )
 def test_what_needs_an_unknown_member_goes_with_it(struct: str, data: bytes, known: bytes) -> None:
@@ -714,15 +714,22 @@ def test_what_needs_an_unknown_member_goes_with_it(struct: str, data: bytes, kno
 
 
 def test_a_struct_that_requires_an_unknown_member_can_not_be_without_it() -> None:
-    header = b"\x15\x40\x1c\x9c\x00\x00\x1c\x1c\x00\x00\x1c\x1c\x00\x00\x00"
+    header = b"\x15\x40\x1c\x9c\x15\x02\x00\x00\x1c\x1c\x00\x00\x1c\x1c\x00\x00\x00"
     assert without_unknown(decode("BloomFilterHeader", header)[0]) is None
     with pytest.raises(UnsupportedFormatError, match="keep_unknown_fields"):
         known_bytes("BloomFilterHeader", header)
 
 
 def test_column_orders_go_together_where_one_is_unknown() -> None:
-    order = b"\x9c\x00\x00"
+    order = b"\x9c\x15\x02\x00\x00"
     known, unknown = decode("ColumnOrder", b"\x1c\x00\x00")[0], decode("ColumnOrder", order)[0]
     value = new("FileMetaData", version=1, schema=[], num_rows=0, row_groups=[])
     value.column_orders = [known, unknown]
     assert without_unknown(value).column_orders is None
+
+
+@pytest.mark.parametrize("struct", ["LogicalType", "ColumnOrder", "BloomFilterAlgorithm"])
+def test_an_unknown_member_that_holds_nothing_stays(struct: str) -> None:
+    value, _ = decode(struct, b"\x0c\x32\x00\x00")
+    assert without_unknown(value) is value
+    assert list(unknown_fields(value)) == []

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.parquet.idl import decode, encode, extension, set_extension
+from modcrypt.parquet.idl import encode, extension, set_extension
 from tests import forging
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tools.unknown_fields import EXTENSION, mark, marker, with_unknown_fields
@@ -236,13 +236,18 @@ def test_decryption_without_all_keys_keeps_none(what: Any, plaintext_columns: An
 
 def test_a_copy_of_a_bloom_filter_of_an_unknown_kind_is_refused() -> None:
     """A union can't lose its only member."""
-    plain = bytearray(forging.plain_file(TABLE, bloom_filter_options={"id": {"ndv": 8}}))
-    at = forging.read_plain_footer(bytes(plain)).row_groups[0].columns[0].meta_data
-    _, end = decode("BloomFilterHeader", bytes(plain), at.bloom_filter_offset)
-    member = bytes(plain[at.bloom_filter_offset : end]).index(b"\x1c\x1c") + 1
-    plain[at.bloom_filter_offset + member] = 0x9C  # field 9 of BloomFilterAlgorithm
-    file = run(mc.encrypt_parquet, bytes(plain), UNIFORM)
-    assert opened(file) == bytes(plain)
+    plain = forging.plain_file(TABLE, bloom_filter_options={"id": {"ndv": 8}})
+    at = forging.read_plain_footer(plain).row_groups[0].columns[0].meta_data.bloom_filter_offset
+    block, other = b"\x1c\x1c\x00\x00", b"\x1c\x9c\x15\x02\x00\x00"  # with an i32 in it
+    assert plain[at : at + 20].count(block) == 3
+    grown = plain[:at] + plain[at:].replace(block, other, 1)
+
+    def shift(metadata: Any) -> None:
+        md = metadata.row_groups[0].columns[0].meta_data
+        md.bloom_filter_length += len(other) - len(block)
+
+    file = run(mc.encrypt_parquet, forging.edit_plain(grown, shift), UNIFORM)
+    assert opened(file) == forging.edit_plain(grown, shift)
     with pytest.raises(mc.UnsupportedFormatError, match="keep_unknown_fields=True"):
         run(mc.share_parquet, file, READER, UNIFORM, ["id"])
     run(mc.share_parquet, file, READER, UNIFORM, ["id"], keep_unknown_fields=True)

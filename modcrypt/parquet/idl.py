@@ -175,14 +175,15 @@ def without_unknown(value: ThriftStruct) -> ThriftStruct | None:
     """Return a struct with the fields of the IDL alone, at every level.
 
     Return the struct itself if it has no others, and None if it can't be without them: a union
-    whose member is unknown, and a struct that requires such a union.
+    whose member is unknown, and a struct that requires such a union. A member that is an empty
+    struct stays: a new type or order of values, of which its id says all.
     """
     fields = value.__dict__
     cls: Any = type(value)
     plan = _plan(cls)
     unknown = "_unknown" in fields
     if unknown and plan.is_union:
-        return None
+        return value if _is_bare(fields["_unknown"]) else None
     changed: dict[str, Any] = {}
     for _, wire, name, _, _ in plan.nested:
         item = fields.get(name)
@@ -201,6 +202,11 @@ def without_unknown(value: ThriftStruct) -> ThriftStruct | None:
     return twin
 
 
+def _is_bare(unknown: list[tuple[int, int, bytes]]) -> bool:
+    """Tell whether a union's unknown member is an empty struct."""
+    return all((wire, raw) == (STRUCT, b"\0") for _, wire, raw in unknown)
+
+
 def _list_without_unknown(items: list[Any]) -> list[Any] | None:
     """Return None if one of the elements can't be without its unknown fields."""
     known = [without_unknown(item) for item in items]
@@ -210,12 +216,13 @@ def _list_without_unknown(items: list[Any]) -> list[Any] | None:
 
 
 def unknown_fields(value: ThriftStruct) -> Iterator[tuple[ThriftStruct, int]]:
-    """Yield each field that the IDL doesn't know: the struct that has it, and its id."""
+    """Yield each field that `without_unknown` leaves out: the struct that has it, and its id."""
     fields = value.__dict__
-    for field_id, _, _ in fields.get("_unknown", ()):
-        yield value, field_id
     cls: Any = type(value)
-    for _, wire, name, _, _ in _plan(cls).nested:
+    plan, unknown = _plan(cls), fields.get("_unknown", ())
+    if not (plan.is_union and _is_bare(unknown)):
+        yield from ((value, field_id) for field_id, _, _ in unknown)
+    for _, wire, name, _, _ in plan.nested:
         item = fields.get(name)
         for one in (item,) if wire == STRUCT else item or ():
             if one is not None:

@@ -26,6 +26,7 @@ __all__ = [
     "chunk_faults",
     "claim_faults",
     "column_index_faults",
+    "known_null_counts",
     "missing_in_bloom",
     "offset_index_faults",
 ]
@@ -222,15 +223,23 @@ def _histogram_faults(index: ThriftStruct, leaf: Leaf, count: int) -> Iterator[s
             yield f"its {name} level histograms don't fit {count} pages"
 
 
+def known_null_counts(index: ThriftStruct) -> list[int | None]:
+    """Return the number of nulls of each page; None where a column index doesn't say it.
+
+    A snapshot of parquet-mr 1.13 wrote -1 for pages without statistics.
+    """
+    if index.null_counts is None:
+        return [None] * len(index.null_pages)
+    return [None if count < 0 else count for count in index.null_counts]
+
+
 def _null_faults(index: ThriftStruct, md: ThriftStruct | None) -> Iterator[str]:
-    counts = index.null_counts
-    if counts is None:
-        return
-    if any(count < 0 for count in counts):
-        yield "a null count is negative"
+    counts = [count for count in known_null_counts(index) if count is not None]
     statistics = None if md is None else md.statistics
     known = None if statistics is None else statistics.null_count
-    if known is not None and sum(counts) != known:
+    if known is None or sum(counts) == known:
+        return
+    if sum(counts) > known or len(counts) == len(index.null_pages):
         yield f"it counts {sum(counts)} nulls, the chunk's statistics {known}"
 
 
@@ -347,17 +356,17 @@ def _page_faults(
     index: ThriftStruct, leaf: Leaf, element: ThriftStruct, pages: PageFacts
 ) -> Iterator[str]:
     """Hold each page's entry against its header."""
-    counts = index.null_counts
+    counts = known_null_counts(index)
     flat = not leaf.max_repetition
     for number, (_, _, values, nulls, _) in enumerate(pages.pages):
-        empty, said = index.null_pages[number], None if counts is None else counts[number]
+        empty, said = index.null_pages[number], counts[number]
         if said is not None and nulls >= 0 and said != nulls:
             yield f"page {number} has {nulls} nulls, not {said}"
         elif said is not None and flat and (said > values or (empty and said != values)):
             yield f"it counts {said} nulls on page {number}, which has {values} values"
         elif flat and said is not None and said == values and values and not empty:
             yield f"page {number} is all nulls, and not marked so"
-        yield from _statistics_faults(index, element, number, pages.headers[number])
+        yield from _statistics_faults(index, element, number, said, pages.headers[number])
 
 
 _NO_STATISTICS = 24
@@ -365,7 +374,7 @@ _NO_STATISTICS = 24
 
 
 def _statistics_faults(
-    index: ThriftStruct, element: ThriftStruct, number: int, header: bytes
+    index: ThriftStruct, element: ThriftStruct, number: int, nulls: int | None, header: bytes
 ) -> Iterator[str]:
     if len(header) <= _NO_STATISTICS:
         return
@@ -377,9 +386,8 @@ def _statistics_faults(
     statistics = None if details is None else details.statistics
     if statistics is None:
         return
-    counts = index.null_counts
-    if counts is not None and statistics.null_count not in (None, counts[number]):
-        yield f"page {number} has {statistics.null_count} nulls, not {counts[number]}"
+    if nulls is not None and statistics.null_count not in (None, nulls):
+        yield f"page {number} has {statistics.null_count} nulls, not {nulls}"
     if element.type == _BYTE_ARRAY or index.null_pages[number]:
         return  # the index may have shortened its bounds
     low, high = statistics.min_value, statistics.max_value

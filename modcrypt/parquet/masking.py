@@ -37,10 +37,12 @@ class Mask(NamedTuple):
     Attributes:
         values: gives as many values as it gets.
         gives_nulls: whether a required leaf becomes an optional one.
+        empties_lists: Whether the innermost lists lose their values, so that `values` gets none.
     """
 
     values: Callable[[pa.Array], pa.Array]
     gives_nulls: bool
+    empties_lists: bool = False
 
 
 _CODECS = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
@@ -149,6 +151,9 @@ def _masked(array: Any, mask: Mask) -> Any:
         field = _masked_field(kind.field(0), inner.type, mask)
         return pa.StructArray.from_arrays([inner], fields=[field], mask=array.is_null())
     if pa.types.is_list(kind):
+        if mask.empties_lists and not pa.types.is_nested(kind.value_type):
+            empty = pa.array([[]] * len(array), kind)
+            return pc.if_else(array.is_null(), pa.scalar(None, kind), empty)
         inner = _masked(array.values, mask)
         field = _masked_field(kind.value_field, inner.type, mask)
         # As offsets with nulls: from_arrays takes a mask only where the array is no slice.

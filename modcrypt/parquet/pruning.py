@@ -30,6 +30,7 @@ from modcrypt.parquet.bloom import may_hold
 from modcrypt.parquet.expressions import Node, fields_of, read_expression, what_matters
 from modcrypt.parquet.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.idl import ThriftStruct, copy, encode, new
+from modcrypt.parquet.index_checks import known_null_counts
 from modcrypt.parquet.probes import Probe, Values, find_probe, may_match
 from modcrypt.parquet.projection import drop_columns
 from modcrypt.parquet.schema import Leaf, leaf_elements
@@ -400,7 +401,7 @@ def _of_pages(index: ThriftStruct, borders: list[int], column: _Column) -> list[
     lists = (index.null_pages, index.min_values, index.max_values, index.null_counts)
     if any(found is not None and len(found) != pages for found in lists):
         raise FormatError(f"the column index is not of the {pages} pages of the offset index")
-    counts = index.null_counts or [None] * pages
+    counts = known_null_counts(index)
     out = []
     for page, (start, stop) in enumerate(pairwise(borders)):
         bounds = {"min_value": index.min_values[page], "max_value": index.max_values[page]}

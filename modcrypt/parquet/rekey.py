@@ -105,7 +105,8 @@ def mask_parquet(
             it is masked and encrypted in one pass.
         encryption: of the new file; None leaves keys, key metadata, modes and AAD prefix as they
             are.
-        null: columns, or groups, whose values become null.
+        null: columns, or groups, whose values become null. Lists whose elements can't be null,
+            because the element itself is repeated, become empty.
         hashed: columns, or groups, whose values become text: HMAC-SHA-256, under a key derived from
             `hash_key`, in hex, of the value as text (of binary values their bytes). Equal values
             have equal hashes, in all files with the same key and however they are stored, and

@@ -209,7 +209,10 @@ class Rewriting:
         )
         _check_hash_key(change.hash_key, properties.footer_key, *properties.column_keys.values())
         self._file, self._nulls = file, nulls
-        self._masks = {c: _masking(file, shown[c], mask, leaves[c]) for c, mask in masks.items()}
+        self._masks = {
+            c: _masking(file, shown[c], mask, leaves[c], metadata.schema)
+            for c, mask in masks.items()
+        }
         self._keep_levels, self._keep_unknown = change.keep_levels, change.keep_unknown_fields
         self._kept = self._kept_columns(choice) if change.keep_unchanged else set[int]()
         self.result = self._told(choice)
@@ -289,9 +292,13 @@ class Rewriting:
         return rule is not None and not rule.own
 
 
-def _masking(file: OpenFile, column: int, mask: Mask, leaf: Leaf) -> MaskChunk:
+def _masking(
+    file: OpenFile, column: int, mask: Mask, leaf: Leaf, schema: list[ThriftStruct]
+) -> MaskChunk:
     from modcrypt.parquet.masking import mask_chunk
 
+    if mask.gives_nulls and schema[leaf.element].repetition_type == _REPEATED:
+        mask = mask._replace(empties_lists=True)  # what is itself repeated holds no nulls
     return partial(mask_chunk, file, column, mask, leaf)
 
 
@@ -319,7 +326,7 @@ def _prepare(metadata: ThriftStruct, masks: Mapping[int, Mask], nulls: set[int])
             md.size_statistics = md.geospatial_statistics = md.key_value_metadata = None
 
 
-_OPTIONAL, _REQUIRED = 1, 0  # FieldRepetitionType
+_REQUIRED, _OPTIONAL, _REPEATED = range(3)  # FieldRepetitionType
 
 
 def _make_optional(metadata: ThriftStruct, leaf: Leaf) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from modcrypt.parquet.footer import take_mark
 from modcrypt.parquet.footer_view import ChunkView, FooterView
 from modcrypt.parquet.framing import SIGNATURE_SIZE
+from modcrypt.parquet.idl import copy
+from modcrypt.parquet.modules import names_dictionary
 from modcrypt.parquet.properties import FILE_UNIQUE_SIZE, GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.region_walk import RegionWalk
 
@@ -146,6 +149,12 @@ def _of_row_groups(view: FooterView) -> Iterator[str]:
             f"Row groups were reordered, or some removed: {listed(map(str, moved))} say that they "
             "have another ordinal. parquet-java goes by it, Arrow C++ by the position."
         )
+    added = take_mark(copy(view.metadata))
+    if "encoding_stats" in added:
+        yield (
+            "Encryption added encoding statistics, for parquet-java, to chunks whose encodings "
+            "name a dictionary that they don't have, as Impala's do; decryption removes them."
+        )
     if view.metadata.num_rows != sum(one.num_rows for one in view.metadata.row_groups):
         yield "The footer declares another number of rows than its row groups together."
 
@@ -166,6 +175,19 @@ def _of_columns(view: FooterView, chunks: Sequence[ChunkView]) -> Iterator[str]:
             "Column metadata is not sealed with the column's own key, as parquet-go/parquet-go "
             "leaves it: who has the footer key sees statistics, and can forge them. "
             f"Columns: {listed(bare)}."
+        )
+    misled = dict.fromkeys(
+        seen.path
+        for seen in chunks
+        if seen.own is not None
+        and seen.md is not None
+        and names_dictionary(seen.md) not in (None, bool(seen.md.dictionary_page_offset))
+    )
+    if misled:
+        yield (
+            "Encodings name a dictionary where no dictionary page is, or the other way round, and "
+            "encoding statistics are missing, as in Impala's files: parquet-java opens the first "
+            f"page as one of the wrong kind, and fails. Columns: {listed(misled)}."
         )
     kinds: dict[str, bool | None] = {}
     mixed = {
