@@ -28,6 +28,7 @@ from tests.support import (
 from tests.test_cli import KEY, NAME_KEY, invoke, private, run, run_program
 from tests.test_cli_batch import LOST_KEYS, Answer, lines, ran, refused
 from tests.test_cli_keys import FACTORY, LOCAL
+from tools.unknown_fields import marker, with_unknown_fields
 
 NEW_KEY = ("--new-key-file", "new.key")
 OLD = (*KEY, *NAME_KEY)
@@ -390,3 +391,29 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str) -> None:
     for line in typed:
         answer: Answer = run(folder, *shlex.split(line)[1:])
         assert (answer.returncode, answer.stderr) == (0, "")
+
+
+# --- fields that modcrypt does not know -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verb", "how"),
+    [
+        ("encrypt", (*KEY, "--plaintext-footer", "plain.parquet", "out.parquet")),
+        ("decrypt", (*KEY, "--on-missing-key", "drop", "sealed.parquet", "out.parquet")),
+        ("rekey", (*OLD, *NEW_KEY, "--new-plaintext-footer", "sealed.parquet", "out.parquet")),
+        ("mask", (*OLD, "--drop", "name", "--new-plaintext-footer", *NEW_KEY, *FILES)),
+        ("share", (*OLD, "--column", "id", "--new-plaintext-footer", *NEW_KEY, *FILES)),
+    ],
+)
+def test_unknown_fields_are_kept_on_request_alone(
+    folder: Path, verb: str, how: tuple[str, ...]
+) -> None:
+    plain, _ = with_unknown_fields((folder / "plain.parquet").read_bytes())
+    (folder / "plain.parquet").write_bytes(plain)
+    keep = "--keep-unknown-fields"
+    ran(folder, "encrypt", *OLD, keep, "--force", "plain.parquet", "sealed.parquet")
+    assert invoke(folder, verb, *how).exit_code == 0
+    assert marker("FileMetaData") not in (folder / "out.parquet").read_bytes()
+    assert invoke(folder, verb, keep, "--force", *how).exit_code == 0
+    assert marker("FileMetaData") in (folder / "out.parquet").read_bytes()

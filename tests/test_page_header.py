@@ -251,8 +251,23 @@ def test_fields_of_a_newer_writer_may_stand_anywhere(place: int) -> None:
 
 def test_overlong_varints_are_read_as_thrift_reads_them() -> None:
     """Legal though no writer makes them: 7 in four bytes."""
-    data = b"\x15\x00" + b"\x15\x8e\x80\x80\x00" + b"\x15\x8e\x80\x80\x80\x00" + b"\x2c\x00" + STOP
+    sizes = b"\x15\x8e\x80\x80\x00" + b"\x15\x8e\x80\x80\x80\x00"
+    data = b"\x15\x00" + sizes + b"\x2c" + 4 * b"\x15\x00" + STOP + STOP
     assert check_scan(data)[2:4] == (7, 7)
+
+
+def test_what_a_scan_takes_decodes_too() -> None:
+    """Copies without unknown fields decode headers, and verify only scans them."""
+    head = b"\x15\x00\x15\x0e\x15\x0e\x2c"
+    assert check_scan(head + 4 * b"\x15\x00" + STOP + STOP)[2:4] == (7, 7)
+    for broken in (
+        3 * b"\x15\x00" + STOP,  # one number is missing
+        3 * b"\x15\x00" + b"\x16\x00" + STOP,  # one is of another type
+        4 * b"\x15\x00" + b"\x08\x00\x00" + STOP,  # a field with id 0
+        4 * b"\x15\x00" + b"\x05\x02\x00" + STOP,  # a field that is there already
+    ):
+        with pytest.raises(FormatError):
+            scan(head + broken + STOP, 0, len(head) + len(broken) + 1)
 
 
 # --- what is no header ---------------------------------------------------------------------------

@@ -270,5 +270,57 @@ def test_crypto_structs_of_the_source_do_not_reach_a_copy() -> None:
     assert text not in encode(forging.opened(copy, FOOTER_KEY).metadata)
 
 
+# --- inspect --------------------------------------------------------------------------------------
+
+
+def leaks(file: bytes, reader: mc.FileDecryptionProperties | None = None) -> list[str]:
+    found = mc.inspect_parquet(file, reader, pages=True).leaks
+    return [sentence for sentence in found if "modcrypt does not know" in sentence]
+
+
+def test_inspect_says_which_structs_of_a_readable_footer_have_them() -> None:
+    encryption = mc.FileEncryptionProperties(
+        footer_key=FOOTER_KEY, plaintext_footer=True, plaintext_columns=["id"]
+    )
+    assert leaks(run(mc.encrypt_parquet, forging.plain_file(TABLE), encryption)) == []
+    kept = run(mc.encrypt_parquet, source()[0], encryption, keep_unknown_fields=True)
+    in_columns, in_footer = leaks(kept)
+    assert "PageHeader (8 fields)" in in_columns
+    assert "ColumnIndex (4 fields)" in in_columns
+    assert "ColumnChunk (12 fields)" in in_footer
+
+
+def test_inspect_names_every_struct() -> None:
+    encryption = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_footer=True)
+    for struct in ("FileMetaData", "RowGroup", "ColumnChunk", "SchemaElement", "SortingColumn"):
+
+        def change(metadata: Any, struct: str = struct) -> None:
+            row_group = metadata.row_groups[0]
+            value = {
+                "FileMetaData": metadata, "RowGroup": row_group,
+                "ColumnChunk": row_group.columns[0], "SchemaElement": metadata.schema[1],
+                "SortingColumn": row_group.sorting_columns[0],
+            }[struct]  # fmt: skip
+            value._unknown = [(99, 5, b"\x02")]
+
+        plain = forging.plain_file(TABLE, sorting_columns=[pq.SortingColumn(0)])
+        plain = forging.edit_plain(plain, change)
+        file = run(mc.encrypt_parquet, plain, encryption, keep_unknown_fields=True)
+        (sentence,) = leaks(file)
+        assert f": {struct} (1 field)." in sentence
+
+
+def test_inspect_says_what_the_footer_key_alone_shows() -> None:
+    kept = run(
+        mc.encrypt_parquet, source()[0], mc.FileEncryptionProperties(**NAME_APART),
+        keep_unknown_fields=True,
+    )  # fmt: skip
+    assert leaks(kept) == []
+    (sentence,) = leaks(kept, READER)
+    assert "in the sealed footer, for who has its key alone" in sentence
+    assert "RowGroup (4 fields)" in sentence
+    assert leaks(sealed(), READER) == [], "who sees them has the key of every column"
+
+
 def test_the_extension_is_the_id_that_the_format_reserves() -> None:
     assert EXTENSION == 32_767

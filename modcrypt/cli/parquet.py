@@ -63,6 +63,7 @@ def encrypt(
     destination: str | None,
     audit: str | None,
     spark_master: str | None,
+    keep_unknown_fields: bool,
     force: bool,
     threads: int | None,
     as_json: bool,
@@ -97,6 +98,7 @@ def encrypt(
             overwrite=task.overwrite,
             threads=task.threads,
             progress=task.progress,
+            keep_unknown_fields=keep_unknown_fields,
         )
         return {}
 
@@ -132,6 +134,7 @@ def decrypt(
     source: str,
     destination: str | None,
     spark_master: str | None,
+    keep_unknown_fields: bool,
     force: bool,
     threads: int | None,
     as_json: bool,
@@ -162,6 +165,7 @@ def decrypt(
                 overwrite=task.overwrite,
                 threads=task.threads,
                 progress=task.progress,
+                keep_unknown_fields=keep_unknown_fields,
             )
         return {"dropped": () if nulls else missing, "nulls": missing if nulls else ()}
 

@@ -55,6 +55,12 @@ parquet_key_options = together(
     ),
 )
 output_options = together(
+    click.option(
+        "--keep-unknown-fields",
+        is_flag=True,
+        help="Keep Thrift fields that modcrypt does not know where columns are left out, masked or "
+        "under other keys. Newer writers may put statistics of any column there.",
+    ),
     force_option,
     threads_option(
         "1: one thread; 2 or more: write in a second one. Default: by size and processors."

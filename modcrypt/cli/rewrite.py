@@ -178,6 +178,7 @@ def rekey(
     destination: str | None,
     keep_unchanged: bool,
     spark_master: str | None,
+    keep_unknown_fields: bool,
     force: bool,
     threads: int | None,
     as_json: bool,
@@ -211,6 +212,7 @@ def rekey(
             threads=task.threads,
             progress=task.progress,
             dry_run=task.dry_run,
+            keep_unknown_fields=keep_unknown_fields,
         ).fields()
 
     conversion = Conversion(
@@ -273,6 +275,7 @@ def mask(
     hash_key_env: str | None,
     hash_key_fd: int | None,
     spark_master: str | None,
+    keep_unknown_fields: bool,
     force: bool,
     threads: int | None,
     as_json: bool,
@@ -315,6 +318,7 @@ def mask(
             threads=task.threads,
             progress=task.progress,
             dry_run=task.dry_run,
+            keep_unknown_fields=keep_unknown_fields,
         ).fields()
 
     conversion = Conversion(
@@ -364,6 +368,7 @@ def share(
     destination: str,
     columns: tuple[str, ...],
     spark_master: str | None,
+    keep_unknown_fields: bool,
     force: bool,
     threads: int | None,
     as_json: bool,
@@ -398,6 +403,7 @@ def share(
             threads=task.threads,
             progress=task.progress,
             dry_run=task.dry_run,
+            keep_unknown_fields=keep_unknown_fields,
         ).fields()
 
     conversion = Conversion(verb="share", doing="Sharing", done="shared", work=work)

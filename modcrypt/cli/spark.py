@@ -470,7 +470,7 @@ def _print_failures(failures: DataFrame, count: int, result: str = "result") -> 
 def _refuse_all() -> None:
     refuse(_NOT_ON_SPARK, "not with --spark, which looks at each file and shares out the work")
     refuse(_NOT_SENT | {f"new_{one}" for one in _NOT_SENT}, "Spark's executors can't read that")
-    refuse({"no_check_footer"}, "not with --spark")
+    refuse({"no_check_footer", "keep_unknown_fields"}, "not with --spark")
 
 
 def _of_folders(options: Options, destination: str | None, force: bool) -> dict[str, Any]:

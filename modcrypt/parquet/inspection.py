@@ -87,7 +87,8 @@ class Inspection:
         columns: None where they are hidden.
         key_value_metadata: names of the entries, whose values are not told.
         regions: what all bytes are, from first to last: their sizes add up to the file's.
-        leaks: what somebody without keys sees, in sentences.
+        leaks: What a reader without keys sees, in sentences; and fields that modcrypt does not know
+            where a reader with the footer key alone sees them.
         hidden: what the keys at hand leave closed, in sentences.
         quirks: of the writer, layouts that break the specification, and what does not fit.
         kms_unavailable: Whether a key is hidden because the key service was unavailable.

@@ -6,9 +6,12 @@ told, such as that a writer left bloom filters in clear behind a sealed footer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from modcrypt.parquet.footer import take_mark
 from modcrypt.parquet.footer_view import ChunkView, FooterView
+from modcrypt.parquet.idl import ThriftStruct, copy, decode, unknown_fields
 from modcrypt.parquet.key_info import KeyInfo
 from modcrypt.parquet.region_walk import RegionWalk
 from modcrypt.parquet.writer_quirks import counted, listed
@@ -109,6 +112,7 @@ def tell_leaks(
         yield f"Plaintext columns, which nothing authenticates: {listed(plain)}."
     if not view.sealed:
         yield from _of_columns(visible, plain)
+    yield from _unknown_fields(view, chunks, walk)
     yield from _in_clear(walk)
 
 
@@ -146,6 +150,41 @@ def _of_footer(view: FooterView) -> Iterator[str]:
         yield f"The writer: {text_of(metadata.created_by[:200])}."
     if any(row_group.sorting_columns for row_group in metadata.row_groups):
         yield "By which columns rows are sorted."
+
+
+_UNKNOWN = (
+    "Fields that modcrypt does not know, perhaps statistics of any column, as newer kinds of "
+    "footers have them"
+)
+
+
+def _unknown_fields(
+    view: FooterView, chunks: Sequence[ChunkView], walk: RegionWalk
+) -> Iterator[str]:
+    """Say where unknown fields are seen without the keys of the columns that they may describe."""
+    if walk.unknown_fields:
+        yield f"{_UNKNOWN}, in plaintext columns: {_places(walk.unknown_fields)}."
+    if view.sealed:
+        crypto = decode("FileCryptoMetaData", view.tail.data)[0]
+        if found := _found_in(crypto):
+            yield f"{_UNKNOWN}, before the sealed footer: {_places(found)}."
+    if view.metadata is None or not (found := _found_in(view.metadata)):
+        return
+    if not view.sealed:
+        yield f"{_UNKNOWN}, in the footer: {_places(found)}."
+    elif any(seen.own for seen in chunks):
+        yield f"{_UNKNOWN}, in the sealed footer, for who has its key alone: {_places(found)}."
+
+
+def _found_in(struct: ThriftStruct) -> Counter[str]:
+    """Count a footer's unknown fields, but for modcrypt's own note."""
+    footer = copy(struct)
+    take_mark(footer)
+    return Counter(type(value).__name__ for value, _ in unknown_fields(footer))
+
+
+def _places(found: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ({counted(times, 'field')})" for name, times in sorted(found.items()))
 
 
 def _of_columns(visible: Mapping[str, Sequence[str]], plain: Mapping[str, None]) -> Iterator[str]:

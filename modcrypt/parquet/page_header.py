@@ -68,17 +68,21 @@ def _usual_header() -> re.Pattern[bytes]:
         return b"[" + b"".join(b"\\x%x%x" % (delta, wire) for delta in range(first, 16)) + b"]"
 
     i32 = rb"[\x80-\xff]{0,4}+[\x00-\x7f]"
-    i64 = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
+    i64 = rb"[\x80-\xff]{0,8}+[\x00-\x7f]"
     binary = b"|".join(b"\\x%02x.{%d}" % (n, n) for n in range(65))
     flat = b"(?:%s%s|%s%s|%s(?:%s)|%s|%s)" % (
         heads(6), i64, heads(5), i32, heads(8), binary, heads(1), heads(2),
     )  # fmt: skip
     inner = b"%s%s*+\\x00" % (heads(12), flat)
     sizes = rb"\x15([\x00-\x7f])\x15(%s)\x15(%s)" % (i32, i32)
-    # The struct of the page's kind has an id from 5 on, whether or not a crc comes before it.
-    crc = rb"(?:\x15(%s)%s|%s)" % (i32, heads(12), heads(12, 2))
+    # The struct of the page's kind: data page (id 5), dictionary page (7) or data page V2 (8),
+    # each with the numbers that it requires, so that what matches here decodes, too.
+    number = rb"\x15[\x80-\xff]{0,3}+[\x00-\x7f]"
+    v1, dictionary, v2 = (b"(?:%s){%d}+" % (number, count) for count in (4, 2, 6))
+    with_crc = rb"\x15(%s)(?:\x1c%s|\x3c%s|\x4c%s)" % (i32, v1, dictionary, v2)
+    without = rb"(?:\x2c%s|\x4c%s|\x5c%s)" % (v1, dictionary, v2)
     body = b"(?:%s|%s)*+\\x00" % (flat, inner)
-    return re.compile(sizes + crc + body + rb"\x00", re.DOTALL)
+    return re.compile(sizes + rb"(?:%s|%s)" % (with_crc, without) + body + rb"\x00", re.DOTALL)
 
 
 _usual = _usual_header().match
@@ -152,6 +156,7 @@ def _scan_any(buffer: bytes | bytearray, start: int, stop: int) -> PageHeader:
     if not found.keys() >= {1, 2, 3} or min(found[i][0] for i in (1, 2, 3)) < 0:
         raise FormatError("page header: type or a size is missing or negative")
     crc, crc_start, crc_end = found.get(4, (None, -1, -1))
+    decode("PageHeader", bytes(buffer[start : at + 1]))  # as copies without unknown fields do
     return PageHeader(
         at + 1, found[1][0], found[2][0], *found[3],
         None if crc is None else crc & 0xFFFFFFFF, crc_start, crc_end,

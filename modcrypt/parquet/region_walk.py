@@ -6,7 +6,7 @@ a guess, which a plaintext column or parquet-java's clear levels end.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -18,7 +18,7 @@ from modcrypt.errors import FormatError, ModcryptError, TagMismatchError
 from modcrypt.parquet.ciphers import ChunkCipher, FileCipher
 from modcrypt.parquet.footer_view import ChunkView, FooterView
 from modcrypt.parquet.framing import MAGIC_SIZE, SIGNATURE_SIZE
-from modcrypt.parquet.idl import ThriftStruct, copy, decode, new
+from modcrypt.parquet.idl import ThriftStruct, copy, decode, new, unknown_fields
 from modcrypt.parquet.key_info import key_name
 from modcrypt.parquet.module_map import Region, State, complete
 from modcrypt.parquet.modules import MAX_PAGE_HEADER, STRUCTS, Part, Span, chunk_spans
@@ -58,6 +58,8 @@ class RegionWalk:
         clear_levels: columns with levels in clear, as parquet-java has them in data pages V2.
         unframed: encrypted columns without a key whose pages are no row of modules.
         probe: what the first pages of one column told.
+        unknown_fields: Structs of plaintext columns with fields that the IDL doesn't know, where
+            pages were looked into; with the number of such fields.
         faults: what in the footer, or in pages, does not fit.
     """
 
@@ -68,6 +70,7 @@ class RegionWalk:
     clear_levels: dict[str, None] = field(default_factory=dict)
     unframed: dict[str, None] = field(default_factory=dict)
     probe: PageProbe | None = None
+    unknown_fields: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
 
 
@@ -266,6 +269,9 @@ class _Mapper:
         if seen.own is None or self._is_clear(span):
             if seen.own is not None:
                 self._walk.in_clear[kind][seen.path] = None
+            size = span.end - span.start
+            if self._pages and size <= MAX_INDEX:
+                self._note_unknown(STRUCTS[span.part], self._source.read_at(span.start, size))
             yield self._region(span.start, span.end, kind, seen, state="plaintext")
         elif span.part is Part.BLOOM_FILTER and self._pages:
             border = span.start + 4 + self._peek.length(span.start)
@@ -276,6 +282,15 @@ class _Mapper:
             yield self._region(border, span.end, _WORDS[ModuleType.BLOOM_FILTER_BITSET], seen)
         else:
             yield self._region(span.start, span.end, kind, seen)
+
+    def _note_unknown(self, struct: str, data: bytes) -> None:
+        """Note fields that the IDL doesn't know, in what nobody needs a key for."""
+        try:
+            value = decode(struct, data)[0]
+        except FormatError:
+            return  # said elsewhere
+        found = (type(struct).__name__ for struct, _ in unknown_fields(value))
+        self._walk.unknown_fields.update(found)
 
     def _is_clear(self, span: Span) -> bool:
         """Tell whether a part of an encrypted column lies in clear, as its lengths say."""
@@ -382,6 +397,8 @@ class _Mapper:
                 self._walk.faults.append(f"{span}, byte {position}: {error}")
                 yield self._region(position, span.end, "pages", seen)
                 return
+            begin = position - self._window.base
+            self._note_unknown("PageHeader", bytes(self._window.view[begin : begin + size]))
             is_dictionary = header.type == DICTIONARY_PAGE
             number = None if is_dictionary else ordinal
             types = _DICTIONARY if is_dictionary else _DATA

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
+from tests import forging
 from tests.interop.conftest import (
     SMALL_TABLE_LEAVES,
     Case,
@@ -451,3 +452,29 @@ def test_an_empty_table_has_no_row_group_in_parquet_java_and_one_in_pyarrow(
         assert pq.read_table(
             open_with(tmp_path / "back.parquet", sealed, footer_key=FOOTER_KEY)
         ).equals(pq.read_table(plain))
+
+
+@pytest.mark.parametrize("footer", FOOTERS)
+def test_parquet_java_reads_chunks_whose_encodings_name_a_dictionary_that_is_not_there(
+    java: ParquetJava, tmp_path: Path, footer: str
+) -> None:
+    """Impala writes such footers, without encoding statistics."""
+    plain, sealed = tmp_path / "plain.parquet", tmp_path / "sealed.parquet"
+
+    def like_impala(metadata: Any) -> None:
+        for row_group in metadata.row_groups:
+            for chunk in row_group.columns:
+                chunk.meta_data.encoding_stats = None
+                chunk.meta_data.encodings = [2, 3, 0]  # PLAIN_DICTIONARY, RLE, PLAIN
+
+    pq.write_table(small_table(), plain, use_dictionary=["name"], row_group_size=20)
+    plain.write_bytes(forging.edit_plain(plain.read_bytes(), like_impala))
+    how: dict[str, Any] = {"footer_key": FOOTER_KEY, "column_keys": {"id": COLUMN_KEY}}
+    seal(sealed, plain, column_keys={"id": COLUMN_KEY}, plaintext_footer=footer == "plaintext")
+    assert java.read_text(sealed, **how) == java.read_text(plain)
+
+    again, keys = tmp_path / "again.parquet", {"id": COLUMN_KEY}
+    reader = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys=keys)
+    writer = mc.FileEncryptionProperties(footer_key=OTHER_KEY, column_keys=keys)
+    mc.rekey_parquet(sealed, again, reader, writer)
+    assert java.read_text(again, **how | {"footer_key": OTHER_KEY}) == java.read_text(plain)
