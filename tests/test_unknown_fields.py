@@ -30,7 +30,7 @@ TABLE = pa.table(
 UNIFORM = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
 READER = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
 BOTH_KEYS = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY})
-NAME_APART = {"footer_key": FOOTER_KEY, "column_keys": {"name": COLUMN_KEY}}
+NAME_APART: dict[str, Any] = {"footer_key": FOOTER_KEY, "column_keys": {"name": COLUMN_KEY}}
 
 # What is encrypted apart from the footer, with the key of the column that it describes.
 OF_PAGES = {"PageHeader", "DataPageHeader", "DictionaryPageHeader"}

@@ -639,8 +639,11 @@ def test_a_writer_that_failed_holds_no_data() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("place", ["write", "close"])
-def test_what_pyarrow_cant_encode_leaves_no_file(tmp_path: Path, threads: int, place: str) -> None:
+def test_what_pyarrow_cant_encode_leaves_no_file(
+    tmp_path: Path, threads: int, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By PyArrow's own exception, from the calling thread or from another."""
+    monkeypatch.setattr(writer, "ENCODED_TOGETHER", 1)
     options: dict[str, Any] = {"coerce_timestamps": "ms", "threads": threads}
     out = ParquetWriter(tmp_path / "sealed", LOSSY.schema, UNIFORM, **options)
     tables = pa.concat_tables([LOSSY] * 10)
@@ -693,6 +696,37 @@ def test_a_row_group_too_many_is_refused_before_it_is_encoded(
     with pytest.raises(mc.LimitError, match="at most 3 row groups"):
         write_table(numbers(0, 4), tmp_path / "four", UNIFORM, row_group_size=1)
     assert list(tmp_path.iterdir()) == [tmp_path / "three"]
+
+
+def test_too_many_row_groups_of_a_table_are_refused_before_the_first_is_encoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = Watched(monkeypatch, lambda: None)
+    with pytest.raises(mc.LimitError, match=r"at most 32767 row groups.* would be 32768"):
+        write_table(numbers(0, 32_768), io.BytesIO(), UNIFORM, row_group_size=1)
+    assert watched.most == 0
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_small_row_groups_are_encoded_together(
+    monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    encoded: list[int] = []
+    encode = writer._encode
+
+    def noted(row_groups: Any, *args: Any) -> Any:
+        encoded.append(len(row_groups))
+        return encode(row_groups, *args)
+
+    monkeypatch.setattr(writer, "_encode", noted)
+    monkeypatch.setattr(writer, "ENCODED_TOGETHER", 8 * 40)  # of five row groups
+    out = io.BytesIO()
+    with ParquetWriter(out, NUMBERS, UNIFORM, threads=threads) as opened:
+        opened.write_table(numbers(0, 96), row_group_size=8)
+        for start in range(96, 192, 8):
+            opened.write_batch(batch(start, start + 8), row_group_size=8)
+    assert sorted(encoded[1:-1]) == [2, 2, 5, 5, 5, 5]  # before and after them footers
+    assert decrypted(out.getvalue(), READER) == plain_file(numbers(0, 192), row_group_size=8)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -783,9 +817,10 @@ class Watched:
         self.callers: set[int] = set()
         self.encode = writer._encode
         monkeypatch.setattr(writer, "_encode", self)
+        monkeypatch.setattr(writer, "ENCODED_TOGETHER", 1)
 
     def __call__(self, rows: Any, *args: Any) -> Any:
-        if rows is None:  # a footer
+        if not rows:  # a footer
             return self.encode(rows, *args)
         with self.lock:
             self.running += 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from os import urandom
 from typing import Any, NamedTuple, Protocol
 
@@ -291,7 +292,8 @@ class Encryption:
         """Seal a source's row groups and append them, with its bloom filters and indexes.
 
         `hold_indexes` keeps the sealed indexes in memory until `close`, so that those of all
-        sources lie together: readers fetch them by one request (arrow-rs).
+        sources lie together: readers fetch them by one request (arrow-rs). Then bloom filters
+        follow their row group, too.
         """
         addition = Addition(self, feed, plan)
         addition.write(hold_indexes=hold_indexes)
@@ -339,8 +341,8 @@ class Addition:
 
     def write(self, *, hold_indexes: bool) -> None:
         """Seal and append what the spans hold."""
-        out = self.out
-        for span in in_writing_order(self.plan.spans):
+        out, spans = self.out, in_writing_order(self.plan.spans)
+        for span in sorted(spans, key=attrgetter("row_group")) if hold_indexes else spans:
             start = out.position
             cipher = self._chunk_cipher(span.row_group, span.column)
             if span.part is Part.PAGES:

@@ -405,9 +405,8 @@ def _of_pages(index: ThriftStruct, borders: list[int], column: _Column) -> list[
     out = []
     for page, (start, stop) in enumerate(pairwise(borders)):
         bounds = {"min_value": index.min_values[page], "max_value": index.max_values[page]}
+        nulls = counts[page]
         if index.null_pages[page]:
             bounds, nulls = {}, stop - start
-        else:
-            nulls = counts[page]
         out.append(column.known(bounds, nulls, stop - start))
     return out

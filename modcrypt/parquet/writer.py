@@ -7,6 +7,9 @@ into the one encrypted file while others are being encoded.
     tables -> slices of row_group_size rows -> encoded, `threads` at a time -> sealed -> file
     batches -> gathered ---^
 
+Small row groups are encoded several at a time: a writer of PyArrow's and its footer cost more than
+such a row group.
+
 Nothing of the plaintext but PyArrow's own buffers is ever outside the caller's tables.
 """
 
@@ -44,6 +47,9 @@ MAX_ROW_GROUP_ROWS = 64 << 20
 
 GATHERED_BYTES = 96 << 20
 """Arrow memory of the batches that are gathered into one row group, in bytes."""
+
+ENCODED_TOGETHER = 1 << 20
+"""Arrow memory of small row groups that are encoded into one file in memory, in bytes."""
 
 MAX_THREADS = 4
 """Threads where the caller says nothing: each holds a row group in memory."""
@@ -157,6 +163,8 @@ class ParquetWriter:
         self._withdrawn = False
         self._begun = 0  # row groups, encoded or not
         self._batches = _Batches()
+        self._small: list[pa.Table] = []  # row groups that are encoded together with the next
+        self._small_size = 0
         self._in_flight: deque[Future[memoryview]] = deque()
         with ExitStack() as stack:
             self._sealed = stack.enter_context(self._properties.companion())
@@ -191,8 +199,11 @@ class ParquetWriter:
         with self._or_withdrawn():
             self._flush()
             # PyArrow writes a row group of no rows for a table of no rows.
-            for start in range(0, max(table.num_rows, 1), size):
+            starts = range(0, max(table.num_rows, 1), size)
+            self._check_number(len(starts))
+            for start in starts:
                 self._begin(table.slice(start, size))
+            self._encode_small()
 
     def write_batch(self, batch: pa.RecordBatch, row_group_size: int | None = None) -> None:
         """Write a batch. Unlike in PyArrow, batches are gathered into row groups.
@@ -259,6 +270,7 @@ class ParquetWriter:
             return
         with self._or_withdrawn():
             self._flush()
+            self._encode_small()
             while self._in_flight:
                 self._seal_oldest()
             footer = copy(self._footer(self._properties).metadata)
@@ -322,7 +334,7 @@ class ParquetWriter:
         resources = self._check_open()
         self._open = None
         self._in_flight.clear()
-        self._batches = _Batches()
+        self._batches, self._small = _Batches(), []
         return resources
 
     def _flush(self) -> None:
@@ -331,22 +343,36 @@ class ParquetWriter:
             batches, self._batches = self._batches, _Batches()
             self._begin(pa.Table.from_batches(batches.batches))
 
-    def _begin(self, rows: pa.Table) -> None:
-        """Have one more row group encoded; seal finished ones, and the oldest to make room."""
-        if self._begun == MAX_ROW_GROUPS:
+    def _check_number(self, more: int) -> None:
+        """Refuse too many row groups before the first of them is encoded."""
+        if self._begun + more > MAX_ROW_GROUPS:
             raise LimitError(
-                f"a file has at most {MAX_ROW_GROUPS} row groups, their ordinals are int16 "
-                "(PME 4.4.2); write larger ones"
+                f"a file has at most {MAX_ROW_GROUPS} row groups, their ordinals are int16 (PME "
+                f"4.4.2), and this would be {self._begun + more}; write larger ones"
             )
+
+    def _begin(self, rows: pa.Table) -> None:
+        """Add a row group to those that are encoded next."""
+        self._check_number(1)
         self._begun += 1
+        self._small.append(rows)
+        self._small_size += rows.nbytes
+        if self._small_size >= ENCODED_TOGETHER:
+            self._encode_small()
+
+    def _encode_small(self) -> None:
+        """Have row groups encoded; seal finished ones, and the oldest to make room."""
+        tables, self._small, self._small_size = self._small, [], 0
+        if not tables:
+            return
         if self._pool is None:
-            self._seal(_encode(rows, self._schema, self._options))
+            self._seal(_encode(tables, self._schema, self._options))
             return
         while self._in_flight and (
             len(self._in_flight) > self._threads or self._in_flight[0].done()
         ):
             self._seal_oldest()
-        self._in_flight.append(self._pool.submit(_encode, rows, self._schema, self._options))
+        self._in_flight.append(self._pool.submit(_encode, tables, self._schema, self._options))
 
     def _seal_oldest(self) -> None:
         self._seal(self._in_flight.popleft().result())
@@ -361,7 +387,7 @@ class ParquetWriter:
         self, encryption: EncryptionLike, place: Place | None = None, *, overwrite: bool = True
     ) -> Plan:
         """Give PyArrow's footer of a file of no rows: schema, key-value metadata and the like."""
-        encoded = _encode(None, self._schema, self._options, self._key_values)
+        encoded = _encode([], self._schema, self._options, self._key_values)
         source = MemorySource(encoded)
         return plan_encryption(source, encryption, place=place, overwrite=overwrite)
 
@@ -412,14 +438,14 @@ def _check_names(options: Mapping[str, Any]) -> None:
 
 
 def _encode(
-    rows: pa.Table | None, schema: pa.Schema, options: Mapping[str, Any], key_values: Any = ()
+    row_groups: list[pa.Table], schema: pa.Schema, options: Mapping[str, Any], key_values: Any = ()
 ) -> memoryview:
-    """Encode a Parquet file of one row group, or of none, in memory."""
+    """Encode a Parquet file in memory."""
     out = io.BytesIO()  # grows in small steps: Arrow's own doubles, which takes three times as much
     with pq.ParquetWriter(out, schema, **options) as writer:
         for metadata in key_values:
             writer.add_key_value_metadata(metadata)
-        if rows is not None:
+        for rows in row_groups:
             writer.write_table(rows, row_group_size=rows.num_rows or None)
     return out.getbuffer()
 
