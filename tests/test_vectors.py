@@ -26,7 +26,7 @@ from modcrypt.errors import LimitError, ModcryptError, TagMismatchError
 from modcrypt.keys import Key
 from modcrypt.parquet.ciphers import FileCipher
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors, small_table
-from tools import vectors, verify_pme
+from tools import unknown_field_vectors, vectors, verify_pme
 from tools.verify_pme import VerifyError, open_module, verify
 
 Case: TypeAlias = dict[str, Any]
@@ -451,3 +451,13 @@ def test_the_verifier_refuses_every_file_that_was_tampered_with_detectably() -> 
             )  # fmt: skip
         refused += 1
     assert refused > 50
+
+
+# --- unknown fields -------------------------------------------------------------------------------
+
+
+@each(vectors.load("parquet/unknown-fields.json"))
+def test_unknown_fields_are_kept_where_the_vectors_say(case: Case) -> None:
+    plain = (vectors.FOLDER / "parquet" / case["file"]).read_bytes()
+    assert bytes.fromhex(case["marker"]) in plain
+    assert unknown_field_vectors.problem(case, plain, KEYS) is None

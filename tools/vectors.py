@@ -290,6 +290,10 @@ def write_inputs() -> None:
     flat_ids = pa.table([ids], schema=pa.schema([pa.field("id", pa.int64(), nullable=False)]))
     write("required", flat_ids, data_page_version="2.0", use_dictionary=False, **pages)
 
+    from tools import unknown_field_vectors as unknown
+
+    (FOLDER / unknown.PLAIN).write_bytes(unknown.write_input())
+
 
 @dataclass(frozen=True)
 class Base:
@@ -1084,6 +1088,7 @@ def disagreement(made: Json, data: bytes) -> str | None:
 def documents() -> dict[str, bytes]:
     """Everything under spec-vectors/ that is generated, by path."""
     from tools import ags1_vectors  # which takes patches and fixed bytes from here
+    from tools import unknown_field_vectors as unknown
 
     def text(about: str, cases: Iterator[Json] | list[Json]) -> bytes:
         listed = list(cases)
@@ -1098,6 +1103,9 @@ def documents() -> dict[str, bytes]:
         "gcm.json": text("GCM modules, PME 5.1", gcm_cases()),
         "ctr.json": text("CTR modules, PME 4.2.2 and 5.1", ctr_cases()),
         "parquet/cases.json": text("Encrypted files, PME 5", parquet_cases()),
+        "parquet/unknown-fields.json": text(
+            "Thrift fields that no IDL has: which files and copies keep them", unknown.cases()
+        ),
         **{f"parquet/base/{base.name}.parquet": encrypted(base.name) for base in BASES},
         **ags1_vectors.documents(),
     }
@@ -1112,6 +1120,7 @@ def build() -> int:
 
 def check() -> int:
     from tools import ags1_vectors
+    from tools import unknown_field_vectors as unknown
 
     expected = documents()
     problems = [
@@ -1119,7 +1128,7 @@ def check() -> int:
         for path, content in expected.items()
         if not (FOLDER / path).is_file() or (FOLDER / path).read_bytes() != content
     ]
-    kept = {"README.md", *(f"parquet/plain/{base.plain}.parquet" for base in BASES)}
+    kept = {"README.md", unknown.PLAIN, *(f"parquet/plain/{base.plain}.parquet" for base in BASES)}
     by_others = (FOLDER / "by-writer").rglob("*")
     kept |= {str(path.relative_to(FOLDER)) for path in by_others if path.is_file()}
     found = {str(p.relative_to(FOLDER)) for p in FOLDER.rglob("*") if p.is_file()}
@@ -1131,6 +1140,8 @@ def check() -> int:
         if difference := disagreement(made, apply(whole, made["patches"])):
             problems.append(difference)
     problems += ags1_vectors.problems()
+    source = (FOLDER / unknown.PLAIN).read_bytes()
+    problems += filter(None, (unknown.problem(made, source, KEYS) for made in unknown.cases()))
     print(*problems, sep="\n", end="\n" if problems else "")
     print(
         f"{len(expected)} files, {len(cases)} Parquet cases, {len(ags1_vectors.cases())} AGS1 "
