@@ -1111,3 +1111,49 @@ def test_a_negative_limit_is_a_mistake() -> None:
         mc.iter_batches(
             out.getvalue(), mc.FileDecryptionProperties(footer_key=FOOTER_KEY), limit=-1
         )
+
+
+# --- where PyArrow's filters fail -----------------------------------------------------------------
+
+HARD = pa.table(
+    {
+        "i": [1, 2, 3, 4],
+        "u": pa.array([0, 2**64 - 1, 5, None], pa.uint64()),
+        "d": pa.array([Decimal("1.50"), Decimal("5"), None, Decimal("7")], pa.decimal128(10, 2)),
+        "s": pa.array(["a", "b", None, "d"], pa.string_view()),
+        "b": pa.array([b"a", None, b"c", b"d"], pa.binary_view()),
+    }
+)
+
+
+@pytest.mark.parametrize("pages", [False, True])
+@pytest.mark.parametrize(
+    ("filters", "rows"),
+    [
+        ([("u", "=", 5)], [3]),
+        ([("u", ">", 4)], [2, 3]),
+        ([("u", "=", 2**64 - 1)], [2]),
+        ([[("u", "<", 1)], [("i", ">=", 4)]], [1, 4]),
+        ([("d", ">", 5)], [4]),
+        ([("d", "=", 5), ("i", "=", 2)], [2]),
+        ([("i", "=", 300)], []),
+        ([("i", ">", -1), ("i", "<", 2)], [1]),
+        ([("i", "in", [1, 4])], [1, 4]),
+        ([("s", "=", "b")], [2]),
+        ([("b", "!=", b"a")], [3, 4]),
+        (pc.field("s") > "a", [2, 4]),
+    ],
+)
+def test_filters_take_unsigned_numbers_decimals_and_views(
+    filters: Any, rows: list[int], pages: bool
+) -> None:
+    out = io.BytesIO()
+    mc.write_table(
+        HARD, out, mc.FileEncryptionProperties(footer_key=FOOTER_KEY), write_page_index=pages,
+        max_rows_per_page=1, write_batch_size=1,
+    )  # fmt: skip
+    found = mc.read_table(
+        out.getvalue(), mc.FileDecryptionProperties(footer_key=FOOTER_KEY), filters=filters
+    )
+    assert found.to_pylist() == [HARD.to_pylist()[row - 1] for row in rows]
+    assert found.schema.equals(HARD.schema)

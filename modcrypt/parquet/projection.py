@@ -209,6 +209,7 @@ def _pandas_adapted(about: Any, gone: set[str], touched: set[str]) -> Any:
     for column in about["columns"]:
         if column.get("field_name") in touched:
             column["metadata"] = None  # the number of categories
+    about.pop("attributes", None)  # a user's own, of any column
     indexes = about["index_columns"]
     about["index_columns"] = [i for i in indexes if isinstance(i, dict) or i not in gone]
     return about

@@ -240,4 +240,22 @@ def as_expression(filters: Filters | None) -> pc.Expression | None:
     """Give what pyarrow.parquet's filters mean, as an expression."""
     if isinstance(filters, str):
         raise TypeError("filters are a pyarrow expression or tuples, not a string")
+    if isinstance(filters, list):
+        filters = [_with_narrow_numbers(part) for part in filters]
     return None if filters is None else pq.filters_to_expression(filters)
+
+
+def _with_narrow_numbers(part: Any) -> Any:
+    """Give numbers in a filter's tuples the narrowest unsigned type that holds them.
+
+    PyArrow takes them for int64, and casts columns of uint64 and decimals, whose values need not
+    fit.
+    """
+    if isinstance(part, list):
+        return [_with_narrow_numbers(one) for one in part]
+    if not (isinstance(part, tuple) and len(part) == 3 and type(part[2]) is int):
+        return part
+    kinds = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+    fitting = (kind for kind in kinds if 0 <= part[2] < 1 << kind.bit_width)
+    kind = next(fitting, None)
+    return part if kind is None else (*part[:2], pa.scalar(part[2], kind))

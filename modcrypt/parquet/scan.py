@@ -118,6 +118,8 @@ class Scan:
             self._check_dropped(plan)
         self.schema = request.schema or self._own_schema(plan, self._leaves)
         self.result = request.result or self._own_result(plan, wanted)
+        if request.filter is not None:
+            self.schema = _without_views(self.schema)
         self._project = {name: self._column(name) for name in self.result.names}
         self._plan = plan
 
@@ -460,6 +462,15 @@ class Scan:
             name: pa.repeat(pa.scalar(value, self.schema.field(name).type), rows)
             for name, value in known.items()
         }
+
+
+_COPIED = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
+
+def _without_views(schema: pa.Schema) -> pa.Schema:
+    """Return a schema in which PyArrow filters: version 26 has no filter for columns of views."""
+    fields = [field.with_type(_COPIED.get(field.type, field.type)) for field in schema]
+    return pa.schema(fields, schema.metadata)
 
 
 class _Parts:
