@@ -168,6 +168,10 @@ def test_inspect_names_encrypted_chunks_that_mislead_parquet_java() -> None:
     (quirk,) = (q for q in mc.inspect_parquet(file, READER).quirks if "parquet-java" in q)
     assert "Impala" in quirk
     assert quirk.endswith("Columns: id, name.")
+    readable = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_footer=True)
+    file = run(mc.encrypt_parquet, forging.edit_plain(plain, like_impala), readable)
+    for reader in (None, READER):  # what a legacy reader sees has no encoding statistics
+        assert "opens the first page" not in " ".join(mc.inspect_parquet(file, reader).quirks)
 
 
 # --- parquet-rs 0.3, and snapshots of parquet-mr --------------------------------------------------
@@ -182,6 +186,16 @@ def test_a_footer_that_counts_no_rows_comes_back_and_is_encrypted_with_their_num
     )
     assert forging.opened(file, FOOTER_KEY).metadata.num_rows == 100
     check_everything(file)
+
+
+def test_a_plaintext_file_that_counts_no_rows_is_masked_and_encrypted_in_one_pass() -> None:
+    def change(metadata: ThriftStruct) -> None:
+        metadata.num_rows = 0
+
+    plain = forging.edit_plain(forging.plain_file(TABLE), change)
+    lenient = mc.FileDecryptionProperties(require_encrypted=False)
+    masked = run(mc.mask_parquet, plain, lenient, UNIFORM, null=["name"])
+    assert mc.read_table(masked, READER)["id"].equals(TABLE["id"])
 
 
 @pytest.mark.parametrize("rows", [1, 99, 101, -1])

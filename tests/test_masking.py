@@ -493,6 +493,7 @@ def telling_table() -> pa.Table:
             for name in ("SECRET_key", "text")
         ],
         "column_indexes": [],
+        "attributes": {"note": "SECRET_attribute"},
     }  # fmt: skip
     box = {"encoding": "WKB", "bbox": ["SECRET_box"]}
     geo = {"primary_column": "shape", "columns": {"shape": box, "point": box}}
@@ -536,6 +537,7 @@ def telling_file() -> bytes:
     plain = forging.edit_plain(plain, tell)
     secrets = (
         "k1", "t1", "s1", "a", "box", "count", "label", "iceberg", "pair", "value",
+        "attribute",
     )  # fmt: skip
     assert all(f"SECRET_{name}".encode() in told(plain) for name in secrets)
     return plain

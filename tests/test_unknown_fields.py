@@ -317,7 +317,7 @@ def test_inspect_says_what_the_footer_key_alone_shows() -> None:
     )  # fmt: skip
     assert leaks(kept) == []
     (sentence,) = leaks(kept, READER)
-    assert "in the sealed footer, for who has its key alone" in sentence
+    assert "in a footer that the footer key opens" in sentence
     assert "RowGroup (4 fields)" in sentence
     assert leaks(sealed(), READER) == [], "who sees them has the key of every column"
 

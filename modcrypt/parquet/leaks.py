@@ -173,7 +173,7 @@ def _unknown_fields(
     if not view.sealed:
         yield f"{_UNKNOWN}, in the footer: {_places(found)}."
     elif any(seen.own for seen in chunks):
-        yield f"{_UNKNOWN}, in the sealed footer, for who has its key alone: {_places(found)}."
+        yield f"{_UNKNOWN}, in a footer that the footer key opens: {_places(found)}."
 
 
 def _found_in(struct: ThriftStruct) -> Counter[str]:

@@ -96,7 +96,7 @@ class OpenFile:
         self.metadata = self.footer.metadata
         self._elements = leaf_elements(self.metadata.schema)
         self.leaves = [leaf.path for leaf in self._elements]
-        check_shape(self.metadata, len(self.leaves))
+        check_shape(self.metadata, len(self.leaves), plain=not self.footer.encrypted)
         _check_ordinals(self.metadata)
         self._keys: dict[Question, Key | None] = {}
         self._opened: dict[tuple[int, int], tuple[ThriftStruct, ChunkCipher | None]] = {}

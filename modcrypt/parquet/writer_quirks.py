@@ -181,6 +181,7 @@ def _of_columns(view: FooterView, chunks: Sequence[ChunkView]) -> Iterator[str]:
         for seen in chunks
         if seen.own is not None
         and seen.md is not None
+        and (seen.opened or seen.chunk.encrypted_column_metadata is None)
         and names_dictionary(seen.md) not in (None, bool(seen.md.dictionary_page_offset))
     )
     if misled:
