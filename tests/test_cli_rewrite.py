@@ -274,7 +274,7 @@ def test_a_folder_is_shared_by_key_service(ring: Path) -> None:
 def test_every_option_of_encrypt_has_its_new_one(command: Any) -> None:
     common = {
         "audit", "in_place", "glob", "jobs", "record", "dry_run", "fail_fast", "force", "threads",
-        "as_json", "source", "destination", "spark_master",
+        "as_json", "source", "destination", "spark_master", "keep_unknown_fields",
     }  # fmt: skip
     of_encrypt = {one.opts[0] for one in encrypt.params if one.name not in common}
     assert "--key-file" in of_encrypt
