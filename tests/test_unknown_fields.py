@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.parquet.idl import encode, extension, set_extension
+from modcrypt.parquet.idl import decode, encode, extension, set_extension
 from tests import forging
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tools.unknown_fields import EXTENSION, mark, marker, with_unknown_fields
@@ -268,6 +268,18 @@ def test_crypto_structs_of_the_source_do_not_reach_a_copy() -> None:
     copy = run(mc.rekey_parquet, file, READER, UNIFORM)
     (text,) = (marker(name) for name in structs)
     assert text not in encode(forging.opened(copy, FOOTER_KEY).metadata)
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_views_show_no_field_beyond_the_last_id(version: str) -> None:
+    """A view lengthens structs by a field after their last one, and 32767 has none after it."""
+    with mc.open_parquet(sealed(version), READER) as view:
+        data = view.read()
+        assert pq.read_table(view, use_threads=False).equals(TABLE)
+    assert found(data).isdisjoint(OF_PAGES | OF_INDEXES | OF_BLOOM_FILTERS)
+    md = forging.read_plain_footer(data).row_groups[0].columns[0].meta_data
+    decode("PageHeader", data, md.dictionary_page_offset)
+    decode("BloomFilterHeader", data, md.bloom_filter_offset)
 
 
 # --- inspect --------------------------------------------------------------------------------------

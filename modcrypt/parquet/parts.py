@@ -23,10 +23,17 @@ from modcrypt.errors import FormatError
 from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.parquet.bloom import open_bloom_filter
 from modcrypt.parquet.ciphers import ChunkCipher
-from modcrypt.parquet.idl import ThriftStruct, struct_end
-from modcrypt.parquet.modules import Part, Span
+from modcrypt.parquet.idl import ThriftStruct, known_bytes, struct_end, varint, zigzag
+from modcrypt.parquet.modules import STRUCTS, Part, Span
 from modcrypt.parquet.page_header import UNCOMPRESSED, splice
-from modcrypt.parquet.pages import EncryptedPage, Page, open_body, open_checked, open_header
+from modcrypt.parquet.pages import (
+    EncryptedPage,
+    Page,
+    open_body,
+    open_checked,
+    open_header,
+    with_known_header,
+)
 from modcrypt.parquet.plan import Plan
 from modcrypt.storage import Source
 
@@ -36,6 +43,10 @@ __all__ = ["PageReader", "PartReader", "overlay", "part_readers"]
 # the short form, because fastparquet reads no other, and so not 32767, which the format reserves
 # for what readers skip.
 _FILLING = b"\xf8"
+
+# How the id 32767 is spelled. After an extension there is no id left for the filling, so readers
+# of a view see such structs without the fields that the IDL doesn't know.
+_EXTENSION = varint(zigzag(32_767))
 
 
 def part_readers(source: Source, plan: Plan, spans: Iterable[Span]) -> list[PartReader]:
@@ -128,9 +139,12 @@ class _SmallPart(_SealedPart):
         if part is not Part.BLOOM_FILTER:
             kind = ModuleType[part.name]
             plain = cipher.open(kind, data)
-            return _filled(plain[: struct_end(plain)], len(data))
+            return _filled(self._fillable(plain[: struct_end(plain)]), len(data))
         header, bitset, _ = open_bloom_filter(cipher, self.span, data)
-        return _filled(header, len(data) - len(bitset)) + bitset
+        return _filled(self._fillable(header), len(data) - len(bitset)) + bitset
+
+    def _fillable(self, struct: bytes) -> bytes:
+        return known_bytes(STRUCTS[self.span.part], struct) if _EXTENSION in struct else struct
 
 
 class PageReader(_SealedPart):
@@ -180,6 +194,8 @@ class PageReader(_SealedPart):
         return open_header(window, self._starts[index], until, page, self._uncompressed)
 
     def _put(self, sealed: EncryptedPage, start: int, offset: int, out: memoryview) -> None:
+        if _EXTENSION in sealed.plain:
+            sealed = with_known_header(sealed)
         cipher = self._cipher.page
         size = len(sealed.body) - cipher.overhead
         body = start + sealed.total - size
