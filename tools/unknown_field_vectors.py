@@ -15,7 +15,7 @@ import modcrypt as mc
 from tools import verify_pme
 from tools.unknown_fields import marker
 
-FOOTER_KEY, COLUMN_KEY, COLUMN = "footer-128", "column-a-128", "name"
+FOOTER_KEY, COLUMN_KEY, HASH_KEY, COLUMN = "footer-128", "column-a-128", "other-128", "name"
 SPEC = "parquet-format, Binary Protocol Extensions"
 PLAIN = "parquet/plain/unknown-fields.parquet"
 Json = dict[str, Any]
@@ -138,7 +138,7 @@ def made(plain: bytes, keys: dict[str, bytes]) -> dict[str, bytes]:
         "share": _run(mc.share_parquet, file, reader, uniform, ["id", "when"]),
         "drop": _run(mask, file, reader, drop=[COLUMN]),
         "null": _run(mask, file, reader, null=[COLUMN]),
-        "hash": _run(mask, file, reader, hashed=[COLUMN], hash_key=footer_key),
+        "hash": _run(mask, file, reader, hashed=[COLUMN], hash_key=keys[HASH_KEY]),
     }
     seen = {
         name: judged(data, footer_key, column_key if name == "column-key" else None)
