@@ -8,7 +8,8 @@ goes only if all of these hold:
    of the same table and time as the log says. Any other metadata.json stays and names nothing.
 2. A data or delete file, manifest or manifest list is named by a manifest, manifest list or
    snapshot that opened with the table's keys (or is in plaintext, where the caller of `open_table`
-   accepts that). What only an older version leads to lies in the table's own folder.
+   accepts that). What only an older version leads to lies in the table's own folder. No file lies
+   in another table's folder within that: tables under one master key open each other's files.
 3. A file of statistics lies in the table's own folder, begins as Puffin files do, and has another
    name than those that stay.
 4. A metadata.json goes only as an older version, by 1. A version hint never goes, nor does the
@@ -29,7 +30,7 @@ import heapq
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from modcrypt.errors import FormatError, KmsUnavailableError, ModcryptError
@@ -38,7 +39,14 @@ from modcrypt.iceberg.locations import Locations
 from modcrypt.iceberg.manifest_checks import check_list, check_manifest
 from modcrypt.iceberg.table_findings import TableReport
 from modcrypt.iceberg.table_metadata import TableMetadata
-from modcrypt.iceberg.versions import HINT, file_names, is_later, log_of, read_metadata
+from modcrypt.iceberg.versions import (
+    HINT,
+    file_names,
+    has_versions,
+    is_later,
+    log_of,
+    read_metadata,
+)
 from modcrypt.iceberg.walk import Walk
 from modcrypt.parquet.findings import raise_first
 from modcrypt.storage import Place
@@ -148,17 +156,18 @@ class DeletionRule:
 
     Attributes:
         locations: where files are.
-        own: path of the table's own folder: the one that the current version's `metadata/` is in.
+        own: the table's own folder: the one that the current version's `metadata/` is in.
         store: path of the table's key store; None if it is no file.
         needed: paths of what the kept snapshots need.
         kept_statistics: names of the files of statistics that stay, without regard to case.
     """
 
     locations: Locations
-    own: str
+    own: Place
     store: str | None
     needed: frozenset[str]
     kept_statistics: frozenset[str]
+    _are_tables: dict[str, bool] = field(default_factory=dict)  # folders that were looked at
 
     @classmethod
     def of(cls, table: IcebergTable, new: TableMetadata) -> DeletionRule:
@@ -212,18 +221,34 @@ class DeletionRule:
     def _may_go(self, path: str) -> bool:
         """Whether a file is neither needed nor one of those that never go."""
         store = self.store is not None and path.startswith(self.store)  # with SQLite's journals
-        return path not in self.needed and not store and not _is_protected(path)
+        if path in self.needed or store or _is_protected(path):
+            return False
+        return not self._is_of_other_table(path)
 
     def _is_own(self, path: str) -> bool:
-        return path.startswith(self.own)
+        return path.startswith(posixpath.join(self.own.path, ""))
+
+    def _is_of_other_table(self, path: str) -> bool:
+        """Whether a folder between the table's own and a file has a metadata.json in `metadata/`.
+
+        Raises:
+            OSError: from the file system.
+        """
+        folder = posixpath.dirname(path)
+        if not self._is_own(folder):
+            return False
+        if folder not in self._are_tables:
+            nested = has_versions(Place(self.own.filesystem, folder))
+            self._are_tables[folder] = nested or self._is_of_other_table(folder)
+        return self._are_tables[folder]
 
 
-def _own_folder(table: IcebergTable) -> str:
-    """Return the path of the table's own folder, with a slash at its end."""
-    folder = Place(table.place.filesystem, posixpath.dirname(table.place.path) or ".").real().path
-    if posixpath.basename(folder) == "metadata":
-        folder = posixpath.dirname(folder)
-    return folder.rstrip("/") + "/"
+def _own_folder(table: IcebergTable) -> Place:
+    """Return the table's own folder."""
+    folder = Place(table.place.filesystem, posixpath.dirname(table.place.path) or ".").real()
+    if folder.name == "metadata":
+        folder = Place(folder.filesystem, posixpath.dirname(folder.path))
+    return folder
 
 
 def _needed_by(walk: Walk) -> frozenset[str]:
