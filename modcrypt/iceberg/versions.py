@@ -386,7 +386,7 @@ def _check_alone(newest: Place, in_catalog: Sequence[str]) -> None:
 
     Raises:
         FormatError: one of them is of this table and came after this version: its log names it, or
-            it has newer snapshots.
+            it has newer snapshots; or both came after one version.
     """
     here = read_metadata(newest)
     for name in sorted(in_catalog, key=lambda one: (version_number(one), one), reverse=True):
@@ -394,7 +394,7 @@ def _check_alone(newest: Place, in_catalog: Sequence[str]) -> None:
             found = read_metadata(newest.beside(name))
             is_newer = found.last_sequence_number > here.last_sequence_number
             continues = any(newest.name == logged for _, logged in log_of(found))
-            if found.uuid == here.uuid and (is_newer or continues):
+            if found.uuid == here.uuid and (is_newer or continues or _is_fork(found, here)):
                 break
     else:
         return
@@ -403,6 +403,14 @@ def _check_alone(newest: Place, in_catalog: Sequence[str]) -> None:
         "an old one: open the table by load_table. If no catalog has it any more, remove the "
         "catalog's metadata.json files"
     )
+
+
+def _is_fork(found: TableMetadata, here: TableMetadata) -> bool:
+    """Whether a catalog's version came after one in the log of a folder's, and is not in that."""
+    log, when = log_of(here), found.document.get("last-updated-ms")
+    shared = [ms for ms, name in log & log_of(found) if _COUNTED.fullmatch(name)]
+    known = {here.document.get("last-updated-ms"), *(ms for ms, _ in log)}
+    return bool(shared) and type(when) is int and when > max(shared) and when not in known
 
 
 def file_names(folder: Place) -> list[str]:

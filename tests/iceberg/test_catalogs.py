@@ -327,6 +327,21 @@ def test_a_catalogs_version_without_a_new_snapshot_counts_too(
     assert load_table(catalog, "shop.taken", kms).scan().num_rows == 1
 
 
+def test_a_fork_of_the_folder_and_the_catalog_is_refused_in_the_folder(
+    catalog: SqlCatalog, registered: IcebergTable, kms: SampleKms, tmp_path: Path
+) -> None:
+    """Engines that don't look at the folder let the catalog go on from a version before its newest.
+
+    An expiry in the folder would delete what both versions share.
+    """
+    registered.append(rows(2))
+    newest = (tmp_path / "t/metadata/v3.metadata.json").rename(tmp_path / "v3.metadata.json")
+    load_table(catalog, "shop.taken", kms).append(rows(3))
+    newest.rename(tmp_path / "t/metadata/v3.metadata.json")
+    with pytest.raises(FormatError, match="a catalog has gone on"):
+        open_table(tmp_path / "t", kms)
+
+
 def test_other_metadata_files_in_a_folder_are_no_catalogs_versions_of_its_table(
     registered: IcebergTable, kms: SampleKms, tmp_path: Path
 ) -> None:
