@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -315,7 +316,8 @@ def opened(
     require_extra()
     place, metadata = read_current(find)
     expected.check(metadata)
-    folder = Place(place.filesystem, posixpath.dirname(posixpath.dirname(place.path)))
+    path = os.path.abspath(place.path) if place.filesystem is None else place.path
+    folder = Place(place.filesystem, posixpath.dirname(posixpath.dirname(path)))
     locations = Locations.of(location_map, metadata.location, folder, filesystem)
     walk = Walk(metadata, locations, resolver, expected.require_encrypted)
     return IcebergTable(metadata, place, walk, versions, expected)

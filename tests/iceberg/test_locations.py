@@ -126,6 +126,15 @@ def test_a_metadata_json_away_from_its_table(folder: Path, tmp_path: Path) -> No
     assert found.scan().num_rows == 2
 
 
+def test_a_metadata_json_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+    made = create_table(tmp_path / "t", rows.schema, SampleKms(), master_key_id="keyA").append(rows)
+    monkeypatch.chdir(tmp_path / "t" / "metadata")
+    assert open_table(made.place.name, SampleKms()).append(rows).scan().num_rows == 2
+
+
 def test_tables_of_other_file_systems(folder: Path) -> None:
     import fsspec
 
