@@ -133,8 +133,8 @@ class IcebergTable:
         """Return the current version of the table, which others may have committed since.
 
         Raises:
-            IntegrityError: it is an older state than this one, or under another master key: open
-                the table again if that is intended.
+            IntegrityError: it is an older state than this one, under another master key, or this
+                one altered: open the table again if that is intended.
             ModcryptError, OSError: as `open_table`.
         """
         return self._at(*read_current(self.versions.current))
@@ -148,6 +148,11 @@ class IcebergTable:
             raise IntegrityError(f"{place.path}: another table has taken the place of this one")
         self.expected.check(metadata)
         _check_follows(metadata, self.metadata, self.expected)
+        if place == self.place and metadata.document != self.metadata.document:
+            raise IntegrityError(
+                f"{place.path}: metadata.json was altered after the table was opened; commits "
+                "write new ones. If it was restored on purpose, open the table again"
+            )
         return replace(self, metadata=metadata, place=place, walk=self.walk.through(metadata))
 
     def append(self, data: pa.Table | pa.RecordBatchReader) -> IcebergTable:

@@ -340,6 +340,40 @@ def test_a_table_object_remembers_what_it_has_seen(tmp_path: Path, how: str, cha
         catalog.close()
 
 
+def other_transform(document: dict[str, Any]) -> None:
+    document["partition-specs"][0]["fields"][0]["transform"] = "void"
+
+
+def other_name(document: dict[str, Any]) -> None:
+    document["schemas"][0]["fields"][0]["name"] = "number"
+
+
+def other_default(document: dict[str, Any]) -> None:
+    document["schemas"][0]["fields"][1]["write-default"] = "EU"
+
+
+@pytest.mark.parametrize("change", [other_transform, other_name, other_default])
+def test_a_version_that_was_altered_is_not_sealed_by_a_rotation(
+    tmp_path: Path, change: Any
+) -> None:
+    """Manifests that were read before would be written anew, with headers that vouch for it."""
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
+    rows = pa.table({"id": [1, 2], "region": ["EU", "US"]})
+    table = create_table(
+        tmp_path, rows.schema, SampleKms(), master_key_id="keyA", partition_spec=spec
+    ).append(rows)
+    tampered(table, change, "altered")
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    for use in (
+        lambda: rotate_table(table, "dek"),
+        lambda: rotate_table(table, "kek"),
+        table.refreshed,
+    ):
+        with pytest.raises(IntegrityError, match="altered after the table was opened"):
+            use()
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
 def test_a_master_key_that_is_expected_is_followed_and_its_own_rotation(tmp_path: Path) -> None:
     rows = pa.table([[1, 2, 3]], schema=ARROW)
     create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA").append(rows)
