@@ -140,8 +140,8 @@ class Place:
             is_url = isinstance(root, str) and _URL.match(root)
             root = Place(*locate(root, None if is_url else self.filesystem))
         base, path = (f"{one._spelling}/".lstrip("/") for one in (root, self))
-        is_inside = root.filesystem == self.filesystem and path.startswith(base) and path != base
-        return path[len(base) : -1] if is_inside else None
+        is_same = _is_same_store(root.filesystem, self.filesystem)
+        return path[len(base) : -1] if is_same and path.startswith(base) and path != base else None
 
     @property
     def _spelling(self) -> str:
@@ -729,6 +729,19 @@ def _unwrap(filesystem: Any, path: str) -> tuple[Any, str]:
     raise TypeError(
         f"a filesystem is one of pyarrow.fs or of fsspec, not {type(filesystem).__name__}"
     )
+
+
+def _is_same_store(one: Any, other: Any) -> bool:
+    """Return whether two file systems are equal, or both are fsspec's with the same options.
+
+    fsspec makes an instance for each thread, and these never compare equal.
+    """
+    if one == other:
+        return True
+    if type(one) is not type(other) or not hasattr(one, "storage_options"):
+        return False
+    options = [(fs.storage_args, fs.storage_options) for fs in (one, other)]
+    return bool(options[0] == options[1])
 
 
 def _is_arrow(filesystem: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import secrets
 from pathlib import Path
 
 import fsspec
@@ -81,6 +82,23 @@ def test_relative_roots_and_files_mean_the_same(
     places = [place_of("lake/x/a"), place_of(tmp_path / "lake" / "x" / "a")]
     for root in ("lake", tmp_path / "lake", Path("lake"), (tmp_path / "lake").as_uri()):
         assert [PathPrefix(b"{path}", root).of(place) for place in places] == [b"x/a", b"x/a"]
+
+
+def test_a_url_of_the_root_means_the_same_in_every_thread(tools: mc.KeyTools) -> None:
+    """fsspec has an instance of a store for each thread."""
+    root = f"memory://{secrets.token_hex(8)}"
+    data = pa.table({"tenant": list(TENANTS), "limit": list(TENANTS.values())})
+    by_path = policy("people/{path}")
+    names = mc.write_dataset(data, root, tools.encryption(by_path), partitioning=["tenant"])
+    rooted = tools.decryption(by_path, root=root)
+    for where in (root, [f"{root}/{name}" for name in names]):
+        assert mc.read_table(where, rooted)["limit"].to_pylist() == list(TENANTS.values())
+        assert mc.verify_dataset(where, rooted).ok
+    rotated = mc.rotate_keys(root, tools, what="dek", decryption=rooted)
+    assert [file.result for file in rotated] == ["rotated", "rotated"]
+    other = fsspec.filesystem("memory", skip_instance_cache=True, other_store=True)
+    with pytest.raises(ValueError, match="is not inside root"):
+        mc.read_table(f"{root.removeprefix('memory:/')}/{names[0]}", rooted, filesystem=other)
 
 
 @pytest.mark.parametrize("path", ["/lakes/a", "/a", "/lake/../a", "/lake"])
