@@ -467,7 +467,8 @@ def test_declared_master_keys_count_beside_the_policys(tmp_path: Path) -> None:
         KeyTools(kms, master_key_ids=[OWN]).decryption(POLICY, master_key_ids=["kc2"]),
     ):
         assert mc.read_table(path, keys).equals(FORGED)
-        with pytest.raises(KeyMaterialError, match="column salary"):
+        # Advice to declare kc2 would be useless: the policy names it.
+        with pytest.raises(KeyMaterialError, match=r"column salary: .*the policy names that"):
             mc.read_table(swapped, keys)
 
 

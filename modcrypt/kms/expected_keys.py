@@ -139,8 +139,12 @@ class ExpectedKeys:
             return
         more = f" or {len(ids) - MAX_SHOWN} more" if len(ids) > MAX_SHOWN else ""
         names = ", ".join(repr(one) for one in sorted(ids)[:MAX_SHOWN]) or "any that is expected"
+        advice = (
+            "the policy names that master key for another part of files"
+            if material.master_key_id in self._ids
+            else "pass master_key_ids to accept that master key too, as during a rotation"
+        )
         raise KeyMaterialError(
             f"the key in {where} is wrapped under master key {material.master_key_id[:200]!r}, not "
-            f"under {names}{more}; pass master_key_ids to accept that master key too, as during a "
-            "rotation"
+            f"under {names}{more}; {advice}"
         )
