@@ -134,14 +134,18 @@ class Place:
     def inside(self, root: Root) -> str | None:
         """Return the path relative to a folder; None if it is not inside, or is the folder itself.
 
-        Links are not followed: a link inside the folder is a file of it.
+        Links inside the folder are not followed: one to a file is a file of it. The folder itself
+        may be spelled in two ways, as by a link that leads to it.
         """
         if not isinstance(root, Place):
             is_url = isinstance(root, str) and _URL.match(root)
             root = Place(*locate(root, None if is_url else self.filesystem))
         base, path = (f"{one._spelling}/".lstrip("/") for one in (root, self))
-        is_same = _is_same_store(root.filesystem, self.filesystem)
-        return path[len(base) : -1] if is_same and path.startswith(base) and path != base else None
+        if not _is_same_store(root.filesystem, self.filesystem):
+            return None
+        if not path.startswith(base) and self.filesystem is None:
+            base = _prefix_leading_to(root.path, path)
+        return path[len(base) : -1] if path.startswith(base) and path != base else None
 
     @property
     def _spelling(self) -> str:
@@ -729,6 +733,18 @@ def _unwrap(filesystem: Any, path: str) -> tuple[Any, str]:
     raise TypeError(
         f"a filesystem is one of pyarrow.fs or of fsspec, not {type(filesystem).__name__}"
     )
+
+
+def _prefix_leading_to(folder: str, path: str) -> str:
+    """Return the shortest prefix of a local path that leads to a folder; "/" if there is none.
+
+    Args:
+        folder: Path of the folder.
+        path: Absolute path without its first slash, and with one at its end.
+    """
+    real = os.path.realpath(folder)
+    ends = [found.end() for found in re.finditer("/", path)]
+    return next((path[:end] for end in ends if os.path.realpath(f"/{path[:end]}") == real), "/")
 
 
 def _is_same_store(one: Any, other: Any) -> bool:

@@ -84,6 +84,19 @@ def test_relative_roots_and_files_mean_the_same(
         assert [PathPrefix(b"{path}", root).of(place) for place in places] == [b"x/a", b"x/a"]
 
 
+def test_root_and_file_may_be_spelled_through_a_link_to_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "lake" / "x").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "lake")
+    (tmp_path / "lake" / "back").symlink_to(tmp_path / "lake")
+    for root, where in (("link", "lake"), ("lake", "link")):
+        prefix = PathPrefix(b"{path}", tmp_path / root)
+        for inside in ("x/a", "back/x/a"):  # a link inside is a folder of its own
+            assert prefix.of(Place(None, str(tmp_path / where / inside))) == inside.encode()
+        for outside in ("a", "lakes/a", where):
+            with pytest.raises(ValueError, match="is not inside root"):
+                prefix.of(Place(None, str(tmp_path / outside)))
+
+
 def test_a_url_of_the_root_means_the_same_in_every_thread(tools: mc.KeyTools) -> None:
     """fsspec has an instance of a store for each thread."""
     root = f"memory://{secrets.token_hex(8)}"
