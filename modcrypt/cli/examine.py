@@ -409,7 +409,11 @@ def _verify_recorded(
             if record.told(file.place.full_name, stamps_of(file.place)) is None
         ]
         if passed := len(files) - len(left):
-            click.echo(f"modcrypt: {passed} files were found right before", err=True)
+            click.echo(
+                f"modcrypt: {passed} files were found right before; the others are not compared "
+                "with them",
+                err=True,
+            )
 
         def note(name: str, found: Verification) -> None:
             if found.modules and _code(found, [found], strict) == 0:
