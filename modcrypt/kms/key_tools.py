@@ -137,9 +137,10 @@ class KeyTools:
 
         Args:
             policy: master keys, columns and AAD prefix.
-            root: The dataset's folder, as a path in the files' file system or a URL. `{path}` in
-                the policy's AAD prefix is relative to it. None for the folder that `write_dataset`
-                writes; single files need it.
+            root: The dataset's folder, as a path in the files' file system (for a
+                SubTreeFileSystem, in the one that it is part of) or a URL. `{path}` in the policy's
+                AAD prefix is relative to it. None for the folder that `write_dataset` writes;
+                single files need it.
 
         Raises:
             ValueError: the policy says other AAD for the key service than these tools.
