@@ -482,11 +482,17 @@ def test_what_looks_deep_within_strings_is_taken() -> None:
 
 @pytest.mark.parametrize("text", [
     '"""\\"""\n' * 20_000, "'''" + "x" * 100_000, '"""' + "\\" * 99_999, "a" * 500_000,
-    "a" + " " * 500_000, "a . " * 7 + "=", '"' * 99_999,
+    "a" + " " * 500_000, "a . " * 7 + "=", '"' * 99_999, 'a = "' + '\\"' * 400_000,
 ])  # fmt: skip
 def test_hostile_toml_is_refused_in_linear_time(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         Policy.loads(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "-1" + "_1" * 5000])
+def test_a_number_of_thousands_of_digits_is_no_toml(text: str) -> None:
+    with pytest.raises(ValueError, match="not TOML$"):
+        Policy.loads(f"cache_lifetime_seconds={text}")
 
 
 @pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e300", "9" * 4000, "604801", "-1"])

@@ -19,7 +19,7 @@ MAX_DEPTH = 8
 _STRING_OR_COMMENT = re.compile(
     r'"""(?:\\.|[^\\])*?(?:"{3,5}|\\?\Z)'
     r"|'''.*?(?:'{3,5}|\Z)"
-    r'|"(?:\\.|[^"\\\n])*+"'
+    r'|"(?:\\.|[^"\\\n])*+"?'
     r"|'[^'\n]*+'"
     r"|\#[^\n]*+",
     re.DOTALL,
@@ -45,6 +45,6 @@ def strict_toml(text: str) -> dict[str, Any]:
         raise ValueError(f"a dotted key has more than {MAX_DEPTH} parts")
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # of `int`, too, for a number of thousands of digits
         place = re.search(r"\(at [^()]*\)$", str(error))
         raise ValueError(f"not TOML {place[0] if place else ''}".rstrip()) from None
