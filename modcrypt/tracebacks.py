@@ -8,11 +8,12 @@ their frames; functions above them hold `Key` objects alone.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["hide_frames"]
+__all__ = ["converted", "hide_frames"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,6 +36,39 @@ def hide_frames(function: Callable[P, R]) -> Callable[P, R]:
             raise
 
     return hidden
+
+
+def converted(
+    name: str, convert: Callable[[Any], object]
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that converts an argument, so that no frame holds what was passed.
+
+    Args:
+        name: Name of the argument; None is passed on as it is.
+        convert: Function that wraps a raw secret.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+
+        @hide_frames
+        def bind(args: tuple[Any, ...], given: dict[str, Any]) -> inspect.BoundArguments:
+            bound = signature.bind(*args, **given)
+            if bound.arguments.get(name) is not None:
+                bound.arguments[name] = convert(bound.arguments[name])
+            return bound
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                bound = bind(args, kwargs)
+            finally:
+                del args, kwargs
+            return function(*bound.args, **bound.kwargs)
+
+        return call
+
+    return decorate
 
 
 def _drop_frames(error: BaseException, outer: BaseException | None) -> None:

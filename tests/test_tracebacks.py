@@ -328,6 +328,52 @@ def test_no_error_about_key_metadata_carries_its_key(ring: Keyring) -> None:
         check(lambda o=opened, b=block: o.open(b), *SECRETS)  # type: ignore[misc]
 
 
+FOOTER = {"footer_key": DEK}
+BOTH = {"footer_key": DEK, "column_keys": {"a": MASTER}}
+
+
+@pytest.mark.parametrize("call", [
+    lambda: mc.FileEncryptionProperties(footer_key=ODD),
+    lambda: mc.FileEncryptionProperties(footer_key=ODD.decode()),  # type: ignore[arg-type]
+    lambda: mc.FileEncryptionProperties(footer_key=DEK, column_keys={"a": ODD}),
+    lambda: mc.FileEncryptionProperties(**BOTH, plaintext_columns=["a"]),
+    lambda: mc.FileEncryptionProperties(**FOOTER, encryption_algorithm="other"),
+    lambda: mc.FileDecryptionProperties(footer_key=ODD),
+    lambda: mc.FileDecryptionProperties(**BOTH, algorithms=["other"]),
+    lambda: mc.ags1.open(b"AGS1", ODD, length=4),
+    lambda: mc.ags1.open(b"AGS1", DEK, length=4),
+    lambda: mc.ags1.open(mc.ags1.seal(b"x", DEK), key=MASTER, length=mc.UNVERIFIED),
+    lambda: mc.ags1.seal(b"x", DEK, block_length=1 << 40),
+    lambda: mc.ags1.seal(b"x", DEK, aad_prefix="text"),
+    lambda: mc.Ags1Reader("/nowhere/x", DEK, length=4),
+    lambda: mc.Ags1Writer("/nowhere/x", DEK),
+    lambda: mc.Ags1Writer("/nowhere/x", key=ODD),
+    lambda: mc.encrypt_ags1("/nowhere/x", "/nowhere/y", DEK),
+    lambda: mc.decrypt_ags1("/nowhere/x", "/nowhere/y", ODD, length=4),
+    lambda: mc.mask_parquet(
+        "/nowhere/x", "/nowhere/y", mc.FileDecryptionProperties(), hashed=["a"], hash_key=DEK
+    ),
+    lambda: mc.mask_parquet(
+        "/nowhere/x", "/nowhere/y", mc.FileDecryptionProperties(), hashed=["a"], hash_key=ODD
+    ),
+])  # fmt: skip
+def test_no_error_about_an_argument_carries_a_key(call: Callable[[], object]) -> None:
+    check(call, ODD, DEK, MASTER)
+
+
+def test_no_error_carries_what_a_key_retriever_answers(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    encryption = mc.FileEncryptionProperties(footer_key=DEK, footer_key_metadata=b"k")
+    for number in range(2):
+        path = folder / f"{number}.parquet"
+        mc.write_table(pa.table({"a": [1]}), path, encryption)
+    path.write_bytes(path.read_bytes()[:-60] + bytes(60))
+    for key in (ODD, DEK):
+        decryption = mc.FileDecryptionProperties(key_retriever=lambda _, k=key: k)  # type: ignore[misc]
+        check(lambda d=decryption: mc.read_table(folder, d), key)  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("call", [
     lambda: Key(ODD),
     lambda: StandardKeyMetadata(key=ODD),

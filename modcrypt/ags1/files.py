@@ -15,7 +15,13 @@ from modcrypt.ags1.layout import (
     check_block_length,
     parse_header,
 )
-from modcrypt.ags1.lengths import Ags1Key, TrustedLength, check_length, trusted_length
+from modcrypt.ags1.lengths import (
+    Ags1Key,
+    TrustedLength,
+    check_length,
+    takes_key,
+    trusted_length,
+)
 from modcrypt.ags1.writer import Ags1Writer, fresh_metadata
 from modcrypt.buffers import Output, check_apart, open_output
 from modcrypt.storage import Destination, SourceLike, Stream, open_stream
@@ -31,6 +37,7 @@ _LOT_BYTES = 1 << 20
 Progress = Callable[[int], None]
 
 
+@takes_key
 def encrypt_ags1(
     source: SourceLike,
     destination: Destination,
@@ -84,6 +91,7 @@ def encrypt_ags1(
     return writer.encrypted_length
 
 
+@takes_key
 def decrypt_ags1(
     source: SourceLike,
     destination: Destination,

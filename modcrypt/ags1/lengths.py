@@ -11,9 +11,17 @@ from typing import Literal, TypeAlias
 
 from modcrypt.errors import TruncationError
 from modcrypt.key_metadata import StandardKeyMetadata
-from modcrypt.keys import KeyLike
+from modcrypt.keys import Key, KeyLike, as_key
+from modcrypt.tracebacks import converted
 
-__all__ = ["UNVERIFIED", "Ags1Key", "TrustedLength", "check_length", "trusted_length"]
+__all__ = [
+    "UNVERIFIED",
+    "Ags1Key",
+    "TrustedLength",
+    "check_length",
+    "takes_key",
+    "trusted_length",
+]
 
 
 class _Unverified(Enum):
@@ -33,6 +41,14 @@ TrustedLength: TypeAlias = "int | Literal[_Unverified.UNVERIFIED]"
 
 Ags1Key: TypeAlias = "KeyLike | StandardKeyMetadata"
 """A key of 16, 24 or 32 bytes; or Iceberg's key metadata, with AAD prefix and length."""
+
+
+def _as_ags1_key(key: object) -> Key | StandardKeyMetadata:
+    return key if isinstance(key, StandardKeyMetadata) else as_key(key)  # type: ignore[arg-type]
+
+
+takes_key = converted("key", _as_ags1_key)
+"""Decorator of functions with an argument `key`: their frames hold it as a `Key`."""
 
 
 def trusted_length(key: Ags1Key, length: TrustedLength | None) -> int | None:

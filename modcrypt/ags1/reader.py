@@ -20,7 +20,13 @@ from typing import Any
 from modcrypt.aead import BLOCK_OVERHEAD
 from modcrypt.ags1.blocks import Workers, block_cipher, check_threads, part
 from modcrypt.ags1.layout import HEADER_SIZE, Layout, parse_header
-from modcrypt.ags1.lengths import Ags1Key, TrustedLength, check_length, trusted_length
+from modcrypt.ags1.lengths import (
+    Ags1Key,
+    TrustedLength,
+    check_length,
+    takes_key,
+    trusted_length,
+)
 from modcrypt.buffers import Shared
 from modcrypt.fork_safety import fork_safe
 from modcrypt.seekable import SeekableFile
@@ -68,6 +74,7 @@ class Ags1Reader(SeekableFile):
 
     _shared: Shared | None = None  # until the source is open
 
+    @takes_key
     def __init__(
         self,
         source: SourceLike,
@@ -234,6 +241,7 @@ class Ags1Reader(SeekableFile):
             self._shared.close()
 
 
+@takes_key
 def open(  # noqa: A001 (as in gzip and others)
     data: SourceLike,
     key: Ags1Key,

@@ -25,7 +25,7 @@ from modcrypt.ags1.layout import (
     encrypted_length,
     make_header,
 )
-from modcrypt.ags1.lengths import Ags1Key
+from modcrypt.ags1.lengths import Ags1Key, takes_key
 from modcrypt.buffers import Output, new_bytes, open_output
 from modcrypt.fork_safety import fork_safe
 from modcrypt.key_metadata import StandardKeyMetadata, as_prefix
@@ -78,6 +78,7 @@ class Ags1Writer(io.RawIOBase):
     _sink: Any = None  # until it is open, and when it is done
     _length: int | None = None
 
+    @takes_key
     def __init__(
         self,
         sink: Destination,
@@ -293,6 +294,7 @@ def _in_finalizer() -> bool:
     return False
 
 
+@takes_key
 def seal(
     data: Any,
     key: Ags1Key,

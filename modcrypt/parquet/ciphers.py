@@ -23,7 +23,7 @@ from modcrypt.errors import (
     TruncationError,
     printable,
 )
-from modcrypt.keys import Key, as_key
+from modcrypt.keys import Key, KeyLike, as_key
 from modcrypt.parquet.levels import Levels
 from modcrypt.parquet.properties import (
     GCM_CTR_V1,
@@ -32,6 +32,7 @@ from modcrypt.parquet.properties import (
     FileEncryptionProperties,
 )
 from modcrypt.parquet.schema import covering_name
+from modcrypt.tracebacks import hide_frames
 
 __all__ = [
     "COLUMN_KEY",
@@ -269,14 +270,16 @@ def find_key(
         return given
     retriever = properties.key_retriever
     if isinstance(retriever, BoundRetriever):  # says itself what failed
-        found = retriever(metadata, column)
-    else:
-        assert callable(retriever)
-        found = _guarded(lambda: retriever(metadata), what, column)
-    if found is None:
-        return None
+        return _as_key(retriever(metadata, column), what)
+    assert callable(retriever)
+    # No local variable holds the answer.
+    return _as_key(_guarded(lambda: retriever(metadata), what, column), what)
+
+
+@hide_frames
+def _as_key(answer: KeyLike | None, what: str) -> Key | None:
     try:
-        return as_key(found)
+        return None if answer is None else as_key(answer)
     except (TypeError, ValueError) as error:
         raise KeyMaterialError(f"{what}: the key retriever's answer is no key: {error}") from None
 

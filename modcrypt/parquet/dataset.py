@@ -23,7 +23,7 @@ import pyarrow.fs as pafs
 from modcrypt.buffers import usable_cores
 from modcrypt.errors import ModcryptError
 from modcrypt.fork_safety import fork_safe
-from modcrypt.keys import KeyLike
+from modcrypt.keys import KeyLike, Secret
 from modcrypt.parquet.discovery import DataFile, discover, is_dataset
 from modcrypt.parquet.identity import FileIdentity
 from modcrypt.parquet.prefixes import PrefixTemplate, check_parts, identify_part
@@ -317,14 +317,14 @@ def _asking_once(properties: FileDecryptionProperties) -> FileDecryptionProperti
     ask = properties.key_retriever
     if ask is None or not callable(ask):  # one that knows its file spares its keeper by itself
         return properties
-    answers: dict[bytes, KeyLike | None] = {}
+    answers: dict[bytes, Secret[KeyLike | None]] = {}
     locks: defaultdict[bytes, threading.Lock] = defaultdict(lambda: fork_safe(threading.Lock()))
 
     def once(metadata: bytes) -> KeyLike | None:
         with locks[metadata]:
             if metadata not in answers:
-                answers[metadata] = ask(metadata)
-            return answers[metadata]
+                answers[metadata] = Secret(ask(metadata))
+            return answers[metadata]()
 
     return replace(properties, key_retriever=once)
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeGuard
 from modcrypt.keys import FileKeys, Key, KeyLike, KeyRetriever, as_key
 from modcrypt.parquet.path_prefix import PathPrefix
 from modcrypt.storage import Place, Root, Source
+from modcrypt.tracebacks import hide_frames
 
 __all__ = [
     "ALGORITHMS",
@@ -246,6 +247,11 @@ def rooted(properties: Any, root: Root) -> Any:
     if not isinstance(prefix, PathPrefix):
         return properties
     return replace(properties, aad_prefix=prefix.under(root))
+
+
+# What dataclasses generate holds keys as the caller gave them: bytes.
+for _properties in (FileEncryptionProperties, FileDecryptionProperties):
+    _properties.__init__ = hide_frames(_properties.__init__)  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from modcrypt.parquet.properties import (
 )
 from modcrypt.parquet.rewriting import Change, Choice, Rewriting, Rewritten, as_it_was
 from modcrypt.storage import Destination, Place, Source, SourceLike, open_source, place_of
+from modcrypt.tracebacks import converted
 
 __all__ = ["mask_parquet", "rekey_in_place", "rekey_parquet", "share_parquet"]
 
@@ -71,6 +72,7 @@ def rekey_parquet(
     )  # fmt: skip
 
 
+@converted("hash_key", as_key)
 def mask_parquet(
     source: SourceLike,
     destination: Destination,
