@@ -491,7 +491,7 @@ def test_hostile_toml_is_refused_in_linear_time(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["9" * 5000, "-1" + "_1" * 5000])
 def test_a_number_of_thousands_of_digits_is_no_toml(text: str) -> None:
-    with pytest.raises(ValueError, match="not TOML$"):
+    with pytest.raises(ValueError, match=r"not TOML$"):
         Policy.loads(f"cache_lifetime_seconds={text}")
 
 
