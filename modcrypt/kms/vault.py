@@ -402,6 +402,8 @@ class VaultKms:
             )
         except requests.RequestException as error:
             failed = KeyRetrievalError(f"asking {self._engine} failed with {type(error).__name__}")
+        except ValueError:  # of `http.client`: a chunk of negative size
+            failed = self._unlike_vault()
         finally:
             if self._token is not None:
                 adapter.token = ""  # looked up before each request
@@ -634,6 +636,10 @@ def _status_and_content(answer: Any) -> tuple[int, dict[str, Any]]:
 def _texts(content: dict[str, Any]) -> list[str]:
     """Give what Vault says of errors, in the whole or in the parts of a batch."""
     data = content.get("data")
-    results = data.get("batch_results") if isinstance(data, dict) else None
-    inner = [one.get("error") for one in results or () if isinstance(one, dict)]
-    return [text for text in (*(content.get("errors") or ()), *inner) if isinstance(text, str)]
+    results = _list(data.get("batch_results")) if isinstance(data, dict) else []
+    inner = [one.get("error") for one in results if isinstance(one, dict)]
+    return [text for text in (*_list(content.get("errors")), *inner) if isinstance(text, str)]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

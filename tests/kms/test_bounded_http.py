@@ -156,6 +156,17 @@ def test_a_compressed_answer_is_not_unpacked(vault: VaultKms, server: Server, co
     assert all(b"Accept-Encoding: identity" in request for request in server.requests)
 
 
+@pytest.mark.parametrize("answer", [
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabc",
+    b'HTTP/1.1 400 Bad\r\nContent-Length: 12\r\n\r\n{"errors":1}',
+    b'HTTP/1.1 400 Bad\r\nContent-Length: 28\r\n\r\n{"data":{"batch_results":5}}',
+])  # fmt: skip
+def test_a_malformed_answer_is_refused(vault: VaultKms, server: Server, answer: bytes) -> None:
+    server.answer = lambda peer: peer.sendall(answer)
+    with pytest.raises(KeyRetrievalError):
+        vault.list_keys()
+
+
 @pytest.mark.parametrize("body", [
     b"[" * 90_000, b'{"data":' + b"9" * 10_000 + b"}", b"<html>", b"[1]", b"", b"\xff",
     b'{"data":{"plaintext":5,"ciphertext":5,"keys":5}}',
