@@ -127,7 +127,7 @@ T = TypeVar("T")
 
 
 class Secret(Generic[T]):
-    """A passphrase, PIN or token, returned by a call and not shown otherwise."""
+    """A passphrase, PIN, token or key metadata, returned by a call and not shown otherwise."""
 
     __slots__ = ("_value",)
 
@@ -140,6 +140,12 @@ class Secret(Generic[T]):
 
     def __repr__(self) -> str:
         return "Secret(REDACTED)"
+
+    def __eq__(self, other: object) -> bool:
+        return self._value == other._value if isinstance(other, Secret) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._value)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Secret can't be pickled or copied: pass a reference to it instead")

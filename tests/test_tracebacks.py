@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import modcrypt as mc
-from modcrypt import Key, Keyring, KeyTools, Policy, StandardKeyMetadata
+from modcrypt import Key, Keyring, KeyTools, Policy, StandardKeyMetadata, ags1
 from modcrypt.aead import GcmCipher
 from modcrypt.cli import key_refs
 from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KmsUnavailableError
@@ -328,8 +328,8 @@ def test_no_error_about_key_metadata_carries_its_key(ring: Keyring) -> None:
         check(lambda o=opened, b=block: o.open(b), *SECRETS)  # type: ignore[misc]
 
 
-FOOTER = {"footer_key": DEK}
-BOTH = {"footer_key": DEK, "column_keys": {"a": MASTER}}
+FOOTER: dict[str, Any] = {"footer_key": DEK}
+BOTH: dict[str, Any] = {"footer_key": DEK, "column_keys": {"a": MASTER}}
 
 
 @pytest.mark.parametrize("call", [
@@ -340,11 +340,11 @@ BOTH = {"footer_key": DEK, "column_keys": {"a": MASTER}}
     lambda: mc.FileEncryptionProperties(**FOOTER, encryption_algorithm="other"),
     lambda: mc.FileDecryptionProperties(footer_key=ODD),
     lambda: mc.FileDecryptionProperties(**BOTH, algorithms=["other"]),
-    lambda: mc.ags1.open(b"AGS1", ODD, length=4),
-    lambda: mc.ags1.open(b"AGS1", DEK, length=4),
-    lambda: mc.ags1.open(mc.ags1.seal(b"x", DEK), key=MASTER, length=mc.UNVERIFIED),
-    lambda: mc.ags1.seal(b"x", DEK, block_length=1 << 40),
-    lambda: mc.ags1.seal(b"x", DEK, aad_prefix="text"),
+    lambda: ags1.open(b"AGS1", ODD, length=4),
+    lambda: ags1.open(b"AGS1", DEK, length=4),
+    lambda: ags1.open(ags1.seal(b"x", DEK), key=MASTER, length=mc.UNVERIFIED),
+    lambda: ags1.seal(b"x", DEK, block_length=1 << 40),
+    lambda: ags1.seal(b"x", DEK, aad_prefix="text"),  # type: ignore[arg-type]
     lambda: mc.Ags1Reader("/nowhere/x", DEK, length=4),
     lambda: mc.Ags1Writer("/nowhere/x", DEK),
     lambda: mc.Ags1Writer("/nowhere/x", key=ODD),

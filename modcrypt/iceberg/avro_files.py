@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
+from modcrypt.keys import Secret
+from modcrypt.tracebacks import hide_frames
 
 __all__ = ["AvroFile", "AvroRows", "open_avro", "read_avro", "write_avro"]
 
@@ -95,10 +97,13 @@ def open_avro(data: bytes, name: str, *, most: int = MAX_AVRO) -> AvroRows:
     return AvroRows(schema, told, _lots(cursor, sync, codec, plain, most))
 
 
+@hide_frames
 def write_avro(
     schema: Mapping[str, Any], records: Iterable[Mapping[str, Any]], metadata: Mapping[str, str]
 ) -> bytes:
     """Write an Avro file, compressed by deflate, as Iceberg's Java does by default.
+
+    A `Secret` in a record is written as what it holds.
 
     Raises:
         FormatError: a record does not fit the schema.
@@ -109,10 +114,22 @@ def write_avro(
     parsed = fastavro.parse_schema(dict(schema))
     # fastavro adds members of its own to a schema that it has parsed, which readers pass over.
     try:
-        fastavro.writer(out, parsed, records, codec="deflate", metadata=dict(metadata), strict=True)
+        rows = map(_revealed, records)
+        fastavro.writer(out, parsed, rows, codec="deflate", metadata=dict(metadata), strict=True)
     except (TypeError, ValueError, OverflowError):  # whose text repeats the value: perhaps a key
         raise FormatError("a record does not fit the schema of its Avro file") from None
     return out.getvalue()
+
+
+def _revealed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record with its secrets, and those of records inside it, as they are written."""
+    return {name: _revealed_value(value) for name, value in record.items()}
+
+
+def _revealed_value(value: Any) -> Any:
+    if isinstance(value, Secret):
+        return value()
+    return _revealed(value) if isinstance(value, dict) else value
 
 
 # --- the container -------------------------------------------------------------------------------

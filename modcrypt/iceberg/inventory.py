@@ -36,6 +36,7 @@ from modcrypt.iceberg.resolver import WRAPPING, is_sealed_metadata, sealed_by
 from modcrypt.iceberg.table_metadata import EncryptedKey, Snapshot
 from modcrypt.iceberg.walk import Walk
 from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.tracebacks import hide_frames
 
 __all__ = [
     "Failure",
@@ -317,13 +318,20 @@ def _read_list(keys: Keys, one: ReachedList) -> tuple[ReachedList, list[Manifest
         metadata = keys.of_list(one.snapshots[0])
         one.mark = None if metadata is None else mark_of(metadata)
         one.size = None if metadata is None else metadata.file_length
-        data, one.blocks, one.block_length = _read(keys.walk, one.location, metadata, None)
-        one.size = one.size or len(data)
-        one.header = _header(data, one.location)
-        rows = read_manifest_list(data, one.location)
+        rows = _list_rows(keys.walk, one, metadata)
     except (ModcryptError, OSError) as error:
         one.error = error
     return one, rows
+
+
+@hide_frames  # of the plaintext, which holds keys
+def _list_rows(
+    walk: Walk, one: ReachedList, metadata: StandardKeyMetadata | None
+) -> list[ManifestFile]:
+    data, one.blocks, one.block_length = _read(walk, one.location, metadata, None)
+    one.size = one.size or len(data)
+    one.header = _header(data, one.location)
+    return read_manifest_list(data, one.location)
 
 
 def _read_manifest(keys: Keys, one: ReachedManifest) -> tuple[ReachedManifest, list[FileEntry]]:
@@ -331,13 +339,20 @@ def _read_manifest(keys: Keys, one: ReachedManifest) -> tuple[ReachedManifest, l
     try:
         metadata = keys.walk.manifest_keys(manifest)
         one.mark = None if metadata is None else mark_of(metadata)
-        location, length = manifest.location, manifest.length
-        data, one.blocks, one.block_length = _read(keys.walk, location, metadata, length)
-        one.header = _header(data, location)
-        entries = read_manifest(data, manifest, location)
+        entries = _manifest_rows(keys.walk, one, metadata)
     except (ModcryptError, OSError) as error:
         one.error = error
     return one, entries
+
+
+@hide_frames  # of the plaintext, which holds keys
+def _manifest_rows(
+    walk: Walk, one: ReachedManifest, metadata: StandardKeyMetadata | None
+) -> list[FileEntry]:
+    location, length = one.manifest.location, one.manifest.length
+    data, one.blocks, one.block_length = _read(walk, location, metadata, length)
+    one.header = _header(data, location)
+    return read_manifest(data, one.manifest, location)
 
 
 def _read(

@@ -62,8 +62,10 @@ from modcrypt.iceberg.versions import file_names
 from modcrypt.iceberg.walk import Walk
 from modcrypt.iceberg.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys import Secret
 from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.storage import Place
+from modcrypt.tracebacks import hide_frames
 
 __all__ = ["rotate_kek"]
 
@@ -391,7 +393,7 @@ class _Renewal:
         for manifest, (location, keys) in zip(left, write(table, left, exchange), strict=True):
             self.manifests[manifest.location] = {
                 **manifest.row, "manifest_path": location, "manifest_length": keys.file_length,
-                "key_metadata": keys.encode(),
+                "key_metadata": Secret(keys.encode()),
             }  # fmt: skip
 
     def _here(
@@ -433,6 +435,7 @@ class _Renewal:
         for _ in in_threads(lambda one: self._write_list(table, one), left, THREADS):
             pass
 
+    @hide_frames
     def _write_list(self, table: IcebergTable, snapshot: Snapshot) -> None:
         """Write a manifest list anew: other places and keys of manifests, and all else as it is."""
         walk, before = table.walk, snapshot.manifest_list

@@ -52,6 +52,7 @@ from modcrypt.iceberg.sealed_files import write_sealed
 from modcrypt.iceberg.shapes import spec_of
 from modcrypt.iceberg.table_metadata import EncryptedKey, TableMetadata
 from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.tracebacks import hide_frames
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.table import IcebergTable
@@ -166,6 +167,7 @@ def write_manifest(
     }
 
 
+@hide_frames
 def rewrite_manifest(
     locations: Locations,
     location: str,

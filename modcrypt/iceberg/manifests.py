@@ -15,6 +15,8 @@ from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.iceberg.avro_files import read_avro
 from modcrypt.iceberg.manifest_headers import misplaced, redefined
 from modcrypt.iceberg.table_metadata import Snapshot, TableMetadata
+from modcrypt.keys import Secret
+from modcrypt.tracebacks import hide_frames
 
 __all__ = [
     "ADDED",
@@ -75,7 +77,7 @@ class ManifestFile:
         content: 0 for data files, 1 for delete files.
         sequence_number, added_snapshot_id: of the commit that added it.
         key_metadata: by which it opens; a secret. None of a manifest in plaintext.
-        row: all of the row, under the spec's names.
+        row: all of the row, under the spec's names; its key metadata is a `Secret`.
     """
 
     location: str
@@ -84,11 +86,16 @@ class ManifestFile:
     content: int
     sequence_number: int
     added_snapshot_id: int
-    key_metadata: bytes | None = field(repr=False)
+    _key_metadata: Secret[bytes] | None = field(repr=False)
     row: Mapping[str, Any] = field(repr=False)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("it holds a key, and can't be pickled or copied")
+
+    @property
+    def key_metadata(self) -> bytes | None:
+        """The key metadata itself; keep it out of local variables, which tracebacks hold."""
+        return None if self._key_metadata is None else self._key_metadata()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +113,7 @@ class FileEntry:
         record_count: rows, or deleted rows.
         size: of the file as it is stored, in bytes.
         key_metadata: by which it opens; a secret, unless it is sealed. None in plaintext.
-        file: all of its `data_file`, under the spec's names.
+        file: all of its `data_file`, under the spec's names; its key metadata is a `Secret`.
         partition_names: those of `partition`, by the ids of the partition fields: names change,
             and Avro can't spell all of them.
     """
@@ -121,12 +128,17 @@ class FileEntry:
     spec_id: int
     record_count: int
     size: int
-    key_metadata: bytes | None = field(repr=False)
+    _key_metadata: Secret[bytes] | None = field(repr=False)
     file: Mapping[str, Any] = field(repr=False)
     partition_names: Mapping[int, str] = field(default_factory=dict, repr=False)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("it holds a key, and can't be pickled or copied")
+
+    @property
+    def key_metadata(self) -> bytes | None:
+        """The key metadata itself; keep it out of local variables, which tracebacks hold."""
+        return None if self._key_metadata is None else self._key_metadata()
 
     @property
     def is_live(self) -> bool:
@@ -145,6 +157,7 @@ class FileEntry:
         return {id_: values.get(name) for id_, name in self.partition_names.items()}
 
 
+@hide_frames
 def read_manifest_list(
     data: bytes, name: str, snapshot: Snapshot | None = None
 ) -> list[ManifestFile]:
@@ -167,7 +180,7 @@ def read_manifest_list(
     return [_manifest_file(row, name) for row in rows]
 
 
-def _manifest_file(row: Mapping[str, Any], name: str) -> ManifestFile:
+def _manifest_file(row: dict[str, Any], name: str) -> ManifestFile:
     return ManifestFile(
         _typed(row, "manifest_path", str, name),
         _size(row, "manifest_length", name),
@@ -176,11 +189,12 @@ def _manifest_file(row: Mapping[str, Any], name: str) -> ManifestFile:
         # Which tables of version 1 lack.
         _typed(row, "sequence_number", int, name, otherwise=0),
         _typed(row, "added_snapshot_id", int, name),
-        _typed(row, "key_metadata", bytes, name, otherwise=None),
+        _hidden_key(row, name),
         row,
     )
 
 
+@hide_frames
 def read_manifest(
     data: bytes, manifest: ManifestFile, name: str, metadata: TableMetadata | None = None
 ) -> list[FileEntry]:
@@ -214,8 +228,8 @@ def read_manifest(
 
 
 def _entry(
-    row: Mapping[str, Any],
-    file: Mapping[str, Any],
+    row: dict[str, Any],
+    file: dict[str, Any],
     manifest: ManifestFile,
     partition_names: Mapping[int, str],
     name: str,
@@ -235,7 +249,7 @@ def _entry(
         manifest.spec_id,
         _size(file, "record_count", name),
         _size(file, "file_size_in_bytes", name),
-        _typed(file, "key_metadata", bytes, name, otherwise=None),
+        _hidden_key(file, name),
         file,
         partition_names,
     )
@@ -271,9 +285,7 @@ def _names(schema: Mapping[str, Any], spec: Mapping[int, str]) -> dict[str, str]
     return {name: wanted for name, wanted in told.items() if name != wanted}
 
 
-def _canonical(
-    rows: Iterable[Mapping[str, Any]], renamed: Mapping[str, str]
-) -> list[Mapping[str, Any]]:
+def _canonical(rows: Iterable[dict[str, Any]], renamed: Mapping[str, str]) -> list[dict[str, Any]]:
     if not renamed:
         return list(rows)
     return [{renamed.get(name, name): value for name, value in row.items()} for row in rows]
@@ -292,6 +304,15 @@ def _typed(
     if type(value) is not kind:
         raise FormatError(f"{where}: a row whose {name} is missing, or of another type")
     return value
+
+
+def _hidden_key(row: dict[str, Any], where: str) -> Secret[bytes] | None:
+    """Return the key metadata of a row, and hide it there, too."""
+    if _typed(row, "key_metadata", bytes, where, otherwise=None) is None:
+        return None
+    row["key_metadata"] = Secret(row["key_metadata"])
+    found: Secret[bytes] = row["key_metadata"]
+    return found
 
 
 def _size(row: Mapping[str, Any], name: str, where: str) -> int:

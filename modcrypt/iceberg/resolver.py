@@ -36,6 +36,7 @@ from modcrypt.iceberg.wrapping_keys import TABLE, IcebergKey, MasterKeys, OpenKe
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.kms.audit import Audit
 from modcrypt.kms.client import KmsClient
+from modcrypt.tracebacks import hide_frames
 
 __all__ = [
     "WRAPPING",
@@ -254,6 +255,7 @@ class KeyResolver:
 
     # --- in manifests ---------------------------------------------------------------------------
 
+    @hide_frames
     def open_metadata(self, data: bytes, metadata: TableMetadata) -> StandardKeyMetadata:
         """Open the key metadata of a data or delete file, as its manifest has it.
 

@@ -36,6 +36,7 @@ from modcrypt.iceberg.resolver import KeyResolver
 from modcrypt.iceberg.table_metadata import Snapshot, TableMetadata
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.storage import Place, Source
+from modcrypt.tracebacks import hide_frames
 
 __all__ = ["Walk"]
 
@@ -122,6 +123,7 @@ class Walk:
         """
         return self.manifests_by(self.list_keys(snapshot), snapshot)
 
+    @hide_frames
     def manifests_by(
         self, keys: StandardKeyMetadata | None, snapshot: Snapshot
     ) -> list[ManifestFile]:
@@ -130,6 +132,7 @@ class Walk:
         sealed = keys is not None  # or its header says what anybody likes
         return read_manifest_list(data, snapshot.manifest_list, snapshot if sealed else None)
 
+    @hide_frames
     def entries(self, manifest: ManifestFile) -> list[FileEntry]:
         """Read a manifest.
 
@@ -227,6 +230,7 @@ def _part(whole: int, start: int, size: int | None, name: str) -> int:
     return size
 
 
+@hide_frames
 def _decoded(data: bytes, name: str) -> StandardKeyMetadata:
     try:
         return StandardKeyMetadata.decode(data)

@@ -52,6 +52,7 @@ from modcrypt.iceberg.moved_deletes import moved_deletes
 from modcrypt.iceberg.rotation_report import Rotated
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.storage import MemorySource
+from tests.frame_watch import carried
 from tests.iceberg.builder import (
     Builder,
     arrow,
@@ -366,6 +367,33 @@ def test_entries_that_are_none(tmp_path: Path, change: dict[str, Any]) -> None:
     builder = _manifest_with(lambda file: file.update(change), tmp_path)
     with pytest.raises(ModcryptError):
         open_table(builder.folder, SampleKms()).scan(filters="id > 3")
+
+
+DAMAGED: dict[str, dict[str, Any]] = {
+    "rows": {}, "negative count": {"record_count": -1}, "another format": {"file_format": "EXE"},
+    "another length": {"file_size_in_bytes": 77}, "another folder": {"file_path": "/etc/passwd"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_no_error_of_a_table_carries_a_key(tmp_path: Path, name: str) -> None:
+    builder = Builder(tmp_path, SCHEMA)
+    files = [builder.parquet("a.parquet", rows(0)), builder.parquet("b.parquet", rows(20))]
+    files[1].update(DAMAGED[name])
+    manifest = builder.manifest(files)
+    builder.snapshot([manifest])
+    builder.write()
+    (tmp_path / "data" / "b.parquet").write_bytes(bytes(1000))
+    secrets = [one["key_metadata"][2:18] for one in (*files, manifest)]
+    for call in (
+        lambda: open_table(tmp_path, SampleKms()).scan(),
+        lambda: open_table(tmp_path, SampleKms()).scan(filters="id > 30"),
+        lambda: rotate_table(open_table(tmp_path, SampleKms()), "dek"),
+    ):
+        with pytest.raises(ModcryptError) as caught:
+            call()
+        for secret in secrets:
+            assert carried(caught.value, secret) == []
 
 
 VECTORS: list[dict[str, Any]] = [

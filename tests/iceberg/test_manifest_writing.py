@@ -313,7 +313,7 @@ def test_a_rewritten_manifest_differs_in_what_was_changed_alone(table: IcebergTa
     ours_header, ours = avro(open_ags1(stored(table, made["manifest_path"]), made["key_metadata"]))
     assert_same_header(ours_header, header)
     assert ours == [change(row) for row in rows]
-    old = parse_key_metadata(manifest.row["key_metadata"])
+    old = parse_key_metadata(manifest.row["key_metadata"]())
     new = parse_key_metadata(made["key_metadata"])
     assert old.key != new.key
     assert old.aad_prefix != new.aad_prefix
