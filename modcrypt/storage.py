@@ -168,7 +168,7 @@ class Place:
         return Place(self.filesystem, posixpath.join(self.path, inside), root)
 
     def real(self) -> Place:
-        """Give the place that symbolic links lead to; outside of the root, nothing writes there."""
+        """Return the place that symbolic links lead to; outside the root it is read-only."""
         if self.filesystem is not None:
             return self
         root = None if self.root is None else os.path.realpath(self.root)
@@ -176,7 +176,7 @@ class Place:
 
     @property
     def is_linked(self) -> bool:
-        """Whether a symbolic link lies below the root on the way, so that `create` refuses it."""
+        """True if a symbolic link lies below the root on the way, so that `create` refuses it."""
         real = self.real()
         if real.filesystem is not None or real.root is None:
             return False
@@ -421,7 +421,7 @@ class FileSource(Source):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         if not stat.S_ISREG(status.st_mode):
             os.close(self.fd)
-            raise OSError(errno.EINVAL, "the source is no regular file", path)
+            raise OSError(errno.EINVAL, "source is not a regular file", path)
         self.size = status.st_size
         self.stamp = _stamp(status)  # as it was when it was opened
 
@@ -898,7 +898,7 @@ _ERRNO: dict[type[OSError], int] = {
     PermissionError: errno.EACCES,
     TimeoutError: errno.ETIMEDOUT,
 }
-"""What the clients of stores mean by the classes that they raise without a number."""
+"""Error numbers of the classes that clients of stores raise without a number."""
 
 
 def _hide_queries(text: str) -> str:
@@ -1048,12 +1048,12 @@ def _check_replaceable(target: str, at: int | None, place: Place) -> os.stat_res
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, "the destination is a directory", place.path)
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "the destination is no regular file", place.path)
+        raise OSError(errno.EINVAL, "destination is not a regular file", place.path)
     return found
 
 
 def _keep_owner(fd: int, before: os.stat_result | None) -> None:
-    """Give a file the owner and mode of the one it replaces: a private file stays private."""
+    """Copy owner and mode of the file that is replaced, so that a private file stays private."""
     if before is None:
         return
     if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):

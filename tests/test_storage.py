@@ -981,7 +981,7 @@ def test_without_fsspec_a_url_says_what_to_install(monkeypatch: pytest.MonkeyPat
 def test_a_destination_that_is_no_regular_file_is_left_alone(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    with pytest.raises(OSError, match="no regular file"), open_sink(fifo, overwrite=True):
+    with pytest.raises(OSError, match="not a regular file"), open_sink(fifo, overwrite=True):
         pytest.fail("opened")
     assert stat.S_ISFIFO(fifo.stat().st_mode)
 
@@ -1446,7 +1446,7 @@ def test_in_a_store_a_lock_keeps_nobody_out(memory_url: str) -> None:
 def test_a_pipe_is_no_source_and_nobody_waits_for_its_other_end(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    with pytest.raises(OSError, match="no regular file"), open_source(path):
+    with pytest.raises(OSError, match="not a regular file"), open_source(path):
         pass
 
 

@@ -219,7 +219,7 @@ class DeletionRule:
             return source.read_at(0, min(len(_PUFFIN), source.size)) == _PUFFIN
 
     def _may_go(self, path: str) -> bool:
-        """Whether a file is neither needed nor one of those that never go."""
+        """Return whether a file is not needed, and not of a kind that is never deleted."""
         store = self.store is not None and path.startswith(self.store)  # with SQLite's journals
         if path in self.needed or store or _is_protected(path):
             return False
@@ -278,7 +278,7 @@ def _needed_by(walk: Walk) -> frozenset[str]:
 
 
 def _is_protected(path: str) -> bool:
-    """Whether a path is that of a metadata.json or a version hint."""
+    """Return whether a path is that of a metadata.json or a version hint."""
     name = posixpath.basename(path)
     return METADATA.fullmatch(name) is not None or name == HINT
 

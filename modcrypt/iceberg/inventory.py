@@ -183,7 +183,7 @@ class Inventory:
 
     @property
     def kms_unavailable(self) -> bool:
-        """Whether a list or manifest could not be read because the key service was unavailable."""
+        """True if the key service was unavailable for a manifest list or manifest."""
         errors = [one.error for one in self.lists] + [one.error for one in self.manifests]
         return any(isinstance(error, KmsUnavailableError) for error in errors)
 

@@ -102,7 +102,7 @@ class Locations:
 
 
 _END = ("/", "")
-"""What follows a prefix that ends where a name does."""
+"""A prefix must be followed by one of these, or end the location."""
 
 
 def find_place(where: Any, filesystem: Any = None) -> Place:

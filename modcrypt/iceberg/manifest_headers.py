@@ -61,7 +61,7 @@ def _redefined(header: Mapping[str, str], metadata: TableMetadata) -> Iterator[s
         if differs:
             yield (
                 f"metadata.json has another {what} under the id of the one that this manifest was "
-                "written under: somebody has altered it; restore an older metadata.json"
+                "written under: the file was altered; restore an older metadata.json"
             )
 
 
@@ -71,12 +71,12 @@ _NAMING = frozenset(
     ("id", "name", "required", "element-id", "element-required", "key-id", "value-id",
      "value-required")
 )  # fmt: skip
-"""What makes a field the one that it is, but for defaults; a comment doesn't."""
+"""Members that define a field, apart from its defaults; comments do not."""
 
 _DEFAULTS = ("initial-default", "write-default")
 
 _INNER = ("fields", "element", "key", "value", "type")
-"""What of a type has types within."""
+"""Members of a type that hold other types."""
 
 
 def _differs(
@@ -93,14 +93,14 @@ def _differs(
 
 
 def _own_schema(header: Mapping[str, str]) -> tuple[int, Any] | None:
-    """Give the schema that a manifest was written under, with its id, if it tells them."""
+    """Return the id and schema that a manifest was written under, if its header has them."""
     found = _parsed(header.get("schema", ""))
     known = found.get("schema-id") if isinstance(found, dict) else None
     return (known, found) if isinstance(known, int) else None
 
 
 def _own_spec(header: Mapping[str, str]) -> tuple[int, Any] | None:
-    """Give the partition spec that a manifest was written under, with its id, if it tells them."""
+    """Return the id and partition spec that a manifest was written under, if it has them."""
     found, known = _parsed(header.get("partition-spec", "")), header.get("partition-spec-id", "")
     told = isinstance(found, list) and all(isinstance(one, dict) for one in found)
     # Old writers left the ids of the fields out.
@@ -118,7 +118,7 @@ def _parsed(text: str) -> Any:
 
 
 def _schema(schema: Any) -> Any:
-    """Give what of a type decides how rows are read."""
+    """Return the parts of a type that decide how rows are read."""
     if isinstance(schema, list):
         return [_schema(one) for one in schema]
     if isinstance(schema, str):
@@ -131,7 +131,7 @@ def _schema(schema: Any) -> Any:
 
 
 def _spec(spec: Any) -> Any:
-    """Give what of a partition spec decides how values are made of columns."""
+    """Return the parts of a partition spec that decide how values follow from columns."""
     fields = spec.get("fields")
     return [
         (one.get("field-id"), one.get("name"), one.get("transform"), _sources(one))
@@ -141,5 +141,5 @@ def _spec(spec: Any) -> Any:
 
 
 def _sources(field: Mapping[str, Any]) -> Any:
-    """Give the columns of a partition field, which version 3 may list."""
+    """Return the columns of a partition field, which version 3 may list."""
     return field.get("source-ids") or [field.get("source-id")]

@@ -202,7 +202,7 @@ def writing_policy(metadata: TableMetadata, seen: TableMetadata) -> KeyPolicy:
         raise IntegrityError(
             f"{metadata.name}: the table properties that decide how new files are encrypted have "
             "changed since the table was opened. If that was intended, open it again; otherwise "
-            "somebody has altered metadata.json"
+            "metadata.json was altered"
         )
     return policy
 

@@ -88,8 +88,8 @@ def _state(metadata: TableMetadata) -> int:
 def _check_follows(new: TableMetadata, old: TableMetadata, expected: Expectation) -> None:
     """Check a version that others committed against the one that this process has seen.
 
-    Nothing signs metadata.json: whoever can write it could choose the master key for new files, or
-    restore an older state.
+    Nothing signs metadata.json: anyone who can write it could choose the master key for new files,
+    or restore an older state.
 
     Raises:
         IntegrityError: the version is under another master key, or older.
@@ -98,7 +98,7 @@ def _check_follows(new: TableMetadata, old: TableMetadata, expected: Expectation
         raise IntegrityError(
             f"{new.name}: the table was under the master key {old.master_key_id!r}, and is now "
             f"under {new.master_key_id!r}. If that key was rotated, open the table again with "
-            f"master_key_ids=[{new.master_key_id!r}]; otherwise somebody has altered metadata.json"
+            f"master_key_ids=[{new.master_key_id!r}]; otherwise metadata.json was altered"
         )
     if (
         _state(new) < _state(old)

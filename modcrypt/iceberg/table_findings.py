@@ -190,12 +190,12 @@ class TableVerification:
 
     @property
     def gaps(self) -> tuple[Unauthenticated, ...]:
-        """What was not authenticated, of all that the table's format encrypts."""
+        """Parts that the format encrypts, and that were not authenticated."""
         return tuple(one for one in self.not_authenticated if one.what not in _OPEN)
 
     @property
     def limits(self) -> tuple[Unauthenticated, ...]:
-        """What the table's format authenticates in no table."""
+        """Parts that the format authenticates in no table."""
         return tuple(one for one in self.not_authenticated if one.what in _OPEN)
 
     @property

@@ -306,7 +306,7 @@ def check_newest(base: Place) -> None:
     """Check that a version which a catalog took over from a folder is the folder's newest.
 
     Raises:
-        FormatError: somebody has gone on with the table in the folder.
+        FormatError: the table was continued in the folder.
     """
     counted = _COUNTED.fullmatch(base.name)
     folder = Place(base.filesystem, posixpath.dirname(base.path))
@@ -330,7 +330,7 @@ def version_number(name: str) -> int | None:
 
 
 def is_later(name: str, than: str) -> bool:
-    """Whether one metadata.json has another one's number or a later one, counted the same way."""
+    """Return whether a metadata.json has the number of another or a later one, counted alike."""
     for counting in (_COUNTED, _NUMBERED):
         first, second = counting.fullmatch(name), counting.fullmatch(than)
         if first is not None and second is not None:
@@ -355,7 +355,7 @@ def _metadata_folder(table: Place) -> Place:
 
 
 def _counted(folder: Place) -> dict[int, str]:
-    """Give the names of the counted versions in a folder; of two with one number, as Java does."""
+    """Return the counted versions in a folder by number; of two with one number, Java's choice."""
     names = sorted(file_names(folder), key=len, reverse=True)  # v1.gz.metadata.json comes first
     return {int(m.group(1)): m.string for name in names if (m := _COUNTED.fullmatch(name))}
 

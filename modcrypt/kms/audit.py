@@ -154,7 +154,7 @@ def audit_to_json_lines(path: str | os.PathLike[str]) -> Audit:
 
 
 def _opened(path: str) -> int:
-    """Open an audit file to append to; what somebody put in its place is not written to."""
+    """Open an audit file to append to, unless an attacker may have put it there."""
     # A pipe would have us wait for its reader.
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
@@ -170,7 +170,7 @@ def _opened(path: str) -> int:
         check_trusted(status, f"the audit file {path}")
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             raise KeyRetrievalError(
-                f"the audit file {path} is no regular file, or has several names (hard links): "
+                f"the audit file {path} is not a regular file, or has several names (hard links): "
                 "name another"
             )
     except BaseException:

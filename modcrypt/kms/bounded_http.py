@@ -40,7 +40,7 @@ def bounded_session() -> requests.Session:
 
 
 class _Limited(io.RawIOBase):
-    """What a server sends, up to a number of bytes and a moment."""
+    """A server's answer, limited in bytes and by a deadline."""
 
     def __init__(self, file: Any, sock: socket.socket) -> None:
         self._file, self._sock = file, sock

@@ -215,7 +215,7 @@ def _aad(aad: bytes) -> dict[str, bytes]:
 
 
 def is_wrapped_key(text: object) -> TypeGuard[str]:
-    """Tell whether a text can be a wrapped key: what files keep, and are read with."""
+    """Return whether a text can be a wrapped key, by the rule that readers of files apply."""
     if not isinstance(text, str) or not 0 < len(text) <= MAX_WRAPPED:
         return False
     return text.isascii() and text.isprintable()

@@ -384,9 +384,9 @@ class Keyring:
                 return state
             if keyring_file.stamp(os.stat(path)) == state.stamp:  # or it was replaced meanwhile
                 raise KeyRetrievalError(
-                    f"the keyring {self.path} is older than this process has seen it: somebody put "
-                    "back a former state, in which keys that were disabled or destroyed since are "
-                    "not; restart the process if you restored a backup on purpose"
+                    f"the keyring {self.path} is older than this process has seen it: it was "
+                    "rolled back to a state in which keys may work that were disabled or destroyed "
+                    "since; restart the process if you restored a backup on purpose"
                 )
 
     def _read(self, path: str) -> _State:

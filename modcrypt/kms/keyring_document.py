@@ -385,7 +385,7 @@ class Edition:
 
 
 FIRST = Edition(None, 0)
-"""What precedes a new keyring."""
+"""The edition before that of a new keyring."""
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ class ScannedKey:
 
 
 DESTROYED = "its master key is destroyed"
-"""What is said of a key that nothing unwraps any more."""
+"""The message for a key that nothing unwraps any more."""
 
 
 def scan_keys(

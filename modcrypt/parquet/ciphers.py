@@ -54,7 +54,7 @@ PLAINTEXT, FOOTER_KEY, COLUMN_KEY = "plaintext", "footer key", "column key"
 """How a column is encrypted."""
 
 Question: TypeAlias = "tuple[Key | None, bytes | None, str | None]"
-"""What the answer of a key retriever depends on."""
+"""The inputs that a key retriever's answer depends on."""
 
 
 @dataclass(frozen=True, slots=True)

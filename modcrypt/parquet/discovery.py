@@ -190,7 +190,7 @@ def list_files(where: Any, filesystem: Any) -> list[Place]:
 
 
 def _places_at(place: Place) -> list[Place]:
-    """Give the places of a file, or of the files in a folder."""
+    """Return the places of a file, or of the files in a folder."""
     if place.filesystem is None:
         is_folder = stat.S_ISDIR(os.stat(place.path).st_mode)  # raises for what is not there
         paths = _local_files(place.path) if is_folder else []
@@ -263,7 +263,7 @@ class Folder:
             )
 
     def place(self, path: str) -> Place:
-        """Give the place of a file in the folder, and make the folders above it.
+        """Return the place of a file in the folder, and make the folders above it.
 
         Raises:
             OSError: from the file system; ELOOP if there is a symbolic link in `path`.

@@ -321,7 +321,7 @@ class Encryption:
 
     @property
     def _has_one_key(self) -> bool:
-        """Whether the footer is encrypted, and all columns with the same key."""
+        """True if the footer is encrypted, and all columns with the same key."""
         properties = self.properties
         return not (
             properties.plaintext_footer or properties.column_keys or properties.plaintext_columns
@@ -402,9 +402,9 @@ class Addition:
         self.moves.chunks[span.row_group, span.column] = move
 
     def _known_only(self, cipher: ChunkCipher | None) -> bool:
-        """Tell whether a chunk's pages and indexes are to lose the fields that the IDL lacks.
+        """Return whether a chunk's pages and indexes lose the fields that the IDL lacks.
 
-        Where they are encrypted, whoever opens them may read the column that they are of.
+        Where they are encrypted, a reader who can open them may read their column.
         """
         return (cipher is None or self.plan.partial) and not self.file.keep_unknown_fields
 

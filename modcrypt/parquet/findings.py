@@ -282,7 +282,7 @@ class DatasetVerification:
 
 
 class Folded(NamedTuple):
-    """What was not authenticated for one reason.
+    """Parts that were not authenticated for one reason.
 
     Attributes:
         what: What, and of which columns.

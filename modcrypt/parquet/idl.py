@@ -203,7 +203,7 @@ def without_unknown(value: ThriftStruct) -> ThriftStruct | None:
 
 
 def _is_bare(unknown: list[tuple[int, int, bytes]]) -> bool:
-    """Tell whether a union's unknown member is an empty struct."""
+    """Return whether a union's unknown member is an empty struct."""
     return all((wire, raw) == (STRUCT, b"\0") for _, wire, raw in unknown)
 
 

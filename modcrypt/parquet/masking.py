@@ -175,7 +175,7 @@ def _masked_field(field: Any, kind: Any, mask: Mask) -> Any:
 
 
 HASH_LABEL = b"modcrypt mask hash v1"
-"""What the key of the hashes is derived with, so that it serves nothing else."""
+"""The label that the key of hashes is derived with, so that it serves nothing else."""
 
 NULLS = Mask(lambda array: pa.nulls(len(array), array.type), gives_nulls=True)
 """Puts nulls of the same type in the place of values."""

@@ -238,7 +238,7 @@ _PLAIN_DICTIONARY, _RLE_DICTIONARY = 2, 8  # Encoding of the IDL
 
 
 def names_dictionary(md: ThriftStruct) -> bool | None:
-    """Tell whether parquet-java takes a chunk's first page for a dictionary, by its `encodings`.
+    """Return whether parquet-java takes a chunk's first page for a dictionary, by its `encodings`.
 
     Return None if `encoding_stats` say it. Impala's chunks name a dictionary that they don't have.
     """

@@ -1,4 +1,4 @@
-"""What pages declare, held against what their bytes can hold, before PyArrow allocates memory.
+"""Check what pages declare against what their bytes can hold, before PyArrow allocates memory.
 
 A page declares its size after decompression, and a decoder allocates that much at once. No codec
 can expand a page beyond its own largest ratio. Some ratios are so large that a limit is named too.

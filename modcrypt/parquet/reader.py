@@ -246,7 +246,7 @@ def as_expression(filters: Filters | None) -> pc.Expression | None:
 
 
 def _with_narrow_numbers(part: Any) -> Any:
-    """Give numbers in a filter's tuples the narrowest unsigned type that holds them.
+    """Convert numbers in a filter's tuples to the narrowest unsigned type that holds them.
 
     PyArrow takes them for int64, and casts columns of uint64 and decimals, whose values need not
     fit.

@@ -1,4 +1,4 @@
-"""Whether the driver of a job is gone, so that what the job has left may be removed.
+"""Find out whether the driver of a job is gone, so that its leftovers may be removed.
 
 The machine that a driver runs on knows its process: its number, when it was started, and when the
 machine was. A process on another machine can't be looked at. What it writes is no sign of life for

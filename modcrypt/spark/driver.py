@@ -143,7 +143,7 @@ def first_leaves(
 
 
 def old_leaves(job: Conversion, files: Listing) -> Leaves | None:
-    """Give the columns of the first file that the job's settings open.
+    """Return the columns of the first file that the job's settings open.
 
     Raises:
         KeyRetrievalError, IntegrityError: they open none of the first ones.

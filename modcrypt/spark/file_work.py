@@ -296,7 +296,7 @@ class Inspecting(Job):
 
 @dataclass(frozen=True, kw_only=True)
 class Rotation(Job):
-    """Wraps the keys of files anew; what the library's `rotate_keys` does, for a task's files.
+    """A rotation of the keys of a task's files, by the library's `rotate_keys`.
 
     Attributes:
         folders: that the caller named, or files.

@@ -186,8 +186,8 @@ final class Keyring implements KeyService {
           stamp = status;
         } else if (status.equals(status())) { // or it was replaced meanwhile
           throw broken(
-              "it is older than this process has seen it: somebody put back a former state; start"
-                  + " the process anew if you restored a backup on purpose");
+              "it is older than this process has seen it: it was rolled back; restart the process"
+                  + " if you restored a backup on purpose");
         }
       }
       return keys;
