@@ -133,8 +133,11 @@ def load_pages(
 def _check_rows(where: str, page: bytes, rows: int) -> None:
     """Hold a page's header against its offset index: PyArrow stops at the rows of the footer."""
     header, _ = decode("PageHeader", page)
-    found = (header.data_page_header or header.data_page_header_v2).num_values
-    if found != rows:
+    data_header = header.data_page_header or header.data_page_header_v2
+    if data_header is None:
+        raise FormatError(f"{where}: the offset index names a page that is no data page")
+    if data_header.num_values != rows:
+        found = data_header.num_values
         raise FormatError(f"{where}: a page of {found} values, by the offset index {rows}")
 
 

@@ -245,10 +245,11 @@ class ParquetWriter:
         return self._batches.size
 
     def flush(self) -> None:
-        """End the row group of the batches that wait; raises as `write_table`."""
+        """End the row group of the batches that wait, and free them; raises as `write_table`."""
         self._check_open()
         with self._or_withdrawn():
             self._flush()
+            self._encode_small()
 
     def add_key_value_metadata(self, key_value_metadata: Mapping[Any, Any]) -> None:
         """Add to the file's key-value metadata, over what is there under the same keys.

@@ -36,6 +36,8 @@ Run: TypeAlias = Callable[..., Result]
 
 NAMES = ("day=1/part 0.parquet", "day=1/part-1.parquet", "day=2/part-0.parquet")
 
+HASH_KEY = b"a key for hashes"
+
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
@@ -72,7 +74,8 @@ def run(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 @pytest.fixture
 def keys(tmp_path: Path) -> list[str]:
     """Write keys to files; give the options that name them, relative to the folder."""
-    for name, key in (("f.key", FOOTER_KEY), ("c.key", COLUMN_KEY), ("o.key", OTHER_KEY)):
+    given = {"f.key": FOOTER_KEY, "c.key": COLUMN_KEY, "o.key": OTHER_KEY, "h.key": HASH_KEY}
+    for name, key in given.items():
         (tmp_path / name).write_text(key.hex())
         (tmp_path / name).chmod(0o600)
     return ["--key-file", "f.key", "--column-key", "name=file:c.key"]
@@ -137,7 +140,7 @@ def test_mask_share_and_inspect_take_folders(
     run: Run, lake: Path, tmp_path: Path, keys: list[str]
 ) -> None:
     run("encrypt", *keys, "lake", "sealed")
-    masks = ("--hash", "name", "--hash-key-file", "o.key", "--drop", "address")
+    masks = ("--hash", "name", "--hash-key-file", "h.key", "--drop", "address")
     result = run("mask", *keys, *masks, "--new-key-file", "o.key", "sealed", "masked", "--json")
     assert {row["result"] for row in lines(result)[:-1]} == {"masked"}
     again = ("mask", *keys, *masks, "--in-place", "sealed")
@@ -152,7 +155,7 @@ def test_mask_share_and_inspect_take_folders(
         ours = read_with_pyarrow(tmp_path / "masked" / name, OTHER_KEY)
         assert ours.column_names == [one for one in before.column_names if one != "address"]
         expected = [
-            None if one is None else mask_hash(OTHER_KEY, one.encode())
+            None if one is None else mask_hash(HASH_KEY, one.encode())
             for one in before["name"].to_pylist()
         ]
         assert ours["name"].to_pylist() == expected
