@@ -282,6 +282,26 @@ def test_views_show_no_field_beyond_the_last_id(version: str) -> None:
     decode("BloomFilterHeader", data, md.bloom_filter_offset)
 
 
+@pytest.mark.parametrize("ids", [(32_753,), (32_751, 32_766), (32_766, 32_767)])
+def test_pages_whose_fields_have_the_last_ids_are_read(ids: tuple[int, ...]) -> None:
+    plain = source()[0]
+    at = forging.read_plain_footer(plain).row_groups[0].columns[1].meta_data.dictionary_page_offset
+    header, end = decode("PageHeader", plain, at)
+    size = end - at
+    text = b"\x02of"
+    header._unknown = [(field_id, 8, text) for field_id in ids]
+    # A field of as many bytes keeps every offset.
+    filler = (20, 8, b"")
+    header._unknown.insert(0, filler)
+    length = size - len(encode(header)) - 1
+    header._unknown[0] = (20, 8, bytes((length,)) + bytes(length))
+    changed = plain[:at] + encode(header) + plain[end:]
+    assert len(changed) == len(plain)
+    file = run(mc.encrypt_parquet, changed, UNIFORM)
+    assert opened(file) == changed
+    assert mc.read_table(file, READER).equals(TABLE)
+
+
 # --- inspect --------------------------------------------------------------------------------------
 
 

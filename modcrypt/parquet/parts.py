@@ -44,9 +44,10 @@ __all__ = ["PageReader", "PartReader", "overlay", "part_readers"]
 # for what readers skip.
 _FILLING = b"\xf8"
 
-# How the id 32767 is spelled. After an extension there is no id left for the filling, so readers
-# of a view see such structs without the fields that the IDL doesn't know.
-_EXTENSION = varint(zigzag(32_767))
+# How the ids from 32705 on are spelled, to 32767, which the format reserves for extensions. After
+# the last fifteen there is no id left for the filling, so readers of a view see such structs
+# without the fields that the IDL doesn't know.
+_HIGH_ID = varint(zigzag(32_767))[1:]
 
 
 def part_readers(source: Source, plan: Plan, spans: Iterable[Span]) -> list[PartReader]:
@@ -144,7 +145,7 @@ class _SmallPart(_SealedPart):
         return _filled(self._fillable(header), len(data) - len(bitset)) + bitset
 
     def _fillable(self, struct: bytes) -> bytes:
-        return known_bytes(STRUCTS[self.span.part], struct) if _EXTENSION in struct else struct
+        return known_bytes(STRUCTS[self.span.part], struct) if _HIGH_ID in struct else struct
 
 
 class PageReader(_SealedPart):
@@ -194,7 +195,7 @@ class PageReader(_SealedPart):
         return open_header(window, self._starts[index], until, page, self._uncompressed)
 
     def _put(self, sealed: EncryptedPage, start: int, offset: int, out: memoryview) -> None:
-        if _EXTENSION in sealed.plain:
+        if _HIGH_ID in sealed.plain:
             sealed = with_known_header(sealed)
         cipher = self._cipher.page
         size = len(sealed.body) - cipher.overhead
