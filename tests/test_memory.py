@@ -71,6 +71,10 @@ def sealed(table: pa.Table, how: mc.FileEncryptionProperties = WHOLE, **options:
     return forging.encrypted(forging.plain_file(table, **options), how)
 
 
+def sealed_bytes(plain: bytes) -> bytes:
+    return forging.encrypted(plain, WHOLE)
+
+
 def one_page(rows: int) -> dict[str, Any]:
     """Return options that put all rows into one page."""
     return {
@@ -123,6 +127,12 @@ def long_values_behind_a_plain_page() -> bytes:
 
     edited = forging.edit_plain(plain, grown)
     return forging.encrypted(edited[:at] + page + edited[at:], WHOLE)
+
+
+def long_values_in_structs() -> bytes:
+    values = equal("x" * 60_000, 10_000, pa.string())
+    table = pa.table({"a": pa.StructArray.from_arrays([values], ["b"])})
+    return sealed(table, **one_page(10_000))
 
 
 def many_rows() -> bytes:
@@ -204,6 +214,7 @@ BOMBS: list[tuple[Callable[[], bytes], int, str, str, int]] = [
     (long_prefixes, 200_000, "limit", "1", 80),
     (long_prefixes, 200_000, "batches", "5000", 400),
     (long_values_behind_a_plain_page, 2000, "batches", "10001", 400),
+    (long_values_in_structs, 2000, "batches", "10000", 400),
     (many_rows, 300_000, "limit", "1", 48),
     (many_rows, 300_000, "batches", "20000000", 64),
     (column_without_key, 600_000, "other column", "20000000", 48),
@@ -224,6 +235,41 @@ def test_what_compresses_very_well_is_read(codec: str, version: str) -> None:
     data = sealed(table, use_dictionary=["b"], **options)
     assert mc.read_table(data, KEYS) == table
     assert sum(batch.num_rows for batch in mc.iter_batches(data, KEYS)) == 1 << 20
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_short_values_of_a_long_dictionary_come_many_at_once(codec: str, version: str) -> None:
+    words = [f"word {n:06}" for n in range(30_000)]
+    table = pa.table({"a": words, "s": [{"b": word} for word in words], "l": [[w] for w in words]})
+    data = sealed(table, compression=codec, data_page_version=version)
+    batches = list(mc.iter_batches(data, KEYS))
+    assert pa.Table.from_batches(batches).equals(table)
+    assert len(batches) == 1
+
+
+@pytest.mark.parametrize("count", [-1, 1, (1 << 31) - 1])
+def test_dictionaries_that_declare_another_number_of_values(count: int, tmp_path: Path) -> None:
+    table = pa.table({"a": ["x" * 60_000, "y"] * 500})
+    plain = forging.plain_file(table, **one_page(1000))
+    md = forging.read_plain_footer(plain).row_groups[0].columns[0].meta_data
+    at = md.dictionary_page_offset
+    header, end = decode("PageHeader", plain, at)
+    header.dictionary_page_header.num_values = count
+    spelt = encode(header)
+    growth = len(spelt) - (end - at)
+
+    def grown(footer: ThriftStruct) -> None:
+        chunk = footer.row_groups[0].columns[0].meta_data
+        chunk.data_page_offset += growth
+        chunk.total_compressed_size += growth
+
+    edited = forging.edit_plain(plain, grown)
+    path = tmp_path / "file.parquet"
+    path.write_bytes(sealed_bytes(edited[:at] + spelt + edited[end:]))
+    said, peak = measured("batches", path, tmp_path)
+    assert said in ("1000", "format", "limit")
+    assert peak < 200
 
 
 @pytest.mark.parametrize(

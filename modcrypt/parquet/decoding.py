@@ -10,14 +10,16 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from modcrypt.errors import ChecksumError, FormatError, LimitError, ModcryptError
+from modcrypt.parquet.framing import MAGIC_PLAINTEXT, MAGIC_SIZE, close_tail
+from modcrypt.parquet.idl import decode, encode, new
+from modcrypt.parquet.page_header import DATA_PAGE, scan
 from modcrypt.parquet.page_sizes import Longest
 
 __all__ = ["Decoder", "Loaded", "is_fault_of_bytes"]
@@ -85,7 +87,9 @@ class Decoder:
 
     def repeats_long_values(self, loaded: Loaded) -> bool:
         """Return whether a few bytes may become so many that no more rows fit than are few."""
-        return any(map(any, loaded.longest)) and self._rows_at_once(loaded) < min(_FEW, loaded.rows)
+        return any(map(_repeats, loaded.longest)) and self._rows_at_once(loaded) < min(
+            _FEW, loaded.rows
+        )
 
     def rows(self, loaded: Loaded, ranges: Sequence[tuple[int, int]]) -> pa.Table:
         """Decode the rows in some ranges, which ascend, and none behind the last of them."""
@@ -178,39 +182,77 @@ class Decoder:
         with closing(self._open(loaded.data)) as file:
             columns = [file.schema.column(n) for n in range(file.metadata.num_columns)]
         fixed = sum(max(_VALUE_BYTES, column.length) for column in columns) or _VALUE_BYTES
-        longest = [max(most) for most in loaded.longest]
-        rows = int(BATCH_BYTES // (fixed + sum(longest)))
-        if rows >= _FEW or not any(longest):
+        rows = int(BATCH_BYTES // (fixed + sum(map(_repeats, loaded.longest))))
+        if rows >= _FEW:
             return rows
-        found = self._longest_in_dictionaries(loaded, [str(column.path) for column in columns])
-        return int(BATCH_BYTES // (fixed + sum(map(min, longest, found))))
+        found = (_look_into_dictionaries(loaded.data, longest) for longest in loaded.longest)
+        return int(BATCH_BYTES // (fixed + sum(map(_repeats, found))))
 
-    def _longest_in_dictionaries(self, loaded: Loaded, paths: Sequence[str]) -> list[int]:
-        """Return the length of each column's longest value, where its dictionaries tell."""
-        asked = {
-            path: number
-            for number, (path, most) in enumerate(zip(paths, loaded.longest, strict=True))
-            if most.dictionary and not most.delta and "." not in path
-        }
-        found: dict[int, int] = {}
-        with closing(self._open(loaded.data, read_dictionary=list(asked))) as file:
-            for group in range(file.num_row_groups):
-                batches = file.iter_batches(1024, row_groups=[group], columns=list(asked))
-                for batch in islice(batches, 1):
-                    for name, array in zip(batch.schema.names, batch.columns, strict=True):
-                        number = asked[name]
-                        found[number] = max(found.get(number, 0), _longest(array))
-        return [found.get(number, _UNKNOWN) for number in range(len(paths))]
 
+def _repeats(longest: Longest) -> int:
+    return max(longest.dictionary, longest.delta)
+
+
+def _look_into_dictionaries(data: pa.Buffer, longest: Longest) -> Longest:
+    """Return what the values in dictionaries are long, at most, instead of all of them together."""
+    lengths = (_longest_value(data, *place) for place in longest.dictionaries)
+    return longest._replace(dictionary=min(longest.dictionary, max(lengths, default=0)))
+
+
+def _longest_value(data: pa.Buffer, at: int, codec: int) -> int:
+    """Return the length of the longest value of the dictionary page at `at`.
+
+    PyArrow decodes it as the one data page of a file: both hold plain values.
+    """
+    view = memoryview(data).cast("B")
+    found = scan(cast(bytes, view), at, len(view))
+    page, _ = decode("PageHeader", bytes(view[at : found.end]))
+    count = page.dictionary_page_header.num_values if page.dictionary_page_header else -1
+    if not 0 <= count <= page.uncompressed_page_size // _LENGTH_SIZE:
+        return _UNKNOWN  # PyArrow reserves memory for as many as are declared
+    kind = new(
+        "DataPageHeader", num_values=count, encoding=_PLAIN, definition_level_encoding=_RLE,
+        repetition_level_encoding=_RLE,
+    )  # fmt: skip
+    header = new(
+        "PageHeader", type=DATA_PAGE, uncompressed_page_size=page.uncompressed_page_size,
+        compressed_page_size=page.compressed_page_size, data_page_header=kind,
+    )  # fmt: skip
+    body = view[found.end : found.end + found.compressed_size]
+    file = _one_page_file(encode(header) + bytes(body), codec, count)
+    try:
+        values = pq.ParquetFile(pa.BufferReader(file)).read(use_threads=False).column(0)
+    except Exception as error:
+        if not is_fault_of_bytes(error):
+            raise
+        return _UNKNOWN
+    return int(pc.max(pc.binary_length(values)).as_py() or 0)
+
+
+def _one_page_file(page: bytes, codec: int, count: int) -> pa.Buffer:
+    """Return a file of one required column of byte arrays, in one page."""
+    schema = [
+        new("SchemaElement", name=b"root", num_children=1),
+        new("SchemaElement", name=b"value", type=_BYTE_ARRAY, repetition_type=_REQUIRED),
+    ]
+    md = new(
+        "ColumnMetaData", type=_BYTE_ARRAY, encodings=[_PLAIN], path_in_schema=[b"value"],
+        codec=codec, num_values=count, total_uncompressed_size=len(page),
+        total_compressed_size=len(page), data_page_offset=MAGIC_SIZE,
+    )  # fmt: skip
+    chunk = new("ColumnChunk", file_offset=0, meta_data=md)
+    group = new("RowGroup", columns=[chunk], total_byte_size=len(page), num_rows=count)
+    footer = new("FileMetaData", version=1, schema=schema, num_rows=count, row_groups=[group])
+    return pa.py_buffer(MAGIC_PLAINTEXT + page + close_tail(encode(footer), MAGIC_PLAINTEXT))
+
+
+_PLAIN, _RLE = 0, 3  # Encoding of the IDL
+_BYTE_ARRAY, _REQUIRED = 6, 0  # Type and FieldRepetitionType of the IDL
+
+_LENGTH_SIZE = 4
+"""Bytes before each plain value of a byte array."""
 
 _UNKNOWN = 1 << 62
-
-
-def _longest(array: pa.Array) -> int:
-    """Return the length of the longest value in an array's dictionary."""
-    if not pa.types.is_dictionary(array.type) or not len(array.dictionary):
-        return _UNKNOWN
-    return int(pc.max(pc.binary_length(array.dictionary)).as_py() or 0)
 
 
 def is_fault_of_bytes(error: BaseException) -> bool:

@@ -70,11 +70,11 @@ def load_chunks(source: Source, plan: Plan, pool: Threads | None) -> Loaded:
         at += span.end - span.start
     metadata, nulls = plain_metadata(plan, row_groups, at)
     file = _file(at, pieces, nulls, metadata, pool)
-    longest, view = dict.fromkeys(plan.shown, Longest(0, 0)), memoryview(file).cast("B")
+    longest, view = dict.fromkeys(plan.shown, Longest()), memoryview(file).cast("B")
     for span, piece in zip(spans, pieces, strict=True):
         md = chunks[span.row_group, span.column].meta_data
         repeated = check_pages(view, piece.to, piece.to + piece.size, md, f"{span}")
-        longest[span.column] = Longest(*map(max, longest[span.column], repeated))
+        longest[span.column] = longest[span.column].merge(repeated)
     rows = sum(row_group.num_rows for row_group in row_groups)
     return Loaded(file, rows, list(longest.values()))
 

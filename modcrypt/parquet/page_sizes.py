@@ -35,20 +35,29 @@ Writers end pages at about 1 MiB, DuckDB at 100 MB. Larger pages are read if the
 """
 
 _BYTE_ARRAY = 6  # Type of the IDL
-_DELTA_BYTE_ARRAY, _OF_DICTIONARIES = 7, (2, 8)  # Encoding of the IDL
+_DELTA_BYTE_ARRAY = 7  # Encoding of the IDL
 
 
 class Longest(NamedTuple):
     """The most bytes of a value that pages can repeat for a few bits each time.
 
     Attributes:
-        dictionary: Of a dictionary that the first data page uses; 0 without one.
-        delta: Of another dictionary, or of DELTA_BYTE_ARRAY, where a value can repeat the one
-            before; 0 without.
+        dictionary: Of a dictionary; 0 without one.
+        delta: Of DELTA_BYTE_ARRAY, where a value can repeat the one before; 0 without.
+        dictionaries: Where the dictionary pages are, each with its codec.
     """
 
-    dictionary: int
-    delta: int
+    dictionary: int = 0
+    delta: int = 0
+    dictionaries: tuple[tuple[int, int], ...] = ()
+
+    def merge(self, other: Longest) -> Longest:
+        """Return the longest of two chunks of one column."""
+        return Longest(
+            max(self.dictionary, other.dictionary),
+            max(self.delta, other.delta),
+            self.dictionaries + other.dictionaries,
+        )
 
 
 def check_pages(data: memoryview, start: int, end: int, md: ThriftStruct, where: str) -> Longest:
@@ -62,14 +71,13 @@ def check_pages(data: memoryview, start: int, end: int, md: ThriftStruct, where:
         where: Name of the chunk, for errors.
 
     Returns:
-        What a byte array may be long. 0 and 0 for values of a fixed width.
+        What a byte array may be long. Zeros for values of a fixed width.
 
     Raises:
         LimitError: A page declares more bytes than its codec can make of it, or than the limit.
         FormatError: A page header is damaged, or its page passes the chunk's end.
     """
-    at, dictionary, delta = start, 0, 0
-    first = True  # of the data pages
+    at, longest = start, Longest()
     while at < end:
         try:
             header = scan(cast(bytes, data), at, end)
@@ -81,18 +89,17 @@ def check_pages(data: memoryview, start: int, end: int, md: ThriftStruct, where:
         if size > _LEAST:
             _check_size(size, stored, md.codec, where)
         if md.type == _BYTE_ARRAY and header.type == DICTIONARY_PAGE:
-            dictionary = max(dictionary, size)
-        elif md.type == _BYTE_ARRAY and (size > _LEAST or (first and dictionary)):
-            encoding = _encoding(data, at, header.end)
-            if encoding == _DELTA_BYTE_ARRAY:
-                delta = max(delta, size)
-            elif first and encoding not in _OF_DICTIONARIES:
-                dictionary, delta = 0, max(dictionary, delta)
-            first = False
+            longest = longest.merge(Longest(size, 0, ((at, md.codec),)))
+        elif (
+            md.type == _BYTE_ARRAY
+            and size > _LEAST
+            and _encoding(data, at, header.end) == _DELTA_BYTE_ARRAY
+        ):
+            longest = longest.merge(Longest(0, size))
         at = header.end + stored
         if at > end:
             raise FormatError(f"{where}: a page passes the end of its chunk")
-    return Longest(dictionary, delta)
+    return longest
 
 
 def _check_size(size: int, stored: int, codec: int, where: str) -> None:
