@@ -248,6 +248,20 @@ def test_short_values_of_a_long_dictionary_come_many_at_once(codec: str, version
     assert len(batches) == 1
 
 
+@pytest.mark.parametrize("batch_size", [7, 600, 1 << 17])
+def test_rows_that_are_decoded_few_at_once_come_in_batches_of_the_usual_size(
+    batch_size: int,
+) -> None:
+    words = [f"word {n:06}" for n in range(30_000)]
+    table = pa.table({"a": words, "l": [[w, w] for w in words]})
+    encoding = {"a": "DELTA_BYTE_ARRAY", "l.list.element": "DELTA_BYTE_ARRAY"}
+    data = sealed(table, use_dictionary=False, column_encoding=encoding)
+    batches = list(mc.iter_batches(data, KEYS, batch_size=batch_size))
+    assert pa.Table.from_batches(batches).equals(table)
+    assert len(batches) <= 1 + 1.3 * len(words) / batch_size
+    assert max(batch.num_rows for batch in batches) <= batch_size
+
+
 @pytest.mark.parametrize("count", [-1, 1, (1 << 31) - 1])
 def test_dictionaries_that_declare_another_number_of_values(count: int, tmp_path: Path) -> None:
     table = pa.table({"a": ["x" * 60_000, "y"] * 500})

@@ -30,6 +30,9 @@ BATCH_BYTES = 64 << 20
 A page can repeat one long value for a few bits each time, so rows are counted by the longest value.
 """
 
+_MERGED_BYTES = 4 << 20
+"""Most bytes of Arrow memory in batches that are merged, which needs as much again."""
+
 _VALUE_BYTES = 16
 """Arrow memory of a value of fixed width, or of the offsets and bits of another; at most."""
 
@@ -75,7 +78,8 @@ class Decoder:
         count = 0
         with self.explained(loaded.data), closing(self._open(loaded.data)) as file:
             rows = max(1, min(batch_size, self._rows_at_once(loaded)))
-            for batch in file.iter_batches(rows, use_threads=use_threads):
+            decoded = file.iter_batches(rows, use_threads=use_threads)
+            for batch in decoded if rows == batch_size else _merged(decoded, batch_size):
                 count += batch.num_rows
                 yield batch
         self.check_rows(loaded, count)
@@ -187,6 +191,28 @@ class Decoder:
             return rows
         found = (_look_into_dictionaries(loaded.data, longest) for longest in loaded.longest)
         return int(BATCH_BYTES // (fixed + sum(map(_repeats, found))))
+
+
+def _merged(batches: Iterator[pa.RecordBatch], batch_size: int) -> Iterator[pa.RecordBatch]:
+    """Merge neighbours that turn out to be small: each batch costs those who read it time."""
+    few: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if few and (rows > batch_size or size > _MERGED_BYTES):
+            yield from _concatenated(few)
+            few, rows, size = [], batch.num_rows, batch.nbytes
+        few.append(batch)
+    yield from _concatenated(few)
+
+
+def _concatenated(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if len(batches) < 2:
+        return batches
+    try:
+        return [pa.concat_batches(batches)]
+    except pa.ArrowNotImplementedError:  # dictionaries within other types
+        return batches
 
 
 def _repeats(longest: Longest) -> int:
