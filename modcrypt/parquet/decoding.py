@@ -185,12 +185,30 @@ class Decoder:
         """Return how many rows fit into `BATCH_BYTES`, whichever values they repeat."""
         with closing(self._open(loaded.data)) as file:
             columns = [file.schema.column(n) for n in range(file.metadata.num_columns)]
+            values = [
+                _values_in_row(file.metadata, n) if most.dictionary or most.delta else 1
+                for n, most in enumerate(loaded.longest)
+            ]
         fixed = sum(max(_VALUE_BYTES, column.length) for column in columns) or _VALUE_BYTES
-        rows = int(BATCH_BYTES // (fixed + sum(map(_repeats, loaded.longest))))
+        rows = int(BATCH_BYTES // (fixed + _row_bytes(loaded.longest, values)))
         if rows >= _FEW:
             return rows
-        found = (_look_into_dictionaries(loaded.data, longest) for longest in loaded.longest)
-        return int(BATCH_BYTES // (fixed + sum(map(_repeats, found))))
+        found = [_look_into_dictionaries(loaded.data, longest) for longest in loaded.longest]
+        return int(BATCH_BYTES // (fixed + _row_bytes(found, values)))
+
+
+def _values_in_row(metadata: pq.FileMetaData, column: int) -> int:
+    """Return how many values of a column a row has on average, rounded up."""
+    if not metadata.schema.column(column).max_repetition_level:
+        return 1
+    groups = (metadata.row_group(group) for group in range(metadata.num_row_groups))
+    values = sum(group.column(column).num_values for group in groups)
+    return int(max(1, -(-values // max(1, metadata.num_rows))))
+
+
+def _row_bytes(longest: Sequence[Longest], values: Sequence[int]) -> int:
+    """Return the most bytes of repeated values in an average row."""
+    return sum(_repeats(most) * count for most, count in zip(longest, values, strict=True))
 
 
 def _merged(batches: Iterator[pa.RecordBatch], batch_size: int) -> Iterator[pa.RecordBatch]:
@@ -198,11 +216,14 @@ def _merged(batches: Iterator[pa.RecordBatch], batch_size: int) -> Iterator[pa.R
     few: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if few and (rows > batch_size or size > _MERGED_BYTES):
+        if few and (rows + batch.num_rows > batch_size or size + batch.nbytes > _MERGED_BYTES):
             yield from _concatenated(few)
-            few, rows, size = [], batch.num_rows, batch.nbytes
+            few, rows, size = [], 0, 0
         few.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if size > _MERGED_BYTES:  # not kept while the next one is decoded
+            yield from _concatenated(few)
+            few, rows, size = [], 0, 0
     yield from _concatenated(few)
 
 
