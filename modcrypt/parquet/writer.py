@@ -16,6 +16,7 @@ Nothing of the plaintext but PyArrow's own buffers is ever outside the caller's 
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import io
 from collections import deque
@@ -427,11 +428,17 @@ class _Batches:
             self._buffers = buffers
 
 
-def _check_names(options: Mapping[str, Any]) -> None:
-    """Raise TypeError if PyArrow has no option of a name, with the name it is most like."""
+@functools.cache  # signatures take as long as a third of a small file
+def _known_options() -> frozenset[str]:
+    """Return the names of PyArrow's options for writing, and of our own."""
     functions = (pq.ParquetWriter, pq.write_table)
     known = {name for function in functions for name in inspect.signature(function).parameters}
-    known |= {"memory_pool", "overwrite", "threads"}
+    return frozenset(known | {"memory_pool", "overwrite", "threads"})
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    """Raise TypeError if PyArrow has no option of a name, with the name it is most like."""
+    known = _known_options()
     for name in sorted(options.keys() - known):
         near = difflib.get_close_matches(name, sorted(known - _REFUSED.keys()), 1)
         hint = f"; did you mean {near[0]}?" if near else ""
