@@ -321,6 +321,12 @@ def opened(
     require_extra()
     place, metadata = read_current(find)
     expected.check(metadata)
+    if metadata.lost_its_history and expected.master_key_ids is None:
+        raise IntegrityError(
+            f"{metadata.name}: the table had snapshots, and its metadata.json names none, so that "
+            "nothing but an unsigned property says which master key it is under; if "
+            f"{metadata.master_key_id!r} is right, pass master_key_ids=[{metadata.master_key_id!r}]"
+        )
     path = os.path.abspath(place.path) if place.filesystem is None else place.path
     folder = Place(place.filesystem, posixpath.dirname(posixpath.dirname(path)))
     locations = Locations.of(location_map, metadata.location, folder, filesystem)

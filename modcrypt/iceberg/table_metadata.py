@@ -204,6 +204,11 @@ class TableMetadata:
         return self.master_key_id is not None or bool(self.keys) or keyed
 
     @property
+    def lost_its_history(self) -> bool:
+        """True if an encrypted table had snapshots and has none: expiry keeps the current one."""
+        return bool(self.master_key_id and self.last_sequence_number and not self.snapshots)
+
+    @property
     def current(self) -> Snapshot | None:
         """The current snapshot; None of a table without one.
 

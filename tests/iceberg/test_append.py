@@ -345,7 +345,7 @@ def test_a_column_that_lacks_has_the_default_for_writing(
     defaults = {"initial-default": "old", "write-default": "new"}
     document["schemas"][0]["fields"][1] |= {"required": required, **defaults}
     Path(table.place.path).write_text(json.dumps(document))
-    done = table.append(pa.table({"id": [1]}))
+    done = open_table(tmp_path / "t", kms).append(pa.table({"id": [1]}))
     assert done.scan().to_pydict() == {"id": [1], "name": ["new"]}
     assert java.read(done.place.path) == [{"id": 1, "name": "new"}]
 

@@ -476,6 +476,17 @@ def test_no_new_key_is_made_under_a_master_key_that_the_others_are_not_under(
     assert ("wrap", "keyB") not in kms.calls
 
 
+def test_a_table_whose_history_was_taken_away_is_refused(tmp_path: Path) -> None:
+    """Nothing is left that agrees with its master key, and its rows are gone without a word."""
+    rows = pa.table([[1, 2, 3]], schema=ARROW)
+    made = create_table(tmp_path / "t", rows.schema, SampleKms(), master_key_id="keyA")
+    tampered(made.append(rows), another_master_key_and_no_history, "altered")
+    with pytest.raises(IntegrityError, match=r"master_key_ids=\['keyB'\]"):
+        open_table(tmp_path / "t", SampleKms())
+    told = open_table(tmp_path / "t", SampleKms(), master_key_ids=["keyB"])
+    assert told.append(rows).scan().num_rows == 3
+
+
 @pytest.mark.parametrize("what", ["mek", "kek"])
 def test_a_rotation_that_stopped_after_the_key_store_is_finished_by_naming_the_key(
     tmp_path: Path, what: Any
