@@ -30,6 +30,7 @@ from modcrypt.parquet.findings import (
     Finding,
     Unauthenticated,
     Verification,
+    list_names,
 )
 from modcrypt.parquet.footer import stored_prefix
 from modcrypt.parquet.framing import read_tail
@@ -401,7 +402,7 @@ class _Set:
             self._tell(
                 "aad-prefix",
                 f"{len(paths)} files have the same AAD prefix {prefix[:200]!r}, so that one can be "
-                f"put in the place of another: {_listed(paths)}",
+                f"put in the place of another: {list_names(paths, LISTED)}",
                 "fault" if fault else "warning",
             )
 
@@ -411,7 +412,7 @@ class _Set:
             self._tell(
                 "integrity",
                 f"{len(paths)} files have the same aad_file_unique, which is random: they are "
-                f"copies of one file, or versions of it: {_listed(paths)}",
+                f"copies of one file, or versions of it: {list_names(paths, LISTED)}",
             )
 
     def _groups(
@@ -438,8 +439,3 @@ class _Set:
                 f"the files have {rows} rows, {expected} are expected: files or row groups were "
                 "left out or added",
             )
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more

@@ -21,6 +21,7 @@ __all__ = [
     "Unauthenticated",
     "Verification",
     "fold",
+    "list_names",
 ]
 
 MAX_FINDINGS = 1000
@@ -307,14 +308,15 @@ def fold(notes: Iterable[tuple[str | None, Unauthenticated]]) -> list[Folded]:
         paths |= {} if note.path is None else {note.path: None}
         names |= set() if name is None else {name}
     return [
-        Folded(f"{what} {_listed(list(paths))}".rstrip(), why, len(names))
+        Folded(f"{what} {list_names(list(paths), MAX_NAMES)}".rstrip(), why, len(names))
         for (what, why), (paths, names) in found.items()
     ]
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return ", ".join(names[:MAX_NAMES]) + more
+def list_names(names: Sequence[str], most: int) -> str:
+    """Return names for a message: the first ones, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _counted(number: int, what: str) -> str:
