@@ -1,5 +1,5 @@
-"""Spark looks for data sources in modules of such names: this one is `modcrypt.spark.source`'s."""
+"""Spark looks for data sources in modules of such names; this one re-exports modcrypt's."""
 
-from modcrypt.spark.source import ModcryptDataSource as DefaultSource
+from modcrypt.spark.source.data_source import ModcryptDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -36,39 +36,42 @@ if TYPE_CHECKING:
         TruncationError,
         UnsupportedFormatError,
     )
+    from modcrypt.jobs.key_rotation import RotatedFile, rotate_keys
+    from modcrypt.jobs.key_scan import ScannedKey, scan_keys
+    from modcrypt.jobs.shredding import ShreddedFile, shred_keys
+    from modcrypt.jobs.shredding_proof import KeyProof, Proof, ProvenFile, prove_shredded
     from modcrypt.key_metadata import StandardKeyMetadata
     from modcrypt.keys import Key, KeyRetriever
-    from modcrypt.kms.arrow import as_pyarrow_client, from_pyarrow_client
     from modcrypt.kms.audit import AuditEvent, audit_to_json_lines, audit_to_logging
     from modcrypt.kms.client import Capabilities, KeyAdmin, KmsClient, MasterKey
     from modcrypt.kms.key_tools import KeyTools
-    from modcrypt.kms.keyring import Keyring
+    from modcrypt.kms.keyring.keyring import Keyring
     from modcrypt.kms.policy import Policy
     from modcrypt.kms.references import open_kms
-    from modcrypt.kms.rotation import RotatedFile, rotate_keys
-    from modcrypt.kms.scan import ScannedKey, scan_keys
-    from modcrypt.kms.shred_proof import KeyProof, Proof, ProvenFile, prove_shredded
-    from modcrypt.kms.shredding import ShreddedFile, shred_keys
-    from modcrypt.parquet.dataset import iter_batches, read_table
-    from modcrypt.parquet.dataset_verification import verify_dataset
-    from modcrypt.parquet.dataset_writer import write_dataset
-    from modcrypt.parquet.decryptor import ModuleSpan, decrypt_parquet, list_modules
-    from modcrypt.parquet.encryptor import encrypt_parquet
-    from modcrypt.parquet.findings import (
+    from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client, from_pyarrow_client
+    from modcrypt.parquet.arrow.parquet_file import ParquetFile
+    from modcrypt.parquet.arrow.view import open_parquet
+    from modcrypt.parquet.arrow.writer import ParquetWriter, write_table
+    from modcrypt.parquet.convert.decryptor import ModuleSpan, decrypt_parquet, list_modules
+    from modcrypt.parquet.convert.encryptor import encrypt_parquet
+    from modcrypt.parquet.crypto.key_info import KeyInfo
+    from modcrypt.parquet.crypto.properties import (
+        FileDecryptionProperties,
+        FileEncryptionProperties,
+    )
+    from modcrypt.parquet.datasets.dataset_reader import iter_batches, read_table
+    from modcrypt.parquet.datasets.dataset_writer import write_dataset
+    from modcrypt.parquet.rewrite.file_rewrite import Rewritten
+    from modcrypt.parquet.rewrite.rekey import mask_parquet, rekey_parquet, share_parquet
+    from modcrypt.parquet.verify.dataset_verification import verify_dataset
+    from modcrypt.parquet.verify.file_verification import verify_parquet
+    from modcrypt.parquet.verify.findings import (
         DatasetVerification,
         Finding,
         Unauthenticated,
         Verification,
     )
-    from modcrypt.parquet.inspection import ColumnInspection, Inspection, inspect_parquet
-    from modcrypt.parquet.key_info import KeyInfo
-    from modcrypt.parquet.properties import FileDecryptionProperties, FileEncryptionProperties
-    from modcrypt.parquet.reader import ParquetFile
-    from modcrypt.parquet.rekey import mask_parquet, rekey_parquet, share_parquet
-    from modcrypt.parquet.rewriting import Rewritten
-    from modcrypt.parquet.verification import verify_parquet
-    from modcrypt.parquet.view import open_parquet
-    from modcrypt.parquet.writer import ParquetWriter, write_table
+    from modcrypt.parquet.verify.inspection import ColumnInspection, Inspection, inspect_parquet
 
 __version__ = "0.1.0"
 
@@ -165,63 +168,63 @@ _ROOM_OF = {
     "AuditEvent": "modcrypt.kms.audit",
     "BlockId": "modcrypt.aad",
     "Capabilities": "modcrypt.kms.client",
-    "ColumnInspection": "modcrypt.parquet.inspection",
+    "ColumnInspection": "modcrypt.parquet.verify.inspection",
     "CommitConflictError": "modcrypt.errors",
-    "DatasetVerification": "modcrypt.parquet.findings",
-    "FileDecryptionProperties": "modcrypt.parquet.properties",
-    "FileEncryptionProperties": "modcrypt.parquet.properties",
-    "Finding": "modcrypt.parquet.findings",
-    "Inspection": "modcrypt.parquet.inspection",
+    "DatasetVerification": "modcrypt.parquet.verify.findings",
+    "FileDecryptionProperties": "modcrypt.parquet.crypto.properties",
+    "FileEncryptionProperties": "modcrypt.parquet.crypto.properties",
+    "Finding": "modcrypt.parquet.verify.findings",
+    "Inspection": "modcrypt.parquet.verify.inspection",
     "Key": "modcrypt.keys",
     "KeyAdmin": "modcrypt.kms.client",
-    "KeyInfo": "modcrypt.parquet.key_info",
-    "KeyProof": "modcrypt.kms.shred_proof",
+    "KeyInfo": "modcrypt.parquet.crypto.key_info",
+    "KeyProof": "modcrypt.jobs.shredding_proof",
     "KeyRetriever": "modcrypt.keys",
     "KeyTools": "modcrypt.kms.key_tools",
-    "Keyring": "modcrypt.kms.keyring",
+    "Keyring": "modcrypt.kms.keyring.keyring",
     "KmsClient": "modcrypt.kms.client",
     "MasterKey": "modcrypt.kms.client",
     "ModuleId": "modcrypt.aad",
-    "ModuleSpan": "modcrypt.parquet.decryptor",
+    "ModuleSpan": "modcrypt.parquet.convert.decryptor",
     "ModuleType": "modcrypt.aad",
-    "ParquetFile": "modcrypt.parquet.reader",
-    "ParquetWriter": "modcrypt.parquet.writer",
+    "ParquetFile": "modcrypt.parquet.arrow.parquet_file",
+    "ParquetWriter": "modcrypt.parquet.arrow.writer",
     "Policy": "modcrypt.kms.policy",
-    "Proof": "modcrypt.kms.shred_proof",
-    "ProvenFile": "modcrypt.kms.shred_proof",
-    "Rewritten": "modcrypt.parquet.rewriting",
-    "RotatedFile": "modcrypt.kms.rotation",
-    "ScannedKey": "modcrypt.kms.scan",
-    "ShreddedFile": "modcrypt.kms.shredding",
+    "Proof": "modcrypt.jobs.shredding_proof",
+    "ProvenFile": "modcrypt.jobs.shredding_proof",
+    "Rewritten": "modcrypt.parquet.rewrite.file_rewrite",
+    "RotatedFile": "modcrypt.jobs.key_rotation",
+    "ScannedKey": "modcrypt.jobs.key_scan",
+    "ShreddedFile": "modcrypt.jobs.shredding",
     "StandardKeyMetadata": "modcrypt.key_metadata",
-    "Unauthenticated": "modcrypt.parquet.findings",
-    "Verification": "modcrypt.parquet.findings",
-    "as_pyarrow_client": "modcrypt.kms.arrow",
+    "Unauthenticated": "modcrypt.parquet.verify.findings",
+    "Verification": "modcrypt.parquet.verify.findings",
+    "as_pyarrow_client": "modcrypt.kms.services.pyarrow_clients",
     "audit_to_json_lines": "modcrypt.kms.audit",
     "audit_to_logging": "modcrypt.kms.audit",
     "decrypt_ags1": "modcrypt.ags1.files",
-    "decrypt_parquet": "modcrypt.parquet.decryptor",
+    "decrypt_parquet": "modcrypt.parquet.convert.decryptor",
     "encrypt_ags1": "modcrypt.ags1.files",
-    "encrypt_parquet": "modcrypt.parquet.encryptor",
-    "from_pyarrow_client": "modcrypt.kms.arrow",
+    "encrypt_parquet": "modcrypt.parquet.convert.encryptor",
+    "from_pyarrow_client": "modcrypt.kms.services.pyarrow_clients",
     "inspect_ags1": "modcrypt.ags1.files",
-    "inspect_parquet": "modcrypt.parquet.inspection",
-    "iter_batches": "modcrypt.parquet.dataset",
-    "list_modules": "modcrypt.parquet.decryptor",
-    "mask_parquet": "modcrypt.parquet.rekey",
+    "inspect_parquet": "modcrypt.parquet.verify.inspection",
+    "iter_batches": "modcrypt.parquet.datasets.dataset_reader",
+    "list_modules": "modcrypt.parquet.convert.decryptor",
+    "mask_parquet": "modcrypt.parquet.rewrite.rekey",
     "open_kms": "modcrypt.kms.references",
-    "open_parquet": "modcrypt.parquet.view",
-    "prove_shredded": "modcrypt.kms.shred_proof",
-    "read_table": "modcrypt.parquet.dataset",
-    "rekey_parquet": "modcrypt.parquet.rekey",
-    "rotate_keys": "modcrypt.kms.rotation",
-    "scan_keys": "modcrypt.kms.scan",
-    "share_parquet": "modcrypt.parquet.rekey",
-    "shred_keys": "modcrypt.kms.shredding",
-    "verify_dataset": "modcrypt.parquet.dataset_verification",
-    "verify_parquet": "modcrypt.parquet.verification",
-    "write_dataset": "modcrypt.parquet.dataset_writer",
-    "write_table": "modcrypt.parquet.writer",
+    "open_parquet": "modcrypt.parquet.arrow.view",
+    "prove_shredded": "modcrypt.jobs.shredding_proof",
+    "read_table": "modcrypt.parquet.datasets.dataset_reader",
+    "rekey_parquet": "modcrypt.parquet.rewrite.rekey",
+    "rotate_keys": "modcrypt.jobs.key_rotation",
+    "scan_keys": "modcrypt.jobs.key_scan",
+    "share_parquet": "modcrypt.parquet.rewrite.rekey",
+    "shred_keys": "modcrypt.jobs.shredding",
+    "verify_dataset": "modcrypt.parquet.verify.dataset_verification",
+    "verify_parquet": "modcrypt.parquet.verify.file_verification",
+    "write_dataset": "modcrypt.parquet.datasets.dataset_writer",
+    "write_table": "modcrypt.parquet.arrow.writer",
 }
 
 

@@ -28,10 +28,10 @@ from modcrypt.event_log import SearchedLog, search_event_log
 from modcrypt.keys import Key
 
 if TYPE_CHECKING:
+    from modcrypt.jobs.key_scan import ScannedKey
     from modcrypt.kms.client import KmsClient
     from modcrypt.kms.key_tools import KeyTools
-    from modcrypt.kms.scan import ScannedKey
-    from modcrypt.parquet.properties import FileDecryptionProperties
+    from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 
 __all__ = [
     "Check",
@@ -145,7 +145,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _idl() -> Check:
     try:
-        from modcrypt.parquet import idl
+        from modcrypt.parquet.format import idl
 
         idl.new("FileMetaData")
     except Exception as error:  # a file that is missing or malformed fails in many ways
@@ -350,8 +350,8 @@ def policy_file(path: str) -> Check:
 
 def keyring(path: str) -> Iterator[Check]:
     """Check who may use a keyring's file, and whether it is sealed."""
-    from modcrypt.kms import keyring_file
-    from modcrypt.kms.keyring_document import Sealed, decode_document
+    from modcrypt.kms.keyring import keyring_file
+    from modcrypt.kms.keyring.keyring_document import Sealed, decode_document
 
     yield secret_file(path, "keyring")
     try:
@@ -422,7 +422,7 @@ def parquet_file(
     path: str, tools: KeyTools | None, decryption: FileDecryptionProperties | None
 ) -> Iterator[Check]:
     """Tell which master keys Parquet files need, and whether footer and columns open."""
-    from modcrypt.kms.scan import scan_keys
+    from modcrypt.jobs.key_scan import scan_keys
 
     files: dict[str, list[ScannedKey]] = {}
     for one in scan_keys(path, tools, decryption=decryption):
@@ -434,7 +434,7 @@ def parquet_file(
 def _file_told(
     path: str, found: list[ScannedKey], decryption: FileDecryptionProperties | None
 ) -> Check:
-    from modcrypt.parquet.inspection import inspect_parquet
+    from modcrypt.parquet.verify.inspection import inspect_parquet
 
     for one in found:
         if one.kind == "error":

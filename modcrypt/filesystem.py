@@ -27,12 +27,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from modcrypt.chained import NamesBehind
-from modcrypt.parquet.properties import FileDecryptionProperties
-from modcrypt.parquet.view import PlaintextView, open_parquet
+from modcrypt.io.stacked_filesystem import NamesBehind
+from modcrypt.parquet.arrow.view import PlaintextView, open_parquet
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 
 if TYPE_CHECKING:
-    from modcrypt.parquet.dataset import Decryption
+    from modcrypt.parquet.datasets.dataset_reader import Decryption
 
 __all__ = ["ModcryptFileSystem"]
 

@@ -47,7 +47,7 @@ def cheap_passphrases() -> Iterator[None]:
     Programs that a test runs make theirs at the full cost, a third of a second each time.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("modcrypt.kms.keyring.SCRYPT_N", 2**14)
+        patch.setattr("modcrypt.kms.keyring.keyring.SCRYPT_N", 2**14)
         yield
 
 

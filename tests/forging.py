@@ -22,7 +22,7 @@ from modcrypt import (
     decrypt_parquet,
     encrypt_parquet,
 )
-from modcrypt.parquet.idl import ThriftStruct, decode, encode
+from modcrypt.parquet.format.idl import ThriftStruct, decode, encode
 
 Change = Callable[[ThriftStruct], object]
 

@@ -40,11 +40,11 @@ import click.testing
 import pytest
 
 import modcrypt
-from modcrypt.kms.environment import EnvironmentKms
 from modcrypt.kms.key_tools import KeyedEncryption
-from modcrypt.kms.material import KeyMaterial
+from modcrypt.kms.services.environment import EnvironmentKms
 from modcrypt.kms.wrapping import Kek, KeyWrapper
-from modcrypt.parquet.ciphers import ColumnKey, FileCipher
+from modcrypt.parquet.crypto.ciphers import ColumnKey, FileCipher
+from modcrypt.pkmt1.material import KeyMaterial
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 
 MAX_FILE = 4 << 20

@@ -88,7 +88,11 @@ def seeded(*seed: object) -> Iterator[None]:
     """
     dice = random.Random(repr(seed))
     with ExitStack() as stack:
-        for name in ("os.urandom", "modcrypt.aead.urandom", "modcrypt.parquet.encryptor.urandom"):
+        for name in (
+            "os.urandom",
+            "modcrypt.aead.urandom",
+            "modcrypt.parquet.convert.encryptor.urandom",
+        ):
             stack.enter_context(patch(name, dice.randbytes))
         yield
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from modcrypt import ModuleType
-from modcrypt.parquet.idl import ThriftStruct, copy, decode, encode, new
+from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, encode, new
 from tests import forging
 from tests.forging import plain_file
 from tests.support import FOOTER_KEY

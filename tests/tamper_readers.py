@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 
 import modcrypt as mc
-from modcrypt.parquet.dataset_verification import verify_dataset
-from modcrypt.parquet.verification import verify_parquet
+from modcrypt.parquet.verify.dataset_verification import verify_dataset
+from modcrypt.parquet.verify.file_verification import verify_parquet
 from tests.interop.jvm import java_errors, pyspark_jars
 from tests.interop.key_tools_java import JavaKeyTools, MemoryKms
 from tests.interop.parquet_java import ParquetJava, ParquetJavaError, ReadOptions

@@ -23,7 +23,7 @@ from modcrypt.aad import (
     ordinal_bytes,
 )
 from modcrypt.errors import LimitError
-from modcrypt.parquet.idl import decode
+from modcrypt.parquet.format.idl import decode
 from tests.support import FOOTER_KEY
 
 PREFIX_AND_UNIQUE = b"tester\x01\x02\x03\x04\x05\x06\x07\x08"

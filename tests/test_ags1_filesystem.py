@@ -39,7 +39,7 @@ from dask.tokenize import tokenize
 
 import modcrypt as mc
 from modcrypt.ags1.filesystem import Ags1FileSystem
-from modcrypt.storage import FileSource
+from modcrypt.io.storage import FileSource
 from tests.support import FOOTER_KEY, OTHER_KEY
 from tests.test_secrets import COLUMN, FOOTER, SHORT, leaks
 from tools.verify_ags1 import read_key_metadata, verify

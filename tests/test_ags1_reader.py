@@ -48,12 +48,10 @@ from modcrypt import (
     TagMismatchError,
     TruncationError,
     ags1,
-    buffers,
     decrypt_ags1,
-    seekable,
-    storage,
 )
 from modcrypt.ags1 import UNVERIFIED, blocks, reader
+from modcrypt.io import buffers, seekable, storage
 from tests.support import FOOTER_KEY, OTHER_KEY
 from tests.test_ags1_writer import PLAIN, PREFIX, frames, is_stream, opened, sealed
 
@@ -1160,7 +1158,7 @@ def test_a_forked_process_reads_on_though_its_parents_threads_are_not_there(
         import os, signal, sys, threading
         from modcrypt import Ags1Reader, UNVERIFIED
         from modcrypt.ags1 import reader
-        from modcrypt.storage import FileSource
+        from modcrypt.io.storage import FileSource
 
         reader.AHEAD_BYTES, reader.CACHE_BYTES = 200, 500
         read_into, forked = FileSource.read_into, threading.Event()
@@ -1194,7 +1192,7 @@ def test_an_interrupt_while_several_threads_open_blocks_is_just_that(tmp_path: P
     script = """
         import gc, os, signal, sys, threading, time
         from modcrypt import Ags1Reader, UNVERIFIED
-        from modcrypt.storage import FileSource
+        from modcrypt.io.storage import FileSource
 
         read_into, once = FileSource.read_into, threading.Lock()
 

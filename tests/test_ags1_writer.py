@@ -40,11 +40,11 @@ from modcrypt import (
     TagMismatchError,
     TruncationError,
     ags1,
-    buffers,
 )
 from modcrypt.ags1 import UNVERIFIED, blocks, seal, writer
+from modcrypt.io import buffers
+from modcrypt.io.storage import FdSink
 from modcrypt.keys import invocation_counter
-from modcrypt.storage import FdSink
 from tests.support import FOOTER_KEY, OTHER_KEY
 
 PREFIX = b"prefix of sixteen"

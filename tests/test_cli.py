@@ -24,7 +24,8 @@ from click.testing import CliRunner, Result
 
 import modcrypt
 from modcrypt import errors
-from modcrypt.cli import app, failures, key_refs
+from modcrypt.cli import app, key_refs
+from modcrypt.cli.output import failures
 from tests.support import (
     COLUMN_KEY,
     FOOTER_KEY,
@@ -834,16 +835,16 @@ def test_without_click_it_says_what_to_install(tmp_path: Path) -> None:
 # The real program with a disk that takes its time, so that it can be met half-way.
 SLOW = """
 import signal, sys, time
-import modcrypt.storage, modcrypt.cli.progress as progress
+import modcrypt.io.storage, modcrypt.cli.output.progress as progress
 
-append = modcrypt.storage.FdSink.append
+append = modcrypt.io.storage.FdSink.append
 def slowly(self, data):
     append(self, data)
     sys.stdout.write("writing\\n"), sys.stdout.flush()
     time.sleep(SLEEP)
 SLEEP = float(sys.argv.pop(1))
 progress.SHOW_AFTER = progress.REFRESH_EVERY = float(sys.argv.pop(1))
-modcrypt.storage.FdSink.append = slowly
+modcrypt.io.storage.FdSink.append = slowly
 signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored, as in a job of a shell
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -915,7 +916,7 @@ os.unlink = unlink_late
 def test_ignored_signals_stay_ignored() -> None:
     script = (
         "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "from modcrypt.cli.signals import raise_on_signals; raise_on_signals()\n"
+        "from modcrypt.cli.output.signals import raise_on_signals; raise_on_signals()\n"
         "print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)"
     )
     answer = subprocess.run(

@@ -22,7 +22,7 @@ from click.testing import Result
 
 import modcrypt
 from modcrypt.cli import batch
-from modcrypt.storage import Place
+from modcrypt.io.storage import Place
 from tests.support import COLUMN_KEY, FOOTER_KEY, read_with_pyarrow, small_table, write_plain
 from tests.test_cli import KEY, SLOW, environment, failed, invoke, private, run
 
@@ -575,7 +575,7 @@ def test_a_signal_leaves_what_is_done_and_nothing_half_done(
 
 def test_progress_shows_files_bytes_and_the_time_that_is_left(large: Path) -> None:
     script = (
-        "import modcrypt.cli.progress as progress\n"
+        "import modcrypt.cli.output.progress as progress\n"
         "progress.SHOW_AFTER = progress.REFRESH_EVERY = 0\n"
         "from modcrypt.cli import run\n"
         "run()"

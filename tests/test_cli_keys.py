@@ -522,7 +522,7 @@ def test_rotation_shows_files_and_their_rate_on_a_terminal(clear: Path) -> None:
     for number in range(3):
         encrypted(clear, f"lake/{number}.parquet")
     script = (
-        "import modcrypt.cli.progress as progress\n"
+        "import modcrypt.cli.output.progress as progress\n"
         "progress.SHOW_AFTER = progress.REFRESH_EVERY = 0\n"
         "from modcrypt.cli import run\n"
         "run()"
@@ -1054,7 +1054,7 @@ def test_the_last_equals_sign_parts_column_and_master_key(clear: Path) -> None:
 # --- help ----------------------------------------------------------------------------------------
 
 HEAVY = {"pyarrow", "numpy", "thriftpy2", "cryptography", "rich", "fsspec", "importlib.metadata"}
-SERVICES = {"boto3", "hvac", "pkcs11", "google.cloud.kms", "azure", "modcrypt.kms.keyring"}
+SERVICES = {"boto3", "hvac", "pkcs11", "google.cloud.kms", "azure", "modcrypt.kms.keyring.keyring"}
 
 
 @pytest.mark.parametrize(
@@ -1088,8 +1088,8 @@ def test_a_keyring_loads_no_other_key_service(clear: Path) -> None:
         cwd=clear, env=environment(), capture_output=True, text=True, check=True,
     )  # fmt: skip
     loaded = set(answer.stdout.partition("LOADED ")[2].split())
-    assert "modcrypt.kms.keyring" in loaded
-    assert loaded.isdisjoint((SERVICES | {"pyarrow", "fsspec"}) - {"modcrypt.kms.keyring"})
+    assert "modcrypt.kms.keyring.keyring" in loaded
+    assert loaded.isdisjoint((SERVICES | {"pyarrow", "fsspec"}) - {"modcrypt.kms.keyring.keyring"})
 
 
 def test_the_group_without_a_command_shows_its_help(tmp_path: Path) -> None:

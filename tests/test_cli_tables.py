@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt
-from modcrypt.cli.rows import aligned, cell
+from modcrypt.cli.output.rows import aligned, cell
 from tests.support import COLUMN_KEY, FOOTER_KEY, small_table, write_plain
 from tests.test_cli import KEY, PROGRAM, environment, failed, flip, invoke, names, private, run
 

@@ -35,7 +35,7 @@ from modcrypt import (
     encrypt_parquet,
     list_modules,
 )
-from modcrypt.storage import FdSink, FileSource
+from modcrypt.io.storage import FdSink, FileSource
 from tests import forging
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, read_with_pyarrow, write_plain
 from tests.test_ags1_writer import is_stream, opened
@@ -119,7 +119,7 @@ def raising(error: BaseException) -> Callable[[], object]:
 KILLED = """
 import sys, time
 from modcrypt import *
-from modcrypt.storage import FdSink
+from modcrypt.io.storage import FdSink
 append, count = FdSink.append, 0
 def stalling(self, data):
     global count
@@ -625,7 +625,7 @@ def test_a_destination_behind_a_link_is_replaced_and_the_link_stays(
 AGS1_KILLED = """
 import sys, time
 from modcrypt import Ags1Writer
-from modcrypt.storage import FdSink, ObjectSink
+from modcrypt.io.storage import FdSink, ObjectSink
 count, stop = 0, int(sys.argv[3])
 def stalling(append):
     def stalled(self, data):

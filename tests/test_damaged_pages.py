@@ -15,8 +15,8 @@ import pyarrow.dataset as ds
 import pytest
 
 import modcrypt as mc
-from modcrypt.parquet.decoding import is_fault_of_bytes
-from modcrypt.parquet.idl import decode, encode
+from modcrypt.parquet.arrow.decoding import is_fault_of_bytes
+from modcrypt.parquet.format.idl import decode, encode
 from tests import forging
 from tests.support import FOOTER_KEY
 

@@ -30,7 +30,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt.parquet import dataset_writer, discovery
+from modcrypt.parquet.datasets import dataset_writer, discovery
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table
 
 ENCRYPTION = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)

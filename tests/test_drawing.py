@@ -25,10 +25,10 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.aad import ModuleId, ModuleType
-from modcrypt.parquet import drawing
-from modcrypt.parquet.drawing import draw
-from modcrypt.parquet.findings import Finding
-from modcrypt.parquet.module_map import Region, State
+from modcrypt.parquet.format.byte_map import Region, State
+from modcrypt.parquet.verify import file_drawing as drawing
+from modcrypt.parquet.verify.file_drawing import draw
+from modcrypt.parquet.verify.findings import Finding
 from tests.support import FOOTER_KEY
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")

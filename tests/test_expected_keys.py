@@ -21,16 +21,16 @@ import pytest
 
 import modcrypt as mc
 from modcrypt import KeyMaterialError, KeyTools, PlaintextError, Policy
+from modcrypt.io.storage import open_source
 from modcrypt.kms.key_tools import KeyedEncryption
-from modcrypt.kms.material import decode_metadata
-from modcrypt.kms.sealed_metadata import kek_of, with_kek
-from modcrypt.parquet.dataset_verification import verify_dataset
-from modcrypt.parquet.footer_keys import list_key_metadata
-from modcrypt.parquet.inspection import inspect_parquet
-from modcrypt.parquet.verification import verify_parquet
-from modcrypt.spark.options import read_options
+from modcrypt.kms.wrapped_key_metadata import kek_of, with_kek
+from modcrypt.parquet.crypto.footer_keys import list_key_metadata
+from modcrypt.parquet.verify.dataset_verification import verify_dataset
+from modcrypt.parquet.verify.file_verification import verify_parquet
+from modcrypt.parquet.verify.inspection import inspect_parquet
+from modcrypt.pkmt1.material import decode_metadata
 from modcrypt.spark.settings import Settings
-from modcrypt.storage import open_source
+from modcrypt.spark.source.options import read_options
 from tests.kms.memory_kms import MASTERS, MemoryKms
 
 OWN = "own"

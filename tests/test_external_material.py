@@ -29,10 +29,10 @@ import pytest
 
 import modcrypt as mc
 from modcrypt import KeyMaterialError
-from modcrypt.kms import external, material
-from modcrypt.kms.material import MAX_STORE, external_name
-from modcrypt.parquet.footer_keys import list_key_metadata
-from modcrypt.storage import FdSink
+from modcrypt.io.storage import FdSink
+from modcrypt.parquet.crypto.footer_keys import list_key_metadata
+from modcrypt.pkmt1 import external, material
+from modcrypt.pkmt1.material import MAX_STORE, external_name
 from tests.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms, unseal
 
 POLICY = mc.Policy(
@@ -733,7 +733,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import modcrypt as mc
-from modcrypt import storage
+from modcrypt.io import storage
 from tests.kms.memory_kms import MemoryKms
 from tests.test_external_material import NEW, POLICY
 
@@ -947,7 +947,7 @@ def test_a_file_that_can_not_be_looked_at_when_it_is_there_keeps_its_keys(
             raise OSError(24, "Too many open files")
         return looked(source)
 
-    monkeypatch.setattr("modcrypt.kms.external.list_key_metadata", unreadable)
+    monkeypatch.setattr("modcrypt.pkmt1.external.list_key_metadata", unreadable)
     write(NEW, path)
     assert len(calls) == 2
     monkeypatch.undo()

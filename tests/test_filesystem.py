@@ -22,7 +22,7 @@ from dask.tokenize import tokenize
 
 import modcrypt as mc
 from modcrypt.filesystem import ModcryptFileSystem
-from modcrypt.storage import FileSource
+from modcrypt.io.storage import FileSource
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table, write_plain
 from tests.test_secrets import COLUMN, FOOTER, leaks
 

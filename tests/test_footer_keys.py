@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt.kms.rotation import What
-from modcrypt.parquet.footer_keys import FooterKey, list_key_metadata, new_tail
-from modcrypt.storage import MemorySource
+from modcrypt.io.storage import MemorySource
+from modcrypt.jobs.key_rotation import What
+from modcrypt.parquet.crypto.footer_keys import FooterKey, list_key_metadata, new_tail
 from tests.interop.conftest import encrypt, thrift_struct
 from tests.rotating_kms import RotatingKms
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors, small_table

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.parquet.idl import ThriftStruct, copy, decode, encode
-from modcrypt.parquet.rekey import rekey_in_place
-from modcrypt.storage import open_source, place_of
+from modcrypt.io.storage import open_source, place_of
+from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, encode
+from modcrypt.parquet.rewrite.rekey import rekey_in_place
 from tests import forging
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 

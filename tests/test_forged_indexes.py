@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import modcrypt as mc
-from modcrypt.parquet.idl import ThriftStruct
+from modcrypt.parquet.format.idl import ThriftStruct
 from tests import forging
 from tests.support import FOOTER_KEY
 

@@ -15,7 +15,7 @@ import pytest
 import modcrypt as mc
 from modcrypt import Key, Keyring, KeyTools, Policy, fork_safety
 from modcrypt.aead import GcmCipher
-from modcrypt.kms import keyring, keyring_document
+from modcrypt.kms.keyring import keyring, keyring_document
 from modcrypt.kms.wrapping import KeyWrapper
 from tests.kms.memory_kms import MemoryKms
 

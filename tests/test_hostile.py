@@ -33,7 +33,7 @@ from modcrypt import (
     TruncationError,
     UnsupportedFormatError,
 )
-from modcrypt.parquet.idl import ThriftStruct, decode, encode, new, varint, zigzag
+from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, varint, zigzag
 from tests import forging
 from tests.forging import decrypted, encrypted, plain_file
 from tests.support import FOOTER_KEY

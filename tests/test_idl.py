@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
-from modcrypt.parquet.idl import (
+from modcrypt.parquet.format.idl import (
     MAX_NESTING,
     copy,
     decode,
@@ -633,14 +633,14 @@ sys.path.insert(0, sys.argv[1])
 import pyarrow as pa
 import modcrypt as mc
 from importlib.util import find_spec
-from modcrypt.parquet.drawing import _asset
-from modcrypt.spark import native_jar
+from modcrypt.parquet.verify.file_drawing import _asset
+from modcrypt.spark.jvm import native_jar
 assert mc.__file__.startswith(sys.argv[1]), mc.__file__
 folder, key = Path(sys.argv[2]), mc.Key.generate()
 mc.write_table(pa.table({"a": [1]}), folder / "x", mc.FileEncryptionProperties(footer_key=key))
 opening = mc.FileDecryptionProperties(footer_key=key)
 assert mc.read_table(folder / "x", opening).to_pydict() == {"a": [1]}
-assert "<!DOCTYPE" in _asset("drawing.html")
+assert "<!DOCTYPE" in _asset("file_drawing.html")
 assert native_jar._sources()
 assert find_spec("pyspark_modcrypt")
 """

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 
 import modcrypt as mc
 from modcrypt import FileDecryptionProperties, FileEncryptionProperties, ModuleType
-from modcrypt.parquet.idl import ThriftStruct, decode, encode, new
-from modcrypt.parquet.inspection import ColumnInspection, Inspection, inspect_parquet
-from modcrypt.parquet.module_map import Region
+from modcrypt.parquet.format.byte_map import Region
+from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
+from modcrypt.parquet.verify.inspection import ColumnInspection, Inspection, inspect_parquet
 from tests import forging
 from tests.forging import edit_crypto, encrypted, module_suffix, plain_file, reclosed, seal
 from tests.interop.conftest import footer_of, nested_table, thrift_struct

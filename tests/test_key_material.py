@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import modcrypt as mc
 from modcrypt import KeyMaterialError
-from modcrypt.kms.material import (
+from modcrypt.pkmt1.material import (
     KeyMaterial,
     KeyReference,
     decode_material,

@@ -28,9 +28,9 @@ from modcrypt import (
     KmsUnavailableError,
     TagMismatchError,
 )
-from modcrypt.kms.material import KeyMaterial, external_name
+from modcrypt.io.storage import MemorySource, Place
 from modcrypt.kms.wrapping import REFUSAL_LIFETIME, KeyWrapper
-from modcrypt.storage import MemorySource, Place
+from modcrypt.pkmt1.material import KeyMaterial, external_name
 from tests.kms.memory_kms import MASTERS, MemoryKms, seal, unseal
 
 COLUMNS = [f"c{n:02}" for n in range(20)]

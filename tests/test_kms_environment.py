@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.kms import client
 from modcrypt.kms.client import Capabilities, KmsClient
-from modcrypt.kms.environment import EnvironmentKms, open_environment
-from modcrypt.kms.keyring import Keyring
+from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.references import open_kms
+from modcrypt.kms.services.environment import EnvironmentKms, open_environment
 
 NAME = "MODCRYPT_TEST_MASTER"
 MASTER = bytes(range(0xA0, 0xB0))

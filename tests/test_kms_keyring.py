@@ -42,9 +42,10 @@ from modcrypt.errors import (
     KeyRetrievalError,
     ModcryptError,
 )
-from modcrypt.kms import client, keyring, keyring_document, keyring_file
+from modcrypt.kms import client
 from modcrypt.kms.client import KmsClient, MasterKey
-from modcrypt.kms.keyring import Keyring, check_key_id, keyring_path, open_keyring
+from modcrypt.kms.keyring import keyring, keyring_document, keyring_file
+from modcrypt.kms.keyring.keyring import Keyring, check_key_id, keyring_path, open_keyring
 from modcrypt.kms.references import open_kms
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors, small_table
 
@@ -952,7 +953,8 @@ def test_two_updates_in_a_row_never_look_the_same(ring: Keyring) -> None:
 
 CREATING = """
 import sys
-from modcrypt.kms import keyring, keyring_document
+from modcrypt.kms.keyring import keyring
+from modcrypt.kms.keyring import keyring_document
 keyring.SCRYPT_N = keyring_document.MIN_SCRYPT_N = 16
 ring = keyring.Keyring(sys.argv[1], passphrase=sys.argv[2] or None)
 print("ready", flush=True)
@@ -1019,8 +1021,9 @@ def test_threads_wrap_while_others_rotate(ring: Keyring) -> None:
 
 KILLED = """
 import fcntl, os, shutil, signal, sys
-from modcrypt.kms import keyring, keyring_document
-from modcrypt.kms.keyring import Keyring
+from modcrypt.kms.keyring import keyring
+from modcrypt.kms.keyring import keyring_document
+from modcrypt.kms.keyring.keyring import Keyring
 keyring.SCRYPT_N = keyring_document.MIN_SCRYPT_N = 16
 job, base, work, results = sys.argv[1:]
 path = os.path.join(work, "k.json")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modcrypt.parquet.idl import encode, new
-from modcrypt.parquet.levels import Levels, contradicting
+from modcrypt.parquet.format.idl import encode, new
+from modcrypt.parquet.format.levels import Levels, contradicting
 
 
 def varint(value: int) -> bytes:

@@ -25,7 +25,7 @@ from modcrypt import (
     list_modules,
 )
 from modcrypt.keys import INVOCATION_LIMIT, invocation_counter
-from modcrypt.parquet.idl import ThriftStruct, decode, encode, new
+from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from tests import forging
 from tests.forging import decrypted, encrypted, plain_file
 from tests.support import FOOTER_KEY, read_with_pyarrow

@@ -27,8 +27,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 import modcrypt as mc
-from modcrypt.parquet.idl import decode, encode
-from modcrypt.parquet.idl import new as struct
+from modcrypt.parquet.format.idl import decode, encode
+from modcrypt.parquet.format.idl import new as struct
 from tests import forging
 from tests.interop.conftest import decrypt, encrypt, footer_of, modules_of
 from tests.kms.memory_kms import MemoryKms

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 import modcrypt as mc
-from modcrypt.parquet.idl import ThriftStruct, decode, encode, new
-from modcrypt.parquet.page_sizes import MAX_EXPANDED_PAGE, check_pages
+from modcrypt.parquet.crypto.page_sizes import MAX_EXPANDED_PAGE, check_pages
+from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from tests import forging
 from tests.support import FOOTER_KEY
 

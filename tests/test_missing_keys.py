@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.parquet.schema import leaf_paths
+from modcrypt.parquet.format.schema import leaf_paths
 from tests.forging import decrypted, edit_plain, encrypted, plain_file, read_plain_footer
 from tests.interop.conftest import java
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY

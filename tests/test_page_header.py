@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modcrypt.errors import FormatError, LimitError
-from modcrypt.parquet import page_header
-from modcrypt.parquet.idl import varint, zigzag
-from modcrypt.parquet.page_header import PageHeader, scan, splice, v2_layout
+from modcrypt.parquet.format import page_header
+from modcrypt.parquet.format.idl import varint, zigzag
+from modcrypt.parquet.format.page_header import PageHeader, scan, splice, v2_layout
 from tests.judge import (
     IDL,
     STOP,

@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 
 import modcrypt as mc
 from modcrypt.cli import app
-from modcrypt.parquet.path_prefix import PathPrefix, check_distinct
-from modcrypt.storage import Place, place_of
+from modcrypt.io.storage import Place, place_of
+from modcrypt.parquet.crypto.path_prefix import PathPrefix, check_distinct
 from tests.support import FOOTER_KEY
 
 BASE = "part-00000-0f3c6c1e.c000.snappy.parquet"  # as Spark names files of one task, in any folder

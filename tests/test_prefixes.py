@@ -498,7 +498,7 @@ def test_what_is_required_is_a_bool_or_names(wrong: Any) -> None:
 
 @pytest.mark.parametrize("required", [True, False, ["id"]])
 def test_a_footer_whose_algorithm_was_removed_is_refused(required: Any) -> None:
-    from modcrypt.parquet.idl import decode, encode
+    from modcrypt.parquet.format.idl import decode, encode
 
     body, tail, magic = split_tail(sealed(plaintext_footer=True, column_keys={"ssn": COLUMN_KEY}))
     metadata, _ = decode("FileMetaData", tail)

@@ -11,8 +11,8 @@ import pytest
 import modcrypt as mc
 from modcrypt import KeyRetrievalError, Keyring
 from modcrypt.cli import key_refs
-from modcrypt.cli.passphrases import PassphraseOptions
-from modcrypt.kms import keyring, keyring_document
+from modcrypt.cli.options.passphrases import PassphraseOptions
+from modcrypt.kms.keyring import keyring, keyring_document
 from modcrypt.spark.settings import key_at
 
 SECRET = "00112233445566778899aabbccddeeff"
@@ -42,7 +42,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 
 def _pin(path: Path) -> str:
-    pkcs11 = pytest.importorskip("modcrypt.kms.pkcs11")
+    pkcs11 = pytest.importorskip("modcrypt.kms.services.pkcs11")
     pin: str = pkcs11._pin_giver(None, f"file:{path}")()
     return pin
 

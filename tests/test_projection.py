@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.parquet.idl import ThriftStruct
+from modcrypt.parquet.format.idl import ThriftStruct
 from tests.forging import reclosed
 from tests.support import COLUMN_KEY, FOOTER_KEY, small_table, write_plain
 

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from modcrypt.errors import FormatError
-from modcrypt.parquet import pruning
-from modcrypt.parquet.expressions import read_expression, referenced_fields
-from modcrypt.parquet.idl import ThriftStruct, copy, decode, new
-from modcrypt.parquet.pruning import Ranges, candidate_rows
+from modcrypt.parquet.arrow import row_group_pruning as pruning
+from modcrypt.parquet.arrow.expressions import read_expression, referenced_fields
+from modcrypt.parquet.arrow.row_group_pruning import Ranges, candidate_rows
+from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, new
 
 NAN = float("nan")
 f = pc.field
@@ -721,7 +721,7 @@ def test_long_chains_are_read_and_deep_nesting_is_not() -> None:
 def test_what_another_pyarrow_might_spell_is_not_understood(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from modcrypt.parquet import expressions
+    from modcrypt.parquet.arrow import expressions
 
     for pairs in (
         [],

@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt.parquet.idl import decode, encode
+from modcrypt.parquet.format.idl import decode, encode
 from tests.forging import (
     encrypted,
     module_suffix,

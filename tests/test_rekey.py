@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.parquet.idl import decode, new
-from modcrypt.storage import FdSink
+from modcrypt.io.storage import FdSink
+from modcrypt.parquet.format.idl import decode, new
 from tests import forging
 from tests.interop.conftest import (
     Case,
@@ -557,7 +557,7 @@ def test_progress_ends_near_the_files_size() -> None:
 STALLING = """
 import sys, time
 from modcrypt import *
-from modcrypt.storage import FdSink
+from modcrypt.io.storage import FdSink
 append = FdSink.append
 def stalling(self, data):
     append(self, data)

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import modcrypt as mc
-from modcrypt.parquet.plan import plan_decryption
-from modcrypt.storage import open_source
+from modcrypt.io.storage import open_source
+from modcrypt.parquet.crypto.file_plan import plan_decryption
 from tests.kms.memory_kms import MemoryKms
 from tests.rotating_kms import RotatingKms
 

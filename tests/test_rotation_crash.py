@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import modcrypt as mc
-from modcrypt.storage import Place
+from modcrypt.io.storage import Place
 from tests.rotating_kms import RotatingKms
 from tests.test_rotation import (
     BESIDE,

@@ -19,8 +19,8 @@ from modcrypt import (
     encrypt_parquet,
 )
 from modcrypt.errors import FormatError, LimitError
-from modcrypt.parquet.idl import ThriftStruct, decode, new
-from modcrypt.parquet.schema import MAX_SCHEMA_DEPTH, covering_name, keep_leaves, leaf_paths
+from modcrypt.parquet.format.idl import ThriftStruct, decode, new
+from modcrypt.parquet.format.schema import MAX_SCHEMA_DEPTH, covering_name, keep_leaves, leaf_paths
 from tests.judge import footer_of, of_rich_types
 from tests.support import COLUMN_KEY, FOOTER_KEY, shared_vectors, small_table
 

@@ -18,7 +18,7 @@ from modcrypt.errors import (
 )
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
-from modcrypt.kms.sealed_metadata import (
+from modcrypt.kms.wrapped_key_metadata import (
     MAX_SEALED,
     is_sealed,
     open_key_metadata,

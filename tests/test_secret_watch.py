@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 import modcrypt
-from modcrypt.kms import environment
+from modcrypt.kms.services import environment
 from tests.secret_watch import (
     ALLOWED,
     DELIBERATE,

@@ -42,7 +42,6 @@ from modcrypt import (
     Policy,
     StandardKeyMetadata,
     ags1,
-    buffers,
     decrypt_ags1,
     decrypt_parquet,
     encrypt_ags1,
@@ -54,18 +53,18 @@ from modcrypt import (
     open_kms,
     rotate_keys,
     scan_keys,
-    storage,
 )
 from modcrypt.aead import CtrCipher, GcmCipher
 from modcrypt.ags1 import UNVERIFIED
 from modcrypt.ags1.blocks import block_cipher
 from modcrypt.cli import app
+from modcrypt.io import buffers, storage
 from modcrypt.keys import invocation_counter
-from modcrypt.kms.material import decode_metadata
 from modcrypt.kms.wrapping import Kek
-from modcrypt.parquet.ciphers import ChunkCipher, ColumnKey, FileCipher
-from modcrypt.parquet.footer import read_encrypted
-from modcrypt.parquet.footer_keys import list_key_metadata
+from modcrypt.parquet.crypto.ciphers import ChunkCipher, ColumnKey, FileCipher
+from modcrypt.parquet.crypto.footer import read_encrypted
+from modcrypt.parquet.crypto.footer_keys import list_key_metadata
+from modcrypt.pkmt1.material import decode_metadata
 from tests.kms.memory_kms import MemoryKms, PyArrowKms, unseal
 from tests.support import write_plain
 

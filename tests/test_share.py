@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.parquet.idl import new as struct
+from modcrypt.parquet.format.idl import new as struct
 from tests import forging
 from tests.interop.conftest import decrypt, encrypt, footer_of, modules_of
 from tests.kms.memory_kms import MemoryKms

@@ -23,9 +23,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt.kms.shred_proof import Proof, prove_shredded
-from modcrypt.kms.shredding import ShreddedFile, shred_keys
-from modcrypt.storage import Place
+from modcrypt.io.storage import Place
+from modcrypt.jobs.shredding import ShreddedFile, shred_keys
+from modcrypt.jobs.shredding_proof import Proof, prove_shredded
 from tests.interop.conftest import case_name, pairwise, thrift_struct
 from tests.rotating_kms import BasicKms, RotatingKms, crypto_factory
 from tests.test_rotation import (

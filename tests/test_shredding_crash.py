@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import modcrypt as mc
-from modcrypt.kms.shred_proof import prove_shredded
-from modcrypt.kms.shredding import ShreddedFile, shred_keys
+from modcrypt.jobs.shredding import ShreddedFile, shred_keys
+from modcrypt.jobs.shredding_proof import prove_shredded
 from tests.rotating_kms import RotatingKms
 from tests.test_rotation import OTHER, STORAGE, TABLE, bytes_of, material_file, read, write_lake
 from tests.test_rotation_crash import WRITING, every_step, failing, meanwhile, run
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 KILLED_AT_EVERY_STEP = """
 import itertools, json, os, shutil, signal, sys
 import modcrypt as mc
-from modcrypt.kms.shredding import shred_keys
+from modcrypt.jobs.shredding import shred_keys
 from tests.rotating_kms import RotatingKms
 
 lake, steps, criteria, names = *sys.argv[1:3], json.loads(sys.argv[3]), sys.argv[4].split(",")
@@ -136,7 +136,7 @@ def check_is_shredded(path: Path, kms: RotatingKms, criteria: dict[str, Any]) ->
 STOPPED_IN_THE_MIDDLE = """
 import os, signal, sys
 import modcrypt as mc
-from modcrypt.kms.shredding import shred_keys
+from modcrypt.jobs.shredding import shred_keys
 from tests.rotating_kms import RotatingKms
 
 def stop(file, total):
@@ -283,7 +283,7 @@ def test_a_shredding_at_any_step_of_a_writer_loses_nothing(
 IN_A_PROCESS = """
 import json, sys
 import modcrypt as mc
-from modcrypt.kms.shredding import shred_keys
+from modcrypt.jobs.shredding import shred_keys
 from tests.rotating_kms import RotatingKms
 
 tools = mc.KeyTools(RotatingKms(kf=1, k1=1, k2=1))

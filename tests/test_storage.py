@@ -31,14 +31,13 @@ from hypothesis import strategies as st
 from modcrypt import (
     FileDecryptionProperties,
     FileEncryptionProperties,
-    buffers,
     decrypt_parquet,
     encrypt_parquet,
-    storage,
 )
-from modcrypt.buffers import Output, Window, open_output
 from modcrypt.errors import TruncationError
-from modcrypt.storage import (
+from modcrypt.io import buffers, storage
+from modcrypt.io.buffers import Output, Window, open_output
+from modcrypt.io.storage import (
     FileSource,
     MemorySource,
     Place,

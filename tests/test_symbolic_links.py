@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 import modcrypt as mc
 from modcrypt.cli import app
-from modcrypt.kms.shredding import shred_keys
-from modcrypt.storage import Place, open_sink
+from modcrypt.io.storage import Place, open_sink
+from modcrypt.jobs.shredding import shred_keys
 from tests.rotating_kms import RotatingKms
 from tests.support import FOOTER_KEY, small_table, write_plain
 

@@ -34,7 +34,7 @@ from modcrypt import (
     decrypt_parquet,
     list_modules,
 )
-from modcrypt.parquet.idl import ThriftStruct, decode, encode, new
+from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from tests import forging
 from tests.forging import decrypted, encrypted, plain_file
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors

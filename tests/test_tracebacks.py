@@ -17,11 +17,12 @@ from modcrypt import Key, Keyring, KeyTools, Policy, StandardKeyMetadata, ags1
 from modcrypt.aead import GcmCipher
 from modcrypt.cli import key_refs
 from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KmsUnavailableError
-from modcrypt.iceberg.wrapping_keys import MasterKeys
+from modcrypt.iceberg.keys.wrapping_keys import MasterKeys
 from modcrypt.keys import as_key
 from modcrypt.kms import client as kms
-from modcrypt.kms import keyring, keyring_document, keyring_file, sealed_metadata
-from modcrypt.kms.arrow import as_pyarrow_client
+from modcrypt.kms import wrapped_key_metadata as sealed_metadata
+from modcrypt.kms.keyring import keyring, keyring_document, keyring_file
+from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.spark.settings import key_at
 from modcrypt.tracebacks import hide_frames
@@ -432,7 +433,7 @@ def test_no_error_of_vault_carries_a_key_or_the_token(monkeypatch: pytest.Monkey
 
 
 def test_no_error_of_a_token_carries_the_pin_or_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    from modcrypt.kms import pkcs11
+    from modcrypt.kms.services import pkcs11
 
     class Token:
         def open(self, user_pin: str | None = None, rw: bool = False) -> NoReturn:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.parquet.idl import decode, encode, extension, set_extension
+from modcrypt.parquet.format.idl import decode, encode, extension, set_extension
 from tests import forging
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tools.unknown_fields import EXTENSION, mark, marker, with_unknown_fields

@@ -24,7 +24,7 @@ from modcrypt.aad import ModuleId, ModuleType, module_aad
 from modcrypt.aead import CTR_SLACK, CtrCipher, GcmCipher
 from modcrypt.errors import LimitError, ModcryptError, TagMismatchError
 from modcrypt.keys import Key
-from modcrypt.parquet.ciphers import FileCipher
+from modcrypt.parquet.crypto.ciphers import FileCipher
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors, small_table
 from tools import unknown_field_vectors, vectors, verify_pme
 from tools.verify_pme import VerifyError, open_module, verify

@@ -25,11 +25,11 @@ from hypothesis import strategies as st
 
 import modcrypt as mc
 from modcrypt import FileDecryptionProperties, FileEncryptionProperties, ModuleType, list_modules
-from modcrypt.parquet.dataset_verification import verify_dataset
-from modcrypt.parquet.findings import MAX_CHUNK_FINDINGS, MAX_FINDINGS, Verification
-from modcrypt.parquet.idl import ThriftStruct, decode, encode, new
-from modcrypt.parquet.verification import verify_parquet
-from modcrypt.storage import Place
+from modcrypt.io.storage import Place
+from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
+from modcrypt.parquet.verify.dataset_verification import verify_dataset
+from modcrypt.parquet.verify.file_verification import verify_parquet
+from modcrypt.parquet.verify.findings import MAX_CHUNK_FINDINGS, MAX_FINDINGS, Verification
 from tests import forging
 from tests.forging import encrypted, plain_file, reclosed
 from tests.judge import WRITERS
@@ -984,8 +984,8 @@ def test_every_kind_of_source_gives_the_same(tmp_path: Path) -> None:
 
 
 def test_threads_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modcrypt.parquet.verification.BATCH", 1)
-    monkeypatch.setattr("modcrypt.parquet.verification.LARGE_MODULE", 1)
+    monkeypatch.setattr("modcrypt.parquet.verify.file_verification.BATCH", 1)
+    monkeypatch.setattr("modcrypt.parquet.verify.file_verification.LARGE_MODULE", 1)
     data = CASES[7].write()
     spans = list_modules(data, KEYED_READER)
     for span in spans[3], spans[9]:

@@ -20,9 +20,9 @@ import pytest
 import modcrypt as mc
 from modcrypt.aad import ModuleType
 from modcrypt.keys import INVOCATION_LIMIT, invocation_counter
-from modcrypt.parquet import writer
-from modcrypt.parquet.encryptor import Encryption
-from modcrypt.parquet.writer import ParquetWriter, write_table
+from modcrypt.parquet.arrow import writer
+from modcrypt.parquet.arrow.writer import ParquetWriter, write_table
+from modcrypt.parquet.convert.encryptor import Encryption
 from tests.forging import decrypted, plain_file
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, read_with_pyarrow, small_table
 
@@ -765,7 +765,7 @@ def test_a_callers_mistake_is_told_before_there_is_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: str
 ) -> None:
     arguments, error, message = REFUSED[case]
-    monkeypatch.setattr("modcrypt.buffers.open_sink", lambda *_, **__: pytest.fail("opened"))
+    monkeypatch.setattr("modcrypt.io.buffers.open_sink", lambda *_, **__: pytest.fail("opened"))
     for make in (partial_writer, write_table):
         with pytest.raises(error, match=message):
             make(numbers(0, 1), tmp_path / "sealed", **({"encryption": UNIFORM} | arguments))

@@ -48,11 +48,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for a run as a s
 import modcrypt as mc
 from modcrypt.aad import module_aad
 from modcrypt.aead import GCM_OVERHEAD, GcmCipher
-from modcrypt.buffers import Output, usable_cores
-from modcrypt.parquet import decryptor, encryptor
-from modcrypt.parquet.page_header import PageHeader, scan, splice
-from modcrypt.parquet.plan import plan_decryption
-from modcrypt.storage import MemorySource
+from modcrypt.io.buffers import Output, usable_cores
+from modcrypt.io.storage import MemorySource
+from modcrypt.parquet.convert import decryptor, encryptor
+from modcrypt.parquet.crypto.file_plan import plan_decryption
+from modcrypt.parquet.format.page_header import PageHeader, scan, splice
 from tools import bench_ags1, bench_iceberg, bench_kms, bench_rekey
 from tools.figures import (
     MIB,

@@ -16,7 +16,7 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table import StaticTable
 
 from modcrypt.iceberg import IcebergTable, open_table, rotate_table
-from modcrypt.iceberg.resolver import KeyResolver
+from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.key_metadata import StandardKeyMetadata
 from tests.iceberg.builder import Builder, arrow, field, struct
 from tests.iceberg.conftest import SampleKms

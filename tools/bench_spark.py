@@ -50,7 +50,7 @@ from modcrypt.spark import (
     scan_keys,
     verify_table,
 )
-from modcrypt.spark.bins import Folder, list_tables
+from modcrypt.spark.jobs.task_files import Folder, list_tables
 from modcrypt.spark.session import spark_session
 from tools.figures import MIB, Figure, Row, below, figure, line, within
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from modcrypt.parquet.idl import decode, encode, varint
+from modcrypt.parquet.format.idl import decode, encode, varint
 
 BINARY, STRUCT = 8, 12  # wire types of the compact protocol
 EXTENSION, UNUSED = 32_767, 99  # field ids

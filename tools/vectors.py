@@ -37,9 +37,9 @@ sys.path.insert(0, str(ROOT))  # for a run as a script
 
 from modcrypt import FileEncryptionProperties, encrypt_parquet  # noqa: E402 (after the path is set)
 from modcrypt.aad import ModuleId, ModuleType  # noqa: E402
-from modcrypt.parquet import idl  # noqa: E402
-from modcrypt.parquet.ciphers import FileCipher  # noqa: E402
-from modcrypt.parquet.page_header import splice  # noqa: E402
+from modcrypt.parquet.crypto.ciphers import FileCipher  # noqa: E402
+from modcrypt.parquet.format import idl  # noqa: E402
+from modcrypt.parquet.format.page_header import splice  # noqa: E402
 from tools import verify_pme  # noqa: E402
 from tools.verify_pme import Module, VerifyError  # noqa: E402
 
@@ -380,7 +380,7 @@ def fixed_random(seed: str) -> Iterator[None]:
     """Replace modcrypt's random bits by a keystream; each seed gives other nonces."""
     stream = io.BytesIO(fixed_bytes(f"random {seed}", 1 << 16))
     with ExitStack() as stack:
-        for room in ("modcrypt.aead", "modcrypt.parquet.encryptor"):
+        for room in ("modcrypt.aead", "modcrypt.parquet.convert.encryptor"):
             stack.enter_context(mock.patch(f"{room}.urandom", stream.read))
         yield
 
@@ -402,7 +402,7 @@ def java_padding() -> Iterator[None]:
 
     with (
         mock.patch.object(FileCipher, "seal", padded_seal),
-        mock.patch("modcrypt.parquet.encryptor.splice", lambda *found: pad(splice(*found))),
+        mock.patch("modcrypt.parquet.convert.encryptor.splice", lambda *found: pad(splice(*found))),
     ):
         yield
 

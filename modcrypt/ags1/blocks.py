@@ -9,8 +9,8 @@ from operator import itemgetter
 from modcrypt.aad import BlockId, block_aad
 from modcrypt.aead import BLOCK_OVERHEAD, GcmCipher, TagError
 from modcrypt.ags1.lengths import Ags1Key
-from modcrypt.buffers import Threads, usable_cores
 from modcrypt.errors import TagMismatchError
+from modcrypt.io.buffers import Threads, usable_cores
 from modcrypt.key_metadata import StandardKeyMetadata, as_prefix
 from modcrypt.keys import as_key
 

@@ -23,8 +23,8 @@ from modcrypt.ags1.lengths import (
     trusted_length,
 )
 from modcrypt.ags1.writer import Ags1Writer, fresh_metadata
-from modcrypt.buffers import Output, check_apart, open_output
-from modcrypt.storage import Destination, SourceLike, Stream, open_stream
+from modcrypt.io.buffers import Output, check_apart, open_output
+from modcrypt.io.storage import Destination, SourceLike, Stream, open_stream
 
 __all__ = ["Ags1Summary", "decrypt_ags1", "encrypt_ags1", "inspect_ags1"]
 

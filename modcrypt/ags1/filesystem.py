@@ -37,7 +37,7 @@ from modcrypt.ags1.layout import DEFAULT_BLOCK_LENGTH
 from modcrypt.ags1.lengths import Ags1Key, TrustedLength
 from modcrypt.ags1.reader import Ags1Reader
 from modcrypt.ags1.writer import Ags1Writer
-from modcrypt.chained import NamesBehind
+from modcrypt.io.stacked_filesystem import NamesBehind
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import as_key
 

@@ -27,10 +27,17 @@ from modcrypt.ags1.lengths import (
     takes_key,
     trusted_length,
 )
-from modcrypt.buffers import Shared
 from modcrypt.fork_safety import fork_safe
-from modcrypt.seekable import SeekableFile
-from modcrypt.storage import FileSource, MemorySource, ObjectSource, Source, SourceLike, open_source
+from modcrypt.io.buffers import Shared
+from modcrypt.io.seekable import SeekableFile
+from modcrypt.io.storage import (
+    FileSource,
+    MemorySource,
+    ObjectSource,
+    Source,
+    SourceLike,
+    open_source,
+)
 
 __all__ = ["Ags1Reader", "open"]
 

@@ -26,11 +26,11 @@ from modcrypt.ags1.layout import (
     make_header,
 )
 from modcrypt.ags1.lengths import Ags1Key, takes_key
-from modcrypt.buffers import Output, new_bytes, open_output
 from modcrypt.fork_safety import fork_safe
+from modcrypt.io.buffers import Output, new_bytes, open_output
+from modcrypt.io.storage import Destination
 from modcrypt.key_metadata import StandardKeyMetadata, as_prefix
 from modcrypt.keys import as_key
-from modcrypt.storage import Destination
 
 __all__ = ["Ags1Writer", "fresh_metadata", "seal"]
 

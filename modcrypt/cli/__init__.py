@@ -14,7 +14,7 @@ __all__ = ["run"]
 
 def run() -> None:
     """Run the program with `sys.argv`; always ends in SystemExit with a documented exit code."""
-    from modcrypt.cli.signals import raise_on_signals
+    from modcrypt.cli.output.signals import raise_on_signals
 
     raise_on_signals()
     _mend_streams()

@@ -19,14 +19,14 @@ import click
 
 import modcrypt
 from modcrypt.cli import key_refs
-from modcrypt.cli.failures import printable
-from modcrypt.cli.kms_options import (
+from modcrypt.cli.options.kms_options import (
     Service,
     default_key,
     master_keys_option,
     refuse,
     service_options,
 )
+from modcrypt.cli.output.failures import printable
 from modcrypt.cli.shared import (
     SIGPIPE_EXIT,
     aad_prefix_from,
@@ -405,7 +405,7 @@ class _MetadataFile:
         self._written = False
 
     def __enter__(self) -> _MetadataFile:
-        from modcrypt.storage import open_sink
+        from modcrypt.io.storage import open_sink
 
         self._before = _identity(self._destination)
         self._stack = ExitStack()
@@ -443,7 +443,7 @@ class _MetadataFile:
 
 def _local(path: str) -> str | None:
     """Give the real local path that is meant; None for a URL of a store, or a pipe."""
-    from modcrypt.storage import locate
+    from modcrypt.io.storage import locate
 
     filesystem, place = locate(path, None)
     return None if filesystem is not None or path == "-" else os.path.realpath(place)
@@ -472,7 +472,7 @@ def _seal(
 ) -> None:
     """Seal all of the source, and keep the key metadata before the stream is complete."""
     from modcrypt.ags1.layout import encrypted_length
-    from modcrypt.storage import open_stream
+    from modcrypt.io.storage import open_stream
 
     with writer, open_stream(source) as stream:
         buffer = memoryview(bytearray(_READ_BYTES))

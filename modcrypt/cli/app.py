@@ -13,14 +13,14 @@ import modcrypt
 from modcrypt.cli.ags1 import ags1
 from modcrypt.cli.doctor import doctor
 from modcrypt.cli.examine import inspect, verify
-from modcrypt.cli.failures import EXIT_CODES, explain
-from modcrypt.cli.iceberg import iceberg
+from modcrypt.cli.iceberg.iceberg_group import iceberg
 from modcrypt.cli.keys import keys
+from modcrypt.cli.output.failures import EXIT_CODES, explain
+from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.parquet import decrypt, encrypt
 from modcrypt.cli.rewrite import mask, rekey, share
 from modcrypt.cli.shared import drop_stdout, print_line
 from modcrypt.cli.shred import shred
-from modcrypt.cli.signals import Stopped
 from modcrypt.cli.spark_jar import spark_jar
 from modcrypt.cli.tables import cat, head, schema
 

@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from modcrypt.cli.failures import Failure, explain, printable
-from modcrypt.cli.kms_options import refuse
-from modcrypt.cli.progress import batch_bar
+from modcrypt.cli.options.kms_options import refuse
+from modcrypt.cli.output.failures import Failure, explain, printable
+from modcrypt.cli.output.progress import batch_bar
 from modcrypt.cli.shared import convert, print_line, table, together
 from modcrypt.fork_safety import fork_safe
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.kms.rotation_record import RunRecord
-    from modcrypt.parquet.properties import Encryption, FileDecryptionProperties
-    from modcrypt.storage import Place
+    from modcrypt.io.storage import Place
+    from modcrypt.jobs.run_record import RunRecord
+    from modcrypt.parquet.crypto.properties import Encryption, FileDecryptionProperties
 
 __all__ = [
     "Batch",
@@ -138,12 +138,12 @@ class Files:
             FileNotFoundError: it is not there.
             click.UsageError: a folder has no such files.
         """
-        from modcrypt.storage import Place, locate
+        from modcrypt.io.storage import Place, locate
 
         place = Place(*locate(where, None))
         if not _is_folder(where, place):
             return cls(where, False, (File(where, place),))
-        from modcrypt.parquet.discovery import list_files
+        from modcrypt.parquet.datasets.discovery import list_files
 
         own = {os.path.realpath(path) for path in without if path is not None}
         found = [_file(where, place, one) for one in list_files(where, None)]
@@ -159,7 +159,7 @@ class Files:
 def _is_folder(where: str, place: Place) -> bool:
     if place.filesystem is None:
         return os.path.isdir(place.path)
-    from modcrypt.parquet.discovery import is_dataset
+    from modcrypt.parquet.datasets.discovery import is_dataset
 
     return is_dataset(where, None)
 
@@ -173,7 +173,7 @@ def _name_in(where: str, folder: Place, inside: str) -> str:
     """Spell a path within a folder as the library takes it: as a path, or a URL."""
     if folder.filesystem is None:
         return os.path.join(folder.path, inside)
-    from modcrypt.storage import locate
+    from modcrypt.io.storage import locate
 
     name = f"{where.rstrip('/')}/{inside}"
     path = f"{folder.path.rstrip('/')}/{inside}"
@@ -310,7 +310,7 @@ class Batch:
         """
         found: Encryption = self._rooted(encryption, self._folders[1])
         if self._files.folder and not shared:
-            from modcrypt.parquet.path_prefix import check_distinct
+            from modcrypt.parquet.crypto.path_prefix import check_distinct
 
             try:
                 prefix = getattr(found, "aad_prefix", None)
@@ -323,7 +323,7 @@ class Batch:
         return found
 
     def _rooted(self, properties: Any, folder: str) -> Any:
-        from modcrypt.parquet.properties import rooted
+        from modcrypt.parquet.crypto.properties import rooted
 
         return rooted(properties, folder) if self._files.folder else properties
 
@@ -366,8 +366,8 @@ class Batch:
         return 0
 
     def _run_all(self, run: _Run, as_json: bool) -> int:
-        from modcrypt.buffers import usable_cores
-        from modcrypt.kms.rotation_record import RunRecord
+        from modcrypt.io.buffers import usable_cores
+        from modcrypt.jobs.run_record import RunRecord
 
         run.arguments, run.dry_run = self._arguments, self._dry_run
         started, results = time.perf_counter(), list[_Result]()
@@ -450,7 +450,7 @@ _MOST_READ = 4 << 20  # bytes of a file that an option names
 
 
 def _paired(files: Files, destination: str | None) -> list[_Pair]:
-    from modcrypt.storage import Place, locate
+    from modcrypt.io.storage import Place, locate
 
     if destination is None:
         return [_pair(file, file.name, file.place) for file in files.found]
@@ -468,7 +468,7 @@ def _pair(source: File, destination: str, place: Place) -> _Pair:
 
 
 def _pairs_in(files: Files, destination: str, place: Place) -> Iterator[_Pair]:
-    from modcrypt.parquet.discovery import Folder
+    from modcrypt.parquet.datasets.discovery import Folder
 
     folder = Folder(destination, None)
     sources = {file.place.real().path for file in files.found}
@@ -485,7 +485,7 @@ def _pairs_in(files: Files, destination: str, place: Place) -> Iterator[_Pair]:
 
 
 def _check_folders(files: Files, destination: str, place: Place) -> None:
-    from modcrypt.storage import Place, locate
+    from modcrypt.io.storage import Place, locate
 
     source = Place(*locate(files.where, None))
     if place.filesystem is None and os.path.exists(place.path) and not os.path.isdir(place.path):
@@ -600,7 +600,7 @@ class _Noted:
         self._source = pair.source.place.full_name
 
     def _stamps(self) -> list[Any]:
-        from modcrypt.kms.rotation_record import stamps_of
+        from modcrypt.jobs.run_record import stamps_of
 
         source = self._pair.source.place.stamp()
         return [None if source is None else list(source), *stamps_of(self._pair.place)]

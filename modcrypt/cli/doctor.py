@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modcrypt.cli import key_refs
-from modcrypt.cli.failures import explain, in_options, printable
-from modcrypt.cli.kms_options import Service, service_options
-from modcrypt.cli.parquet_options import parquet_key_options
-from modcrypt.cli.passphrases import said_by_uri
+from modcrypt.cli.options.kms_options import Service, service_options
+from modcrypt.cli.options.parquet_options import parquet_key_options
+from modcrypt.cli.options.passphrases import said_by_uri
+from modcrypt.cli.output.failures import explain, in_options, printable
 from modcrypt.cli.shared import json_option, key_from, print_line, root_option
 from modcrypt.errors import KeyRetrievalError
 
@@ -147,7 +147,7 @@ class _Examined:
 
     def _secret_files(self) -> Iterator[Check]:
         from modcrypt.checkup import keyring, secret_file
-        from modcrypt.kms.keyring import keyring_path
+        from modcrypt.kms.keyring.keyring import keyring_path
 
         service = self._service
         if service is None or not service.is_keyring:
@@ -207,7 +207,7 @@ class _Examined:
     def _file(self, path: str) -> Iterator[Check]:
         import modcrypt
         from modcrypt import checkup
-        from modcrypt.parquet.discovery import is_dataset
+        from modcrypt.parquet.datasets.discovery import is_dataset
 
         if not _may_be_parquet(path):
             yield checkup.secret_file(path, "file")
@@ -230,7 +230,7 @@ class _Examined:
 
     def _keys(self) -> list[Key]:
         """Give the keys to be looked for: those given, and a keyring's."""
-        from modcrypt.kms.keyring import Keyring
+        from modcrypt.kms.keyring.keyring import Keyring
 
         found = [*([] if self._footer is None else [self._footer]), *self._column_keys.values()]
         if isinstance(self._client, Keyring):

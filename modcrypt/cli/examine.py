@@ -22,10 +22,14 @@ from modcrypt.cli.batch import (
     size_in_words,
     size_of,
 )
-from modcrypt.cli.failures import Failure, explain, in_options, module_fields, printable
-from modcrypt.cli.kms_options import audit_option, reading_service_options, refuse
-from modcrypt.cli.parquet_options import accept_option, decryption_properties, parquet_key_options
-from modcrypt.cli.progress import files_bar, progress_bar
+from modcrypt.cli.options.kms_options import audit_option, reading_service_options, refuse
+from modcrypt.cli.options.parquet_options import (
+    accept_option,
+    decryption_properties,
+    parquet_key_options,
+)
+from modcrypt.cli.output.failures import Failure, explain, in_options, module_fields, printable
+from modcrypt.cli.output.progress import files_bar, progress_bar
 from modcrypt.cli.shared import (
     prefix_options,
     print_facts,
@@ -40,14 +44,14 @@ from modcrypt.cli.spark import inspect_on_spark, spark_option, verify_on_spark
 from modcrypt.errors import KmsUnavailableError
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.parquet.findings import (
+    from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+    from modcrypt.parquet.verify.findings import (
         DatasetVerification,
         Finding,
         Unauthenticated,
         Verification,
     )
-    from modcrypt.parquet.inspection import ColumnInspection, Inspection
-    from modcrypt.parquet.properties import FileDecryptionProperties
+    from modcrypt.parquet.verify.inspection import ColumnInspection, Inspection
 
 __all__ = ["inspect", "verify"]
 
@@ -78,7 +82,7 @@ def _properties(
         return None
     found = decryption_properties(**reading)
     if len(paths) == 1 and files[0].inside:
-        from modcrypt.parquet.properties import rooted
+        from modcrypt.parquet.crypto.properties import rooted
 
         found = rooted(found, paths[0])
     return found
@@ -104,7 +108,7 @@ class _Page:
     """The page that --html asks for."""
 
     def __init__(self, out: str | None, force: bool, files: Sequence[File]) -> None:
-        from modcrypt.storage import place_of
+        from modcrypt.io.storage import place_of
 
         self.out, self._force = out, force
         if out is None:
@@ -119,7 +123,7 @@ class _Page:
             place.check_absent()
 
     def write(self, html: Callable[[], str]) -> None:
-        from modcrypt.storage import open_sink
+        from modcrypt.io.storage import open_sink
 
         if self.out is not None:
             with open_sink(self.out, overwrite=self._force) as sink:
@@ -183,7 +187,7 @@ def inspect(
     """
     if spark_master is not None:
         return inspect_on_spark(spark_master, paths, reading, as_json=as_json)
-    from modcrypt.parquet.inspection import inspect_parquet
+    from modcrypt.parquet.verify.inspection import inspect_parquet
 
     files = _files(paths, glob)
     page = _Page(html, force, files)
@@ -210,7 +214,7 @@ def inspect(
 def _each(
     files: Sequence[File], look: Callable[[str], Inspection], jobs: int | None
 ) -> Iterator[tuple[File, Inspection | Failure]]:
-    from modcrypt.buffers import usable_cores
+    from modcrypt.io.buffers import usable_cores
 
     def one(file: File) -> Inspection | Failure:
         try:
@@ -398,7 +402,7 @@ def _verify_recorded(
     jobs: int | None, as_json: bool, path: str, **of_set: Any,
 ) -> int:  # fmt: skip
     """Verify files that a run like this, which was interrupted, has not found right."""
-    from modcrypt.kms.rotation_record import RunRecord, stamps_of
+    from modcrypt.jobs.run_record import RunRecord, stamps_of
 
     run = {"command": "verify", "options": digest_of(click.get_current_context().params)}
     places = {file.place.path: file.place for file in files}
@@ -442,7 +446,7 @@ def _verify_one(
     file: File, properties: FileDecryptionProperties | None, expected_rows: int | None,
     threads: int | None, strict: bool, page: _Page, as_json: bool,
 ) -> int:  # fmt: skip
-    from modcrypt.parquet.verification import verify_parquet
+    from modcrypt.parquet.verify.file_verification import verify_parquet
 
     started = time.perf_counter()
     with progress_bar("Verifying", size_of(file.place)) as progress:
@@ -471,7 +475,7 @@ def _verify_all(
     files: Sequence[File], properties: FileDecryptionProperties | None, strict: bool,
     jobs: int | None, as_json: bool, **of_set: Any,
 ) -> int:  # fmt: skip
-    from modcrypt.parquet.dataset_verification import verify_dataset
+    from modcrypt.parquet.verify.dataset_verification import verify_dataset
 
     started = time.perf_counter()
     sizes = [size_of(file.place) for file in files]
@@ -581,7 +585,7 @@ def _print_unauthenticated(found: Iterable[tuple[str | None, Unauthenticated]]) 
     Args:
         found: Notes, and the names of their files; None for a note about a set of files.
     """
-    from modcrypt.parquet.findings import fold
+    from modcrypt.parquet.verify.findings import fold
 
     notes = list(found)
     lines = [

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import click
 
-from modcrypt.cli.failures import looks_like_key
+from modcrypt.cli.output.failures import looks_like_key
 from modcrypt.errors import (
     FormatError,
     KeyAccessDeniedError,
@@ -119,7 +119,7 @@ def metadata_from_file(path: str, unseal: Unseal | None = None) -> StandardKeyMe
 
 
 def _is_sealed(data: bytes) -> bool:
-    from modcrypt.kms.sealed_metadata import is_sealed  # not to be loaded for the help
+    from modcrypt.kms.wrapped_key_metadata import is_sealed  # not to be loaded for the help
 
     return is_sealed(data)
 

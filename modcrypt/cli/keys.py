@@ -15,8 +15,7 @@ import click
 
 import modcrypt
 from modcrypt.cli import key_refs
-from modcrypt.cli.failures import exit_code, in_options, printable
-from modcrypt.cli.kms_options import (
+from modcrypt.cli.options.kms_options import (
     Service,
     audit_option,
     pairs,
@@ -24,16 +23,17 @@ from modcrypt.cli.kms_options import (
     refuse,
     service_options,
 )
-from modcrypt.cli.progress import files_bar
+from modcrypt.cli.output.failures import exit_code, in_options, printable
+from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import json_option, print_line, root_option, table, threads_option
 from modcrypt.cli.spark import decryption_settings, rotate_on_spark, scan_on_spark, spark_option
-from modcrypt.parquet.properties import ALGORITHMS
-from modcrypt.storage import local_path
+from modcrypt.io.storage import local_path
+from modcrypt.parquet.crypto.properties import ALGORITHMS
 
 if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.jobs.key_rotation import RotatedFile
+    from modcrypt.jobs.key_scan import ScannedKey
     from modcrypt.kms.client import MasterKey
-    from modcrypt.kms.rotation import RotatedFile
-    from modcrypt.kms.scan import ScannedKey
 
 __all__ = ["keys"]
 
@@ -165,7 +165,7 @@ def _imported(file: str | None, env: str | None) -> dict[str, Any]:
 
 
 def _opened_or_new(service: Service, plaintext: bool, key_id: str) -> Any:
-    from modcrypt.kms.keyring import check_key_id, keyring_path
+    from modcrypt.kms.keyring.keyring import check_key_id, keyring_path
 
     check_key_id(key_id)  # or an empty keyring would be left behind
     try:
@@ -348,7 +348,7 @@ def rotate(
     that fails is as it was, and the others go on; the exit code is 1 then, or 3 or 4 if all failed
     for want of a key or of the key service.
     """
-    from modcrypt.kms.rotation_record import unfinished
+    from modcrypt.jobs.run_record import unfinished
 
     settings = None
     if spark_master is not None:
@@ -493,7 +493,7 @@ def _print_scanned(found: Iterator[ScannedKey]) -> int:
 
 
 def _row(one: ScannedKey) -> tuple[str | None, ...]:
-    from modcrypt.kms.scan import DESTROYED
+    from modcrypt.jobs.key_scan import DESTROYED
 
     kinds = {"footer": "(footer)", "hidden": "(sealed)"}
     kek = None if one.kek_id is None else one.kek_id[:8]

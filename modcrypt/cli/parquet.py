@@ -8,9 +8,8 @@ import click
 
 import modcrypt
 from modcrypt.cli.batch import Batch, Conversion, Task, batch_options, in_place_option
-from modcrypt.cli.failures import printable
-from modcrypt.cli.kms_options import audit_option, reading_service_options
-from modcrypt.cli.parquet_options import (
+from modcrypt.cli.options.kms_options import audit_option, reading_service_options
+from modcrypt.cli.options.parquet_options import (
     decryption_properties,
     encryption_options,
     encryption_properties,
@@ -18,11 +17,12 @@ from modcrypt.cli.parquet_options import (
     parquet_key_options,
     reading_options,
 )
+from modcrypt.cli.output.failures import printable
 from modcrypt.cli.shared import prefix_options, root_option
 from modcrypt.cli.spark import decrypt_on_spark, encrypt_on_spark, spark_option
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.parquet.properties import Encryption
+    from modcrypt.parquet.crypto.properties import Encryption
 
 __all__ = ["decrypt", "encrypt", "missing_names"]
 
@@ -108,9 +108,9 @@ def encrypt(
 
 def _look_into(source: str, encryption: Encryption) -> None:
     """Raise what keeps a file from being encrypted, as far as its footer tells; make no key."""
-    from modcrypt.parquet.encryptor import plan_encryption
-    from modcrypt.parquet.properties import is_keyed
-    from modcrypt.storage import open_source
+    from modcrypt.io.storage import open_source
+    from modcrypt.parquet.convert.encryptor import plan_encryption
+    from modcrypt.parquet.crypto.properties import is_keyed
 
     with open_source(source) as opened:
         plan_encryption(opened, encryption.for_check() if is_keyed(encryption) else encryption)
@@ -177,8 +177,8 @@ def decrypt(
 
 def _missing_in(source: str, decryption: modcrypt.FileDecryptionProperties) -> tuple[str, ...]:
     """Give the columns without a key, as `decrypt_parquet`; no page is opened."""
-    from modcrypt.parquet.plan import plan_decryption
-    from modcrypt.storage import open_source
+    from modcrypt.io.storage import open_source
+    from modcrypt.parquet.crypto.file_plan import plan_decryption
 
     with open_source(source) as opened:
         return plan_decryption(opened, decryption).missing_names

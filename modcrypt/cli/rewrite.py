@@ -17,9 +17,8 @@ from click.core import ParameterSource
 
 import modcrypt
 from modcrypt.cli.batch import Batch, Conversion, Task, batch_options, in_place_option
-from modcrypt.cli.kms_options import audit_option, reading_service_options, refuse
-from modcrypt.cli.parquet import missing_names
-from modcrypt.cli.parquet_options import (
+from modcrypt.cli.options.kms_options import audit_option, reading_service_options, refuse
+from modcrypt.cli.options.parquet_options import (
     accept_option,
     decryption_properties,
     encryption_options,
@@ -28,6 +27,7 @@ from modcrypt.cli.parquet_options import (
     output_options,
     parquet_key_options,
 )
+from modcrypt.cli.parquet import missing_names
 from modcrypt.cli.shared import key_from, prefix_options, root_option
 from modcrypt.cli.spark import (
     encryption_settings,
@@ -40,7 +40,7 @@ from modcrypt.cli.spark import (
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.keys import Key
-    from modcrypt.parquet.properties import Encryption
+    from modcrypt.parquet.crypto.properties import Encryption
     from modcrypt.spark.settings import Settings
 
 __all__ = ["mask", "rekey", "share"]

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modcrypt.cli.failures import printable
+from modcrypt.cli.output.failures import printable
+from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.shared import SIGPIPE_EXIT, print_line
-from modcrypt.cli.signals import Stopped
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
 
-    from modcrypt.storage import Sink
+    from modcrypt.io.storage import Sink
 
 __all__ = ["check_safe", "print_pieces", "print_rows", "safe_option", "written"]
 
@@ -37,7 +37,7 @@ def check_safe(safe: bool, form: str) -> None:
 
 def print_rows(kinds: pa.Schema, rows: Sequence[dict[str, Any]]) -> None:
     """Print rows, as `rows_of` gives them, as a table that the terminal has room for."""
-    from modcrypt.cli.rows import aligned, cell, is_number
+    from modcrypt.cli.output.rows import aligned, cell, is_number
 
     shown = sys.stdout is not None and sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if shown else None

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import click
 
 from modcrypt.cli import key_refs
-from modcrypt.cli.failures import printable
-from modcrypt.cli.progress import progress_bar
+from modcrypt.cli.output.failures import printable
+from modcrypt.cli.output.progress import progress_bar
 from modcrypt.keys import Key
 
 __all__ = [

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from modcrypt.cli.failures import exit_code, in_options, printable
-from modcrypt.cli.kms_options import Service, audit_option, refuse, service_options
-from modcrypt.cli.progress import files_bar
+from modcrypt.cli.options.kms_options import Service, audit_option, refuse, service_options
+from modcrypt.cli.output.failures import exit_code, in_options, printable
+from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import print_line, root_option, table, threads_option
-from modcrypt.parquet.properties import ALGORITHMS
-from modcrypt.storage import local_path
+from modcrypt.io.storage import local_path
+from modcrypt.parquet.crypto.properties import ALGORITHMS
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.kms.shred_proof import Proof, ProvenFile
-    from modcrypt.kms.shredding import ShreddedFile
+    from modcrypt.jobs.shredding import ShreddedFile
+    from modcrypt.jobs.shredding_proof import Proof, ProvenFile
 
 __all__ = ["shred"]
 
@@ -154,7 +154,7 @@ def shred(
 
 
 def _shredded(paths: list[str], tools: Any, options: dict[str, Any], as_json: bool) -> int:
-    from modcrypt.kms.shredding import shred_keys
+    from modcrypt.jobs.shredding import shred_keys
 
     started, count = time.perf_counter(), 0
     with files_bar("Shredding") as bar:
@@ -196,7 +196,7 @@ def _print_summary(
     files: Sequence[ShreddedFile], ended: Sequence[ShreddedFile], unmet: Sequence[str],
     seconds: float, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    from modcrypt.kms.shredding import REMAINS
+    from modcrypt.jobs.shredding import REMAINS
 
     names = ("shredded", "current", "skipped", "failed")
     counts = Counter("failed" if file.failed else file.result for file in files)
@@ -236,7 +236,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _proven(paths: list[str], tools: Any, meant: dict[str, Any], as_json: bool) -> int:
-    from modcrypt.kms.shred_proof import prove_shredded
+    from modcrypt.jobs.shredding_proof import prove_shredded
 
     count = 0
     with files_bar("Looking") as bar:

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from modcrypt.cli.failures import exit_code, in_options, printable
-from modcrypt.cli.kms_options import Service, refuse
-from modcrypt.cli.passphrases import VARIABLE
+from modcrypt.cli.options.kms_options import Service, refuse
+from modcrypt.cli.options.passphrases import VARIABLE
+from modcrypt.cli.output.failures import exit_code, in_options, printable
 from modcrypt.cli.shared import aad_prefix_from, print_line, table
 from modcrypt.errors import KmsUnavailableError
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import DataFrame, SparkSession
 
-    from modcrypt.iceberg.rotation import TableRotation
-    from modcrypt.iceberg.table import IcebergTable
+    from modcrypt.iceberg.rotate.table_rotation import TableRotation
+    from modcrypt.iceberg.tables.table import IcebergTable
     from modcrypt.spark.settings import Settings
 
 __all__ = [
@@ -87,7 +87,7 @@ def encrypt_on_spark(
     settings = encryption_settings(options)
 
     def job(spark: SparkSession) -> DataFrame:
-        from modcrypt.spark.jobs import encrypt_table
+        from modcrypt.spark.jobs.table_jobs import encrypt_table
 
         return encrypt_table(spark, source, destination, settings, **more)
 
@@ -103,7 +103,7 @@ def decrypt_on_spark(
     settings = decryption_settings(options)
 
     def job(spark: SparkSession) -> DataFrame:
-        from modcrypt.spark.jobs import decrypt_table
+        from modcrypt.spark.jobs.table_jobs import decrypt_table
 
         return decrypt_table(spark, source, destination, settings, **more)
 
@@ -124,7 +124,7 @@ def rekey_on_spark(
     decryption = decryption_settings(options)
 
     def job(spark: SparkSession) -> DataFrame:
-        from modcrypt.spark.jobs import rekey_table
+        from modcrypt.spark.jobs.table_jobs import rekey_table
 
         return rekey_table(spark, source, destination, decryption, encryption, **more)
 
@@ -145,7 +145,7 @@ def mask_on_spark(
     decryption = decryption_settings(options)
 
     def job(spark: SparkSession) -> DataFrame:
-        from modcrypt.spark.jobs import mask_table
+        from modcrypt.spark.jobs.table_jobs import mask_table
 
         return mask_table(spark, source, destination, decryption, encryption, **masks, **more)
 
@@ -161,7 +161,7 @@ def share_on_spark(
     decryption = decryption_settings(options)
 
     def job(spark: SparkSession) -> DataFrame:
-        from modcrypt.spark.jobs import share_table
+        from modcrypt.spark.jobs.table_jobs import share_table
 
         return share_table(spark, source, destination, decryption, encryption, columns, **more)
 
@@ -181,7 +181,7 @@ def rotate_on_spark(
     """
 
     def job(spark: SparkSession) -> DataFrame:
-        from modcrypt.spark.jobs import rotate_keys
+        from modcrypt.spark.jobs.table_jobs import rotate_keys
 
         return rotate_keys(
             spark, list(paths), settings, what=what, new_master_keys=new_master_keys,
@@ -206,7 +206,7 @@ def rotate_table_on_spark(
         what: `dek` or `kek`.
         new_master_key: of `kek`: the value of `--new-master-key`.
     """
-    from modcrypt.spark.iceberg_jobs import rotate_table_deks, rotate_table_keks
+    from modcrypt.spark.jobs.iceberg_jobs import rotate_table_deks, rotate_table_keks
 
     with _started(master, f"iceberg rotate {what}") as spark:
         if what == "dek":
@@ -220,7 +220,7 @@ def scan_on_spark(master: str, paths: Sequence[str], options: Options, *, as_jso
     settings = decryption_settings(options) if named else None
     _refuse_all()
     with _started(master, "keys scan") as spark:
-        from modcrypt.spark.jobs import scan_keys
+        from modcrypt.spark.jobs.table_jobs import scan_keys
 
         found = scan_keys(spark, list(paths), settings)
         if as_json:
@@ -265,7 +265,7 @@ def verify_on_spark(
     settings = decryption_settings(options) if _typed(options) else None
     started = time.perf_counter()
     with _started(master, "verify") as spark:
-        from modcrypt.spark.jobs import verify_table
+        from modcrypt.spark.jobs.table_jobs import verify_table
 
         found = verify_table(spark, list(paths), settings)
         if as_json:
@@ -350,7 +350,7 @@ def inspect_on_spark(master: str, paths: Sequence[str], options: Options, *, as_
     refuse({"html", "force", "pages"}, "not with --spark")
     settings = decryption_settings(options) if _typed(options) else None
     with _started(master, "inspect") as spark:
-        from modcrypt.spark.jobs import inspect_table
+        from modcrypt.spark.jobs.table_jobs import inspect_table
 
         found = inspect_table(spark, list(paths), settings)
         failures = found.where("failed")
@@ -496,8 +496,8 @@ def encryption_settings(options: Options, new: str = "") -> Settings:
     Raises:
         click.UsageError: they don't fit together, or say what only a policy can.
     """
-    from modcrypt.cli.parquet_options import encryption_properties
-    from modcrypt.parquet.properties import FileEncryptionProperties
+    from modcrypt.cli.options.parquet_options import encryption_properties
+    from modcrypt.parquet.crypto.properties import FileEncryptionProperties
     from modcrypt.spark.settings import Settings
 
     _refuse_all()
@@ -531,8 +531,8 @@ def decryption_settings(options: Options) -> Settings:
     Raises:
         click.UsageError: they don't fit together, or refer to what executors can't read.
     """
-    from modcrypt.cli.parquet_options import EXPLICIT_KEYS
-    from modcrypt.parquet.properties import ALGORITHMS
+    from modcrypt.cli.options.parquet_options import EXPLICIT_KEYS
+    from modcrypt.parquet.crypto.properties import ALGORITHMS
     from modcrypt.spark.settings import Settings
 
     _refuse_all()
@@ -626,7 +626,7 @@ def _uri(options: Options) -> str | None:
         return None
     if not service.is_keyring:
         return service.uri
-    from modcrypt.kms.keyring import keyring_path
+    from modcrypt.kms.keyring.keyring import keyring_path
     from modcrypt.kms.uris import parse_kms_uri
 
     parsed = parse_kms_uri(service.uri, frozenset({"passphrase"}))

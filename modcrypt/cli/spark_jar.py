@@ -31,7 +31,7 @@ def spark_jar(destination: str, force: bool, as_json: bool) -> None:
 
     Needs pyspark and Java 17 or 21. DESTINATION is the jar's path.
     """
-    from modcrypt.spark import native_jar
+    from modcrypt.spark.jvm import native_jar
 
     native_jar.spark_jar(destination, overwrite=force)
     if as_json:

@@ -17,9 +17,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import modcrypt
-from modcrypt.cli.failures import printable
-from modcrypt.cli.kms_options import audit_option, reading_service_options
-from modcrypt.cli.parquet_options import decryption_properties, parquet_key_options, reading_options
+from modcrypt.cli.options.kms_options import audit_option, reading_service_options
+from modcrypt.cli.options.parquet_options import (
+    decryption_properties,
+    parquet_key_options,
+    reading_options,
+)
+from modcrypt.cli.output.failures import printable
 from modcrypt.cli.row_output import check_safe, print_pieces, print_rows, safe_option, written
 from modcrypt.cli.shared import (
     force_option,
@@ -34,7 +38,7 @@ from modcrypt.cli.shared import (
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
 
-    from modcrypt.parquet.reader import ParquetFile
+    from modcrypt.parquet.arrow.parquet_file import ParquetFile
 
 __all__ = ["cat", "head", "schema"]
 
@@ -121,13 +125,13 @@ class _Reading:
 
     def first(self) -> AbstractContextManager[tuple[ParquetFile, pa.Schema, int]]:
         """Open the first file; give it, the fields that folders spell, and the number of files."""
-        from modcrypt.parquet.dataset import open_first
+        from modcrypt.parquet.datasets.dataset_reader import open_first
 
         return open_first(self.where, self.properties, **self.parts)
 
     def batches(self, asked: dict[str, Any], **more: Any) -> Iterator[pa.RecordBatch]:
         """Read the rows that are asked for, batch by batch."""
-        from modcrypt.cli.rows import checked
+        from modcrypt.cli.output.rows import checked
 
         found = modcrypt.iter_batches(self.where, self.properties, **asked, **self.parts, **more)
         return checked(found)
@@ -232,7 +236,7 @@ def schema(*, path: str, as_parquet: bool, as_json: bool, **reading: Any) -> Non
     Of the files in DIR the first one is shown, and what the names of folders add. The footer key
     is enough; a plaintext footer is read without it by --no-check-footer, and believed.
     """
-    from modcrypt.cli.schemas import arrow_rows, columns_of, fields_of, parquet_text
+    from modcrypt.cli.output.schema_output import arrow_rows, columns_of, fields_of, parquet_text
 
     read = _Reading(path, **reading)
     with read.first() as (file, partitions, files):
@@ -310,7 +314,7 @@ def head(
 
     Long values are cut, and columns left out that the terminal has no room for; --json has all.
     """
-    from modcrypt.cli.rows import json_line, rows_of
+    from modcrypt.cli.output.rows import json_line, rows_of
 
     read = _Reading(path, **reading)
     asked = read.asked(columns, listed, where)
@@ -383,8 +387,8 @@ def cat(
     already when something is met that does not authenticate: only exit code 0 says that they are
     all.
     """
-    from modcrypt.cli.rows import spelt
-    from modcrypt.storage import open_sink
+    from modcrypt.cli.output.rows import spelt
+    from modcrypt.io.storage import open_sink
 
     to_stdout = output in (None, "-")
     if to_stdout and sys.stdout is None:
@@ -416,7 +420,7 @@ def cat(
 
 def _lies_in(output: str, path: str) -> bool:
     """Tell whether a destination is a file that is read, or lies in the folder that is."""
-    from modcrypt.storage import local_path
+    from modcrypt.io.storage import local_path
 
     if (to := local_path(output)) is None or (where := local_path(path)) is None:
         return False

@@ -10,22 +10,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from modcrypt.iceberg.appending import append
-    from modcrypt.iceberg.catalogs import load_table
-    from modcrypt.iceberg.creating import create_table
-    from modcrypt.iceberg.encrypting import encrypt_table
-    from modcrypt.iceberg.expiry import Expired, expire_history
-    from modcrypt.iceberg.key_stores import FileKeyStore, SqliteKeyStore
-    from modcrypt.iceberg.key_trees import KeyTree, ProtectedFile, key_tree
-    from modcrypt.iceberg.policies import KeyPolicy
-    from modcrypt.iceberg.policy_change import set_policy
-    from modcrypt.iceberg.pruning import Pruned, prune_keys
-    from modcrypt.iceberg.resolver import KeyStore
-    from modcrypt.iceberg.rotation import rotate_table
-    from modcrypt.iceberg.rotation_report import TableRotation
-    from modcrypt.iceberg.table import IcebergTable, open_table
-    from modcrypt.iceberg.table_findings import TableVerification
-    from modcrypt.iceberg.verification import verify_table
+    from modcrypt.iceberg.keys.key_policies import KeyPolicy
+    from modcrypt.iceberg.keys.key_resolver import KeyStore
+    from modcrypt.iceberg.keys.key_stores import FileKeyStore, SqliteKeyStore
+    from modcrypt.iceberg.rotate.expiry import Expired, expire_history
+    from modcrypt.iceberg.rotate.key_pruning import Pruned, prune_keys
+    from modcrypt.iceberg.rotate.policy_change import set_policy
+    from modcrypt.iceberg.rotate.rotation_report import TableRotation
+    from modcrypt.iceberg.rotate.table_rotation import rotate_table
+    from modcrypt.iceberg.tables.catalogs import load_table
+    from modcrypt.iceberg.tables.table import IcebergTable, open_table
+    from modcrypt.iceberg.tables.table_creation import create_table
+    from modcrypt.iceberg.tables.table_encryption import encrypt_table
+    from modcrypt.iceberg.verify.key_trees import KeyTree, ProtectedFile, key_tree
+    from modcrypt.iceberg.verify.table_findings import TableVerification
+    from modcrypt.iceberg.verify.table_verification import verify_table
+    from modcrypt.iceberg.write.append import append
 
 __all__ = [
     "Expired",
@@ -53,28 +53,28 @@ __all__ = [
 ]
 
 _ROOM_OF = {
-    "Expired": "modcrypt.iceberg.expiry",
-    "FileKeyStore": "modcrypt.iceberg.key_stores",
-    "IcebergTable": "modcrypt.iceberg.table",
-    "KeyPolicy": "modcrypt.iceberg.policies",
-    "KeyStore": "modcrypt.iceberg.resolver",
-    "KeyTree": "modcrypt.iceberg.key_trees",
-    "ProtectedFile": "modcrypt.iceberg.key_trees",
-    "Pruned": "modcrypt.iceberg.pruning",
-    "SqliteKeyStore": "modcrypt.iceberg.key_stores",
-    "TableRotation": "modcrypt.iceberg.rotation_report",
-    "TableVerification": "modcrypt.iceberg.table_findings",
-    "append": "modcrypt.iceberg.appending",
-    "create_table": "modcrypt.iceberg.creating",
-    "encrypt_table": "modcrypt.iceberg.encrypting",
-    "expire_history": "modcrypt.iceberg.expiry",
-    "key_tree": "modcrypt.iceberg.key_trees",
-    "load_table": "modcrypt.iceberg.catalogs",
-    "open_table": "modcrypt.iceberg.table",
-    "prune_keys": "modcrypt.iceberg.pruning",
-    "rotate_table": "modcrypt.iceberg.rotation",
-    "set_policy": "modcrypt.iceberg.policy_change",
-    "verify_table": "modcrypt.iceberg.verification",
+    "Expired": "modcrypt.iceberg.rotate.expiry",
+    "FileKeyStore": "modcrypt.iceberg.keys.key_stores",
+    "IcebergTable": "modcrypt.iceberg.tables.table",
+    "KeyPolicy": "modcrypt.iceberg.keys.key_policies",
+    "KeyStore": "modcrypt.iceberg.keys.key_resolver",
+    "KeyTree": "modcrypt.iceberg.verify.key_trees",
+    "ProtectedFile": "modcrypt.iceberg.verify.key_trees",
+    "Pruned": "modcrypt.iceberg.rotate.key_pruning",
+    "SqliteKeyStore": "modcrypt.iceberg.keys.key_stores",
+    "TableRotation": "modcrypt.iceberg.rotate.rotation_report",
+    "TableVerification": "modcrypt.iceberg.verify.table_findings",
+    "append": "modcrypt.iceberg.write.append",
+    "create_table": "modcrypt.iceberg.tables.table_creation",
+    "encrypt_table": "modcrypt.iceberg.tables.table_encryption",
+    "expire_history": "modcrypt.iceberg.rotate.expiry",
+    "key_tree": "modcrypt.iceberg.verify.key_trees",
+    "load_table": "modcrypt.iceberg.tables.catalogs",
+    "open_table": "modcrypt.iceberg.tables.table",
+    "prune_keys": "modcrypt.iceberg.rotate.key_pruning",
+    "rotate_table": "modcrypt.iceberg.rotate.table_rotation",
+    "set_policy": "modcrypt.iceberg.rotate.policy_change",
+    "verify_table": "modcrypt.iceberg.verify.table_verification",
 }
 
 

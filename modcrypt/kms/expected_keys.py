@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from modcrypt.errors import KeyMaterialError, PlaintextError
 from modcrypt.fork_safety import cached_property
-from modcrypt.kms.material import KeyMaterial
 from modcrypt.kms.policy import Policy
-from modcrypt.parquet.schema import covering_name
+from modcrypt.parquet.format.schema import covering_name
+from modcrypt.pkmt1.material import KeyMaterial
 
 __all__ = ["ExpectedKeys", "id_set"]
 

@@ -13,20 +13,20 @@ from typing import Any, Literal, NoReturn, Self, cast
 
 from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KeyNotFoundError, ModcryptError
 from modcrypt.fork_safety import cached_property
+from modcrypt.io.storage import Place, Root, Source
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
 from modcrypt.kms.audit import Audit, AuditEvent
 from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.expected_keys import ExpectedKeys, id_set
-from modcrypt.kms.external import ExternalKeys, find_in, read_store
-from modcrypt.kms.material import SHREDDED, KeyMaterial, decode_material, decode_metadata
 from modcrypt.kms.policy import MAX_CACHE_LIFETIME, Policy
 from modcrypt.kms.references import open_kms
-from modcrypt.kms.sealed_metadata import kek_of, open_key_metadata, seal_key_metadata
+from modcrypt.kms.wrapped_key_metadata import kek_of, open_key_metadata, seal_key_metadata
 from modcrypt.kms.wrapping import KeyWrapper, Refusals
-from modcrypt.parquet.path_prefix import PathPrefix
-from modcrypt.parquet.properties import FileDecryptionProperties, FileEncryptionProperties
-from modcrypt.storage import Place, Root, Source
+from modcrypt.parquet.crypto.path_prefix import PathPrefix
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties, FileEncryptionProperties
+from modcrypt.pkmt1.external import ExternalKeys, find_in, read_store
+from modcrypt.pkmt1.material import SHREDDED, KeyMaterial, decode_material, decode_metadata
 from modcrypt.tracebacks import hide_frames
 
 __all__ = ["KeyTools", "KeyedEncryption", "expect_also", "file_event"]

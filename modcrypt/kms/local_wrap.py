@@ -16,7 +16,7 @@ import re
 from modcrypt.aead import BLOCK_OVERHEAD
 from modcrypt.errors import KeyMaterialError
 from modcrypt.keys import KEY_LENGTHS
-from modcrypt.kms.strict_json import exact_members, from_base64, strict_json
+from modcrypt.pkmt1.strict_json import exact_members, from_base64, strict_json
 
 __all__ = ["local_aad", "parse_wrapped", "wrapped_text"]
 

@@ -24,11 +24,11 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from modcrypt.errors import MAX_NAME, printable
-from modcrypt.kms.material import check_id
+from modcrypt.io.storage import Root
 from modcrypt.kms.strict_toml import strict_toml
-from modcrypt.parquet.path_prefix import NAME, PATH, PathPrefix
-from modcrypt.parquet.properties import ALGORITHMS, GCM_V1
-from modcrypt.storage import Root
+from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix
+from modcrypt.parquet.crypto.properties import ALGORITHMS, GCM_V1
+from modcrypt.pkmt1.material import check_id
 
 __all__ = ["MAX_CACHE_LIFETIME", "Policy"]
 

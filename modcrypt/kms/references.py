@@ -53,31 +53,31 @@ def open_kms(uri: str, **options: Any) -> KmsClient:
 def _opener(scheme: str) -> Any:
     """Give what opens the URIs of a scheme; a service's room is only loaded when it is wanted."""
     if scheme == "file":
-        from modcrypt.kms.keyring import open_keyring
+        from modcrypt.kms.keyring.keyring import open_keyring
 
         return open_keyring
     if scheme == "env":
-        from modcrypt.kms.environment import open_environment
+        from modcrypt.kms.services.environment import open_environment
 
         return open_environment
     if scheme == "hcvault":
-        from modcrypt.kms.vault import open_vault
+        from modcrypt.kms.services.vault import open_vault
 
         return open_vault
     if scheme == "aws-kms":
-        from modcrypt.kms.aws import open_aws
+        from modcrypt.kms.services.aws import open_aws
 
         return open_aws
     if scheme == "gcp-kms":
-        from modcrypt.kms.gcp import open_gcp
+        from modcrypt.kms.services.gcp import open_gcp
 
         return open_gcp
     if scheme == "azure-kms":
-        from modcrypt.kms.azure import open_azure
+        from modcrypt.kms.services.azure import open_azure
 
         return open_azure
     if scheme == "pkcs11":
-        from modcrypt.kms.pkcs11 import open_pkcs11
+        from modcrypt.kms.services.pkcs11 import open_pkcs11
 
         return open_pkcs11
     return _added(scheme)

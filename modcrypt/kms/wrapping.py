@@ -37,7 +37,7 @@ from modcrypt.keys import KEY_LENGTHS, Key, as_key, key_bytes
 from modcrypt.kms import client as kms
 from modcrypt.kms.audit import Audit, recorded
 from modcrypt.kms.client import KmsClient
-from modcrypt.kms.material import KEK_ID_SIZE, KeyMaterial
+from modcrypt.pkmt1.material import KEK_ID_SIZE, KeyMaterial
 from modcrypt.tracebacks import hide_frames
 
 __all__ = ["Kek", "KeyWrapper", "Refusals"]

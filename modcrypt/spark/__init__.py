@@ -9,9 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from modcrypt.spark.iceberg_jobs import rotate_table_deks, rotate_table_keks
-    from modcrypt.spark.java import java_home
-    from modcrypt.spark.jobs import (
+    from modcrypt.spark.jobs.iceberg_jobs import rotate_table_deks, rotate_table_keks
+    from modcrypt.spark.jobs.table_jobs import (
         decrypt_table,
         encrypt_table,
         inspect_table,
@@ -22,8 +21,9 @@ if TYPE_CHECKING:
         share_table,
         verify_table,
     )
-    from modcrypt.spark.native_jar import spark_jar
-    from modcrypt.spark.native_parquet import native, native_options
+    from modcrypt.spark.jvm.java_home import java_home
+    from modcrypt.spark.jvm.native_jar import spark_jar
+    from modcrypt.spark.jvm.native_parquet import native, native_options
     from modcrypt.spark.settings import Settings
 
 __all__ = [
@@ -47,19 +47,19 @@ __all__ = [
 
 _ROOM_OF = {
     "Settings": "modcrypt.spark.settings",
-    "java_home": "modcrypt.spark.java",
-    "native": "modcrypt.spark.native_parquet",
-    "native_options": "modcrypt.spark.native_parquet",
-    "rotate_table_deks": "modcrypt.spark.iceberg_jobs",
-    "rotate_table_keks": "modcrypt.spark.iceberg_jobs",
-    "spark_jar": "modcrypt.spark.native_jar",
+    "java_home": "modcrypt.spark.jvm.java_home",
+    "native": "modcrypt.spark.jvm.native_parquet",
+    "native_options": "modcrypt.spark.jvm.native_parquet",
+    "rotate_table_deks": "modcrypt.spark.jobs.iceberg_jobs",
+    "rotate_table_keks": "modcrypt.spark.jobs.iceberg_jobs",
+    "spark_jar": "modcrypt.spark.jvm.native_jar",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'modcrypt.spark' has no attribute {name!r}")
-    room = import_module(_ROOM_OF.get(name, "modcrypt.spark.jobs"))
+    room = import_module(_ROOM_OF.get(name, "modcrypt.spark.jobs.table_jobs"))
     # A submodule of the same name would be found first, the next time.
     value = globals()[name] = getattr(room, name)
     return value

@@ -20,8 +20,8 @@ from modcrypt.keys import Key
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.policy import Policy
 from modcrypt.kms.private_files import read_secret
-from modcrypt.parquet.path_prefix import NAME, PATH, PathPrefix, check_distinct
-from modcrypt.parquet.properties import (
+from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix, check_distinct
+from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
     Encryption,
     FileDecryptionProperties,

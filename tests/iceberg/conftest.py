@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from modcrypt.iceberg import IcebergTable, open_table
-from modcrypt.iceberg.table_metadata import TableMetadata
+from modcrypt.iceberg.format.table_metadata import TableMetadata
 from tests.iceberg.java_judge import Judge, why_unavailable
 from tests.support import shared_vectors
 

@@ -41,18 +41,12 @@ from modcrypt.errors import (
     PlaintextError,
     UnsupportedFormatError,
 )
-from modcrypt.iceberg import (
-    IcebergTable,
-    KeyPolicy,
-    append,
-    committing,
-    create_table,
-    open_table,
-)
-from modcrypt.iceberg.committing import commit
-from modcrypt.iceberg.rotation import rotate_table
-from modcrypt.iceberg.table_metadata import KEY_ID
-from modcrypt.iceberg.versions import FolderVersions
+from modcrypt.iceberg import IcebergTable, KeyPolicy, append, create_table, open_table
+from modcrypt.iceberg.format.table_metadata import KEY_ID
+from modcrypt.iceberg.format.table_versions import FolderVersions
+from modcrypt.iceberg.rotate.table_rotation import rotate_table
+from modcrypt.iceberg.write import commit as committing
+from modcrypt.iceberg.write.commit import commit
 from tests.iceberg import by_hand
 from tests.iceberg.conftest import SampleKms
 from tests.iceberg.java_judge import Judge, plain_rows

@@ -38,8 +38,8 @@ from modcrypt.iceberg import (
     rotate_table,
     set_policy,
 )
-from modcrypt.iceberg.catalogs import CatalogVersions
-from modcrypt.iceberg.committing import commit
+from modcrypt.iceberg.tables.catalogs import CatalogVersions
+from modcrypt.iceberg.write.commit import commit
 from tests.iceberg.conftest import SampleKms
 from tests.iceberg.java_judge import Judge
 

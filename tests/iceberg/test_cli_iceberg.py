@@ -221,5 +221,5 @@ def test_help_imports_nothing_heavy(command: tuple[str, ...]) -> None:
     )  # fmt: skip
     assert (answer.returncode, answer.stderr) == (0, "")
     loaded = set(answer.stdout.partition("LOADED ")[2].split())
-    assert "modcrypt.cli.iceberg" in loaded
+    assert "modcrypt.cli.iceberg.iceberg_group" in loaded
     assert loaded.isdisjoint({"pyarrow", "pyiceberg", "cryptography", "pyspark", "sqlalchemy"})

@@ -15,7 +15,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 import modcrypt
-from modcrypt.cli.iceberg import iceberg
+from modcrypt.cli.iceberg.iceberg_group import iceberg
 from tests.iceberg.cli_runs import Run, lines, run, told
 from tests.iceberg.conftest import MASTERS, SampleKms
 from tests.iceberg.java_judge import Judge
@@ -347,7 +347,7 @@ def test_a_rotation_that_others_win_is_4(
     def lost(*arguments: object) -> None:
         raise modcrypt.CommitConflictError("somebody else has committed")
 
-    monkeypatch.setattr("modcrypt.iceberg.versions.FolderVersions.commit", lost)
+    monkeypatch.setattr("modcrypt.iceberg.format.table_versions.FolderVersions.commit", lost)
     before = everything(filled)
     failed = run("rotate", "kek", *SAMPLE, filled, "--json", code=4)
     assert lines(failed)[0]["error"] == "conflict"

@@ -16,9 +16,7 @@ import pytest
 
 from modcrypt.errors import CommitConflictError, FormatError
 from modcrypt.iceberg import IcebergTable, create_table, expire_history, open_table
-from modcrypt.iceberg.committing import commit
-from modcrypt.iceberg.rotation_report import latest
-from modcrypt.iceberg.versions import (
+from modcrypt.iceberg.format.table_versions import (
     FolderVersions,
     file_names,
     has_versions,
@@ -26,7 +24,9 @@ from modcrypt.iceberg.versions import (
     read_metadata,
     version_number,
 )
-from modcrypt.storage import Place
+from modcrypt.iceberg.rotate.rotation_report import latest
+from modcrypt.iceberg.write.commit import commit
+from modcrypt.io.storage import Place
 from tests.iceberg.conftest import SampleKms
 from tests.iceberg.java_judge import Judge
 from tests.servers import object_store
@@ -85,7 +85,7 @@ def test_of_two_that_look_at_once_one_succeeds(
 
 def passed_over(made: IcebergTable, monkeypatch: pytest.MonkeyPatch, *, drop_log: bool) -> None:
     """Have others commit v2 and v3, and remove v1 and v2, just before ours becomes v2."""
-    import modcrypt.iceberg.versions as room
+    import modcrypt.iceberg.format.table_versions as room
 
     real = room._create
     folder = Path(made.place.path).parent
@@ -127,7 +127,7 @@ def test_a_commit_of_which_nobody_can_tell_is_no_conflict(
 def test_a_commit_that_others_go_on_from_stands(
     made: IcebergTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import modcrypt.iceberg.versions as room
+    import modcrypt.iceberg.format.table_versions as room
 
     real = room._create
 

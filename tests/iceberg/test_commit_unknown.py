@@ -17,15 +17,15 @@ from sqlalchemy.orm import Session
 from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,
-    catalogs,
     create_table,
     expire_history,
     load_table,
     rotate_table,
     verify_table,
-    versions,
 )
-from modcrypt.storage import Place
+from modcrypt.iceberg.format import table_versions as versions
+from modcrypt.iceberg.tables import catalogs
+from modcrypt.io.storage import Place
 from tests.iceberg.conftest import SampleKms
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -132,7 +132,7 @@ def test_a_committed_version_is_not_read_again(
         def read(place: Place) -> Any:
             raise OSError("broken")
 
-        monkeypatch.setattr("modcrypt.iceberg.table.read_metadata", read)
+        monkeypatch.setattr("modcrypt.iceberg.tables.table.read_metadata", read)
 
     then(versions.FolderVersions, "commit", monkeypatch, broken)
     done = made.append(ids(2))

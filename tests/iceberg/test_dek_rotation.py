@@ -17,10 +17,10 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.iceberg import IcebergTable, encrypt_table, open_table
-from modcrypt.iceberg.dek_rotation import RekeyedFile, RekeyItem, rekey_file
-from modcrypt.iceberg.expiry import expire_history
-from modcrypt.iceberg.rotation import TableRotation, rotate_table
-from modcrypt.iceberg.wrapping_keys import IcebergKey, MasterKeys
+from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, MasterKeys
+from modcrypt.iceberg.rotate.dek_rotation import RekeyedFile, RekeyItem, rekey_file
+from modcrypt.iceberg.rotate.expiry import expire_history
+from modcrypt.iceberg.rotate.table_rotation import TableRotation, rotate_table
 from tests.iceberg.by_hand import document, open_ags1, parse_key_metadata
 from tests.iceberg.conftest import SampleKms, committing_first
 from tests.iceberg.java_judge import Judge

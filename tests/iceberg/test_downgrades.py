@@ -27,7 +27,6 @@ from modcrypt.iceberg import (
     FileKeyStore,
     IcebergTable,
     KeyPolicy,
-    committing,
     create_table,
     expire_history,
     open_table,
@@ -36,6 +35,7 @@ from modcrypt.iceberg import (
     set_policy,
     verify_table,
 )
+from modcrypt.iceberg.write import commit as committing
 from tests.iceberg.builder import Builder, arrow, field, struct
 from tests.iceberg.conftest import SampleKms, both, committing_first
 

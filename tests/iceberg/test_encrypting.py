@@ -20,7 +20,7 @@ from pyiceberg.types import LongType
 
 from modcrypt.errors import FormatError, TruncationError, UnsupportedFormatError
 from modcrypt.iceberg import KeyPolicy, encrypt_table, open_table, verify_table
-from modcrypt.iceberg.moved_deletes import moved_deletes
+from modcrypt.iceberg.write.moved_deletes import moved_deletes
 from tests.iceberg import by_hand
 from tests.iceberg.conftest import SampleKms
 from tests.iceberg.java_judge import Judge, plain_rows
@@ -399,8 +399,8 @@ def test_what_a_killed_copy_left_is_in_no_ones_way(
         raise OSError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("modcrypt.iceberg.versions._create", killed)
-        patch.setattr("modcrypt.iceberg.table_copying.Copy.remove", lambda self: None)
+        patch.setattr("modcrypt.iceberg.format.table_versions._create", killed)
+        patch.setattr("modcrypt.iceberg.tables.table_copying.Copy.remove", lambda self: None)
         with pytest.raises(OSError, match="killed"):
             encrypt_table(source, tmp_path / "t", kms, master_key_id="keyA")
     left = set(contents(tmp_path / "t"))

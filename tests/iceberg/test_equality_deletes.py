@@ -13,12 +13,13 @@ import pyarrow as pa
 import pytest
 
 from modcrypt.errors import FormatError, LimitError, PlaintextError, UnsupportedFormatError
-from modcrypt.iceberg import IcebergTable, equality_deletes, open_table
-from modcrypt.iceberg.data_files import open_data_file
-from modcrypt.iceberg.encrypting import encrypt_table
-from modcrypt.iceberg.expiry import expire_history
-from modcrypt.iceberg.rotation import rotate_table
-from modcrypt.iceberg.verification import verify_table
+from modcrypt.iceberg import IcebergTable, open_table
+from modcrypt.iceberg.read import equality_deletes
+from modcrypt.iceberg.read.data_files import open_data_file
+from modcrypt.iceberg.rotate.expiry import expire_history
+from modcrypt.iceberg.rotate.table_rotation import rotate_table
+from modcrypt.iceberg.tables.table_encryption import encrypt_table
+from modcrypt.iceberg.verify.table_verification import verify_table
 from tests.iceberg.builder import Builder, arrow, field, numbered, struct
 from tests.iceberg.conftest import SampleKms
 from tests.iceberg.java_judge import Judge

@@ -16,9 +16,9 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.iceberg import IcebergTable, create_table, open_table, verify_table
-from modcrypt.iceberg.committing import commit
-from modcrypt.iceberg.expiry import Expired, expire_history
-from modcrypt.iceberg.rotation import rotate_table
+from modcrypt.iceberg.rotate.expiry import Expired, expire_history
+from modcrypt.iceberg.rotate.table_rotation import rotate_table
+from modcrypt.iceberg.write.commit import commit
 from tests.iceberg.by_hand import document
 from tests.iceberg.conftest import SampleKms, both, committing_first
 from tests.iceberg.java_judge import Judge

@@ -37,21 +37,15 @@ from modcrypt.errors import (
     TruncationError,
     UnsupportedFormatError,
 )
-from modcrypt.iceberg import (
-    create_table,
-    expire_history,
-    native_parquet,
-    open_table,
-    projection,
-    prune_keys,
-    rotate_table,
-)
-from modcrypt.iceberg.avro_files import read_avro
-from modcrypt.iceberg.manifests import ManifestFile, read_manifest, read_manifest_list
-from modcrypt.iceberg.moved_deletes import moved_deletes
-from modcrypt.iceberg.rotation_report import Rotated
+from modcrypt.iceberg import create_table, expire_history, open_table, prune_keys, rotate_table
+from modcrypt.iceberg.format.avro_files import read_avro
+from modcrypt.iceberg.format.manifests import ManifestFile, read_manifest, read_manifest_list
+from modcrypt.iceberg.read import pyarrow_decryption as native_parquet
+from modcrypt.iceberg.read import schema_projection as projection
+from modcrypt.iceberg.rotate.rotation_report import Rotated
+from modcrypt.iceberg.write.moved_deletes import moved_deletes
+from modcrypt.io.storage import MemorySource
 from modcrypt.key_metadata import StandardKeyMetadata
-from modcrypt.storage import MemorySource
 from tests.frame_watch import carried
 from tests.iceberg.builder import (
     Builder,
@@ -454,7 +448,7 @@ def test_vectors_of_damaged_bitmaps(tmp_path: Path) -> None:
     """With a fitting checksum: pyroaring has to do with them."""
     from pyroaring import BitMap64
 
-    from modcrypt.iceberg.deletes import read_vector
+    from modcrypt.iceberg.read.position_deletes import read_vector
 
     chance = random.Random(8)
     good = BitMap64([*range(100), *range(1 << 33, (1 << 33) + 70_000), 1 << 40]).serialize()
@@ -474,7 +468,7 @@ def test_vectors_of_damaged_bitmaps(tmp_path: Path) -> None:
 
 def test_a_bitmap_of_more_positions_than_it_says() -> None:
     """Older versions of pyroaring wrote all of them into memory for those it says."""
-    from modcrypt.iceberg.deletes import read_vector
+    from modcrypt.iceberg.read.position_deletes import read_vector
 
     said, there = 4097, b"\xff" * 8192
     container = packing.pack("<IIHHI", 12346, 1, 0, said - 1, 16) + there

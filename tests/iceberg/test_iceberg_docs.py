@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import modcrypt.iceberg
 from modcrypt.cli.app import program
-from modcrypt.cli.iceberg import iceberg
+from modcrypt.cli.iceberg.iceberg_group import iceberg
 
 TEXT = (Path(__file__).parents[2] / "ICEBERG.md").read_text()
 
@@ -24,7 +24,9 @@ def blocks(language: str) -> list[str]:
 
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("modcrypt.kms.keyring.SCRYPT_N", 2**14)  # the keyring is opened often
+    monkeypatch.setattr(
+        "modcrypt.kms.keyring.keyring.SCRYPT_N", 2**14
+    )  # the keyring is opened often
     names: dict[str, Any] = {}
     examples = blocks("python")
     assert len(examples) == 10

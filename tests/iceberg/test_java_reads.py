@@ -27,9 +27,9 @@ from modcrypt.iceberg import (
     encrypt_table,
     open_table,
 )
-from modcrypt.iceberg.expiry import expire_history
-from modcrypt.iceberg.pruning import prune_keys
-from modcrypt.iceberg.rotation import rotate_table
+from modcrypt.iceberg.rotate.expiry import expire_history
+from modcrypt.iceberg.rotate.key_pruning import prune_keys
+from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from tests.iceberg.conftest import SampleKms, both
 from tests.iceberg.java_judge import JavaError, Judge, plain_rows
 from tests.iceberg.test_java_writes import PEOPLE, append, delete, ids, people

@@ -17,9 +17,9 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
 from modcrypt.iceberg import IcebergTable, encrypt_table
-from modcrypt.iceberg.expiry import expire_history
-from modcrypt.iceberg.rotation import rotate_table
-from modcrypt.iceberg.verification import verify_table
+from modcrypt.iceberg.rotate.expiry import expire_history
+from modcrypt.iceberg.rotate.table_rotation import rotate_table
+from modcrypt.iceberg.verify.table_verification import verify_table
 from tests.iceberg.conftest import SampleKms
 from tests.iceberg.java_judge import plain_rows
 from tests.iceberg.test_java_writes import (

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from modcrypt.iceberg import IcebergTable, open_table
-from modcrypt.iceberg.rotation import rotate_table
-from modcrypt.iceberg.verification import verify_table
+from modcrypt.iceberg.rotate.table_rotation import rotate_table
+from modcrypt.iceberg.verify.table_verification import verify_table
 from tests.iceberg.conftest import SampleKms
 from tests.iceberg.java_judge import Judge, plain_rows
 from tests.iceberg.java_vector import LOCATION, REFS, STOCK

@@ -15,15 +15,15 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from modcrypt.errors import KeyRetrievalError
-from modcrypt.iceberg.wrapping_keys import IcebergKey, MasterKeys, OpenKey
+from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, MasterKeys, OpenKey
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
-from modcrypt.kms.aws import open_aws
-from modcrypt.kms.azure import AzureKms
-from modcrypt.kms.environment import EnvironmentKms
-from modcrypt.kms.gcp import GcpKms
-from modcrypt.kms.keyring import Keyring
-from modcrypt.kms.vault import open_vault
+from modcrypt.kms.keyring.keyring import Keyring
+from modcrypt.kms.services.aws import open_aws
+from modcrypt.kms.services.azure import AzureKms
+from modcrypt.kms.services.environment import EnvironmentKms
+from modcrypt.kms.services.gcp import GcpKms
+from modcrypt.kms.services.vault import open_vault
 from tests.key_servers import Bao, MotoKms
 from tests.kms.conftest import (
     bao,

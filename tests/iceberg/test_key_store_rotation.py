@@ -17,16 +17,16 @@ from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,
     SqliteKeyStore,
-    committing,
     create_table,
     expire_history,
-    expiry,
     open_table,
     rotate_table,
     set_policy,
     verify_table,
 )
-from modcrypt.iceberg.wrapping_keys import TABLE
+from modcrypt.iceberg.keys.wrapping_keys import TABLE
+from modcrypt.iceberg.rotate import expiry
+from modcrypt.iceberg.write import commit as committing
 from tests.iceberg.conftest import SampleKms, committing_first
 from tests.iceberg.test_rotation import Refusing
 
@@ -261,7 +261,7 @@ def test_rows_that_come_right_after_the_commit_keep_their_keks(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of a new partition, whose KEK is in the store before."""
-    from modcrypt.iceberg import kek_rotation
+    from modcrypt.iceberg.rotate import kek_rotation
 
     real = kek_rotation._Renewal.finish
     spare(lake)

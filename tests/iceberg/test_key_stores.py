@@ -27,10 +27,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from modcrypt.errors import FormatError, KeyMaterialError, LimitError, ModcryptError
-from modcrypt.iceberg import FileKeyStore, SqliteKeyStore, key_stores
-from modcrypt.iceberg.resolver import KeyStore
-from modcrypt.iceberg.table_metadata import SCOPE
-from modcrypt.iceberg.wrapping_keys import KEY_TIMESTAMP, IcebergKey, MasterKeys
+from modcrypt.iceberg import FileKeyStore, SqliteKeyStore
+from modcrypt.iceberg.format.table_metadata import SCOPE
+from modcrypt.iceberg.keys import key_stores
+from modcrypt.iceberg.keys.key_resolver import KeyStore
+from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, IcebergKey, MasterKeys
 from tests.iceberg.conftest import SampleKms
 from tests.key_servers import leaks
 
@@ -186,7 +187,7 @@ def test_a_master_key_itself_is_not_kept(kind: Kind, tmp_path: Path) -> None:
 WRITER = """
 import sys
 from modcrypt.iceberg import FileKeyStore, SqliteKeyStore
-from modcrypt.iceberg.wrapping_keys import IcebergKey
+from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 kind, path, name = sys.argv[1:]
 store = globals()[kind](path)
 print("ready", flush=True)
@@ -233,7 +234,7 @@ def test_a_reader_does_not_wait_for_a_writer(kind: Kind, tmp_path: Path) -> None
     store = kind.create(tmp_path / "keks")
     store.replace(THREE)
     if isinstance(store, FileKeyStore):
-        from modcrypt.kms import keyring_file
+        from modcrypt.kms.keyring import keyring_file
 
         with keyring_file.locked(store.path):
             assert kind(store.path).keys() == by_id(*THREE)
@@ -267,9 +268,9 @@ def test_sqlite_waits_for_a_writer_and_not_for_ever(
 
 CRASH_IN_FILE = """
 import os, sys
-from modcrypt.kms import keyring_file
+from modcrypt.kms.keyring import keyring_file
 from modcrypt.iceberg import FileKeyStore
-from modcrypt.iceberg.wrapping_keys import IcebergKey
+from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 setattr(keyring_file, sys.argv[2], lambda *a, **k: os._exit(9))
 new = IcebergKey("new", "m", b"x", {"KEY_TIMESTAMP": "1"})
 FileKeyStore(sys.argv[1]).replace([new], drop=["a"])
@@ -377,7 +378,7 @@ def test_a_file_never_grows_beyond_what_is_read(
     with pytest.raises(LimitError):
         store.replace([key("new", bytes(4096))])
     assert store.keys() == by_id(*THREE)
-    from modcrypt.kms import keyring_file
+    from modcrypt.kms.keyring import keyring_file
 
     monkeypatch.setattr(keyring_file, "MAX_FILE", 100)
     with pytest.raises(KeyMaterialError, match="more than"):

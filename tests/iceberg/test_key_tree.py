@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from modcrypt.errors import ModcryptError
 from modcrypt.iceberg import IcebergTable, KeyTree, key_tree, open_table, verify_table
-from modcrypt.iceberg.rotation import rotate_table
+from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from tests.iceberg import builder
 from tests.iceberg.builder import Builder, numbered
 from tests.iceberg.conftest import MASTERS, SampleKms, both

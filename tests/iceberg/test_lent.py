@@ -27,8 +27,8 @@ def test_the_interpreter_ends_when_the_last_thread_has_let_go(what: str) -> None
 
         atexit.register(lambda: print(gone() is None))  # called after those that come later
 
-        from modcrypt.iceberg.native_parquet import StoredFile
-        from modcrypt.storage import MemorySource
+        from modcrypt.iceberg.read.pyarrow_decryption import StoredFile
+        from modcrypt.io.storage import MemorySource
 
         def hold(things):
             time.sleep(0.3)
@@ -45,8 +45,8 @@ def test_the_interpreter_ends_when_the_last_thread_has_let_go(what: str) -> None
 
 def test_what_a_script_has_left_open_is_not_waited_for_long() -> None:
     script = """
-        from modcrypt.iceberg.native_parquet import StoredFile
-        from modcrypt.storage import MemorySource
+        from modcrypt.iceberg.read.pyarrow_decryption import StoredFile
+        from modcrypt.io.storage import MemorySource
 
         file = StoredFile(MemorySource(b"abc", "a"))
         print(file.read())

@@ -22,8 +22,8 @@ from modcrypt.iceberg import (
     open_table,
     rotate_table,
 )
-from modcrypt.iceberg.locations import Locations
-from modcrypt.storage import Place
+from modcrypt.iceberg.format.locations import Locations
+from modcrypt.io.storage import Place
 from tests.iceberg.builder import Builder, arrow, field, struct
 from tests.iceberg.conftest import SampleKms
 

@@ -10,10 +10,10 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.iceberg import IcebergTable, KeyPolicy, open_table, rotate_table, verify_table
-from modcrypt.iceberg.dek_rotation import RekeyedFile, RekeyItem
-from modcrypt.iceberg.manifest_resealing import Exchange, reseal_item
-from modcrypt.iceberg.resolver import KeyResolver
-from modcrypt.iceberg.wrapping_keys import IcebergKey
+from modcrypt.iceberg.keys.key_resolver import KeyResolver
+from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
+from modcrypt.iceberg.rotate.dek_rotation import RekeyedFile, RekeyItem
+from modcrypt.iceberg.rotate.manifest_rewrapping import Exchange, reseal_item
 from modcrypt.keys import key_bytes
 from tests.iceberg.conftest import SampleKms
 from tests.iceberg.test_policies import two_appends

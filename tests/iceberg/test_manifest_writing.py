@@ -20,7 +20,9 @@ from pyiceberg.manifest import ManifestFile as PyManifestFile
 
 from modcrypt.errors import FormatError
 from modcrypt.iceberg import IcebergTable, create_table, open_table
-from modcrypt.iceberg.manifest_writing import (
+from modcrypt.iceberg.format.manifests import ADDED, DATA, DELETED, EXISTING, ManifestFile
+from modcrypt.iceberg.keys.key_policies import KeyPolicy, writing_key
+from modcrypt.iceberg.write.manifest_writing import (
     PartitionPaths,
     SnapshotFields,
     entry_row,
@@ -30,8 +32,6 @@ from modcrypt.iceberg.manifest_writing import (
     write_manifest,
     write_manifest_list,
 )
-from modcrypt.iceberg.manifests import ADDED, DATA, DELETED, EXISTING, ManifestFile
-from modcrypt.iceberg.policies import KeyPolicy, writing_key
 from tests.iceberg.by_hand import avro, open_ags1, parse_key_metadata, unwrap_entry
 from tests.iceberg.conftest import SampleKms
 from tests.iceberg.java_judge import Judge

@@ -32,7 +32,7 @@ from modcrypt.iceberg import (
     rotate_table,
     verify_table,
 )
-from modcrypt.iceberg.committing import commit
+from modcrypt.iceberg.write.commit import commit
 from tests.iceberg.conftest import SampleKms
 
 STORE = "keks.json"

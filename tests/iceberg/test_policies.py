@@ -33,10 +33,15 @@ from modcrypt.iceberg import (
     open_table,
     rotate_table,
 )
-from modcrypt.iceberg.policies import WritingKeys, partition_scope, writing_key, writing_keys
-from modcrypt.iceberg.resolver import KeyResolver, KeyStore, seal_for_manifest
-from modcrypt.iceberg.table_metadata import SCOPE, EncryptedKey
-from modcrypt.iceberg.wrapping_keys import KEY_TIMESTAMP, TABLE, MasterKeys, OpenKey
+from modcrypt.iceberg.format.table_metadata import SCOPE, EncryptedKey
+from modcrypt.iceberg.keys.key_policies import (
+    WritingKeys,
+    partition_scope,
+    writing_key,
+    writing_keys,
+)
+from modcrypt.iceberg.keys.key_resolver import KeyResolver, KeyStore, seal_for_manifest
+from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, TABLE, MasterKeys, OpenKey
 from modcrypt.key_metadata import StandardKeyMetadata
 from tests.iceberg.conftest import SampleKms
 from tests.iceberg.java_judge import JavaError, Judge, plain_rows

@@ -16,16 +16,16 @@ from modcrypt.iceberg import (
     FileKeyStore,
     IcebergTable,
     KeyPolicy,
-    committing,
     create_table,
     expire_history,
-    expiry,
     open_table,
     prune_keys,
     rotate_table,
     set_policy,
     verify_table,
 )
+from modcrypt.iceberg.rotate import expiry
+from modcrypt.iceberg.write import commit as committing
 from tests.iceberg.by_hand import document
 from tests.iceberg.cli_runs import Run, lines, run, told
 from tests.iceberg.conftest import SampleKms, both, committing_first

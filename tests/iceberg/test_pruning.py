@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from modcrypt.iceberg import IcebergTable
-from modcrypt.iceberg.pruning import prune_keys
-from modcrypt.iceberg.table_metadata import EncryptedKey
+from modcrypt.iceberg.format.table_metadata import EncryptedKey
+from modcrypt.iceberg.rotate.key_pruning import prune_keys
 from tests.iceberg.by_hand import document
 from tests.iceberg.conftest import SampleKms, committing_first
 from tests.iceberg.java_judge import Judge

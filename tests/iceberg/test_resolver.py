@@ -31,15 +31,15 @@ from modcrypt.errors import (
     ModcryptError,
 )
 from modcrypt.iceberg import IcebergTable, open_table
-from modcrypt.iceberg.resolver import (
+from modcrypt.iceberg.format.table_metadata import SCOPE, EncryptedKey, TableMetadata
+from modcrypt.iceberg.keys.key_resolver import (
     KeyResolver,
     is_sealed_metadata,
     open_from_manifest,
     seal_for_manifest,
     sealed_by,
 )
-from modcrypt.iceberg.table_metadata import SCOPE, EncryptedKey, TableMetadata
-from modcrypt.iceberg.wrapping_keys import KEY_TIMESTAMP, TABLE, IcebergKey, MasterKeys
+from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, TABLE, IcebergKey, MasterKeys
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
 from tests.iceberg.conftest import MASTERS, SampleKms, both

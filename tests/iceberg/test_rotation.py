@@ -27,7 +27,6 @@ from modcrypt.iceberg import (
     KeyPolicy,
     SqliteKeyStore,
     append,
-    committing,
     create_table,
     expire_history,
     load_table,
@@ -35,12 +34,13 @@ from modcrypt.iceberg import (
     prune_keys,
     verify_table,
 )
-from modcrypt.iceberg.avro_files import read_avro, write_avro
-from modcrypt.iceberg.resolver import KeyResolver
-from modcrypt.iceberg.rotation import TableRotation, rotate_table
-from modcrypt.iceberg.sealed_files import write_sealed
-from modcrypt.iceberg.table_metadata import SCOPE, EncryptedKey
-from modcrypt.iceberg.wrapping_keys import IcebergKey
+from modcrypt.iceberg.format.ags1_files import write_sealed
+from modcrypt.iceberg.format.avro_files import read_avro, write_avro
+from modcrypt.iceberg.format.table_metadata import SCOPE, EncryptedKey
+from modcrypt.iceberg.keys.key_resolver import KeyResolver
+from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
+from modcrypt.iceberg.rotate.table_rotation import TableRotation, rotate_table
+from modcrypt.iceberg.write import commit as committing
 from modcrypt.kms.client import Capabilities
 from tests.iceberg.by_hand import document, open_ags1, parse_key_metadata, unwrap_entry
 from tests.iceberg.conftest import MASTERS, SampleKms, both, committing_first
@@ -299,7 +299,7 @@ def test_keks_of_one_scope_become_one_and_scopes_stay_apart(
 
 def resealed(table: IcebergTable, seal: Callable[[IcebergTable], Any]) -> IcebergTable:
     """Seal the key metadata of all files, and of manifest lists, as no Java does."""
-    from modcrypt.iceberg.manifest_writing import (
+    from modcrypt.iceberg.write.manifest_writing import (
         SnapshotFields,
         write_manifest_list,
     )

@@ -26,8 +26,10 @@ from pyiceberg.types import DateType, DoubleType, IntegerType, LongType, StringT
 
 from modcrypt import ModcryptError
 from modcrypt.errors import FormatError, UnsupportedFormatError
-from modcrypt.iceberg import IcebergTable, data_files, native_parquet, open_table
-from modcrypt.iceberg.lanes import MAX_AHEAD, in_order
+from modcrypt.iceberg import IcebergTable, open_table
+from modcrypt.iceberg.read import data_files
+from modcrypt.iceberg.read import pyarrow_decryption as native_parquet
+from modcrypt.iceberg.read.ordered_threads import MAX_AHEAD, in_order
 from modcrypt.kms.key_tools import KeyTools
 from tests.iceberg.builder import Builder, arrow, field, numbered, optional, struct
 from tests.iceberg.conftest import SampleKms
@@ -1025,7 +1027,7 @@ def test_an_error_of_a_lane_comes_in_its_place() -> None:
 def test_a_reader_that_goes_away_without_a_word_holds_nobody_up() -> None:
     """The interpreter waits for its threads before it lets go of what a script has left open."""
     script = f"""
-        from modcrypt.iceberg.lanes import in_order
+        from modcrypt.iceberg.read.ordered_threads import in_order
 
         class Result:
             nbytes = {MAX_AHEAD}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modcrypt.errors import FormatError, KeyMaterialError, LimitError, UnsupportedFormatError
-from modcrypt.iceberg.table_metadata import MAX_KEY_ENTRY, SCOPE, EncryptedKey, TableMetadata
+from modcrypt.iceberg.format.table_metadata import MAX_KEY_ENTRY, SCOPE, EncryptedKey, TableMetadata
 
 KEK = {
     "key-id": "kek",

@@ -35,8 +35,8 @@ from modcrypt.iceberg import (
     open_table,
     verify_table,
 )
-from modcrypt.iceberg.key_checks import DAY_MS
-from modcrypt.iceberg.table_findings import TableFinding
+from modcrypt.iceberg.verify.key_checks import DAY_MS
+from modcrypt.iceberg.verify.table_findings import TableFinding
 from tests.iceberg import builder
 from tests.iceberg.builder import Builder, numbered
 from tests.iceberg.by_hand import open_ags1, unwrap_entry

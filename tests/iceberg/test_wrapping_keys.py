@@ -26,8 +26,8 @@ from modcrypt.errors import (
     ModcryptError,
 )
 from modcrypt.iceberg import IcebergTable
-from modcrypt.iceberg.table_metadata import SCOPE
-from modcrypt.iceberg.wrapping_keys import (
+from modcrypt.iceberg.format.table_metadata import SCOPE
+from modcrypt.iceberg.keys.wrapping_keys import (
     KEY_TIMESTAMP,
     TABLE,
     IcebergKey,
@@ -40,7 +40,7 @@ from modcrypt.iceberg.wrapping_keys import (
 )
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
-from modcrypt.kms.environment import EnvironmentKms
+from modcrypt.kms.services.environment import EnvironmentKms
 from tests.iceberg.conftest import MASTERS, SampleKms
 from tests.key_servers import leaks, told_by
 from tests.kms.memory_kms import MemoryKms

@@ -26,7 +26,7 @@ from fsspec.implementations.cached import CachingFileSystem
 from fsspec.implementations.dirfs import DirFileSystem
 
 import modcrypt as mc
-from modcrypt.storage import open_sink, open_source
+from modcrypt.io.storage import open_sink, open_source
 from tests.servers import SECRET, ObjectStore
 from tests.support import FOOTER_KEY, small_table, write_plain
 

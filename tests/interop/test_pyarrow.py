@@ -20,7 +20,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
-from modcrypt.parquet.idl import ThriftStruct
+from modcrypt.parquet.format.idl import ThriftStruct
 from tests.forging import edit_plain, plain_file
 from tests.interop.conftest import (
     Case,

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.storage import FileSource
+from modcrypt.io.storage import FileSource
 from tests.servers import ObjectStore
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table
 

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt.parquet.idl import encode, new
-from modcrypt.parquet.parts import _filled
+from modcrypt.parquet.arrow.plaintext_parts import _filled
+from modcrypt.parquet.format.idl import encode, new
 from tests.judge import judged
 from tests.support import COLUMN_KEY, FOOTER_KEY, Watched, small_table, write_plain
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.parquet.writer import ParquetWriter, write_table
+from modcrypt.parquet.arrow.writer import ParquetWriter, write_table
 from tests.interop.conftest import decrypt, modules_of, nested_table
 from tests.interop.parquet_java import ParquetJava
 from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table, write_plain

@@ -31,8 +31,8 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.kms import client as kms
-from modcrypt.kms.arrow import as_pyarrow_client, from_pyarrow_client
-from modcrypt.kms.keyring import Keyring
+from modcrypt.kms.keyring.keyring import Keyring
+from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client, from_pyarrow_client
 
 MASTERS = {"kf": bytes(range(16)), "kc": bytes(range(16, 48))}
 TABLE = pa.table({"a": list(range(100)), "b": [f"value {n}" for n in range(100)]})

@@ -36,8 +36,8 @@ import boto3
 import botocore.exceptions
 from botocore.stub import Stubber
 
-from modcrypt.kms import aws
-from modcrypt.kms.aws import AwsKms, open_aws
+from modcrypt.kms.services import aws
+from modcrypt.kms.services.aws import AwsKms, open_aws
 
 KEY = bytes(range(0xC1, 0xD1))
 AAD = b"table/part-0"

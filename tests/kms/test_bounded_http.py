@@ -17,8 +17,8 @@ from modcrypt.kms import client as kms
 
 pytest.importorskip("hvac")
 
-from modcrypt.kms import bounded_http
-from modcrypt.kms.vault import VaultKms, open_vault
+from modcrypt.kms.services import bounded_http
+from modcrypt.kms.services.vault import VaultKms, open_vault
 from tests.frame_watch import carried
 
 TOKEN = "s.Tq8!mZ2#vB5_xL9@"

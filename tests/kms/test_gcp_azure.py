@@ -50,8 +50,8 @@ from azure.core.pipeline.transport import RequestsTransport  # noqa: E402
 from azure.core.rest import HttpRequest  # noqa: E402
 from requests.adapters import BaseAdapter  # noqa: E402
 
-from modcrypt.kms.azure import AzureKms, open_azure  # noqa: E402
-from modcrypt.kms.gcp import GcpKms, crc32c, open_gcp  # noqa: E402
+from modcrypt.kms.services.azure import AzureKms, open_azure  # noqa: E402
+from modcrypt.kms.services.gcp import GcpKms, crc32c, open_gcp  # noqa: E402
 
 KEY = bytes(range(0xA0, 0xB0))
 SPELLINGS = (KEY.hex(), repr(KEY)[2:-1], base64.b64encode(KEY).decode(),

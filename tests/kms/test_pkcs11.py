@@ -34,7 +34,7 @@ from modcrypt.kms.references import open_kms
 
 pkcs11 = pytest.importorskip("pkcs11")
 
-from modcrypt.kms.pkcs11 import Pkcs11Kms, open_pkcs11, parse_pkcs11_uri  # noqa: E402 (needs it)
+from modcrypt.kms.services.pkcs11 import Pkcs11Kms, open_pkcs11, parse_pkcs11_uri  # noqa: E402 (needs it)
 
 MODULES = [
     *Path("/usr/lib/softhsm").glob("libsofthsm2.so"),
@@ -484,10 +484,10 @@ def test_a_token_that_neither_decrypts_nor_encrypts_is_unavailable(
     def fail(*_: object) -> bytes:
         raise pkcs11.exceptions.GeneralError
 
-    monkeypatch.setattr("modcrypt.kms.pkcs11._open", fail)
+    monkeypatch.setattr("modcrypt.kms.services.pkcs11._open", fail)
     with pytest.raises(KeyMaterialError):
         client.unwrap(wrapped, "failing")
-    monkeypatch.setattr("modcrypt.kms.pkcs11._seal", fail)
+    monkeypatch.setattr("modcrypt.kms.services.pkcs11._seal", fail)
     with pytest.raises(KmsUnavailableError):
         client.unwrap(wrapped, "failing")
     monkeypatch.undo()
@@ -510,7 +510,7 @@ def test_many_threads_and_clients_use_the_token_at_once(hsm: SoftHsm) -> None:
 FORKING = """
 import os, sys, traceback
 from modcrypt.errors import KeyAccessDeniedError, KeyRetrievalError
-from modcrypt.kms.pkcs11 import open_pkcs11
+from modcrypt.kms.services.pkcs11 import open_pkcs11
 
 uri, pin, key = sys.argv[1], os.environ["LAKE_PIN"], bytes(16)
 client = open_pkcs11(uri, pin=pin)

@@ -35,8 +35,8 @@ from tests.key_servers import Bao, bao_server, leaks, told_by
 
 pytest.importorskip("hvac")
 
-from modcrypt.kms import vault
-from modcrypt.kms.vault import VaultKms, open_vault
+from modcrypt.kms.services import vault
+from modcrypt.kms.services.vault import VaultKms, open_vault
 
 KEY = bytes(range(0xC1, 0xD1))
 KEYS = [bytes([n]) * 16 for n in range(16, 32)]

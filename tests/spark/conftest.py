@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 import modcrypt as mc
-from modcrypt.parquet.properties import FileDecryptionProperties
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from tests.interop.jvm import stop_spark, why_unavailable
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ class Lake:
 
     def open(self, options: Mapping[str, str]) -> FileDecryptionProperties:
         """Give the same keys to modcrypt itself."""
-        from modcrypt.spark.options import read_options
+        from modcrypt.spark.source.options import read_options
 
         return read_options({**options, "path": "."})[0].decryption()
 

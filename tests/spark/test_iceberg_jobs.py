@@ -16,11 +16,11 @@ from pyspark.serializers import CloudPickleSerializer
 import modcrypt as mc
 from modcrypt.cli.app import program
 from modcrypt.iceberg import IcebergTable, KeyPolicy, create_table, open_table, verify_table
-from modcrypt.iceberg.dek_rotation import RekeyItem
-from modcrypt.iceberg.wrapping_keys import MasterKeys, OpenKey
+from modcrypt.iceberg.keys.wrapping_keys import MasterKeys, OpenKey
+from modcrypt.iceberg.rotate.dek_rotation import RekeyItem
 from modcrypt.keys import key_bytes
 from modcrypt.spark import Settings, rotate_table_deks, rotate_table_keks
-from modcrypt.spark.iceberg_jobs import Rekeying
+from modcrypt.spark.jobs.iceberg_jobs import Rekeying
 from tests.secret_watch import spellings
 from tests.support import read_with_pyarrow
 
@@ -36,7 +36,7 @@ PARTS = [pa.table({"id": range(n, n + 50), "text": [f"row {n}"] * 50}) for n in 
 @pytest.fixture
 def kms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A keyring whose passphrase is in a file, by its URI."""
-    monkeypatch.setattr("modcrypt.kms.keyring.SCRYPT_N", 2**14)
+    monkeypatch.setattr("modcrypt.kms.keyring.keyring.SCRYPT_N", 2**14)
     ring = mc.Keyring.create(tmp_path / "lake.keyring", passphrase=PASSPHRASE)
     ring.create_key("lake", value=MASTER)
     (tmp_path / "passphrase").write_bytes(PASSPHRASE)
@@ -140,7 +140,7 @@ def test_what_is_sent_to_executors_holds_no_key(
 
 def prepared(table: IcebergTable, kms: str) -> tuple[Rekeying, list[RekeyItem], OpenKey]:
     """Give what a driver sends: the work, and an item for each data file."""
-    from modcrypt.iceberg.resolver import seal_for_manifest
+    from modcrypt.iceberg.keys.key_resolver import seal_for_manifest
 
     (job,) = table.walk.resolver.masters.new_keks("lake", 16, [""])
     snapshot = table.snapshot()

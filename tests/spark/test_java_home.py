@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from modcrypt.spark import java
-from modcrypt.spark.java import java_home
+from modcrypt.spark.jvm import java_home as java
+from modcrypt.spark.jvm.java_home import java_home
 from tests.spark.conftest import RunPython
 
 

@@ -22,11 +22,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt.spark.bins import MAX_TASKS, Folder, list_tables, packed
-from modcrypt.spark.conversion import Conversion
-from modcrypt.spark.driver import check_new
-from modcrypt.spark.file_work import File, Rotation
-from modcrypt.spark.jobs import (
+from modcrypt.spark.jobs.conversion import Conversion
+from modcrypt.spark.jobs.driver import check_new
+from modcrypt.spark.jobs.file_work import File, Rotation
+from modcrypt.spark.jobs.table_jobs import (
     decrypt_table,
     encrypt_table,
     rekey_table,
@@ -34,6 +33,7 @@ from modcrypt.spark.jobs import (
     scan_keys,
     verify_table,
 )
+from modcrypt.spark.jobs.task_files import MAX_TASKS, Folder, list_tables, packed
 from modcrypt.spark.settings import Settings
 from tests.spark.conftest import Elsewhere
 from tests.support import (
@@ -314,8 +314,8 @@ def policies() -> Iterator[Any]:
 
 
 def test_a_file_of_another_policy_is_never_taken_for_done(lake: Path, keyring: str) -> None:
-    from modcrypt.spark.already import NewKeys
-    from modcrypt.storage import Place
+    from modcrypt.io.storage import Place
+    from modcrypt.spark.jobs.idempotence import NewKeys
 
     name = lake / NAMES[0]
     made = Settings(kms=keyring, policy=POLICY)
@@ -328,8 +328,8 @@ def test_a_file_of_another_policy_is_never_taken_for_done(lake: Path, keyring: s
 
 
 def test_explicit_keys_that_differ_are_never_taken_for_done(lake: Path, tmp_path: Path) -> None:
-    from modcrypt.spark.already import NewKeys
-    from modcrypt.storage import Place
+    from modcrypt.io.storage import Place
+    from modcrypt.spark.jobs.idempotence import NewKeys
 
     ours, other = (
         key_file(tmp_path / text, key) for text, key in (("1", COLUMN_KEY), ("2", OTHER_KEY))

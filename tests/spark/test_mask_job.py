@@ -22,7 +22,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.spark import inspect_table, mask_table, share_table
-from modcrypt.spark.conversion import Changes, Conversion
+from modcrypt.spark.jobs.conversion import Changes, Conversion
 from modcrypt.spark.settings import Settings
 from tests.spark.conftest import Lake
 from tests.support import (
@@ -257,7 +257,7 @@ def test_an_attempt_that_comes_second_finds_the_work_done(
         mc.mask_parquet(*arguments, **options)
         return mc.mask_parquet(*arguments, **options)
 
-    monkeypatch.setattr("modcrypt.spark.conversion.mask_parquet", twice)
+    monkeypatch.setattr("modcrypt.spark.jobs.conversion.mask_parquet", twice)
     job = Conversion(
         verb="mask", source=str(table), destination=None, decryption=keys["old"],
         encryption=keys["new"] if rekeyed else None,

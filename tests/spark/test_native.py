@@ -25,8 +25,8 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
-from modcrypt.kms.arrow import as_pyarrow_client
-from modcrypt.kms.keyring import Keyring
+from modcrypt.kms.keyring.keyring import Keyring
+from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client
 from tests.interop.conftest import Case, case_name, open_base64, pairwise, seal_base64
 from tests.interop.jvm import Jvm, why_unavailable
 from tests.spark import conftest
@@ -46,8 +46,8 @@ if _reason := why_unavailable():
 import pyspark
 from pyspark.sql import types
 
-from modcrypt.spark.native_jar import KMS_CLIENT, compiled, spark_jar
-from modcrypt.spark.native_parquet import native, native_options
+from modcrypt.spark.jvm.native_jar import KMS_CLIENT, compiled, spark_jar
+from modcrypt.spark.jvm.native_parquet import native, native_options
 
 PASSPHRASE = conftest.PASSPHRASE.decode()
 IDS = ("kf", "kc1", "kc2")
@@ -978,7 +978,7 @@ def both_ways(session, table):
 _AT_RUN_TIME = f"""
 import sys
 import modcrypt as mc
-from modcrypt.spark.native_parquet import native
+from modcrypt.spark.jvm.native_parquet import native
 {_BOTH_WAYS}
 table, uri = sys.argv[1:]
 native(spark, policy=mc.Policy(footer_key="kf", column_keys={{"kc2": ["name"]}}, kms=uri))
@@ -988,7 +988,7 @@ both_ways(spark, table)
 _SUBMITTED = f"""
 import sys
 import modcrypt as mc
-from modcrypt.spark.native_parquet import native
+from modcrypt.spark.jvm.native_parquet import native
 from pyspark.sql import SparkSession
 {_BOTH_WAYS}
 at_start, at_run_time, uri = sys.argv[1:]

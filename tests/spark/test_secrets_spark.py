@@ -14,8 +14,8 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from modcrypt.spark.options import read_options
-from modcrypt.spark.source import ModcryptDataSource
+from modcrypt.spark.source.data_source import ModcryptDataSource
+from modcrypt.spark.source.options import read_options
 from tests.secret_watch import spellings
 from tests.spark.conftest import COLUMN, FOOTER, SECRETS, Lake
 from tests.support import small_table

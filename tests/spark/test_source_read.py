@@ -15,10 +15,10 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
 import modcrypt as mc
-from modcrypt.spark.arrow_types import conform, demanded, in_common, spark_schema
-from modcrypt.spark.options import read_options
-from modcrypt.spark.reading import Found, find_files, pack
-from modcrypt.spark.source import ModcryptDataSource
+from modcrypt.spark.source.arrow_types import conform, demanded, in_common, spark_schema
+from modcrypt.spark.source.data_source import ModcryptDataSource
+from modcrypt.spark.source.options import read_options
+from modcrypt.spark.source.reading import Found, find_files, pack
 from tests.spark.conftest import COLUMN, FOOTER, Elsewhere, Lake
 from tests.support import small_table
 

@@ -25,18 +25,19 @@ from pyarrow.fs import SubTreeFileSystem
 from pyspark.errors import AnalysisException, PySparkException
 
 import modcrypt as mc
-from modcrypt.parquet.write_notes import NOTES
-from modcrypt.spark import abandoned, writing
-from modcrypt.spark.arrow_types import in_common, spark_schema
-from modcrypt.spark.options import write_options
-from modcrypt.spark.writing import (
+from modcrypt.io.storage import Place
+from modcrypt.parquet.crypto.write_notes import NOTES
+from modcrypt.spark.source import abandoned_writes as abandoned
+from modcrypt.spark.source import writing
+from modcrypt.spark.source.arrow_types import in_common, spark_schema
+from modcrypt.spark.source.options import write_options
+from modcrypt.spark.source.writing import (
     Writer,
     Written,
     publish_files,
     remove_abandoned,
     remove_job,
 )
-from modcrypt.storage import Place
 from tests.spark.conftest import FOOTER, Elsewhere, Lake
 from tests.support import read_with_pyarrow, small_table
 

@@ -18,13 +18,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import StructType
 
 import modcrypt as mc
-from modcrypt.parquet.discovery import list_complete
-from modcrypt.spark import batches
-from modcrypt.spark.arrow_types import in_common, spark_schema
-from modcrypt.spark.batches import drop_batch, publish_batch, staging
-from modcrypt.spark.streaming import Part, stream_reader, stream_writer
-from modcrypt.spark.writing import Written, remove_abandoned
-from modcrypt.storage import Place
+from modcrypt.io.storage import Place
+from modcrypt.parquet.datasets.discovery import list_complete
+from modcrypt.spark.source import stream_batches as batches
+from modcrypt.spark.source.arrow_types import in_common, spark_schema
+from modcrypt.spark.source.stream_batches import drop_batch, publish_batch, staging
+from modcrypt.spark.source.streaming import Part, stream_reader, stream_writer
+from modcrypt.spark.source.writing import Written, remove_abandoned
 from tests.spark.conftest import FOOTER, SECRETS, Lake
 from tests.support import read_with_pyarrow, small_table
 
@@ -355,7 +355,7 @@ def test_a_batch_killed_at_whatever_step_is_completed_once(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     external = lake.variant("external", "internal_key_material = false")
-    from modcrypt.spark.options import write_options
+    from modcrypt.spark.source.options import write_options
 
     base = str(tmp_path)
     encryption = write_options({**external, "path": base})[0].encryption()

@@ -1,0 +1,171 @@
+"""What a table has, as Arrow tables: snapshots, keys, files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+
+from modcrypt.iceberg.format.library_errors import as_format_errors
+from modcrypt.iceberg.format.manifests import DATA, FileEntry, ManifestFile
+from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
+from modcrypt.iceberg.keys.key_resolver import WRAPPING, KeyResolver, is_sealed_metadata, sealed_by
+from modcrypt.iceberg.read.table_walk import Walk
+
+__all__ = ["list_files", "list_keys", "list_snapshots"]
+
+_TIME = pa.timestamp("ms", tz="UTC")
+
+_SNAPSHOTS = pa.schema(
+    [
+        ("snapshot_id", pa.int64()), ("parent_id", pa.int64()), ("sequence_number", pa.int64()),
+        ("committed_at", _TIME), ("operation", pa.string()), ("manifest_list", pa.string()),
+        ("key_id", pa.string()), ("kek_id", pa.string()), ("current", pa.bool_()),
+    ]
+)  # fmt: skip
+_KEYS = pa.schema(
+    [
+        ("key_id", pa.string()), ("kind", pa.string()), ("encrypted_by", pa.string()),
+        ("wrapping", pa.string()), ("created_at", _TIME), ("scope", pa.string()),
+        ("store", pa.string()), ("snapshots", pa.int64()),
+    ]
+)  # fmt: skip
+_FILES = pa.schema(
+    [
+        ("kind", pa.string()), ("location", pa.string()), ("file_format", pa.string()),
+        ("bytes", pa.int64()), ("records", pa.int64()), ("encrypted", pa.bool_()),
+        ("sealed_by", pa.string()), ("sequence_number", pa.int64()), ("manifest", pa.string()),
+    ]
+)  # fmt: skip
+
+
+def list_snapshots(metadata: TableMetadata) -> pa.Table:
+    """List the snapshots of a table: a row for each, as metadata.json has them.
+
+    Raises:
+        FormatError: a number in it is none that a snapshot has.
+    """
+    current = metadata.document.get("current-snapshot-id")
+    rows = [_snapshot(one, metadata, one.id == current) for one in metadata.snapshots]
+    return _listed(rows, _SNAPSHOTS, metadata)
+
+
+def _listed(rows: list[dict[str, Any]], schema: pa.Schema, metadata: TableMetadata) -> pa.Table:
+    with as_format_errors(metadata.name):  # numbers of more than 64 bits
+        return pa.Table.from_pylist(rows, schema)
+
+
+def _snapshot(one: Snapshot, metadata: TableMetadata, current: bool) -> dict[str, Any]:
+    entry = metadata.keys.get(one.key_id or "")
+    return {
+        "snapshot_id": one.id,
+        "parent_id": one.parent,
+        "sequence_number": one.sequence_number,
+        "committed_at": one.timestamp_ms,
+        "operation": one.operation,
+        "manifest_list": one.manifest_list,
+        "key_id": one.key_id,
+        "kek_id": None if entry is None else entry.encrypted_by,
+        "current": current,
+    }
+
+
+def list_keys(metadata: TableMetadata, resolver: KeyResolver) -> pa.Table:
+    """List the keys of a table: KEKs, and the sealed key metadata of manifest lists.
+
+    `snapshots` counts the snapshots that need a key. No key is unwrapped.
+    """
+    of_lists = Counter(one.key_id for one in metadata.snapshots if one.key_id is not None)
+    of_keks = Counter[str]()
+    for key_id, count in of_lists.items():
+        if (entry := metadata.keys.get(key_id)) is not None:
+            of_keks[entry.encrypted_by] += count
+    keks = resolver.keks(metadata)
+    rows = [
+        {
+            "key_id": one.id,
+            "kind": "KEK",
+            "encrypted_by": one.master_key_id,
+            "wrapping": "master key",
+            "created_at": one.timestamp_ms,
+            "scope": one.scope or "table",
+            "store": "table" if one.id in metadata.keys else "key store",
+            "snapshots": of_keks[one.id],
+        }
+        for one in keks.values()
+    ]
+    for entry in metadata.keys.values():
+        if entry.id not in keks:
+            single = entry.properties.get(WRAPPING) == "single"
+            rows.append(
+                {
+                    "key_id": entry.id,
+                    "kind": "manifest list",
+                    "encrypted_by": entry.encrypted_by,
+                    "wrapping": "single" if single else "double",
+                    "store": "table",
+                    "snapshots": of_lists[entry.id],
+                }
+            )
+    return _listed(rows, _KEYS, metadata)
+
+
+def list_files(walk: Walk, snapshot: Snapshot | None) -> pa.Table:
+    """List the files of a snapshot: its manifest list, manifests, and live data and delete files.
+
+    Raises:
+        ModcryptError, OSError: as `Walk.manifests`.
+    """
+    rows: list[dict[str, Any]] = []
+    if snapshot is not None:
+        rows.append(_list_row(walk, snapshot))
+        for manifest in walk.manifests(snapshot):
+            rows.append(_manifest_row(manifest, snapshot))
+            live = (entry for entry in walk.entries(manifest) if entry.is_live)
+            rows.extend(_file_row(entry, manifest) for entry in live)
+    return _listed(rows, _FILES, walk.metadata)
+
+
+def _list_row(walk: Walk, snapshot: Snapshot) -> dict[str, Any]:
+    entry = walk.metadata.keys.get(snapshot.key_id or "")
+    return {
+        "kind": "manifest list",
+        "location": snapshot.manifest_list,
+        "file_format": "AVRO",
+        "encrypted": snapshot.key_id is not None,
+        "sealed_by": None if entry is None else entry.encrypted_by,
+        "sequence_number": snapshot.sequence_number,
+    }
+
+
+def _manifest_row(manifest: ManifestFile, snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "kind": "manifest" if manifest.content == DATA else "delete manifest",
+        "location": manifest.location,
+        "file_format": "AVRO",
+        "bytes": manifest.length,
+        "encrypted": manifest.key_metadata is not None,
+        "sequence_number": manifest.sequence_number,
+        "manifest": snapshot.manifest_list,
+    }
+
+
+_KINDS = ("data", "position deletes", "equality deletes")
+
+
+def _file_row(entry: FileEntry, manifest: ManifestFile) -> dict[str, Any]:
+    vector = entry.file_format == "PUFFIN"
+    metadata = entry.key_metadata
+    sealed = metadata is not None and is_sealed_metadata(metadata)
+    return {
+        "kind": "deletion vector" if vector else _KINDS[entry.content],
+        "location": entry.location,
+        "file_format": entry.file_format,
+        "bytes": entry.size,
+        "records": entry.record_count,
+        "encrypted": metadata is not None,
+        "sealed_by": sealed_by(metadata)[0] if sealed and metadata is not None else None,
+        "sequence_number": entry.sequence_number,
+        "manifest": manifest.location,
+    }

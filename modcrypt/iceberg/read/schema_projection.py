@@ -1,0 +1,367 @@
+"""Columns of a data file as the table's schema has them now, found by their field ids.
+
+Spec, "Column Projection" and "Schema Evolution": a file keeps the names, the order and the types
+that the schema had when it was written. A field is found by its id; one that the file lacks has
+the partition's value, if that is the column itself, or its initial default, or is null.
+
+pyiceberg's own projection takes null lists and maps of structs for empty ones, hence this one. Its
+result has one schema, whatever the file: pyiceberg's types, with 32 bits for offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
+from pyiceberg.schema import Schema
+from pyiceberg.table.name_mapping import NameMapping
+from pyiceberg.types import (
+    FixedType,
+    IcebergType,
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StructType,
+)
+
+from modcrypt.errors import FormatError, LimitError
+from modcrypt.iceberg.format.avro_rows import FIELD_ID
+
+__all__ = ["Projection", "arrow_schema", "arrow_type", "field_id", "with_field_ids"]
+
+Convert = Callable[[pa.Array], pa.Array]
+
+MAX_FILLED = 32 << 20
+"""Bytes of the values that columns which a file lacks have at one time.
+
+metadata.json says how wide these are: `fixed[2000000000]` in 75 bytes. So rows come in parts, which
+share one array of each value.
+"""
+
+MAX_WIDTH = 256 << 10
+"""Bytes of the values that a row is filled in with, each counted once; parts have 128 rows or more.
+
+Shorter parts would take more memory for their columns than for what is in them.
+"""
+
+WIDE = 1024
+"""Bytes of the widest value that fields within lists and maps are filled in with, at any number."""
+
+Filled = dict[tuple[pa.DataType, str], pa.Array]
+"""Arrays of one value, by type and spelling, that all batches of a scan take their columns from."""
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """Give the Arrow schema of a table's rows."""
+    return pa.schema([_arrow_field(one) for one in schema.fields])
+
+
+def arrow_type(kind: IcebergType) -> pa.DataType:
+    """Return the Arrow type of a table's values.
+
+    Raises:
+        LimitError: its values are wider than `MAX_FILLED`.
+    """
+    if isinstance(kind, FixedType) and len(kind) > MAX_FILLED:
+        raise LimitError(f"columns of {kind} are not read: more than {MAX_FILLED:,} bytes a value")
+    if isinstance(kind, StructType):
+        return pa.struct([_arrow_field(one) for one in kind.fields])
+    if isinstance(kind, ListType):
+        return pa.list_(_arrow_field(kind.element_field))
+    if isinstance(kind, MapType):
+        return pa.map_(_arrow_field(kind.key_field), _arrow_field(kind.value_field))
+    found = schema_to_pyarrow(kind, include_field_ids=False)
+    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(found, found)
+
+
+def _arrow_field(field: NestedField) -> pa.Field:
+    return pa.field(field.name, arrow_type(field.field_type), nullable=field.optional)
+
+
+def field_id(field: pa.Field) -> int | None:
+    """Give the id of a file's field, if it has one."""
+    text = (field.metadata or {}).get(FIELD_ID, b"")
+    return int(text) if text.isdigit() and len(text) < 11 else None
+
+
+def with_field_ids(schema: pa.Schema, mapping: NameMapping | None, name: str) -> pa.Schema:
+    """Give the schema of a file with field ids: its own, or those of the name mapping.
+
+    Raises:
+        FormatError: it has none, and neither has the table.
+    """
+    if any(field_id(one) is not None for one in schema):
+        return schema
+    if mapping is None:
+        raise FormatError(f"{name}: its fields have no ids, and the table has no name mapping")
+    return schema_to_pyarrow(pyarrow_to_schema(schema, mapping, format_version=3))
+
+
+class Projection:
+    """Makes rows of a table of those of one file.
+
+    Args:
+        schema: of the file's columns, with field ids.
+        wanted: fields of the table.
+        constants: values of fields that the file may lack, by their ids.
+        name: of the file, for messages.
+        filled: Columns that the file lacks, which other projections share.
+
+    Raises:
+        FormatError: a field of the file has a type that its column never had; or a required one
+            is not there.
+        LimitError: the columns that the file lacks are wider than `MAX_WIDTH`.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        wanted: Schema,
+        constants: Mapping[int, Any],
+        name: str,
+        filled: Filled | None = None,
+    ) -> None:
+        self._constants, self._name = constants, name
+        self._filled: Filled = {} if filled is None else filled
+        self._widths: dict[tuple[pa.DataType, str], int] = {}
+        self.schema = arrow_schema(wanted)
+        ids = {field_id(one): one.name for one in schema}
+        self._columns: list[tuple[str | None, Callable[..., pa.Array]]] = []
+        for field, shown in zip(wanted.fields, self.schema, strict=True):
+            column = ids.get(field.field_id)
+            if column is None:
+                self._columns.append((None, self._constant(field, shown.type)))
+            else:
+                convert = self._converter(field.field_type, schema.field(column), shown.type)
+                self._columns.append((column, convert))
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns of the file that are needed."""
+        return [name for name, _ in self._columns if name is not None]
+
+    @property
+    def at_once(self) -> int:
+        """The number of rows that may be given at once."""
+        return MAX_FILLED // max(1, sum(self._widths.values()))
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Give the rows of the table."""
+        arrays = [
+            convert(batch.num_rows) if name is None else convert(batch.column(name))
+            for name, convert in self._columns
+        ]
+        if not arrays:  # whose number of rows would be lost
+            return batch.select([])
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    # --- values ---------------------------------------------------------------------------------
+
+    def _converter(self, wanted: IcebergType, source: pa.Field, shown: pa.DataType) -> Convert:
+        if isinstance(wanted, StructType) and pa.types.is_struct(source.type):
+            return self._struct(wanted, source.type, shown)
+        if isinstance(wanted, ListType) and _is_list(source.type):
+            return self._list(wanted, source.type, shown)
+        if isinstance(wanted, MapType) and pa.types.is_map(source.type):
+            return self._map(wanted, source.type, shown)
+        if isinstance(wanted, PrimitiveType):
+            return self._primitive(source, shown)
+        raise self._unlike(source)
+
+    def _struct(self, wanted: StructType, source: pa.DataType, shown: pa.DataType) -> Convert:
+        ids = {field_id(source.field(n)): n for n in range(source.num_fields)}
+        shown_fields = [shown.field(n) for n in range(shown.num_fields)]
+        parts: list[tuple[int | None, Callable[..., pa.Array]]] = []
+        for field, one in zip(wanted.fields, shown_fields, strict=True):
+            index = ids.get(field.field_id)
+            if index is None:
+                parts.append((None, self._constant(field, one.type)))
+            else:
+                convert = self._converter(field.field_type, source.field(index), one.type)
+                parts.append((index, convert))
+
+        def structs(array: pa.Array) -> pa.Array:
+            if not parts:  # whose number of values would be lost
+                valid = _whole(array.is_valid())
+                return pa.Array.from_buffers(shown, len(array), valid.buffers()[1:])
+            arrays = [
+                convert(len(array)) if index is None else convert(array.field(index))
+                for index, convert in parts
+            ]
+            return pa.StructArray.from_arrays(arrays, fields=shown_fields, mask=_mask(array))
+
+        return structs
+
+    def _list(self, wanted: ListType, source: pa.DataType, shown: pa.DataType) -> Convert:
+        self._check_id(source.value_field, wanted.element_id)
+        convert = self._converter(wanted.element_type, source.value_field, shown.value_type)
+        plain = pa.list_(source.value_field)
+
+        def lists(array: pa.Array) -> pa.Array:
+            array = _whole(array if array.type == plain else array.cast(plain))
+            items = convert(array.values)
+            return pa.ListArray.from_arrays(array.offsets, items, type=shown, mask=_mask(array))
+
+        return lists
+
+    def _map(self, wanted: MapType, source: pa.DataType, shown: pa.DataType) -> Convert:
+        self._check_id(source.key_field, wanted.key_id)
+        self._check_id(source.item_field, wanted.value_id)
+        key = self._converter(wanted.key_type, source.key_field, shown.key_type)
+        item = self._converter(wanted.value_type, source.item_field, shown.item_type)
+
+        def maps(array: pa.Array) -> pa.Array:
+            array = _whole(array)
+            keys, items = key(array.keys), item(array.items)
+            return pa.MapArray.from_arrays(
+                array.offsets, keys, items, type=shown, mask=_mask(array)
+            )
+
+        return maps
+
+    def _primitive(self, source: pa.Field, shown: pa.DataType) -> Convert:
+        if source.type == shown:
+            return lambda array: array
+        stored = source.type
+        if not _becomes(_stored(stored), _stored(shown)):
+            raise self._unlike(source)
+        # What is finer than microseconds is cut off, as pyiceberg and Java do (INT96).
+        finer = pa.types.is_timestamp(stored) and stored.unit == "ns"
+
+        def values(array: pa.Array) -> pa.Array:
+            if isinstance(array, pa.ExtensionArray):
+                array = array.storage
+            if isinstance(shown, pa.BaseExtensionType):
+                return pa.ExtensionArray.from_storage(shown, array.cast(shown.storage_type))
+            return array.cast(shown, safe=not finer)
+
+        return values
+
+    def _constant(self, field: NestedField, shown: pa.DataType) -> Callable[[int], pa.Array]:
+        """Give what a field that the file lacks has in each row."""
+        value = self._constants.get(field.field_id, field.initial_default)
+        if value is None and field.required:
+            raise FormatError(f"{self._name}: a required column is not in the file")
+        width = _null_width(shown) if value is None else _width(value)
+        key = shown, repr(value)  # by which 0.0 is another than -0.0
+        self._widths[key] = width
+        if sum(self._widths.values()) > MAX_WIDTH:
+            raise self._too_wide(MAX_WIDTH)
+        if field.field_id in self._constants:  # others in the files of another partition
+            return lambda count: _repeated(value, shown, count)
+
+        def filled(count: int) -> pa.Array:
+            if width > WIDE and width * count > MAX_FILLED:
+                raise self._too_wide(MAX_FILLED)
+            known = self._filled.get(key)
+            if known is None or len(known) < count:
+                known = self._filled[key] = _repeated(value, shown, count)
+            return known.slice(0, count)
+
+        return filled
+
+    def _too_wide(self, limit: int) -> LimitError:
+        return LimitError(
+            f"{self._name}: the columns that it lacks, and that the table's metadata has, would "
+            f"take more than {limit:,} bytes: leave out those that are wide"
+        )
+
+    def _check_id(self, field: pa.Field, wanted: int) -> None:
+        if field_id(field) not in (None, wanted):
+            raise self._unlike(field)
+
+    def _unlike(self, source: pa.Field) -> FormatError:
+        return FormatError(
+            f"{self._name}: field {field_id(source)} of the file is {source.type}, which its "
+            "column never was"
+        )
+
+
+def _repeated(value: Any, shown: pa.DataType, count: int) -> pa.Array:
+    """Return an array of one value."""
+    if value is None:
+        return pa.nulls(count, shown)
+    storage = _stored(shown)
+    found = pa.repeat(pa.scalar(value, storage), count)
+    return found if storage == shown else pa.ExtensionArray.from_storage(shown, found)
+
+
+def _null_width(kind: pa.DataType) -> int:
+    """Return the bytes that a null takes."""
+    kind = _stored(kind)
+    if pa.types.is_struct(kind):
+        return sum(_null_width(kind.field(number).type) for number in range(kind.num_fields))
+    return kind.byte_width if pa.types.is_fixed_size_binary(kind) else _SLOT
+
+
+def _width(value: Any) -> int:
+    """Return the bytes that a value takes."""
+    if isinstance(value, str):
+        return len(value.encode()) + _SLOT
+    return len(value) + _SLOT if isinstance(value, bytes) else _SLOT
+
+
+_SLOT = 16
+"""Bytes of the widest number, or of the offsets of a text."""
+
+
+def _whole(array: pa.Array) -> pa.Array:
+    """Give an array that begins where its buffers begin: offsets of others aren't taken apart."""
+    return pa.concat_arrays([array]) if array.offset else array
+
+
+def _mask(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    is_one_of = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in is_one_of)
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+_BYTES: Sequence[Callable[[pa.DataType], bool]] = (
+    pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary,
+    pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view,
+    pa.types.is_binary_view,
+)  # fmt: skip
+
+
+_UTC = ("UTC", "+00:00", "Etc/UTC", "Z")
+
+
+def _becomes(stored: pa.DataType, shown: pa.DataType) -> bool:
+    """Tell a type that a column of another one may have in an older file, or in Arrow's spelling.
+
+    Spec, "Schema Evolution": int to long, float to double, decimals to more digits of the same
+    scale, date to timestamp, and unknown to anything.
+    """
+    types: Any = pa.types
+    if stored == shown or types.is_null(stored):
+        return True
+    if types.is_integer(shown):
+        return bool(types.is_integer(stored) and stored.bit_width <= shown.bit_width)
+    if types.is_floating(shown):
+        return bool(types.is_floating(stored) and stored.bit_width <= shown.bit_width)
+    if types.is_decimal(shown):
+        fits = types.is_decimal(stored) and stored.precision <= shown.precision
+        return bool(fits and stored.scale == shown.scale)
+    if types.is_timestamp(shown):
+        if types.is_timestamp(stored):  # an older writer's, without a zone, is of UTC
+            return shown.tz is not None or stored.tz in (None, *_UTC)
+        return bool(types.is_date(stored) and shown.tz is None)
+    if types.is_time(shown):
+        return bool(types.is_time(stored))
+    if types.is_fixed_size_binary(shown):
+        same = types.is_fixed_size_binary(stored) and stored.byte_width == shown.byte_width
+        return bool(same)
+    bytes_like = any(test(stored) for test in _BYTES)
+    return bytes_like and any(test(shown) for test in _BYTES)

@@ -1,0 +1,206 @@
+"""What an expression asks of bloom filters, which know the absence of a value and nothing else.
+
+Only equality with constants can be asked, and only of constants whose plain encoding in the column
+is certain. All else is None: every row may match.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from modcrypt.parquet.arrow.expressions import AND, OR, Call, Field, Literal, Node, value_set
+from modcrypt.parquet.crypto.bloom_filters import bloom_hash
+from modcrypt.parquet.format.idl import ThriftStruct
+
+__all__ = ["Probe", "find_probe", "may_match"]
+
+_MAX_VALUES = 1000
+"""Most values of one `is_in` asked for: a filter says yes by chance to one in a hundred or so."""
+
+INT32, INT64, FLOAT, DOUBLE, BYTE_ARRAY, FIXED = 1, 2, 4, 5, 6, 7  # Type of the IDL
+_UTF8 = 0  # ConvertedType of the IDL
+
+_TEXT = pa.string(), pa.large_string(), pa.string_view()
+_BYTES = {kind.id for kind in (*_TEXT, pa.binary(), pa.large_binary(), pa.binary_view())}
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """A column holds one of the values with these hashes."""
+
+    column: int
+    hashes: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """All of these hold."""
+
+    probes: list[Probe]
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    """One of these holds."""
+
+    probes: list[Probe]
+
+
+Probe: TypeAlias = Values | Every | Some
+
+
+def find_probe(
+    node: Node, columns: Mapping[tuple[str, ...], tuple[int, ThriftStruct]]
+) -> Probe | None:
+    """Give what must hold of the columns where a row matches; None where nothing can be said.
+
+    Args:
+        node: an expression's tree.
+        columns: by path, index and schema element of the columns that may be asked for.
+    """
+    if not isinstance(node, Call):
+        return None
+    if node.name in AND | OR:
+        probes = [find_probe(argument, columns) for argument in node.arguments]
+        known = [probe for probe in probes if probe is not None]
+        if node.name in AND:
+            return Every(known) if known else None
+        return Some(known) if len(known) == len(probes) else None
+    field, scalars = _equality(node)
+    if field is None or field.path not in columns:
+        return None
+    column, element = columns[field.path]
+    plain = [plain_encoding(scalar, element) for scalar in scalars]
+    known_plain = [value for value in plain if value is not None]
+    if len(known_plain) < len(plain):
+        return None
+    return Values(column, [bloom_hash(value) for value in known_plain])
+
+
+def may_match(probe: Probe, holds: Callable[[Values], bool]) -> bool:
+    """Say whether a row of a row group may match, `holds` being asked only where it matters."""
+    if isinstance(probe, Values):
+        return holds(probe)
+    answers = (may_match(part, holds) for part in probe.probes)
+    return all(answers) if isinstance(probe, Every) else any(answers)
+
+
+def _equality(call: Call) -> tuple[Field | None, list[Any]]:
+    """Give the field and the constants, one of which it must equal."""
+    if call.name == "equal":
+        one, other = call.arguments
+        if isinstance(one, Literal):
+            one, other = other, one
+        if isinstance(one, Field) and isinstance(other, Literal):
+            return one, [other.scalar]
+    elif call.name == "is_in" and isinstance(call.arguments[0], Field):
+        values = value_set(call)
+        if values is not None and len(values) <= _MAX_VALUES:
+            return call.arguments[0], list(values)
+    return None, []
+
+
+# --- plain encodings -----------------------------------------------------------------------------
+
+
+def plain_encoding(scalar: Any, element: ThriftStruct) -> bytes | None:
+    """Encode a constant as the column's only value that equals it; None where there is a doubt."""
+    if not scalar.is_valid:
+        return None
+    if element.type in (INT32, INT64):
+        number = _integer(scalar, element)
+        size = 4 if element.type == INT32 else 8
+        return None if number is None else (number % (1 << 8 * size)).to_bytes(size, "little")
+    if element.type in (FLOAT, DOUBLE):
+        return _float(scalar, "<f" if element.type == FLOAT else "<d")
+    if element.type in (BYTE_ARRAY, FIXED) and _holds_bytes(element) and _is_bytes(scalar.type):
+        value: bytes = scalar.as_buffer().to_pybytes()
+        return value if element.type == BYTE_ARRAY or len(value) == element.type_length else None
+    return None
+
+
+def _holds_bytes(element: ThriftStruct) -> bool:
+    if element.type == BYTE_ARRAY and element.logicalType is not None:
+        return element.logicalType.STRING is not None
+    return element.logicalType is None and element.converted_type in (None, _UTF8)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return kind.id in _BYTES or pa.types.is_fixed_size_binary(kind)
+
+
+def _float(scalar: Any, spelling: str) -> bytes | None:
+    if not pa.types.is_floating(scalar.type) and not pa.types.is_integer(scalar.type):
+        return None
+    value = scalar.as_py()
+    try:
+        plain = struct.pack(spelling, value)
+    except OverflowError:
+        return None
+    (back,) = struct.unpack(spelling, plain)
+    # Zero equals the other zero; NaN equals nothing, and goes by many bit patterns.
+    return plain if back == value and value != 0 and not math.isnan(value) else None
+
+
+def _integer(scalar: Any, element: ThriftStruct) -> int | None:
+    kind = _integer_type(element)
+    if kind is None:
+        return None
+    integers = pa.types.is_integer(kind) and pa.types.is_integer(scalar.type)
+    same = scalar.type.id == kind.id and _has_zone(scalar.type) == _has_zone(kind)
+    if not integers and not same:
+        return None
+    try:
+        exact = scalar.cast(kind)
+    except pa.ArrowException:  # out of range, or finer than the column's unit
+        return None
+    value: int = exact.as_py() if integers else exact.value
+    return value
+
+
+def _has_zone(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) and kind.tz is not None
+
+
+# By ConvertedType, for files without logical types. Decimals have more than one encoding.
+_CONVERTED = {
+    6: pa.date32(), 7: pa.time32("ms"), 8: pa.time64("us"),
+    9: pa.timestamp("ms", "UTC"), 10: pa.timestamp("us", "UTC"),
+    11: pa.uint8(), 12: pa.uint16(), 13: pa.uint32(), 14: pa.uint64(),
+    15: pa.int8(), 16: pa.int16(), 17: pa.int32(), 18: pa.int64(),
+}  # fmt: skip
+_INTEGERS = {str(kind): kind for kind in _CONVERTED.values() if pa.types.is_integer(kind)}
+
+
+def _integer_type(element: ThriftStruct) -> pa.DataType | None:
+    """Give the type of an INT32 or INT64 column whose values are numbers of their own."""
+    logical = element.logicalType
+    if logical is None and element.converted_type is None:
+        return pa.int32() if element.type == INT32 else pa.int64()
+    if logical is None:
+        return _CONVERTED.get(element.converted_type)
+    if logical.DATE is not None:
+        return pa.date32()
+    if logical.INTEGER is not None:
+        sign = "" if logical.INTEGER.isSigned else "u"
+        return _INTEGERS.get(f"{sign}int{logical.INTEGER.bitWidth}")
+    return _clock_type(logical)
+
+
+def _clock_type(logical: ThriftStruct) -> pa.DataType | None:
+    clock = logical.TIMESTAMP or logical.TIME
+    if clock is None:
+        return None
+    units = {"ms": clock.unit.MILLIS, "us": clock.unit.MICROS, "ns": clock.unit.NANOS}
+    unit = next((name for name, member in units.items() if member is not None), None)
+    if unit is None:
+        return None
+    if logical.TIMESTAMP is not None:
+        return pa.timestamp(unit, "UTC" if clock.isAdjustedToUTC else None)
+    return pa.time32(unit) if unit == "ms" else pa.time64(unit)

@@ -1,0 +1,439 @@
+"""What a chunk's column metadata and indexes say, held against each other and against its pages.
+
+Pure values: each check gives what is wrong as sentences, which never hold a value of the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from struct import Struct
+from typing import Any
+
+from modcrypt.errors import FormatError
+from modcrypt.parquet.crypto.bloom_filters import bloom_hash, may_hold
+from modcrypt.parquet.format.byte_map import Severity
+from modcrypt.parquet.format.idl import ThriftStruct, decode
+from modcrypt.parquet.format.modules import chunk_start
+from modcrypt.parquet.format.page_header import DICTIONARY_PAGE
+from modcrypt.parquet.format.schema import Leaf
+
+__all__ = [
+    "PageFacts",
+    "bloom_faults",
+    "chunk_faults",
+    "claim_faults",
+    "column_index_faults",
+    "known_null_counts",
+    "missing_in_bloom",
+    "offset_index_faults",
+]
+
+_BLOCK = 32  # of a split block bloom filter, in bytes
+
+_BOOLEAN, _INT32, _INT64, _INT96, _FLOAT, _DOUBLE, _BYTE_ARRAY = range(7)  # Type of the IDL
+_UTF8 = 0
+_SIGNED = {None, 6, 7, 8, 9, 10, 15, 16, 17, 18}  # ConvertedTypes of integers in signed order
+
+
+@dataclass(slots=True)
+class PageFacts:
+    """What the headers of a chunk's pages say; -1 where one does not say it."""
+
+    # Of each data page: start, stored size of header and body, values, nulls, rows.
+    pages: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    headers: list[bytes] = field(default_factory=list)  # where a column index needs them
+    dictionaries: int = 0
+    complete: bool = True  # every header of the chunk was read
+
+    @property
+    def values(self) -> list[int]:
+        """Values of each data page."""
+        return [page[2] for page in self.pages]
+
+    @property
+    def rows(self) -> list[int]:
+        """Rows of each data page, if all say that."""
+        rows = [page[4] for page in self.pages]
+        return [] if -1 in rows else rows
+
+
+def chunk_faults(md: ThriftStruct, leaf: Leaf, rows: int, pages: PageFacts) -> Iterator[str]:
+    """Hold column metadata against the pages."""
+    values = sum(pages.values)
+    if values != md.num_values:
+        yield f"its pages have {values} values, its metadata says {md.num_values}"
+    counted = pages.rows or (pages.values if not leaf.max_repetition else [])
+    if counted and sum(counted) != rows:
+        yield f"its pages have {sum(counted)} rows, its row group {rows}"
+    first = pages.pages[0][0] if pages.pages else None
+    # Some old writers point at the chunk's start where the dictionary is.
+    if first is not None and md.data_page_offset not in (first, chunk_start(md)):
+        yield f"data_page_offset is {md.data_page_offset}, the first data page is at byte {first}"
+    if md.encoding_stats:
+        dictionaries = sum(e.count for e in md.encoding_stats if e.page_type == DICTIONARY_PAGE)
+        data = sum(e.count for e in md.encoding_stats if e.page_type != DICTIONARY_PAGE)
+        if (dictionaries, data) != (pages.dictionaries, len(pages.pages)):
+            yield (
+                f"it has {pages.dictionaries} dictionary and {len(pages.pages)} data pages, its "
+                f"encoding_stats count {dictionaries} and {data}"
+            )
+    yield from _size_faults(md, leaf)
+
+
+def claim_faults(md: ThriftStruct, element: ThriftStruct) -> Iterator[str]:
+    """Hold what column metadata says of itself against the schema and itself."""
+    if md.type != element.type:
+        yield f"its metadata is of physical type {md.type}, the schema's is {element.type}"
+        return
+    statistics = md.statistics
+    if statistics is None:
+        return
+    nulls = statistics.null_count
+    if nulls is not None and not 0 <= nulls <= md.num_values:
+        yield f"its statistics count {nulls} nulls in {md.num_values} values"
+    read = _reader(element)
+    low, high = statistics.min_value, statistics.max_value
+    if read is None or low is None or high is None:
+        return
+    try:
+        known = read(low), read(high)
+    except ValueError:
+        yield "the chunk's bounds are no values of the column's type"
+        return
+    if not _has_nan(known) and known[0] > known[1]:
+        yield "its statistics have a minimum above the maximum"
+
+
+def _size_faults(md: ThriftStruct, leaf: Leaf) -> Iterator[str]:
+    sizes = md.size_statistics
+    if sizes is None:
+        return
+    for name, histogram, levels in (
+        ("definition", sizes.definition_level_histogram, leaf.max_definition),
+        ("repetition", sizes.repetition_level_histogram, leaf.max_repetition),
+    ):
+        if not histogram:
+            continue
+        if len(histogram) != levels + 1:
+            yield f"its {name} level histogram has {len(histogram)} counts for {levels + 1} levels"
+        elif sum(histogram) != md.num_values:
+            yield f"its {name} level histogram does not add up to its {md.num_values} values"
+
+
+# --- offset index --------------------------------------------------------------------------------
+
+
+def offset_index_faults(
+    index: ThriftStruct, md: ThriftStruct | None, leaf: Leaf, rows: int, pages: PageFacts | None
+) -> Iterator[str]:
+    """Hold an offset index against itself, and against the pages where they could be read."""
+    locations = index.page_locations
+    firsts = [one.first_row_index for one in locations]
+    if firsts and firsts[0] != 0:
+        yield f"its first page begins with row {firsts[0]}"
+    if any(one > two for one, two in pairwise(firsts)):
+        yield "first_row_index goes backwards"
+    if firsts and not 0 <= firsts[-1] <= rows:
+        yield f"a page begins with row {firsts[-1]} of {rows}"
+    if any(one.offset >= two.offset for one, two in pairwise(locations)):
+        yield "page offsets are not in ascending order"
+    sizes = index.unencoded_byte_array_data_bytes
+    if sizes:
+        yield from _byte_size_faults(sizes, md, len(locations))
+    if pages is not None:
+        yield from _location_faults(locations, leaf, pages)
+
+
+def _byte_size_faults(sizes: list[int], md: ThriftStruct | None, count: int) -> Iterator[str]:
+    if len(sizes) != count:
+        yield f"it has sizes of byte arrays for {len(sizes)} pages of {count}"
+    total = None if md is None or md.size_statistics is None else md.size_statistics
+    if total is not None and total.unencoded_byte_array_data_bytes not in (None, sum(sizes)):
+        yield "its sizes of byte arrays don't add up to the chunk's"
+
+
+def _location_faults(locations: list[ThriftStruct], leaf: Leaf, pages: PageFacts) -> Iterator[str]:
+    if len(locations) != len(pages.pages):
+        yield f"it has {len(locations)} page locations, the chunk {len(pages.pages)} data pages"
+        return
+    row = 0
+    counted = pages.rows or (pages.values if not leaf.max_repetition else [])
+    for number, (one, page) in enumerate(zip(locations, pages.pages, strict=True)):
+        start, size = page[:2]
+        if one.offset != start:
+            yield f"page {number} is at byte {start}, not at {one.offset}"
+            return  # one is enough: the next ones follow from it
+        if one.compressed_page_size != size:
+            yield f"page {number} has {size} bytes, not {one.compressed_page_size}"
+            return
+        if counted and one.first_row_index != row:
+            yield f"page {number} begins with row {row}, not with row {one.first_row_index}"
+            return
+        row += counted[number] if counted else 0
+
+
+# --- column index --------------------------------------------------------------------------------
+
+
+def column_index_faults(
+    index: ThriftStruct,
+    offset_index: ThriftStruct | None,
+    md: ThriftStruct | None,
+    leaf: Leaf,
+    element: ThriftStruct,
+    pages: PageFacts | None,
+) -> Iterator[str]:
+    """Hold a column index against itself, the offset index, the statistics and the pages.
+
+    Args:
+        element: the column's schema element, which says how its values are ordered.
+    """
+    count = len(index.null_pages)
+    lists = {"min_values": index.min_values, "max_values": index.max_values}
+    if index.null_counts is not None:
+        lists["null_counts"] = index.null_counts
+    for name, values in lists.items():
+        if len(values) != count:
+            yield f"it has {len(values)} {name} for {count} pages"
+            return
+    if offset_index is not None and len(offset_index.page_locations) != count:
+        yield (
+            f"it is about {count} pages, the offset index about {len(offset_index.page_locations)}"
+        )
+        return
+    yield from _histogram_faults(index, leaf, count)
+    yield from _bound_faults(index, md, element)
+    yield from _null_faults(index, md)
+    if pages is not None:
+        if len(pages.pages) != count:
+            yield f"it is about {count} pages, the chunk has {len(pages.pages)}"
+            return
+        yield from _page_faults(index, leaf, element, pages)
+
+
+def _histogram_faults(index: ThriftStruct, leaf: Leaf, count: int) -> Iterator[str]:
+    for name, histograms, levels in (
+        ("definition", index.definition_level_histograms, leaf.max_definition),
+        ("repetition", index.repetition_level_histograms, leaf.max_repetition),
+    ):
+        if histograms and len(histograms) != count * (levels + 1):
+            yield f"its {name} level histograms don't fit {count} pages"
+
+
+def known_null_counts(index: ThriftStruct) -> list[int | None]:
+    """Return the number of nulls of each page; None where a column index doesn't say it.
+
+    A snapshot of parquet-mr 1.13 wrote -1 for pages without statistics.
+    """
+    if index.null_counts is None:
+        return [None] * len(index.null_pages)
+    return [None if count < 0 else count for count in index.null_counts]
+
+
+def _null_faults(index: ThriftStruct, md: ThriftStruct | None) -> Iterator[str]:
+    counts = [count for count in known_null_counts(index) if count is not None]
+    statistics = None if md is None else md.statistics
+    known = None if statistics is None else statistics.null_count
+    if known is None or sum(counts) == known:
+        return
+    if sum(counts) > known or len(counts) == len(index.null_pages):
+        yield f"it counts {sum(counts)} nulls, the chunk's statistics {known}"
+
+
+def _bound_faults(
+    index: ThriftStruct, md: ThriftStruct | None, element: ThriftStruct
+) -> Iterator[str]:
+    """Hold bounds against each other, their order, and the chunk's statistics."""
+    read = _reader(element)
+    bounds = [
+        (low, high)
+        for empty, low, high in zip(
+            index.null_pages, index.min_values, index.max_values, strict=True
+        )
+        if not empty
+    ]
+    if read is None:
+        return
+    try:
+        known = [(read(low), read(high)) for low, high in bounds]
+    except ValueError:
+        yield "a bound is no value of the column's type"
+        return
+    if any(map(_has_nan, known)):
+        return  # neither above nor below anything: known writers leave it out
+    if any(low > high for low, high in known):
+        yield "a page's minimum is above its maximum"
+    ascending = all(a <= c and b <= d for (a, b), (c, d) in pairwise(known))
+    descending = all(a >= c and b >= d for (a, b), (c, d) in pairwise(known))
+    if (index.boundary_order, ascending) == (1, False) or (
+        index.boundary_order,
+        descending,
+    ) == (2, False):
+        yield "its bounds are not in the order that it says"
+    statistics = None if md is None else md.statistics
+    if known and statistics is not None and not all(index.null_pages):
+        yield from _chunk_bound_faults(bounds, known, statistics, read)
+
+
+def _chunk_bound_faults(
+    bounds: list[tuple[bytes, bytes]],
+    known: list[tuple[Any, Any]],
+    statistics: ThriftStruct,
+    read: Callable[[bytes], Any],
+) -> Iterator[str]:
+    """Hold the bounds of pages against those of the chunk, as far as none was shortened."""
+    low, high = statistics.min_value, statistics.max_value
+    if low is None or high is None:
+        return
+    if False in (statistics.is_min_value_exact, statistics.is_max_value_exact):
+        return
+    try:
+        lowest, highest = read(low), read(high)
+    except ValueError:
+        yield "the chunk's bounds are no values of the column's type"
+        return
+    if _has_nan((lowest, highest)):
+        return
+    if read is not bytes:
+        if (min(one for one, _ in known), max(one for _, one in known)) != (lowest, highest):
+            yield "the bounds of its pages don't make the chunk's"
+        return
+    # A shortened minimum is a prefix; a shortened maximum has its last character raised.
+    if any(one < low and not low.startswith(one) for one, _ in bounds):
+        yield "a page's minimum is below the chunk's"
+    if any(one > high and not _is_shortened(one, high) for _, one in bounds):
+        yield "a page's maximum is above the chunk's"
+
+
+def _is_shortened(bound: bytes, value: bytes) -> bool:
+    """Tell whether a bound above a value may be the value's beginning, its last character raised.
+
+    By characters: raising one may change all of its bytes.
+    """
+    try:
+        shorter, longer = bound.decode(), value.decode()
+    except UnicodeDecodeError:
+        return len(bound) < len(value) and bound[:-1] == value[: len(bound) - 1]
+    return len(shorter) < len(longer) and shorter[:-1] == longer[: len(shorter) - 1]
+
+
+def _has_nan(values: tuple[Any, Any]) -> bool:
+    return any(isinstance(value, float) and math.isnan(value) for value in values)
+
+
+def _reader(element: ThriftStruct) -> Callable[[bytes], Any] | None:
+    """Give what makes bounds comparable; None where that depends on more than is worth knowing."""
+    kind, logical, converted = element.type, element.logicalType, element.converted_type
+    if kind in (_INT32, _INT64):
+        integer = None if logical is None else logical.INTEGER
+        decimal = logical is not None and logical.DECIMAL is not None
+        if decimal or (integer is not None and not integer.isSigned):
+            return None
+        return _fixed("<i" if kind == _INT32 else "<q") if converted in _SIGNED else None
+    if kind in (_FLOAT, _DOUBLE):
+        return _fixed("<f" if kind == _FLOAT else "<d")
+    text = logical is not None and logical.STRING is not None
+    if kind == _BYTE_ARRAY and (text or (logical is None and converted == _UTF8)):
+        return bytes
+    return None
+
+
+def _fixed(spelling: str) -> Callable[[bytes], Any]:
+    packed = Struct(spelling)
+
+    def read(value: bytes) -> Any:
+        if len(value) != packed.size:
+            raise ValueError
+        return packed.unpack(value)[0]
+
+    return read
+
+
+def _page_faults(
+    index: ThriftStruct, leaf: Leaf, element: ThriftStruct, pages: PageFacts
+) -> Iterator[str]:
+    """Hold each page's entry against its header."""
+    counts = known_null_counts(index)
+    flat = not leaf.max_repetition
+    for number, (_, _, values, nulls, _) in enumerate(pages.pages):
+        empty, said = index.null_pages[number], counts[number]
+        if said is not None and nulls >= 0 and said != nulls:
+            yield f"page {number} has {nulls} nulls, not {said}"
+        elif said is not None and flat and (said > values or (empty and said != values)):
+            yield f"it counts {said} nulls on page {number}, which has {values} values"
+        elif flat and said is not None and said == values and values and not empty:
+            yield f"page {number} is all nulls, and not marked so"
+        yield from _statistics_faults(index, element, number, said, pages.headers[number])
+
+
+_NO_STATISTICS = 24
+"""Longest header in bytes that is not looked into: bounds would make it longer."""
+
+
+def _statistics_faults(
+    index: ThriftStruct, element: ThriftStruct, number: int, nulls: int | None, header: bytes
+) -> Iterator[str]:
+    if len(header) <= _NO_STATISTICS:
+        return
+    try:
+        decoded = decode("PageHeader", header)[0]
+    except FormatError:
+        return
+    details = decoded.data_page_header or decoded.data_page_header_v2
+    statistics = None if details is None else details.statistics
+    if statistics is None:
+        return
+    if nulls is not None and statistics.null_count not in (None, nulls):
+        yield f"page {number} has {statistics.null_count} nulls, not {nulls}"
+    if element.type == _BYTE_ARRAY or index.null_pages[number]:
+        return  # the index may have shortened its bounds
+    low, high = statistics.min_value, statistics.max_value
+    if low is not None and high is not None:
+        found = index.min_values[number], index.max_values[number]
+        if found != (low, high) and not _are_zeros(element, (*found, low, high)):
+            yield f"the bounds of page {number} are not those in its header"
+
+
+def _are_zeros(element: ThriftStruct, bounds: tuple[bytes, ...]) -> bool:
+    """Tell whether bounds may differ by the sign of a zero, which one of both may leave out."""
+    return element.type in (_FLOAT, _DOUBLE) and any(
+        not any(bound[:-1]) and bound[-1:] in (b"\0", b"\x80") for bound in bounds
+    )
+
+
+# --- bloom filters -------------------------------------------------------------------------------
+
+
+def missing_in_bloom(
+    header: ThriftStruct, bitset: bytes, md: ThriftStruct, element: ThriftStruct
+) -> bool:
+    """Tell whether a bloom filter lacks a value that the chunk has by its statistics."""
+    statistics = md.statistics
+    if statistics is None or header.algorithm.BLOCK is None or len(bitset) % _BLOCK:
+        return False
+    exact = element.type in (_INT32, _INT64)
+    values = [
+        value
+        for value, is_exact in (
+            (statistics.min_value, statistics.is_min_value_exact),
+            (statistics.max_value, statistics.is_max_value_exact),
+        )
+        if value is not None and (exact or (element.type == _BYTE_ARRAY and is_exact))
+    ]
+    return not all(may_hold(header, bitset, [bloom_hash(value)]) for value in values)
+
+
+def bloom_faults(header: ThriftStruct, bitset: int | None) -> Iterator[tuple[str, str, Severity]]:
+    """Judge a bloom filter by its header and the bytes of its bitset, where these are known."""
+    if bitset is not None and header.numBytes != bitset:
+        message = f"its bloom filter declares {header.numBytes} bytes, {bitset} are there"
+        yield "format", message, "fault"
+    known = header.algorithm.BLOCK, header.hash.XXHASH, header.compression.UNCOMPRESSED
+    if None in known:
+        yield "unsupported", "its bloom filter is of a kind that modcrypt does not know", "warning"
+    elif header.numBytes <= 0 or header.numBytes % _BLOCK:
+        message = f"its bloom filter has {header.numBytes} bytes: no whole number of blocks"
+        yield "format", message, "fault"

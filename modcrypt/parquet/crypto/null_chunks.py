@@ -1,0 +1,101 @@
+"""Column chunks of nulls, for columns whose key is missing: a page of levels, no values."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+from modcrypt.parquet.format.idl import ThriftStruct, copy, encode, new, varint
+from modcrypt.parquet.format.page_header import DATA_PAGE, UNCOMPRESSED
+from modcrypt.parquet.format.schema import leaf_elements
+
+__all__ = ["put_nulls"]
+
+_OPTIONAL, _REQUIRED = 1, 0  # FieldRepetitionType
+_PLAIN, _RLE = 0, 3  # Encoding
+
+
+def put_nulls(metadata: ThriftStruct, columns: list[int], at: int) -> bytes:
+    """Put chunks of nulls in the place of leaves, which are all those of their top-level fields.
+
+    Args:
+        metadata: FileMetaData whose schema and row groups are changed.
+        columns: indexes of the leaves.
+        at: where the chunks' pages will stand in the file.
+
+    Returns:
+        The pages.
+    """
+    if not columns:
+        return b""
+    metadata.schema = _with_optional_fields(metadata.schema, columns)
+    leaves = leaf_elements(metadata.schema)
+    pages = bytearray()
+    for row_group in metadata.row_groups:
+        for c in columns:
+            leaf = leaves[c]
+            data = _page(row_group.num_rows, leaf.max_definition, leaf.max_repetition)
+            start = at + len(pages)
+            md = new(
+                "ColumnMetaData",
+                type=metadata.schema[leaf.element].type,
+                encodings=[_PLAIN, _RLE],
+                path_in_schema=[name.encode() for name in leaf.path],
+                codec=UNCOMPRESSED,
+                num_values=row_group.num_rows,
+                total_uncompressed_size=len(data),
+                total_compressed_size=len(data),
+                data_page_offset=start,
+                statistics=new("Statistics", null_count=row_group.num_rows),
+            )
+            row_group.columns[c] = new("ColumnChunk", file_offset=start, meta_data=md)
+            pages += data
+        _adapt(row_group, columns)
+    return bytes(pages)
+
+
+def _adapt(row_group: ThriftStruct, columns: list[int]) -> None:
+    """Correct the size, and the order of rows, which goes no further than the columns there."""
+    mds = [chunk.meta_data for chunk in row_group.columns if chunk.meta_data is not None]
+    row_group.total_byte_size = sum(md.total_uncompressed_size for md in mds)
+    if row_group.total_compressed_size is not None:
+        row_group.total_compressed_size = sum(md.total_compressed_size for md in mds)
+    known = takewhile(lambda s: s.column_idx not in columns, row_group.sorting_columns or ())
+    row_group.sorting_columns = list(known) or None
+
+
+def _with_optional_fields(schema: list[ThriftStruct], columns: list[int]) -> list[ThriftStruct]:
+    """Let the top-level fields around these leaves be null, where they are required."""
+    changed = list(schema)
+    for c in columns:
+        field = leaf_elements(schema)[c].field
+        if schema[field].repetition_type == _REQUIRED:
+            changed[field] = copy(schema[field])
+            changed[field].repetition_type = _OPTIONAL
+    return changed
+
+
+def _page(rows: int, max_definition: int, max_repetition: int) -> bytes:
+    """Give a data page V1 whose rows are null at the outermost level where they can be."""
+    body = _levels(rows, max_repetition) + _levels(rows, max_definition)
+    header = new(
+        "PageHeader",
+        type=DATA_PAGE,
+        uncompressed_page_size=len(body),
+        compressed_page_size=len(body),
+        data_page_header=new(
+            "DataPageHeader",
+            num_values=rows,
+            encoding=_PLAIN,
+            definition_level_encoding=_RLE,
+            repetition_level_encoding=_RLE,
+        ),
+    )
+    return encode(header) + body
+
+
+def _levels(count: int, highest: int) -> bytes:
+    """Spell `count` levels of 0 as one run (RLE, with the length that pages V1 put before it)."""
+    if not highest:
+        return b""
+    run = varint(count << 1) + bytes((highest.bit_length() + 7) // 8)
+    return len(run).to_bytes(4, "little") + run

@@ -1,0 +1,75 @@
+"""The footer of a plaintext file that is made from an encrypted one, whole or in part."""
+
+from __future__ import annotations
+
+from modcrypt.parquet.crypto.column_projection import drop_columns
+from modcrypt.parquet.crypto.file_plan import Plan
+from modcrypt.parquet.crypto.footer import take_mark
+from modcrypt.parquet.crypto.null_chunks import put_nulls
+from modcrypt.parquet.format.idl import ThriftStruct, copy, set_extension, without_unknown
+
+__all__ = ["plain_metadata", "selected_row_groups"]
+
+
+def selected_row_groups(plan: Plan) -> list[ThriftStruct]:
+    """Copy the wanted row groups, their chunks and metadata: what a plaintext footer changes."""
+    out = []
+    for r in plan.row_groups:
+        row_group = copy(plan.footer.metadata.row_groups[r])
+        row_group.columns = [
+            _copied(chunk, plan.chunks.get((r, c))) for c, chunk in enumerate(row_group.columns)
+        ]
+        out.append(row_group)
+    return out
+
+
+def _copied(chunk: ThriftStruct, opened: ThriftStruct | None) -> ThriftStruct:
+    new = copy(opened or chunk)
+    # A chunk that is left out may have the metadata of legacy readers.
+    new.meta_data = None if opened is None else copy(opened.meta_data)
+    return new
+
+
+def plain_metadata(
+    plan: Plan,
+    row_groups: list[ThriftStruct],
+    nulls_at: int,
+    *,
+    remove_added: bool = True,
+    keep_unknown_fields: bool = False,
+) -> tuple[ThriftStruct, bytes]:
+    """Return the footer of a plaintext file with these row groups, and the pages of null columns.
+
+    Args:
+        plan: Columns of an open file.
+        row_groups: Row groups of the new footer, which are changed.
+        nulls_at: Offset at which the pages of null columns will stand.
+        remove_added: Remove the fields that encryption added.
+        keep_unknown_fields: Keep the file's extension, and other fields that the IDL doesn't know
+            even if keys are missing. For readers of this footer, an extension goes: offsets that
+            it may repeat are those of another file.
+    """
+    metadata = copy(plan.footer.metadata)
+    absent = take_mark(metadata)
+    if not remove_added:
+        absent = frozenset()
+    if not keep_unknown_fields:
+        set_extension(metadata, None)
+    metadata.row_groups = row_groups
+    if len(row_groups) != len(plan.footer.metadata.row_groups):
+        metadata.num_rows = sum(row_group.num_rows for row_group in row_groups)
+    metadata.encryption_algorithm = metadata.footer_signing_key_metadata = None
+    pages = put_nulls(metadata, plan.nulls, nulls_at)
+    shown = set(plan.shown)
+    if len(shown) < len(plan.leaves):
+        metadata = drop_columns(metadata, [c in shown for c in range(len(plan.leaves))])
+    for row_group in metadata.row_groups:
+        for name in absent & {"ordinal", "file_offset", "total_compressed_size"}:
+            setattr(row_group, name, None)
+        for chunk in row_group.columns:
+            chunk.crypto_metadata = chunk.encrypted_column_metadata = None
+            for name in absent & {"bloom_filter_length", "encoding_stats"}:
+                setattr(chunk.meta_data, name, None)
+    if plan.missing and not keep_unknown_fields:
+        metadata = without_unknown(metadata)
+    return metadata, pages

@@ -1,0 +1,89 @@
+"""The pages of a plaintext column chunk: found one after the other, copied, counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from modcrypt.errors import FormatError
+from modcrypt.io.buffers import Output, Window
+from modcrypt.parquet.crypto.relocation import ChunkMove
+from modcrypt.parquet.format.idl import ThriftStruct, decode, known_bytes, new
+from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span
+from modcrypt.parquet.format.page_header import DICTIONARY_PAGE, PageHeader, scan
+
+__all__ = ["copy_known", "encoding_stats", "read_page"]
+
+
+def read_page(
+    window: Window, position: int, end: int, place: tuple[int, str | int]
+) -> tuple[int, PageHeader]:
+    """Bring the page at `position` into the window whole; give its index there and its header."""
+    start = position - window.base
+    if 0 <= start < window.stop:
+        try:
+            header = scan(window.buffer, start, window.stop)
+        except FormatError:
+            pass  # perhaps cut by the window's end
+        else:
+            if header[0] + header[3] <= min(window.stop, end - window.base):
+                return start, header
+    size = 1
+    while True:
+        window.fill(position, min(end, position + size), end)
+        start = position - window.base
+        try:
+            header = scan(window.buffer, start, min(window.stop, end - window.base))
+        except FormatError as error:
+            size = 2 * (window.stop - start)
+            if window.base + window.stop < end and size <= 2 * MAX_PAGE_HEADER:
+                continue
+            raise FormatError(
+                f"row group {place[0]}, column {place[1]}, byte {position}: {error}"
+            ) from None
+        page_end = position + header.end - start + header.compressed_size
+        if page_end > end:
+            raise FormatError(
+                f"row group {place[0]}, column {place[1]}: the page at byte {position} "
+                f"ends at {page_end}, its chunk at {end}"
+            )
+        if page_end <= window.base + window.stop:
+            return start, header
+        size = page_end - position
+
+
+def copy_known(window: Window, span: Span, out: Output, move: ChunkMove) -> None:
+    """Copy the pages of a plaintext chunk, without fields of their headers that the IDL lacks."""
+    position, place = span.start, (span.row_group, span.column)
+    while position < span.end:
+        start, header = read_page(window, position, span.end, place)
+        raw = bytes(window.view[start : header.end])
+        known = known_bytes("PageHeader", raw)
+        at, total = out.position, len(known) + header.compressed_size
+        out.write(known)
+        out.write(window.view[header.end : header.end + header.compressed_size])
+        if header.type == DICTIONARY_PAGE:
+            move.has_dictionary = True
+        else:
+            move.first_data_page = move.first_data_page or (position, at)
+            if move.keep_pages:
+                move.pages.append((position, at, total))
+        move.header_growth += len(known) - len(raw)
+        position += len(raw) + header.compressed_size
+    move.copied = not move.header_growth  # only then is a footer's odd spelling kept, too
+
+
+def encoding_stats(window: Window, span: Span) -> list[ThriftStruct]:
+    """Count a plaintext chunk's pages by type and encoding."""
+    found: Counter[tuple[int, int]] = Counter()
+    position, place = span.start, (span.row_group, span.column)
+    while position < span.end:
+        start, header = read_page(window, position, span.end, place)
+        page = decode("PageHeader", bytes(window.view[start : header.end]))[0]
+        of_kind = page.data_page_header or page.data_page_header_v2 or page.dictionary_page_header
+        if of_kind is not None:
+            found[page.type, of_kind.encoding] += 1
+        position += header.end - start + header.compressed_size
+    return [
+        new("PageEncodingStats", page_type=kind, encoding=encoding, count=count)
+        for (kind, encoding), count in found.items()
+    ]

@@ -1,0 +1,189 @@
+"""The leaves of a Parquet schema, and which names cover them. Pure values, no IO."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator
+from typing import NamedTuple
+
+from modcrypt.errors import FormatError, LimitError
+from modcrypt.parquet.format.idl import ThriftStruct, copy
+
+__all__ = ["Leaf", "covering_name", "keep_leaves", "leaf_elements", "leaf_paths", "leaves_of"]
+
+MAX_SCHEMA_DEPTH = 200
+"""Deepest nesting of groups read from a file; paths grow with it."""
+
+
+def leaf_paths(schema: list[ThriftStruct]) -> list[tuple[str, ...]]:
+    """Give the path of every leaf, in column order.
+
+    Raises:
+        FormatError: child counts that don't add up, or a name that is not UTF-8.
+        LimitError: nested deeper than `MAX_SCHEMA_DEPTH`.
+    """
+    return [path for path, _ in _leaves(schema)]
+
+
+def _leaves(schema: list[ThriftStruct]) -> Iterator[tuple[tuple[str, ...], tuple[int, ...]]]:
+    """Walk the flattened tree; give each leaf's path, and the elements on it, its own last."""
+    if not schema:
+        raise FormatError("the schema is empty")
+    open_groups: list[list[int]] = [[_children(schema[0])]]  # children still to come
+    path: list[str] = []
+    elements: list[int] = []
+    index = 0
+    while open_groups:
+        if open_groups[-1][0] == 0:
+            open_groups.pop()
+            if path:
+                path.pop()
+                elements.pop()
+            continue
+        open_groups[-1][0] -= 1
+        index += 1
+        if index >= len(schema):
+            raise FormatError("the schema declares more children than it has elements")
+        try:
+            name = schema[index].name.decode()
+        except UnicodeDecodeError:
+            raise FormatError(f"schema element {index}: the name is not UTF-8") from None
+        element = schema[index]
+        if element.type is not None:  # some writers give leaves a num_children of 0
+            if element.num_children:
+                raise FormatError(f"schema element {index} has both a type and children")
+            yield (*path, name), (*elements, index)
+            continue
+        if len(path) >= MAX_SCHEMA_DEPTH:
+            raise LimitError(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels")
+        path.append(name)
+        elements.append(index)
+        open_groups.append([_children(element)])
+    if index != len(schema) - 1:
+        raise FormatError("the schema has elements that belong to no group")
+
+
+def _children(element: ThriftStruct) -> int:
+    count: int = element.num_children or 0
+    if count < 0:
+        raise FormatError("a schema element declares a negative number of children")
+    return count
+
+
+_REQUIRED, _REPEATED = 0, 2  # FieldRepetitionType of the IDL
+
+
+class Leaf(NamedTuple):
+    """A leaf column of a schema."""
+
+    path: tuple[str, ...]
+    elements: tuple[int, ...]  # indexes of the schema elements on it, its own last
+    max_definition: int
+    max_repetition: int
+    in_map: int | None  # index of the outermost map's element around it
+
+    @property
+    def element(self) -> int:
+        """Index of its schema element."""
+        return self.elements[-1]
+
+    @property
+    def field(self) -> int:
+        """Index of its top-level field's element."""
+        return self.elements[0]
+
+
+def leaf_elements(schema: list[ThriftStruct]) -> list[Leaf]:
+    """Give every leaf with its levels, in column order; raises as `leaf_paths`."""
+    out = []
+    for path, elements in _leaves(schema):
+        kinds = [schema[index].repetition_type for index in elements]
+        definition, repetition = len(kinds) - kinds.count(_REQUIRED), kinds.count(_REPEATED)
+        in_map = next((index for index in elements if is_map(schema[index])), None)
+        out.append(Leaf(path, elements, definition, repetition, in_map))
+    return out
+
+
+def covering_name(path: tuple[str, ...], names: Container[str]) -> str | None:
+    """Find the longest of `names` that is the dotted path of the leaf or of a group around it."""
+    for length in range(len(path), 0, -1):
+        name = ".".join(path[:length])
+        if name in names:
+            return name
+    return None
+
+
+def leaves_of(leaves: list[tuple[str, ...]], names: Iterable[str]) -> list[int]:
+    """Give the indexes of the leaves that are named, or lie in a group that is.
+
+    Raises:
+        ValueError: one string instead of names, or names that fit no leaf: all of them, sorted.
+    """
+    if isinstance(names, str):
+        raise ValueError("columns takes several names, not one string")
+    wanted = set(names)
+    out, met = [], set()
+    for index, path in enumerate(leaves):
+        fitting = {".".join(path[:n]) for n in range(1, len(path) + 1)} & wanted
+        if fitting:
+            out.append(index)
+            met |= fitting
+    if unknown := sorted(wanted - met):
+        raise ValueError(f"columns that the file doesn't have: {', '.join(unknown)}")
+    return out
+
+
+def keep_leaves(schema: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct]:
+    """Give the schema with some leaves left out, and the groups that this empties."""
+    flags = zip(_leaves(schema), keep, strict=True)
+    kept_leaf = {elements[-1]: flag for (_, elements), flag in flags}
+    out: list[ThriftStruct] = []
+
+    def walk(index: int) -> tuple[int, bool]:
+        """Copy the subtree at `index`; give the index after it and whether anything was kept."""
+        element = schema[index]
+        if index in kept_leaf:
+            if kept_leaf[index]:
+                out.append(element)
+            return index + 1, kept_leaf[index]
+        place = len(out)
+        out.append(element)
+        following, children = index + 1, 0
+        for _ in range(element.num_children or 0):
+            following, kept = walk(following)
+            children += kept
+        # A group that had no children before stays; the root always does.
+        if children == 0 and index > 0 and element.num_children:
+            del out[place:]
+            return following, False
+        out[place] = copy(element)
+        out[place].num_children = children
+        _check_map(out, place, schema[index + 1 : index + 2])
+        return following, True
+
+    walk(0)
+    return out
+
+
+_MAP, _MAP_KEY_VALUE = 1, 2  # ConvertedType of the IDL
+
+
+def is_map(element: ThriftStruct) -> bool:
+    """Tell whether a group is a map."""
+    logical = element.logicalType is not None and element.logicalType.MAP is not None
+    return logical or element.converted_type in (_MAP, _MAP_KEY_VALUE)
+
+
+def _check_map(schema: list[ThriftStruct], place: int, before: list[ThriftStruct]) -> None:
+    """Make a plain group of a map that lost its keys or values: readers refuse half a map.
+
+    `before` holds the group's first child as it was.
+    """
+    group = schema[place]
+    if not is_map(group):
+        return
+    pairs = schema[place + 1] if place + 1 < len(schema) else None
+    if pairs is None or not before or pairs.num_children == before[0].num_children:
+        return
+    schema[place + 1] = copy(pairs)
+    for element in (group, schema[place + 1]):
+        element.logicalType = element.converted_type = None

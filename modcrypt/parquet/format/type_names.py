@@ -1,0 +1,66 @@
+"""The words of Parquet's own specification for types, codecs and encodings. Pure values."""
+
+from __future__ import annotations
+
+from modcrypt.parquet.format.idl import ThriftStruct
+
+__all__ = ["codec_name", "logical_name", "physical_name"]
+
+_PHYSICAL = (
+    "BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY",
+)  # fmt: skip
+_CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW")
+_CONVERTED = (
+    "UTF8", "MAP", "MAP_KEY_VALUE", "LIST", "ENUM", "DECIMAL", "DATE", "TIME_MILLIS",
+    "TIME_MICROS", "TIMESTAMP_MILLIS", "TIMESTAMP_MICROS", "UINT_8", "UINT_16", "UINT_32",
+    "UINT_64", "INT_8", "INT_16", "INT_32", "INT_64", "JSON", "BSON", "INTERVAL",
+)  # fmt: skip
+_FIXED = 7
+
+
+def physical_name(element: ThriftStruct) -> str:
+    """Name a leaf's physical type, with the width of a FIXED_LEN_BYTE_ARRAY."""
+    name = _name(_PHYSICAL, element.type)
+    return f"{name}({element.type_length})" if element.type == _FIXED else name
+
+
+def logical_name(element: ThriftStruct) -> str | None:
+    """Name a leaf's logical type as the specification does: `DECIMAL(12,2)`, `INT(8,true)`.
+
+    An older writer's converted type stands in where there is no logical one; None without either.
+    """
+    union = element.logicalType
+    if union is not None:
+        (name,) = union.__dict__
+        return "unknown" if name == "_unknown" else _with_parameters(name, union.__dict__[name])
+    if element.converted_type is None:
+        return None
+    name = _name(_CONVERTED, element.converted_type)
+    return f"{name}({element.precision},{element.scale})" if name == "DECIMAL" else name
+
+
+def codec_name(codec: int) -> str:
+    """Name a compression codec."""
+    return _name(_CODECS, codec)
+
+
+def _with_parameters(name: str, struct: ThriftStruct) -> str:
+    if name == "DECIMAL":
+        return f"DECIMAL({struct.precision},{struct.scale})"
+    if name == "INTEGER":
+        return f"INT({struct.bitWidth},{_flag(struct.isSigned)})"
+    if name in ("TIME", "TIMESTAMP"):
+        (unit,) = struct.unit.__dict__
+        unit = "unknown" if unit == "_unknown" else unit
+        return f"{name}({_flag(struct.isAdjustedToUTC)},{unit})"
+    return name
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _name(names: tuple[str, ...], number: int | None) -> str:
+    if number is None or not 0 <= number < len(names):
+        return f"unknown({number})"
+    return names[number]

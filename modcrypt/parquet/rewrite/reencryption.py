@@ -1,0 +1,187 @@
+"""What seals an encrypted file again is fed from here: modules opened, pages never decoded.
+
+What a page's plaintext is stays in one buffer between the two.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from modcrypt.aad import ModuleType
+from modcrypt.aead import GCM_OVERHEAD
+from modcrypt.io.buffers import Output, Window
+from modcrypt.io.storage import MemorySource, Source
+from modcrypt.parquet.convert.decryptor import open_pages
+from modcrypt.parquet.convert.encryptor import PageRules, PlainFeed, clear_levels, seal_body
+from modcrypt.parquet.crypto.bloom_filters import open_bloom_filter
+from modcrypt.parquet.crypto.ciphers import ChunkCipher
+from modcrypt.parquet.crypto.encrypted_pages import (
+    Page,
+    check_crc,
+    open_body,
+    open_header,
+    with_known_header,
+)
+from modcrypt.parquet.crypto.relocation import ChunkMove
+from modcrypt.parquet.format.idl import ThriftStruct, struct_end
+from modcrypt.parquet.format.modules import Part, Span
+from modcrypt.parquet.format.page_header import DATA_PAGE_V2, UNCOMPRESSED, splice
+
+if TYPE_CHECKING:  # PyArrow is loaded for masks alone
+    from modcrypt.parquet.rewrite.masking import MaskedChunk
+
+__all__ = ["Appended", "MaskChunk", "SealedFeed"]
+
+MaskChunk: TypeAlias = "Callable[[int], MaskedChunk | None]"
+"""Gives a column's masked chunk of a row group."""
+
+
+class Appended(Source):
+    """A source, and more bytes after its end."""
+
+    def __init__(self, source: Source, more: bytes) -> None:
+        self.name, self.size = source.name, source.size + len(more)
+        self.least_read = source.least_read
+        self._source, self._more = source, MemorySource(more)
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        """Fill `view` from `offset`, on one side of the border."""
+        border = self._source.size
+        if offset < border:
+            self._source.read_into(offset, view)
+        else:
+            self._more.read_into(offset - border, view)
+
+
+@dataclass
+class SealedFeed:
+    """Gives the parts of an encrypted file to what seals them again.
+
+    Ordinals are those of the new file.
+    """
+
+    source: Source
+    metadata: ThriftStruct
+    ciphers: Mapping[tuple[int, int], ChunkCipher]  # of the old file
+    masks: Mapping[int, MaskChunk]
+    kept: set[int]
+    nulls: bytes  # pages after the end of the source
+    keep_levels: bool
+    plain: PlainFeed = field(init=False)
+    window: Window = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.plain = PlainFeed(Appended(self.source, self.nulls) if self.nulls else self.source)
+        self.window = Window(self.source)
+        self.scratch = memoryview(bytearray())
+
+    def write_pages(
+        self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
+    ) -> None:
+        """Copy, open, seal, open and seal, or mask the pages of a chunk."""
+        old = self.ciphers.get((span.row_group, span.column))
+        md = self.metadata.row_groups[span.row_group].columns[span.column].meta_data
+        if span.column in self.masks:
+            self._write_masked(span, cipher, out, move, rules)
+        elif span.column in self.kept:
+            move.copied = True
+            out.copy_from(self.source, span.start, span.end)
+        elif old is None:
+            self.plain.write_pages(span, cipher, out, move, rules)
+        elif cipher is None:
+            open_pages(self.window, span, old, out, move, md, None, known_only=rules.known_only)
+        else:
+            self._reseal_pages(span, old, cipher, out, move, md, rules)
+
+    def read(self, span: Span) -> bytes:
+        """Open an index or a bloom filter."""
+        cipher = self.ciphers.get((span.row_group, span.column))
+        data = self.plain.read(span)
+        if cipher is None:
+            return data
+        if span.part is Part.BLOOM_FILTER:
+            opened = open_bloom_filter(cipher, span, data)
+            return opened.header + opened.bitset
+        plain = cipher.open(ModuleType[span.part.name], data)
+        return plain[: struct_end(plain)]  # without parquet-java's padding
+
+    def _write_masked(
+        self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
+    ) -> None:
+        masked = self.masks[span.column](span.row_group)
+        row_group = self.metadata.row_groups[span.row_group]
+        chunk = row_group.columns[span.column]
+        if masked is None:
+            return
+        new = masked.metadata
+        row_group.total_byte_size += new.total_uncompressed_size
+        row_group.total_byte_size -= chunk.meta_data.total_uncompressed_size
+        chunk.meta_data = new
+        move.old_start, move.keep_pages = masked.span.start, False
+        inner = replace(masked.span, row_group=span.row_group, column=span.column)
+        rules = rules._replace(uncompressed=new.codec == UNCOMPRESSED)
+        PlainFeed(masked.source).write_pages(inner, cipher, out, move, rules)
+
+    def _reseal_pages(
+        self, span: Span, old: ChunkCipher, new: ChunkCipher, out: Output, move: ChunkMove,
+        md: ThriftStruct, rules: PageRules,
+    ) -> None:  # fmt: skip
+        """Open the pages of one chunk and seal them again: header module, page module, for each."""
+        is_dictionary = move.has_dictionary = bool(md.dictionary_page_offset)
+        seal_header, seal_page = new.header.seal_into, new.page.seal_into
+        old_overhead, old_slack = old.page.overhead, old.page.slack
+        overhead, slack = new.page.overhead, new.page.slack
+        uncompressed, levels_plain, known_only, _ = rules
+        window, scratch, keep = self.window, self.scratch, move.keep_pages
+        position, end = span.start, span.end
+        ordinal, grown = 0, 0
+        while position < end:
+            sealed = open_header(
+                window, position, end, Page(old, is_dictionary, ordinal), uncompressed
+            )
+            if known_only:
+                sealed = with_known_header(sealed)
+            _, plain, header, body, _, old_total = sealed
+            size = len(body) - old_overhead
+            if len(scratch) < size + old_slack:
+                scratch = self.scratch = memoryview(bytearray(size + (size >> 3) + old_slack))
+            if header[6] is not None:
+                check_crc(sealed)
+            clear = open_body(sealed, scratch[: size + old_slack])
+            if is_dictionary:
+                header_aad, page_aad = new.dictionary_header, new.dictionary
+            else:
+                suffix = ordinal.to_bytes(2, "little")
+                header_aad, page_aad = new.data_header + suffix, new.data + suffix
+                if not ordinal:
+                    move.first_data_page = position, out.position
+                ordinal += 1
+            if levels_plain and header[1] == DATA_PAGE_V2:
+                clear = clear_levels(plain, size)
+            elif not self.keep_levels:
+                clear = 0
+            if clear or header[6] is not None:
+                module = seal_body(new, scratch[:size], clear, page_aad)
+                new_header = splice(plain, 0, header, len(module), zlib.crc32(module))
+            else:
+                module, new_header = None, splice(plain, 0, header, size + overhead)
+            header_size = len(new_header)
+            total = GCM_OVERHEAD + header_size + overhead + size
+            if out.at + total + slack > len(out.view):
+                out.reserve(total + slack)
+            at, view = out.at, out.view
+            after_header = seal_header(view, at, new_header, header_size, header_aad)
+            if module is None:
+                out.at = seal_page(view, after_header, scratch[:size], size, page_aad)
+            else:
+                view[after_header : at + total] = module
+                out.at = at + total
+            if keep and not is_dictionary:
+                move.pages.append((position, out.position - total, total))
+            grown += GCM_OVERHEAD + header_size - (old_total - len(body))
+            is_dictionary = False
+            position += old_total
+        move.header_growth = grown

@@ -1,0 +1,390 @@
+"""The column chunks of a file that is verified: which key opens them, and where they lie.
+
+Nothing here ends at the first fault. What can't be placed is left out, and that is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+from modcrypt.aad import MAX_ORDINAL, ModuleType
+from modcrypt.errors import (
+    FormatError,
+    LimitError,
+    ModcryptError,
+    PlaintextError,
+    TagMismatchError,
+)
+from modcrypt.io.storage import Source
+from modcrypt.keys import Key
+from modcrypt.parquet.crypto.ciphers import (
+    COLUMN_KEY,
+    FOOTER_KEY,
+    PLAINTEXT,
+    ChunkCipher,
+    FileCipher,
+    Question,
+    check_kind,
+    declares_plaintext,
+    question_of,
+)
+from modcrypt.parquet.crypto.footer import open_column_metadata
+from modcrypt.parquet.crypto.key_info import key_name
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.format.framing import MAGIC_SIZE
+from modcrypt.parquet.format.idl import ThriftStruct, copy
+from modcrypt.parquet.format.modules import (
+    MAX_COLUMNS,
+    MAX_ROW_GROUPS,
+    Part,
+    Span,
+    check_column_metadata,
+    chunk_spans,
+)
+from modcrypt.parquet.format.schema import Leaf, covering_name, leaf_elements, leaves_of
+from modcrypt.parquet.verify.chunk_report import Chunk
+from modcrypt.parquet.verify.diagnosis import Detective
+from modcrypt.parquet.verify.findings import MAX_FINDINGS, Report
+from modcrypt.parquet.verify.footer_checks import CheckedFooter, KeyAnswer, look_for_key
+
+__all__ = ["ChunkPlan"]
+
+MAX_EXPLAINED = 200
+"""Findings about a file after which no more column metadata is looked into for causes."""
+
+MAX_GAPS = 8
+"""Gaps told one by one: Polars leaves one after each chunk of a plaintext file."""
+
+
+@dataclass(slots=True)
+class ChunkPlan:
+    """What is to be checked of a file whose footer was read."""
+
+    source: Source
+    properties: FileDecryptionProperties
+    footer: CheckedFooter
+    report: Report
+    insist: bool  # on what the properties say
+    leaves: list[Leaf] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
+    keys: dict[int, Key] = field(default_factory=dict)  # by column, that of the first row group
+    all_known: bool = True  # where every chunk lies
+    _kinds: dict[int, set[str]] = field(default_factory=dict)
+    _answers: dict[Question, KeyAnswer] = field(default_factory=dict)
+    _names: dict[object, str] = field(default_factory=dict)  # of keys
+    _detective: Detective | None = None
+
+    def make(self) -> None:
+        """Check the footer's own sense, find keys, open column metadata, and place every chunk."""
+        metadata, report = self.footer.metadata, self.report
+        try:
+            self.leaves = leaf_elements(metadata.schema)
+            if len(self.leaves) > MAX_COLUMNS or len(metadata.row_groups) > MAX_ROW_GROUPS:
+                raise LimitError(
+                    f"{len(metadata.row_groups)} row groups of {len(self.leaves)} columns: "
+                    f"encrypted files have at most {MAX_ROW_GROUPS} and {MAX_COLUMNS} (PME 4.4.2)"
+                )
+        except FormatError as error:
+            report.error(error, *self.footer.inside)
+            report.note("file", None, "its modules could not be checked: its schema can't be used")
+            return
+        self.paths = [".".join(leaf.path) for leaf in self.leaves]
+        chunks = [
+            chunk
+            for r, row_group in enumerate(metadata.row_groups)
+            for chunk in self._row_group(r, row_group)
+        ]
+        for chunk in chunks:  # all keys first: one may explain what another one does not open
+            self._find_key(chunk)
+        if self.footer.cipher is not None:
+            self._detective = self.detective(self.footer.cipher)
+        for chunk in chunks:
+            if self._place(chunk):
+                self.chunks.append(chunk)
+            else:
+                self.all_known = False
+        self._check_kinds()
+        self._check_places()
+
+    def detective(self, cipher: FileCipher) -> Detective:
+        """Give one that knows the file's keys."""
+        rows = len(self.footer.metadata.row_groups)
+        return Detective(cipher, self.keys, self.footer.key, self.paths, rows)
+
+    def _fault(self, word: str, message: str) -> None:
+        """Tell of something that the footer says."""
+        self.report.fault(word, message, *self.footer.inside)
+
+    # --- row groups ------------------------------------------------------------------------------
+
+    def _row_group(self, r: int, row_group: ThriftStruct) -> Iterator[Chunk]:
+        """Give the chunks of a row group."""
+        declared, ordinal, rows = row_group.ordinal, r, row_group.num_rows
+        if declared is not None and declared != r:
+            self._fault(
+                "format", f"row group {r} says it has ordinal {declared}: row groups were reordered"
+            )
+            if 0 <= declared <= MAX_ORDINAL:
+                ordinal = declared  # by which it was sealed, most likely
+        if rows < 0:
+            self._fault("format", f"row group {r} declares {rows} rows")
+        if len(row_group.columns) != len(self.leaves):
+            self.all_known = False
+            message = f"row group {r} has {len(row_group.columns)} column chunks, the schema "
+            self._fault("format", f"{message}{len(self.leaves)}")
+        for c, chunk in enumerate(row_group.columns[: len(self.leaves)]):
+            leaf = self.leaves[c]
+            element = self.footer.metadata.schema[leaf.element]
+            encrypted = chunk.crypto_metadata is not None
+            yield Chunk(r, c, leaf, element, self.paths[c], rows, copy(chunk), ordinal, encrypted)
+
+    # --- keys ------------------------------------------------------------------------------------
+
+    def _find_key(self, out: Chunk) -> None:
+        """Look for a chunk's key, and say why there is none."""
+        crypto, footer, path = out.chunk.crypto_metadata, self.footer, out.path
+        kinds = self._kinds.setdefault(out.column, set())
+        if crypto is None:
+            kinds.add(PLAINTEXT)
+            if footer.encrypted:
+                declared = declares_plaintext(self.properties, out.leaf.path)
+                why = (
+                    "it is in plaintext, as the policy has it" if declared else "it is in plaintext"
+                )
+                self.report.note("column", path, why, by_design=declared)
+            return
+        own = crypto.ENCRYPTION_WITH_COLUMN_KEY
+        if own is not None:
+            out.kind = COLUMN_KEY
+            out.key_name = self._name(out, own.key_metadata)
+            if own.path_in_schema != [name.encode() for name in out.leaf.path]:
+                self._fault("format", f"{out.where}: its crypto metadata names another column")
+            answer = self._column_key(out, own.key_metadata)
+        elif crypto.ENCRYPTION_WITH_FOOTER_KEY is not None:
+            out.kind, out.key_name = FOOTER_KEY, footer.key_name
+            answer = KeyAnswer(footer.key, footer.missing, footer.word)
+        else:
+            out.kind = out.key_name = "unknown key"
+            self._fault("format", f"{out.where}: its crypto metadata names no known kind of key")
+            answer = KeyAnswer(None, "the kind of its key is not known")
+        kinds.add(out.kind)
+        if footer.cipher is None:
+            self.report.note("column", path, footer.locked, footer.word)
+        elif answer.key is None:
+            self.report.note("column", path, answer.why, answer.word)
+        else:
+            out.key = answer.key
+            self.keys.setdefault(out.column, answer.key)
+
+    def _name(self, out: Chunk, metadata: bytes | None) -> str:
+        """Call a column's key by its master key's id, or by the first column that has it."""
+        name = covering_name(out.leaf.path, self.properties.column_keys)
+        known = metadata or (self.properties.column_keys[name] if name else out.path)
+        if known not in self._names:
+            self._names[known] = key_name(metadata, f"column key of {out.path}")
+        return self._names[known]
+
+    def _column_key(self, out: Chunk, metadata: bytes | None) -> KeyAnswer:
+        """Give the key of a column, asking the retriever once per key metadata."""
+        keys = self.properties.column_keys
+        name = covering_name(out.leaf.path, keys)
+        given = None if name is None else keys[name]
+        assert given is None or isinstance(given, Key)
+        question = question_of(self.properties, given, metadata, out.path)
+        if question not in self._answers:
+            self._answers[question] = look_for_key(
+                self.properties, given, metadata, f"column {out.path}", out.path, self.report
+            )
+        return self._answers[question]
+
+    # --- column metadata -------------------------------------------------------------------------
+
+    def _place(self, out: Chunk) -> bool:
+        """Find out where a chunk lies; say whether that is known."""
+        if out.chunk.file_path is not None:
+            self._fault("unsupported", f"{out.where} lies in another file: in a _metadata summary?")
+            return False
+        if out.encrypted:
+            self._open_metadata(out)
+        md = out.metadata
+        if out.chunk.encrypted_column_metadata is not None and not out.key_works:
+            self.all_known = False  # the copy for old readers tells of no bloom filter
+            if out.key is not None:
+                self.report.note("column", out.path, "its column metadata did not open")
+        if md is None:
+            if not out.encrypted:
+                self._fault("format", f"{out.where}: the column metadata is missing")
+            return False
+        try:
+            check_column_metadata(md, out.leaf, out.row_group, out.rows)
+        except FormatError as error:
+            self._fault(error.word, str(error))
+        if min(md.total_compressed_size, md.data_page_offset, md.num_values) < 0:
+            return False
+        if md.num_values and not md.total_compressed_size:
+            self._fault("format", f"{out.where}: it has {md.num_values} values, and no pages")
+        out.spans = self._spans(out)
+        return True
+
+    def _open_metadata(self, out: Chunk) -> None:
+        """Open a chunk's sealed ColumnMetaData; a plaintext footer has a copy for old readers."""
+        chunk = out.chunk
+        sealed, legacy = chunk.encrypted_column_metadata, chunk.meta_data
+        if sealed is None:
+            if out.kind == COLUMN_KEY:
+                self.all_known = False
+                # PME 5.3. Else a holder of the footer key alone could put forged metadata there.
+                self._fault(
+                    "format",
+                    f"{out.where}: encrypted with a key of its own, but its column metadata is not",
+                )
+            return
+        if out.key is None:
+            return
+        assert self.footer.cipher is not None
+        cipher = ChunkCipher(self.footer.cipher, out.key, out.ordinal, out.column, out.path)
+        try:
+            opened = open_column_metadata(chunk, cipher)
+        except ModcryptError as error:
+            self._unopened(error, cipher, sealed)
+            return
+        out.key_works = True
+        self.report.verified(0 if self.footer.is_verified else len(sealed))  # a part of the footer
+        self._compare_legacy(out, legacy, opened)
+        chunk.meta_data = opened
+
+    def _unopened(self, error: ModcryptError, cipher: ChunkCipher, sealed: bytes) -> None:
+        module, cause = cipher.id(ModuleType.COLUMN_METADATA), None
+        start, end = self.footer.inside
+        known = len(self.report.findings)
+        if isinstance(error, TagMismatchError) and known < MAX_EXPLAINED:
+            assert self._detective is not None
+            cause = self._detective.explain(cipher, module, memoryview(sealed))
+        if self.footer.mode == "plaintext" and known < MAX_FINDINGS:
+            found = self.footer.data.find(sealed)
+            if found >= 0:
+                start, end = start + found, start + found + len(sealed)
+        message = f"{module}: {error}" if isinstance(error, FormatError) else str(error)
+        hint = "" if cause is None else f". {cause.hint}"
+        self.report.fault(error.word, message + hint, start, end, module)
+
+    def _compare_legacy(
+        self, out: Chunk, legacy: ThriftStruct | None, opened: ThriftStruct
+    ) -> None:
+        """Hold what readers without the key go by against what is sealed."""
+        if legacy is None:
+            return
+        true = opened.__dict__
+        differing = sorted(n for n, value in legacy.__dict__.items() if true.get(n) != value)
+        if differing:
+            self._fault(
+                "integrity",
+                f"{out.where}: the column metadata for legacy readers differs from what is sealed "
+                f"in {', '.join(differing)}: readers without the key are misled",
+            )
+
+    def _spans(self, out: Chunk) -> list[Span]:
+        """Give where a chunk's parts are, without those that can't be there."""
+        place, body_end = (out.row_group, out.column), self.footer.body_end
+        try:
+            return chunk_spans({place: out.chunk}, body_end, self.source)
+        except FormatError:
+            pass
+        spans: list[Span] = []
+        for part in Part:
+            try:
+                spans += chunk_spans({place: _only(out.chunk, part)}, body_end, self.source)
+            except FormatError as error:
+                self.all_known = False
+                self._fault(error.word, str(error))
+        return sorted(spans)
+
+    # --- what the caller insists on --------------------------------------------------------------
+
+    def _check_kinds(self) -> None:
+        """Say which columns are encrypted in another way than they must be."""
+        for c, kinds in self._kinds.items():
+            if len(kinds) > 1:
+                self._fault(
+                    "format",
+                    f"column {self.paths[c]}: {' and '.join(sorted(kinds))} in different row "
+                    "groups: no writer does so",
+                )
+        if not self.insist or not self.footer.encrypted:
+            return
+        required = self.properties.require_encrypted
+        if not isinstance(required, bool):
+            self._check_names(required)
+        for name in () if required is False else sorted(self._bare_names()):
+            message = f"a key is given for {name}, but the file has it in plaintext"
+            self._fault("plaintext", message)
+        for c, kinds in self._kinds.items():
+            for kind in sorted(kinds):
+                try:
+                    check_kind(self.properties, self.leaves[c].path, kind)
+                except PlaintextError as error:
+                    self._fault(error.word, str(error))
+
+    def _bare_names(self) -> Iterator[str]:
+        """Give names for which there is a key, and that cover nothing but plaintext."""
+        covered: dict[str, set[str]] = {}
+        for c, kinds in self._kinds.items():
+            name = covering_name(self.leaves[c].path, self.properties.column_keys)
+            if name is not None:
+                covered.setdefault(name, set()).update(kinds)
+        return (name for name, kinds in covered.items() if kinds == {PLAINTEXT})
+
+    def _check_names(self, names: Collection[str]) -> None:
+        """Say which names of columns that must be encrypted the file doesn't have."""
+        try:
+            leaves_of([leaf.path for leaf in self.leaves], names)
+        except ValueError as error:
+            self._fault("plaintext", f"{error}: they must be there, and encrypted")
+
+    # --- places ----------------------------------------------------------------------------------
+
+    def _check_places(self) -> None:
+        """Find parts that overlap, and bytes between them that nothing refers to."""
+        reached, last = MAGIC_SIZE, None
+        gaps: list[tuple[int, int]] = []
+        placed = ((span, chunk) for chunk in self.chunks for span in chunk.spans)
+        for span, chunk in sorted(placed, key=itemgetter(0)):
+            if last is not None and span.start < reached and span.end > span.start:
+                message = f"{span} starts at byte {span.start}, inside {last}"
+                self.report.fault("format", message, span.start, min(span.end, reached))
+                chunk.overlapping.add(span.part)
+            if span.start > reached:
+                gaps.append((reached, span.start))
+            if span.end > reached:
+                reached, last = span.end, span
+        if reached < self.footer.body_end:
+            gaps.append((reached, self.footer.body_end))
+        if not gaps or not self.all_known:  # chunks whose place is hidden may lie there
+            return
+        for start, end in gaps[:MAX_GAPS]:
+            message = f"{end - start} bytes at byte {start} belong to nothing"
+            self.report.warn("format", message, start, end)
+        unused = sum(end - start for start, end in gaps)
+        if len(gaps) > MAX_GAPS:
+            more = len(gaps) - MAX_GAPS
+            message = f"{more} more runs of bytes belong to nothing: {unused} bytes in all"
+            self.report.warn("format", message)
+        self.report.note("bytes", None, f"{unused} bytes between the modules belong to nothing")
+
+
+def _only(chunk: ThriftStruct, part: Part) -> ThriftStruct:
+    """Copy a chunk with one of its parts alone."""
+    out = copy(chunk)
+    md = out.meta_data = copy(chunk.meta_data)
+    if part is not Part.PAGES:
+        md.total_compressed_size = 0
+    if part is not Part.BLOOM_FILTER:
+        md.bloom_filter_offset = None
+    if part is not Part.COLUMN_INDEX:
+        out.column_index_offset = out.column_index_length = None
+    if part is not Part.OFFSET_INDEX:
+        out.offset_index_offset = out.offset_index_length = None
+    return out
