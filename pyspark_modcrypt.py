@@ -1,4 +1,4 @@
-"""Spark looks for data sources in modules of such names; this one re-exports modcrypt's."""
+"""Register the data source: Spark looks for it in modules whose names begin with `pyspark_`."""
 
 from modcrypt.spark.source.data_source import ModcryptDataSource as DefaultSource
 

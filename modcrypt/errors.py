@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from modcrypt.aad import BlockId, ModuleId
+    from collections.abc import Iterable
 
 __all__ = [
     "AadPrefixError",
@@ -46,6 +46,10 @@ MAX_NAME = 200
 """Characters that are shown of one name from a file, where a message lists several."""
 
 
+MAX_NAMES = 20
+"""Names from a file or a folder that a message lists."""
+
+
 def printable(text: str, limit: int | None = None) -> str:
     """Return the text with unprintable characters escaped, and its middle cut out beyond `limit`.
 
@@ -54,6 +58,13 @@ def printable(text: str, limit: int | None = None) -> str:
     if limit is not None and len(text) > limit:
         text = f"{text[: limit // 2]}…{text[-(limit // 2) :]}"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def list_names(names: Iterable[str], most: int = MAX_NAMES) -> str:
+    """Return names for a message: the first ones, and how many more there are."""
+    found = list(names)
+    more = f" and {len(found) - most:,} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more
 
 
 class ModcryptError(Exception):
@@ -95,7 +106,7 @@ class TagMismatchError(IntegrityError):
 
     word = "tag"
 
-    def __init__(self, module: ModuleId | BlockId | None, hint: str = "") -> None:
+    def __init__(self, module: object, hint: str = "") -> None:
         self.module = module
         self._hint = hint
         where = "GCM module" if module is None else str(module)

@@ -69,7 +69,8 @@ class Key:
     """An AES key of 16, 24 or 32 bytes.
 
     Its value never appears in a repr, a str, a format or a pickle; keys compare in constant
-    time. `invocations` is the number of seals under these key bytes in this process.
+    time. A repr tells different keys apart by a number that means nothing outside the process.
+    `invocations` is the number of seals under these key bytes in this process.
 
     Raises:
         ValueError: the key does not have 16, 24 or 32 bytes (PME 4).
@@ -106,7 +107,9 @@ class Key:
         return len(self._value)
 
     def __repr__(self) -> str:
-        return f"Key({len(self._value) * 8} bits, REDACTED)"
+        # fsspec caches file systems by the repr of their options, so different keys must differ
+        # in it. The number is keyed with a secret of this process and reveals only equality.
+        return f"Key({len(self._value) * 8} bits, REDACTED, {self._digest.hex()[:16]})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Key):

@@ -7,11 +7,14 @@ some look into objects. `Key` and `Secret` are what may hold a secret: they don'
 from __future__ import annotations
 
 import contextlib
+import io
 import types
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import fastavro
 
 from modcrypt.keys import Key, Secret
 from tests.secret_watch import spellings
@@ -21,10 +24,12 @@ OURS = str(Path(__file__).parent)
 MAX_DEPTH = 12
 
 
-def carried(error: BaseException, secret: bytes) -> list[str]:
+def carried(error: BaseException, *secrets: bytes) -> list[str]:
     """Name the places in which an error carries a secret."""
-    forms = spellings(secret)
-    found = _Search().reached(error)
+    forms = {form for secret in secrets for form in spellings(secret)}
+    found = list(_Search().reached(error))
+    everything = b"\n".join(data for _, data in found)
+    forms = {form for form in forms if form in everything}
     return [where for where, data in found if any(form in data for form in forms)]
 
 
@@ -65,16 +70,24 @@ class _Search:
         if isinstance(value, str):
             yield where, value.encode("utf-8", "surrogatepass")
         elif isinstance(value, bytes | bytearray | memoryview):
-            yield where, bytes(value)
+            yield where, _inflated(bytes(value))
         elif isinstance(value, BaseException):
             self._errors.append(value)
         elif depth < MAX_DEPTH and not isinstance(value, int | None) and self._is_new(value):
             if _is_tests(value):
                 return
-            yield f"repr of {where}", repr(value).encode("utf-8", "replace")
+            with contextlib.suppress(AttributeError):  # its `__init__` was interrupted
+                yield f"repr of {where}", repr(value).encode("utf-8", "replace")
             if not isinstance(value, OPAQUE):
                 for part, inner in _parts(value):
                     yield from self._values(f"{where}{part}", inner, depth + 1)
+
+
+def _inflated(data: bytes) -> bytes:
+    """Return the records of an Avro file spelt out, and other bytes as they are."""
+    if not data.startswith(b"Obj\x01"):
+        return data
+    return repr(list(fastavro.reader(io.BytesIO(data)))).encode()
 
 
 def _is_tests(value: object) -> bool:

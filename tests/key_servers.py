@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -346,6 +346,59 @@ def kms_server() -> Iterator[MotoKms]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+# --- answers of one's own -------------------------------------------------------------------------
+
+
+class Server:
+    """A server that answers every request by a function of its connection."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self.answer: Callable[[socket.socket], object] = lambda peer: None
+        self.requests: list[bytes] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                peer, _ = self._listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._one, args=(peer,), daemon=True).start()
+
+    def _one(self, peer: socket.socket) -> None:
+        with peer:
+            request = peer.recv(1 << 16)
+            while not request.endswith((b"}", b"\r\n\r\n")):  # the body comes by itself
+                request += peer.recv(1 << 16)
+            has_body = request.startswith(b"POST") and b"content-length: 0" not in request.lower()
+            if has_body and request.endswith(b"\r\n\r\n"):
+                request += peer.recv(1 << 16)
+            self.requests.append(request)
+            try:
+                self.answer(peer)
+            except OSError:
+                return
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+def head(length: int | None, *more: str) -> bytes:
+    lines = [
+        "HTTP/1.1 200 OK",
+        "Connection: close",
+        *more,
+        *([] if length is None else [f"Content-Length: {length}"]),
+    ]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def whole(body: bytes, *more: str) -> Callable[[socket.socket], object]:
+    return lambda peer: peer.sendall(head(len(body), *more) + body)
 
 
 # --- secrets -------------------------------------------------------------------------------------

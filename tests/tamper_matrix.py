@@ -9,7 +9,7 @@
     crash        it took its process down, or raised what no caller expects
     n/a          it can't do this reading at all, with the reason
 
-`TAMPER-MATRIX.md` holds the table; `tools/tamper_matrix.py` writes it.
+`docs/reference/tamper-matrix.md` holds the table; `tools/tamper_matrix.py` writes it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.tamper_readers import (
     pyarrow_readers,
 )
 
-DOCUMENT = Path(__file__).parents[1] / "TAMPER-MATRIX.md"
+DOCUMENT = Path(__file__).parents[1] / "docs/reference/tamper-matrix.md"
 OURS = 3
 """The first columns are modcrypt's: reading, decrypting, verifying."""
 

@@ -40,6 +40,7 @@ from dask.tokenize import tokenize
 import modcrypt as mc
 from modcrypt.ags1.filesystem import Ags1FileSystem
 from modcrypt.io.storage import FileSource
+from tests.frame_watch import carried
 from tests.support import FOOTER_KEY, OTHER_KEY
 from tests.test_secrets import COLUMN, FOOTER, SHORT, leaks
 from tools.verify_ags1 import read_key_metadata, verify
@@ -719,6 +720,58 @@ def test_nothing_that_is_shown_stored_or_hashed_has_a_key_in_it(key: Any, tmp_pa
             pickle.dumps(store)
         shown.append(str(caught.value))
     assert not [leak for text in shown for leak in leaks(text)]
+
+
+@pytest.mark.parametrize("before", ["simplecache", "blockcache", "filecache"])
+def test_a_protocol_before_it_shows_and_pickles_no_key(before: str, tmp_path: Path) -> None:
+    """fsspec keeps the options of the whole chain in the first file system."""
+    url = f"{before}::ags1::file://{tmp_path}/x"
+    options = {"ags1": {"key": mc.Key(FOOTER), "length": mc.UNVERIFIED}}
+    filesystem, opened = fsspec.url_to_fs(url, **options)[0], fsspec.open(url, **options)
+    shown = [repr(filesystem), str(vars(filesystem)), str(filesystem.storage_options), repr(opened)]
+    for ask in (
+        lambda: pickle.dumps(filesystem),
+        lambda: pickle.dumps(opened),
+        filesystem.to_json,
+        filesystem.to_dict,
+    ):
+        try:
+            shown.append(repr(ask()))
+        except TypeError as error:
+            shown.append(str(error))
+    assert not [leak for text in shown for leak in leaks(text)]
+
+
+def test_a_cache_in_front_keeps_file_systems_of_different_keys_apart(tmp_path: Path) -> None:
+    """fsspec finds the file systems it has made by the repr of their options."""
+    url = f"simplecache::ags1::file://{tmp_path}/x"
+    first, second, again = (
+        fsspec.url_to_fs(url, ags1={"key": mc.Key(value), "length": mc.UNVERIFIED})[0]
+        for value in (FOOTER, OTHER_KEY, FOOTER)
+    )
+    assert first is again
+    assert first is not second
+
+
+def read_by_duckdb(url: str, how: dict[str, Any]) -> object:
+    connection = duckdb.connect()
+    connection.register_filesystem(over(**how))
+    return connection.sql(f"FROM read_csv('{url}')")
+
+
+READS: dict[str, Callable[[str, dict[str, Any]], object]] = {
+    "read_csv": lambda url, how: pd.read_csv(url, storage_options=how),
+    "read_parquet": lambda url, how: pd.read_parquet(url, storage_options=how),
+    "open": lambda url, how: fsspec.open(url, **how).open(),
+    "DuckDB": read_by_duckdb,
+}
+
+
+@pytest.mark.parametrize("fail", READS.values(), ids=READS)
+def test_no_error_of_others_carries_the_key(fail: Any, tmp_path: Path) -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        fail(f"ags1://{tmp_path}/missing", {"key": mc.Key(FOOTER), "length": mc.UNVERIFIED})
+    assert carried(caught.value, FOOTER) == []
 
 
 def test_with_a_function_that_can_be_imported_it_pickles(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_columns_without_a_key_are_filled_with_nulls_on_request(sealed: Path) ->
     null = ("--on-missing-key", "null", "--json")
     done = run(sealed, "decrypt", *KEY, *null, "sealed.parquet", "out.parquet")
     assert json.loads(done.stdout)["nulls"] == ["name"]
-    assert "filled with nulls, for want of a key: name" in done.stderr
+    assert "columns filled with nulls because their key is missing: name" in done.stderr
     read = pq.read_table(sealed / "out.parquet")
     assert read["name"].null_count == read.num_rows
     assert read.drop_columns(["name"]).equals(small_table().drop_columns(["name"]))
@@ -516,7 +516,7 @@ def test_column_keys_come_from_file_env_and_fd(folder: Path) -> None:
 
 
 def test_column_names_may_hold_equals_signs_and_colons(tmp_path: Path) -> None:
-    found = key_refs.read_refs((f"a=b:c=file:{private(tmp_path / 'x=y', LONG_KEY)}",))
+    found = key_refs.read_column_keys((f"a=b:c=file:{private(tmp_path / 'x=y', LONG_KEY)}",))
     assert found == {"a=b:c": modcrypt.Key(LONG_KEY)}
 
 
@@ -560,7 +560,7 @@ def test_a_denied_key_file_is_3_for_root_too(folder: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr("builtins.open", refuse)
     with pytest.raises(modcrypt.KeyAccessDeniedError):
-        key_refs.from_file(str(folder / "footer.key"), "footer key")
+        key_refs.read_key_file(str(folder / "footer.key"), "footer key")
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, 0), (0o400, 0), (0o640, 1), (0o604, 1)])
@@ -581,7 +581,7 @@ def test_one_descriptor_gives_one_key(folder: Path) -> None:
             *("plain.parquet", "out.parquet"),
             pass_fds=[file.fileno()],
         )
-    assert "needs its own" in failed(answer, 3, "no-key")
+    assert "use a separate descriptor" in failed(answer, 3, "no-key")
 
 
 def test_a_terminal_is_not_read_for_keys(folder: Path) -> None:
@@ -818,7 +818,8 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str | None) -
     assert len(lines) >= 2
     for line in lines:
         answer = run(folder, *shlex.split(line)[1:], env=env)
-        left_out = "modcrypt: left out, for want of a key: price\n" if " drop " in line else ""
+        note = "modcrypt: columns left out because their key is missing: price\n"
+        left_out = note if " drop " in line else ""
         assert (answer.returncode, answer.stderr) == (0, left_out)
 
 

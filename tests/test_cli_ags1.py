@@ -395,7 +395,7 @@ def test_key_metadata_is_replaced_only_on_request(sealed: Path, there: str) -> N
         (sealed / "notes.key").unlink()
         (sealed / "notes.key").symlink_to("elsewhere.key")
     again = ("encrypt", "--new-key-metadata", "notes.key", "notes.txt", "more.ags1")
-    assert "notes.key: the destination exists" in failed(run_here(sealed, *again), 2, "file")
+    assert "notes.key: destination exists" in failed(run_here(sealed, *again), 2, "file")
     assert "more.ags1" not in names(sealed)
     done(run_here(sealed, *again[:-1], "notes.ags1", "--force"))
     assert (sealed / "notes.key").read_bytes() != old
@@ -731,16 +731,16 @@ def test_with_the_stream_on_stdout_json_is_on_stderr(sealed: Path) -> None:
         (("encrypt", *KEY, "notes.txt"), "Missing argument 'DESTINATION'"),
         (("encrypt", *KEY, "--key-env", "X", "notes.txt", "out"), "exclude each other"),
         (("encrypt", *KEY, "--key-length", "16", "notes.txt", "out"), "--new-key-metadata"),
-        (("encrypt", *KEY, "--new-key-metadata", "k", "notes.txt", "out"), "no other option"),
+        (("encrypt", *KEY, "--new-key-metadata", "k", "notes.txt", "out"), "omit other options"),
         (
             ("encrypt", "--aad-prefix", "a", "--new-key-metadata", "k", "notes.txt", "out"),
-            "no other option",
+            "omit other options",
         ),
         (("encrypt", "--new-key-metadata", "k", "--key-length", "15", "-", "out"), "16"),
         (("encrypt", "--key-fd", "0", "-", "out"), "standard input"),
         (("cat", "--key-fd", "0", "-", "--unverified-length"), "standard input"),
         (("cat", "notes.txt"), "--key-metadata-file"),
-        (("cat", *KEY, *METADATA, "notes.ags1"), "--key-metadata-file brings the key"),
+        (("cat", *KEY, *METADATA, "notes.ags1"), "--key-metadata-file contains the key"),
         (("cat", *METADATA, "--aad-prefix", "x", "notes.ags1"), "--aad-prefix is given"),
         (("cat", *KEY, "--length", "1", "--unverified-length", "x"), "exclude each other"),
         (("cat", *KEY, "--length", "-1", "x"), "x>=0"),

@@ -23,6 +23,7 @@ from click.testing import Result
 import modcrypt
 from modcrypt.cli import batch
 from modcrypt.io.storage import Place
+from modcrypt.parquet.crypto.write_notes import NOTES
 from tests.support import COLUMN_KEY, FOOTER_KEY, read_with_pyarrow, small_table, write_plain
 from tests.test_cli import KEY, SLOW, environment, failed, invoke, private, run
 
@@ -49,7 +50,7 @@ def sealed(folder: Path) -> Path:
     return folder
 
 
-LOST_KEYS = "modcrypt: with no key of their own any more: "
+LOST_KEYS = "modcrypt: columns that no longer have a key of their own: "
 
 
 def ran(folder: Path, *arguments: str) -> str:
@@ -95,6 +96,19 @@ def test_a_folder_comes_back_byte_for_byte(sealed: Path) -> None:
     ran(sealed, "decrypt", *KEY, "sealed/", "again/")
     before = contents(sealed / "lake")
     assert contents(sealed / "again") == {name: before[name] for name in NAMES}
+
+
+def test_a_copy_lacks_the_files_of_a_write_that_is_not_complete(sealed: Path) -> None:
+    """Readers of the source pass over them; the copy has no note that hides them."""
+    notes = sealed / "sealed" / NOTES
+    notes.mkdir()
+    note = {"host": "h", "time": 0, "hidden": [sorted(NAMES)[0]]}
+    (notes / "job.json").write_text(json.dumps(note))
+    ran(sealed, "decrypt", *KEY, "sealed", "copy")
+    assert files_in(sealed / "copy") == sorted(NAMES)[1:]
+    # In place all change their keys, so that the write can be completed.
+    new = ("--new-key-file", "name.key")
+    assert ran(sealed, "rekey", *KEY, *new, "--in-place", "sealed").startswith("4 files")
 
 
 @pytest.mark.parametrize("source", [".", "../{}/lake", "{}/lake", "file://{}/lake", "a link"])
@@ -172,7 +186,9 @@ def test_what_was_left_out_is_told_once_for_all_files(folder: Path) -> None:
     ran(folder, "encrypt", *keys, "lake", "sealed")
     result = invoke(folder, "decrypt", *KEY, "--on-missing-key", "drop", "sealed", "out")
     assert result.exit_code == 0
-    assert result.stderr == "modcrypt: left out, for want of a key: name (4 files)\n"
+    assert (
+        result.stderr == "modcrypt: columns left out because their key is missing: name (4 files)\n"
+    )
     assert "name" not in pq.read_schema(folder / "out" / "d.parquet").names
 
 
@@ -268,14 +284,14 @@ def test_a_key_among_the_arguments_is_not_repeated_of_any_file(folder: Path) -> 
 def test_a_file_that_vanishes_meanwhile_is_its_own_failure(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paired = batch._paired
+    paired = batch._make_pairs
 
     def late(*args: Any) -> Any:
         pairs = paired(*args)
         (folder / "lake" / NAMES[2]).unlink()
         return pairs
 
-    monkeypatch.setattr(batch, "_paired", late)
+    monkeypatch.setattr(batch, "_make_pairs", late)
     files, _ = lines(invoke(folder, "encrypt", *KEY, "lake", "out", "--json"))
     assert [file["result"] for file in files] == ["encrypted", "encrypted", "file", "encrypted"]
     assert files[2]["message"] == f"lake/{NAMES[2]}: No such file or directory"
@@ -301,7 +317,8 @@ def test_destinations_that_exist_are_refused_one_by_one(folder: Path) -> None:
     (folder / "out" / "d.parquet").write_bytes(b"dear")
     files, _ = lines(invoke(folder, "encrypt", *KEY, "lake", "out", "--json"))
     assert [file["result"] for file in files] == ["encrypted"] * 3 + ["file"]
-    assert files[3]["message"] == "out/d.parquet: the destination exists; --force replaces it"
+    expected = "out/d.parquet: destination exists; pass --force to replace it"
+    assert files[3]["message"] == expected
     assert (folder / "out" / "d.parquet").read_bytes() == b"dear"
     ran(folder, "encrypt", *KEY, "lake", "out", "--force")
     assert (folder / "out" / "d.parquet").read_bytes()[:4] == b"PARE"
@@ -316,9 +333,9 @@ def test_destinations_that_exist_are_refused_one_by_one(folder: Path) -> None:
         ("lake", "lake/out", "usage", "lies within SOURCE"),
         (".", "out", "usage", "lies within SOURCE"),
         ("lake", "link/out", "usage", "lies within SOURCE"),
-        ("lake", "footer.key", "file", "SOURCE is a folder, so DESTINATION is one"),
+        ("lake", "footer.key", "file", "SOURCE is a folder, so DESTINATION must be one"),
         ("lake/country=NO", "back", "usage", "back/a.parquet is a file of SOURCE"),
-        ("empty", "out", "usage", "there are no files in empty"),
+        ("empty", "out", "usage", "empty: no files found"),
         ("absent", "out", "file", "absent: No such file"),
         ("lake", "-", "usage", "pipes"),
     ],
@@ -341,7 +358,7 @@ def test_folders_that_do_not_fit_together_are_refused(
 )
 def test_options_of_folders_are_refused_for_a_file(folder: Path, options: tuple[str, ...]) -> None:
     result = invoke(folder, "encrypt", *KEY, *options, "lake/d.parquet", "out")
-    assert f"{options[0]}: that is for folders" in refused(result)
+    assert f"{options[0]}: this needs a folder" in refused(result)
 
 
 # --- in place ------------------------------------------------------------------------------------
@@ -372,7 +389,7 @@ def test_one_file_is_replaced_in_place(folder: Path) -> None:
 def test_columns_without_a_key_are_not_lost_in_place(sealed: Path, how: str) -> None:
     before = contents(sealed / "sealed")
     options = ("--on-missing-key", how, "--in-place")
-    assert "lost" in refused(invoke(sealed, "decrypt", *KEY, *options, "sealed"))
+    assert "lose columns" in refused(invoke(sealed, "decrypt", *KEY, *options, "sealed"))
     assert contents(sealed / "sealed") == before
 
 
@@ -471,7 +488,7 @@ def test_what_a_killed_run_may_have_replaced_in_place_is_left_alone(folder: Path
     before = contents(folder / "lake")
     result = invoke(folder, *encrypt, *RECORD)
     assert (result.exit_code, contents(folder / "lake")) == (74, before)
-    assert f"lake/{NAMES[3]}: it was changed after a run" in result.stdout
+    assert f"lake/{NAMES[3]}: file changed after an interrupted run" in result.stdout
     # One that was begun, and is as it was, is done.
     write_plain(folder / "lake" / NAMES[3], small_table(13))
     stamp = list(Place(None, str(folder / "lake" / NAMES[3])).stamp() or ())

@@ -154,12 +154,14 @@ def test_columns_without_a_key_are_left_out_but_not_in_place(folder: Path) -> No
     result = invoke(folder, "rekey", *missing, *FILES)
     assert (result.exit_code, result.stderr) == (
         0,
-        "modcrypt: left out, for want of a key: name\n",
+        "modcrypt: columns left out because their key is missing: name\n",
     )
     theirs = read_with_pyarrow(folder / "out.parquet", OTHER_KEY)
     assert theirs.equals(small_table().drop_columns(["name"]))
     before = (folder / "sealed.parquet").read_bytes()
-    assert "lost" in refused(invoke(folder, "rekey", *missing, "--in-place", "sealed.parquet"))
+    assert "lose columns" in refused(
+        invoke(folder, "rekey", *missing, "--in-place", "sealed.parquet")
+    )
     refused(invoke(folder, "rekey", *KEY, *NEW_KEY, "--in-place", "sealed.parquet"), "no-key", 3)
     assert (folder / "sealed.parquet").read_bytes() == before
 
@@ -289,18 +291,24 @@ def test_every_option_of_encrypt_has_its_new_one(command: Any) -> None:
         (("share", *OLD, "--column", "id", *FILES), "a footer key is needed: --new-key-file"),
         (("rekey", *OLD, *NEW_KEY, "--new-key-env", "X", *FILES), "--new-key-env and --new-key-fd"),
         (("rekey", *OLD, *NEW_KEY, "--new-kms", "file:x", *FILES), "--new-key-file: keys come"),
-        (("rekey", *OLD, "--new-master-key", "x", *FILES), "--new-master-key: --new-kms"),
+        (
+            ("rekey", *OLD, "--new-master-key", "x", *FILES),
+            "--new-master-key: this needs --new-kms",
+        ),
         (("rekey", *OLD, "--kms", "file:x", *NEW_KEY, *FILES), "--key-file, --column-key: keys"),
         (("rekey", *OLD, *NEW_KEY, "--new-column-key", "x", *FILES), "--new-column-key takes"),
         (("rekey", *OLD, *NEW_KEY, "--new-aad-prefix", "", *FILES), "the AAD prefix is empty"),
         (("rekey", *OLD, *NEW_KEY, "--new-no-store-aad-prefix", *FILES), "--new-aad-prefix"),
-        (("rekey", *OLD, *NEW_KEY, "--audit", "x", *FILES), "--audit: --kms or --policy is needed"),
+        (
+            ("rekey", *OLD, *NEW_KEY, "--audit", "x", *FILES),
+            "--audit: this needs --kms or --policy",
+        ),
         (("rekey", *OLD, *NEW_KEY, "--new-plaintext-column", "nmae", *FILES), "nmae"),
         (("rekey", *OLD, *NEW_KEY, "sealed.parquet"), "--in-place"),
         (("rekey", *OLD, *NEW_KEY, "-", "out"), "pipes"),
-        (("mask", *OLD, *FILES), "--null, --hash and --drop name them"),
+        (("mask", *OLD, *FILES), "use --null, --hash or --drop"),
         (("mask", *OLD, "--hash", "id", *FILES), "--hash needs a key"),
-        (("mask", *OLD, "--null", "id", "--hash-key-file", "x", *FILES), "--hash-key-file: --hash"),
+        (("mask", *OLD, "--null", "id", "--hash-key-file", "x", *FILES), "to hash by --hash"),
         (
             ("mask", *OLD, "--hash", "id", "--hash-key-file", "x", "--hash-key-env", "y", *FILES),
             "exclude each other",
@@ -311,7 +319,7 @@ def test_every_option_of_encrypt_has_its_new_one(command: Any) -> None:
         ),
         (("mask", *OLD, "--null", "nmae", *FILES), "nmae"),
         (("mask", *OLD, "--null", "id", "--drop", "id", *FILES), "id"),
-        (("share", *OLD, *NEW_KEY, *FILES), "--column names them"),
+        (("share", *OLD, *NEW_KEY, *FILES), "use --column"),
         (("share", *OLD, *NEW_KEY, "--column", "nmae", *FILES), "nmae"),
         (("share", *OLD, *NEW_KEY, "--column", "id", "sealed.parquet"), "DESTINATION"),
     ],

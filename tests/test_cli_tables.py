@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt
-from modcrypt.cli.output.rows import aligned, cell
+from modcrypt.cli.output.rows import align_cells, format_cell
 from tests.support import COLUMN_KEY, FOOTER_KEY, small_table, write_plain
 from tests.test_cli import KEY, PROGRAM, environment, failed, flip, invoke, names, private, run
 
@@ -145,7 +145,7 @@ def test_a_signed_schema_is_trusted_by_request_alone(folder: Path) -> None:
     sealed(folder, "signed.parquet", plaintext_footer=True)
     assert "--no-check-footer" in failed(run(folder, "schema", "signed.parquet"), 3, "no-key")
     unchecked = invoke(folder, "schema", "--no-check-footer", "--json", "signed.parquet")
-    assert unchecked.stderr.startswith("modcrypt: warning: the footer's signature is not checked")
+    assert unchecked.stderr.startswith("modcrypt: warning: the footer's signature is not verified")
     told = json.loads(unchecked.stdout)
     assert (told["footer"], told["authenticated"]) == ("plaintext", False)
     assert json.loads(good(folder, "schema", *KEY, "--json", "signed.parquet"))["authenticated"]
@@ -278,7 +278,9 @@ def test_long_values_are_cut_and_those_like_null_quoted(folder: Path) -> None:
 
 
 def test_wide_characters_keep_the_columns_straight() -> None:
-    text, hidden = aligned(["a", "b"], [[cell("漢字"), "1"], [cell("e\u0301"), "2"]], right=[1])
+    text, hidden = align_cells(
+        ["a", "b"], [[format_cell("漢字"), "1"], [format_cell("e\u0301"), "2"]], right=[1]
+    )
     assert (text.splitlines(), hidden) == (["a     b", "漢字  1", "e\u0301     2"], 0)
 
 
@@ -620,7 +622,7 @@ def test_prefixes_by_a_template_tell_that_no_part_is_missing(folder: Path, comma
         modcrypt.write_table(small_table(2), path, own)
     template = ("--aad-prefix-template", "orders.{i}", "--expected-parts")
     good(folder, command, *KEY, *template, "3", "parts")
-    assert "parts missing" in failed(
+    assert "parts are missing" in failed(
         run(folder, command, *KEY, *template, "4", "parts"), 1, "aad-prefix"
     )
     failed(run(folder, command, *KEY, "parts"), 1, "aad-prefix")
@@ -639,9 +641,9 @@ def test_prefixes_by_a_template_tell_that_no_part_is_missing(folder: Path, comma
         (("head", *KEY, "--column", "nothing", "sealed.parquet"), "nothing"),
         (("head", *KEY, "--where", "nothing = 1", "sealed.parquet"), "--where"),
         (("head", *KEY, "--where", "id ~ 1", "sealed.parquet"), "--where"),
-        (("head", *KEY, "--where", "id = x", "sealed.parquet"), "id is int64"),
-        (("head", *KEY, "--where", "tags = 1", "sealed.parquet"), "tags is list"),
-        (("head", *KEY, "--where", "id is null or", "sealed.parquet"), "nothing more"),
+        (("head", *KEY, "--where", "id = x", "sealed.parquet"), "id has the type int64"),
+        (("head", *KEY, "--where", "tags = 1", "sealed.parquet"), "tags has the type list"),
+        (("head", *KEY, "--where", "id is null or", "sealed.parquet"), "remove what follows"),
         (("cat", *KEY, "--format", "xml", "sealed.parquet"), "jsonl"),
         (("cat", *KEY, "--force", "sealed.parquet"), "-o"),
         (("cat", *KEY, "--expected-parts", "2", "sealed.parquet"), "--aad-prefix-template"),
@@ -651,7 +653,7 @@ def test_prefixes_by_a_template_tell_that_no_part_is_missing(folder: Path, comma
         ),
         (
             ("schema", "--aad-prefix-template", "a{i}", "--no-check-footer", "sealed.parquet"),
-            "footers that are checked",
+            "footers must be verified",
         ),
         (("schema", *KEY, *RING, "sealed.parquet"), "--kms or --policy"),
     ],

@@ -115,7 +115,7 @@ def test_a_column_with_too_few_rows_is_an_error() -> None:
     for read in ("read_table", "iter_batches"):
         with pytest.raises(mc.FormatError):
             READS[read](bytes(data))
-    with pytest.raises(mc.FormatError, match="199 rows are decoded, of 200"):
+    with pytest.raises(mc.FormatError, match="199 rows were decoded, but 200"):
         mc.read_table(bytes(data), KEYS, columns=["num"])
 
 
@@ -124,7 +124,7 @@ def test_a_schema_that_pyarrow_refuses_is_a_format_error() -> None:
         metadata.column_orders = metadata.column_orders * 2
 
     data = forging.reclosed(written(), FOOTER_KEY, with_more_orders)
-    with pytest.raises(mc.FormatError, match="PyArrow can't decode its schema"):
+    with pytest.raises(mc.FormatError, match="PyArrow cannot decode its schema"):
         mc.read_table(data, KEYS)
     with mc.ParquetFile(data, KEYS) as file, pytest.raises(mc.FormatError, match="its schema"):
         file.schema_arrow  # noqa: B018

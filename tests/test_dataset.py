@@ -214,6 +214,16 @@ def test_a_list_of_files_is_read_in_its_order(folders: Folders) -> None:
     assert mc.read_table(paths[1:2], KEYS).to_pylist() == wanted.slice(20, 20).to_pylist()
 
 
+def test_partition_values_are_those_of_the_folder_that_a_listed_path_leads_to(
+    folders: Folders,
+) -> None:
+    """AAD prefixes with {path} are made from the same spelling."""
+    folders.put("day=1/a.parquet", rows(0, 3))
+    folders.put("day=2/a.parquet", rows(3, 6))
+    path = f"{folders.sealed}/day=2/../day=1/./a.parquet"
+    assert mc.read_table([path], KEYS)["day"].to_pylist() == [1, 1, 1]
+
+
 def test_folders_without_files_and_files_that_are_not_there(tmp_path: Path) -> None:
     for read in (mc.read_table, mc.iter_batches):
         with pytest.raises(ValueError, match="no files"):
@@ -412,15 +422,15 @@ def said(error: BaseException) -> str:
     return " ".join([str(error), *getattr(error, "__notes__", ())])
 
 
-def altered(data: bytes) -> bytes:
+def altered(data: bytes, at: int = 40) -> bytes:
     out = bytearray(data)
-    out[40] ^= 1
+    out[at] ^= 1
     return bytes(out)
 
 
 DAMAGE: dict[str, tuple[type[Exception], Callable[[bytes], bytes]]] = {
     "altered page": (mc.TagMismatchError, altered),
-    "altered footer": (mc.TagMismatchError, lambda data: data[:-9] + b"x" + data[-8:]),
+    "altered footer": (mc.TagMismatchError, lambda data: altered(data, -9)),
     "plaintext": (mc.PlaintextError, lambda _: plain_file(rows(0, 3))),
     "cut short": (mc.FormatError, lambda data: data[:-5]),
     "empty": (mc.FormatError, lambda _: b""),

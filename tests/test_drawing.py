@@ -853,7 +853,7 @@ def test_many_columns_are_drawn_together_and_it_says_so() -> None:
     assert data["columnStep"] == 3
     assert len(data["rows"][0]) == 3_000
     assert "Each cell stands for 3 columns." in page
-    assert "and 6,952 more, which are not listed" in page
+    assert "and 6,952 more that are not listed" in page
     assert len(page.encode()) < 8 << 20
 
 
@@ -869,7 +869,7 @@ def test_the_worst_file_gives_a_page_of_bounded_size() -> None:
         title="&" * 10_000, notes=[(f"{'&' * 999}{n}", "<" * 9_999) for n in range(5_000)]
     )
     assert len(page.encode()) < 16 << 20
-    assert "and 18,899 more, which are not listed" in page
+    assert "and 18,899 more that are not listed" in page
 
 
 def test_merging_keeps_every_part_once_and_in_order() -> None:
@@ -877,7 +877,7 @@ def test_merging_keeps_every_part_once_and_in_order() -> None:
     one = made_up(2, 2, 40, state=lambda r, c, p: STATES[(p // 7) % 6])
     regions = list(one.regions)
     for limit in (1, 2, 5, 30, 100, 1_000):
-        groups = drawing._merge(regions, limit, lambda region: region.row_group)
+        groups = drawing._merge_neighbours(regions, limit, lambda region: region.row_group)
         assert len(groups) <= limit
         assert [region for group in groups for region in group] == regions
 

@@ -30,6 +30,7 @@ import pytest
 import modcrypt as mc
 from modcrypt import KeyMaterialError
 from modcrypt.io.storage import FdSink
+from modcrypt.kms import external_keys
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
 from modcrypt.pkmt1 import external, material
 from modcrypt.pkmt1.material import MAX_STORE, external_name
@@ -304,7 +305,7 @@ def test_material_without_its_file_is_no_reason_to_refuse(tmp_path: Path) -> Non
 
 
 DAMAGED: dict[str, Callable[[Path], object]] = {
-    "a member that is no string": lambda one: one.write_text(
+    "is not a string": lambda one: one.write_text(
         json.dumps({**json.loads(one.read_text()), "comment": {"by": "another tool"}})
     ),
     "cut short": lambda one: one.write_bytes(one.read_bytes()[:-1]),
@@ -636,7 +637,7 @@ def test_two_changes_of_the_material_wait_for_each_other(
             other.join(timeout=0.5)  # it would be done by then, if it didn't wait
         write_store(*arguments)
 
-    monkeypatch.setattr(external, "write_store", slow)
+    monkeypatch.setattr(external_keys, "write_store", slow)
     first = mc.ParquetWriter(path, NEW.schema, tools().encryption(POLICY), threads=1)
     other.join()
     assert len({one["wrappedDEK"] for one in store_of(path).values()}) == 9, "of three files"
@@ -947,7 +948,7 @@ def test_a_file_that_can_not_be_looked_at_when_it_is_there_keeps_its_keys(
             raise OSError(24, "Too many open files")
         return looked(source)
 
-    monkeypatch.setattr("modcrypt.pkmt1.external.list_key_metadata", unreadable)
+    monkeypatch.setattr("modcrypt.kms.external_keys.list_key_metadata", unreadable)
     write(NEW, path)
     assert len(calls) == 2
     monkeypatch.undo()

@@ -103,7 +103,7 @@ def test_key_services_files_and_keys_work_in_a_child_whatever_was_locked(
     cipher = GcmCipher(Key(b"k" * 16))
     cipher.seal(b"x", b"")
     wrapper = KeyWrapper(MemoryKms(), cache_lifetime=600)
-    wrapper.writing_kek("kf")
+    wrapper.get_writing_kek("kf")
     file = mc.ParquetFile(path, tools.decryption())
     file.read()
     ring.change_passphrase("pw")  # so that the child derives a key
@@ -117,7 +117,7 @@ def test_key_services_files_and_keys_work_in_a_child_whatever_was_locked(
         mc.write_table(table, path, tools.encryption(Policy(footer_key="kf")))
         assert seen.rotate_key("kf").version == 2
         cipher.seal(b"y", b"")
-        wrapper.writing_kek("kf")
+        wrapper.get_writing_kek("kf")
 
     locks = [lock for lock in fork_safety._locks if type(lock) is type(threading.Lock())]
     assert len(locks) > 5

@@ -807,6 +807,23 @@ def test_an_index_or_bloom_filter_that_could_not_be_opened_again_is_not_sealed(
     refused(lambda: encrypted(data, WRITER), FormatError)
 
 
+@pytest.mark.parametrize("columns", [[], ["b"]])
+def test_bytes_after_an_index_are_not_copied(columns: list[str]) -> None:
+    """Not into the file's plaintext columns either: nothing says what they are."""
+    chunk = forging.read_plain_footer(PLAIN).row_groups[0].columns[-1]
+    end = chunk.column_index_offset + chunk.column_index_length
+
+    def lengthen(metadata: ThriftStruct) -> None:
+        for one in metadata.row_groups[0].columns:
+            one.offset_index_offset += 4
+        metadata.row_groups[0].columns[-1].column_index_length += 4
+
+    data = forging.edit_plain(PLAIN[:end] + b"more" + PLAIN[end:], lengthen)
+    writer = FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=columns)
+    error = refused(lambda: encrypted(data, writer), FormatError)
+    assert "4 extra bytes after its end" in str(error)
+
+
 def test_an_uncompressed_page_of_two_sizes_is_not_sealed() -> None:
     """Its header would say after sealing that the opened page has another size."""
     data = with_chunk(page_header(0, 8, 9, **V1) + bytes(8), codec=0)

@@ -423,7 +423,7 @@ def test_required_fields_are_required() -> None:
         ("SortingColumn", b"\x15\xff\xff\xff\xff\x1f\x11\x11\x00", "does not fit 32 bits"),
         ("PageLocation", b"\x16" + b"\xff" * 9 + b"\x03\x15\x02\x16\x02\x00", "does not fit 64"),
         ("PageLocation", b"\x16" + b"\xff" * 10 + b"\x01\x15\x02\x16\x02\x00", "longer than 10"),
-        ("ColumnIndex", b"\x19\x11\x03\x00", "no boolean"),
+        ("ColumnIndex", b"\x19\x11\x03\x00", "not a boolean"),
         ("ColumnIndex", b"\x19\x15\x02\x00", "lists wire type 5, not 1"),
         ("ColumnOrder", b"\x00", "has 0 members"),
         ("EncryptionAlgorithm", b"\x1c\x00\x1c\x00\x00", "has 2 members"),
@@ -633,15 +633,15 @@ sys.path.insert(0, sys.argv[1])
 import pyarrow as pa
 import modcrypt as mc
 from importlib.util import find_spec
-from modcrypt.parquet.verify.file_drawing import _asset
+from modcrypt.parquet.verify.file_drawing import _read_asset
 from modcrypt.spark.jvm import native_jar
 assert mc.__file__.startswith(sys.argv[1]), mc.__file__
 folder, key = Path(sys.argv[2]), mc.Key.generate()
 mc.write_table(pa.table({"a": [1]}), folder / "x", mc.FileEncryptionProperties(footer_key=key))
 opening = mc.FileDecryptionProperties(footer_key=key)
 assert mc.read_table(folder / "x", opening).to_pydict() == {"a": [1]}
-assert "<!DOCTYPE" in _asset("file_drawing.html")
-assert native_jar._sources()
+assert "<!DOCTYPE" in _read_asset("file_drawing.html")
+assert native_jar._read_sources()
 assert find_spec("pyspark_modcrypt")
 """
 

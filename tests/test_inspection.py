@@ -228,7 +228,7 @@ def test_iceberg_and_spark_files_show_themselves() -> None:
         check_regions(found)
         assert found.needs_aad_prefix
         assert found.columns is None
-        assert said(found.hidden, "footer is sealed")
+        assert said(found.hidden, "footer is encrypted")
     for path in sorted(shared_vectors().glob("parquet-java/spark/*/part-0.parquet")):
         found = inspect_parquet(path)
         check_regions(found)
@@ -292,7 +292,7 @@ def test_without_keys_a_sealed_footer_hides_all_but_the_framing() -> None:
             assert [(m.start, m.end) for m in modules] == [(m.start, m.end) for m in expected]
         else:
             assert [(m.start, m.end) for m in modules] == [(4, expected[-1].end)]
-        assert said(found.hidden, f"{len(expected)} modules can be told apart")
+        assert said(found.hidden, f"{len(expected)} modules can be distinguished")
 
 
 def test_framing_that_a_plaintext_column_breaks_leaves_the_rest_as_one() -> None:
@@ -300,7 +300,7 @@ def test_framing_that_a_plaintext_column_breaks_leaves_the_rest_as_one() -> None
     (rest,) = (one for one in found.regions if one.kind == "gap")
     assert rest.start == 4
     assert rest.state == "unchecked"
-    assert said(found.hidden, f"{rest.size} bytes can not")
+    assert said(found.hidden, f"{rest.size:,} bytes cannot")
 
 
 def test_without_keys_a_plaintext_footer_shows_places_of_pages_and_indexes() -> None:
@@ -334,7 +334,7 @@ def test_keys_of_some_columns_open_those_alone() -> None:
         assert column(found, "day").has_key is None
         states = {state for _, state in kinds(found, "name")}
         assert states == ({"authentic", "unchecked"} if pages else {"unchecked"})
-        assert said(found.hidden, "without a key here", "id", "address.zip")
+        assert said(found.hidden, "without a key", "id", "address.zip")
 
 
 def test_a_column_without_key_behind_a_sealed_footer_hides_where_it_lies() -> None:
@@ -471,9 +471,9 @@ def test_bloom_filters_and_indexes_that_a_writer_left_in_clear_are_told() -> Non
     source = plain()
     data = with_clear_parts(source, sealed())
     for _, pages, found in inspected(data, READER):
-        assert said(found.leaks, "Bloom filters in clear", "name")
-        assert said(found.leaks, "Offset indexes in clear", "name")
-        assert not said(found.leaks, "Column indexes in clear")
+        assert said(found.leaks, "Unencrypted bloom filters", "name")
+        assert said(found.leaks, "Unencrypted offset indexes", "name")
+        assert not said(found.leaks, "Unencrypted column indexes")
         assert {"bloom filter", "offset index"} <= set(column(found, "name").visible)
         assert column(found, "id").visible == ()
         if not pages:
@@ -523,15 +523,15 @@ def test_levels_in_clear_are_told(plaintext_footer: bool) -> None:
         reader = FileDecryptionProperties(footer_key=FOOTER_KEY)
         for _, pages, found in inspected(data, reader):
             clear = levels == "plaintext"
-            assert said(found.leaks, "Levels of data pages V2 in clear") is clear
-            assert said(found.quirks, "sealed whole", "parquet-java does not read") is not clear
+            assert said(found.leaks, "Unencrypted levels of data pages V2") is clear
+            assert said(found.quirks, "encrypted whole", "parquet-java does not read") is not clear
             if pages:
                 assert ("levels" in column(found, "b.list.element").visible) is clear
         without = inspect_parquet(data, pages=True)
         check_regions(without)
         if plaintext_footer:
             broken = levels == "plaintext"
-            assert said(without.leaks, "no row of modules") is broken
+            assert said(without.leaks, "not a sequence of modules") is broken
             assert bool(kinds(without, "a")["pages", "locked"]) is broken
 
 
@@ -600,7 +600,7 @@ def test_duckdbs_file_is_named_and_shown(tmp_path: Path) -> None:
             assert said(found.hidden, "does not authenticate")
     demanded = inspect_parquet(path, prefixed(PREFIX))
     assert not demanded.footer_authenticated
-    assert said(demanded.hidden, "AAD prefix is demanded")
+    assert said(demanded.hidden, "AAD prefix is required")
 
 
 def test_polars_file_is_inspected() -> None:
@@ -631,7 +631,7 @@ def test_pyarrows_key_tools_are_seen_with_their_empty_key_metadata() -> None:
     """Arrow C++ writes key metadata of no bytes for what has none."""
     path = shared_vectors() / "pyarrow" / "enc" / "cpp_ctr_pf_v2.parquet"
     found = inspect_parquet(path)
-    assert said(found.quirks, "key metadata of no bytes", "Arrow C++")
+    assert said(found.quirks, "empty key metadata", "Arrow C++")
     assert found.writer == "Arrow C++"
 
 
@@ -696,7 +696,7 @@ def test_differently_numbered_module_types_are_named() -> None:
     right = inspect_parquet(sealed(), READER, pages=True)
     for _, pages, found in inspected(data, READER):
         assert said(found.quirks, "parquet-go/parquet-go", "numbered")
-        assert not said(found.quirks, "Does not fit")
+        assert not said(found.quirks, "Inconsistent")
         if pages:
             assert [(one.start, one.end, one.kind) for one in found.regions] == [
                 (one.start, one.end, one.kind) for one in right.regions
@@ -727,7 +727,7 @@ def test_column_metadata_that_is_not_sealed_is_told() -> None:
             row_group.columns[1].meta_data = row_group.columns[0].meta_data
 
     found = inspect_parquet(reclosed(sealed(), FOOTER_KEY, change), READER)
-    assert said(found.quirks, "not sealed with the column's own key", "name")
+    assert said(found.quirks, "not encrypted with the column's own key", "name")
     assert column(found, "name").has_key is None
 
 
@@ -757,7 +757,7 @@ def test_gcm_labels_over_ctr_pages_are_named(compression: str) -> None:
         assert found.footer_authenticated
         assert said(found.quirks, "says AES_GCM_V1", "Arrow C++")
         assert said(found.quirks, "has the size") == (compression == "none")
-        assert not said(found.quirks, "Does not fit")
+        assert not said(found.quirks, "Inconsistent")
     for _, _, found in inspected(data, READER):
         assert not said(found.quirks, "says AES_GCM")
 
@@ -812,13 +812,13 @@ def test_ordinals_that_are_missing_or_out_of_order_are_named() -> None:
         del metadata.row_groups[0]
 
     for _, _, found in inspected(reclosed(sealed(), FOOTER_KEY, remove), READER):
-        assert said(found.quirks, "3 of 3 row groups without ordinal")
+        assert said(found.quirks, "3 of 3 row groups have no ordinal")
     for _, pages, found in inspected(reclosed(sealed(), FOOTER_KEY, reverse), READER):
         assert said(found.quirks, "reordered", "0, 2")
-        assert not pages or not said(found.quirks, "Does not fit")  # modules open by ordinal
+        assert not pages or not said(found.quirks, "Inconsistent")  # modules open by ordinal
     for _, _, found in inspected(reclosed(sealed(), FOOTER_KEY, drop), READER):
-        assert said(found.quirks, "reordered, or some removed")
-        assert said(found.quirks, "another number of rows")
+        assert said(found.quirks, "reordered or removed")
+        assert said(found.quirks, "number of rows in the footer differs")
     assert not said(inspect_parquet(sealed(), READER).quirks, "ordinal")
 
 
@@ -833,7 +833,7 @@ def test_parts_that_overlap_or_lie_elsewhere_are_told_and_every_byte_is_still_na
 
     for change, word in ((overlap, "inside"), (away, "do not lie between")):
         for _, _, found in inspected(reclosed(sealed(), FOOTER_KEY, change), READER):
-            assert said(found.quirks, "Does not fit", word)
+            assert said(found.quirks, "Inconsistent", word)
 
 
 def test_a_damaged_page_header_leaves_the_rest_of_its_chunk_as_one_fault() -> None:
@@ -861,12 +861,12 @@ def test_a_wrong_footer_key_is_said_and_the_rest_is_shown(plaintext_footer: bool
     without = inspect_parquet(data)
     for _, _, found in inspected(data, wrong):
         assert not found.footer_authenticated
-        assert said(found.hidden, "does not authenticate with the key given")
+        assert said(found.hidden, "does not authenticate with the given key")
         assert found.num_rows == without.num_rows
         assert (found.columns is None) is not plaintext_footer
         if plaintext_footer:
             assert column(found, "id").has_key is False
-            assert said(found.quirks, "does not open with the key given", "id")
+            assert said(found.quirks, "does not open with the given key", "id")
 
 
 def test_a_wrong_column_key_is_said() -> None:
@@ -918,7 +918,7 @@ def test_a_retriever_that_fails_is_no_error_of_the_file() -> None:
 
     found = inspect_parquet(data, FileDecryptionProperties(key_retriever=denied))
     assert found.columns is None
-    assert said(found.hidden, "was refused")
+    assert said(found.hidden, "was denied access")
 
 
 @cache
@@ -1042,7 +1042,7 @@ def test_the_drawing_names_columns_and_sentences(tmp_path: Path) -> None:
         for one in found.columns or ():
             assert one.path in html
         assert "AES_GCM_V1" in html
-    assert "sealed: schema" in inspect_parquet(sealed()).to_html()
+    assert "encrypted: schema" in inspect_parquet(sealed()).to_html()
 
 
 # --- hostile bytes -------------------------------------------------------------------------------

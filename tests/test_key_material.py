@@ -278,7 +278,7 @@ def test_messages_do_not_repeat_what_the_file_says() -> None:
 
 
 def test_metadata_of_other_key_retrievers_is_named_so() -> None:
-    with pytest.raises(KeyMaterialError, match=r"PKMT1.*without the key tools"):
+    with pytest.raises(KeyMaterialError, match=r"PKMT1.*did not use the key tools"):
         decode_metadata(b'{"keyMaterialType":"OWN","id":5}')
 
 

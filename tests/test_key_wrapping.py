@@ -60,7 +60,7 @@ def wrapped(
     kms: MemoryKms, key: Key | None = None, master: str = "kf", length: int = 16
 ) -> KeyMaterial:
     """Give the material of a data key, wrapped under a KEK of its own."""
-    kek = wrapper(kms).writing_kek(master, length)
+    kek = wrapper(kms).get_writing_kek(master, length)
     dek = kek.wrap(Key.generate() if key is None else key)
     return kek.material(dek, is_footer_key=False, internal=True)
 
@@ -215,11 +215,11 @@ def test_tools_and_policy_must_agree_on_the_aad() -> None:
 def test_a_kek_wraps_until_it_expires() -> None:
     kms, clock = MemoryKms(), Clock()
     keys = wrapper(kms, cache_lifetime=60.0, clock=clock)
-    first = keys.writing_kek("kf")
+    first = keys.get_writing_kek("kf")
     clock.now += 59.9
-    assert keys.writing_kek("kf") is first
+    assert keys.get_writing_kek("kf") is first
     clock.now += 0.2
-    second = keys.writing_kek("kf")
+    second = keys.get_writing_kek("kf")
     assert second.id != first.id
     assert second.wrapped != first.wrapped
     assert kms.count("wrap") == 2
@@ -260,7 +260,7 @@ def test_a_revoked_key_is_noticed_when_the_kek_expires_or_is_forgotten() -> None
 def test_with_a_lifetime_of_nothing_nothing_is_kept() -> None:
     kms = MemoryKms()
     keys = wrapper(kms, cache_lifetime=0.0, clock=Clock())
-    assert keys.writing_kek("kf").id != keys.writing_kek("kf").id
+    assert keys.get_writing_kek("kf").id != keys.get_writing_kek("kf").id
     material = wrapped(kms)
     kms.calls.clear()
     assert keys.unwrap(material) == keys.unwrap(material)
@@ -328,9 +328,9 @@ def test_other_failures_are_not_kept(
     kms.failures = [KeyAccessDeniedError("refused")]
     for _ in range(2):  # asked for once
         with pytest.raises(KeyAccessDeniedError):
-            keys.writing_kek("kc1")
+            keys.get_writing_kek("kc1")
     clock.now += 31
-    keys.writing_kek("kc1")
+    keys.get_writing_kek("kc1")
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_threads_that_want_different_keks_do_not_wait_for_each_other() -> None:
 def test_the_wrapper_shows_no_key() -> None:
     kms = MemoryKms()
     keys = wrapper(kms)
-    kek = keys.writing_kek("kf")
+    kek = keys.get_writing_kek("kf")
     found = kek.material(kek.wrap(Key(b"D" * 16)), is_footer_key=False, internal=True)
     shown = repr([keys, kek, found, vars(keys)])
     for key in kms.learned | {b"D" * 16}:
@@ -398,7 +398,7 @@ def test_the_wrapper_shows_no_key() -> None:
 def test_keks_of_several_lengths_are_kept_apart() -> None:
     kms = MemoryKms()
     keys = wrapper(kms)
-    keks = [keys.writing_kek("kf", length) for length in (16, 32, 16, 32)]
+    keks = [keys.get_writing_kek("kf", length) for length in (16, 32, 16, 32)]
     assert keks[0] is keks[2]
     assert keks[1] is keks[3]
     assert {len(key) for key in kms.learned} == {16, 32}
@@ -637,7 +637,7 @@ def test_material_of_another_file_opens_nothing(way: str, tmp_path: Path) -> Non
         for name, other in zip(columns_of(mine, master), columns_of(theirs, master), strict=True):
             mine[name] = theirs[other]
     beside.write_text(json.dumps(mine))
-    with pytest.raises(KeyMaterialError, match=r"column \w+: .* of another file"):
+    with pytest.raises(KeyMaterialError, match=r"column \w+: .* to another file"):
         mc.read_table(path, mc.KeyTools(MemoryKms()).decryption())
     unmarked = {name: json.loads(text) for name, text in mine.items()}
     for members in unmarked.values():  # as another implementation's rotation leaves it

@@ -8,6 +8,7 @@ import gc
 import hmac
 import json
 import pickle
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -31,7 +32,8 @@ def test_keys_have_the_lengths_of_aes(length: int) -> None:
     key = Key(bytes(range(length)))
     assert len(key) == length
     assert key_bytes(key) == bytes(range(length))
-    assert repr(key) == f"Key({length * 8} bits, REDACTED)"
+    assert re.fullmatch(rf"Key\({length * 8} bits, REDACTED, [0-9a-f]{{16}}\)", repr(key))
+    assert repr(key) == repr(Key(bytes(range(length)))) != repr(Key(bytes(length)))
     assert len(Key.generate(length)) == length
 
 

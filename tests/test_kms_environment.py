@@ -121,7 +121,7 @@ def test_what_is_no_key_is_refused_and_not_shown(
     value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(NAME, value)
-    with pytest.raises(KeyMaterialError, match=f"{NAME} holds no key") as caught:
+    with pytest.raises(KeyMaterialError, match=f"{NAME} does not contain a key") as caught:
         open_environment(f"env:{NAME}")
     assert value[:8] not in "".join(traceback.format_exception(caught.value))
     assert caught.value.__context__ is None
@@ -131,7 +131,7 @@ def test_what_is_no_key_is_refused_and_not_shown(
     "env:", "env:A=B", "env:a%0Ab", f"env:{NAME}#other", f"env:{NAME}?x=1", f"file:{NAME}",
 ])  # fmt: skip
 def test_a_wrong_uri_is_refused(uri: str, kms: EnvironmentKms) -> None:
-    with pytest.raises(ValueError, match=r"env:NAME|no query|one master key"):
+    with pytest.raises(ValueError, match=r"env:NAME|no query"):
         open_environment(uri)
 
 

@@ -398,7 +398,7 @@ def test_one_version_is_enabled_at_a_time(ring: Keyring) -> None:
             ring.unwrap(texts[number - 1], "kf")
     assert ring.enable_key("kf", 4) == ring.list_keys()[0]
     for number in (0, -1, 5):
-        with pytest.raises(ValueError, match=r"no version .* but 1 to 4"):
+        with pytest.raises(ValueError, match=r"versions 1 to 4, but no"):
             ring.enable_key("kf", number)
 
 
@@ -427,10 +427,10 @@ def test_the_newest_version_alone_is_neither_disabled_nor_destroyed(
     ring: Keyring, way: Callable[..., MasterKey]
 ) -> None:
     ring.rotate_key("kf")
-    with pytest.raises(ValueError, match="newest of master key kf: rotate the key first"):
+    with pytest.raises(ValueError, match="master key kf is the newest: rotate the key first"):
         way(ring, "kf", 2)
     for version in (0, -1, 3):
-        with pytest.raises(ValueError, match="no version"):
+        with pytest.raises(ValueError, match="but no"):
             way(ring, "kf", version)
     assert ring.list_keys()[0].disabled_versions == ()
 
@@ -461,7 +461,7 @@ def test_a_destroyed_master_key_stays_on_record_alone(clear: Keyring) -> None:
             call()
     assert clear.is_current(text, "kf") is True
     assert clear.is_current(seal_bare(FOOTER_KEY, DEK, b"kf"), "kf") is None
-    with pytest.raises(ValueError, match="has a master key kf already"):
+    with pytest.raises(ValueError, match="already contains a master key kf"):
         clear.create_key("kf")
     assert clear.destroy_key("kf") == described
 
@@ -615,7 +615,9 @@ def test_a_passphrase_is_the_same_as_text_and_as_utf8(ring: Keyring) -> None:
 
 @pytest.mark.parametrize("passphrase", ["wrong", PASSPHRASE + " ", PASSPHRASE[:-1]])
 def test_a_wrong_passphrase_is_denied(ring: Keyring, passphrase: str) -> None:
-    with pytest.raises(KeyAccessDeniedError, match="wrong passphrase or altered bytes") as caught:
+    with pytest.raises(
+        KeyAccessDeniedError, match="passphrase is wrong or bytes were altered"
+    ) as caught:
         again(ring, passphrase)
     assert type(caught.value) is KeyAccessDeniedError
 
@@ -687,7 +689,7 @@ def test_a_clear_keyring_in_the_place_of_a_sealed_one_is_refused(
     false.create_key("kf", value=OTHER_KEY)
     os.replace(false.path, ring.path)
     for call in (lambda: ring.wrap(DEK, "kf"), lambda: again(ring), lambda: ring.rotate_key("kf")):
-        with pytest.raises(KeyRetrievalError, match="may have been put in the place") as caught:
+        with pytest.raises(KeyRetrievalError, match="may have replaced an encrypted one") as caught:
             call()
         assert not isinstance(caught.value, KeyMaterialError)
 
@@ -798,7 +800,9 @@ def test_a_former_state_is_refused_where_a_newer_one_was_seen(ring: Keyring) -> 
             lambda: other.rotate_key("kf"),
             lambda: again(ring),
         ):
-            with pytest.raises(KeyRetrievalError, match="older than this process has seen"):
+            with pytest.raises(
+                KeyRetrievalError, match="older than the one that this process has read"
+            ):
                 call()
     put_back(ring, states[-1])
     assert ring.unwrap(old, "kf") == other.unwrap(old, "kf") == DEK
@@ -811,7 +815,7 @@ def test_a_former_state_is_refused_behind_a_link_too(ring: Keyring, folder: Path
     ring.rotate_key("kf")
     os.unlink(ring.path)
     os.symlink(backup, ring.path)
-    with pytest.raises(KeyRetrievalError, match="older than this process has seen"):
+    with pytest.raises(KeyRetrievalError, match="older than the one that this process has read"):
         ring.wrap(DEK, "kf")
     assert Keyring(backup, passphrase=PASSPHRASE).wrap(DEK, "kf")  # another place, on purpose
 
@@ -826,7 +830,7 @@ def test_a_keyring_of_the_first_format_becomes_one_of_the_second_for_good(clear:
     ring.rotate_key("kf")
     assert (document(ring)["version"], document(ring)["generation"]) == (2, 1)
     put_back(ring, data)
-    with pytest.raises(KeyRetrievalError, match="older than this process has seen"):
+    with pytest.raises(KeyRetrievalError, match="older than the one that this process has read"):
         ring.wrap(DEK, "kf")
 
 
@@ -1370,13 +1374,13 @@ def test_no_memory_for_scrypt_is_an_error_of_its_own(
         raise ValueError("memory limit exceeded")
 
     monkeypatch.setattr(hashlib, "scrypt", full)
-    with pytest.raises(KeyRetrievalError, match="of memory"):
+    with pytest.raises(KeyRetrievalError, match="enough memory"):
         again(ring)
 
 
 def test_a_file_that_is_too_long_is_not_read(clear: Keyring) -> None:
     os.truncate(clear.path, keyring_file.MAX_FILE + 1)
-    with pytest.raises(KeyMaterialError, match="more than 64 MiB"):
+    with pytest.raises(KeyMaterialError, match="longer than 64 MiB"):
         clear.wrap(DEK, "kf")
 
 
@@ -1486,13 +1490,14 @@ def test_percent_signs_and_bytes_of_a_path_are_kept(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("uri", "message"), [
-    ("file:", "names its file"), ("file://", "names its file"), ("file:///", "names its file"),
-    ("file://host/k.json", "names no other machine"), ("env:k.json", "is file:PATH"),
-    ("file:k?other=1", "once each"), ("file:k?passphrase=hunter22", "takes env:NAME or file:"),
+    ("file:", "must name a file"), ("file://", "must name a file"),
+    ("file:///", "must name a file"),
+    ("file://host/k.json", "must not name another machine"), ("env:k.json", "the form file:PATH"),
+    ("file:k?other=1", "each name once"), ("file:k?passphrase=hunter22", "takes env:NAME or file:"),
     ("file:k?passphrase=env:", "takes env:NAME or file:"),
     ("file:k?passphrase=pass:hunter22", "takes env:NAME or file:"),
-    ("file:k?hunter22", "once each"),
-    ("file:k?passphrase=env:A&passphrase=env:hunter22", "once each"),
+    ("file:k?hunter22", "each name once"),
+    ("file:k?passphrase=env:A&passphrase=env:hunter22", "each name once"),
 ])  # fmt: skip
 def test_a_wrong_uri_is_refused_and_no_passphrase_repeated(uri: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
@@ -1504,7 +1509,7 @@ def test_a_wrong_uri_is_refused_and_no_passphrase_repeated(uri: str, message: st
 
 
 def test_a_passphrase_is_given_once(ring: Keyring) -> None:
-    with pytest.raises(ValueError, match="too"):
+    with pytest.raises(ValueError, match="two passphrases"):
         open_keyring(f"file:{ring.path}?passphrase=env:X", passphrase=PASSPHRASE)
 
 
@@ -1514,7 +1519,7 @@ def test_a_passphrase_that_is_not_where_the_uri_says_is_denied(
     monkeypatch.delenv("MODCRYPT_TEST_PASSPHRASE", raising=False)
     (tmp_path / "empty").write_text("\nsecond line")
     for reference, message in (
-        ("env:MODCRYPT_TEST_PASSPHRASE", "MODCRYPT_TEST_PASSPHRASE should hold"),
+        ("env:MODCRYPT_TEST_PASSPHRASE", "is not set"),
         (f"file:{tmp_path}/none", "No such file"),
         (f"file:{tmp_path}", "directory"),
         (f"file:{tmp_path}/empty", "1 to 4096"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,12 +58,12 @@ def test_a_package_adds_a_key_service(plugin: None, tmp_path: Path) -> None:
 
 
 def test_an_entry_point_that_gives_no_client_is_told(plugin: None) -> None:
-    with pytest.raises(ValueError, match="broken: URIs gives no client, but a int"):
+    with pytest.raises(ValueError, match="broken: URIs returned no client, but a int"):
         mc.open_kms("broken:x")
 
 
 def test_an_unknown_scheme_is_refused_with_the_known_ones(plugin: None) -> None:
-    with pytest.raises(ValueError, match=r"known are aws-kms, .*broken.*hcvault, mine, pkcs11"):
+    with pytest.raises(ValueError, match=r"schemes are aws-kms, .*broken.*hcvault, mine, pkcs11"):
         mc.open_kms("nothing://x")
 
 
@@ -76,7 +77,7 @@ def test_what_is_no_uri_is_refused(uri: str) -> None:
     "query", ["hunter2", "hunter2=1", "a=1&a=hunter2", "hunter2=", "a=1&&b=2", "=hunter2"]
 )
 def test_what_a_query_must_not_have_is_not_repeated(query: str) -> None:
-    with pytest.raises(ValueError, match="once each") as caught:
+    with pytest.raises(ValueError, match="each name once") as caught:
         parse_kms_uri(f"file:x?{query}", frozenset({"a"}))
     assert "hunter2" not in str(caught.value)
 
@@ -85,3 +86,9 @@ def test_a_uri_is_split_and_a_plus_stays_a_plus() -> None:
     found = parse_kms_uri("file:/a%20b?a=c%20+d#e%2Ff", frozenset({"a"}))
     assert (found.scheme, found.location) == ("file", "/a%20b")
     assert (found.query, found.fragment) == ({"a": "c +d"}, "e/f")
+
+
+@pytest.mark.parametrize("uri", [None, b"env:KEY", 1])
+def test_a_uri_is_a_string(uri: Any) -> None:
+    with pytest.raises(TypeError, match="URI must be a string"):
+        mc.open_kms(uri)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modcrypt.parquet.format.idl import encode, new
-from modcrypt.parquet.format.levels import Levels, contradicting
+from modcrypt.parquet.format.levels import Levels, find_contradiction
 
 
 def varint(value: int) -> bytes:
@@ -81,31 +81,36 @@ def test_levels_are_counted(
     d = spelt(definition, max_definition, runs)
     levels = Levels(max_definition, max_repetition, counts_nulls=True)
     clear = memoryview(r + d)
-    assert contradicting(levels, header(count, nulls, rows, r, d), clear) is None
-    said = contradicting(levels, header(count, nulls + 1, rows, r, d), clear)
-    assert said == f"its levels in clear make {nulls} nulls, its header says {nulls + 1}"
+    assert find_contradiction(levels, header(count, nulls, rows, r, d), clear) is None
+    said = find_contradiction(levels, header(count, nulls + 1, rows, r, d), clear)
+    assert said == f"its plaintext levels make {nulls} nulls, its header says {nulls + 1}"
     if max_repetition:
-        said = contradicting(levels, header(count, nulls, rows + 1, r, d), clear)
-        assert said == f"its levels in clear make {rows} rows, its header says {rows + 1}"
+        said = find_contradiction(levels, header(count, nulls, rows + 1, r, d), clear)
+        assert said == f"its plaintext levels make {rows} rows, its header says {rows + 1}"
 
 
 def test_a_writer_that_counts_no_nulls_is_believed() -> None:
     """With statistics off, parquet-java writes 0."""
     definition = spelt([1, 0, 1, 0], 1, random.Random(0))
     said = header(4, 0, 4, b"", definition)
-    assert contradicting(Levels(1, 0, counts_nulls=False), said, memoryview(definition)) is None
-    assert contradicting(Levels(1, 0, counts_nulls=True), said, memoryview(definition)) is not None
+    assert (
+        find_contradiction(Levels(1, 0, counts_nulls=False), said, memoryview(definition)) is None
+    )
+    assert (
+        find_contradiction(Levels(1, 0, counts_nulls=True), said, memoryview(definition))
+        is not None
+    )
 
 
 @pytest.mark.parametrize("definition", [b"", b"\x03", b"\x00\x00", b"\xff" * 9, b"\x02\x01"])
 def test_bytes_that_are_no_levels_are_told(definition: bytes) -> None:
     said = header(4, 0, 4, b"", definition)
-    found = contradicting(Levels(1, 0, counts_nulls=True), said, memoryview(definition))
-    assert found == "its levels in clear are no levels"
+    found = find_contradiction(Levels(1, 0, counts_nulls=True), said, memoryview(definition))
+    assert found == "its plaintext levels cannot be decoded"
 
 
 @given(st.binary(max_size=60), st.integers(1, 300), st.integers(1, 9), st.integers(0, 5))
 def test_any_bytes_are_judged(clear: bytes, count: int, definition: int, repetition: int) -> None:
     border = len(clear) // 2
     said = header(count, 0, count, clear[:border], clear[border:])
-    contradicting(Levels(definition, repetition, counts_nulls=True), said, memoryview(clear))
+    find_contradiction(Levels(definition, repetition, counts_nulls=True), said, memoryview(clear))

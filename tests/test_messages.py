@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import contextlib
 import errno
@@ -24,6 +25,7 @@ from fsspec import AbstractFileSystem
 import modcrypt
 from modcrypt import StandardKeyMetadata, errors, iceberg
 from modcrypt.cli.app import program
+from modcrypt.cli.output.failures import _OPTION_NAMES
 from tests.support import write_plain
 
 SECRET = bytes.fromhex("d3d7f1e5c9b6a8939b87f2c4de91b0e6")
@@ -295,7 +297,7 @@ def test_an_unknown_column_lists_those_of_a_hostile_file_in_part(tmp_path: Path)
     properties = modcrypt.FileEncryptionProperties(
         footer_key=bytes(15) + b"\1", plaintext_columns=["c"]
     )
-    with pytest.raises(ValueError, match=r"doesn't have: c; it has .*, b$") as caught:
+    with pytest.raises(ValueError, match=r"not have these columns: c; it has .*, b$") as caught:
         modcrypt.encrypt_parquet(tmp_path / "f.parquet", tmp_path / "out", properties)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 500
@@ -327,3 +329,22 @@ def test_a_misspelt_option_of_a_writer_is_named(name: str, hint: str, tmp_path: 
             write()
     assert not list(tmp_path.rglob("*.parquet"))
     assert not out.is_file()
+
+
+def test_every_phrase_that_the_command_line_translates_is_in_a_message_of_the_library() -> None:
+    """Otherwise advice names an argument of the library, and nobody notices."""
+    package = Path(modcrypt.__file__).parent
+    trees = [
+        ast.parse(path.read_text())
+        for path in package.rglob("*.py")
+        if not path.is_relative_to(package / "cli")
+    ]
+    texts = [
+        node.value
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    for phrase, _ in _OPTION_NAMES:
+        start = phrase.partition('"')[0]  # values stand in a part of their own of an f-string
+        assert any(start in text for text in texts), phrase

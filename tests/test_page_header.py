@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modcrypt.errors import FormatError, LimitError
+from modcrypt.parquet.arrow.plaintext_parts import _pad_struct
 from modcrypt.parquet.format import page_header
 from modcrypt.parquet.format.idl import varint, zigzag
 from modcrypt.parquet.format.page_header import PageHeader, scan, splice, v2_layout
@@ -103,6 +104,20 @@ def test_the_usual_headers_take_the_short_way(
     for name, data in structs_of(file):
         if name == "PageHeader":
             scan(data, 0, len(data))
+
+
+@pytest.mark.parametrize("overhead", [32 + 16, 32 + 32])
+def test_headers_of_views_take_the_short_way(
+    overhead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = WRITERS["pyarrow"](tmp_path)
+    headers = [data for name, data in structs_of(file) if name == "PageHeader"]
+    filled = [_pad_struct(data, len(data) + overhead) for data in headers]
+    for data in filled:
+        check_scan(data)
+    monkeypatch.setattr(page_header, "_scan_any", lambda *_: pytest.fail("walked"))
+    for data in filled:
+        scan(data, 0, len(data))
 
 
 # --- headers of any writer -----------------------------------------------------------------------
@@ -278,7 +293,7 @@ def test_what_a_scan_takes_decodes_too() -> None:
     [
         (b"", "end inside"),
         (STOP, "missing"),
-        (b"\x15\x00\x15\x02\x1c\x00\x00", "no single i32"),  # field 3 is a struct
+        (b"\x15\x00\x15\x02\x1c\x00\x00", "not a single i32"),  # field 3 is a struct
         (b"\x15\x00\x15\x02\x00", "missing"),
         (b"\x15\x01\x15\x02\x15\x02\x2c\x00\x00", "negative"),
         (b"\x15\x00\x15\x01\x15\x02\x2c\x00\x00", "negative"),
@@ -287,9 +302,9 @@ def test_what_a_scan_takes_decodes_too() -> None:
         (b"\x15\x00\x15\x02\x15\xff\xff\xff\xff\x1f\x2c\x00\x00", "32 bits"),
         (b"\x15\x00\x15\x02\x15\xff\xff\xff\xff\xff\x01\x2c\x00\x00", "32 bits"),
         (b"\x15\x00\x15\x02\x15\x02\x15\xff\xff\xff\xff\x1f\x1c\x00\x00", "32 bits"),
-        (b"\x15\x00\x15\x02\x15\x02\x1c\x00\x00", "no single i32"),  # the crc is a struct
-        (b"\x15\x00\x15\x02\x16\x02\x2c\x00\x00", "no single i32"),
-        (b"\x15\x00\x15\x02\x15\x02\x05\x06\x04\x2c\x00\x00", "no single i32"),  # twice
+        (b"\x15\x00\x15\x02\x15\x02\x1c\x00\x00", "not a single i32"),  # the crc is a struct
+        (b"\x15\x00\x15\x02\x16\x02\x2c\x00\x00", "not a single i32"),
+        (b"\x15\x00\x15\x02\x15\x02\x05\x06\x04\x2c\x00\x00", "not a single i32"),  # twice
         (b"\x15\x00\x15\x02\x15\x02\x20\x00", "wire type 0"),
         (b"\x15\x00\x15\x02\x15\x02\x2f\x00", "wire type 15"),
         (b"\x15\x00\x15\x02\x15\x02\x2c\x10\x00\x00", "wire type 0"),

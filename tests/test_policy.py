@@ -179,7 +179,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_is_refused_and_named(what: str) -> None:
     members, named = WRONG[what]
-    with pytest.raises(ValueError, match="the policy is wrong") as caught:
+    with pytest.raises(ValueError, match="invalid policy") as caught:
         Policy(**{"footer_key": "k", **members})
     assert named in str(caught.value)
 
@@ -201,7 +201,7 @@ def test_every_fault_is_listed_at_once() -> None:
     members: dict[str, Any] = {}
     for what in faults:
         members |= WRONG[what][0]
-    with pytest.raises(ValueError, match="wrong") as caught:
+    with pytest.raises(ValueError, match="invalid policy") as caught:
         Policy(**members)
     for what in faults:
         assert WRONG[what][1] in str(caught.value), what
@@ -248,7 +248,7 @@ def test_a_file_that_is_too_large_is_refused_without_reading_on(tmp_path: Path) 
     path = tmp_path / "policy.toml"
     with path.open("wb") as file:
         file.truncate(1 << 40)  # sparse: reading all of it would take the memory of the machine
-    with pytest.raises(ValueError, match="no policy"):
+    with pytest.raises(ValueError, match="a policy has at most"):
         Policy.load(path)
 
 
@@ -376,7 +376,7 @@ def test_a_policy_pickles_copies_and_is_replaced() -> None:
     other = dataclasses.replace(policy, footer_key="other")
     assert other != policy
     assert other.column_keys == policy.column_keys
-    with pytest.raises(ValueError, match="wrong"):
+    with pytest.raises(ValueError, match="invalid policy"):
         dataclasses.replace(policy, kek_length_bits=1)
 
 
@@ -412,7 +412,7 @@ def test_messages_about_values_do_not_repeat_them(tmp_path: Path) -> None:
         f'data_page_v2_levels = "{PASSPHRASE}"',
     ):
         path.write_text(f'footer_key = "k"\n{line}\n')
-        with pytest.raises(ValueError, match="wrong") as caught:
+        with pytest.raises(ValueError, match="invalid policy") as caught:
             Policy.load(path)
         assert PASSPHRASE[:8] not in str(caught.value)
         assert caught.value.__cause__ is None
@@ -497,9 +497,9 @@ def test_a_number_of_thousands_of_digits_is_no_toml(text: str) -> None:
 
 @pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e300", "9" * 4000, "604801", "-1"])
 def test_a_cache_lifetime_is_at_most_a_week(value: str) -> None:
-    with pytest.raises(ValueError, match="cache_lifetime_seconds is 0 to 604800"):
+    with pytest.raises(ValueError, match="cache_lifetime_seconds must be 0 to 604800"):
         Policy.loads(f"footer_key='a'\ncache_lifetime_seconds={value}")
-    with pytest.raises(ValueError, match="cache_lifetime_seconds is 0 to 604800"):
+    with pytest.raises(ValueError, match="cache_lifetime_seconds must be 0 to 604800"):
         KeyTools(MemoryKms(), cache_lifetime_seconds=float(value) if len(value) < 9 else 10**400)
 
 
@@ -508,5 +508,5 @@ def test_a_master_key_id_that_files_cannot_hold_is_refused() -> None:
         {"footer_key": "k" * 1025},
         {"footer_key": "k", "column_keys": {"k" * 1025: ["a"]}},
     ):
-        with pytest.raises(ValueError, match="overlong"):
+        with pytest.raises(ValueError, match="too long"):
             Policy(**policy)

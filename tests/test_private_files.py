@@ -13,7 +13,7 @@ from modcrypt import KeyRetrievalError, Keyring
 from modcrypt.cli import key_refs
 from modcrypt.cli.options.passphrases import PassphraseOptions
 from modcrypt.kms.keyring import keyring, keyring_document
-from modcrypt.spark.settings import key_at
+from modcrypt.spark.settings import read_key
 
 SECRET = "00112233445566778899aabbccddeeff"
 
@@ -32,18 +32,18 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 READERS: dict[str, Callable[[Path], object]] = {
     "passphrase": lambda path: mc.open_kms(f"file:{path.parent}/k?passphrase=file:{path}"),
-    "passphrase option": lambda path: PassphraseOptions(file=str(path)).told(),
+    "passphrase option": lambda path: PassphraseOptions(file=str(path)).read(),
     "token": lambda path: mc.open_kms(f"hcvault://127.0.0.1:9/t?tls=off&token=file:{path}"),
     "PIN": lambda path: _pin(path),
-    "key option": lambda path: key_refs.from_file(str(path), "footer key"),
-    "key metadata option": lambda path: key_refs.metadata_from_file(str(path)),
-    "Spark's key": lambda path: key_at(f"file:{path}"),
+    "key option": lambda path: key_refs.read_key_file(str(path), "footer key"),
+    "key metadata option": lambda path: key_refs.read_metadata_file(str(path)),
+    "Spark's key": lambda path: read_key(f"file:{path}"),
 }
 
 
 def _pin(path: Path) -> str:
     pkcs11 = pytest.importorskip("modcrypt.kms.services.pkcs11")
-    pin: str = pkcs11._pin_giver(None, f"file:{path}")()
+    pin: str = pkcs11._make_pin_source(None, f"file:{path}")()
     return pin
 
 

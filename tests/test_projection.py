@@ -61,6 +61,19 @@ def test_pandas_metadata_and_sort_order_forget_the_column(tmp_path: Path) -> Non
         assert [column["name"] for column in pandas["columns"]] == ["id"]
 
 
+def test_pandas_metadata_without_field_names_forgets_the_column(tmp_path: Path) -> None:
+    """Pandas before 0.21, and other writers, name a column once."""
+    columns = [{"name": "id"}, {"name": "ssn", "metadata": {"num_categories": 7}}]
+    about = {"index_columns": [], "columns": columns, "partition_columns": ["ssn", "id"]}
+    table = pa.table({"id": [1], "ssn": ["x"]}).replace_schema_metadata(
+        {"pandas": json.dumps(about)}
+    )
+    out = without(table, tmp_path, "ssn")
+    for stored in (pq.read_schema(out).metadata, pq.read_metadata(out).metadata):
+        assert b"ssn" not in stored[b"pandas"]
+        assert json.loads(stored[b"pandas"])["columns"] == [{"name": "id"}]
+
+
 def test_sparks_own_schema_goes_because_spark_would_invent_nulls(tmp_path: Path) -> None:
     key = "org.apache.spark.sql.parquet.row.metadata"
     schema = {"type": "struct", "fields": [{"name": "id"}, {"name": "ssn"}]}

@@ -22,19 +22,19 @@ from tests.support import COLUMN_KEY, FOOTER_KEY, small_table, write_plain
         ({"footer_key": "0123456789012345"}, TypeError, "footer key: an AES key is bytes"),
         ({"footer_key": bytes(16)}, ValueError, "footer key is all zeros"),
         ({"column_keys": {"id": b"short"}}, ValueError, "key of id"),
-        ({"column_keys": [("id", COLUMN_KEY)]}, TypeError, "column_keys maps names to keys"),
-        ({"column_keys": {("address", "zip"): COLUMN_KEY}}, TypeError, "names are str"),
+        ({"column_keys": [("id", COLUMN_KEY)]}, TypeError, "column_keys must map names to keys"),
+        ({"column_keys": {("address", "zip"): COLUMN_KEY}}, TypeError, "names must be str"),
         ({"plaintext_columns": "id"}, ValueError, "plaintext_columns takes several names"),
         ({"plaintext_columns": b"id"}, ValueError, "plaintext_columns takes several names"),
         (
             {"column_keys": {"id": COLUMN_KEY}, "plaintext_columns": ["id"]},
             ValueError,
-            "with a key and declared plaintext: id",
+            "have a key, but are also declared plaintext: id",
         ),
-        ({"column_key_metadata": {"id": b"k"}}, ValueError, "without a key: id"),
-        ({"aad_prefix": "text"}, TypeError, "aad_prefix is bytes"),
-        ({"aad_prefix": b""}, ValueError, "at least one byte"),
-        ({"footer_key_metadata": "kf"}, TypeError, "footer_key_metadata is bytes"),
+        ({"column_key_metadata": {"id": b"k"}}, ValueError, "column_keys lacks: id"),
+        ({"aad_prefix": "text"}, TypeError, "aad_prefix must be bytes"),
+        ({"aad_prefix": b""}, ValueError, "aad_prefix is empty"),
+        ({"footer_key_metadata": "kf"}, TypeError, "footer_key_metadata must be bytes"),
         ({"encryption_algorithm": "AES"}, ValueError, "AES_GCM_V1, AES_GCM_CTR_V1"),
         ({"data_page_v2_levels": "java"}, ValueError, "data_page_v2_levels"),
     ],
@@ -52,15 +52,15 @@ def test_mistakes_in_encryption_properties(
     [
         ({"footer_key": b"short"}, ValueError, "footer key"),
         ({"column_keys": {"id": 7}}, TypeError, "key of id"),
-        ({"key_retriever": {b"kf": FOOTER_KEY}}, TypeError, "give a function"),
+        ({"key_retriever": {b"kf": FOOTER_KEY}}, TypeError, "must be a function"),
         ({"algorithms": "AES_GCM_V1"}, ValueError, "algorithms takes several names"),
         ({"algorithms": []}, ValueError, "one or more of"),
         ({"on_missing_key": "nulls"}, ValueError, "on_missing_key"),
-        ({"require_encrypted": "ssn"}, ValueError, "several names"),
-        ({"require_encrypted": [1]}, TypeError, "names are str"),
-        ({"aad_prefix_verifier": b"prefix"}, TypeError, "give a function"),
+        ({"require_encrypted": "ssn"}, ValueError, "takes several names"),
+        ({"require_encrypted": [1]}, TypeError, "names must be str"),
+        ({"aad_prefix_verifier": b"prefix"}, TypeError, "must be a function"),
         ({"aad_prefix": b"x", "aad_prefix_verifier": bool}, ValueError, "not both"),
-        ({"aad_prefix": "text"}, TypeError, "aad_prefix is bytes"),
+        ({"aad_prefix": "text"}, TypeError, "aad_prefix must be bytes"),
     ],
 )
 def test_mistakes_in_decryption_properties(
@@ -75,7 +75,7 @@ def test_unknown_columns_are_all_named_before_anything_is_written(tmp_path: Path
     properties = mc.FileEncryptionProperties(
         footer_key=FOOTER_KEY, column_keys={"zzz": COLUMN_KEY}, plaintext_columns=["aaa"]
     )
-    with pytest.raises(ValueError, match=r"doesn't have: aaa, zzz; it has id, name"):
+    with pytest.raises(ValueError, match=r"not have these columns: aaa, zzz; it has id, name"):
         mc.encrypt_parquet(source, tmp_path / "out", properties)
     assert not (tmp_path / "out").exists()
 
@@ -84,7 +84,9 @@ def test_a_name_that_fits_a_dotted_leaf_and_a_nested_one_is_refused(tmp_path: Pa
     table = pa.table({"a.b": [1], "a": [{"b": 2, "c": 3}]})
     source = write_plain(tmp_path / "plain.parquet", table)
     properties = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=["a.b"])
-    with pytest.raises(ValueError, match=r"several columns, because some have dots: a\.b"):
+    with pytest.raises(
+        ValueError, match=r"several columns because column names contain dots: a\.b"
+    ):
         mc.encrypt_parquet(source, io.BytesIO(), properties)
 
 
@@ -105,9 +107,9 @@ def test_properties_of_the_other_direction_are_a_type_error(tmp_path: Path) -> N
     source: Any = write_plain(tmp_path / "plain.parquet")
     encryption: Any = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
     decryption: Any = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
-    with pytest.raises(TypeError, match="properties are FileEncryptionProperties"):
+    with pytest.raises(TypeError, match="properties must be FileEncryptionProperties"):
         mc.encrypt_parquet(source, io.BytesIO(), decryption)
-    with pytest.raises(TypeError, match="properties are FileDecryptionProperties"):
+    with pytest.raises(TypeError, match="properties must be FileDecryptionProperties"):
         mc.decrypt_parquet(source, io.BytesIO(), encryption)
 
 

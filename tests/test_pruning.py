@@ -20,8 +20,8 @@ import pytest
 
 from modcrypt.errors import FormatError
 from modcrypt.parquet.arrow import row_group_pruning as pruning
-from modcrypt.parquet.arrow.expressions import read_expression, referenced_fields
-from modcrypt.parquet.arrow.row_group_pruning import Ranges, candidate_rows
+from modcrypt.parquet.arrow.expressions import find_referenced_fields, read_expression
+from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, new
 
 NAN = float("nan")
@@ -42,15 +42,15 @@ class File:
         self.asked.append((what, row_group, column))
         return self.metadata.row_groups[row_group].columns[column]
 
-    def column_index(self, row_group: int, column: int) -> ThriftStruct | None:
+    def read_column_index(self, row_group: int, column: int) -> ThriftStruct | None:
         chunk = self._ask("column index", row_group, column)
         return decode("ColumnIndex", self.data, chunk.column_index_offset)[0]
 
-    def offset_index(self, row_group: int, column: int) -> ThriftStruct | None:
+    def read_offset_index(self, row_group: int, column: int) -> ThriftStruct | None:
         chunk = self._ask("offset index", row_group, column)
         return decode("OffsetIndex", self.data, chunk.offset_index_offset)[0]
 
-    def bloom_filter(self, row_group: int, column: int) -> tuple[ThriftStruct, bytes] | None:
+    def read_bloom_filter(self, row_group: int, column: int) -> tuple[ThriftStruct, bytes] | None:
         chunk = self._ask("bloom filter", row_group, column)
         header, end = decode("BloomFilterHeader", self.data, chunk.meta_data.bloom_filter_offset)
         return header, self.data[end : end + header.numBytes]
@@ -58,7 +58,7 @@ class File:
     def candidates(self, expression: pc.Expression, **how: Any) -> dict[int, Ranges]:
         self.asked.clear()
         row_groups = range(len(self.metadata.row_groups))
-        return candidate_rows(self.metadata, expression, self, row_groups=row_groups, **how)
+        return find_candidate_rows(self.metadata, expression, self, row_groups=row_groups, **how)
 
 
 def written(table: pa.Table, **options: Any) -> File:
@@ -85,7 +85,7 @@ def lost(
 
 
 def read_fields(expression: pc.Expression) -> set[tuple[str, ...]]:
-    fields = referenced_fields(expression)
+    fields = find_referenced_fields(expression)
     assert fields is not None
     return set(fields)
 
@@ -337,7 +337,7 @@ def test_pages_of_columns_that_part_rows_differently_are_judged_together() -> No
     )  # fmt: skip
     file = File(sink.getvalue())
     starts = [
-        [page.first_row_index for page in (file.offset_index(0, c) or new("")).page_locations]
+        [page.first_row_index for page in (file.read_offset_index(0, c) or new("")).page_locations]
         for c in (0, 1)
     ]
     assert starts[0] != starts[1]
@@ -357,9 +357,9 @@ def test_null_pages_are_found_and_left_out() -> None:
 
 def test_only_row_groups_asked_for_are_judged() -> None:
     file = written(sorted_table(), row_group_size=200)
-    found = candidate_rows(file.metadata, f("id") >= 0, file, row_groups=[3, 1])
+    found = find_candidate_rows(file.metadata, f("id") >= 0, file, row_groups=[3, 1])
     assert found == {3: [(0, 200)], 1: [(0, 200)]}
-    assert candidate_rows(file.metadata, f("id") >= 0, file, row_groups=[]) == {}
+    assert find_candidate_rows(file.metadata, f("id") >= 0, file, row_groups=[]) == {}
 
 
 def test_without_indexes_statistics_judge_alone() -> None:
@@ -490,8 +490,10 @@ def test_bloom_filters_are_not_asked_where_bounds_have_judged() -> None:
 @pytest.mark.parametrize("field", ["algorithm", "hash", "compression"])
 def test_an_unknown_kind_of_bloom_filter_prunes_nothing(field: str) -> None:
     class Newer(File):
-        def bloom_filter(self, row_group: int, column: int) -> tuple[ThriftStruct, bytes] | None:
-            found = super().bloom_filter(row_group, column)
+        def read_bloom_filter(
+            self, row_group: int, column: int
+        ) -> tuple[ThriftStruct, bytes] | None:
+            found = super().read_bloom_filter(row_group, column)
             assert found is not None
             setattr(found[0], field, copy(getattr(found[0], field), keep=()))
             return found
@@ -503,8 +505,10 @@ def test_an_unknown_kind_of_bloom_filter_prunes_nothing(field: str) -> None:
 @pytest.mark.parametrize("size", [0, 31, 33])
 def test_a_bloom_filter_of_torn_blocks_is_an_error(size: int) -> None:
     class Torn(File):
-        def bloom_filter(self, row_group: int, column: int) -> tuple[ThriftStruct, bytes] | None:
-            found = super().bloom_filter(row_group, column)
+        def read_bloom_filter(
+            self, row_group: int, column: int
+        ) -> tuple[ThriftStruct, bytes] | None:
+            found = super().read_bloom_filter(row_group, column)
             assert found is not None
             return found[0], bytes(size)
 
@@ -580,11 +584,11 @@ class Damaged(File):
         super().__init__(data)
         self.struct, self.change = struct, change
 
-    def column_index(self, row_group: int, column: int) -> ThriftStruct | None:
-        return self._changed("ColumnIndex", super().column_index(row_group, column))
+    def read_column_index(self, row_group: int, column: int) -> ThriftStruct | None:
+        return self._changed("ColumnIndex", super().read_column_index(row_group, column))
 
-    def offset_index(self, row_group: int, column: int) -> ThriftStruct | None:
-        return self._changed("OffsetIndex", super().offset_index(row_group, column))
+    def read_offset_index(self, row_group: int, column: int) -> ThriftStruct | None:
+        return self._changed("OffsetIndex", super().read_offset_index(row_group, column))
 
     def _changed(self, struct: str, value: ThriftStruct) -> ThriftStruct:
         if struct == self.struct:
@@ -597,13 +601,13 @@ def set_row(page: int, row: int) -> Callable[[Any], None]:
 
 
 DAMAGES: dict[str, tuple[str, Callable[[Any], None], str]] = {
-    "a page less": ("OffsetIndex", lambda i: i.page_locations.pop(), "not of the 99 pages"),
+    "a page less": ("OffsetIndex", lambda i: i.page_locations.pop(), "not have the 99 pages"),
     "no page": ("OffsetIndex", lambda i: i.page_locations.clear(), "row 0"),
     "no first row": ("OffsetIndex", set_row(0, 1), "row 0"),
     "negative rows": ("OffsetIndex", set_row(3, -5), "out of order"),
     "rows backwards": ("OffsetIndex", set_row(3, 15), "out of order"),
     "rows twice": ("OffsetIndex", set_row(3, 20), "out of order"),
-    "past the end": ("OffsetIndex", set_row(-1, 1000), "past the 1000 rows"),
+    "past the end": ("OffsetIndex", set_row(-1, 1000), "beyond the 1000 rows"),
     "bounds of a page more": ("ColumnIndex", lambda i: i.max_values.append(b""), "100 pages"),
     "bounds of a page less": ("ColumnIndex", lambda i: i.min_values.pop(), "100 pages"),
     "null pages": ("ColumnIndex", lambda i: i.null_pages.clear(), "100 pages"),
@@ -661,7 +665,7 @@ def test_a_chunk_of_another_type_than_its_schema_is_not_judged() -> None:
 def test_a_row_group_of_too_many_intervals_is_taken_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     file = written(sorted_table())
     assert file.candidates(f("id") == 333) == {0: [(330, 340)]}
-    monkeypatch.setattr(pruning, "MAX_QUESTIONS", 99)
+    monkeypatch.setattr(pruning, "MAX_EVALUATIONS", 99)
     assert file.candidates(f("id") == 333) == {0: [(0, 1000)]}
 
 
@@ -702,7 +706,7 @@ def test_fields_are_found_wherever_they_stand() -> None:
 
 @pytest.mark.parametrize("expression", [f(0) == 1, f(("a", 0)) == 1], ids=str)
 def test_fields_by_position_are_not_known(expression: pc.Expression) -> None:
-    assert referenced_fields(expression) is None
+    assert find_referenced_fields(expression) is None
 
 
 def test_long_chains_are_read_and_deep_nesting_is_not() -> None:
@@ -715,7 +719,7 @@ def test_long_chains_are_read_and_deep_nesting_is_not() -> None:
     deep = f("flag")
     for _ in range(3000):
         deep = ~deep
-    assert referenced_fields(deep) is None
+    assert find_referenced_fields(deep) is None
 
 
 def test_what_another_pyarrow_might_spell_is_not_understood(
@@ -736,5 +740,5 @@ def test_what_another_pyarrow_might_spell_is_not_understood(
         [(b"nested_field_ref", b"0")],
         [(b"field_ref", b"a"), (b"field_ref", b"b")],
     ):
-        monkeypatch.setattr(expressions, "_pairs", lambda _, pairs=pairs: pairs)
+        monkeypatch.setattr(expressions, "_read_metadata_pairs", lambda _, pairs=pairs: pairs)
         assert read_expression(f("a") == 1) is None

@@ -379,7 +379,7 @@ def test_repeated_row_groups_are_repeated_or_refused(rich: Case) -> None:
 
 @pytest.mark.parametrize("wrong", [[3], [-1], [0, 99], [-4]])
 def test_row_groups_that_are_not_there(rich: Case, wrong: list[int]) -> None:
-    with pytest.raises(ValueError, match="no row group"):
+    with pytest.raises(ValueError, match=r"row group .* does not exist"):
         mc.read_table(rich.sealed, KEYS, row_groups=wrong)
 
 
@@ -1107,7 +1107,7 @@ def test_a_limit_opens_no_page_that_it_does_not_need() -> None:
 def test_a_negative_limit_is_a_mistake() -> None:
     out = io.BytesIO()
     mc.write_table(pa.table({"a": [1]}), out, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
-    with pytest.raises(ValueError, match="limit is 0 or more"):
+    with pytest.raises(ValueError, match="limit must be 0 or more"):
         mc.iter_batches(
             out.getvalue(), mc.FileDecryptionProperties(footer_key=FOOTER_KEY), limit=-1
         )

@@ -1,4 +1,4 @@
-"""The README's examples run as they are written, and it names what there is."""
+"""The examples of the README and the guides run as written, and name what exists."""
 
 from __future__ import annotations
 
@@ -12,24 +12,32 @@ import pytest
 import modcrypt as mc
 from tests.test_cli import run
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+# In this order: the examples of one page go on with the names of those before.
+GUIDES = [ROOT / f"docs/how-to/{name}.md" for name in ("python", "key-services", "any-file")]
+CONSOLE = ROOT / "docs/how-to/command-line.md"
+POLICIES = ROOT / "docs/how-to/key-services.md"
+ERRORS = ROOT / "docs/reference/errors.md"
 
 
-def _blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+def _blocks(language: str, *pages: Path) -> list[str]:
+    pattern = re.compile(rf"^```{language}\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    return [block for page in pages for block in pattern.findall(page.read_text())]
 
 
-def test_python_examples_run_and_the_first_ends_in_the_error_it_shows(
+def test_python_examples_run_and_the_second_ends_in_the_error_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    first, *others = _blocks("python")
+    first, second = _blocks("python", README)
     names: dict[str, Any] = {}
+    exec(first, names)
     with pytest.raises(mc.TagMismatchError) as caught:
-        exec(first, names)
-    (shown,) = [block for block in _blocks("text") if "Error" in block]
+        exec(second, names)
+    (shown,) = _blocks("text", README)
     assert shown.replace("\n", " ").strip() == f"modcrypt.errors.TagMismatchError: {caught.value}"
-    for block in others:
+    for block in _blocks("python", *GUIDES):
         exec(block, names)
 
 
@@ -43,7 +51,7 @@ def test_console_examples_run(tmp_path: Path) -> None:
         (tmp_path / name).chmod(0o600)
     (tmp_path / "passphrase.txt").write_text("correct horse battery staple\n")
     (tmp_path / "passphrase.txt").chmod(0o600)
-    consoles = [block for block in _blocks("console") if "$ modcrypt" in block]
+    consoles = [block for block in _blocks("console", CONSOLE) if "$ modcrypt" in block]
     assert len(consoles) == 5
     for line in "".join(consoles).splitlines():
         _, program, *arguments = shlex.split(line)
@@ -56,21 +64,21 @@ def test_console_examples_run(tmp_path: Path) -> None:
 
 
 def test_the_policy_that_is_shown_is_one() -> None:
-    (shown,) = _blocks("toml")
+    (shown,) = _blocks("toml", POLICIES)
     policy = mc.Policy.loads(shown)
     assert policy.column_keys == {"lake-pii": ("ssn", "address")}
     for name in mc.Policy.__dataclass_fields__:
-        assert f"{name} = " in shown or f"`{name}`" in README.read_text() or name == "column_keys"
+        assert f"{name} = " in shown or f"`{name}`" in POLICIES.read_text() or name == "column_keys"
 
 
 def test_no_document_or_help_text_teaches_to_export_a_secret() -> None:
-    root = README.parent
-    for path in (*root.glob("*.md"), *root.glob("modcrypt/**/*.py"), *root.glob("tools/*.py")):
+    patterns = ("*.md", "docs/**/*.md", "modcrypt/**/*.py", "tools/*.py")
+    for path in (path for pattern in patterns for path in ROOT.glob(pattern)):
         assert not re.search(r"\bexport \w*(PASS|KEY|TOKEN|SECRET)", path.read_text()), path
 
 
 def test_every_public_error_stands_in_the_table_with_its_word() -> None:
-    rows = dict(re.findall(r"^\| `(\w+Error)` \| ([\w-]*) *\|", README.read_text(), re.MULTILINE))
+    rows = dict(re.findall(r"^\| `(\w+Error)` \| ([\w-]*) *\|", ERRORS.read_text(), re.MULTILINE))
     errors = {
         name: value.word
         for name in mc.__all__
@@ -81,7 +89,7 @@ def test_every_public_error_stands_in_the_table_with_its_word() -> None:
 
 
 def test_every_public_function_and_option_is_named() -> None:
-    text = README.read_text()
+    text = "".join(page.read_text() for page in (README, *ROOT.glob("docs/how-to/*.md")))
     functions = [name for name in mc.__all__ if name.islower()]
     options = [
         *mc.FileEncryptionProperties.__dataclass_fields__,
@@ -89,3 +97,9 @@ def test_every_public_function_and_option_is_named() -> None:
     ]
     unnamed = {name for name in [*functions, *options] if name not in text}
     assert unnamed == {"aad_file_unique_size"}  # for files of odd writers; its docstring will do
+
+
+def test_every_link_between_documents_leads_somewhere() -> None:
+    for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")):
+        for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)", page.read_text()):
+            assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"

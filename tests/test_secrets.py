@@ -206,7 +206,7 @@ def public_objects(plain: Path) -> list[object]:
     key = Key(COLUMN)
     sealed = sealed_bytes(plain)
     cipher = FileCipher(b"", "AES_GCM_CTR_V1")
-    cipher.gcm(key), cipher.pages(key)
+    cipher.gcm(key), cipher.page_cipher(key)
     with storage.open_source(sealed) as source:
         footer = read_encrypted(source, decryption())
     return [
@@ -969,7 +969,7 @@ def kms_objects(plain: Path, folder: Path) -> list[object]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(*master.popitem())
         environment = open_kms("env:MODCRYPT_TEST_MASTER")
-    kek = tools.wrapper.writing_kek("kf")
+    kek = tools.wrapper.get_writing_kek("kf")
     assert isinstance(kek, Kek)
     assert events
     assert materials
@@ -1034,7 +1034,7 @@ def test_what_has_keys_does_not_pickle_or_copy_them(
         ring,
         tools,
         tools.wrapper,
-        tools.wrapper.writing_kek("kf"),
+        tools.wrapper.get_writing_kek("kf"),
         tools.encryption(POLICY),
         tools.encryption(POLICY).for_check(),
         tools.decryption(POLICY),

@@ -235,7 +235,7 @@ def test_a_groups_name_covers_its_leaves(
         (["score"], "key-material", "footer key: score"),
         (["name", "score"], "key-material", "footer key: score"),
         (["address.zip"], "key-material", "address.city"),
-        (["flag"], "key-material", "in plaintext, so without a key to be shredded: flag"),
+        (["flag"], "key-material", "not encrypted, so without a key to shred: flag"),
     ],
 )
 def test_what_cannot_be_shredded_alone_is_named_and_nothing_is_changed(
@@ -274,7 +274,7 @@ def test_a_name_that_means_several_columns_is_refused(tmp_path: Path, kms: Rotat
     mc.write_table(table, path, mc.KeyTools(kms).encryption(policy))
     (file,) = shred(path, kms, columns=["a.b"])
     assert file.result == "format"
-    assert "mean several columns" in file.message
+    assert "match several columns" in file.message
 
 
 def test_a_column_needs_the_footer_key_and_without_it_nothing_changes(
@@ -297,6 +297,21 @@ def test_a_column_needs_the_footer_key_and_without_it_nothing_changes(
             else:  # all there is to know is in the clear
                 assert results(shred(path, columns=["name"])) == ["shredded"]
                 check_column_is_gone(path, kms)
+
+
+def test_a_file_whose_footer_key_is_disabled_counts_as_failed(tmp_path: Path) -> None:
+    """Nobody can tell whether it has the column; "disabled" is a success of a master key alone."""
+    keyring = mc.Keyring.create(tmp_path / "keys", passphrase="p")
+    for name in ("lake", "pii"):
+        keyring.create_key(name)
+    tools = mc.KeyTools(keyring)
+    policy = mc.Policy(footer_key="lake", column_keys={"pii": ["ssn"]})
+    mc.write_table(
+        pa.table({"ssn": ["1"], "z": [1]}), tmp_path / "x.parquet", tools.encryption(policy)
+    )
+    keyring.disable_key("lake")
+    (file,) = mc.shred_keys(tmp_path / "x.parquet", mc.KeyTools(keyring), columns=["ssn"])
+    assert (file.result, file.failed, file.keys) == ("disabled", True, 0)
 
 
 def test_known_footer_keys_do_as_well_as_a_key_service(tmp_path: Path, kms: RotatingKms) -> None:
@@ -373,7 +388,7 @@ def test_columns_in_plaintext_are_no_success_and_no_proof(
         (file,) = shred(path, kms, everything=True)
         assert (file.result, file.failed) == ("plaintext", True)
         assert file.keys == 1
-        assert file.message.startswith("in plaintext, and readable by all: flag")
+        assert file.message.startswith("columns not encrypted: flag")
         check_nothing_is_read(path, kms)
         if plaintext_footer:
             assert pq.read_table(path, columns=["flag"]).equals(TABLE.select(["flag"]))
@@ -522,7 +537,7 @@ def test_explicit_keys_are_kept_elsewhere(
         assert "elsewhere" in file.message or not told
         proof = prove(path, kms, **criteria)
         assert not proof.ok  # nobody has shredded it
-        assert any("keys that somebody keeps elsewhere" in limit for limit in proof.limits)
+        assert any("keys that somebody stores elsewhere" in limit for limit in proof.limits)
     assert bytes_of(tmp_path) == before
 
 
@@ -696,7 +711,7 @@ def test_a_sealed_footer_whose_master_key_is_gone_hides_its_columns_for_good(
     proof = prove(tmp_path, kms, columns=["name"])
     assert proof.ok
     ((_, key),) = proof.no_longer_readable
-    assert key.why.startswith("in the sealed footer, whose key is lost")
+    assert key.why.startswith("in the encrypted footer, whose key is lost")
 
 
 def test_keys_beside_a_sealed_footer_that_opens_no_more_are_no_proof(

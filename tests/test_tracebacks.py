@@ -24,7 +24,7 @@ from modcrypt.kms import wrapped_key_metadata as sealed_metadata
 from modcrypt.kms.keyring import keyring, keyring_document, keyring_file
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client
 from modcrypt.kms.wrapping import KeyWrapper
-from modcrypt.spark.settings import key_at
+from modcrypt.spark.settings import read_key
 from modcrypt.tracebacks import hide_frames
 from tests.frame_watch import carried
 
@@ -264,7 +264,7 @@ def test_no_error_around_a_key_service_carries_a_key(name: str) -> None:
         lambda: wrapper.wrap([key, key], "kf"),
         lambda: wrapper.rewrap("text", "kf") if name != "odd key" else wrapper.wrap([key], "kf"),
         lambda: wrapper.move("text", "kf", "kg"),
-        lambda: wrapper.writing_kek("kf"),
+        lambda: wrapper.get_writing_kek("kf"),
         lambda: masters.wrap(key, "kf"),
         lambda: masters.unwrap(b"text", "kf"),
         lambda: masters.move(b"text", "kf", "kg"),
@@ -299,11 +299,11 @@ def test_an_exhausted_key_carries_nothing_that_it_was_to_seal(
     ring: Keyring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrapper, metadata = KeyWrapper(ring, cache_lifetime=600), StandardKeyMetadata(key=DEK)
-    kek, iceberg = wrapper.writing_kek("kf"), MasterKeys(ring).new_kek("kf", 16)
+    kek, iceberg = wrapper.get_writing_kek("kf"), MasterKeys(ring).new_kek("kf", 16)
     monkeypatch.setattr("modcrypt.keys.INVOCATION_LIMIT", 0)
     for call in (
         lambda: kek.wrap(Key(DEK)),
-        lambda: kek.encoded(Key(DEK), is_footer_key=True, internal=True),
+        lambda: kek.wrap_to_json(Key(DEK), is_footer_key=True, internal=True),
         lambda: sealed_metadata.seal_key_metadata(wrapper, metadata, "kf"),
         lambda: iceberg.seal(metadata),
         lambda: ring.wrap(DEK, "kf"),
@@ -320,9 +320,11 @@ def test_no_error_about_key_metadata_carries_its_key(ring: Keyring) -> None:
     wrapper = KeyWrapper(ring, cache_lifetime=600)
     for data in (good[:-3], good + b"x", b"\2" + good[1:], good[:1] + b"\x26" + ODD + good[18:]):
         check(lambda d=data: StandardKeyMetadata.decode(d), DEK, ODD)  # type: ignore[misc]
-        kek = wrapper.writing_kek("kf")
+        kek = wrapper.get_writing_kek("kf")
         text = base64.b64encode(kek.cipher.seal_block(data, kek.id)).decode()
-        sealed = sealed_metadata.with_kek(kek.material(text, is_footer_key=False, internal=True))
+        sealed = sealed_metadata.encode_wrapped_metadata(
+            kek.material(text, is_footer_key=False, internal=True)
+        )
         check(lambda s=sealed: sealed_metadata.open_key_metadata(wrapper, s), *SECRETS)  # type: ignore[misc]
         opened = MasterKeys(ring).new_kek("kf", 16)
         block = GcmCipher(opened._kek).seal_block(data, opened._aad(False))  # type: ignore[arg-type]
@@ -397,12 +399,12 @@ def test_no_error_about_a_reference_carries_what_is_there(
         os.write(write, text)
         os.close(write)
         for call in (
-            lambda: key_refs.from_file(str(path), "footer key"),
-            lambda: key_refs.from_env("SOME_KEY", "footer key"),
-            lambda r=read: key_refs.from_fd(r, "footer key"),
-            lambda: key_refs.metadata_from_file(str(path)),
-            lambda: key_at(f"file:{path}"),
-            lambda: key_at("env:SOME_KEY"),
+            lambda: key_refs.read_key_file(str(path), "footer key"),
+            lambda: key_refs.read_key_env("SOME_KEY", "footer key"),
+            lambda r=read: key_refs.read_key_fd(r, "footer key"),
+            lambda: key_refs.read_metadata_file(str(path)),
+            lambda: read_key(f"file:{path}"),
+            lambda: read_key("env:SOME_KEY"),
             lambda: mc.open_kms("env:SOME_KEY"),
         ):
             check(call, ODD)
@@ -439,7 +441,7 @@ def test_no_error_of_a_token_carries_the_pin_or_a_key(monkeypatch: pytest.Monkey
         def open(self, user_pin: str | None = None, rw: bool = False) -> NoReturn:
             raise pkcs11.token_errors.PinIncorrect  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(pkcs11, "_token", lambda *arguments: Token())
+    monkeypatch.setattr(pkcs11, "_find_token", lambda *arguments: Token())
     uri = "pkcs11:token=lake?module-path=/nowhere.so"
     check(lambda: mc.open_kms(uri, pin=ODD.decode()), ODD)
     check(lambda: mc.open_kms(uri, pin=ODD.decode() + "\n"), ODD)

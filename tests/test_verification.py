@@ -24,8 +24,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt import FileDecryptionProperties, FileEncryptionProperties, ModuleType, list_modules
+from modcrypt import (
+    FileDecryptionProperties,
+    FileEncryptionProperties,
+    FormatError,
+    ModuleType,
+    list_modules,
+)
 from modcrypt.io.storage import Place
+from modcrypt.parquet.crypto.write_notes import NOTES
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from modcrypt.parquet.verify.dataset_verification import verify_dataset
 from modcrypt.parquet.verify.file_verification import verify_parquet
@@ -198,7 +205,7 @@ def test_every_tampering_that_can_be_seen_is_seen(folder: str, entry: dict[str, 
         ("gcm_pf__swap_pagedata_between_cols", "of row group 0, column w: modules were swapped"),
         ("gcm_ef__swap_dictdata_between_rgs", "of row group 1, column name: modules were swapped"),
         ("gcm_pf__dup_page_in_chunk", "It is the data page header of page 1"),
-        ("gcm_pf__footer_created_by", "it is the footer that was altered"),
+        ("gcm_pf__footer_created_by", "so the footer was altered"),
         ("gcm_ef__crypto_prefix_added", "authenticates without an AAD prefix"),
     ],
 )
@@ -443,7 +450,7 @@ def test_a_dropped_row_group_shows_in_the_rows_and_in_the_bytes(mode: dict[str, 
     data = reclosed(keyed(mode), FOOTER_KEY, change)
     checked = verify_parquet(data, KEYED_READER)
     assert checked.ok  # nothing in the format counts them
-    assert any("belong to nothing" in one.message for one in checked.findings)
+    assert any("belong to no module" in one.message for one in checked.findings)
     assert ("bytes", None) in open_to_alteration(checked)
     counted = verify_parquet(data, KEYED_READER, expected_rows=4)
     assert "truncation" in words(counted)
@@ -456,7 +463,7 @@ def test_rows_that_do_not_add_up() -> None:
 
     checked = verify_parquet(reclosed(keyed({}), FOOTER_KEY, change), KEYED_READER)
     assert words(checked) == ["format"]
-    assert "5 rows, its row groups 4" in told(checked)
+    assert "5 rows, but its row groups have 4" in told(checked)
 
 
 def test_a_forged_copy_for_legacy_readers_is_a_fault() -> None:
@@ -467,7 +474,7 @@ def test_a_forged_copy_for_legacy_readers_is_a_fault() -> None:
 
     checked = verify_parquet(reclosed(keyed(PF), FOOTER_KEY, change), KEYED_READER)
     assert words(checked) == ["integrity"]
-    assert "differs from what is sealed in num_values" in told(checked)
+    assert "differs from the encrypted metadata in num_values" in told(checked)
 
 
 def test_sealed_metadata_that_is_left_out_is_a_fault() -> None:
@@ -491,7 +498,7 @@ def test_sealed_metadata_that_is_left_out_is_a_fault() -> None:
         (lambda md: setattr(_chunk(md).meta_data, "data_page_offset", 9), "first data page is at"),
         (lambda md: _chunk(md).meta_data.encoding_stats.pop(), "encoding_stats count"),
         (lambda md: setattr(md.row_groups[0], "num_rows", 3), "row"),
-        (lambda md: md.row_groups[0].columns.pop(), "2 column chunks, the schema 3"),
+        (lambda md: md.row_groups[0].columns.pop(), "2 column chunks, but the schema has 3"),
         (lambda md: setattr(_chunk(md), "file_path", b"/etc/passwd"), "another file"),
         (lambda md: setattr(md.schema[0], "num_children", 7), "more children"),
     ],
@@ -612,7 +619,7 @@ def test_a_bloom_filter_that_was_emptied_is_found_out() -> None:
         writer = FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=plaintext)
         checked = verify_parquet(encrypted(emptied, writer), READER)
         assert words(checked) == ["format"]
-        assert "lacks a value of its statistics" in told(checked)
+        assert "lacks a value of the statistics" in told(checked)
 
 
 def test_null_pages_are_held_against_the_values() -> None:
@@ -680,7 +687,7 @@ def test_clear_levels_are_told_and_held_against_counts_and_checksums(algorithm: 
         assert data[page.start : page.start + 2] == bytes((3, 0b11101101))  # eight levels, packed
         one_more = verify_parquet(flipped(data, page.start + 1, 0b1), reader)
         assert "integrity" in words(one_more)
-        assert "its levels in clear make 3 nulls, its header says 2" in told(one_more)
+        assert "its plaintext levels make 3 nulls, its header says 2" in told(one_more)
         moved = verify_parquet(flipped(data, page.start + 1, 0b11), reader)
         assert words(moved) == (["checksum"] if checksum else [])  # nothing in the format tells it
 
@@ -746,7 +753,7 @@ def test_ctr_pages_that_are_labelled_gcm_are_recognised(compression: str) -> Non
     checked = verify_parquet(reclosed(data, FOOTER_KEY, change), READER)
     assert not checked.ok
     if compression == "none":
-        assert "opens to" in told(checked)
+        assert "decrypts to" in told(checked)
     else:
         assert "some versions of Arrow C++ wrote AES_GCM_V1" in told(checked)
 
@@ -1248,7 +1255,7 @@ def test_a_missing_part_is_named(folder: Path) -> None:
     (folder / "part-00002.parquet").unlink()
     found, text = check_set(folder)
     assert found == ["aad-prefix"]
-    assert "1 of 4 parts missing: b'people.part2'" in text
+    assert "1 of 4 parts are missing: b'people.part2'" in text
     assert (
         "1 parts before the last one are missing: b'people.part2'"
         in (check_set(folder, expected_parts=None)[1])
@@ -1258,7 +1265,7 @@ def test_a_missing_part_is_named(folder: Path) -> None:
 def test_a_copy_is_named_as_a_part_and_as_a_file(folder: Path) -> None:
     shutil.copy(folder / "part-00001.parquet", folder / "part-00009.parquet")
     found, text = check_set(folder)
-    assert "there 2 times" in text
+    assert "occurs 2 times" in text
     assert "copies of one file" in text
     assert "integrity" in found
 
@@ -1310,12 +1317,12 @@ def test_without_keys_stored_prefixes_are_taken_at_their_word(tmp_path: Path) ->
     for number in (0, 2):
         (tmp_path / f"{number}.parquet").write_bytes(part_of(number))
     checked = verify_dataset(tmp_path, aad_prefix_template=TEMPLATE, expected_parts=3)
-    assert "1 of 3 parts missing" in checked.findings[0].message
-    assert any("at the files' word" in one.why for one in checked.not_authenticated)
+    assert "1 of 3 parts are missing" in checked.findings[0].message
+    assert any("stored AAD prefixes are unverified" in one.why for one in checked.not_authenticated)
     unstored = part_of(1, store_aad_prefix=False)
     (tmp_path / "1.parquet").write_bytes(unstored)
     again = verify_dataset(tmp_path, aad_prefix_template=TEMPLATE, expected_parts=3)
-    assert any("no footer key to find out by" in one.why for one in again.not_authenticated)
+    assert any("no footer key to identify the part" in one.why for one in again.not_authenticated)
 
 
 def test_a_part_of_a_huge_number_costs_nothing(tmp_path: Path) -> None:
@@ -1328,7 +1335,7 @@ def test_rows_are_counted_over_all_files(folder: Path) -> None:
     assert verify_dataset(folder, expected_rows=12, properties=_named_prefix).ok
     found, text = check_set(folder, expected_rows=13)
     assert found == ["truncation"]
-    assert "12 rows, 13 are expected" in text
+    assert "12 rows, but 13 are expected" in text
 
 
 def _named_prefix(path: str) -> FileDecryptionProperties:
@@ -1416,3 +1423,48 @@ def test_progress_over_a_set_reaches_the_end(folder: Path) -> None:
     )  # fmt: skip
     assert calls[-1][0] == sum(path.stat().st_size for path in folder.iterdir())
     assert {thread for _, thread in calls} == {threading.get_ident()}
+
+
+# --- notes about writes ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def noted(tmp_path: Path) -> Path:
+    """A folder of two parts, and a note, which needs no key, that hides the second one."""
+    for part in range(2):
+        properties = mc.FileEncryptionProperties(
+            footer_key=FOOTER_KEY, aad_prefix=b"p/%d" % part, store_aad_prefix=False
+        )
+        mc.write_table(pa.table({"id": [part]}), tmp_path / f"part-{part}.parquet", properties)
+    (tmp_path / NOTES).mkdir()
+    put_note(tmp_path, hidden=["part-1.parquet"])
+    return tmp_path
+
+
+def put_note(folder: Path, **fields: Any) -> None:
+    text = json.dumps({"host": "h", "time": 0, **fields})
+    (folder / NOTES / "job.json").write_text(text)
+
+
+def test_files_that_a_note_hides_from_readers_are_not_counted(noted: Path) -> None:
+    keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
+    template: dict[str, Any] = {"aad_prefix_template": "p/{i}"}
+    found = mc.verify_dataset(noted, keys, **template, expected_parts=2)
+    assert not found.ok
+    assert "missing" in found.findings[0].message
+    assert not mc.verify_dataset(noted, keys, **template, expected_rows=2).ok
+    unknown = mc.verify_dataset(noted, keys, **template, expected_parts=1)
+    assert (unknown.ok, unknown.complete) == (True, False)
+    (note,) = [one for one in unknown.not_authenticated if one.what == "files"]
+    assert "part-1.parquet from readers" in note.why
+    (noted / NOTES / "job.json").unlink()
+    assert mc.verify_dataset(noted, keys, **template, expected_parts=2, expected_rows=2).ok
+
+
+@pytest.mark.parametrize("hidden", [["../x"], ["/etc/passwd"], [1], "a", None])
+def test_a_damaged_note_is_a_format_error_for_everyone(noted: Path, hidden: Any) -> None:
+    keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
+    put_note(noted, hidden=hidden)
+    for act in (mc.read_table, mc.verify_dataset):
+        with pytest.raises(FormatError, match="no note of a write"):
+            act(noted, keys)

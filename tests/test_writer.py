@@ -454,7 +454,7 @@ def test_column_keys_go_by_the_names_in_the_file(tmp_path: Path) -> None:
     encryption = mc.FileEncryptionProperties(
         footer_key=FOOTER_KEY, column_keys={"spaced name": COLUMN_KEY}
     )
-    with pytest.raises(ValueError, match="columns that the file doesn't have: spaced name"):
+    with pytest.raises(ValueError, match="the file does not have these columns: spaced name"):
         write_table(stamps(), tmp_path / "a", encryption, flavor="spark")
     keys = {"spaced_name": COLUMN_KEY}
     encryption = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys=keys)
@@ -549,7 +549,7 @@ def test_overwriting_is_refused_on_request(tmp_path: Path) -> None:
     (tmp_path / "late").write_bytes(b"came first")
     with pytest.raises(FileExistsError):
         late.close()
-    with pytest.raises(ValueError, match="there is no file"):
+    with pytest.raises(ValueError, match="no file was written"):
         late.__exit__(None, None, None)  # a `with` block around it does not end as if all were well
     assert (tmp_path / "late").read_bytes() == b"came first"
     assert len(list(tmp_path.iterdir())) == 2
@@ -702,7 +702,7 @@ def test_too_many_row_groups_of_a_table_are_refused_before_the_first_is_encoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watched = Watched(monkeypatch, lambda: None)
-    with pytest.raises(mc.LimitError, match=r"at most 32767 row groups.* would be 32768"):
+    with pytest.raises(mc.LimitError, match=r"at most 32767 row groups.* would have 32768"):
         write_table(numbers(0, 32_768), io.BytesIO(), UNIFORM, row_group_size=1)
     assert watched.most == 0
 
@@ -755,7 +755,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
             )
         },
         ValueError,
-        "doesn't have: m, z; it has n",
+        "not have these columns: m, z; it has n",
     ),
 }
 

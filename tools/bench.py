@@ -492,7 +492,7 @@ def footers(bench: Bench) -> Iterator[Row]:
     addition.write(hold_indexes=False)  # learns the new offsets that the footer is made from
 
     def write() -> None:
-        encryption.row_groups = addition.row_groups()
+        encryption.row_groups = addition.finish_row_groups()
         encryption.close(plan.metadata)
 
     t = bench.time({

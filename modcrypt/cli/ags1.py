@@ -1,4 +1,4 @@
-"""`modcrypt ags1`: any file or pipe as an AES GCM Stream, encrypted, decrypted and looked at."""
+"""`modcrypt ags1`: encrypt, decrypt and inspect any file or pipe as an AES GCM Stream."""
 
 from __future__ import annotations
 
@@ -29,51 +29,52 @@ from modcrypt.cli.options.kms_options import (
 from modcrypt.cli.output.failures import printable
 from modcrypt.cli.shared import (
     SIGPIPE_EXIT,
-    aad_prefix_from,
+    combine_options,
     convert,
     force_option,
     json_option,
-    key_from,
     key_options,
     prefix_options,
     print_line,
+    read_aad_prefix,
+    read_key,
     threads_option,
-    together,
 )
 
 __all__ = ["ags1"]
 
 _READ_BYTES = 4 << 20
-"""Plaintext read at a time, enough for several threads to seal."""
+"""Bytes of plaintext read at once, enough to occupy several threads."""
 
 Progress = Callable[[int], None]
 Encode = Callable[["modcrypt.StandardKeyMetadata"], bytes]
 
-_key_options = together(
+_key_options = combine_options(
     key_options("Key"),
     click.option(
         "--key-metadata-file",
         metavar="PATH",
-        help="Key, AAD prefix and trusted length: a file of Iceberg's standard key metadata, raw "
-        "or as hex or base64 text; or, with --kms, sealed.",
+        help="File of Iceberg's standard key metadata with key, AAD prefix and trusted length: "
+        "raw, hex or base64, or with --kms encrypted.",
     ),
     prefix_options,
     service_options,
 )
-_reading_options = together(
+_reading_options = combine_options(
     _key_options,
     master_keys_option,
     click.option(
         "--length",
         metavar="N",
         type=click.IntRange(min=0),
-        help="The trusted length of the encrypted stream in bytes, as encrypt printed it. Not "
-        "needed if the key metadata has it.",
+        help="Trusted length of the encrypted stream in bytes, as printed by encrypt; not needed "
+        "if the key metadata has it.",
     ),
     click.option(
         "--unverified-length",
         is_flag=True,
-        help="Go without a trusted length: a stream that lost its last blocks is taken for whole.",
+        help="Accept a stream whose length you cannot check; the loss of its last blocks is not "
+        "detected.",
     ),
 )
 
@@ -85,8 +86,8 @@ Examples:
   modcrypt ags1 cat --key-metadata-file notes.key notes.ags1 | head -1"""
 
 _ENCRYPT_EXAMPLE = """\b
-Examples: a fresh key, kept with its length; a key that is there already; a
-fresh key, sealed under a master key of a keyring
+Examples: a fresh key, stored with the length; an existing key; a fresh key,
+encrypted under a master key of a keyring
   modcrypt ags1 encrypt --new-key-metadata notes.key notes.txt notes.ags1
   tar c notes.txt | modcrypt ags1 encrypt --key-file own.key - notes.tar.ags1
   modcrypt ags1 encrypt --new-key-metadata notes.sealed --kms file:lake.keyring#footer \\
@@ -110,10 +111,11 @@ Example:
 @click.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
 @click.pass_context
 def ags1(context: click.Context) -> None:
-    """Encrypt and decrypt any file or pipe as an AGS1 stream, the one of Apache Iceberg.
+    """Encrypt and decrypt any file or pipe as an AGS1 stream.
 
-    A stream does not say where it ends. Whoever decrypts it must know its length from a trusted
-    source: encrypt prints it, and key metadata holds it.
+    AGS1 is the AES GCM Stream format of Apache Iceberg. A stream does not contain its length. To
+    decrypt it, you must know its length from a trusted source: encrypt prints it, and key metadata
+    stores it.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
@@ -126,23 +128,23 @@ def ags1(context: click.Context) -> None:
 @click.option(
     "--new-key-metadata",
     metavar="PATH",
-    help="Make a fresh key and AAD prefix, and write them with the stream's length into this "
-    "file, which others can't read: Iceberg's standard key metadata. With --kms they are sealed.",
+    help="Make a fresh key and AAD prefix, and write them with the stream's length to this "
+    "private file as Iceberg's standard key metadata, with --kms encrypted.",
 )
 @click.option(
     "--key-length",
     type=click.Choice(["16", "24", "32"]),
-    help="Bytes of the fresh key. Default: 16.",
+    help="Length of the fresh key in bytes. Default: 16.",
 )
 @click.option(
     "--master-key",
     metavar="ID",
-    help="With --kms: master key under which the fresh key is sealed. Default: the policy's "
-    "for footers, or the one that the URI names.",
+    help="With --kms: master key that encrypts the fresh key. Default: the policy's footer "
+    "key, or the one that the URI names.",
 )
 @_key_options
 @force_option
-@threads_option("How many threads seal. Default: as many as there are processors, up to 4.")
+@threads_option("Number of threads that encrypt. Default: number of processors, up to 4.")
 @json_option
 def encrypt(
     *,
@@ -159,28 +161,28 @@ def encrypt(
     """Encrypt SOURCE into the AGS1 stream DESTINATION.
 
     Both are paths, pipes, "-" for standard input and output, or, with fsspec installed, URLs. A
-    file appears when it is complete, or not at all. The length of the stream is printed: store
-    it. With the stream on standard output, it is on standard error. Take a fresh key each time.
+    file appears only when it is complete. encrypt prints the length of the stream, on standard
+    error if the stream is on standard output: store it. Use a fresh key each time.
     """
     keeper: AbstractContextManager[_MetadataFile | None]
     if new_key_metadata is None:
-        refuse({"key_length", "master_key"}, "that is for the key of --new-key-metadata")
-        key, aad_prefix = _key(source, **references)
+        refuse({"key_length", "master_key"}, "this needs --new-key-metadata")
+        key, aad_prefix = _read_key_and_prefix(source, **references)
         keeper = nullcontext()
     else:
-        service = _service(source, references)
+        service = _parse_service(source, references)
         if any(value is not None for value in references.values()):
             raise click.UsageError(
-                "--new-key-metadata makes key and AAD prefix: no other option may give one"
+                "--new-key-metadata makes key and AAD prefix; omit other options for them"
             )
         length = int(key_length or 16)
         key, aad_prefix = modcrypt.StandardKeyMetadata.generate(length), None
         if not service.named:
-            refuse({"master_key"}, "--kms or --policy is needed with that")
+            refuse({"master_key"}, "this needs --kms or --policy")
         kept = keeper = _MetadataFile(new_key_metadata, key, source, destination, force=force)
         if service.named:
-            kept.encode = _sealer(service, master_key, length)
-    with _input(source) as file, _output(destination) as sink:
+            kept.encode = _make_metadata_encrypter(service, master_key, length)
+    with _open_input(source) as file, _open_output(destination) as sink:
 
         def work(progress: Progress | None) -> dict[str, Any]:
             with keeper as kept:
@@ -200,7 +202,9 @@ def encrypt(
 @click.argument("destination")
 @_reading_options
 @force_option
-@threads_option("1: one thread; 2 or more: write in a second one. Default: by processors.")
+@threads_option(
+    "Number of threads: 1, or 2 or more to write in a second thread. Default: by processors."
+)
 @json_option
 def decrypt(
     *,
@@ -214,11 +218,11 @@ def decrypt(
     """Decrypt the AGS1 stream SOURCE into DESTINATION.
 
     Both are paths, pipes, "-" for standard input and output, or, with fsspec installed, URLs. A
-    file appears when all of the stream is authenticated, or not at all. A pipe gets each block
-    once it is: whether the stream was cut short, only its end and the exit code tell.
+    file appears only when the whole stream is authenticated. A pipe receives each block once it is
+    authenticated: only the end and the exit code show whether the stream was truncated.
     """
-    options = {**_reading(source, **reading), "overwrite": force, "threads": threads}
-    with _input(source) as file, _output(destination) as sink:
+    options = {**_reading_arguments(source, **reading), "overwrite": force, "threads": threads}
+    with _open_input(source) as file, _open_output(destination) as sink:
 
         def work(progress: Progress | None) -> dict[str, Any]:
             size = modcrypt.decrypt_ags1(file, sink, progress=progress, **options)
@@ -232,13 +236,13 @@ def decrypt(
 @_reading_options
 @json_option
 def cat(*, file: str, as_json: bool, **reading: Any) -> None:
-    """Write the plaintext of the AGS1 stream FILE to standard output.
+    """Write the plaintext of an AGS1 stream to standard output.
 
-    Nothing is written before it is authenticated. What --json prints goes to standard error.
+    Each block of FILE is authenticated before it is written. --json prints to standard error.
     """
-    options = _reading(file, **reading)
+    options = _reading_arguments(file, **reading)
     started = time.perf_counter()
-    with _input(file) as source, _output("-") as sink:
+    with _open_input(file) as source, _open_output("-") as sink:
         size = modcrypt.decrypt_ags1(source, sink, **options)
         if as_json:
             seconds = round(time.perf_counter() - started, 6)
@@ -249,11 +253,11 @@ def cat(*, file: str, as_json: bool, **reading: Any) -> None:
 @click.argument("file")
 @json_option
 def inspect(*, file: str, as_json: bool) -> None:
-    """Show what the AGS1 stream FILE says of itself; no key is needed.
+    """Show the header and sizes of an AGS1 stream.
 
-    Nothing of it is authenticated. Sizes are in bytes.
+    No key is needed, and nothing in FILE is authenticated. Sizes are in bytes.
     """
-    with _input(file) as source:
+    with _open_input(file) as source:
         summary = modcrypt.inspect_ags1(source)
     header = summary.encrypted_length - summary.plaintext_length - summary.overhead
     sizes = {
@@ -271,7 +275,7 @@ def inspect(*, file: str, as_json: bool) -> None:
         width = len(str(max(sizes.values())))
         for title, size in zip(_TITLES, sizes.values(), strict=True):
             print_line(f"{title:24}{size:>{width}}")
-        print_line("not authenticated: whoever can change the file can change all of this")
+        print_line("not authenticated: anyone who can change the file can change all of this")
 
 
 _TITLES = (
@@ -288,7 +292,7 @@ _TITLES = (
 # --- keys and lengths ----------------------------------------------------------------------------
 
 
-def _key(
+def _read_key_and_prefix(
     source: str,
     *,
     key_file: str | None,
@@ -300,62 +304,62 @@ def _key(
     aad_prefix_file: str | None,
     **of_service: Any,
 ) -> tuple[modcrypt.Key | modcrypt.StandardKeyMetadata, bytes | None]:
-    service = _service(source, of_service)
+    service = _parse_service(source, of_service)
     if source == "-" and key_fd == 0:
-        raise click.UsageError("standard input can't be both SOURCE and key")
+        raise click.UsageError("standard input cannot be both SOURCE and key")
     if service.named and key_metadata_file is None:
         raise click.UsageError(
-            "--kms and --policy seal the key metadata of --new-key-metadata, and open that of "
-            "--key-metadata-file"
+            "--kms and --policy need --new-key-metadata, whose file they encrypt, or "
+            "--key-metadata-file, which they decrypt"
         )
-    prefix = aad_prefix_from(aad_prefix, aad_prefix_hex, aad_prefix_file)
-    key = key_from(key_file, key_env, key_fd, "key")
+    prefix = read_aad_prefix(aad_prefix, aad_prefix_hex, aad_prefix_file)
+    key = read_key(key_file, key_env, key_fd, "key")
     if key_metadata_file is not None:
         if key is not None:
-            raise click.UsageError("--key-metadata-file brings the key: give no other one")
-        unseal = _unsealer(service) if service.named else None
-        return key_refs.metadata_from_file(key_metadata_file, unseal), prefix
+            raise click.UsageError("--key-metadata-file contains the key; omit other key options")
+        unseal = _make_metadata_decrypter(service) if service.named else None
+        return key_refs.read_metadata_file(key_metadata_file, unseal), prefix
     if key is None:
         raise click.UsageError(
-            "a key is needed: --key-file, --key-env, --key-fd or --key-metadata-file; "
-            "encrypt makes one by --new-key-metadata"
+            "a key is needed: --key-file, --key-env, --key-fd or --key-metadata-file; encrypt "
+            "makes one with --new-key-metadata"
         )
     return key, prefix
 
 
-def _service(source: str, options: dict[str, Any]) -> Service:
+def _parse_service(source: str, options: dict[str, Any]) -> Service:
     service = Service(options)
     if source == "-" and service.passphrase.fd == 0:
-        raise click.UsageError("standard input can't be both SOURCE and passphrase")
+        raise click.UsageError("standard input cannot be both SOURCE and passphrase")
     return service
 
 
-def _sealer(service: Service, master_key: str | None, key_length: int) -> Encode:
-    """Give what seals key metadata; the key service wraps for it now, before any work is done."""
+def _make_metadata_encrypter(service: Service, master_key: str | None, key_length: int) -> Encode:
+    """Return a function that encrypts key metadata; its KEK is wrapped now, before any work."""
     tools = service.tools(keep_keks=True)
-    named = default_key(tools) if service.policy is None else service.policy.footer_key
-    master = named if master_key is None else master_key
+    default = default_key(tools) if service.policy is None else service.policy.footer_key
+    master = default if master_key is None else master_key
     if master is None:
-        raise click.UsageError("the URI names no master key: --master-key ID")
+        raise click.UsageError("the URI names no master key; name it by --master-key ID")
 
-    tools.wrapper.writing_kek(master, key_length)
+    tools.wrapper.get_writing_kek(master, key_length)
     return lambda metadata: tools.seal_key_metadata(metadata, master)
 
 
-def _unsealer(service: Service) -> Callable[[bytes], modcrypt.StandardKeyMetadata]:
-    def unseal(data: bytes) -> modcrypt.StandardKeyMetadata:
+def _make_metadata_decrypter(service: Service) -> Callable[[bytes], modcrypt.StandardKeyMetadata]:
+    def decrypt(data: bytes) -> modcrypt.StandardKeyMetadata:
         return service.tools().open_key_metadata(data)
 
-    return unseal
+    return decrypt
 
 
-def _reading(
+def _reading_arguments(
     source: str, *, length: int | None, unverified_length: bool, **references: Any
 ) -> dict[str, Any]:
-    """Give key, AAD prefix and length as the library takes them."""
+    """Return key, AAD prefix and length as arguments of the library."""
     if length is not None and unverified_length:
         raise click.UsageError("--length and --unverified-length exclude each other")
-    key, aad_prefix = _key(source, **references)
+    key, aad_prefix = _read_key_and_prefix(source, **references)
     from modcrypt.ags1.lengths import trusted_length  # not to be loaded for the help
 
     trusted = modcrypt.UNVERIFIED if unverified_length else length
@@ -370,11 +374,11 @@ def _reading(
 
 
 class _MetadataFile:
-    """The file that fresh key metadata goes to: complete, or not there.
+    """The file for fresh key metadata, which appears complete or not at all.
 
-    No moment may see a published stream without its key. So the metadata is in its place before
-    the stream is published; or, where a file is to be replaced that may open the stream that is
-    replaced, beside it, as `PATH.new`, until the stream is published.
+    A published stream must never lack its key. Therefore the metadata is in place before the stream
+    is published. If it replaces a file, whose key may open the stream that is being replaced, it
+    waits beside it, as `PATH.new`, until the new stream is published.
     """
 
     def __init__(
@@ -391,16 +395,16 @@ class _MetadataFile:
         self._target = self._place = os.path.realpath(path)
         if path == "-" or (os.path.exists(path) and not os.path.isfile(path)):
             raise click.UsageError("--new-key-metadata takes the path of a file")
-        if self._target in {_local(source), _local(destination)}:
-            raise click.UsageError("--new-key-metadata is one file with SOURCE or DESTINATION")
+        if self._target in {_local_path(source), _local_path(destination)}:
+            raise click.UsageError("--new-key-metadata must not be SOURCE or DESTINATION")
         if os.path.lexists(path):
             if not force:
                 raise FileExistsError(errno.EEXIST, "", path)
             self._place += ".new"
         if self._place != self._target and os.path.lexists(self._place):
             raise click.UsageError(
-                f"{self._place} is left of a run that was interrupted, and may be all that opens "
-                "its DESTINATION: put it elsewhere first"
+                f"{self._place} remains from an interrupted run and may hold the only key of its "
+                "DESTINATION; move it elsewhere first"
             )
         self._written = False
 
@@ -410,7 +414,7 @@ class _MetadataFile:
         self._before = _identity(self._destination)
         self._stack = ExitStack()
         mask = os.umask(0o077)
-        try:  # a folder that can't be written is better known before the work is done
+        try:  # fail before the work if the folder is not writable
             sink = open_sink(Path(self._place), overwrite=False)
             self._sink = self._stack.enter_context(sink)
         finally:
@@ -418,7 +422,7 @@ class _MetadataFile:
         return self
 
     def write(self, length: int) -> None:
-        """Write the metadata of a stream of so many bytes, which is about to be published."""
+        """Write the metadata of a stream of `length` bytes, which is about to be published."""
         self._sink.append(self.encode(self._metadata.with_length(length)))
         self._stack.close()
         self._written = True
@@ -441,8 +445,8 @@ class _MetadataFile:
             click.echo(f"modcrypt: the key metadata is in {where}", err=True)
 
 
-def _local(path: str) -> str | None:
-    """Give the real local path that is meant; None for a URL of a store, or a pipe."""
+def _local_path(path: str) -> str | None:
+    """Return the real local path; None for the URL of a store, or standard input or output."""
     from modcrypt.io.storage import locate
 
     filesystem, place = locate(path, None)
@@ -450,11 +454,11 @@ def _local(path: str) -> str | None:
 
 
 def _identity(destination: str) -> tuple[int, ...] | None:
-    """Tell a file from the one that replaces it; None where that can't be told.
+    """Return what distinguishes a file from its replacement; None for pipes and URLs.
 
-    A file that isn't there has an identity too.
+    A file that does not exist has an identity, too.
     """
-    path = _local(destination)
+    path = _local_path(destination)
     if path is None or _is_stream(destination):
         return None
     try:
@@ -470,7 +474,7 @@ def _seal(
     progress: Progress | None,
     kept: _MetadataFile | None,
 ) -> None:
-    """Seal all of the source, and keep the key metadata before the stream is complete."""
+    """Encrypt all of the source, and write the key metadata before the stream is complete."""
     from modcrypt.ags1.layout import encrypted_length
     from modcrypt.io.storage import open_stream
 
@@ -485,7 +489,7 @@ def _seal(
 
 
 def _print_length(length: int) -> None:
-    if sys.stdout is sys.stderr:  # see `_output`
+    if sys.stdout is sys.stderr:  # see `_open_output`
         click.echo(f"modcrypt: encrypted length: {length}", err=True)
     else:
         print_line(str(length))
@@ -495,30 +499,30 @@ def _print_length(length: int) -> None:
 
 
 @contextmanager
-def _input(source: str) -> Iterator[Any]:
-    """Give what the library reads for a SOURCE."""
+def _open_input(source: str) -> Iterator[Any]:
+    """Yield what the library reads for a SOURCE."""
     if source != "-":
         yield source
         return
     if sys.stdin is None:
-        raise click.UsageError("standard input is closed")
+        raise click.UsageError("standard input is closed; pass a path as SOURCE")
     buffer: Any = sys.stdin.buffer
     file = getattr(buffer, "raw", buffer)
-    # Of a file that is partly read, the rest is meant.
+    # If a file is partly read, encrypt only the rest.
     whole = file.seekable() and _is_file(file.fileno()) and file.tell() == 0
     yield file if whole else _Pipe(file)
 
 
 @contextmanager
-def _output(destination: str) -> Iterator[str | IO[bytes]]:
-    """Give what the library writes to for a DESTINATION; end quietly when a pipe's reader goes.
+def _open_output(destination: str) -> Iterator[str | IO[bytes]]:
+    """Yield what the library writes to for a DESTINATION; end quietly if its reader closes it.
 
-    Once standard output is the stream, what else would be printed there is on standard error.
+    While the stream is on standard output, print_line writes to standard error.
     """
     with ExitStack() as stack:
         if destination == "-":
             if sys.stdout is None:
-                raise click.UsageError("standard output is closed")
+                raise click.UsageError("standard output is closed; pass a path as DESTINATION")
             file = sys.stdout.buffer
             sys.stdout = sys.stderr
             sink: IO[bytes] = getattr(file, "raw", file)
@@ -534,7 +538,7 @@ def _output(destination: str) -> Iterator[str | IO[bytes]]:
 
 
 class _Pipe(io.RawIOBase):
-    """A file object as something that can only be read on."""
+    """A file object that can only be read sequentially."""
 
     def __init__(self, file: Any) -> None:
         self._file, self.name = file, file.name
@@ -552,9 +556,9 @@ def _is_file(fd: int) -> bool:
 
 
 def _is_stream(path: str) -> bool:
-    """Tell whether a path is a pipe or device, which is written to and not replaced."""
+    """Return whether a path is a pipe or device, which is written to and not replaced."""
     try:
         mode = os.stat(path).st_mode
-    except (OSError, ValueError):  # opening it will say what is wrong
+    except (OSError, ValueError):  # opening it will raise a clear error
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)

@@ -1,4 +1,4 @@
-"""The program: its groups and commands, and how it ends."""
+"""The `modcrypt` program: its groups and commands, and how it ends."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ __all__ = ["program"]
 
 
 class _Program(click.Group):
-    """A group whose failures are one line on stderr and an exit code of `EXIT_CODES`."""
+    """A group that reports a failure as one line on stderr and an exit code of `EXIT_CODES`."""
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **more: Any) -> NoReturn:
         arguments = list(sys.argv[1:] if args is None else args)
-        more["standalone_mode"] = False  # click's own handling exits with 1 for what is no failure
+        more["standalone_mode"] = False  # click itself would exit with 1 without a failure
         try:
             result = super().main(arguments, *rest, **more)
             if sys.stdout is not None:
@@ -59,7 +59,7 @@ A first file:
   modcrypt decrypt --key-file footer.key orders.enc.parquet orders.again.parquet
 
 \b
-The same with master keys in a keyring, under a passphrase that is asked for:
+With master keys in a keyring, whose passphrase modcrypt asks for:
   modcrypt keys create --kms file:lake.keyring footer
   modcrypt encrypt --kms file:lake.keyring#footer orders.parquet orders.kms.parquet
   modcrypt keys scan orders.kms.parquet
@@ -82,7 +82,7 @@ def program(context: click.Context) -> None:
     """Encrypt and decrypt Parquet files, column by column, and any file as an AGS1 stream.
 
     Keys come from files, environment variables or file descriptors, never from arguments, which
-    other users could see; or from a key service, which --kms or a policy names.
+    other users could see, or from a key service that --kms or a policy names.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)

@@ -1,7 +1,7 @@
-"""What a command does with one file, done with all files of a folder: `Batch`.
+"""Run a command's work on one file or on all files of a folder: `Batch`.
 
-One that fails doesn't stop the others. Each file appears complete or not at all, so whatever ends
-a run leaves files that are done and files that are not; a record tells which, for the next run.
+A failed file does not stop the others. Each file appears complete or not at all, so an interrupted
+run leaves finished files and untouched ones; a record tells the next run which are finished.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from modcrypt.cli.options.kms_options import refuse
-from modcrypt.cli.output.failures import Failure, explain, printable
+from modcrypt.cli.output.failures import Failure, common_code, explain, printable
 from modcrypt.cli.output.progress import batch_bar
-from modcrypt.cli.shared import convert, print_line, table, together
+from modcrypt.cli.shared import combine_options, convert, format_table, print_line
 from modcrypt.fork_safety import fork_safe
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -43,9 +43,9 @@ __all__ = [
     "batch_options",
     "digest_of",
     "files_options",
+    "format_byte_count",
     "in_place_option",
     "record_option",
-    "size_in_words",
     "size_of",
 ]
 
@@ -54,37 +54,39 @@ Progress: TypeAlias = Callable[[int], None]
 # --- options -------------------------------------------------------------------------------------
 
 in_place_option = click.option(
-    "--in-place", is_flag=True, help="Let the results take the place of SOURCE: no DESTINATION."
+    "--in-place", is_flag=True, help="Overwrite SOURCE in place; omit DESTINATION."
 )
-files_options = together(
+files_options = combine_options(
     click.option(
         "--glob",
         metavar="PATTERN",
-        help='Of a folder: only files whose path within it ends so, as "*.parquet".',
+        help='For folders: process only files whose path matches PATTERN, for example "*.parquet".',
     ),
     click.option(
         "--jobs",
         metavar="N",
         type=click.IntRange(min=1),
-        help="Of a folder: files at once. Default: as many as there are processors.",
+        help="For folders: number of files processed concurrently. Default: number of processors.",
     ),
 )
 record_option = click.option(
     "--record",
     metavar="FILE",
-    help="Note finished files in FILE, and pass over those that it has and that are still as "
-    "they were left: takes up a run that was interrupted.",
+    help="Resume file: record finished files in FILE, and skip those recorded there that "
+    "have not changed since.",
 )
-batch_options = together(
+batch_options = combine_options(
     files_options,
     record_option,
-    click.option("--dry-run", is_flag=True, help="Only say what would be done."),
-    click.option("--fail-fast", is_flag=True, help="Begin no further file when one has failed."),
+    click.option(
+        "--dry-run", is_flag=True, help="Report what would be done, without writing anything."
+    ),
+    click.option("--fail-fast", is_flag=True, help="Start no further file after a failure."),
 )
 
 _OF_FOLDERS = {"glob", "jobs", "fail_fast"}
 
-# What makes no difference to the files that come out.
+# Parameters that do not change the resulting files.
 _NOT_RECORDED = {
     "source", "destination", "paths", "html", "in_place", "glob", "jobs", "record", "dry_run",
     "fail_fast", "force", "threads", "as_json", "audit",
@@ -98,12 +100,12 @@ _NOT_RECORDED = {
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a folder, or the one that is meant.
+    """A single file, or a file of a folder.
 
     Attributes:
-        name: path or URL, as the library takes it.
-        place: where it is.
-        inside: its path within the folder; empty for the one file.
+        name: Path or URL, as the library takes it.
+        place: Location of the file.
+        inside: Path within the folder; empty for a single file.
     """
 
     name: str
@@ -113,43 +115,54 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What a path or URL names: one file, or the visible files of a folder.
+    """The files at a path or URL: one file, or the visible files of a folder.
 
     Attributes:
-        where: the path or URL.
-        folder: whether it is a folder.
-        found: the files, sorted by path.
+        where: The path or URL.
+        folder: Whether it is a folder.
+        members: The files, sorted by path.
     """
 
     where: str
     folder: bool
-    found: tuple[File, ...]
+    members: tuple[File, ...]
 
     @classmethod
-    def at(cls, where: str, glob: str | None, without: Sequence[str | None] = ()) -> Files:
-        """Look there.
+    def find(
+        cls,
+        where: str,
+        glob: str | None,
+        without: Sequence[str | None] = (),
+        *,
+        as_read: bool = False,
+    ) -> Files:
+        """Find the files.
 
         Args:
-            where: path or URL.
-            glob: pattern of the files of a folder.
-            without: paths of files that the run itself writes to, which are passed over.
+            where: Path or URL.
+            glob: Pattern that files of a folder must match; None for all.
+            without: Paths of files that the run itself writes to, which are skipped.
+            as_read: Whether to skip files of incomplete writes, as readers of the folder do.
 
         Raises:
-            FileNotFoundError: it is not there.
-            click.UsageError: a folder has no such files.
+            FileNotFoundError: The path does not exist.
+            click.UsageError: A folder has no matching files.
         """
         from modcrypt.io.storage import Place, locate
 
         place = Place(*locate(where, None))
         if not _is_folder(where, place):
             return cls(where, False, (File(where, place),))
-        from modcrypt.parquet.datasets.discovery import list_files
+        from modcrypt.parquet.datasets.discovery import list_files, split_hidden
 
+        places = list_files(where, None)
+        if as_read:
+            places, _ = split_hidden(places)
         own = {os.path.realpath(path) for path in without if path is not None}
-        found = [_file(where, place, one) for one in list_files(where, None)]
-        visible = [file for file in found if file.place.real().path not in own]
+        members = [_make_file(where, place, entry) for entry in places]
+        visible = [file for file in members if file.place.real().path not in own]
         if not visible:
-            raise click.UsageError(f"there are no files in {where}")
+            raise click.UsageError(f"{where}: no files found; name a file, or a folder with files")
         matching = [file for file in visible if _matches(file.inside, glob)]
         if not matching:
             raise click.UsageError(f"none of the {len(visible)} files in {where} matches {glob}")
@@ -164,13 +177,13 @@ def _is_folder(where: str, place: Place) -> bool:
     return is_dataset(where, None)
 
 
-def _file(where: str, folder: Place, place: Place) -> File:
+def _make_file(where: str, folder: Place, place: Place) -> File:
     inside = place.path[len(folder.path) :].lstrip("/")
-    return File(_name_in(where, folder, inside), place, inside)
+    return File(_join_name(where, folder, inside), place, inside)
 
 
-def _name_in(where: str, folder: Place, inside: str) -> str:
-    """Spell a path within a folder as the library takes it: as a path, or a URL."""
+def _join_name(where: str, folder: Place, inside: str) -> str:
+    """Return a path within a folder as the library takes it: as a path or a URL."""
     if folder.filesystem is None:
         return os.path.join(folder.path, inside)
     from modcrypt.io.storage import locate
@@ -178,7 +191,9 @@ def _name_in(where: str, folder: Place, inside: str) -> str:
     name = f"{where.rstrip('/')}/{inside}"
     path = f"{folder.path.rstrip('/')}/{inside}"
     if locate(name, None)[1].lstrip("/") != path.lstrip("/"):
-        raise click.UsageError(f"{where}: the URL takes no paths of files after it: give the files")
+        raise click.UsageError(
+            f"{where}: paths of files cannot be appended to this URL; name the files themselves"
+        )
     return name
 
 
@@ -191,7 +206,7 @@ def _matches(inside: str, glob: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One file that is to be converted; what the library's functions take."""
+    """A file to convert, with the arguments of the library's functions."""
 
     source: str
     destination: str | Place
@@ -203,13 +218,15 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """What a command does with each file.
+    """The work of a command on each file.
 
     Attributes:
-        verb, doing, done: as "encrypt", "Encrypting" and "encrypted".
-        work: converts a file; gives what more the result says.
-        note: gives what people are told of such a result; nothing, if it is empty.
-        once: whether what is done in place must not be done to a file twice.
+        verb: Name of the work, such as "encrypt".
+        doing: Its present participle, such as "Encrypting".
+        done: Its past participle, such as "encrypted".
+        work: Function that converts a file and returns further fields of its result.
+        note: Function that returns a message about such fields for people, or an empty string.
+        once: Whether the work must not be done twice to a file in place, as hashing.
     """
 
     verb: str
@@ -222,7 +239,7 @@ class Conversion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """A file and what it becomes."""
+    """A source file and its destination."""
 
     source: File
     destination: str
@@ -231,13 +248,13 @@ class _Pair:
 
     @property
     def target(self) -> str | Place:
-        """The destination as the library takes it: in a folder, no link is written through."""
+        """The destination as the library takes it; in a folder it follows no symbolic link."""
         return self.destination if self.place.root is None else self.place
 
 
 @dataclass(slots=True, kw_only=True)
 class _Result:
-    """What became of one file: a word of the conversion's or `skipped`, or a failure."""
+    """The outcome for one file: the conversion's `done`, `planned`, `skipped` or an error code."""
 
     pair: _Pair
     result: str
@@ -262,17 +279,17 @@ class _Result:
 
 
 class Batch:
-    """SOURCE and DESTINATION, files or folders, and how many at once; nothing is written yet.
+    """SOURCE and DESTINATION of a command, files or folders; nothing is written before `run`.
 
     Args:
-        options: the command's, out of which the values of `batch_options` are taken, and that of
-            `in_place_option`, if it has that.
-        source: a path or URL.
-        destination: a path or URL; None with `--in-place`.
+        options: Values of the command's options; those of `batch_options` and `in_place_option` are
+            removed.
+        source: Path or URL.
+        destination: Path or URL; None with `--in-place`.
 
     Raises:
-        click.UsageError: they don't fit together.
-        OSError: SOURCE is not there.
+        click.UsageError: The options contradict each other.
+        OSError: SOURCE does not exist.
     """
 
     def __init__(self, options: dict[str, Any], source: str, destination: str | None) -> None:
@@ -283,65 +300,71 @@ class Batch:
         self._fail_fast: bool = options.pop("fail_fast")
         self._in_place: bool = options.pop("in_place", False)
         context = click.get_current_context()
-        self._arguments = [text for value in context.params.values() for text in _texts(value)]
+        self._arguments = [
+            text for value in context.params.values() for text in _iterate_texts(value)
+        ]
         self._run = {"command": context.info_name, "options": digest_of(context.params)}
         _check_names(source, destination, self._in_place, "in_place" in context.params)
         written = (self._record, context.params.get("audit"))
-        self._files = Files.at(source, self._glob, written)
+        # A copy would lack the markers by which readers skip files of incomplete writes.
+        as_read = destination is not None
+        self._files = Files.find(source, self._glob, written, as_read=as_read)
         if not self._files.folder:
-            refuse(_OF_FOLDERS, f"that is for folders, and {source} is none")
-        self._pairs = _paired(self._files, destination)
+            refuse(_OF_FOLDERS, f"this needs a folder, but {source} is a file")
+        self._pairs = _make_pairs(self._files, destination)
         self._folders = source, source if destination is None else destination
 
-    def rooted(self, decryption: FileDecryptionProperties) -> FileDecryptionProperties:
-        """Return properties whose AAD prefixes take up paths inside SOURCE, if it is a folder."""
-        found: FileDecryptionProperties = self._rooted(decryption, self._folders[0])
-        return found
+    def resolve_root(self, decryption: FileDecryptionProperties) -> FileDecryptionProperties:
+        """Return properties whose AAD prefixes use paths inside SOURCE, if it is a folder."""
+        resolved: FileDecryptionProperties = self._resolve_root(decryption, self._folders[0])
+        return resolved
 
     def check_prefixes(self, encryption: Encryption, *, shared: bool) -> Encryption:
-        """Return properties whose AAD prefixes take up paths inside DESTINATION, if it is a folder.
+        """Return properties whose AAD prefixes use paths inside DESTINATION, if it is a folder.
 
         Args:
-            encryption: Of all files.
-            shared: Allow several files with the same AAD prefix.
+            encryption: Properties of all files.
+            shared: Whether several files may have the same AAD prefix.
 
         Raises:
-            click.UsageError: Two files would have the same one.
+            click.UsageError: Two files would have the same AAD prefix.
         """
-        found: Encryption = self._rooted(encryption, self._folders[1])
+        resolved: Encryption = self._resolve_root(encryption, self._folders[1])
         if self._files.folder and not shared:
             from modcrypt.parquet.crypto.path_prefix import check_distinct
 
             try:
-                prefix = getattr(found, "aad_prefix", None)
-                check_distinct(prefix, [file.inside for file in self._files.found])
+                prefix = getattr(resolved, "aad_prefix", None)
+                check_distinct(prefix, [file.inside for file in self._files.members])
             except ValueError as error:
                 message = str(error).replace("pass shared_aad_prefix=True", "--shared-aad-prefix")
                 raise click.UsageError(
                     message.replace("in aad_prefix", "in --aad-prefix")
                 ) from None
-        return found
+        return resolved
 
-    def _rooted(self, properties: Any, folder: str) -> Any:
-        from modcrypt.parquet.crypto.properties import rooted
+    def _resolve_root(self, properties: Any, folder: str) -> Any:
+        from modcrypt.parquet.crypto.properties import set_prefix_root
 
-        return rooted(properties, folder) if self._files.folder else properties
+        return set_prefix_root(properties, folder) if self._files.folder else properties
 
-    def keep_columns(self, on_missing_key: str) -> None:
-        """Refuse to replace files by what lacks some of their columns."""
+    def refuse_column_loss(self, on_missing_key: str) -> None:
+        """Raise if files would be replaced by files that lack some of their columns."""
         if self._in_place and on_missing_key != "error":
-            raise click.UsageError("--in-place: columns without a key would be lost for good")
+            raise click.UsageError(
+                "--in-place would permanently lose columns without a key; write to a DESTINATION"
+            )
 
     def run(
         self, conversion: Conversion, *, force: bool, threads: int | None, as_json: bool
     ) -> int:
-        """Convert the file, or all of them; give the exit code.
+        """Convert the file, or all files; return the exit code.
 
         Args:
-            conversion: what is done.
-            force: replace destinations that exist.
-            threads: as the library takes it.
-            as_json: print JSON.
+            conversion: Work on each file.
+            force: Whether to replace existing destinations.
+            threads: Number of threads for each file, as the library takes it.
+            as_json: Whether to print JSON.
         """
         if self._files.folder or self._record is not None or self._dry_run:
             run = _Run(conversion, self._pairs, force or self._in_place, threads, self._fail_fast)
@@ -376,107 +399,119 @@ class Batch:
                 write = not self._dry_run
                 try:
                     record = RunRecord(
-                        self._record, self._run, lambda told: True, write=write, alone=write,
-                        kin={"command": self._run["command"]},
+                        self._record, self._run, lambda entry: True, write=write, alone=write,
+                        related={"command": self._run["command"]},
                     )  # fmt: skip
                 except BlockingIOError:
                     raise click.UsageError(
                         f"another run is writing to the record {self._record}"
                     ) from None
                 run.record = stack.enter_context(record)
-            coming = run.results(self._jobs or usable_cores())
-            for result in stack.enter_context(closing(coming)):
+            outcomes = run.results(self._jobs or usable_cores())
+            for result in stack.enter_context(closing(outcomes)):
                 results.append(result)
                 if as_json:
                     print_line(json.dumps(result.fields()))
         seconds = time.perf_counter() - started
         _report(run, results, len(self._pairs), seconds, as_json)
-        codes = {one.failure.code for one in results if one.failure is not None}
-        return 0 if not codes else codes.pop() if len(codes) == 1 else 1
+        return common_code(
+            outcome.failure.code for outcome in results if outcome.failure is not None
+        )
 
 
 def _check_names(source: str, destination: str | None, in_place: bool, may: bool) -> None:
     if "-" in (source, destination):
         raise click.UsageError(
-            "pipes don't do: Parquet is read from its end, and written whole; "
-            "modcrypt ags1 encrypts any file or pipe"
+            "pipes are not supported: Parquet needs random access; use modcrypt ags1 for any "
+            "file or pipe"
         )
     if in_place and destination is not None:
         raise click.UsageError("--in-place takes no DESTINATION")
     if destination is None and not in_place:
-        hint = ": name it, or say --in-place" if may else ""
+        hint = "; name it or pass --in-place" if may else ""
         raise click.UsageError(f"Missing argument 'DESTINATION'{hint}")
 
 
-def _texts(value: object) -> Iterator[str]:
-    """Give the texts in the value of an option."""
+def _iterate_texts(value: object) -> Iterator[str]:
+    """Yield the texts in the value of an option."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, tuple):
-        for one in value:
-            yield from _texts(one)
+        for item in value:
+            yield from _iterate_texts(item)
 
 
 def digest_of(parameters: dict[str, Any]) -> str:
-    """Tell runs apart by what was typed, which the record need not repeat.
+    """Return a digest of typed options that distinguishes runs without storing the options.
 
-    A policy or key file counts by what is in it, wherever it lies and however that is spelt.
+    A policy or key file counts by its content, not by its path.
     """
-    said = {name: _meant(value) for name, value in parameters.items() if name not in _NOT_RECORDED}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+    fingerprints = {
+        name: _fingerprint_value(value)
+        for name, value in parameters.items()
+        if name not in _NOT_RECORDED
+    }
+    return hashlib.sha256(json.dumps(fingerprints, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _meant(value: Any) -> Any:
-    """Put what is in files in the place of their names, hashed."""
+def _fingerprint_value(value: Any) -> Any:
+    """Return an option's value, in which the hashed content of files replaces their names."""
     if isinstance(value, tuple):
-        return [_meant(one) for one in value]
+        return [_fingerprint_value(item) for item in value]
     if not isinstance(value, str):
         return value
     before, reference, path = value.rpartition("file:")
     path = os.path.expanduser(path if reference else value)
-    if reference and not before.endswith("="):  # a keyring, which changes with every rotation
+    if reference and not before.endswith(
+        "="
+    ):  # a keyring, whose content changes with every rotation
         return ["file:", os.path.realpath(path)]
     try:
         with open(path, "rb") as file:
-            return [before, hashlib.sha256(file.read(_MOST_READ)).hexdigest()]
+            return [before, hashlib.sha256(file.read(_MAX_FINGERPRINT_BYTES)).hexdigest()]
     except (OSError, ValueError):
         return value
 
 
-_MOST_READ = 4 << 20  # bytes of a file that an option names
+_MAX_FINGERPRINT_BYTES = 4 << 20  # read from a file that an option names
 
 
 # --- from sources to destinations ----------------------------------------------------------------
 
 
-def _paired(files: Files, destination: str | None) -> list[_Pair]:
+def _make_pairs(files: Files, destination: str | None) -> list[_Pair]:
     from modcrypt.io.storage import Place, locate
 
     if destination is None:
-        return [_pair(file, file.name, file.place) for file in files.found]
+        return [_make_pair(file, file.name, file.place) for file in files.members]
     place = Place(*locate(destination, None))
     if not files.folder:
         if destination.endswith("/"):
-            raise click.UsageError(f"{files.where} is a file, and {destination} a folder")
-        return [_pair(files.found[0], destination, place)]
+            raise click.UsageError(
+                f"{files.where} is a file, but {destination} is a folder; name a file as "
+                "DESTINATION"
+            )
+        return [_make_pair(files.members[0], destination, place)]
     _check_folders(files, destination, place)
-    return list(_pairs_in(files, destination, place))
+    return list(_make_folder_pairs(files, destination, place))
 
 
-def _pair(source: File, destination: str, place: Place) -> _Pair:
+def _make_pair(source: File, destination: str, place: Place) -> _Pair:
     return _Pair(source=source, destination=destination, place=place, make_folder=lambda: None)
 
 
-def _pairs_in(files: Files, destination: str, place: Place) -> Iterator[_Pair]:
+def _make_folder_pairs(files: Files, destination: str, place: Place) -> Iterator[_Pair]:
     from modcrypt.parquet.datasets.discovery import Folder
 
     folder = Folder(destination, None)
-    sources = {file.place.real().path for file in files.found}
-    for file in files.found:
-        name = _name_in(destination, place, file.inside)
+    sources = {file.place.real().path for file in files.members}
+    for file in files.members:
+        name = _join_name(destination, place, file.inside)
         target = place.below(file.inside)
-        if place.filesystem is files.found[0].place.filesystem and target.real().path in sources:
-            raise click.UsageError(f"{name} is a file of SOURCE: it would be replaced")
+        if place.filesystem is files.members[0].place.filesystem and target.real().path in sources:
+            raise click.UsageError(
+                f"{name} is a file of SOURCE and would be replaced; choose another DESTINATION"
+            )
 
         def make_folder(inside: str = file.inside) -> None:
             folder.place(inside)
@@ -490,16 +525,17 @@ def _check_folders(files: Files, destination: str, place: Place) -> None:
     source = Place(*locate(files.where, None))
     if place.filesystem is None and os.path.exists(place.path) and not os.path.isdir(place.path):
         raise NotADirectoryError(
-            errno.ENOTDIR, "SOURCE is a folder, so DESTINATION is one", destination
+            errno.ENOTDIR, "SOURCE is a folder, so DESTINATION must be one", destination
         )
     if source.filesystem is not place.filesystem:
         return
-    inner, outer = (one.real().path.rstrip("/") for one in (place, source))
+    inner, outer = (folder.real().path.rstrip("/") for folder in (place, source))
     if inner == outer:
         raise click.UsageError("SOURCE and DESTINATION are the same folder")
     if inner.startswith(f"{outer}/"):
         raise click.UsageError(
-            "DESTINATION lies within SOURCE: the next run would take its files for sources"
+            "DESTINATION lies within SOURCE; choose another folder, or the next run would read "
+            "its files as sources"
         )
 
 
@@ -507,11 +543,11 @@ def _check_folders(files: Files, destination: str, place: Place) -> None:
 
 
 class _AbandonedError(Exception):
-    """The run ends: a file that is half done is left as it was."""
+    """The run ends, and an unfinished file is left as it was."""
 
 
 class _Run:
-    """The files of one run, some of them at once."""
+    """A run over files, several of them concurrently."""
 
     record: RunRecord | None = None
     dry_run = False
@@ -528,35 +564,37 @@ class _Run:
         self.conversion = conversion
         self._pairs, self._overwrite, self._threads = pairs, overwrite, threads
         self._fail_fast = fail_fast
-        self._failed = fork_safe(threading.Event())  # and no further file is begun
-        self._stop = fork_safe(threading.Event())  # and what is begun is abandoned
+        self._failed = fork_safe(threading.Event())  # set: start no further file
+        self._stop = fork_safe(threading.Event())  # set: abandon started files
 
     def results(self, jobs: int) -> Generator[_Result]:
-        """Give the results in the order of the files; those that were not begun have none."""
+        """Yield the results in the order of the files; files that were not started have none."""
         if jobs > 1 and self._threads is None and len(self._pairs) > 1:
             self._threads = 1
         sizes = [size_of(pair.source.place) for pair in self._pairs]
         total = None if None in sizes else sum(size or 0 for size in sizes)
         with ExitStack() as stack:
-            shown = stack.enter_context(batch_bar(self.conversion.doing, len(self._pairs), total))
-            meter = _Meter(shown, self._stop)
+            update_bar = stack.enter_context(
+                batch_bar(self.conversion.doing, len(self._pairs), total)
+            )
+            meter = _Meter(update_bar, self._stop)
             pool = stack.enter_context(ThreadPoolExecutor(jobs, "modcrypt-files"))
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-            stack.callback(self._stop.set)  # harmless when all is done
-            for result in pool.map(lambda pair: self._one(pair, meter), self._pairs):
+            stack.callback(self._stop.set)  # no effect after the last file
+            for result in pool.map(lambda pair: self._process_file(pair, meter), self._pairs):
                 if result is not None:
                     yield result
 
-    def _one(self, pair: _Pair, meter: _Meter) -> _Result | None:
+    def _process_file(self, pair: _Pair, meter: _Meter) -> _Result | None:
         if self._stop.is_set() or self._failed.is_set():
             return None
         size = size_of(pair.source.place)
         started = time.perf_counter()
         try:
-            result = self._converted(pair, meter.of_file())
+            result = self._convert_file(pair, meter.file_progress())
         except _AbandonedError:
             return None
-        except Exception as error:  # the others go on; what it was, the report says
+        except Exception as error:  # the report shows it; the other files continue
             failure = explain(error, self.arguments)
             result = _Result(pair=pair, result=failure.word, failure=failure)
             if self._fail_fast:
@@ -566,12 +604,12 @@ class _Run:
         meter.done(size)
         return result
 
-    def _converted(self, pair: _Pair, progress: Progress) -> _Result:
-        noted = _Noted(self.record, pair, once=self.conversion.once)
-        if noted.is_done():
+    def _convert_file(self, pair: _Pair, progress: Progress) -> _Result:
+        entry = _RecordEntry(self.record, pair, once=self.conversion.once)
+        if entry.is_done():
             return _Result(pair=pair, result="skipped")
-        noted.check_unchanged()
-        overwrite = self._overwrite or noted.is_begun()
+        entry.check_unchanged()
+        overwrite = self._overwrite or entry.is_begun()
         if not overwrite:
             pair.place.check_absent()
         task = Task(
@@ -585,14 +623,14 @@ class _Run:
         if self.dry_run:
             return _Result(pair=pair, result="planned", more=self.conversion.work(task))
         pair.make_folder()
-        noted.begin()
+        entry.begin()
         more = self.conversion.work(task)
-        noted.end()
+        entry.end()
         return _Result(pair=pair, result=self.conversion.done, more=more)
 
 
-class _Noted:
-    """What a record says of one file and what it becomes."""
+class _RecordEntry:
+    """The entry of a record for one file and its destination."""
 
     def __init__(self, record: RunRecord | None, pair: _Pair, *, once: bool) -> None:
         self._record, self._pair, self._once = record, pair, once
@@ -606,30 +644,30 @@ class _Noted:
         return [None if source is None else list(source), *stamps_of(self._pair.place)]
 
     def is_done(self) -> bool:
-        """Tell whether both are as a run like this left them."""
+        """Return whether source and destination are as such a run left them."""
         if self._record is None:
             return False
         stamps = self._stamps()
-        told = None if None in stamps[:2] else self._record.told(self._name, stamps)
-        return told is not None and told.get("source") == self._source
+        noted = None if None in stamps[:2] else self._record.find_done(self._name, stamps)
+        return noted is not None and noted.get("source") == self._source
 
     def is_begun(self) -> bool:
-        """Tell whether a run like this may have published the destination, and not noted it."""
+        """Return whether such a run may have published the destination without recording it."""
         return self._last_begun() is not None and self._name != self._source
 
     def check_unchanged(self) -> None:
-        """Refuse what an interrupted run may have replaced already: hashes are not hashed again.
+        """Raise if an interrupted run may have replaced the file: hashes must not be hashed again.
 
         Raises:
-            OSError: the file is another one than that run began with.
+            OSError: The file is not the one that the run began with.
         """
         if self._record is None or self._name != self._source:
             return
         if self._once and self._is_done_otherwise():
             raise OSError(
                 errno.ESTALE,
-                "the record has it as done by a run with other options: what is hashed would be "
-                "hashed again; it is left as it is",
+                "a run with other options has already processed this file, according to the "
+                "record; it was left as it is, so that hashes are not hashed again",
                 self._pair.source.name,
             )
         begun = self._last_begun()
@@ -637,48 +675,48 @@ class _Noted:
             return
         raise OSError(
             errno.ESTALE,
-            "it was changed after a run that was interrupted had begun it, most likely by that "
-            "run: look at it; it is left as it is",
+            "file changed after an interrupted run had started it, probably by that run; it was "
+            "left as it is: inspect it",
             self._pair.source.name,
         )
 
     def _is_done_otherwise(self) -> bool:
-        """Tell whether the file is as any run of the command left it, or may have left it."""
-        told = None if self._record is None else self._record.last_of_kin(self._name)
-        if told is None:
+        """Return whether the file is as any run of the command left, or may have left, it."""
+        noted = None if self._record is None else self._record.find_last_related(self._name)
+        if noted is None:
             return False
         now = self._stamps()[0]
-        if "begun" in told:
-            return bool(told.get("was") != now)
-        return bool(told["stamps"][1] == now)
+        if "begun" in noted:
+            return bool(noted.get("was") != now)
+        return bool(noted["stamps"][1] == now)
 
     def _last_begun(self) -> dict[str, Any] | None:
-        told = None if self._record is None else self._record.last(self._name)
-        return told if told is not None and told.get("begun") == self._source else None
+        noted = None if self._record is None else self._record.find_last(self._name)
+        return noted if noted is not None and noted.get("begun") == self._source else None
 
     def begin(self) -> None:
-        """Note that the file is begun, before anything is written."""
+        """Record that the file is started, before anything is written."""
         if self._record is not None:
-            told = {"begun": self._source, "was": self._stamps()[0]}
-            self._record.note(self._name, None, durable=self._name == self._source, **told)
+            fields = {"begun": self._source, "was": self._stamps()[0]}
+            self._record.note(self._name, None, durable=self._name == self._source, **fields)
 
     def end(self) -> None:
-        """Note that it is done, and how it is left."""
+        """Record that the file is finished, and its state."""
         if self._record is not None:
             self._record.note(self._name, self._stamps(), source=self._source)
 
 
 class _Meter:
-    """Adds up what the threads have done."""
+    """A counter of the bytes and files that all threads have processed."""
 
-    def __init__(self, shown: Callable[[int, int], None], stop: threading.Event) -> None:
-        self._shown, self._stop = shown, stop
+    def __init__(self, update_bar: Callable[[int, int], None], stop: threading.Event) -> None:
+        self._update_bar, self._stop = update_bar, stop
         self._lock = fork_safe(threading.Lock())
-        self._files, self._finished = 0, 0  # files, and the bytes of them
-        self._running: dict[int, int] = {}  # thread to the bytes of its file
+        self._files, self._finished = 0, 0  # finished files and their bytes
+        self._running: dict[int, int] = {}  # bytes of the current file by thread
 
-    def of_file(self) -> Progress:
-        """Give what the library calls with the bytes done of one file."""
+    def file_progress(self) -> Progress:
+        """Return a function to call with the number of bytes done of one file."""
 
         def progress(done: int) -> None:
             if self._stop.is_set():
@@ -688,7 +726,7 @@ class _Meter:
         return progress
 
     def done(self, size: int | None) -> None:
-        """Count a file that is done, one way or another."""
+        """Count a file as finished, whatever its result."""
         self._show(0, size or 0)
 
     def _show(self, done: int, finished: int | None) -> None:
@@ -696,11 +734,11 @@ class _Meter:
             self._running[threading.get_ident()] = done
             if finished is not None:
                 self._files, self._finished = self._files + 1, self._finished + finished
-            self._shown(self._finished + sum(self._running.values()), self._files)
+            self._update_bar(self._finished + sum(self._running.values()), self._files)
 
 
 def size_of(place: Place) -> int | None:
-    """Give a local file's size; a store is not asked for each."""
+    """Return the size of a local file; None for remote files, which would cost a request each."""
     if place.filesystem is not None:
         return None
     try:
@@ -716,50 +754,54 @@ def _report(
     run: _Run, results: Sequence[_Result], files: int, seconds: float, as_json: bool
 ) -> None:
     done = run.conversion.done
-    counts = Counter("failed" if one.failure is not None else one.result for one in results)
+    counts = Counter(
+        "failed" if result.failure is not None else result.result for result in results
+    )
     counts["not begun"] = files - len(results)
     names = (done, "planned", "skipped", "failed", "not begun")
-    size = sum(one.sizes[0] or 0 for one in results if one.result in (done, "planned"))
+    size = sum(result.sizes[0] or 0 for result in results if result.result in (done, "planned"))
     if as_json:
         totals = {name.replace(" ", "_"): counts[name] for name in names}
         more = {"source_bytes": size, "dry_run": run.dry_run, "seconds": round(seconds, 6)}
         print_line(json.dumps({"files": files, **totals, **more}))
         return
-    for one in results:
-        if one.result == "planned":
-            print_line(printable(_planned(run.conversion.verb, one.pair)))
+    for result in results:
+        if result.result == "planned":
+            print_line(printable(_format_plan(run.conversion.verb, result.pair)))
     rows = [
-        (one.pair.source.name, one.result, one.failure.message)
-        for one in results
-        if one.failure is not None
+        (result.pair.source.name, result.result, result.failure.message)
+        for result in results
+        if result.failure is not None
     ]
     if rows:
-        print_line(table(("file", "error", "message"), rows, left=(0, 1, 2)))
+        print_line(format_table(("file", "error", "message"), rows, left=(0, 1, 2)))
     _print_notes(run.conversion, results)
     words = {"planned": f"to {run.conversion.verb}"}
-    told = ", ".join(f"{counts[name]} {words.get(name, name)}" for name in names if counts[name])
-    of_size = f"; {size_in_words(size)}" if size else ""
-    print_line(f"{files} file{'s' * (files != 1)}: {told}{of_size}")
+    totals_text = ", ".join(
+        f"{counts[name]} {words.get(name, name)}" for name in names if counts[name]
+    )
+    of_size = f"; {format_byte_count(size)}" if size else ""
+    print_line(f"{files} file{'s' * (files != 1)}: {totals_text}{of_size}")
 
 
-def _planned(verb: str, pair: _Pair) -> str:
+def _format_plan(verb: str, pair: _Pair) -> str:
     if pair.destination == pair.source.name:
         return f"would {verb} {pair.source.name}"
     return f"would {verb} {pair.source.name} to {pair.destination}"
 
 
 def _print_notes(conversion: Conversion, results: Sequence[_Result]) -> None:
-    """Tell people what the results say more, each once."""
+    """Print further messages about the results, each once."""
     if sys.stdout is not None:
         sys.stdout.flush()
-    done = [one for one in results if one.result == conversion.done]
-    for note, count in Counter(conversion.note(one.more) for one in done).items():
+    done = [result for result in results if result.result == conversion.done]
+    for note, count in Counter(conversion.note(result.more) for result in done).items():
         if note:
             click.echo(f"modcrypt: {note} ({count} file{'s' * (count != 1)})", err=True)
 
 
-def size_in_words(size: int) -> str:
-    """Spell a number of bytes for people."""
+def format_byte_count(size: int) -> str:
+    """Return a number of bytes for people, such as 1.5 MiB."""
     if size < 1 << 10:
         return f"{size} byte{'s' * (size != 1)}"
     left, unit = size / 1024, 0

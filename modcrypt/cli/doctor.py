@@ -1,4 +1,4 @@
-"""`modcrypt doctor`: is this machine fit for keys, and are they where they belong?"""
+"""`modcrypt doctor`: checks of the machine, the key service, and files with keys."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import click
 from modcrypt.cli import key_refs
 from modcrypt.cli.options.kms_options import Service, service_options
 from modcrypt.cli.options.parquet_options import parquet_key_options
-from modcrypt.cli.options.passphrases import said_by_uri
-from modcrypt.cli.output.failures import explain, in_options, printable
-from modcrypt.cli.shared import json_option, key_from, print_line, root_option
+from modcrypt.cli.options.passphrases import passphrase_of_uri
+from modcrypt.cli.output.failures import explain, printable, use_option_names
+from modcrypt.cli.shared import json_option, print_line, read_key, root_option
 from modcrypt.errors import KeyRetrievalError
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -27,13 +27,13 @@ __all__ = ["doctor"]
 
 # click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b
-Examples: the machine alone; a keyring and what is under it; the logs of a history server
+Examples: only the machine; a keyring and a file under it; logs of a history server
   modcrypt doctor
   modcrypt doctor --kms file:lake.keyring --file orders.kms.parquet
   modcrypt doctor --key-file footer.key --spark-event-log spark-events"""
 
 MAX_PROBED = 20
-"""Master keys that are tried where neither a policy nor the URI names one."""
+"""Maximal number of master keys tried if neither a policy nor the URI names one."""
 
 
 @click.command(epilog=_EXAMPLE)
@@ -44,19 +44,19 @@ MAX_PROBED = 20
     "files",
     metavar="FILE",
     multiple=True,
-    help="A Parquet file, of which it is told which keys it needs and whether they are there; or a "
-    "file with a secret, which others should not be able to use. Repeatable.",
+    help="Parquet file whose keys to look up and try, or a file with a secret whose "
+    "permissions to check. Repeatable.",
 )
 @click.option(
     "--spark-event-log",
     "logs",
     metavar="PATH",
     multiple=True,
-    help="Search a Spark event log, or those in a folder, for keys, passphrases and tokens. "
-    "Repeatable.",
+    help="Search a Spark event log, or all logs in a folder, for keys, passphrases and "
+    "tokens. Repeatable.",
 )
 @parquet_key_options
-@click.option("--offline", is_flag=True, help="Don't ask the key service, nor open a keyring.")
+@click.option("--offline", is_flag=True, help="Do not contact the key service or open a keyring.")
 @click.option("--strict", is_flag=True, help="Count warnings as failures.")
 @json_option
 def doctor(
@@ -72,19 +72,20 @@ def doctor(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Check Python, packages, AES, files with secrets, policy, master keys and Spark's logs.
+    """Check the machine, key service, secrets and Spark's logs.
 
-    With --kms or --policy random bytes are wrapped and unwrapped under each master key, which the
-    key service may record. Keys that are given or opened are looked for in the logs. No secret is
-    shown. The exit code is 1 where something fails.
+    doctor checks Python, packages, AES, files with secrets, the policy and master keys. With --kms
+    or --policy, it wraps and unwraps random bytes under each master key, which the key service may
+    record. It searches the logs for keys that options give or that it opens. It prints no secret.
+    The exit code is 1 if a check fails.
     """
-    footer = key_from(key_file, key_env, key_fd, "footer key")
-    column_keys = key_refs.read_refs(column_key_refs)
-    examined = _Examined(options, footer, column_keys)
+    footer = read_key(key_file, key_env, key_fd, "footer key")
+    column_keys = key_refs.read_column_keys(column_key_refs)
+    examination = _Examination(options, footer, column_keys)
     checks: list[Check] = []
-    for check in examined.checks(files, logs, offline=offline):
+    for check in examination.checks(files, logs, offline=offline):
         if not as_json:
-            _print(check, checks[-1].advice if checks else "")
+            _print_check(check, checks[-1].advice if checks else "")
         checks.append(check)
     counts = Counter(check.state for check in checks)
     totals = {state: counts[state] for state in ("ok", "hint", "warn", "fail")}
@@ -95,15 +96,15 @@ def doctor(
     return int(bool(totals["fail"] or (strict and totals["warn"])))
 
 
-def _print(check: Check, advised: str) -> None:
-    """Print a check; its advice, unless that stands there already."""
-    print_line(printable(f"{check.state:5} {check.check}: {in_options(check.message)}"))
-    if check.advice not in ("", advised):
-        print_line(printable(f"      {in_options(check.advice)}"))
+def _print_check(check: Check, previous_advice: str) -> None:
+    """Print a check and its advice, unless the line before gave the same advice."""
+    print_line(printable(f"{check.state:5} {check.check}: {use_option_names(check.message)}"))
+    if check.advice not in ("", previous_advice):
+        print_line(printable(f"      {use_option_names(check.advice)}"))
 
 
-class _Examined:
-    """What the options name to be looked at."""
+class _Examination:
+    """The checks that the options select."""
 
     def __init__(
         self, options: dict[str, Any], footer: Key | None, column_keys: dict[str, Key]
@@ -127,17 +128,17 @@ class _Examined:
         for path in files:
             yield from self._file(path)
         for path in logs:
-            yield from checkup.event_log(path, self._keys())
+            yield from checkup.event_log(path, self._keys_to_find())
 
     def _policy(self) -> Iterator[Check]:
-        """Check the policy; one that is wrong is left out of all else."""
+        """Check the policy; ignore an invalid one afterwards."""
         from modcrypt.checkup import policy_file
 
         path, kms = self._options["policy_file"], self._options["kms"]
         if path is not None:
-            found = policy_file(path)
-            yield found
-            if found.state == "fail":
+            check = policy_file(path)
+            yield check
+            if check.state == "fail":
                 self._options["policy_file"] = None
                 if kms is None:
                     return
@@ -153,7 +154,7 @@ class _Examined:
         if service is None or not service.is_keyring:
             return
         yield from keyring(keyring_path(service.uri))
-        by_uri = said_by_uri(service.uri)
+        by_uri = passphrase_of_uri(service.uri)
         path = service.passphrase.file or (by_uri.file if by_uri is not None else None)
         if path is not None:
             yield secret_file(os.path.expanduser(path), "passphrase file")
@@ -170,8 +171,8 @@ class _Examined:
         try:
             self._client = service.client()
         except (KeyRetrievalError, ValueError, OSError, ImportError, click.ClickException) as error:
-            said = explain(error, [service.uri]).message  # without what a URI may hold
-            yield Check(check="key service", state="fail", message=said)
+            message = explain(error, [service.uri]).message  # hides secrets in the URI
+            yield Check(check="key service", state="fail", message=message)
             return
         policy = service.policy
         aad = b"" if policy is None else (policy.kms_aad or "").encode()
@@ -183,26 +184,26 @@ class _Examined:
                 check="key service",
                 state="hint",
                 message="no master key was tried",
-                advice="--policy names them, or the URI: --kms URI#ID",
+                advice="name master keys by --policy, or one by --kms URI#ID",
             )
 
     def _master_keys(self) -> list[str]:
-        """Name the master keys to try: the policy's, the URI's, or else the first that are on."""
+        """Return the master keys to try: the policy's, the URI's, or else the first enabled."""
         assert self._service is not None
         policy = self._service.policy
         if policy is not None:
             return list(dict.fromkeys((policy.footer_key, *policy.column_keys)))
         client: Any = self._client
-        named = getattr(client, "default_key", None)
-        if named:
-            return [named]
+        default = getattr(client, "default_key", None)
+        if default:
+            return [default]
         if not hasattr(client, "list_keys"):
             return []
         try:
-            found = client.list_keys()
+            masters = client.list_keys()
         except KeyRetrievalError:
-            return []  # who uses keys need not be allowed to list them
-        return [master.id for master in found if master.enabled][:MAX_PROBED]
+            return []  # users of keys may lack the right to list them
+        return [master.id for master in masters if master.enabled][:MAX_PROBED]
 
     def _file(self, path: str) -> Iterator[Check]:
         import modcrypt
@@ -228,16 +229,16 @@ class _Examined:
             )
         yield from checkup.parquet_file(path, tools, decryption)
 
-    def _keys(self) -> list[Key]:
-        """Give the keys to be looked for: those given, and a keyring's."""
+    def _keys_to_find(self) -> list[Key]:
+        """Return the keys to search for: those of the options, and those in a keyring."""
         from modcrypt.kms.keyring.keyring import Keyring
 
-        found = [*([] if self._footer is None else [self._footer]), *self._column_keys.values()]
+        wanted = [*([] if self._footer is None else [self._footer]), *self._column_keys.values()]
         if isinstance(self._client, Keyring):
-            masters = self._client._current().masters.values()
+            masters = self._client._load_current().masters.values()
             versions = (version.key for master in masters for version in master.versions)
-            found += [key for key in versions if key is not None]
-        return found
+            wanted += [key for key in versions if key is not None]
+        return wanted
 
 
 def _may_be_parquet(path: str) -> bool:
@@ -247,4 +248,4 @@ def _may_be_parquet(path: str) -> bool:
         with open(path, "rb") as file:
             return file.read(4) in (b"PAR1", b"PARE")
     except OSError:
-        return False  # which the check of a secret's file tells
+        return False  # the check for secret files reports it

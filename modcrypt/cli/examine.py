@@ -1,4 +1,4 @@
-"""`modcrypt inspect` and `verify`: what files tell, and whether they are what was written."""
+"""`modcrypt inspect` and `verify`: what Parquet files reveal, and whether they are authentic."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from modcrypt.cli.batch import (
     Files,
     digest_of,
     files_options,
+    format_byte_count,
     record_option,
-    size_in_words,
     size_of,
 )
 from modcrypt.cli.options.kms_options import audit_option, reading_service_options, refuse
@@ -28,17 +28,24 @@ from modcrypt.cli.options.parquet_options import (
     decryption_properties,
     parquet_key_options,
 )
-from modcrypt.cli.output.failures import Failure, explain, in_options, module_fields, printable
+from modcrypt.cli.output.failures import (
+    Failure,
+    common_code,
+    explain,
+    module_fields,
+    printable,
+    use_option_names,
+)
 from modcrypt.cli.output.progress import files_bar, progress_bar
 from modcrypt.cli.shared import (
+    combine_options,
+    format_table,
     prefix_options,
     print_facts,
     print_line,
     root_option,
     shared_prefix_option,
-    table,
     threads_option,
-    together,
 )
 from modcrypt.cli.spark import inspect_on_spark, spark_option, verify_on_spark
 from modcrypt.errors import KmsUnavailableError
@@ -57,55 +64,55 @@ __all__ = ["inspect", "verify"]
 
 # --- options that they share ---------------------------------------------------------------------
 
-_html_options = together(
+_html_options = combine_options(
     click.option(
         "--html",
         metavar="OUT",
-        help="Draw the file: write a page that needs nothing else, to OUT. Of one file.",
+        help="Write a drawing of a single file as a self-contained HTML page to OUT.",
     ),
     click.option("--force", is_flag=True, help="Replace OUT if it exists."),
 )
 _lines_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print lines of JSON on stdout, failures included."
+    "--json", "as_json", is_flag=True, help="Print lines of JSON on stdout, also for a failure."
 )
 
 
-def _properties(
+def _properties_of_options(
     reading: dict[str, Any], paths: Sequence[str], files: Sequence[File]
 ) -> FileDecryptionProperties | None:
-    """Give what the options say of keys and the like; None where they say nothing."""
+    """Return the properties that the options set; None if no option is typed."""
     context = click.get_current_context()
-    said = any(
+    typed = any(
         context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in reading
     )
-    if not said:
+    if not typed:
         return None
-    found = decryption_properties(**reading)
+    properties = decryption_properties(**reading)
     if len(paths) == 1 and files[0].inside:
-        from modcrypt.parquet.crypto.properties import rooted
+        from modcrypt.parquet.crypto.properties import set_prefix_root
 
-        found = rooted(found, paths[0])
-    return found
+        properties = set_prefix_root(properties, paths[0])
+    return properties
 
 
-def _files(paths: Iterable[str], glob: str | None) -> list[File]:
-    """Find files; those of a folder, and each once.
+def _find_files(paths: Iterable[str], glob: str | None) -> list[File]:
+    """Return the files at the paths, including those in folders, each once.
 
     Raises:
-        FileNotFoundError: a path is not there.
-        click.UsageError: a folder has no such files.
+        FileNotFoundError: A path does not exist.
+        click.UsageError: A folder has no matching files.
     """
-    found: dict[str, File] = {}
+    by_name: dict[str, File] = {}
     for path in paths:
         if path == "-":
-            raise click.UsageError("pipes don't do: Parquet is read from its end")
-        for file in Files.at(path, glob).found:
-            found.setdefault(file.place.full_name, file)
-    return list(found.values())
+            raise click.UsageError("pipes are not supported: Parquet needs random access")
+        for file in Files.find(path, glob).members:
+            by_name.setdefault(file.place.full_name, file)
+    return list(by_name.values())
 
 
 class _Page:
-    """The page that --html asks for."""
+    """The HTML page that --html requests."""
 
     def __init__(self, out: str | None, force: bool, files: Sequence[File]) -> None:
         from modcrypt.io.storage import place_of
@@ -114,11 +121,11 @@ class _Page:
         if out is None:
             return
         if len(files) != 1:
-            raise click.UsageError(f"--html draws one file, and these are {len(files)}")
+            raise click.UsageError(f"--html draws a single file, but PATH names {len(files)}")
         place = place_of(out)
         assert place is not None  # it is a path
         if place.real() == files[0].place.real():
-            raise click.UsageError(f"{out} is the file that is to be drawn")
+            raise click.UsageError(f"{out} is the file to draw; pass another OUT to --html")
         if not force:
             place.check_absent()
 
@@ -132,22 +139,22 @@ class _Page:
 
 # click keeps the lines of a paragraph after \b as they are.
 _INSPECT_EXAMPLE = """\b
-Examples: what everybody sees; all modules, with the keys; a drawing
+Examples: what anyone can see; all modules, with the keys; a drawing
   modcrypt inspect orders.enc.parquet
   modcrypt inspect --key-file footer.key --column-key price=file:price.key --modules \\
       orders.enc.parquet
   modcrypt inspect --kms file:lake.keyring --html orders.html orders.kms.parquet"""
 
 _VERIFY_EXAMPLE = """\b
-Examples: one file with its keys; a folder, all of which must be authentic
+Examples: one file with its keys; a folder that must be fully authentic
   modcrypt verify --key-file footer.key --column-key price=file:price.key \\
       orders.enc.parquet
   modcrypt verify --kms file:lake.keyring --strict lake
 
 \b
-Exit codes: 0 nothing is wrong; 1 something is, or with --strict something was not
-authenticated; 3 nothing could be checked for want of a key, or --policy names a key
-that is refused or not there; 4 the key service is unavailable"""
+Exit codes: 0 no fault; 1 a fault, or with --strict something not authenticated;
+3 nothing could be checked without a key, or a key of --policy is refused or missing;
+4 the key service is unavailable"""
 
 
 # --- inspect -------------------------------------------------------------------------------------
@@ -156,7 +163,7 @@ that is refused or not there; 4 the key service is unavailable"""
 @click.command(epilog=_INSPECT_EXAMPLE)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option(
-    "--modules", "pages", is_flag=True, help="Show where every module lies, pages among them."
+    "--modules", "pages", is_flag=True, help="Show the position of every module, including pages."
 )
 @parquet_key_options
 @prefix_options
@@ -179,56 +186,56 @@ def inspect(
     as_json: bool,
     **reading: Any,
 ) -> int:
-    """Show what Parquet files tell: how they are encrypted, and what is open to everybody.
+    """Show how Parquet files are encrypted, and what they reveal.
 
-    PATH is a file or a folder. No key is needed; with keys more is shown, and which of them fit.
-    Pages are not opened, so nothing is said of them: verify does that. The exit code is 1 where one
-    of several files could not be looked into, and 4 where the key service is unavailable.
+    PATH is a file or a folder. No key is needed; with keys, inspect shows more, and which keys
+    fit. It does not open pages; use verify to check them. The exit code is 1 if one of several
+    files could not be inspected, and 4 if the key service is unavailable.
     """
     if spark_master is not None:
         return inspect_on_spark(spark_master, paths, reading, as_json=as_json)
     from modcrypt.parquet.verify.inspection import inspect_parquet
 
-    files = _files(paths, glob)
+    files = _find_files(paths, glob)
     page = _Page(html, force, files)
-    properties = _properties(reading, paths, files)
+    properties = _properties_of_options(reading, paths, files)
     look = partial(inspect_parquet, properties=properties, pages=pages)
     if len(files) == 1:
-        found = look(files[0].name)
-        page.write(found.to_html)
-        _print_inspection(found, pages, as_json)
-        return 4 * found.kms_unavailable
-    failed = unavailable = False
-    for number, (file, one) in enumerate(_each(files, look, jobs)):
-        if isinstance(one, Failure):
-            failed = True
-            _print_failure(file, one, as_json)
+        single = look(files[0].name)
+        page.write(single.to_html)
+        _print_inspection(single, pages, as_json)
+        return 4 * single.kms_unavailable
+    codes = set[int]()
+    for number, (file, inspection) in enumerate(_inspect_each(files, look, jobs)):
+        if isinstance(inspection, Failure):
+            codes.add(inspection.code)
+            _print_failure(file, inspection, as_json)
             continue
         if number and not as_json:
             print_line("")
-        _print_inspection(one, pages, as_json)
-        unavailable |= one.kms_unavailable
-    return 1 if failed else 4 * unavailable
+        _print_inspection(inspection, pages, as_json)
+        codes |= {4} if inspection.kms_unavailable else set()
+    return common_code(codes)
 
 
-def _each(
+def _inspect_each(
     files: Sequence[File], look: Callable[[str], Inspection], jobs: int | None
 ) -> Iterator[tuple[File, Inspection | Failure]]:
     from modcrypt.io.buffers import usable_cores
 
-    def one(file: File) -> Inspection | Failure:
+    def inspect_file(file: File) -> Inspection | Failure:
         try:
             return look(file.name)
-        except Exception as error:  # the others are looked at all the same
+        except Exception as error:  # inspect the other files nevertheless
             return explain(error, ())
 
     with ExitStack() as stack:
         bar = stack.enter_context(files_bar("Inspecting"))
         pool = stack.enter_context(ThreadPoolExecutor(jobs or usable_cores(), "modcrypt-files"))
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-        for number, found in enumerate(pool.map(one, files)):
+        for number, inspection in enumerate(pool.map(inspect_file, files)):
             bar(number + 1, len(files))
-            yield files[number], found
+            yield files[number], inspection
 
 
 def _print_failure(file: File, failure: Failure, as_json: bool) -> None:
@@ -239,74 +246,89 @@ def _print_failure(file: File, failure: Failure, as_json: bool) -> None:
     click.echo(f"modcrypt: {printable(file.name)}: {failure.word}: {message}", err=True)
 
 
-def _print_inspection(found: Inspection, pages: bool, as_json: bool) -> None:
+def _print_inspection(inspection: Inspection, pages: bool, as_json: bool) -> None:
     if as_json:
-        fields = found.fields()
+        fields = inspection.fields()
         if not pages:
             del fields["regions"]
         print_line(json.dumps(fields))
         return
-    print_line(f"{printable(found.name)}: {found.size:,} bytes")
-    print_facts(found.facts())
-    if found.columns:
+    print_line(f"{printable(inspection.name)}: {inspection.size:,} bytes")
+    print_facts(inspection.facts())
+    if inspection.columns:
         print_line("")
-        print_line(_columns(found))
+        print_line(_format_columns(inspection))
     for heading, sentences in (
-        ("Visible without keys:", found.leaks if found.encrypted else ()),
-        ("Hidden here:", found.hidden),
-        ("Peculiar:", found.quirks),
+        ("Visible without keys:", inspection.leaks if inspection.encrypted else ()),
+        ("Hidden here:", inspection.hidden),
+        ("Peculiar:", inspection.quirks),
     ):
         _print_list(heading, sentences)
     if pages:
         print_line("")
-        print_line(_modules(found))
+        print_line(_format_modules(inspection))
 
 
 def _print_list(heading: str, sentences: Sequence[str]) -> None:
     if sentences:
         print_line(f"\n{heading}")
-        print_line("\n".join(f"  {printable(in_options(one))}" for one in sentences))
+        print_line(
+            "\n".join(f"  {printable(use_option_names(sentence))}" for sentence in sentences)
+        )
 
 
-def _columns(found: Inspection) -> str:
+def _format_columns(inspection: Inspection) -> str:
     fits = {True: "yes", False: "no", None: None}
     rows = [
         (
-            one.path,
-            one.physical_type if one.logical_type is None else one.logical_type,
-            one.key or "plaintext",
-            None if one.key is None or one.key_info.kind == "none" else str(one.key_info),
-            fits[one.has_key],
-            one.codec,
-            one.compressed_size,
-            one.uncompressed_size,
-            one.values,
-            _visible(one) if found.encrypted else None,
+            column.path,
+            column.physical_type if column.logical_type is None else column.logical_type,
+            column.key or "plaintext",
+            None if column.key is None or column.key_info.kind == "none" else str(column.key_info),
+            fits[column.has_key],
+            column.codec,
+            column.compressed_size,
+            column.uncompressed_size,
+            column.values,
+            _format_visible(column) if inspection.encrypted else None,
         )
-        for one in found.columns or ()
+        for column in inspection.columns or ()
     ]
     titles = (
         "column", "type", "encryption", "key metadata", "key given", "codec", "stored", "unpacked",
         "values", "visible",
     )  # fmt: skip
-    kept = [n for n, title in enumerate(titles) if n < 3 or any(row[n] is not None for row in rows)]
-    left = [at for at, n in enumerate(kept) if titles[n] not in ("stored", "unpacked", "values")]
-    return table([titles[n] for n in kept], [[row[n] for n in kept] for row in rows], left=left)
+    shown = [
+        n for n, title in enumerate(titles) if n < 3 or any(row[n] is not None for row in rows)
+    ]
+    left = [at for at, n in enumerate(shown) if titles[n] not in ("stored", "unpacked", "values")]
+    return format_table(
+        [titles[n] for n in shown], [[row[n] for n in shown] for row in rows], left=left
+    )
 
 
-def _visible(column: ColumnInspection) -> str | None:
+def _format_visible(column: ColumnInspection) -> str | None:
     if "pages" in column.visible:
         return "everything"
     return ", ".join(column.visible) or None
 
 
-def _modules(found: Inspection) -> str:
+def _format_modules(inspection: Inspection) -> str:
     rows = [
-        (one.kind, one.row_group, one.path, one.page, one.start, one.size, one.key, one.state)
-        for one in found.regions
+        (
+            region.kind,
+            region.row_group,
+            region.path,
+            region.page,
+            region.start,
+            region.size,
+            region.key,
+            region.state,
+        )
+        for region in inspection.regions
     ]
     titles = ("module", "row group", "column", "page", "offset", "size", "key", "state")
-    return table(titles, rows, left=(0, 2, 6, 7))
+    return format_table(titles, rows, left=(0, 2, 6, 7))
 
 
 # --- verify --------------------------------------------------------------------------------------
@@ -323,27 +345,25 @@ def _modules(found: Inspection) -> str:
 @click.option(
     "--aad-prefix-template",
     metavar="TEXT",
-    help="Of several files: the AAD prefix of each, in which {i} is its number.",
+    help="With several files: AAD prefix of each file, in which {i} is its number.",
 )
 @click.option(
     "--expected-parts",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Of several files: how many there are, so that none can be taken away.",
+    help="With --aad-prefix-template: number of files, to detect removed ones.",
 )
 @click.option(
     "--expected-rows",
     metavar="N",
     type=click.IntRange(min=0),
-    help="How many rows there are in all: who has the footer key could leave some out.",
+    help="Total number of rows, to detect row groups dropped by a holder of the footer key.",
 )
-@click.option(
-    "--strict", is_flag=True, help="What is not authenticated is as bad as what is wrong."
-)
+@click.option("--strict", is_flag=True, help="Exit with 1 also if something was not authenticated.")
 @audit_option
 @files_options
 @record_option
-@threads_option("Of one file. Default: by size and processors.")
+@threads_option("Number of threads for a single file. Default: by file size and processors.")
 @spark_option
 @_html_options
 @_lines_option
@@ -365,24 +385,25 @@ def verify(
     as_json: bool,
     **reading: Any,
 ) -> int:
-    """Check every tag of every module of Parquet files, and that what they hold fits together.
+    """Verify that Parquet files are authentic and consistent.
 
-    PATH is a file or a folder. Nothing is decoded, and a fault ends nothing: all are told. Without
-    keys, or with some, the rest is checked as far as it can be seen; what was not authenticated is
-    said. With --record, a run that was interrupted goes on with the files that it has not found
-    right; a run that came to its end is begun anew.
+    PATH is a file or a folder. verify checks every tag of every module, and that the contents fit
+    together, but decodes no data. It continues after a fault and reports all of them. Without some
+    or all keys, it checks what it can see, and reports what it could not authenticate. With
+    --record, an interrupted run resumes with the files not yet found correct; a completed run
+    starts again from the beginning.
     """
     if spark_master is not None:
         options = {**reading, "shared_aad_prefix": shared_aad_prefix}
         return verify_on_spark(spark_master, paths, options, strict=strict, as_json=as_json)
     _check_set_options(aad_prefix_template, expected_parts)
     if record is not None:
-        refuse(_OF_A_WHOLE_SET, "--record passes over files, and that needs all of them")
-    files = _files(paths, glob)
+        refuse(_SET_PARAMETERS, "--record skips files, but this option needs all of them")
+    files = _find_files(paths, glob)
     page = _Page(html, force, files)
-    properties = _properties(reading, paths, files)
+    properties = _properties_of_options(reading, paths, files)
     if record is not None:
-        return _verify_recorded(
+        return _verify_with_record(
             files, properties, strict, jobs, as_json, record, shared_aad_prefix=shared_aad_prefix
         )
     if len(files) == 1 and aad_prefix_template is None and expected_parts is None:
@@ -394,33 +415,33 @@ def verify(
     )  # fmt: skip
 
 
-_OF_A_WHOLE_SET = {"aad_prefix_template", "expected_parts", "expected_rows", "html"}
+_SET_PARAMETERS = {"aad_prefix_template", "expected_parts", "expected_rows", "html"}
 
 
-def _verify_recorded(
+def _verify_with_record(
     files: Sequence[File], properties: FileDecryptionProperties | None, strict: bool,
     jobs: int | None, as_json: bool, path: str, **of_set: Any,
 ) -> int:  # fmt: skip
-    """Verify files that a run like this, which was interrupted, has not found right."""
+    """Verify the files that an interrupted run of this command has not found correct."""
     from modcrypt.jobs.run_record import RunRecord, stamps_of
 
     run = {"command": "verify", "options": digest_of(click.get_current_context().params)}
     places = {file.place.path: file.place for file in files}
-    with RunRecord(path, run, lambda told: "ended" not in told, write=True, alone=True) as record:
+    with RunRecord(path, run, lambda entry: "ended" not in entry, write=True, alone=True) as record:
         left = [
             file
             for file in files
-            if record.told(file.place.full_name, stamps_of(file.place)) is None
+            if record.find_done(file.place.full_name, stamps_of(file.place)) is None
         ]
         if passed := len(files) - len(left):
             click.echo(
-                f"modcrypt: {passed} files were found right before; the others are not compared "
-                "with them",
+                f"modcrypt: {passed} files were found correct before; the others are not "
+                "compared with them",
                 err=True,
             )
 
-        def note(name: str, found: Verification) -> None:
-            if found.modules and _code(found, [found], strict) == 0:
+        def note(name: str, verification: Verification) -> None:
+            if verification.modules and _exit_code(verification, [verification], strict) == 0:
                 record.note(places[name].full_name, stamps_of(places[name]), result="ok")
 
         code = 0
@@ -432,14 +453,14 @@ def _verify_recorded(
 
 def _check_set_options(template: str | None, parts: int | None) -> None:
     if parts is not None and template is None:
-        raise click.UsageError("--expected-parts are counted by --aad-prefix-template")
+        raise click.UsageError("--expected-parts needs --aad-prefix-template")
     if template is not None:
         refuse(
             {"aad_prefix", "aad_prefix_hex", "aad_prefix_file"},
-            "--aad-prefix-template says the AAD prefix of each file",
+            "--aad-prefix-template sets the AAD prefix of each file",
         )
         if "{i}" not in template:
-            raise click.UsageError("--aad-prefix-template has {i} in the place of the number")
+            raise click.UsageError("--aad-prefix-template needs {i} in place of the number")
 
 
 def _verify_one(
@@ -450,7 +471,7 @@ def _verify_one(
 
     started = time.perf_counter()
     with progress_bar("Verifying", size_of(file.place)) as progress:
-        found = verify_parquet(
+        verification = verify_parquet(
             file.name,
             properties,
             threads=threads,
@@ -458,16 +479,19 @@ def _verify_one(
             expected_rows=expected_rows,
             regions=page.out is not None,
         )
-    page.write(found.to_html)
-    code = _code(found, [found], strict)
+    page.write(verification.to_html)
+    code = _exit_code(verification, [verification], strict)
     if as_json:
         seconds = round(time.perf_counter() - started, 6)
-        print_line(json.dumps({**_fields(found), "seconds": seconds}))
+        print_line(json.dumps({**_verification_fields(verification), "seconds": seconds}))
         return code
-    if found.findings:
-        print_line(_findings([(None, one) for one in found.findings]))
-    _print_unauthenticated((None, one) for one in found.not_authenticated)
-    print_line(f"{printable(found.name)}: {_verdict([found], found.findings, found.complete)}")
+    if verification.findings:
+        print_line(_format_findings([(None, finding) for finding in verification.findings]))
+    _print_unauthenticated((None, note) for note in verification.not_authenticated)
+    print_line(
+        f"{printable(verification.name)}: "
+        f"{_verdict([verification], verification.findings, verification.complete)}"
+    )
     return code
 
 
@@ -481,41 +505,44 @@ def _verify_all(
     sizes = [size_of(file.place) for file in files]
     total = None if None in sizes else sum(size or 0 for size in sizes)
     with progress_bar("Verifying", total) as progress:
-        found = verify_dataset(
+        verification = verify_dataset(
             [file.name for file in files], properties, jobs=jobs, progress=progress, **of_set
         )
-    code = _code(found, found.files, strict)
+    code = _exit_code(verification, verification.files, strict)
     seconds = round(time.perf_counter() - started, 6)
     if as_json:
-        _print_set_as_json(found, seconds)
+        _print_set_as_json(verification, seconds)
         return code
     findings: list[tuple[str | None, Finding]] = [
-        (file.name, one) for file in found.files for one in file.findings
+        (file.name, finding) for file in verification.files for finding in file.findings
     ]
-    findings += [(None, one) for one in found.findings]
+    findings += [(None, finding) for finding in verification.findings]
     if findings:
-        print_line(_findings(findings))
+        print_line(_format_findings(findings))
     _print_unauthenticated(
         [
-            *((file.name, one) for file in found.files for one in file.not_authenticated),
-            *((None, one) for one in found.not_authenticated),
+            *((file.name, note) for file in verification.files for note in file.not_authenticated),
+            *((None, note) for note in verification.not_authenticated),
         ]
     )
-    everything = [one for _, one in findings]
-    print_line(f"{len(found.files)} files: {_verdict(found.files, everything, found.complete)}")
+    everything = [finding for _, finding in findings]
+    print_line(
+        f"{len(verification.files)} files: "
+        f"{_verdict(verification.files, everything, verification.complete)}"
+    )
     return code
 
 
-def _print_set_as_json(found: DatasetVerification, seconds: float) -> None:
-    for file in found.files:
-        print_line(json.dumps(_fields(file)))
+def _print_set_as_json(verification: DatasetVerification, seconds: float) -> None:
+    for file in verification.files:
+        print_line(json.dumps(_verification_fields(file)))
     totals = {
-        "files": len(found.files),
-        "ok": found.ok,
-        "complete": found.complete,
-        "num_rows": found.num_rows,
-        "findings": [_finding_fields(one) for one in found.findings],
-        "not_authenticated": [one.fields() for one in found.not_authenticated],
+        "files": len(verification.files),
+        "ok": verification.ok,
+        "complete": verification.complete,
+        "num_rows": verification.num_rows,
+        "findings": [_finding_fields(finding) for finding in verification.findings],
+        "not_authenticated": [note.fields() for note in verification.not_authenticated],
         "seconds": seconds,
     }
     print_line(json.dumps(totals))
@@ -524,97 +551,97 @@ def _print_set_as_json(found: DatasetVerification, seconds: float) -> None:
 # --- what it found -------------------------------------------------------------------------------
 
 
-def _code(
-    found: Verification | DatasetVerification, files: Sequence[Verification], strict: bool
+def _exit_code(
+    verification: Verification | DatasetVerification, files: Sequence[Verification], strict: bool
 ) -> int:
-    """Return the exit code: a fault counts more than a key that could not be had."""
-    if not found.ok:
+    """Return the exit code: a fault takes precedence over a key that cannot be retrieved."""
+    if not verification.ok:
         return 1
     words = {note.word for file in files for note in file.not_authenticated} - {None}
     if KmsUnavailableError.word in words:
         return 4
-    sealed = [file for file in files if file.encrypted]
-    unchecked = bool(sealed) and not any(file.modules for file in sealed)
+    encrypted = [file for file in files if file.encrypted]
+    unchecked = bool(encrypted) and not any(file.modules for file in encrypted)
     if unchecked or (words and click.get_current_context().params["policy_file"] is not None):
         return 3
-    return int(strict and not found.complete)
+    return int(strict and not verification.complete)
 
 
-def _fields(found: Verification) -> dict[str, Any]:
-    fields = found.fields()
+def _verification_fields(verification: Verification) -> dict[str, Any]:
+    fields = verification.fields()
     del fields["regions"]
-    return {**fields, "findings": [_finding_fields(one) for one in found.findings]}
+    return {**fields, "findings": [_finding_fields(finding) for finding in verification.findings]}
 
 
-def _finding_fields(one: Finding) -> dict[str, Any]:
-    module = None if one.module is None else module_fields(one.module)
-    return {**one.fields(), "message": in_options(one.message), "module": module}
+def _finding_fields(finding: Finding) -> dict[str, Any]:
+    module = None if finding.module is None else module_fields(finding.module)
+    return {**finding.fields(), "message": use_option_names(finding.message), "module": module}
 
 
-def _findings(found: Sequence[tuple[str | None, Finding]]) -> str:
-    """Make the table of findings, with the names of files where there are several."""
+def _format_findings(findings: Sequence[tuple[str | None, Finding]]) -> str:
+    """Return the table of findings, with file names if there are several files."""
     rows = [
         (
             name,
-            one.severity,
-            one.word,
-            None if one.module is None else str(one.module),
-            None if one.start is None else f"{one.start}-{one.end}",
-            _meaning(one),
+            finding.severity,
+            finding.word,
+            None if finding.module is None else str(finding.module),
+            None if finding.start is None else f"{finding.start}-{finding.end}",
+            _finding_text(finding),
         )
-        for name, one in found
+        for name, finding in findings
     ]
     titles = ("file", "severity", "error", "module", "bytes", "meaning")
-    first = 0 if any(name is not None for name, _ in found) else 1
-    return table(titles[first:], [row[first:] for row in rows], left=range(6))
+    first = 0 if any(name is not None for name, _ in findings) else 1
+    return format_table(titles[first:], [row[first:] for row in rows], left=range(6))
 
 
-def _meaning(one: Finding) -> str:
-    """Give the message without the module that it begins with, which has its own column."""
-    return _in_options(one.message).removeprefix(f"{one.module}: ")
+def _finding_text(finding: Finding) -> str:
+    """Return the message without its leading module, which has a column of its own."""
+    return _use_verify_option_names(finding.message).removeprefix(f"{finding.module}: ")
 
 
-def _in_options(message: str) -> str:
-    """Say it with the names of the options of `verify`, too."""
-    return in_options(message).replace("expected_parts says", "--expected-parts says")
+def _use_verify_option_names(message: str) -> str:
+    """Replace names of arguments by names of options, including those of `verify`."""
+    return use_option_names(message).replace("expected_parts", "--expected-parts")
 
 
-def _print_unauthenticated(found: Iterable[tuple[str | None, Unauthenticated]]) -> None:
-    """Print what was not authenticated; what is open by design in one line, without reasons.
+def _print_unauthenticated(named_notes: Iterable[tuple[str | None, Unauthenticated]]) -> None:
+    """Print what was not authenticated; parts open by design share a line, without reasons.
 
     Args:
-        found: Notes, and the names of their files; None for a note about a set of files.
+        named_notes: Notes with the names of their files; None for a note about a set of files.
     """
     from modcrypt.parquet.verify.findings import fold
 
-    notes = list(found)
+    notes = list(named_notes)
     lines = [
-        f"  {one.what}{_of_files(one.files)}: {_in_options(one.why)}"
-        for one in fold(pair for pair in notes if not pair[1].by_design)
+        f"  {note.what}{_format_file_count(note.files)}: {_use_verify_option_names(note.why)}"
+        for note in fold(pair for pair in notes if not pair[1].by_design)
     ]
     if lines:
         print_line("\n".join(["Not authenticated:", *map(printable, lines)]))
     if open_parts := fold(pair for pair in notes if pair[1].by_design):
-        names = (f"{one.what}{_of_files(one.files)}" for one in open_parts)
+        names = (f"{note.what}{_format_file_count(note.files)}" for note in open_parts)
         print_line(printable(f"Open by design: {'; '.join(names)}"))
 
 
-def _of_files(count: int) -> str:
+def _format_file_count(count: int) -> str:
     return f" ({count} file{'s' * (count != 1)})" if count else ""
 
 
 def _verdict(files: Sequence[Verification], findings: Sequence[Finding], complete: bool) -> str:
-    faults = sum(one.severity == "fault" for one in findings)
+    faults = sum(finding.severity == "fault" for finding in findings)
     modules, size = sum(f.modules for f in files), sum(f.authenticated_bytes for f in files)
-    checked = f"{modules:,} modules authenticated, {size_in_words(size)}"
+    checked = f"{modules:,} modules authenticated, {format_byte_count(size)}"
     if faults:
         return f"{faults} fault{'s' * (faults != 1)}; {checked}"
     if complete:
         return f"authentic; {checked}"
     if not any(file.encrypted for file in files):
-        return "not encrypted, so nothing is authenticated; no fault was seen"
+        return "not encrypted, so nothing is authenticated; no fault found"
     if not modules:
-        away = any(one.word == KmsUnavailableError.word for one in findings)
-        why = "because the key service is unavailable" if away else "for want of a key"
-        return f"nothing could be checked {why}; no fault was seen"
-    return f"no fault, but not all is authenticated; {checked}"
+        away = any(finding.word == KmsUnavailableError.word for finding in findings)
+        why = "because the key service is unavailable" if away else "without a key"
+        return f"nothing could be checked {why}; no fault found"
+    return f"no fault found, but not everything is authenticated; {checked}"

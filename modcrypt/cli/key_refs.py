@@ -1,6 +1,6 @@
 """Keys from files, environment variables and file descriptors, never from the arguments.
 
-A reference that is wrong is not repeated in a message when it may be a key itself.
+A message does not repeat an invalid reference that may be a key itself.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from modcrypt.kms.private_files import check_trusted
 from modcrypt.tracebacks import hide_frames
 
 __all__ = [
-    "from_env",
-    "from_fd",
-    "from_file",
-    "metadata_from_file",
+    "read_column_keys",
     "read_fd",
     "read_file",
-    "read_refs",
+    "read_key_env",
+    "read_key_fd",
+    "read_key_file",
+    "read_metadata_file",
 ]
 
 MAX_KEY_FILE = 4096
-"""Bytes read of a key file: the longest key in hex, and a lot of white space, take less."""
+"""Maximal length of a key file in bytes: ample for the longest key in hex, and white space."""
 
 MAX_METADATA_FILE = 64 << 10
-"""Bytes read of a file of key metadata: sealed under a key service it is longer than a key."""
+"""Maximal length of a key metadata file in bytes: encrypted metadata exceeds a key file."""
 
-Unseal = Callable[[bytes], StandardKeyMetadata]
+DecryptMetadata = Callable[[bytes], StandardKeyMetadata]
 
 _REF = re.compile(r"(?P<name>.+?)=(?P<kind>file|env|fd):(?P<where>.+)", re.DOTALL)
 
 
-def read_refs(values: tuple[str, ...]) -> dict[str, Key]:
-    """Read the keys of `NAME=file:PATH`, `NAME=env:NAME` and `NAME=fd:N`."""
+def read_column_keys(values: tuple[str, ...]) -> dict[str, Key]:
+    """Return the keys of `NAME=file:PATH`, `NAME=env:VARIABLE` and `NAME=fd:N` by name."""
     parsed: dict[str, tuple[str, str]] = {}
     for value in values:
         match = _REF.fullmatch(value)
@@ -65,60 +65,67 @@ def read_refs(values: tuple[str, ...]) -> dict[str, Key]:
             raise click.UsageError(f"--column-key {name}=fd:N takes a number")
         parsed[name] = kind, where
     return {
-        name: _read(kind, where, f"key of column {name}") for name, (kind, where) in parsed.items()
+        name: _read_reference(kind, where, f"key of column {name}")
+        for name, (kind, where) in parsed.items()
     }
 
 
-def _read(kind: str, where: str, what: str) -> Key:
+def _read_reference(kind: str, where: str, what: str) -> Key:
     if kind == "file":
-        return from_file(where, what)
+        return read_key_file(where, what)
     if kind == "env":
-        return from_env(where, what)
-    return from_fd(int(where), what)
+        return read_key_env(where, what)
+    return read_key_fd(int(where), what)
 
 
 @hide_frames
-def from_file(path: str, what: str) -> Key:
-    """Read a key file; warns where other users can read it too.
+def read_key_file(path: str, what: str) -> Key:
+    """Return the key in a file; warn if other users can read the file too.
 
     Raises:
-        KeyNotFoundError: no such file.
-        KeyAccessDeniedError: it may not be read.
-        KeyMaterialError: no key is in it.
+        KeyNotFoundError: The file does not exist.
+        KeyAccessDeniedError: The file may not be read.
+        KeyMaterialError: The file holds no key.
     """
     data, where = read_file(path, what, "key file")
-    return _parse(data, where)
+    return _parse_key(data, where)
 
 
 @hide_frames
-def metadata_from_file(path: str, unseal: Unseal | None = None) -> StandardKeyMetadata:
-    """Read Iceberg's standard key metadata: raw, or as hex or base64; raises as `from_file`.
+def read_metadata_file(path: str, decrypt: DecryptMetadata | None = None) -> StandardKeyMetadata:
+    """Return Iceberg's standard key metadata from a file: raw, hex or base64.
 
     Args:
-        path: of the file.
-        unseal: opens what is sealed under a key service; with it, key metadata in the clear is
-            refused.
+        path: Path of the file.
+        decrypt: Function that decrypts metadata encrypted by a key service; with it, unencrypted
+            metadata is rejected.
+
+    Raises:
+        click.UsageError: The metadata is encrypted, but `decrypt` is missing.
+        KeyNotFoundError, KeyAccessDeniedError, KeyMaterialError: As `read_key_file`.
     """
-    # What is sealed, others may read.
-    data, where = read_file(path, "key", "key metadata file", MAX_METADATA_FILE, _is_sealed)
-    if _is_sealed(data):
-        if unseal is None:
-            raise click.UsageError(f"{where} is sealed under a key service: --kms or --policy")
-        return unseal(data)
-    if unseal is not None:
+    # Other users may read encrypted metadata.
+    data, where = read_file(path, "key", "key metadata file", MAX_METADATA_FILE, _is_encrypted)
+    if _is_encrypted(data):
+        if decrypt is None:
+            raise click.UsageError(
+                f"{where} is encrypted under a key service; name it by --kms or --policy"
+            )
+        return decrypt(data)
+    if decrypt is not None:
         raise KeyMaterialError(
-            f"{where} is in the clear; it may have been put in the place of one that is sealed: "
-            "if not, leave --kms and --policy out"
+            f"{where} is not encrypted and may have replaced a file that was; if it never was, "
+            "omit --kms and --policy"
         )
     if len(data) > MAX_KEY_FILE:
         raise KeyMaterialError(f"{where} has more than {MAX_KEY_FILE} bytes")
     try:
-        return StandardKeyMetadata.decode(_metadata_bytes(data))
+        return StandardKeyMetadata.decode(_decode_text(data))
     except FormatError as error:
         raise KeyMaterialError(f"{where}: {error}") from None
 
 
-def _is_sealed(data: bytes) -> bool:
+def _is_encrypted(data: bytes) -> bool:
     from modcrypt.kms.wrapped_key_metadata import is_sealed  # not to be loaded for the help
 
     return is_sealed(data)
@@ -131,74 +138,77 @@ def read_file(
     limit: int = MAX_KEY_FILE,
     harmless: Callable[[bytes], bool] = lambda data: False,
 ) -> tuple[bytes, str]:
-    """Give what a file holds, up to one byte more than `limit`, and how to call it in messages.
+    """Return the content of a file, up to one byte more than `limit`, and its name for messages.
 
-    Warns where other users can read it too, if it is not `harmless`; raises as `from_file`.
+    Warn if other users can read the file too, unless its content is `harmless`. Raise as
+    `read_key_file`.
     """
     path = os.path.expanduser(path)  # the shell leaves the ~ of name=file:~/x alone
-    shown = "(not repeated, it looks like a key)" if _hides_key(path) else path
+    display = "(not repeated, it looks like a key)" if _may_hold_key(path) else path
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
             data = file.read(limit + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise KeyNotFoundError(f"{what}: there is no {kind} {shown}") from None
+        raise KeyNotFoundError(f"{what}: {kind} {display} does not exist") from None
     except PermissionError:
-        raise KeyAccessDeniedError(f"{what}: {kind} {shown} may not be read") from None
+        raise KeyAccessDeniedError(f"{what}: {kind} {display} may not be read") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a file name"
-        raise KeyMaterialError(f"{what}: {kind} {shown}: {reason}") from None
+        raise KeyMaterialError(f"{what}: {kind} {display}: {reason}") from None
     if not harmless(data):
-        check_trusted(status, f"{what}: {kind} {shown}")
+        check_trusted(status, f"{what}: {kind} {display}")
     mode = stat.S_IMODE(status.st_mode)
     shared = stat.S_ISREG(status.st_mode) and mode & (stat.S_IRGRP | stat.S_IROTH)
     if shared and not harmless(data):
         click.echo(
-            f"modcrypt: warning: other users can read {kind} {shown} (mode {mode:04o}); "
-            f"chmod 600 keeps it private",
+            f"modcrypt: warning: other users can read {kind} {display} (mode {mode:04o}); make "
+            "it private with chmod 600",
             err=True,
         )
-    return data, f"{what}: {kind} {shown}"
+    return data, f"{what}: {kind} {display}"
 
 
-def _hides_key(path: str) -> bool:
-    """Tell whether a path looks like a key, or like a reference with one in it."""
+def _may_hold_key(path: str) -> bool:
+    """Return whether a path looks like a key, or like a reference that contains one."""
     return any(looks_like_key(part) for part in (path, path.rpartition(":")[2]))
 
 
 @hide_frames
-def from_env(name: str, what: str) -> Key:
-    """Read a key from an environment variable, as hex or base64.
+def read_key_env(name: str, what: str) -> Key:
+    """Return the key in an environment variable, as hex or base64.
 
     Raises:
-        KeyNotFoundError: the variable is not set.
-        KeyMaterialError: no key is in it.
+        KeyNotFoundError: The variable is not set.
+        KeyMaterialError: The variable holds no key.
     """
-    shown = "(not repeated, it looks like a key)" if looks_like_key(name) else name
+    display = "(not repeated, it looks like a key)" if looks_like_key(name) else name
     value = os.environ.get(name)
     if not value:
-        raise KeyNotFoundError(f"{what}: the environment variable {shown} is not set")
-    return _parse(os.fsencode(value), f"{what}: environment variable {shown}", raw=False)
+        raise KeyNotFoundError(f"{what}: the environment variable {display} is not set")
+    return _parse_key(os.fsencode(value), f"{what}: environment variable {display}", raw=False)
 
 
 @hide_frames
-def from_fd(fd: int, what: str) -> Key:
-    """Read a key from an open file descriptor, up to its end.
+def read_key_fd(fd: int, what: str) -> Key:
+    """Return the key from an open file descriptor, read to its end.
 
     Raises:
-        KeyNotFoundError: the descriptor is not open, or at its end.
-        KeyMaterialError: no key is in it.
+        KeyNotFoundError: The descriptor is not open, or at its end.
+        KeyMaterialError: The descriptor delivers no key.
     """
-    return _parse(read_fd(fd, what), f"{what}: file descriptor {fd}")
+    return _parse_key(read_fd(fd, what), f"{what}: file descriptor {fd}")
 
 
 @hide_frames
 def read_fd(fd: int, what: str) -> bytes:
-    """Give what can be read from an open file descriptor, up to a limit; raises as `from_fd`."""
+    """Return the content of a file descriptor, up to a limit; raise as `read_key_fd`."""
     data = b""
     try:
         if os.isatty(fd):
-            raise click.UsageError(f"{what}: file descriptor {fd} is a terminal; pipe it in")
+            raise click.UsageError(
+                f"{what}: file descriptor {fd} is a terminal; use a pipe or file"
+            )
         while len(data) <= MAX_KEY_FILE and (more := os.read(fd, MAX_KEY_FILE)):
             data += more
     except OSError as error:
@@ -207,13 +217,14 @@ def read_fd(fd: int, what: str) -> bytes:
         raise KeyNotFoundError(f"{what}: no such file descriptor") from None
     if not data:
         raise KeyNotFoundError(
-            f"{what}: file descriptor {fd} has nothing to read; each secret needs its own"
+            f"{what}: file descriptor {fd} has nothing to read; use a separate descriptor for "
+            "each secret"
         )
     return data
 
 
-def _parse(data: bytes, where: str, *, raw: bool = True) -> Key:
-    """Take a key as hex, as base64 (either alphabet, padded or not) or, if `raw`, as it is."""
+def _parse_key(data: bytes, where: str, *, raw: bool = True) -> Key:
+    """Return a key from hex, base64 (any alphabet, padded or not) or, if `raw`, raw bytes."""
     text = data.strip()
     if (key := key_from_hex(text)) is not None:
         return key
@@ -233,11 +244,11 @@ def _parse(data: bytes, where: str, *, raw: bool = True) -> Key:
         else ("the hex or base64 text of 16, 24 or 32 bytes")
     )
     size = f"more than {MAX_KEY_FILE}" if len(data) > MAX_KEY_FILE else str(len(data))
-    raise KeyMaterialError(f"{where} holds no key: {forms} are wanted, it has {size} bytes")
+    raise KeyMaterialError(f"{where} holds no key: expected {forms}, found {size} bytes")
 
 
-def _metadata_bytes(data: bytes) -> bytes:
-    """Take key metadata out of hex or base64; raw, its first byte is no character of either."""
+def _decode_text(data: bytes) -> bytes:
+    """Decode hex or base64; return raw key metadata, which begins otherwise, unchanged."""
     text = data.strip()
     if re.fullmatch(rb"([0-9A-Fa-f]{2})+", text):
         return binascii.unhexlify(text)

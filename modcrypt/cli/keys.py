@@ -1,4 +1,4 @@
-"""`modcrypt keys`: the master keys of a key service, and the keys of files that are there."""
+"""`modcrypt keys`: the master keys of a key service, and the wrapped keys in files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from modcrypt.cli import key_refs
 from modcrypt.cli.options.kms_options import (
     Service,
     audit_option,
-    pairs,
+    parse_pairs,
     reading_service_options,
     refuse,
     service_options,
 )
-from modcrypt.cli.output.failures import exit_code, in_options, printable
+from modcrypt.cli.output.failures import exit_code, printable, use_option_names
 from modcrypt.cli.output.progress import files_bar
-from modcrypt.cli.shared import json_option, print_line, root_option, table, threads_option
+from modcrypt.cli.shared import format_table, json_option, print_line, root_option, threads_option
 from modcrypt.cli.spark import decryption_settings, rotate_on_spark, scan_on_spark, spark_option
 from modcrypt.io.storage import local_path
 from modcrypt.parquet.crypto.properties import ALGORITHMS
@@ -39,14 +39,14 @@ __all__ = ["keys"]
 
 # click keeps the lines of a paragraph after \b as they are.
 _GROUP_EXAMPLE = """\b
-Examples: from the first master key to its second version
+Examples: create a master key, use it, rotate it and disable its first version
   modcrypt keys create --kms file:lake.keyring footer
   modcrypt encrypt --kms file:lake.keyring#footer orders.parquet lake/orders.parquet
   modcrypt keys rotate --kms file:lake.keyring --key footer lake
   modcrypt keys disable --kms file:lake.keyring footer --version 1"""
 
 _CREATE_EXAMPLE = """\b
-Examples: a keyring and its first master key; one that is in use elsewhere
+Examples: a keyring and its first master key; a key that is already used elsewhere
   modcrypt keys create --kms file:lake.keyring footer
   modcrypt keys create --kms file:lake.keyring pii --import-file pii.key"""
 
@@ -55,15 +55,15 @@ Example:
   modcrypt keys list --kms file:lake.keyring"""
 
 _ROTATE_EXAMPLE = """\b
-Examples: a new version of a master key, and files brought under it; fresh KEKs
-under another master key; an interrupted run that is taken up
+Examples: a new version of a master key for all files of a folder; new KEKs under
+another master key; a run that can be resumed
   modcrypt keys rotate --kms file:lake.keyring --key footer lake
   modcrypt keys rotate --kms file:lake.keyring --what kek \\
       --new-master-key footer=vault lake
   modcrypt keys rotate --kms file:lake.keyring --record rotation.jsonl lake"""
 
 _DISABLE_EXAMPLE = """\b
-Example: what was wrapped under version 1 opens no more
+Example: keys wrapped under version 1 can no longer be unwrapped
   modcrypt keys disable --kms file:lake.keyring footer --version 1"""
 
 _ENABLE_EXAMPLE = """\b
@@ -75,7 +75,7 @@ Example:
   modcrypt keys destroy --kms file:lake.keyring footer --version 1 --yes"""
 
 _SCAN_EXAMPLE = """\b
-Examples: without any key; with columns under sealed footers, too
+Examples: without any key; also columns in files with encrypted footers
   modcrypt keys scan lake
   modcrypt keys scan --kms file:lake.keyring lake"""
 
@@ -83,20 +83,20 @@ _version_option = click.option(
     "--version",
     metavar="N",
     type=click.IntRange(min=1),
-    help="An older version alone; of disable, all up to it.",
+    help="Older version of the master key; disable also stops all versions before it.",
 )
 _lines_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print lines of JSON on stdout, failures included."
+    "--json", "as_json", is_flag=True, help="Print lines of JSON on stdout, also for a failure."
 )
 
 
 @click.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
 @click.pass_context
 def keys(context: click.Context) -> None:
-    """Manage master keys, and the keys of files that they wrap.
+    """Manage master keys, and the keys that they wrap in files.
 
-    A master key stays in its key service: a keyring, Vault, a cloud's KMS, a PKCS#11 token. What
-    it wraps lies in the files.
+    A master key stays in its key service: a keyring, Vault, a cloud's KMS or a PKCS#11 token. The
+    files contain the keys that it wraps.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
@@ -112,18 +112,18 @@ def keys(context: click.Context) -> None:
 @click.option(
     "--plaintext",
     is_flag=True,
-    help="Make the keyring without a passphrase: who can read the file has the keys.",
+    help="Create the keyring without a passphrase; anyone who can read the file has the keys.",
 )
 @click.option(
     "--import-file",
     metavar="PATH",
-    help="Into a keyring: take the key from a file of 16, 24 or 32 raw bytes, or of their hex or "
-    "base64 text.",
+    help="Keyring only: import the key from a file with 16, 24 or 32 raw bytes, or their hex "
+    "or base64 text.",
 )
 @click.option(
     "--import-env",
     metavar="VARIABLE",
-    help="Into a keyring: take the key from an environment variable with the hex or base64 text.",
+    help="Keyring only: import the key from an environment variable with the hex or base64 text.",
 )
 @json_option
 def create(
@@ -135,39 +135,42 @@ def create(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Make the master key ID, of 256 bits; and the keyring, if it is not there.
+    """Create a master key, and the keyring if it does not exist.
 
-    A keyring is one file, sealed under a passphrase, or with --plaintext in the clear.
+    ID names the key, which has 256 bits. A keyring is one file, encrypted under a passphrase, or
+    unencrypted with --plaintext.
     """
     service = Service(options)
     if not service.is_keyring:
-        refuse({"plaintext", "import_file", "import_env"}, "that is for keyrings, file:PATH")
+        refuse({"plaintext", "import_file", "import_env"}, "this needs a keyring, --kms file:PATH")
     if plaintext:
         refuse(
             {"passphrase_file", "passphrase_env", "passphrase_fd"},
-            "with --plaintext there is no passphrase",
+            "--plaintext creates a keyring without a passphrase",
         )
-    more = _imported(import_file, import_env)
+    more = _read_imported_key(import_file, import_env)
     client: Any = (
-        _opened_or_new(service, plaintext, key_id) if service.is_keyring else service.client()
+        _open_or_create_keyring(service, plaintext, key_id)
+        if service.is_keyring
+        else service.client()
     )
-    master = _administered(client, "create_key")(key_id, **more)
+    master = _admin_method(client, "create_key")(key_id, **more)
     _print_master("created", master, as_json)
 
 
-def _imported(file: str | None, env: str | None) -> dict[str, Any]:
-    """Give the value of a key that is in use elsewhere, as `create_key` takes it."""
+def _read_imported_key(file: str | None, env: str | None) -> dict[str, Any]:
+    """Return the value of an existing key as arguments of `create_key`."""
     if file is not None and env is not None:
         raise click.UsageError("--import-file and --import-env exclude each other")
     if file is not None:
-        return {"value": key_refs.from_file(file, "imported key")}
-    return {} if env is None else {"value": key_refs.from_env(env, "imported key")}
+        return {"value": key_refs.read_key_file(file, "imported key")}
+    return {} if env is None else {"value": key_refs.read_key_env(env, "imported key")}
 
 
-def _opened_or_new(service: Service, plaintext: bool, key_id: str) -> Any:
+def _open_or_create_keyring(service: Service, plaintext: bool, key_id: str) -> Any:
     from modcrypt.kms.keyring.keyring import check_key_id, keyring_path
 
-    check_key_id(key_id)  # or an empty keyring would be left behind
+    check_key_id(key_id)  # before an empty keyring is created
     try:
         if not plaintext:
             return service.client()
@@ -177,7 +180,7 @@ def _opened_or_new(service: Service, plaintext: bool, key_id: str) -> Any:
     except modcrypt.KeyAccessDeniedError:
         if not plaintext:
             raise
-        raise click.UsageError("the keyring is there, and sealed: leave --plaintext out") from None
+        raise click.UsageError("the keyring exists and is encrypted; omit --plaintext") from None
     return service.new_keyring(path, plaintext=plaintext)
 
 
@@ -186,16 +189,16 @@ def _opened_or_new(service: Service, plaintext: bool, key_id: str) -> Any:
 @json_option
 def list_(*, as_json: bool, **options: Any) -> None:
     """List the master keys, without their values."""
-    found: list[MasterKey] = _administered(Service(options).client(), "list_keys")()
+    master_keys: list[MasterKey] = _admin_method(Service(options).client(), "list_keys")()
     if as_json:
-        print_line(json.dumps({"keys": [asdict(master) for master in found]}))
+        print_line(json.dumps({"keys": [asdict(master) for master in master_keys]}))
         return
     rows = [
-        (m.id, m.version, _state(m), m.created, ", ".join(_disabled_versions(m)) or None)
-        for m in found
+        (m.id, m.version, _master_key_state(m), m.created, ", ".join(_disabled_versions(m)) or None)
+        for m in master_keys
     ]
     titles = ("master key", "version", "state", "created", "disabled versions")
-    print_line(table(titles, rows, left=(0, 2, 3, 4)))
+    print_line(format_table(titles, rows, left=(0, 2, 3, 4)))
 
 
 @keys.command(epilog=_DISABLE_EXAMPLE)
@@ -204,11 +207,12 @@ def list_(*, as_json: bool, **options: Any) -> None:
 @service_options
 @json_option
 def disable(*, key_id: str, version: int | None, as_json: bool, **options: Any) -> None:
-    """Stop the master key ID from unwrapping; or its versions up to one that is not the newest.
+    """Stop a master key, or older versions of it, from unwrapping.
 
-    Whatever is wrapped under it opens no more: rotate the files first.
+    With --version, only versions up to that one, which is not the newest, are disabled. Files
+    whose keys the master key ID wrapped become unreadable: rotate them first.
     """
-    change = _administered(Service(options).client(), "disable_key")
+    change = _admin_method(Service(options).client(), "disable_key")
     _print_master("disabled", change(key_id, version), as_json, version)
 
 
@@ -218,8 +222,11 @@ def disable(*, key_id: str, version: int | None, as_json: bool, **options: Any) 
 @service_options
 @json_option
 def enable(*, key_id: str, version: int | None, as_json: bool, **options: Any) -> None:
-    """Undo `disable`: of the master key ID, or of one version of it."""
-    change = _administered(Service(options).client(), "enable_key")
+    """Enable a disabled master key, or one version of it, again.
+
+    ID is the master key.
+    """
+    change = _admin_method(Service(options).client(), "enable_key")
     _print_master("enabled", change(key_id, version), as_json, version)
 
 
@@ -227,33 +234,40 @@ def enable(*, key_id: str, version: int | None, as_json: bool, **options: Any) -
 @click.argument("key_id", metavar="ID")
 @_version_option
 @service_options
-@click.option("--yes", is_flag=True, help="Do it: nothing brings a destroyed key back.")
+@click.option("--yes", is_flag=True, help="Destroy the key, which nothing can restore.")
 @json_option
 def destroy(*, key_id: str, version: int | None, yes: bool, as_json: bool, **options: Any) -> None:
-    """Destroy the master key ID, or one older version of it, for good.
+    """Destroy a master key, or one older version of it, for good.
 
-    What it wrapped is lost, where no copy of the key is left, in a backup for one.
+    The data whose keys the master key ID wrapped is lost, unless a copy of the key exists, for
+    example in a backup.
     """
     service = Service(options)
     if not yes:
-        raise click.UsageError("what a destroyed key wrapped is lost for good: --yes says do it")
+        raise click.UsageError(
+            "destroying a key permanently loses all that it wrapped; pass --yes to do it"
+        )
     from modcrypt.kms.client import MasterKey
 
     if version is not None and not service.is_keyring:
-        raise click.UsageError("--version is for keyrings: this service destroys whole keys alone")
-    change = _administered(service.client(), "destroy_key")
+        raise click.UsageError(
+            "--version needs a keyring; this service can only destroy whole keys"
+        )
+    change = _admin_method(service.client(), "destroy_key")
     master = change(key_id) if version is None else change(key_id, version)
     gone = MasterKey(id=key_id, enabled=False, destroyed=True)
     _print_master("destroyed", master or gone, as_json, version)
 
 
-def _administered(client: Any, method: str) -> Any:
-    """Give the method of a client that manages master keys."""
-    found = getattr(client, method, None)
-    if found is None:
+def _admin_method(client: Any, method: str) -> Any:
+    """Return the method of a client that manages master keys."""
+    bound_method = getattr(client, method, None)
+    if bound_method is None:
         verb = method.partition("_")[0]
-        raise click.UsageError(f"modcrypt can't {verb} keys of this key service: use its own tools")
-    return found
+        raise click.UsageError(
+            f"modcrypt cannot {verb} keys of this key service; use the service's own tools"
+        )
+    return bound_method
 
 
 def _print_master(done: str, master: MasterKey, as_json: bool, version: int | None = None) -> None:
@@ -266,13 +280,13 @@ def _print_master(done: str, master: MasterKey, as_json: bool, version: int | No
         "destroyed": f", version {version}",
     }
     if version is not None:
-        which = versions[done]
+        suffix = versions[done]
     else:
-        which = "" if done in versions or master.version is None else f", version {master.version}"
-    print_line(printable(f"{done} {master.id}{which}"))
+        suffix = "" if done in versions or master.version is None else f", version {master.version}"
+    print_line(printable(f"{done} {master.id}{suffix}"))
 
 
-def _state(master: MasterKey) -> str:
+def _master_key_state(master: MasterKey) -> str:
     if master.destroyed:
         return "destroyed"
     return "enabled" if master.enabled else "disabled"
@@ -290,40 +304,40 @@ def _disabled_versions(master: MasterKey) -> list[str]:
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
 @reading_service_options
 @root_option
-@click.option(
-    "--key", "key_id", metavar="ID", help="Add a version to this master key, before all else."
-)
+@click.option("--key", "key_id", metavar="ID", help="Add a version to this master key first.")
 @click.option(
     "--what",
     type=click.Choice(["mek", "kek", "dek"]),
     default="mek",
     show_default=True,
-    help="mek: wrap anew what master keys have wrapped. kek: wrap data keys under fresh key "
-    "encryption keys. dek: seal all pages again under fresh data keys.",
+    help="Keys to replace: mek wraps again what master keys have wrapped; kek wraps data "
+    "keys under new key encryption keys; dek encrypts all pages again under new data "
+    "keys.",
 )
 @click.option(
     "--new-master-key",
     "new_master_keys",
     metavar="OLD=NEW",
     multiple=True,
-    help="Bring what is under the master key OLD under NEW. The last = counts. Repeatable.",
+    help="Move what is under the master key OLD to NEW. The last = separates the two. Repeatable.",
 )
 @click.option(
     "--record",
     metavar="FILE",
-    help="Note finished files in FILE, and pass over those that it has: takes up a run that was "
-    "interrupted.",
+    help="Resume file: record finished files in FILE, and skip files recorded there.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option(
+    "--dry-run", is_flag=True, help="Report what would be done, without changing anything."
+)
 @click.option(
     "--accept",
     metavar="ALGORITHM",
     type=click.Choice(ALGORITHMS),
     multiple=True,
-    help="Accept files of this algorithm; repeatable. Default: both, where no page is opened; for "
-    "dek AES_GCM_V1 alone; with a policy its own.",
+    help="Accept files of this algorithm. Default: the policy's, else both, but AES_GCM_V1 "
+    "only for dek, which opens pages. Repeatable.",
 )
-@threads_option("How many files at once. Default: 4.")
+@threads_option("Number of files processed concurrently. Default: 4.")
 @audit_option
 @spark_option
 @_lines_option
@@ -342,40 +356,45 @@ def rotate(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Add a version to a master key, wrap the keys of files anew, or both in this order.
+    """Add a version to a master key, or wrap file keys again.
 
-    PATH is a file or a folder. Files whose keys are under the newest version are left alone. One
-    that fails is as it was, and the others go on; the exit code is 1 then, or 3 or 4 if all failed
-    for want of a key or of the key service.
+    With --key and PATHs, both are done in this order. PATH is a file or a folder. Files whose keys
+    are under the newest version stay unchanged. A file that fails is left as it was, and the
+    others continue; the exit code is then that of the failure, or 1 if failures have different
+    codes.
     """
-    from modcrypt.jobs.run_record import unfinished
+    from modcrypt.jobs.run_record import has_unfinished_rotation
 
     settings = None
     if spark_master is not None:
         settings = decryption_settings({**options, "accept": accept})
     service = Service(options)
-    renamed = pairs(new_master_keys, "--new-master-key", "OLD=NEW")
+    renamed = parse_pairs(new_master_keys, "--new-master-key", "OLD=NEW")
     if not paths:
         if key_id is None:
-            raise click.UsageError("--key ID adds a version to a master key, PATHs rotate files")
-        refuse(_OF_FILES, "which files? Give PATHs")
-    for path in paths:  # a version that is added for nothing is not taken back
+            raise click.UsageError(
+                "nothing to rotate; use --key ID to add a version to a master key, or name "
+                "PATHs to rotate files"
+            )
+        refuse(_FILE_PARAMETERS, "this needs files; name PATHs")
+    for path in paths:  # check first: an added version cannot be removed
         local = local_path(path)
         if local is not None and not os.path.exists(local):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     tools = service.tools(audit)
     if key_id is not None:
-        taken_up = record is not None and unfinished(record, what, renamed)
-        if taken_up:
+        resumes = record is not None and has_unfinished_rotation(record, what, renamed)
+        if resumes:
             click.echo(
-                f"modcrypt: {record} has a run to be taken up: no version is added", err=True
+                f"modcrypt: {record} has an unfinished run, which is resumed; no version is added",
+                err=True,
             )
         elif dry_run:
             click.echo(f"modcrypt: would add a version to {key_id}", err=True)
-            # What is under it is under an old version then, whatever its service says today.
+            # The real run would make today's newest version an old one.
             renamed = {key_id: f"{key_id} (its next version)", **renamed}
         else:
-            master = _administered(tools.client, "rotate_key")(key_id)
+            master = _admin_method(tools.client, "rotate_key")(key_id)
             _print_master("rotated", master, as_json)
     if not paths:
         return 0
@@ -384,8 +403,8 @@ def rotate(
             spark_master, paths, settings, what=what, new_master_keys=renamed, dry_run=dry_run,
             as_json=as_json,
         )  # fmt: skip
-    said: dict[str, Any] = {"algorithms": accept} if accept else {}
-    said["root"] = options["root"]
+    arguments: dict[str, Any] = {"algorithms": accept} if accept else {}
+    arguments["root"] = options["root"]
     started, done = time.perf_counter(), list[modcrypt.RotatedFile]()
     with files_bar("Rotating") as bar:
 
@@ -393,14 +412,14 @@ def rotate(
             done.append(file)
             bar(len(done), total)
             if as_json:
-                print_line(json.dumps(_fields(file)))
+                print_line(json.dumps(_rotation_fields(file)))
 
         modcrypt.rotate_keys(
             list(paths),
             tools,
             what=what,
             new_master_keys=renamed,
-            decryption=tools.decryption(service.policy, **said)
+            decryption=tools.decryption(service.policy, **arguments)
             if service.policy or accept
             else None,
             record=record,
@@ -412,11 +431,11 @@ def rotate(
     return exit_code(file.result for file in done if file.failed)
 
 
-_OF_FILES = {"what", "new_master_keys", "record", "dry_run", "accept", "threads"}
+_FILE_PARAMETERS = {"what", "new_master_keys", "record", "dry_run", "accept", "threads"}
 
 
-def _fields(file: RotatedFile) -> dict[str, Any]:
-    message = in_options(file.message)
+def _rotation_fields(file: RotatedFile) -> dict[str, Any]:
+    message = use_option_names(file.message)
     return {"file": file.path, "result": file.result, "keys": file.keys, "message": message}
 
 
@@ -431,12 +450,16 @@ def _print_summary(
         more = {"keys": rewrapped, "dry_run": dry_run, "seconds": round(seconds, 6)}
         print_line(json.dumps({"files": len(done), **totals, **more}))
         return
-    failures = [(file.path, file.result, in_options(file.message)) for file in done if file.failed]
+    failures = [
+        (file.path, file.result, use_option_names(file.message)) for file in done if file.failed
+    ]
     if failures:
-        print_line(table(("file", "error", "message"), failures, left=(0, 1, 2)))
+        print_line(format_table(("file", "error", "message"), failures, left=(0, 1, 2)))
     words = {"rotated": "to rotate"} if dry_run else {}
-    told = ", ".join(f"{counts[name]} {words.get(name, name)}" for name in names if counts[name])
-    print_line(f"{len(done)} files: {told or 'nothing to do'}; {rewrapped} keys")
+    totals_text = ", ".join(
+        f"{counts[name]} {words.get(name, name)}" for name in names if counts[name]
+    )
+    print_line(f"{len(done)} files: {totals_text or 'nothing to do'}; {rewrapped} keys")
 
 
 # --- scan ----------------------------------------------------------------------------------------
@@ -453,11 +476,12 @@ def scan(
     *, paths: tuple[str, ...], audit: str | None, spark_master: str | None, as_json: bool,
     **options: Any,
 ) -> int:  # fmt: skip
-    """Tell which master key opens which file and column; no key is needed.
+    """List the master key that protects each file and column.
 
-    PATH is a file or a folder. Column keys in a sealed footer are only told with the key service
-    that opens it. Nothing else is authenticated. The exit code is 1 where a file could not be
-    looked into; 3 or 4 if all of those failed for want of a key or of the key service.
+    PATH is a file or a folder. No key is needed, but to list the columns of a file with an
+    encrypted footer, name the key service that opens it. Nothing else is authenticated. If files
+    could not be scanned, the exit code is that of the failure, or 1 if failures have different
+    codes.
     """
     if spark_master is not None:
         return scan_on_spark(spark_master, paths, options, as_json=as_json)
@@ -467,36 +491,36 @@ def scan(
         tools = service.tools(audit)
         decryption = tools.decryption(service.policy, root=options["root"])
     else:
-        refuse({"audit", "master_keys"}, "--kms or --policy is needed with that")
-    found = modcrypt.scan_keys(list(paths), tools, decryption=decryption)
+        refuse({"audit", "master_keys"}, "this needs --kms or --policy")
+    scan_results = modcrypt.scan_keys(list(paths), tools, decryption=decryption)
     if as_json:
-        return _print_scanned(found)
-    scanned = list(found)
-    rows = [_row(one) for one in scanned if one.kind != "error"]
+        return _print_scan_as_json(scan_results)
+    scanned = list(scan_results)
+    rows = [_scan_row(key) for key in scanned if key.kind != "error"]
     titles = ("file", "column", "master key", "version", "KEK", "storage")
-    print_line(table(titles, rows, left=(0, 1, 2, 4, 5)))
-    if not service.named and any(one.kind == "hidden" for one in scanned):
-        print_line("(sealed): the keys of columns, if there are any, are told with --kms")
-    failures = [one for one in scanned if one.kind == "error"]
-    for one in failures:
-        where = "" if one.message.startswith(one.file) else f"{one.file}: "
-        click.echo(f"modcrypt: {printable(where + in_options(one.message))}", err=True)
-    return exit_code(one.word for one in failures)
+    print_line(format_table(titles, rows, left=(0, 1, 2, 4, 5)))
+    if not service.named and any(key.kind == "hidden" for key in scanned):
+        print_line("(encrypted): pass --kms to list the keys of columns, if there are any")
+    failures = [key for key in scanned if key.kind == "error"]
+    for failure in failures:
+        where = "" if failure.message.startswith(failure.file) else f"{failure.file}: "
+        click.echo(f"modcrypt: {printable(where + use_option_names(failure.message))}", err=True)
+    return exit_code(failure.word for failure in failures)
 
 
-def _print_scanned(found: Iterator[ScannedKey]) -> int:
-    words = set()
-    for one in found:
-        print_line(json.dumps({**one.fields(), "message": in_options(one.message)}))
-        words |= {one.word} if one.kind == "error" else set()
-    return exit_code(words)
+def _print_scan_as_json(scan_results: Iterator[ScannedKey]) -> int:
+    error_codes = set()
+    for key in scan_results:
+        print_line(json.dumps({**key.fields(), "message": use_option_names(key.message)}))
+        error_codes |= {key.word} if key.kind == "error" else set()
+    return exit_code(error_codes)
 
 
-def _row(one: ScannedKey) -> tuple[str | None, ...]:
+def _scan_row(key: ScannedKey) -> tuple[str | None, ...]:
     from modcrypt.jobs.key_scan import DESTROYED
 
-    kinds = {"footer": "(footer)", "hidden": "(sealed)"}
-    kek = None if one.kek_id is None else one.kek_id[:8]
-    column = kinds.get(one.kind, one.column)
-    master = f"{one.master_key_id} (destroyed)" if one.message == DESTROYED else one.master_key_id
-    return one.file, column, master, one.version, kek, one.storage
+    kinds = {"footer": "(footer)", "hidden": "(encrypted)"}
+    kek = None if key.kek_id is None else key.kek_id[:8]
+    column = kinds.get(key.kind, key.column)
+    master = f"{key.master_key_id} (destroyed)" if key.message == DESTROYED else key.master_key_id
+    return key.file, column, master, key.version, kek, key.storage

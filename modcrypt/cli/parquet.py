@@ -24,7 +24,7 @@ from modcrypt.cli.spark import decrypt_on_spark, encrypt_on_spark, spark_option
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.crypto.properties import Encryption
 
-__all__ = ["decrypt", "encrypt", "missing_names"]
+__all__ = ["decrypt", "encrypt", "format_missing_columns"]
 
 # click keeps the lines of a paragraph after \b as they are.
 _ENCRYPT_EXAMPLE = """\b
@@ -33,13 +33,13 @@ Examples: prices under a key of their own, ship dates readable by everyone
       --plaintext-column shipped orders.parquet orders.enc.parquet
 
 \b
-the same with fresh keys, wrapped under master keys of a keyring; or by a policy
+fresh keys, wrapped under master keys of a keyring; or as a policy says
   modcrypt encrypt --kms file:lake.keyring#footer --column-master-key price=pii \\
       --plaintext-column shipped orders.parquet orders.kms.parquet
   modcrypt encrypt --policy lake.toml orders.parquet orders.policy.parquet"""
 
 _DECRYPT_EXAMPLE = """\b
-Examples: all that the footer key opens, without the columns under other keys
+Examples: what the footer key opens, without the columns under other keys
   modcrypt decrypt --key-file footer.key --on-missing-key drop \\
       orders.enc.parquet orders.public.parquet
 
@@ -69,14 +69,15 @@ def encrypt(
     as_json: bool,
     **how: Any,
 ) -> int:
-    """Encrypt the Parquet file SOURCE into DESTINATION, or all files of a folder into another.
+    """Encrypt a Parquet file, or all files of a folder.
 
-    Both are paths or, with fsspec installed, URLs. Columns that are named nowhere are sealed with
-    the footer key. A file appears when it is complete, or not at all.
+    SOURCE and DESTINATION are both files or both folders: paths or, with fsspec installed, URLs.
+    The footer key encrypts every column that no option names. A file appears only when it is
+    complete.
 
-    Keys are given; or they are made for each file, and wrapped by the key service that --kms or
-    --policy names. Then {path} in an AAD prefix stands for the file's path inside DESTINATION, and
-    {name} for its name.
+    Keys come from options, or they are made for each file and wrapped by the key service that
+    --kms or --policy names. In that case {path} in an AAD prefix stands for the file's path inside
+    DESTINATION, and {name} for its name.
     """
     if spark_master is not None:
         return encrypt_on_spark(
@@ -89,7 +90,7 @@ def encrypt(
 
     def work(task: Task) -> dict[str, Any]:
         if task.dry_run:
-            _look_into(task.source, properties)
+            _check_encryptable(task.source, properties)
             return {}
         modcrypt.encrypt_parquet(
             task.source,
@@ -106,8 +107,8 @@ def encrypt(
     return batch.run(conversion, force=force, threads=threads, as_json=as_json)
 
 
-def _look_into(source: str, encryption: Encryption) -> None:
-    """Raise what keeps a file from being encrypted, as far as its footer tells; make no key."""
+def _check_encryptable(source: str, encryption: Encryption) -> None:
+    """Raise if the footer shows that a file cannot be encrypted; make no key."""
     from modcrypt.io.storage import open_source
     from modcrypt.parquet.convert.encryptor import plan_encryption
     from modcrypt.parquet.crypto.properties import is_keyed
@@ -140,23 +141,24 @@ def decrypt(
     as_json: bool,
     **reading: Any,
 ) -> int:
-    """Decrypt the encrypted Parquet file SOURCE into DESTINATION, or the files of a folder.
+    """Decrypt an encrypted Parquet file, or all files of a folder.
 
-    Every module is authenticated on the way. A file appears when it is complete, or not at all. An
-    AAD prefix that is given must be the one that the file was written with.
+    SOURCE and DESTINATION are both files or both folders. modcrypt authenticates every module that
+    it reads. A file appears only when it is complete. An AAD prefix given here must be the one
+    that the file was written with.
     """
     if spark_master is not None:
         return decrypt_on_spark(
             spark_master, source, destination, reading, force=force, as_json=as_json
         )
     batch = Batch(reading, source, destination)
-    batch.keep_columns(reading["on_missing_key"])
-    properties = batch.rooted(decryption_properties(**reading))
+    batch.refuse_column_loss(reading["on_missing_key"])
+    properties = batch.resolve_root(decryption_properties(**reading))
     nulls = properties.on_missing_key == "null"
 
     def work(task: Task) -> dict[str, Any]:
         if task.dry_run:
-            missing = _missing_in(task.source, properties)
+            missing = _missing_columns(task.source, properties)
         else:
             missing = modcrypt.decrypt_parquet(
                 task.source,
@@ -170,13 +172,13 @@ def decrypt(
         return {"dropped": () if nulls else missing, "nulls": missing if nulls else ()}
 
     conversion = Conversion(
-        verb="decrypt", doing="Decrypting", done="decrypted", work=work, note=missing_names
+        verb="decrypt", doing="Decrypting", done="decrypted", work=work, note=format_missing_columns
     )
     return batch.run(conversion, force=force, threads=threads, as_json=as_json)
 
 
-def _missing_in(source: str, decryption: modcrypt.FileDecryptionProperties) -> tuple[str, ...]:
-    """Give the columns without a key, as `decrypt_parquet`; no page is opened."""
+def _missing_columns(source: str, decryption: modcrypt.FileDecryptionProperties) -> tuple[str, ...]:
+    """Return the columns without a key, as `decrypt_parquet` does, but open no page."""
     from modcrypt.io.storage import open_source
     from modcrypt.parquet.crypto.file_plan import plan_decryption
 
@@ -184,14 +186,16 @@ def _missing_in(source: str, decryption: modcrypt.FileDecryptionProperties) -> t
         return plan_decryption(opened, decryption).missing_names
 
 
-def missing_names(more: dict[str, Any]) -> str:
-    """Tell people which columns were left out or null for want of a key, or have it no more."""
-    words = {"dropped": "left out", "nulls": "filled with nulls"}
-    told = [
-        f"{done}, for want of a key: {printable(', '.join(more[what]))}"
-        for what, done in words.items()
-        if more[what]
+def format_missing_columns(more: dict[str, Any]) -> str:
+    """Return a sentence on columns dropped or null without a key, or without their own key now."""
+    words = {"dropped": "columns left out", "nulls": "columns filled with nulls"}
+    sentences = [
+        f"{action} because their key is missing: {printable(', '.join(more[field]))}"
+        for field, action in words.items()
+        if more[field]
     ]
-    if own := more.get("under_footer_key"):
-        told.append(f"with no key of their own any more: {printable(', '.join(own))}")
-    return "; ".join(told)
+    if columns := more.get("under_footer_key"):
+        sentences.append(
+            f"columns that no longer have a key of their own: {printable(', '.join(columns))}"
+        )
+    return "; ".join(sentences)

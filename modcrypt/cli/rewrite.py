@@ -1,7 +1,6 @@
-"""`modcrypt rekey`, `mask` and `share`: encrypted files made of encrypted files.
+"""`modcrypt rekey`, `mask` and `share`: new encrypted files from encrypted files.
 
-The old keys are given by the options of `decrypt`, the new ones by those of `encrypt` with `new-`
-before their names.
+Options of `decrypt` give the old keys; those of `encrypt`, prefixed with `new-`, give the new.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from modcrypt.cli.options.parquet_options import (
     output_options,
     parquet_key_options,
 )
-from modcrypt.cli.parquet import missing_names
-from modcrypt.cli.shared import key_from, prefix_options, root_option
+from modcrypt.cli.parquet import format_missing_columns
+from modcrypt.cli.shared import prefix_options, read_key, root_option
 from modcrypt.cli.spark import (
     encryption_settings,
     hash_key_reference,
@@ -51,66 +50,68 @@ _NEW = "new_"
 
 
 def _options_of(options: Callable[[Any], Any]) -> list[click.Option]:
-    """Give options as click has them, from their decorator."""
+    """Return the click options that a decorator adds."""
     command = click.command()(options(lambda: None))
-    return [one for one in command.params if isinstance(one, click.Option)]
+    return [parameter for parameter in command.params if isinstance(parameter, click.Option)]
 
 
 _ENCRYPTION = _options_of(encryption_options)
 _NAMES = re.compile(
-    rf"--({'|'.join(sorted((one.opts[0][2:] for one in _ENCRYPTION), key=len, reverse=True))})\b"
+    rf"--({'|'.join(sorted((new.opts[0][2:] for new in _ENCRYPTION), key=len, reverse=True))})\b"
     r"(?!-)"
 )
 
 
 def _with_new_options(command: click.Command) -> click.Command:
-    """Add the options of `encrypt`, with `new-` before their names, to a command."""
-    for one in _ENCRYPTION:
-        new = copy(one)
-        new.name = f"{_NEW}{one.name}"
-        new.opts = [_renamed(name) for name in one.opts]
-        new.help = f"For DESTINATION, as {one.opts[0]} of encrypt."
-        command.params.insert(_place(command), new)
+    """Add the options of `encrypt`, prefixed with `new-`, to a command."""
+    for option in _ENCRYPTION:
+        new = copy(option)
+        new.name = f"{_NEW}{option.name}"
+        new.opts = [_rename_options(name) for name in option.opts]
+        new.help = f"New file: {_rename_options(option.help or '')}"
+        command.params.insert(_insertion_index(command), new)
     return command
 
 
-def _place(command: click.Command) -> int:
-    """Give the number of the parameter before which the new file's options stand in the help."""
-    return next(number for number, one in enumerate(command.params) if one.name == "audit")
+def _insertion_index(command: click.Command) -> int:
+    """Return the index among the parameters at which the new file's options are inserted."""
+    return next(
+        number for number, parameter in enumerate(command.params) if parameter.name == "audit"
+    )
 
 
-def _renamed(text: str) -> str:
+def _rename_options(text: str) -> str:
     return _NAMES.sub(r"--new-\1", text)
 
 
 @contextmanager
-def _said_of_new() -> Iterator[None]:
-    """Have messages about options name those of the new file."""
+def _use_new_option_names() -> Iterator[None]:
+    """Replace option names in usage errors by those of the new file."""
     try:
         yield
     except click.UsageError as error:
-        raise click.UsageError(_renamed(error.message), error.ctx) from None
+        raise click.UsageError(_rename_options(error.message), error.ctx) from None
 
 
-def _taken_new(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the values of the new file's options out of a command's, under their own names."""
+def _take_new_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove the new file's options from a command's; return them without their prefix."""
     names = [name for name in options if name.startswith(_NEW)]
     return {name[len(_NEW) :]: options.pop(name) for name in names}
 
 
 def _new_properties(batch: Batch, new: dict[str, Any], audit: str | None) -> Encryption:
-    with _said_of_new():
-        found = encryption_properties(audit, _NEW, **new)
-        return batch.check_prefixes(found, shared=new["shared_aad_prefix"])
+    with _use_new_option_names():
+        properties = encryption_properties(audit, _NEW, **new)
+        return batch.check_prefixes(properties, shared=new["shared_aad_prefix"])
 
 
 def _new_settings(new: dict[str, Any]) -> Settings:
-    """Give what `_new_properties` gives, as references for Spark."""
-    with _said_of_new():
+    """Return the properties of the new file as references for Spark."""
+    with _use_new_option_names():
         return encryption_settings(new, _NEW)
 
 
-def _says_new() -> bool:
+def _has_new_options() -> bool:
     context = click.get_current_context()
     return any(
         name.startswith(_NEW) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
@@ -122,7 +123,7 @@ def _says_new() -> bool:
 
 # click keeps the lines of a paragraph after \b as they are.
 _REKEY_EXAMPLE = """\b
-Examples: other keys; and those of a keyring in the place of keys that were given
+Examples: new keys from files; master keys of a keyring instead of key files
   modcrypt rekey --key-file footer.key --column-key price=file:price.key \\
       --new-key-file next.key --new-column-key price=file:next-price.key \\
       orders.enc.parquet orders.next.parquet
@@ -131,12 +132,12 @@ Examples: other keys; and those of a keyring in the place of keys that were give
       --in-place orders.enc.parquet
 
 \b
-a folder from one policy to another; the run may be taken up
+a folder from one policy to another, in a run that can be resumed
   modcrypt rekey --policy lake.toml --new-policy next.toml --record run.jsonl \\
       lake next"""
 
 _MASK_EXAMPLE = """\b
-Examples: customers by pseudonyms, and no prices, under the keys that the file has
+Examples: pseudonyms for customers and no prices, with the file's own keys
   modcrypt mask --key-file footer.key --column-key price=file:price.key \\
       --hash customer --hash-key-file hash.key --drop price \\
       orders.enc.parquet orders.masked.parquet
@@ -146,7 +147,7 @@ a whole folder, in place
   modcrypt mask --policy lake.toml --null price --in-place lake"""
 
 _SHARE_EXAMPLE = """\b
-Example: two columns for a partner, under a key for them
+Example: two columns for a partner, under a key of their own
   modcrypt share --key-file footer.key --column shipped --column customer \\
       --new-key-file partner.key orders.enc.parquet orders.partner.parquet"""
 
@@ -164,8 +165,8 @@ Example: two columns for a partner, under a key for them
 @click.option(
     "--keep-unchanged",
     is_flag=True,
-    help="Copy the pages of columns whose key, algorithm and AAD prefix stay, without opening "
-    "them. The file then stays the same to its keys: modules of the old one fit into it.",
+    help="Copy the pages of columns whose key, algorithm and AAD prefix stay, without "
+    "opening them; modules of the old file then still fit into the new one.",
 )
 @audit_option
 @in_place_option
@@ -184,22 +185,23 @@ def rekey(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Write the encrypted file SOURCE under other keys to DESTINATION, or all files of a folder.
+    """Encrypt encrypted files again under other keys.
 
-    Keys, algorithm, footer mode, AAD prefix and key metadata are those that the --new options
-    say, and nothing of the old ones stays. Every module is authenticated on the way, and sealed
-    again; no page is decoded, and no plaintext is written.
+    SOURCE and DESTINATION are both files or both folders. The --new options set keys, algorithm,
+    footer mode, AAD prefix and key metadata of DESTINATION; nothing is taken over from SOURCE.
+    modcrypt authenticates every module and encrypts it again, without decoding pages or writing
+    plaintext.
     """
     if spark_master is not None:
-        settings = _new_settings(_taken_new(options))
+        settings = _new_settings(_take_new_options(options))
         return rekey_on_spark(
             spark_master, source, destination, options, settings, force=force, as_json=as_json
         )
     batch = Batch(options, source, destination)
-    batch.keep_columns(options["on_missing_key"])
-    new = _taken_new(options)
+    batch.refuse_column_loss(options["on_missing_key"])
+    new = _take_new_options(options)
     encryption = _new_properties(batch, new, options["audit"])
-    decryption = batch.rooted(decryption_properties(**options))
+    decryption = batch.resolve_root(decryption_properties(**options))
 
     def work(task: Task) -> dict[str, Any]:
         return modcrypt.rekey_parquet(
@@ -216,7 +218,7 @@ def rekey(
         ).fields()
 
     conversion = Conversion(
-        verb="rekey", doing="Rekeying", done="rekeyed", work=work, note=missing_names
+        verb="rekey", doing="Rekeying", done="rekeyed", work=work, note=format_missing_columns
     )
     return batch.run(conversion, force=force, threads=threads, as_json=as_json)
 
@@ -237,22 +239,30 @@ def rekey(
     "hashed",
     metavar="NAME",
     multiple=True,
-    help="Put keyed hashes (HMAC-SHA-256, in hex) in the place of the values of a column, or of "
-    "all columns in a group: equal values have equal hashes. Repeatable.",
+    help="Replace the values of a column, or of all columns in a group, by keyed hashes "
+    "(HMAC-SHA-256, hex); equal values have equal hashes. Repeatable.",
 )
 @click.option(
     "--drop",
     metavar="NAME",
     multiple=True,
-    help="Leave a column, or all columns in a group, out. Repeatable.",
+    help="Leave out a column, or all columns in a group. Repeatable.",
 )
-@click.option("--hash-key-file", metavar="PATH", help="Key of the hashes: as --key-file.")
-@click.option("--hash-key-env", metavar="VARIABLE", help="Key of the hashes: as --key-env.")
+@click.option(
+    "--hash-key-file",
+    metavar="PATH",
+    help="Hash key: file with 16, 24 or 32 raw bytes, or their hex or base64 text.",
+)
+@click.option(
+    "--hash-key-env",
+    metavar="VARIABLE",
+    help="Hash key: environment variable with the hex or base64 text; child processes inherit it.",
+)
 @click.option(
     "--hash-key-fd",
     metavar="N",
     type=click.IntRange(min=0),
-    help="Key of the hashes: as --key-fd.",
+    help="Hash key: open file descriptor, read to its end: raw bytes, hex or base64 text.",
 )
 @parquet_key_options
 @prefix_options
@@ -281,28 +291,30 @@ def mask(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Write the encrypted file SOURCE to DESTINATION with columns masked, or all of a folder.
+    """Remove, null or hash columns of encrypted files.
 
-    What is not named is kept as it is, without being decoded. Without --new options the file's own
-    keys, key metadata and AAD prefix are used again. A file says which of its columns are hashed:
-    they are not hashed again with the same key, in whatever run.
+    SOURCE and DESTINATION are both files or both folders. Columns that no option names stay
+    unchanged and are not decoded. Without --new options a file keeps its keys, key metadata and
+    AAD prefix. A file records which of its columns are hashed, and no run hashes them again with
+    the same key.
     """
     if not (null or hashed or drop):
-        raise click.UsageError("which columns? --null, --hash and --drop name them")
+        raise click.UsageError("no column is named; use --null, --hash or --drop")
     if spark_master is not None:
         _check_hash_key(bool(hashed), hash_key_file, hash_key_env, hash_key_fd)
         reference = hash_key_reference(hash_key_file, hash_key_env)
         masks = {"null": null, "hashed": hashed, "drop": drop, "hash_key": reference}
-        new = _taken_new(options)
+        new = _take_new_options(options)
         return mask_on_spark(
-            spark_master, source, destination, options, _new_settings(new) if _says_new() else None,
+            spark_master, source, destination, options,
+            _new_settings(new) if _has_new_options() else None,
             masks, force=force, as_json=as_json,
         )  # fmt: skip
     batch = Batch(options, source, destination)
     hash_key = _hash_key(hash_key_file, hash_key_env, hash_key_fd, bool(hashed))
-    new = _taken_new(options)
-    encryption = _new_properties(batch, new, options["audit"]) if _says_new() else None
-    decryption = batch.rooted(decryption_properties(**options))
+    new = _take_new_options(options)
+    encryption = _new_properties(batch, new, options["audit"]) if _has_new_options() else None
+    decryption = batch.resolve_root(decryption_properties(**options))
 
     def work(task: Task) -> dict[str, Any]:
         return modcrypt.mask_parquet(
@@ -329,13 +341,15 @@ def mask(
 
 def _hash_key(file: str | None, env: str | None, fd: int | None, needed: bool) -> Key | None:
     _check_hash_key(needed, file, env, fd)
-    return key_from(file, env, fd, "key of the hashes", "--hash-key")
+    return read_key(file, env, fd, "key of the hashes", "--hash-key")
 
 
 def _check_hash_key(needed: bool, *given: object) -> None:
-    """Check that there is a key for hashes, and none for nothing."""
+    """Raise unless there is a hash key if, and only if, columns are hashed."""
     if not needed:
-        refuse({"hash_key_file", "hash_key_env", "hash_key_fd"}, "--hash names what is hashed")
+        refuse(
+            {"hash_key_file", "hash_key_env", "hash_key_fd"}, "name the columns to hash by --hash"
+        )
     elif all(value is None for value in given):
         raise click.UsageError(
             "--hash needs a key: --hash-key-file, --hash-key-env or --hash-key-fd"
@@ -374,23 +388,24 @@ def share(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Write a copy of the encrypted file SOURCE for somebody else, or of all files of a folder.
+    """Copy some columns of encrypted files for somebody else.
 
-    DESTINATION has the columns that --column names, under keys that the --new options give, and
-    nothing of the others: neither their names nor their values. Their keys are not needed.
+    SOURCE and DESTINATION are both files or both folders. DESTINATION contains only the columns
+    that --column names, under the keys of the --new options; names and values of other columns are
+    left out, and their keys are not needed.
     """
     if not columns:
-        raise click.UsageError("which columns? --column names them")
+        raise click.UsageError("no column is named; use --column")
     if spark_master is not None:
-        settings = _new_settings(_taken_new(options))
+        settings = _new_settings(_take_new_options(options))
         return share_on_spark(
             spark_master, source, destination, options, settings, columns, force=force,
             as_json=as_json,
         )  # fmt: skip
     batch = Batch(options, source, destination)
-    new = _taken_new(options)
+    new = _take_new_options(options)
     encryption = _new_properties(batch, new, options["audit"])
-    decryption = batch.rooted(decryption_properties(**options))
+    decryption = batch.resolve_root(decryption_properties(**options))
 
     def work(task: Task) -> dict[str, Any]:
         return modcrypt.share_parquet(

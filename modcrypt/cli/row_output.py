@@ -1,4 +1,4 @@
-"""Where rows go: to the terminal as a table, to stdout or a file as text or an Arrow stream."""
+"""Output of rows: a table on the terminal, or text or an Arrow stream to stdout or a file."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
     from modcrypt.io.storage import Sink
 
-__all__ = ["check_safe", "print_pieces", "print_rows", "safe_option", "written"]
+__all__ = ["check_safe", "print_pieces", "print_rows", "safe_option", "write_pieces"]
 
 safe_option = click.option(
     "--safe",
     is_flag=True,
     help="With --format csv: put an apostrophe before text that a spreadsheet would run as a "
-    "formula, such as =, +, - or @ at its beginning. Numbers stay as they are.",
+    "formula (such as =, +, - or @ at its beginning); numbers stay unchanged.",
 )
 
 
 def check_safe(safe: bool, form: str) -> None:
-    """Raise a usage error if `--safe` is given for another form than CSV."""
+    """Raise a usage error if `--safe` is given with a format other than CSV."""
     if safe and form != "csv":
-        raise click.UsageError("--safe is for --format csv")
+        raise click.UsageError("--safe needs --format csv")
 
 
 def print_rows(kinds: pa.Schema, rows: Sequence[dict[str, Any]]) -> None:
-    """Print rows, as `rows_of` gives them, as a table that the terminal has room for."""
-    from modcrypt.cli.output.rows import aligned, cell, is_number
+    """Print rows of `rows_of` as a table that fits the width of the terminal."""
+    from modcrypt.cli.output.rows import align_cells, format_cell, is_number
 
-    shown = sys.stdout is not None and sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if shown else None
-    cells = [[cell(value) for value in row.values()] for row in rows]
-    right = [number for number, one in enumerate(kinds) if is_number(one.type)]
-    text, hidden = aligned(kinds.names, cells, right=right, width=width)
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if on_terminal else None
+    cells = [[format_cell(value) for value in row.values()] for row in rows]
+    right = [number for number, field in enumerate(kinds) if is_number(field.type)]
+    text, hidden = align_cells(kinds.names, cells, right=right, width=width)
     print_line(text)
     if hidden:
         click.echo(
-            f"modcrypt: {hidden} more columns have no room here; --column NAME chooses some",
+            f"modcrypt: {hidden} more columns do not fit; select columns by --column NAME",
             err=True,
         )
 
 
-def written(pieces: Iterator[tuple[bytes, int]], sink: Sink) -> int:
-    """Append what `spelt` gives to a sink; give the number of rows."""
+def write_pieces(pieces: Iterator[tuple[bytes, int]], sink: Sink) -> int:
+    """Append the output of `format_rows` to a sink; return the number of rows."""
     total = 0
     for data, rows in pieces:
         sink.append(data)
@@ -62,28 +62,26 @@ def written(pieces: Iterator[tuple[bytes, int]], sink: Sink) -> int:
 
 
 def print_pieces(pieces: Iterator[tuple[bytes, int]]) -> None:
-    """Write to stdout; end quietly when its reader has gone, and loudly where the rows break off.
+    """Write to stdout; end quietly if the reader has closed it, and report incomplete output.
 
-    What else is printed from now on is on stderr.
+    All other output must go to stderr from then on.
     """
     out = sys.stdout.buffer
-    shown = _shown_on_terminal if sys.stdout.isatty() else bytes
+    escape = _escape_for_terminal if sys.stdout.isatty() else bytes
     total = 0
     try:
         for data, rows in pieces:
-            out.write(shown(data))
+            out.write(escape(data))
             out.flush()
             total += rows
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(SIGPIPE_EXIT)
     except (Exception, Stopped):
-        click.echo(
-            f"modcrypt: the output is incomplete: it breaks off after {total} rows", err=True
-        )
+        click.echo(f"modcrypt: the output is incomplete: it ends after {total} rows", err=True)
         raise
 
 
-def _shown_on_terminal(data: bytes) -> bytes:
-    """Escape what a terminal would obey; lines stay lines."""
+def _escape_for_terminal(data: bytes) -> bytes:
+    """Escape control characters that a terminal would interpret, except line feeds."""
     return "\n".join(map(printable, data.decode().split("\n"))).encode()

@@ -1,4 +1,4 @@
-"""What the commands of Parquet and of AGS1 have in common: options, results, progress."""
+"""Options, results and output that Parquet and AGS1 commands share."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from modcrypt.keys import Key
 
 __all__ = [
     "SIGPIPE_EXIT",
-    "aad_prefix_from",
+    "combine_options",
     "convert",
     "drop_stdout",
     "force_option",
+    "format_table",
     "json_option",
-    "key_from",
     "key_options",
     "prefix_options",
     "print_facts",
     "print_line",
+    "read_aad_prefix",
+    "read_key",
     "root_option",
     "shared_prefix_option",
-    "table",
     "threads_option",
-    "together",
 ]
 
 SIGPIPE_EXIT = 141
-"""What a shell reports for a program whose reader went away."""
+"""Exit code that a shell reports for a program ended by SIGPIPE."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 Work = Callable[[Callable[[int], None] | None], dict[str, Any]]
 
 
 def print_line(text: str) -> None:
-    """Print to stdout; end quietly when its reader has gone, as `| head` does."""
-    if sys.stdout is None:  # closed: nobody wants it
+    """Print to stdout; end quietly if the reader has closed it, as `| head` does."""
+    if sys.stdout is None:  # stdout is closed
         return
     try:
         sys.stdout.write(text + "\n")
@@ -57,16 +57,16 @@ def print_line(text: str) -> None:
 
 
 def drop_stdout() -> None:
-    """Throw away what is still to be printed: Python would try again at the end, and fail."""
-    with suppress(OSError, ValueError, AttributeError):  # of a stream that has no descriptor
+    """Discard output that is still buffered: Python would try to write it at exit, and fail."""
+    with suppress(OSError, ValueError, AttributeError):  # the stream may have no descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # --- options -------------------------------------------------------------------------------------
 
 
-def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
-    """Make one decorator of several options, listed in the help as they stand."""
+def combine_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Combine several options into one decorator; the help lists them in this order."""
 
     def apply(command: F) -> F:
         for option in reversed(options):
@@ -77,79 +77,83 @@ def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
 
 
 def key_options(what: str) -> Callable[[F], F]:
-    """Give the options of one key; `what` it is called begins their help."""
-    return together(
+    """Return the options that refer to one key; their help texts start with `what`."""
+    return combine_options(
         click.option(
             "--key-file",
             metavar="PATH",
-            help=f"{what}: a file of 16, 24 or 32 raw bytes, or of their hex or base64 text.",
+            help=f"{what}: file with 16, 24 or 32 raw bytes, or their hex or base64 text.",
         ),
         click.option(
             "--key-env",
             metavar="VARIABLE",
-            help=f"{what}: an environment variable with the hex or base64 text; every child "
-            "process inherits it.",
+            help=f"{what}: environment variable with the hex or base64 text; child processes "
+            "inherit it.",
         ),
         click.option(
             "--key-fd",
             metavar="N",
             type=click.IntRange(min=0),
-            help=f"{what}: an open file descriptor, read to its end; contents as of --key-file.",
+            help=f"{what}: open file descriptor, read to its end: raw bytes, hex or base64 text.",
         ),
     )
 
 
-prefix_options = together(
-    click.option("--aad-prefix", metavar="TEXT", help="AAD prefix, as UTF-8."),
-    click.option("--aad-prefix-hex", metavar="HEX", help="AAD prefix, as hex digits."),
+prefix_options = combine_options(
+    click.option("--aad-prefix", metavar="TEXT", help="AAD prefix as text (UTF-8)."),
+    click.option("--aad-prefix-hex", metavar="HEX", help="AAD prefix as hex digits."),
     click.option(
         "--aad-prefix-file",
         metavar="PATH",
-        help="AAD prefix: the bytes of a file, newline included if there is one.",
+        help="AAD prefix: all bytes of a file, including a final newline.",
     ),
 )
 root_option = click.option(
     "--root",
     metavar="FOLDER",
-    help="Folder of the dataset: {path} in an AAD prefix is relative to it. Default: the folder "
-    "that is named.",
+    help="Folder of the dataset, which {path} in an AAD prefix is relative to. Default: the "
+    "folder named on the command line.",
 )
 shared_prefix_option = click.option(
     "--shared-aad-prefix",
     is_flag=True,
-    help="Allow several files with the same AAD prefix, though one can then replace another "
-    "unnoticed.",
+    help="Allow several files with the same AAD prefix; one can then replace another undetected.",
 )
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one line of JSON on stdout, failures included."
+    "--json", "as_json", is_flag=True, help="Print one line of JSON on stdout, also for a failure."
 )
 force_option = click.option("--force", is_flag=True, help="Replace DESTINATION if it exists.")
 
 
 def threads_option(text: str) -> Callable[[F], F]:
-    """Give the option that says how many threads work, with its help."""
+    """Return the option for the number of threads, with its help text."""
     return click.option("--threads", type=click.IntRange(min=1), help=text)
 
 
-def key_from(
+def read_key(
     key_file: str | None, key_env: str | None, key_fd: int | None, what: str, option: str = "--key"
 ) -> Key | None:
-    """Read the key that `key_options` refer to, or options of another name like them.
+    """Read the key that the values of `key_options` refer to; return None if none is given.
 
-    None if none of them is given.
+    Args:
+        key_file: Path of a key file.
+        key_env: Name of an environment variable.
+        key_fd: Number of an open file descriptor.
+        what: Name of the key in messages.
+        option: Common beginning of the options' names.
     """
     given = [value for value in (key_file, key_env, key_fd) if value is not None]
     if len(given) > 1:
         raise click.UsageError(f"{option}-file, {option}-env and {option}-fd exclude each other")
     if key_file is not None:
-        return key_refs.from_file(key_file, what)
+        return key_refs.read_key_file(key_file, what)
     if key_env is not None:
-        return key_refs.from_env(key_env, what)
-    return None if key_fd is None else key_refs.from_fd(key_fd, what)
+        return key_refs.read_key_env(key_env, what)
+    return None if key_fd is None else key_refs.read_key_fd(key_fd, what)
 
 
-def aad_prefix_from(text: str | None, digits: str | None, path: str | None) -> bytes | None:
-    """Read the AAD prefix that `prefix_options` give; None if none of them is given."""
+def read_aad_prefix(text: str | None, digits: str | None, path: str | None) -> bytes | None:
+    """Return the AAD prefix of `prefix_options`; None if none of them is given."""
     given = [value for value in (text, digits, path) if value is not None]
     if len(given) > 1:
         raise click.UsageError(
@@ -161,28 +165,28 @@ def aad_prefix_from(text: str | None, digits: str | None, path: str | None) -> b
         with open(path, "rb") as file:
             prefix = file.read()
     else:
-        prefix = os.fsencode(text or "") if digits is None else _unhex(digits)
+        prefix = os.fsencode(text or "") if digits is None else _parse_hex(digits)
     if not prefix:
-        raise click.UsageError("the AAD prefix is empty; leave the option out for no prefix")
+        raise click.UsageError("the AAD prefix is empty; omit the option to use no prefix")
     return prefix
 
 
-def _unhex(digits: str) -> bytes:
+def _parse_hex(digits: str) -> bytes:
     try:
         return bytes.fromhex(digits)
     except ValueError:
         raise click.UsageError("--aad-prefix-hex takes pairs of hex digits") from None
 
 
-def table(
+def format_table(
     titles: Sequence[str], rows: Iterable[Sequence[object]], *, left: Collection[int] = ()
 ) -> str:
-    """Align a table; None is a dash.
+    """Return an aligned table; None becomes a dash.
 
     Args:
-        titles: of the columns.
-        rows: cells, which names in files may be.
-        left: numbers of the columns that are aligned to the left, as words are.
+        titles: Titles of the columns.
+        rows: Cells, which may come from hostile files.
+        left: Numbers of the columns aligned to the left, such as columns of text.
     """
     cells = [titles, *([_cell(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -196,8 +200,8 @@ def table(
 
 
 def print_facts(facts: Iterable[Sequence[object]]) -> None:
-    """Print pairs of a name and a value, as a table without titles."""
-    print_line(table(("", ""), facts, left=(0, 1)).partition("\n")[2])
+    """Print pairs of a name and a value as a table without titles."""
+    print_line(format_table(("", ""), facts, left=(0, 1)).partition("\n")[2])
 
 
 def _cell(value: object) -> str:
@@ -208,7 +212,7 @@ def _cell(value: object) -> str:
 
 
 def convert(verb: str, source: str, destination: str, work: Work, as_json: bool) -> dict[str, Any]:
-    """Do the work of a command with a progress bar; give its result, printed if `as_json`."""
+    """Run a command's work with a progress bar; return its result, printed if `as_json`."""
     source_size = _size(source)
     started = time.perf_counter()
     with progress_bar(verb, source_size) as progress:
@@ -228,7 +232,7 @@ def convert(verb: str, source: str, destination: str, work: Work, as_json: bool)
 
 
 def _size(path: str) -> int | None:
-    """Give a file's size; None for a pipe, a URL, or what can't be looked at."""
+    """Return a file's size; None for a pipe, a URL or an inaccessible file."""
     try:
         status = os.stat(path)
     except OSError:

@@ -1,7 +1,7 @@
-"""`--spark MASTER`: what a command does with a folder, done by Spark.
+"""Commands on Spark (`--spark MASTER`): process the files of a folder on its executors.
 
-Keys go to Spark by reference alone: what the options of a command refer to must be on the driver
-and on all executors. So descriptors, and passphrases that are typed, don't do.
+Only references to keys are sent to Spark, so what they refer to must exist on the driver and on
+all executors. Therefore file descriptors and typed passphrases are not supported.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from click.core import ParameterSource
 
 from modcrypt.cli.options.kms_options import Service, refuse
 from modcrypt.cli.options.passphrases import VARIABLE
-from modcrypt.cli.output.failures import exit_code, in_options, printable
-from modcrypt.cli.shared import aad_prefix_from, print_line, table
+from modcrypt.cli.output.failures import exit_code, printable, use_option_names
+from modcrypt.cli.shared import format_table, print_line, read_aad_prefix
 from modcrypt.errors import KmsUnavailableError
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -54,13 +54,12 @@ spark_option = click.option(
     "--spark",
     "spark_master",
     metavar="MASTER",
-    help="Of a folder: have Spark do it, as local[4], spark://HOST:PORT, yarn or sc://HOST:PORT "
-    "says. Files that are done already are left. What keys are read from must be there on its "
-    "executors, too.",
+    help="For folders: run on Spark at local[4], spark://HOST:PORT, yarn or sc://HOST:PORT, "
+    "and skip finished files. Its executors must reach the sources of keys.",
 )
 
 SHOWN = 100
-"""Failures that are printed for people; how many more there are is said."""
+"""Maximal number of failures printed for people, followed by the number of others."""
 
 _NOT_ON_SPARK = {"glob", "jobs", "record", "fail_fast", "threads", "audit"}
 _NOT_SENT = {"key_fd", "passphrase_fd", "hash_key_fd"}
@@ -75,15 +74,17 @@ def encrypt_on_spark(
     master: str, source: str, destination: str | None, options: Options, *, force: bool,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Do what `encrypt` does, with a folder; give the exit code.
+    """Run `encrypt` on a folder; return the exit code.
 
     Args:
-        master: the value of `spark_option`.
-        source, destination: as of the command.
-        options: its others, those of `batch_options` and `in_place_option` among them.
-        force, as_json: as of `output_options`.
+        master: Value of `spark_option`.
+        source: SOURCE argument of the command.
+        destination: DESTINATION argument of the command.
+        options: Other options, including those of `batch_options` and `in_place_option`.
+        force: Whether to replace existing destinations.
+        as_json: Whether to print JSON.
     """
-    more = _of_folders(options, destination, force)
+    more = _take_folder_options(options, destination, force)
     settings = encryption_settings(options)
 
     def job(spark: SparkSession) -> DataFrame:
@@ -91,15 +92,15 @@ def encrypt_on_spark(
 
         return encrypt_table(spark, source, destination, settings, **more)
 
-    return _converted(master, "encrypt", job, as_json)
+    return _run_conversion(master, "encrypt", job, as_json)
 
 
 def decrypt_on_spark(
     master: str, source: str, destination: str | None, options: Options, *, force: bool,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Do what `decrypt` does, with a folder; arguments as of `encrypt_on_spark`."""
-    more = _of_folders(options, destination, force)
+    """Run `decrypt` on a folder; arguments as for `encrypt_on_spark`."""
+    more = _take_folder_options(options, destination, force)
     settings = decryption_settings(options)
 
     def job(spark: SparkSession) -> DataFrame:
@@ -107,20 +108,20 @@ def decrypt_on_spark(
 
         return decrypt_table(spark, source, destination, settings, **more)
 
-    return _converted(master, "decrypt", job, as_json)
+    return _run_conversion(master, "decrypt", job, as_json)
 
 
 def rekey_on_spark(
     master: str, source: str, destination: str | None, options: Options, encryption: Settings, *,
     force: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Do what `rekey` does, with a folder; arguments as of `encrypt_on_spark`.
+    """Run `rekey` on a folder; other arguments as for `encrypt_on_spark`.
 
     Args:
-        encryption: of the new files, by `encryption_settings`.
+        encryption: Settings of the new files, from `encryption_settings`.
     """
-    refuse({"keep_unchanged"}, "not with --spark")
-    more = _of_folders(options, destination, force)
+    refuse({"keep_unchanged"}, "not supported with --spark")
+    more = _take_folder_options(options, destination, force)
     decryption = decryption_settings(options)
 
     def job(spark: SparkSession) -> DataFrame:
@@ -128,20 +129,20 @@ def rekey_on_spark(
 
         return rekey_table(spark, source, destination, decryption, encryption, **more)
 
-    return _converted(master, "rekey", job, as_json)
+    return _run_conversion(master, "rekey", job, as_json)
 
 
 def mask_on_spark(
     master: str, source: str, destination: str | None, options: Options,
     encryption: Settings | None, masks: dict[str, Any], *, force: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Do what `mask` does, with a folder; arguments as of `rekey_on_spark`.
+    """Run `mask` on a folder; other arguments as for `rekey_on_spark`.
 
     Args:
-        encryption: None for the files' own keys.
-        masks: as `mask_table` takes them.
+        encryption: Settings of the new files; None for the files' own keys.
+        masks: Arguments of `mask_table`.
     """
-    more = _of_folders(options, destination, force)
+    more = _take_folder_options(options, destination, force)
     decryption = decryption_settings(options)
 
     def job(spark: SparkSession) -> DataFrame:
@@ -149,15 +150,15 @@ def mask_on_spark(
 
         return mask_table(spark, source, destination, decryption, encryption, **masks, **more)
 
-    return _converted(master, "mask", job, as_json)
+    return _run_conversion(master, "mask", job, as_json)
 
 
 def share_on_spark(
     master: str, source: str, destination: str, options: Options, encryption: Settings,
     columns: Sequence[str], *, force: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Do what `share` does, with a folder; arguments as of `rekey_on_spark`."""
-    more = _of_folders(options, destination, force)
+    """Run `share` on a folder; arguments as for `rekey_on_spark`."""
+    more = _take_folder_options(options, destination, force)
     decryption = decryption_settings(options)
 
     def job(spark: SparkSession) -> DataFrame:
@@ -165,19 +166,23 @@ def share_on_spark(
 
         return share_table(spark, source, destination, decryption, encryption, columns, **more)
 
-    return _converted(master, "share", job, as_json)
+    return _run_conversion(master, "share", job, as_json)
 
 
 def rotate_on_spark(
     master: str, paths: Sequence[str], settings: Settings, *, what: Any,
     new_master_keys: dict[str, str], dry_run: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Do what `keys rotate` does with files; give the exit code.
+    """Run `keys rotate` on files; return the exit code.
 
     Args:
-        paths: files and folders.
-        settings: by `decryption_settings`.
-        what, new_master_keys, dry_run: as of `rotate_keys`.
+        master: Value of `spark_option`.
+        paths: Files and folders.
+        settings: Settings from `decryption_settings`.
+        what: Kind of keys to replace, as for `rotate_keys`.
+        new_master_keys: New master keys by old ones, as for `rotate_keys`.
+        dry_run: Whether to change nothing.
+        as_json: Whether to print JSON.
     """
 
     def job(spark: SparkSession) -> DataFrame:
@@ -191,47 +196,49 @@ def rotate_on_spark(
     def fields(row: dict[str, Any]) -> dict[str, Any]:
         return {"file": row["path"], **{name: row[name] for name in ("result", "keys", "message")}}
 
-    return _run(master, "keys rotate", job, fields, as_json)
+    return _run_job(master, "keys rotate", job, fields, as_json)
 
 
 def rotate_table_on_spark(
     master: str, table: IcebergTable, settings: Settings, what: str, new_master_key: str | None
 ) -> TableRotation:
-    """Do what `iceberg rotate dek` or `kek` does.
+    """Run `iceberg rotate dek` or `kek`.
 
     Args:
-        master: the value of `--spark`.
-        table: that is rotated.
-        settings: by `service_settings`.
+        master: Value of `--spark`.
+        table: Table to rotate.
+        settings: Settings from `service_settings`.
         what: `dek` or `kek`.
-        new_master_key: of `kek`: the value of `--new-master-key`.
+        new_master_key: Value of `--new-master-key`, for `kek`.
     """
     from modcrypt.spark.jobs.iceberg_jobs import rotate_table_deks, rotate_table_keks
 
-    with _started(master, f"iceberg rotate {what}") as spark:
+    with _start_spark(master, f"iceberg rotate {what}") as spark:
         if what == "dek":
             return rotate_table_deks(spark, table, settings)
         return rotate_table_keks(spark, table, settings, new_master_key_id=new_master_key)
 
 
 def scan_on_spark(master: str, paths: Sequence[str], options: Options, *, as_json: bool) -> int:
-    """Do what `keys scan` does, for people with numbers of files; as `rotate_on_spark`."""
+    """Run `keys scan`, printing numbers of files for people; return the exit code."""
     named = Service(dict(options)).named
     settings = decryption_settings(options) if named else None
-    _refuse_all()
-    with _started(master, "keys scan") as spark:
+    _refuse_local_options()
+    with _start_spark(master, "keys scan") as spark:
         from modcrypt.spark.jobs.table_jobs import scan_keys
 
-        found = scan_keys(spark, list(paths), settings)
+        scan_frame = scan_keys(spark, list(paths), settings)
         if as_json:
-            for row in _rows(found):
+            for row in _iterate_rows(scan_frame):
                 del row["worker"], row["failed"]
-                message = in_options(row["message"] or "")
+                message = use_option_names(row["message"] or "")
                 print_line(json.dumps({"file": row.pop("path"), **row, "message": message}))
         else:
-            counted = found.groupBy("kind", "column", "master_key_id", "version", "storage")
-            _print_keys(list(_rows(counted.count().orderBy("kind", "column", "master_key_id"))))
-        failures = found.where("failed")
+            counted = scan_frame.groupBy("kind", "column", "master_key_id", "version", "storage")
+            _print_keys(
+                list(_iterate_rows(counted.count().orderBy("kind", "column", "master_key_id")))
+            )
+        failures = scan_frame.where("failed")
         count = failures.count()
         if count and not as_json:
             _print_failures(failures, count, result="word")
@@ -239,7 +246,7 @@ def scan_on_spark(master: str, paths: Sequence[str], options: Options, *, as_jso
 
 
 def _print_keys(rows: Sequence[dict[str, Any]]) -> None:
-    kinds = {"footer": "(footer)", "hidden": "(sealed)", "key metadata": "(key metadata)"}
+    kinds = {"footer": "(footer)", "hidden": "(encrypted)", "key metadata": "(key metadata)"}
     names = ("master_key_id", "version", "storage", "count")
     cells = [
         (kinds.get(row["kind"], row["column"]), *(row[name] for name in names))
@@ -247,35 +254,40 @@ def _print_keys(rows: Sequence[dict[str, Any]]) -> None:
         if row["kind"] != "error"
     ]
     titles = ("column", "master key", "version", "storage", "files")
-    print_line(table(titles, cells, left=(0, 1, 3)))
+    print_line(format_table(titles, cells, left=(0, 1, 3)))
 
 
 def verify_on_spark(
     master: str, paths: Sequence[str], options: Options, *, strict: bool, as_json: bool
 ) -> int:
-    """Do what `verify` does with files, and tell copies of one among them; give the exit code.
+    """Run `verify` on files, and report copies of a file among them; return the exit code.
 
     Args:
-        master, paths: as of `rotate_on_spark`.
-        options: of keys, prefix, reading and service.
-        strict, as_json: as of the command.
+        master: Value of `spark_option`.
+        paths: Files and folders.
+        options: Options of keys, prefix, reading and service.
+        strict: Whether an unauthenticated part makes the exit code 1.
+        as_json: Whether to print JSON.
     """
-    _refuse_all()
-    refuse({"aad_prefix_template", "expected_parts", "expected_rows", "html"}, "not with --spark")
-    settings = decryption_settings(options) if _typed(options) else None
+    _refuse_local_options()
+    refuse(
+        {"aad_prefix_template", "expected_parts", "expected_rows", "html"},
+        "not supported with --spark",
+    )
+    settings = decryption_settings(options) if _is_any_typed(options) else None
     started = time.perf_counter()
-    with _started(master, "verify") as spark:
+    with _start_spark(master, "verify") as spark:
         from modcrypt.spark.jobs.table_jobs import verify_table
 
-        found = verify_table(spark, list(paths), settings)
+        verified = verify_table(spark, list(paths), settings)
         if as_json:
-            for row in _rows(found):
-                print_line(json.dumps(_verified(row)))
-        copies = _copies(found)
-        totals = _totals(found, copies)
-        missing = _words(found)
+            for row in _iterate_rows(verified):
+                print_line(json.dumps(_verified_fields(row)))
+        copies = _find_copies(verified)
+        totals = _count_totals(verified, copies)
+        missing = _missing_key_codes(verified)
         if not as_json and totals["failed"]:
-            _print_failures(found.where("failed"), totals["failed"])
+            _print_failures(verified.where("failed"), totals["failed"])
     if as_json:
         seconds = round(time.perf_counter() - started, 6)
         print_line(json.dumps({**totals, "copies": copies, "seconds": seconds}))
@@ -296,38 +308,43 @@ def verify_on_spark(
 _VERIFIED = ("authentic", "partial", "failed")
 
 
-def _verified(row: dict[str, Any]) -> dict[str, Any]:
-    found, notes = row["findings"] or (), row["not_authenticated"] or ()
-    findings = [{**one.asDict(), "message": in_options(one["message"])} for one in found]
+def _verified_fields(row: dict[str, Any]) -> dict[str, Any]:
+    findings_of_row, notes = row["findings"] or (), row["not_authenticated"] or ()
+    findings = [
+        {**finding.asDict(), "message": use_option_names(finding["message"])}
+        for finding in findings_of_row
+    ]
     return {
         "name": row["path"], "size": row["bytes_in"], "result": row["result"],
         "ok": not row["failed"], "complete": row["complete"], "encrypted": row["encrypted"],
         "num_rows": row["rows"], "modules": row["modules"],
         "authenticated_bytes": row["authenticated_bytes"], "findings": findings,
-        "not_authenticated": [one.asDict() for one in notes],
-        "message": in_options(row["message"]),
+        "not_authenticated": [note.asDict() for note in notes],
+        "message": use_option_names(row["message"]),
     }  # fmt: skip
 
 
-def _copies(found: DataFrame) -> list[tuple[str, str]]:
-    """Give files of which there are copies, as the first and the last path of each."""
-    counted = found.where("file_unique is not null").groupBy("file_unique").count()
+def _find_copies(verified: DataFrame) -> list[tuple[str, str]]:
+    """Return files that exist several times, as the first and the last path of each."""
+    counted = verified.where("file_unique is not null").groupBy("file_unique").count()
     uniques = [row["file_unique"] for row in counted.where("count > 1").limit(SHOWN).collect()]
     paths: dict[str, list[str]] = {unique: [] for unique in uniques}
-    for row in found.select("file_unique", "path").where(found.file_unique.isin(uniques)).collect():
+    for row in (
+        verified.select("file_unique", "path").where(verified.file_unique.isin(uniques)).collect()
+    ):
         paths[row["file_unique"]].append(row["path"])
     return [(min(names), max(names)) for names in paths.values()]
 
 
-def _words(found: DataFrame) -> set[str]:
-    """Return the error codes of keys that could not be had."""
-    words = found.selectExpr("explode(not_authenticated.word) as word").distinct().collect()
+def _missing_key_codes(verified: DataFrame) -> set[str]:
+    """Return the error codes of keys that could not be retrieved."""
+    words = verified.selectExpr("explode(not_authenticated.word) as word").distinct().collect()
     return {row["word"] for row in words} - {None}
 
 
-def _totals(found: DataFrame, copies: Sequence[object]) -> dict[str, Any]:
+def _count_totals(verified: DataFrame, copies: Sequence[object]) -> dict[str, Any]:
     counts = dict.fromkeys(("files", *_VERIFIED, "encrypted", "modules"), 0)
-    grouped = found.selectExpr(
+    grouped = verified.selectExpr(
         "case when failed then 'failed' else result end as result", "encrypted", "modules"
     ).groupBy("result", "encrypted")
     for row in grouped.agg({"*": "count", "modules": "sum"}).collect():
@@ -339,35 +356,36 @@ def _totals(found: DataFrame, copies: Sequence[object]) -> dict[str, Any]:
 
 
 def inspect_on_spark(master: str, paths: Sequence[str], options: Options, *, as_json: bool) -> int:
-    """Do what `inspect` does with files, for people with numbers of them; give the exit code.
+    """Run `inspect` on files, printing numbers of files for people; return the exit code.
 
     Args:
-        master, paths: as of `rotate_on_spark`.
-        options: of keys, prefix and service.
-        as_json: as of the command; columns are counted there.
+        master: Value of `spark_option`.
+        paths: Files and folders.
+        options: Options of keys, prefix and service.
+        as_json: Whether to print JSON, in which columns are counted.
     """
-    _refuse_all()
-    refuse({"html", "force", "pages"}, "not with --spark")
-    settings = decryption_settings(options) if _typed(options) else None
-    with _started(master, "inspect") as spark:
+    _refuse_local_options()
+    refuse({"html", "force", "pages"}, "not supported with --spark")
+    settings = decryption_settings(options) if _is_any_typed(options) else None
+    with _start_spark(master, "inspect") as spark:
         from modcrypt.spark.jobs.table_jobs import inspect_table
 
-        found = inspect_table(spark, list(paths), settings)
-        failures = found.where("failed")
+        inspected = inspect_table(spark, list(paths), settings)
+        failures = inspected.where("failed")
         count = failures.count()
         if as_json:
-            for row in _rows(found):
-                print_line(json.dumps(_inspected(row)))
+            for row in _iterate_rows(inspected):
+                print_line(json.dumps(_inspected_fields(row)))
         else:
-            _print_kinds(found.where("not failed"))
+            _print_kinds(inspected.where("not failed"))
             if count:
                 _print_failures(failures, count)
     return int(bool(count))
 
 
-def _inspected(row: dict[str, Any]) -> dict[str, Any]:
-    """Give the fields of a row by the names that `inspect` has for them."""
-    message = in_options(row["message"])
+def _inspected_fields(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row under the names that `inspect` uses."""
+    message = use_option_names(row["message"])
     if row["failed"]:
         return {"name": row["path"], "error": row["result"], "message": message}
     fields = {"name": row.pop("path"), "size": row.pop("bytes_in"), "num_rows": row.pop("rows")}
@@ -379,9 +397,9 @@ def _inspected(row: dict[str, Any]) -> dict[str, Any]:
 _KIND = ("encrypted", "footer_mode", "algorithm", "footer_key", "writer")
 
 
-def _print_kinds(found: DataFrame) -> None:
-    """Say how many files there are of each kind, and what is open of them to everybody."""
-    counted = found.groupBy(*_KIND).agg({"*": "count", "rows": "sum", "bytes_in": "sum"})
+def _print_kinds(inspected: DataFrame) -> None:
+    """Print the number of files of each kind, and what anyone can see of them."""
+    counted = inspected.groupBy(*_KIND).agg({"*": "count", "rows": "sum", "bytes_in": "sum"})
     rows = counted.orderBy(*_KIND).limit(SHOWN).collect()
     cells = [
         (
@@ -392,33 +410,33 @@ def _print_kinds(found: DataFrame) -> None:
         for row in rows
     ]
     titles = ("footer", "algorithm", "footer key", "writer", "files", "rows", "bytes")
-    print_line(table(titles, cells, left=range(4)))
+    print_line(format_table(titles, cells, left=range(4)))
 
 
 # --- what they have in common --------------------------------------------------------------------
 
 
-def _converted(master: str, verb: str, job: Job, as_json: bool) -> int:
+def _run_conversion(master: str, verb: str, job: Job, as_json: bool) -> int:
     def fields(row: dict[str, Any]) -> dict[str, Any]:
         return {
             "source": row["path"], "destination": row["destination"], "result": row["result"],
-            "message": in_options(row["message"]), "source_bytes": row["bytes_in"],
+            "message": use_option_names(row["message"]), "source_bytes": row["bytes_in"],
             "destination_bytes": row["bytes_out"], "seconds": round(row["seconds"] or 0.0, 6),
         }  # fmt: skip
 
-    return _run(master, verb, job, fields, as_json)
+    return _run_job(master, verb, job, fields, as_json)
 
 
-def _run(
+def _run_job(
     master: str, verb: str, job: Job, fields: Callable[[dict[str, Any]], dict[str, Any]],
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Have Spark do a job with a row for each file, print the report, and give the exit code."""
+    """Run a Spark job with a row for each file, print the report, and return the exit code."""
     started = time.perf_counter()
-    with _started(master, verb) as spark:
+    with _start_spark(master, verb) as spark:
         report = job(spark)
         if as_json:
-            for row in _rows(report):
+            for row in _iterate_rows(report):
                 print_line(json.dumps(fields(row)))
         counted = [row.asDict() for row in report.groupBy("result", "failed").count().collect()]
         failed = sum(row["count"] for row in counted if row["failed"])
@@ -430,36 +448,28 @@ def _run(
         seconds = round(time.perf_counter() - started, 6)
         print_line(json.dumps({"files": files, **done, "failed": failed, "seconds": seconds}))
     else:
-        told = ", ".join(f"{count} {word}" for word, count in {**done, "failed": failed}.items()
+        totals = ", ".join(f"{count} {word}" for word, count in {**done, "failed": failed}.items()
                          if count)  # fmt: skip
-        print_line(f"{files} file{'s' * (files != 1)}: {told}")
-    codes = {_CODES.get(row["result"], 1) for row in counted if row["failed"]}
-    return 0 if not codes else codes.pop() if len(codes) == 1 else 1
+        print_line(f"{files} file{'s' * (files != 1)}: {totals}")
+    return exit_code(row["result"] for row in counted if row["failed"])
 
 
-_CODES = {
-    "no-key": 3, "denied": 3, "disabled": 3, "key-material": 3, "key": 3, "exhausted": 3,
-    "unavailable": 4, "unsupported": 5, "file": 2, "usage": 2, "internal": 70,
-}  # fmt: skip
-"""Exit codes where all files that failed did so for one reason; else 1."""
-
-
-def _started(master: str, verb: str) -> AbstractContextManager[SparkSession]:
+def _start_spark(master: str, verb: str) -> AbstractContextManager[SparkSession]:
     from modcrypt.spark.session import spark_session
 
     bar = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
     return spark_session(master, f"modcrypt {verb}", bar)
 
 
-def _rows(frame: DataFrame) -> Iterator[dict[str, Any]]:
-    """Give the rows, a task's at a time."""
+def _iterate_rows(frame: DataFrame) -> Iterator[dict[str, Any]]:
+    """Yield the rows, one partition at a time."""
     return (row.asDict() for row in frame.toLocalIterator())
 
 
 def _print_failures(failures: DataFrame, count: int, result: str = "result") -> None:
     rows = [row.asDict() for row in failures.limit(SHOWN).collect()]
-    cells = [(row["path"], row[result], in_options(row["message"])) for row in rows]
-    print_line(table(("file", "error", "message"), cells, left=(0, 1, 2)))
+    cells = [(row["path"], row[result], use_option_names(row["message"])) for row in rows]
+    print_line(format_table(("file", "error", "message"), cells, left=(0, 1, 2)))
     if count > len(rows):
         print_line(f"and {count - len(rows)} more")
 
@@ -467,54 +477,57 @@ def _print_failures(failures: DataFrame, count: int, result: str = "result") -> 
 # --- from options to references ------------------------------------------------------------------
 
 
-def _refuse_all() -> None:
-    refuse(_NOT_ON_SPARK, "not with --spark, which looks at each file and shares out the work")
-    refuse(_NOT_SENT | {f"new_{one}" for one in _NOT_SENT}, "Spark's executors can't read that")
-    refuse({"no_check_footer", "keep_unknown_fields"}, "not with --spark")
+def _refuse_local_options() -> None:
+    refuse(
+        _NOT_ON_SPARK,
+        "not supported with --spark, which checks each file and distributes the work itself",
+    )
+    refuse(_NOT_SENT | {f"new_{name}" for name in _NOT_SENT}, "Spark's executors cannot read this")
+    refuse({"no_check_footer", "keep_unknown_fields"}, "not supported with --spark")
 
 
-def _of_folders(options: Options, destination: str | None, force: bool) -> dict[str, Any]:
-    """Take the values of `batch_options` out of the options; give what a job takes of them."""
-    _refuse_all()
+def _take_folder_options(options: Options, destination: str | None, force: bool) -> dict[str, Any]:
+    """Remove the values of `batch_options` from the options; return arguments of a job."""
+    _refuse_local_options()
     dry_run, in_place = options.pop("dry_run"), options.pop("in_place", False)
     for name in ("glob", "jobs", "record", "fail_fast"):
         options.pop(name)
     if in_place and destination is not None:
         raise click.UsageError("--in-place takes no DESTINATION")
     if destination is None and not in_place:
-        raise click.UsageError("Missing argument 'DESTINATION': name it, or say --in-place")
+        raise click.UsageError("Missing argument 'DESTINATION'; name it or pass --in-place")
     return {"overwrite": force, "dry_run": dry_run}
 
 
 def encryption_settings(options: Options, new: str = "") -> Settings:
-    """Make of the values of `encryption_options` references for Spark.
+    """Return the values of `encryption_options` as references for Spark.
 
     Args:
-        options: those and others.
-        new: as of `encryption_properties`.
+        options: Those values and others.
+        new: Beginning of the parameter names, as for `encryption_properties`.
 
     Raises:
-        click.UsageError: they don't fit together, or say what only a policy can.
+        click.UsageError: The options contradict each other, or only a policy can express them.
     """
     from modcrypt.cli.options.parquet_options import encryption_properties
     from modcrypt.parquet.crypto.properties import FileEncryptionProperties
     from modcrypt.spark.settings import Settings
 
-    _refuse_all()
+    _refuse_local_options()
     options = {name: value for name, value in options.items() if name != "audit"}
-    explicit = {} if Service(dict(options)).named else _explicit(options)
+    explicit = {} if Service(dict(options)).named else _explicit_references(options)
     properties: Any = encryption_properties(None, new, **options)
     if not isinstance(properties, FileEncryptionProperties):
         return Settings(
-            kms=_uri(options),
+            kms=_service_uri(options),
             policy=properties.policy,
-            root=_root(options),
+            root=_absolute_root(options),
             shared_aad_prefix=options["shared_aad_prefix"],
         )
     settings = Settings(
         **explicit,
         plaintext_columns=options["plaintext_columns"],
-        aad_prefix=_prefix(options),
+        aad_prefix=_prefix_text(options),
         shared_aad_prefix=options["shared_aad_prefix"],
     )
     if settings.encryption() != properties:
@@ -526,27 +539,27 @@ def encryption_settings(options: Options, new: str = "") -> Settings:
 
 
 def decryption_settings(options: Options) -> Settings:
-    """Make of the values of options of keys, prefix, reading and service references for Spark.
+    """Return the options of keys, prefix, reading and service as references for Spark.
 
     Raises:
-        click.UsageError: they don't fit together, or refer to what executors can't read.
+        click.UsageError: The options contradict each other, or executors cannot read their sources.
     """
     from modcrypt.cli.options.parquet_options import EXPLICIT_KEYS
     from modcrypt.parquet.crypto.properties import ALGORITHMS
     from modcrypt.spark.settings import Settings
 
-    _refuse_all()
+    _refuse_local_options()
     service = Service(dict(options))
     if service.named:
         refuse(EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
     elif "key_file" not in options:
         raise click.UsageError("a key service is needed: --kms, or --policy with one that names it")
     return Settings(
-        kms=_uri(options),
+        kms=_service_uri(options),
         policy=service.policy,
-        **({} if service.named else _explicit(options)),
-        aad_prefix=_prefix(options),
-        root=_root(options),
+        **({} if service.named else _explicit_references(options)),
+        aad_prefix=_prefix_text(options),
+        root=_absolute_root(options),
         shared_aad_prefix=options.get("shared_aad_prefix", False),
         algorithms=tuple(options.get("accept") or ALGORITHMS[:1]),
         on_missing_key=options.get("on_missing_key", "error"),
@@ -555,44 +568,44 @@ def decryption_settings(options: Options) -> Settings:
 
 
 def service_settings(options: Options) -> Settings:
-    """Make of the values of options of a key service alone references for Spark.
+    """Return the options of a key service as references for Spark.
 
     Raises:
-        click.UsageError: as `decryption_settings`.
+        click.UsageError: As `decryption_settings`.
     """
     from modcrypt.spark.settings import Settings
 
-    _refuse_all()
-    return Settings(kms=_uri({**options, "policy_file": None}))
+    _refuse_local_options()
+    return Settings(kms=_service_uri({**options, "policy_file": None}))
 
 
-def _root(options: Options) -> str | None:
-    """Return the folder of --root as executors can name it, which run in other folders."""
+def _absolute_root(options: Options) -> str | None:
+    """Return the folder of --root as an absolute path: executors run in other folders."""
     root: str | None = options.get("root")
     return root if root is None or "://" in root else os.path.abspath(root)
 
 
-def _prefix(options: Options) -> str | None:
+def _prefix_text(options: Options) -> str | None:
     names = ("aad_prefix", "aad_prefix_hex", "aad_prefix_file")
-    prefix = aad_prefix_from(*(options.get(name) for name in names))
+    prefix = read_aad_prefix(*(options.get(name) for name in names))
     try:
         return None if prefix is None else prefix.decode()
     except UnicodeDecodeError:
-        raise click.UsageError("with --spark the AAD prefix is text: UTF-8") from None
+        raise click.UsageError("with --spark the AAD prefix must be UTF-8 text") from None
 
 
 _COLUMN_KEY = re.compile(r"(?P<name>.+?)=(?P<kind>file|env):(?P<where>.+)", re.DOTALL)
 
 
-def _explicit(options: Options) -> dict[str, Any]:
-    """Give the references to keys, paths made absolute: executors run in folders of their own."""
+def _explicit_references(options: Options) -> dict[str, Any]:
+    """Return the references to keys with absolute paths: executors run in other folders."""
     footer = None
     if options["key_file"] is not None and options["key_env"] is not None:
         raise click.UsageError("--key-file and --key-env exclude each other")
     if options["key_file"] is not None:
-        footer = _reference("file", options["key_file"])
+        footer = _make_reference("file", options["key_file"])
     elif options["key_env"] is not None:
-        footer = _reference("env", options["key_env"])
+        footer = _make_reference("env", options["key_env"])
     columns = {}
     for value in options["column_key_refs"]:
         match = _COLUMN_KEY.fullmatch(value)
@@ -601,26 +614,26 @@ def _explicit(options: Options) -> dict[str, Any]:
                 "--column-key takes NAME=file:PATH or NAME=env:VARIABLE with --spark (the value is "
                 "not repeated here)"
             )
-        columns[match["name"]] = _reference(match["kind"], match["where"])
+        columns[match["name"]] = _make_reference(match["kind"], match["where"])
     return {"footer_key": footer, "column_keys": columns}
 
 
 def hash_key_reference(file: str | None, env: str | None) -> str | None:
-    """Give the reference to the key of hashes; None if none of both is given."""
+    """Return the reference to the hash key; None if no option gives one."""
     if file is not None and env is not None:
         raise click.UsageError("--hash-key-file and --hash-key-env exclude each other")
     if file is not None:
-        return _reference("file", file)
-    return None if env is None else _reference("env", env)
+        return _make_reference("file", file)
+    return None if env is None else _make_reference("env", env)
 
 
-def _reference(kind: str, where: str) -> str:
+def _make_reference(kind: str, where: str) -> str:
     path = where if kind == "env" else os.path.abspath(os.path.expanduser(where))
     return f"{kind}:{path}"
 
 
-def _uri(options: Options) -> str | None:
-    """Give the URI of the key service, with a reference to the passphrase of a keyring."""
+def _service_uri(options: Options) -> str | None:
+    """Return the URI of the key service, with a reference to a keyring's passphrase."""
     service = Service(dict(options))
     if not service.named:
         return None
@@ -639,14 +652,14 @@ def _uri(options: Options) -> str | None:
         passphrase = f"env:{VARIABLE}"
     if passphrase is not None:
         kind, _, where = passphrase.partition(":")
-        passphrase = "?passphrase=" + urllib.parse.quote(_reference(kind, where), safe=":/")
+        passphrase = "?passphrase=" + urllib.parse.quote(_make_reference(kind, where), safe=":/")
     path = urllib.parse.quote(os.fsencode(os.path.abspath(keyring_path(service.uri))))
     key = f"#{urllib.parse.quote(parsed.fragment)}" if parsed.fragment else ""
     return f"file:{path}{passphrase or ''}{key}"
 
 
-def _typed(options: Options) -> bool:
-    """Tell whether an option is given on the command line."""
+def _is_any_typed(options: Options) -> bool:
+    """Return whether one of the options is typed on the command line."""
     context = click.get_current_context()
     return any(
         context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in options

@@ -1,4 +1,4 @@
-"""`modcrypt spark-jar`: the jar that gives Spark's own Parquet our key services."""
+"""`modcrypt spark-jar`: a jar that connects Spark's own Parquet with modcrypt's key services."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ or, in Python, modcrypt.spark.native(spark, kms=...) in a session that has the j
 @force_option
 @json_option
 def spark_jar(destination: str, force: bool, as_json: bool) -> None:
-    """Write the jar with which Spark's own Parquet asks a keyring or Vault for keys.
+    """Write a jar with which Spark's own Parquet uses the keys of a keyring or Vault.
 
-    Needs pyspark and Java 17 or 21. DESTINATION is the jar's path.
+    Needs pyspark and Java 17 or 21. DESTINATION is the path of the jar.
     """
     from modcrypt.spark.jvm import native_jar
 

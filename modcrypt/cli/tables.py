@@ -1,4 +1,4 @@
-"""What is in Parquet files: `modcrypt schema`, `head` and `cat`."""
+"""`modcrypt schema`, `head` and `cat`: the schema and rows of Parquet files."""
 
 from __future__ import annotations
 
@@ -24,15 +24,21 @@ from modcrypt.cli.options.parquet_options import (
     reading_options,
 )
 from modcrypt.cli.output.failures import printable
-from modcrypt.cli.row_output import check_safe, print_pieces, print_rows, safe_option, written
+from modcrypt.cli.row_output import (
+    check_safe,
+    print_pieces,
+    print_rows,
+    safe_option,
+    write_pieces,
+)
 from modcrypt.cli.shared import (
+    combine_options,
     force_option,
+    format_table,
     json_option,
     prefix_options,
     print_line,
     root_option,
-    table,
-    together,
 )
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -44,57 +50,60 @@ __all__ = ["cat", "head", "schema"]
 
 # --- options that they share ---------------------------------------------------------------------
 
-_file_options = together(
+_file_options = combine_options(
     parquet_key_options,
     prefix_options,
     root_option,
     click.option(
         "--aad-prefix-template",
         metavar="TEXT",
-        help="Each file must have an AAD prefix of its own: this, with a number in the place of "
-        "{i}; stored in it or not.",
+        help="Require each file to have an AAD prefix of its own, stored or not: TEXT with a "
+        "number in place of {i}.",
     ),
     click.option(
         "--expected-parts",
         metavar="N",
         type=click.IntRange(min=1),
-        help="With --aad-prefix-template: there must be the parts 0 to N - 1, and no others.",
+        help="With --aad-prefix-template: require exactly the parts 0 to N - 1.",
     ),
     reading_options,
     click.option(
         "--allow-plaintext",
         is_flag=True,
-        help="Take files that are not encrypted, too: nothing in them is authenticated.",
+        help="Also accept unencrypted files, in which nothing is authenticated.",
     ),
     reading_service_options,
     audit_option,
 )
-_row_options = together(
+_row_options = combine_options(
     click.option(
         "--column",
         "columns",
         metavar="NAME",
         multiple=True,
-        help="Only this column, or the columns in a group. Repeatable.",
+        help="Read only this column, or the columns in a group. Repeatable.",
     ),
     click.option(
-        "--columns", "listed", metavar="NAME,NAME", help="The same for several, in this order."
+        "--columns", "listed", metavar="NAME,NAME", help="Read only these columns, in this order."
     ),
     click.option(
         "--where",
         metavar="CONDITION",
         multiple=True,
-        help="Only rows for which this is true: a column, one of = != < <= > >= and a value; or a "
-        "column and 'is null' or 'is not null'. Of several all must be true. Repeatable.",
+        help="Read only rows that match: a column, one of = != < <= > >= and a value, or a "
+        "column and 'is null' or 'is not null'. Repeat to require several conditions.",
     ),
 )
 _lines_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print a line of JSON for each row, failures included."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one line of JSON for each row, also for a failure.",
 )
 
 
 class _Reading:
-    """What the options say of files to be read."""
+    """The source and properties of a command that reads files."""
 
     def __init__(
         self,
@@ -106,14 +115,17 @@ class _Reading:
         **reading: Any,
     ) -> None:
         if where == "-":
-            raise click.UsageError("pipes don't do: Parquet is read from its end")
+            raise click.UsageError("pipes are not supported: Parquet needs random access")
         if expected_parts is not None and aad_prefix_template is None:
-            raise click.UsageError("--expected-parts are counted by --aad-prefix-template")
+            raise click.UsageError("--expected-parts needs --aad-prefix-template")
         prefixes = (reading[name] for name in ("aad_prefix", "aad_prefix_hex", "aad_prefix_file"))
-        if aad_prefix_template is not None and any(one is not None for one in prefixes):
+        if aad_prefix_template is not None and any(prefix is not None for prefix in prefixes):
             raise click.UsageError("--aad-prefix-template and --aad-prefix exclude each other")
         if aad_prefix_template is not None and reading["no_check_footer"]:
-            raise click.UsageError("--aad-prefix-template needs footers that are checked")
+            raise click.UsageError(
+                "--aad-prefix-template and --no-check-footer exclude each other: footers must "
+                "be verified"
+            )
         properties = decryption_properties(**reading)
         if allow_plaintext:
             properties = replace(properties, require_encrypted=False)
@@ -123,30 +135,32 @@ class _Reading:
             "expected_parts": expected_parts,
         }
 
-    def first(self) -> AbstractContextManager[tuple[ParquetFile, pa.Schema, int]]:
-        """Open the first file; give it, the fields that folders spell, and the number of files."""
+    def open_first(self) -> AbstractContextManager[tuple[ParquetFile, pa.Schema, int]]:
+        """Open the first file; return it, the fields in folder names and the number of files."""
         from modcrypt.parquet.datasets.dataset_reader import open_first
 
         return open_first(self.where, self.properties, **self.parts)
 
-    def batches(self, asked: dict[str, Any], **more: Any) -> Iterator[pa.RecordBatch]:
-        """Read the rows that are asked for, batch by batch."""
-        from modcrypt.cli.output.rows import checked
+    def batches(self, arguments: dict[str, Any], **more: Any) -> Iterator[pa.RecordBatch]:
+        """Yield the selected rows, batch by batch."""
+        from modcrypt.cli.output.rows import validate_batches
 
-        found = modcrypt.iter_batches(self.where, self.properties, **asked, **self.parts, **more)
-        return checked(found)
+        record_batches = modcrypt.iter_batches(
+            self.where, self.properties, **arguments, **self.parts, **more
+        )
+        return validate_batches(record_batches)
 
-    def asked(
+    def row_arguments(
         self, columns: tuple[str, ...], listed: str | None, where: tuple[str, ...]
     ) -> dict[str, Any]:
-        """Give columns and filter as `iter_batches` takes them."""
+        """Return columns and filter as arguments of `iter_batches`."""
         names = [*columns, *(listed.split(",") if listed is not None else ())]
-        asked: dict[str, Any] = {"columns": names or None}
+        arguments: dict[str, Any] = {"columns": names or None}
         if where:
-            with self.first() as (file, partitions, _):
+            with self.open_first() as (file, partitions, _):
                 types = [*file.schema_arrow, *partitions]
-            asked["filters"] = _conditions(where, types)
-        return asked
+            arguments["filters"] = _parse_conditions(where, types)
+        return arguments
 
 
 # --- conditions ----------------------------------------------------------------------------------
@@ -160,27 +174,27 @@ _CONDITION = re.compile(
 )
 
 
-def _conditions(where: Sequence[str], fields: Sequence[pa.Field]) -> Any:
-    """Give a filter for which all conditions are true."""
-    known = dict(_paths(fields))
-    return reduce(operator.and_, (_condition(one, known) for one in where))
+def _parse_conditions(where: Sequence[str], fields: Sequence[pa.Field]) -> Any:
+    """Return a filter that combines all conditions with AND."""
+    known = dict(_comparable_fields(fields))
+    return reduce(operator.and_, (_parse_condition(condition, known) for condition in where))
 
 
-def _paths(
+def _comparable_fields(
     fields: Sequence[pa.Field], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, tuple[tuple[str, ...], pa.DataType]]]:
-    """Give what can be compared, by its dotted name."""
+    """Yield the fields that a condition may name, by dotted name."""
     import pyarrow as pa
 
-    for one in fields:
-        path = (*above, one.name)
-        yield ".".join(path), (path, one.type)
-        if pa.types.is_struct(one.type):
-            yield from _paths(list(one.type), path)
+    for field in fields:
+        path = (*above, field.name)
+        yield ".".join(path), (path, field.type)
+        if pa.types.is_struct(field.type):
+            yield from _comparable_fields(list(field.type), path)
 
 
-def _condition(text: str, known: dict[str, tuple[tuple[str, ...], pa.DataType]]) -> Any:
-    """Give the filter that a condition spells; the longest name that fits is meant."""
+def _parse_condition(text: str, known: dict[str, tuple[tuple[str, ...], pa.DataType]]) -> Any:
+    """Return the filter of a condition; the longest matching column name wins."""
     import pyarrow.compute as pc
 
     text = text.strip()
@@ -190,19 +204,20 @@ def _condition(text: str, known: dict[str, tuple[tuple[str, ...], pa.DataType]])
             break
     else:
         raise click.UsageError(
-            "--where takes a column of the file, one of = != < <= > >= and a value, or 'is null'"
+            "--where takes a column of the file, one of = != < <= > >= and a value, or 'is "
+            "null' or 'is not null'"
         )
     path, kind = known[name]
     column, op, value = pc.field(*path), match["op"].lower(), match["value"].strip()
     if op.startswith("is"):
         if value:
-            raise click.UsageError(f"--where: after '{op}' there is nothing more")
+            raise click.UsageError(f"--where: remove what follows '{op}'")
         return column.is_null() if op == "is null" else column.is_valid()
-    return _COMPARISONS[op](column, _typed(value, kind, name))
+    return _COMPARISONS[op](column, _parse_value(value, kind, name))
 
 
-def _typed(value: str, kind: pa.DataType, name: str) -> pa.Scalar:
-    """Take a value as one of the column's type; quotes around it are not a part of it."""
+def _parse_value(value: str, kind: pa.DataType, name: str) -> pa.Scalar:
+    """Return a value converted to the column's type; quotes around it are removed."""
     import pyarrow as pa
 
     if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
@@ -212,7 +227,7 @@ def _typed(value: str, kind: pa.DataType, name: str) -> pa.Scalar:
         return pa.scalar(value).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise click.UsageError(
-            f"--where: {printable(name)} is {kind}: its values can't be compared with that"
+            f"--where: {printable(name)} has the type {kind} and cannot be compared with this value"
         ) from None
 
 
@@ -220,26 +235,31 @@ def _typed(value: str, kind: pa.DataType, name: str) -> pa.Scalar:
 
 # click keeps the lines of a paragraph after \b as they are.
 _SCHEMA_EXAMPLE = """\b
-Examples: the footer key is enough
+Examples: with only the footer key; with a keyring, in Parquet's form
   modcrypt schema --key-file footer.key orders.enc.parquet
   modcrypt schema --kms file:lake.keyring --parquet orders.kms.parquet"""
 
 
 @click.command(epilog=_SCHEMA_EXAMPLE)
 @click.argument("path", metavar="FILE|DIR")
-@click.option("--parquet", "as_parquet", is_flag=True, help="As Parquet has it, not as Arrow does.")
+@click.option(
+    "--parquet",
+    "as_parquet",
+    is_flag=True,
+    help="Show the Parquet schema instead of the Arrow schema.",
+)
 @_file_options
 @json_option
 def schema(*, path: str, as_parquet: bool, as_json: bool, **reading: Any) -> None:
-    """Show the columns of FILE, their types, and which key each is under.
+    """Show the columns of FILE, their types, and the key of each.
 
-    Of the files in DIR the first one is shown, and what the names of folders add. The footer key
-    is enough; a plaintext footer is read without it by --no-check-footer, and believed.
+    For DIR, schema shows the first file and the columns from folder names. The footer key suffices;
+    with --no-check-footer, schema reads a plaintext footer without a key, and does not verify it.
     """
     from modcrypt.cli.output.schema_output import arrow_rows, columns_of, fields_of, parquet_text
 
     read = _Reading(path, **reading)
-    with read.first() as (file, partitions, files):
+    with read.open_first() as (file, partitions, files):
         opened = file.opened
         columns = columns_of(opened)
         fields = fields_of(file.schema_arrow, partitions)
@@ -248,29 +268,30 @@ def schema(*, path: str, as_parquet: bool, as_json: bool, **reading: Any) -> Non
     authenticated = footer.encrypted and checked
     if not authenticated:
         why = (
-            "the footer's signature is not checked"
+            "the footer's signature is not verified"
             if footer.encrypted
             else "the file is not encrypted"
         )
         click.echo(
-            f"modcrypt: warning: {why}: whoever could change the file could change this", err=True
+            f"modcrypt: warning: {why}: anyone who can change the file can change this output",
+            err=True,
         )
     if as_json:
-        told = {
+        fields_of_file = {
             "path": path,
             "files": files,
             "encrypted": footer.encrypted,
             "footer": "plaintext" if footer.plaintext_footer else "encrypted",
             "authenticated": authenticated,
             "fields": fields,
-            "columns": [one.fields() for one in columns],
+            "columns": [column.fields() for column in columns],
         }
-        print_line(json.dumps(told))
+        print_line(json.dumps(fields_of_file))
     elif as_parquet:
         print_line(parquet_text(elements, columns))
     else:
         titles = ("column", "type", "nullable", "key")
-        print_line(table(titles, arrow_rows(fields, columns), left=(0, 1, 2, 3)))
+        print_line(format_table(titles, arrow_rows(fields, columns), left=(0, 1, 2, 3)))
 
 
 # --- head ----------------------------------------------------------------------------------------
@@ -282,7 +303,7 @@ Examples: the first five rows of two columns; rows of one day
   modcrypt head --kms file:lake.keyring --where "id >= 2" orders.kms.parquet"""
 
 
-_HEAD_ROWS = 65536  # at once
+_HEAD_ROWS = 65536  # rows per batch
 
 
 @click.command(epilog=_HEAD_EXAMPLE)
@@ -295,7 +316,7 @@ _HEAD_ROWS = 65536  # at once
     type=click.IntRange(min=0),
     default=10,
     show_default=True,
-    help="How many rows.",
+    help="Number of rows.",
 )
 @_row_options
 @_file_options
@@ -312,34 +333,34 @@ def head(
 ) -> None:
     """Show the first rows of FILE, or of the files in DIR.
 
-    Long values are cut, and columns left out that the terminal has no room for; --json has all.
+    head cuts long values and drops columns that do not fit the terminal; --json prints everything.
     """
     from modcrypt.cli.output.rows import json_line, rows_of
 
     read = _Reading(path, **reading)
-    asked = read.asked(columns, listed, where)
+    arguments = read.row_arguments(columns, listed, where)
     size = max(min(count, _HEAD_ROWS), 1)
-    batches = list(read.batches(asked, limit=count, batch_size=size))
+    batches = list(read.batches(arguments, limit=count, batch_size=size))
     rows = [row for batch in batches for row in rows_of(batch)]
     if as_json:
         for row in rows:
             print_line(json_line(row))
         return
-    print_rows(batches[0].schema if batches else _schema_of(read, asked), rows)
+    print_rows(batches[0].schema if batches else _read_schema(read, arguments), rows)
 
 
-def _schema_of(read: _Reading, asked: dict[str, Any]) -> pa.Schema:
-    """Give the columns of what has no rows; no page is read."""
+def _read_schema(read: _Reading, arguments: dict[str, Any]) -> pa.Schema:
+    """Return the schema of a result without rows; no page is read."""
     import pyarrow.compute as pc
 
-    nothing = {**asked, "filters": pc.scalar(False)}
+    nothing = {**arguments, "filters": pc.scalar(False)}
     return modcrypt.read_table(read.where, read.properties, **nothing, **read.parts).schema
 
 
 # --- cat -----------------------------------------------------------------------------------------
 
 _CAT_EXAMPLE = """\b
-Examples: all rows as lines of JSON; two columns for a spreadsheet; for another program
+Examples: all rows as lines of JSON; two columns for a spreadsheet; an Arrow stream
   modcrypt cat --kms file:lake.keyring orders.kms.parquet
   modcrypt cat --format csv --safe --columns id,price -o orders.csv \\
       --kms file:lake.keyring orders.kms.parquet
@@ -354,13 +375,14 @@ Examples: all rows as lines of JSON; two columns for a spreadsheet; for another 
     type=click.Choice(["jsonl", "csv", "arrow"]),
     default="jsonl",
     show_default=True,
-    help="A JSON object a line; CSV, in which nested values are JSON; or a stream of Arrow IPC.",
+    help="Output format: jsonl (one JSON object per line), csv (nested values as JSON) or "
+    "arrow (an IPC stream).",
 )
 @click.option(
     "-o",
     "--output",
     metavar="DESTINATION",
-    help="A path or URL, which appears when it is complete, or not at all. Default: stdout.",
+    help="Path or URL, which appears only when it is complete. Default: stdout.",
 )
 @safe_option
 @_row_options
@@ -380,46 +402,48 @@ def cat(
     as_json: bool,
     **reading: Any,
 ) -> None:
-    """Write the rows of FILE, or of the files in DIR, in a form that others read.
+    """Write the rows of FILE or DIR as JSON lines, CSV or Arrow.
 
-    Dates and times are ISO 8601, decimals text, bytes base64. What is encrypted by AES_GCM_V1 is
-    authenticated before it is written; plaintext columns never are. On stdout rows may be out
-    already when something is met that does not authenticate: only exit code 0 says that they are
-    all.
+    Dates and times are ISO 8601, decimals text, bytes base64. Data encrypted with AES_GCM_V1 is
+    authenticated before it is written; plaintext columns are not authenticated. Rows may already
+    be on stdout when modcrypt finds a page that is not authentic: they are complete only if the
+    exit code is 0.
     """
-    from modcrypt.cli.output.rows import spelt
+    from modcrypt.cli.output.rows import format_rows
     from modcrypt.io.storage import open_sink
 
     to_stdout = output in (None, "-")
     if to_stdout and sys.stdout is None:
-        raise click.UsageError("stdout is closed: -o FILE")
+        raise click.UsageError("stdout is closed; use -o FILE")
     if to_stdout and as_json:
-        raise click.UsageError("--json tells how it went on stdout, where the rows are: -o FILE")
+        raise click.UsageError("--json needs -o FILE, because the rows are on stdout")
     if to_stdout and force:
-        raise click.UsageError("--force is for -o")
+        raise click.UsageError("--force needs -o")
     check_safe(safe, form)
     if to_stdout and form == "arrow" and sys.stdout.isatty():
-        raise click.UsageError("an Arrow stream is nothing for a terminal: -o FILE, or a pipe")
+        raise click.UsageError(
+            "an Arrow stream cannot be shown on a terminal; use -o FILE or a pipe"
+        )
     if output is not None and _lies_in(output, path):
-        raise click.UsageError(f"{output} would replace what is read")
+        raise click.UsageError(f"{output} would replace the source; pass another path to -o")
     read = _Reading(path, **reading)
-    asked = read.asked(columns, listed, where)
-    batches = read.batches(asked)
+    arguments = read.row_arguments(columns, listed, where)
+    batches = read.batches(arguments)
     first = next(batches, None)
-    kinds = _schema_of(read, asked) if first is None else first.schema
+    kinds = _read_schema(read, arguments) if first is None else first.schema
     rows_left = itertools.chain([first] if first is not None else [], batches)
-    pieces = spelt(form, kinds, rows_left, safe=safe)
+    pieces = format_rows(form, kinds, rows_left, safe=safe)
     if to_stdout:
         print_pieces(pieces)
         return
     with open_sink(output or "", overwrite=force) as sink:
-        rows = written(pieces, sink)
+        rows = write_pieces(pieces, sink)
     if as_json:
         print_line(json.dumps({"path": path, "destination": output, "format": form, "rows": rows}))
 
 
 def _lies_in(output: str, path: str) -> bool:
-    """Tell whether a destination is a file that is read, or lies in the folder that is."""
+    """Return whether a destination is the source file, or lies in the source folder."""
     from modcrypt.io.storage import local_path
 
     if (to := local_path(output)) is None or (where := local_path(path)) is None:

@@ -1,4 +1,4 @@
-"""Encrypted Iceberg tables: read, write, verify, and give them other keys.
+"""Read, write and verify encrypted Iceberg tables, and rotate their keys.
 
 table = modcrypt.iceberg.open_table("warehouse/orders/metadata/v3.metadata.json", kms)
 table.scan(columns=["id"], filters="id > 5")
@@ -52,7 +52,7 @@ __all__ = [
     "verify_table",
 ]
 
-_ROOM_OF = {
+_MODULE_OF = {
     "Expired": "modcrypt.iceberg.rotate.expiry",
     "FileKeyStore": "modcrypt.iceberg.keys.key_stores",
     "IcebergTable": "modcrypt.iceberg.tables.table",
@@ -81,6 +81,6 @@ _ROOM_OF = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'modcrypt.iceberg' has no attribute {name!r}")
-    # A submodule of the same name would be found first, the next time.
-    value = globals()[name] = getattr(import_module(_ROOM_OF[name]), name)
+    # Store the value: otherwise a submodule of the same name would hide it on the next access.
+    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
     return value

@@ -1,4 +1,4 @@
-"""The same work on each of many files, some at once: what rotation and shredding have in common."""
+"""Helpers to process many files in threads, shared by key rotation, shredding and its proof."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from modcrypt.errors import ModcryptError
 from modcrypt.io.storage import Place
 from modcrypt.parquet.datasets.discovery import list_files
 
-__all__ = ["THREADS", "each_file", "files_but", "told"]
+__all__ = ["THREADS", "describe_failure", "list_files_except", "process_files"]
 
 THREADS = 4
-"""Files at once where the caller says nothing: a disk or store is waited for most of the time."""
+"""Default number of files processed concurrently; most of the time is spent waiting for IO."""
 
 T = TypeVar("T")
 
 
-def files_but(record: str | os.PathLike[str] | None, where: Any, filesystem: Any) -> list[Place]:
-    """List files as `list_files` does, but for the record of the run.
+def list_files_except(
+    record: str | os.PathLike[str] | None, where: Any, filesystem: Any
+) -> list[Place]:
+    """Return the files of `list_files` without the record of the run.
 
     Raises:
-        ValueError: the record is no file.
-        FileNotFoundError: `where` is not there.
+        ValueError: The record is not a regular file.
+        FileNotFoundError: `where` does not exist.
     """
-    own = None if record is None else os.path.realpath(record)
-    if own is not None and os.path.exists(own) and not os.path.isfile(own):
-        raise ValueError(f"the record is no file: {own}")
-    return [place for place in list_files(where, filesystem) if place.real().path != own]
+    record_path = None if record is None else os.path.realpath(record)
+    if record_path is not None and os.path.exists(record_path) and not os.path.isfile(record_path):
+        raise ValueError(f"record is not a regular file: {record_path}")
+    return [place for place in list_files(where, filesystem) if place.real().path != record_path]
 
 
-def each_file(
+def process_files(
     places: list[Place],
     work: Callable[[Place], T],
     *,
@@ -41,36 +43,38 @@ def each_file(
     threads: int | None,
     progress: Callable[[T, int], object] | None,
 ) -> list[T]:
-    """Give what `work` makes of each file, in their order; what `progress` raises ends it early.
+    """Return the result of `work` for each file, in order; an exception in `progress` ends it.
 
     Args:
-        places: of the files.
-        work: raises nothing that is the fault of a file.
-        name: of the threads.
-        threads: files at once.
-        progress: called, in the calling thread, with each result and the number of files.
+        places: Places of the files.
+        work: Function that processes one file; it returns errors of a file as results.
+        name: Name prefix of the threads.
+        threads: Number of files processed concurrently; None for `THREADS`.
+        progress: Function called in the calling thread with each result and the number of files.
     """
     results: list[T] = []
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(threads or THREADS, name))
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-        for done in pool.map(work, places):
-            results.append(done)
+        for result in pool.map(work, places):
+            results.append(result)
             if progress is not None:
-                progress(done, len(places))
+                progress(result, len(places))
     return results
 
 
-def told(error: Exception) -> tuple[str, str]:
-    """Give the word and the message of what went wrong with one file.
+def describe_failure(error: Exception) -> tuple[str, str]:
+    """Return the error code and the message of an error that concerns one file.
 
     Raises:
-        Exception: it is no fault of a file, and passed on.
+        Exception: The error does not concern a file; it is raised again.
     """
     if isinstance(error, ModcryptError):
         return error.word, str(error)
     if isinstance(error, OSError):
         return "file", str(error)
-    if isinstance(error, ValueError):  # what a file's names make of a policy
+    if isinstance(
+        error, ValueError
+    ):  # for example a policy that does not fit the file's column names
         return "format", str(error)
     raise error

@@ -1,7 +1,7 @@
-"""Which master key opens which file and column, told without any key: `scan_keys`.
+"""Listing of the master keys that protect files and columns, without any key: `scan_keys`.
 
-What it tells is what files say. Nothing of it is authenticated, but for columns that a sealed
-footer hides, and which are only listed with `tools` that open it.
+The result repeats what the files state. It is not authenticated, except for columns that an
+encrypted footer hides; these are only listed with `tools` that decrypt the footer.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from modcrypt.io.storage import Place
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.keyring.keyring import Keyring
-from modcrypt.kms.wrapped_key_metadata import begins_sealed, kek_of
+from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
 from modcrypt.parquet.crypto.footer_keys import FooterKey, list_key_metadata
 from modcrypt.parquet.crypto.properties import ALGORITHMS, FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import list_files
-from modcrypt.pkmt1.external import FOOTER_KEY, find_in, read_store
+from modcrypt.pkmt1.external import FOOTER_KEY, find_material, read_store
 from modcrypt.pkmt1.material import KeyMaterial, KeyReference, decode_material, decode_metadata
 
-__all__ = ["ScannedKey", "scan_keys", "wrapped_version"]
+__all__ = ["ScannedKey", "parse_wrapped_version", "scan_keys"]
 
 _VERSIONS = (
     re.compile(
@@ -43,18 +43,19 @@ class ScannedKey:
     """One key that a file needs.
 
     Attributes:
-        file: its path.
-        kind: `"footer"` or `"column"`; `"key metadata"` of an AGS1 stream; `"hidden"` stands for
-            column keys in a sealed footer, if there are any; `"error"` for a file that could not be
-            looked into, or is under a master key that is not expected.
-        column: dotted name; None where it is hidden, or there is none.
-        master_key_id: under which the key stands; None where its key metadata is none of PKMT1.
-        version: of the master key, where the wrapped key tells it.
-        kek_id: in hex; None in single wrapping.
+        file: Path of the file.
+        kind: `"footer"` or `"column"`; `"key metadata"` of an AGS1 stream; `"hidden"` for the
+            possible column keys in an encrypted footer; `"error"` for a file that could not be
+            inspected, or whose master key is not expected.
+        column: Dotted name of the column; None if it is hidden or the key is not a column's.
+        master_key_id: Id of the master key that protects the key; None if its key metadata is not
+            PKMT1.
+        version: Version of the master key, if the wrapped key states it.
+        kek_id: Id of the KEK in hex; None in single wrapping.
         storage: `"internal"`, `"external"`, `"opaque"` for key metadata of another kind, or
-            `"none"`: also where the material is gone.
-        message: what could not be told, and why; or `DESTROYED`, with tools of a keyring.
-        word: Error code of kind "error"; "file" where the file system refused.
+            `"none"`, also if the material is missing.
+        message: Reason why something is unknown; or `DESTROYED`, with tools of a keyring.
+        word: Error code of kind "error"; "file" for errors of the file system.
     """
 
     file: str
@@ -68,12 +69,12 @@ class ScannedKey:
     word: str = ""
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the attributes as JSON values."""
         return asdict(self)
 
 
 DESTROYED = "its master key is destroyed"
-"""The message for a key that nothing unwraps any more."""
+"""Message for a key that can't be unwrapped because its master key was destroyed."""
 
 
 def scan_keys(
@@ -83,29 +84,32 @@ def scan_keys(
     filesystem: Any = None,
     decryption: FileDecryptionProperties | None = None,
 ) -> Iterator[ScannedKey]:
-    """List the keys of a file, or of all files in folders.
+    """Yield the keys of a file, or of all files in folders.
 
     Args:
-        where: path or URL of a file or a folder, or a list of them.
-        tools: opens sealed footers, to list the keys of columns too.
-        filesystem: of pyarrow or fsspec, in which `where` is.
-        decryption: for files whose AAD prefix is not stored; by default `tools.decryption()`.
+        where: Path or URL of a file or a folder, or a list of them.
+        tools: Key tools that decrypt encrypted footers, to list the keys of columns too.
+        filesystem: The pyarrow or fsspec filesystem of `where`.
+        decryption: Decryption properties for files that do not store their AAD prefix; by default
+            `tools.decryption()`.
 
     Raises:
-        FileNotFoundError: `where` is not there.
+        FileNotFoundError: `where` does not exist.
     """
     if not isinstance(tools, KeyTools | None):
-        raise TypeError(f"tools are KeyTools, not {type(tools).__name__}")
+        raise TypeError(f"tools must be KeyTools, not {type(tools).__name__}")
     if decryption is None and tools is not None:
         decryption = tools.decryption(algorithms=ALGORITHMS)  # no page is opened
-    found = _all_scanned(list_files(where, filesystem), decryption)
-    return _with_states(found, None if tools is None else tools.client)
+    keys = _scan_files(list_files(where, filesystem), decryption)
+    return _mark_destroyed_keys(keys, None if tools is None else tools.client)
 
 
-def _with_states(found: Iterator[ScannedKey], client: KmsClient | None) -> Iterator[ScannedKey]:
-    """Say of each key whether its master key is destroyed, where the keyring has it on record."""
+def _mark_destroyed_keys(
+    keys: Iterator[ScannedKey], client: KmsClient | None
+) -> Iterator[ScannedKey]:
+    """Yield the keys; set the message of those whose master key the keyring lists as destroyed."""
     masters = {key.id: key for key in client.list_keys()} if isinstance(client, Keyring) else {}
-    for key in found:
+    for key in keys:
         master = masters.get(key.master_key_id or "")
         gone = () if master is None else map(str, master.destroyed_versions)
         if master is not None and (master.destroyed or key.version in gone):
@@ -114,68 +118,68 @@ def _with_states(found: Iterator[ScannedKey], client: KmsClient | None) -> Itera
             yield key
 
 
-def _all_scanned(
+def _scan_files(
     places: list[Place], decryption: FileDecryptionProperties | None
 ) -> Iterator[ScannedKey]:
     for place in places:
         try:
-            yield from _scanned(place, decryption)
+            yield from _scan_file(place, decryption)
         except (ModcryptError, OSError) as error:
-            yield _error(place, error)
+            yield _make_error_row(place, error)
 
 
-def _error(place: Place, error: ModcryptError | OSError) -> ScannedKey:
+def _make_error_row(place: Place, error: ModcryptError | OSError) -> ScannedKey:
     word = error.word if isinstance(error, ModcryptError) else "file"
     return ScannedKey(file=place.path, kind="error", message=str(error), word=word)
 
 
-def _scanned(place: Place, decryption: FileDecryptionProperties | None) -> Iterator[ScannedKey]:
+def _scan_file(place: Place, decryption: FileDecryptionProperties | None) -> Iterator[ScannedKey]:
     with place.open() as source:
-        if begins_sealed(source):
-            material = kek_of(source.read_at(0, source.size))
-            yield _told(place, "key metadata", None, material, None)
+        if holds_encrypted_metadata(source):
+            kek_material = parse_wrapped_metadata(source.read_at(0, source.size))
+            yield _describe_key(place, "key metadata", None, kek_material, None)
             return
         try:
             keys, hidden = list_key_metadata(source, decryption)
         except (KeyMaterialError, KeyDisabledError) as error:
-            # Under another master key than is expected, or a disabled one: list it all the same.
+            # List files under an unexpected or disabled master key all the same.
             if decryption is None:
                 raise
-            yield _error(place, error)
+            yield _make_error_row(place, error)
             keys, hidden = list_key_metadata(source)
-    told: set[str] = set()
+    names: set[str] = set()
     store: dict[str, str] | None = None
     for key in keys:
-        found = _material(key)
-        if isinstance(found, KeyReference):
+        material = _try_decode(key)
+        if isinstance(material, KeyReference):
             store = read_store(place) if store is None else store
-            told.add(found.name)
+            names.add(material.name)
             try:
-                found = find_in(store, found)
-            except KeyNotFoundError as error:  # one key's loss is no other's
+                material = find_material(store, material)
+            except KeyNotFoundError as error:  # the other keys are listed all the same
                 yield ScannedKey(
-                    file=place.path, kind=_kind(key), column=key.column, message=str(error)
+                    file=place.path, kind=_name_kind(key), column=key.column, message=str(error)
                 )
                 continue
-        yield _told(place, _kind(key), key.column, found, key)
+        yield _describe_key(place, _name_kind(key), key.column, material, key)
     if hidden and store is None:
         yield ScannedKey(
             file=place.path,
             kind="hidden",
-            message="the footer is sealed: column keys, if any, can't be told without its key",
+            message="the footer is encrypted; name a key service to list its column keys, if any",
         )
     elif hidden and store is not None:
         for name, text in store.items():
-            if name not in told and not name.startswith(FOOTER_KEY):
-                yield _told(place, "column", None, decode_material(text), None)
+            if name not in names and not name.startswith(FOOTER_KEY):
+                yield _describe_key(place, "column", None, decode_material(text), None)
 
 
-def _kind(key: FooterKey) -> str:
+def _name_kind(key: FooterKey) -> str:
     return "footer" if key.column is None else "column"
 
 
-def _material(key: FooterKey) -> KeyMaterial | KeyReference | None:
-    """Give a key's material, or the reference to it; None where it is of another kind."""
+def _try_decode(key: FooterKey) -> KeyMaterial | KeyReference | None:
+    """Return a key's material or the reference to it; None for key metadata of another kind."""
     if not key.metadata:
         return None
     try:
@@ -184,7 +188,7 @@ def _material(key: FooterKey) -> KeyMaterial | KeyReference | None:
         return None
 
 
-def _told(
+def _describe_key(
     place: Place, kind: str, column: str | None, material: KeyMaterial | None, key: FooterKey | None
 ) -> ScannedKey:
     if material is None:
@@ -195,13 +199,13 @@ def _told(
         kind=kind,
         column=column,
         master_key_id=material.master_key_id,
-        version=wrapped_version(material.master_wrapped),
+        version=parse_wrapped_version(material.master_wrapped),
         kek_id=None if material.kek_id is None else material.kek_id.hex(),
         storage="internal" if material.internal else "external",
     )
 
 
-def wrapped_version(wrapped: str) -> str | None:
-    """Give the version of the master key that wrapped a key, where the wrapped key tells it."""
-    found = (one.match(wrapped) for one in _VERSIONS)
-    return next((match[1] for match in found if match), None)
+def parse_wrapped_version(wrapped: str) -> str | None:
+    """Return the version of the master key that wrapped a key, or None if it is not stated."""
+    matches = (pattern.match(wrapped) for pattern in _VERSIONS)
+    return next((match[1] for match in matches if match), None)

@@ -1,6 +1,6 @@
-"""The record of a run over files: which of them are done, so that an interrupted run is taken up.
+"""Records of runs over many files: they list the finished files, so that a run can resume.
 
-One file has the records of any number of runs; a run is told apart by what its lines say of it.
+One record file can hold any number of runs; the fields in each line identify its run.
 """
 
 from __future__ import annotations
@@ -17,56 +17,63 @@ from modcrypt.errors import ModcryptError
 from modcrypt.io.storage import Place
 from modcrypt.pkmt1.external import store_of
 
-__all__ = ["Record", "RunRecord", "Stamps", "read_record", "stamps_of", "unfinished"]
+__all__ = [
+    "RotationRecord",
+    "RunRecord",
+    "Stamps",
+    "has_unfinished_rotation",
+    "read_record",
+    "stamps_of",
+]
 
 Stamps: TypeAlias = Sequence[Sequence[int | str] | None]
-"""What tells files apart from later versions of them, None for one that isn't there."""
+"""Stamps that identify versions of files; None for a file that does not exist."""
 
 
-def unfinished(
+def has_unfinished_rotation(
     record: str | os.PathLike[str], what: str, new_master_keys: Mapping[str, str]
 ) -> bool:
-    """Tell whether a record has a rotation that did not come to its end.
+    """Return whether a record contains an interrupted rotation.
 
     Raises:
-        OSError: the record can't be read.
+        OSError: The record can't be read.
     """
-    done = read_record(record, _rotation(what, new_master_keys))
-    return any("ended" not in told for told in done.values())
+    done = read_record(record, _build_run_fields(what, new_master_keys))
+    return any("ended" not in entry for entry in done.values())
 
 
 def read_record(path: str | os.PathLike[str], run: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Read what runs like this have done: path to the line about it, `ended` if its run has."""
+    """Return the line of each finished file by path; `ended` is set if its run is complete."""
     done: dict[str, dict[str, Any]] = {}
     with suppress(FileNotFoundError), open(path, "rb") as lines:
         for line in lines:
-            # A line that a crash has cut, or something else altogether.
+            # Skip lines that a crash has cut, or that are not of a record.
             with suppress(ValueError, KeyError, TypeError, RecursionError):
-                told = json.loads(line)
-                if {name: told[name] for name in run} != run:
+                entry = json.loads(line)
+                if {name: entry[name] for name in run} != run:
                     continue
-                if told.get("end") is True:
-                    done = {name: {**one, "ended": True} for name, one in done.items()}
+                if entry.get("end") is True:
+                    done = {name: {**file, "ended": True} for name, file in done.items()}
                 else:
-                    done[told["path"]] = told
+                    done[entry["path"]] = entry
     return done
 
 
 class RunRecord:
-    """Which files of a run are done: a line of JSON for each, and one at its end.
+    """A record of the finished files of a run: a line of JSON for each, and one at its end.
 
     Args:
-        path: of the record.
-        run: what tells the run apart from others in the record, as JSON has it.
-        is_done: tells whether what a line says of a file is all that is to be done with it.
-        write: whether lines are added.
-        alone: refuse a record that another run writes to. Needs `write`.
-        kin: what runs have in common that `last_of_kin` tells of.
+        path: Path of the record.
+        run: JSON fields that identify the run among others in the record.
+        is_done: Function that returns whether the file of a line needs no more work.
+        write: Whether lines are added.
+        alone: Whether to refuse a record that another run writes to. Needs `write`.
+        related: JSON fields that the runs which `find_last_related` searches have in common.
 
     Raises:
-        BlockingIOError: another run writes to it.
-        ValueError: something else is there.
-        OSError: the record can't be read or written.
+        BlockingIOError: Another run writes to the record.
+        ValueError: The path holds another kind of file.
+        OSError: The record can't be read or written.
     """
 
     def __init__(
@@ -77,7 +84,7 @@ class RunRecord:
         *,
         write: bool,
         alone: bool = False,
-        kin: Mapping[str, Any] | None = None,
+        related: Mapping[str, Any] | None = None,
     ) -> None:
         self._run, self._is_done = dict(run), is_done
         _check_record(path)
@@ -87,7 +94,7 @@ class RunRecord:
             if self._file is not None and alone:
                 _lock(self._file.fileno(), os.fspath(path))
             self._done = read_record(path, self._run)
-            self._of_kin = {} if kin is None else read_record(path, kin)
+            self._related = {} if related is None else read_record(path, related)
         except BaseException:
             self.close()
             raise
@@ -99,58 +106,63 @@ class RunRecord:
         self.close()
 
     def close(self) -> None:
-        """Close the record; others may write to it then."""
+        """Close the record and release its lock."""
         if self._file is not None:
             self._file.close()
 
-    def told(self, name: str, stamps: Stamps) -> dict[str, Any] | None:
-        """Give the line about a file that is done, and is as it was left; else None."""
-        told = self._done.get(name)
-        if told is None or told.get("stamps") != stamps:
+    def find_done(self, name: str, stamps: Stamps) -> dict[str, Any] | None:
+        """Return the line of a finished file that has not changed since; otherwise None."""
+        entry = self._done.get(name)
+        if entry is None or entry.get("stamps") != stamps:
             return None
         try:
-            return told if self._is_done(told) else None
+            return entry if self._is_done(entry) else None
         except (ModcryptError, KeyError, TypeError, ValueError):
             return None
 
-    def last(self, name: str) -> dict[str, Any] | None:
-        """Give the last line about a file, whatever has become of it since."""
+    def find_last(self, name: str) -> dict[str, Any] | None:
+        """Return the last line of a file in this run, even if the file has changed since."""
         return self._done.get(name)
 
-    def last_of_kin(self, name: str) -> dict[str, Any] | None:
-        """Give the last line about a file of this run or any of its kin."""
-        return self._of_kin.get(name)
+    def find_last_related(self, name: str) -> dict[str, Any] | None:
+        """Return the last line of a file in this run or any related run."""
+        return self._related.get(name)
 
-    def note(self, name: str, stamps: Stamps | None, *, durable: bool = False, **told: Any) -> None:
-        """Note what became of a file, and how it is left; None: it is not done yet.
+    def note(
+        self, name: str, stamps: Stamps | None, *, durable: bool = False, **fields: Any
+    ) -> None:
+        """Write the line of a file.
 
         Args:
-            durable: the line must be there before what follows, whatever happens.
+            name: Full name of the file.
+            stamps: Stamps of the file; None if it is not finished yet.
+            durable: Whether the line must be on disk before this method returns.
+            fields: Further fields of the line.
 
         Raises:
-            OSError: not all of the line could be written.
+            OSError: The line could not be written completely.
         """
-        self._write({"path": name, **told, "stamps": stamps})
+        self._write({"path": name, **fields, "stamps": stamps})
         if durable and self._file is not None:
             os.fdatasync(self._file.fileno())
 
     def end(self) -> None:
-        """Note that the run has come to its end: the next one begins anew."""
+        """Write that the run is complete; the next run starts from the beginning."""
         self._write({"end": True})
 
-    def _write(self, told: dict[str, Any]) -> None:
+    def _write(self, fields: dict[str, Any]) -> None:
         if self._file is not None:
-            line = json.dumps({**told, **self._run}).encode()
-            data = b"\n" + line + b"\n"  # whatever a crash has cut is a line of its own
-            while data:  # a full disk takes a part, and fails on the rest
+            line = json.dumps({**fields, **self._run}).encode()
+            data = b"\n" + line + b"\n"  # the first newline ends a line that a crash has cut
+            while data:  # a full disk accepts a part, then raises
                 data = data[self._file.write(data) :]
 
 
 def _check_record(path: str | os.PathLike[str]) -> None:
-    """Refuse to add lines to a Parquet file or an AGS1 stream: it may be one of the files."""
+    """Raise if the record is a Parquet file or an AGS1 stream: it may be one of the files."""
     with suppress(FileNotFoundError), open(path, "rb") as file:
         if file.read(4) in (b"PAR1", b"PARE", b"AGS1"):
-            raise ValueError(f"{os.fspath(path)} is there, and is no record of a run")
+            raise ValueError(f"{os.fspath(path)} exists and is not the record of a run")
 
 
 def _lock(fd: int, path: str) -> None:
@@ -160,19 +172,22 @@ def _lock(fd: int, path: str) -> None:
         raise BlockingIOError(
             errno.EWOULDBLOCK, "another run writes to this record", path
         ) from None
-    except OSError:  # of a file system without locks
+    except OSError:  # the file system does not support locks
         pass
 
 
-class Record(RunRecord):
+class RotationRecord(RunRecord):
     """The record of a rotation.
 
     Args:
-        path, is_done, write: as of `RunRecord`.
-        what, new_master_keys: of the run; others in the record are none of its.
+        path: Path of the record, as in `RunRecord`.
+        what: Level that the run rotates; with `new_master_keys` it identifies the run.
+        new_master_keys: Master keys that the run replaces.
+        is_done: Function that returns whether the file of a line needs no more work.
+        write: Whether lines are added.
 
     Raises:
-        OSError: the record can't be read or written.
+        OSError: The record can't be read or written.
     """
 
     def __init__(
@@ -184,24 +199,24 @@ class Record(RunRecord):
         *,
         write: bool,
     ) -> None:
-        super().__init__(path, _rotation(what, new_master_keys), is_done, write=write)
+        super().__init__(path, _build_run_fields(what, new_master_keys), is_done, write=write)
 
     def has(self, place: Place) -> bool:
-        """Tell whether a file is done, and is as it was left, under what is still newest."""
+        """Return whether a file is finished, unchanged, and under the newest master keys."""
         stamps = stamps_of(place)
-        return stamps[0] is not None and self.told(place.full_name, stamps) is not None
+        return stamps[0] is not None and self.find_done(place.full_name, stamps) is not None
 
     def add(self, place: Place, result: str, keys: int, under: set[tuple[str, str]]) -> None:
-        """Note that a file is done, and what its keys are under by now."""
+        """Write that a file is finished, and which master keys protect its keys now."""
         stamps = stamps_of(place)
         self.note(place.full_name, stamps, result=result, keys=keys, under=sorted(under))
 
 
-def _rotation(what: str, new_master_keys: Mapping[str, str]) -> dict[str, Any]:
+def _build_run_fields(what: str, new_master_keys: Mapping[str, str]) -> dict[str, Any]:
     return {"what": what, "new_master_keys": dict(new_master_keys)}
 
 
 def stamps_of(place: Place) -> list[list[int | str] | None]:
-    """Tell a file and its external key material apart from later versions."""
+    """Return the stamps of a file and of its external key material."""
     stamps = [place.stamp(), store_of(place).stamp()]
     return [None if stamp is None else list(stamp) for stamp in stamps]

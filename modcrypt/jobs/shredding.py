@@ -1,15 +1,16 @@
-"""Data made unreadable for good, by removing the wrapped keys that lead to it: `shred_keys`.
+"""Crypto-shredding: make data unreadable for good by removing its wrapped keys: `shred_keys`.
 
     a tenant       master_keys=("tenant-7",)   every key that this master key has wrapped
     a partition    everything=True             all keys of the files of a folder
     a column       columns=("ssn",)            its keys; the rest of the file stays readable
 
-Pages stay as they are. Internal key material is removed from the footer, by a copy of the file that
-takes its place: sealed or signed anew, so that the footer key is needed, unless it is itself among
-what is shredded. External key material is removed from the file beside it, which is replaced as a
-whole, or goes with its last key. So a file is readable or shredded at every moment.
+Pages are not changed. modcrypt removes internal key material from the footer by replacing the file
+with a copy whose footer is encrypted or signed again; this needs the footer key, unless the footer
+key is shredded too. It removes external key material from the store beside the file by replacing
+the store as a whole, or by deleting it with its last key. So a file is readable or shredded at
+every moment.
 
-What bytes there were may survive where nobody can remove them by name: `REMAINS` says where.
+The removed bytes may survive in places that have no name: `REMAINS` lists them.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ from modcrypt.errors import (
     ModcryptError,
 )
 from modcrypt.io.storage import Place, Source, copy_range
-from modcrypt.jobs.file_runs import each_file, files_but, told
+from modcrypt.jobs.file_runs import describe_failure, list_files_except, process_files
 from modcrypt.jobs.run_record import RunRecord, stamps_of
 from modcrypt.jobs.shredding_choice import (
     Chosen,
     Criteria,
     choose,
     criteria_of,
-    left_of,
     material_of,
+    remove_chosen_entries,
 )
 from modcrypt.kms.audit import AuditEvent
 from modcrypt.kms.key_tools import KeyTools
-from modcrypt.kms.wrapped_key_metadata import begins_sealed, kek_of
+from modcrypt.kms.wrapped_key_metadata import holds_encrypted_metadata, parse_wrapped_metadata
 from modcrypt.parquet.crypto.footer_keys import KeyUses, key_uses, new_tail, unsigned_tail
 from modcrypt.parquet.crypto.properties import (
     ALGORITHMS,
@@ -65,39 +66,39 @@ __all__ = [
     "ShreddedFile",
     "entries_of",
     "is_ags1",
-    "reading",
+    "resolve_decryption",
     "shred_keys",
     "stores_of",
 ]
 
 REMAINS = (
-    "Removed keys may survive in what was there before: freed blocks and journals of a disk, "
-    "snapshots, versions of an object, replicas, backups, copies. Such a key opens the data for as "
-    "long as its master key unwraps: destroy that, where it wraps nothing else."
+    "Removed keys may survive in earlier versions of the files: freed blocks and journals of a "
+    "disk, snapshots, versions of an object, replicas, backups, copies. Such a key opens the data "
+    "for as long as its master key unwraps it: destroy the master key if it wraps nothing else."
 )
-"""What shredding can't reach, in words for its results."""
+"""What shredding can't reach, as a text for its results."""
 
-_ATTEMPTS = 3  # at key material that somebody else changes, too
+_ATTEMPTS = 3  # to replace key material that another process changes at the same time
 _TEMPORARY = "_TMP"
-"""What other implementations' rotation puts before the name of new key material meanwhile."""
+"""Prefix that the rotation of other implementations gives to new key material meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShreddedFile:
-    """What became of one file; or of a master key, after all files.
+    """The result of shredding for one file; or for a master key, after all files.
 
     Attributes:
-        path: of the file; of a master key, its key service.
-        result: `"shredded"`; `"current"`, there is nothing to be shredded, or nothing any more;
-            `"elsewhere"`, keys are kept elsewhere: the key metadata is none of PKMT1;
-            `"plaintext"`, data is there that is not encrypted; `"skipped"`, an earlier run that was
-            recorded did it; or the word of an error. Of a master key `"destroyed"`, `"disabled"`,
-            `"current"` where there is none, `"kept"`, or the word of an error.
-        keys: how many wrapped keys were removed.
-        columns: dotted names of the columns that are meant, as far as they can be told.
-        whole: whether nothing of the file can be read without what was removed.
-        master_key_id: of the master key that this is about; else None.
-        message: of the error, and what else there is to be said.
+        path: Path of the file; for a master key, its key service.
+        result: `"shredded"`; `"current"`, nothing is left to shred; `"elsewhere"`, the keys are
+            stored elsewhere, as the key metadata is not PKMT1; `"plaintext"`, some data is not
+            encrypted; `"skipped"`, the record lists the file as done by an earlier run; or an error
+            code. For a master key `"destroyed"`, `"disabled"`, `"current"` if it does not exist,
+            `"kept"`, or an error code.
+        keys: Number of wrapped keys that were removed.
+        columns: Dotted names of the selected columns, as far as they are known.
+        whole: Whether the removed keys make the whole file unreadable.
+        master_key_id: Id of the master key that this result is for; None for a file.
+        message: Message of the error, and further notes.
     """
 
     path: str
@@ -110,11 +111,13 @@ class ShreddedFile:
 
     @property
     def failed(self) -> bool:
-        """Whether what is meant is readable as before, or in part, against the caller's will."""
-        return self.result not in ("shredded", "current", "skipped", "destroyed", "disabled")
+        """Whether the selected data is still readable, or partly readable."""
+        if self.master_key_id is not None and self.result in ("destroyed", "disabled"):
+            return False
+        return self.result not in ("shredded", "current", "skipped")
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the attributes as JSON values."""
         return {
             "file": self.path,
             "result": self.result,
@@ -141,117 +144,121 @@ def shred_keys(
     threads: int | None = None,
     progress: Callable[[ShreddedFile, int], object] | None = None,
 ) -> list[ShreddedFile]:
-    """Remove the wrapped keys of columns, of master keys or of whole files: nothing undoes it.
+    """Remove the wrapped keys of columns, of master keys or of whole files; this is final.
 
-    A file that fails is as it was, and the others go on. `prove_shredded` looks afterwards at what
-    can still be read.
+    A file that fails is not changed; the run continues with the others. `prove_shredded` checks
+    afterwards what can still be read.
 
     Args:
-        where: path or URL of a file or a folder, or a list of files. Files behind symbolic links
-            in a folder fail, and stay as they are: name what the links lead to.
-        tools: what opens footers: needed to shred columns alone, and to look for the keys of
-            columns in sealed footers that stay readable.
-        columns: dotted names of columns, or of groups for all within; a column under the footer key
-            can't be shredded alone.
-        master_keys: ids: every key that they have wrapped is removed, and each that is wrapped by a
-            KEK which they have wrapped.
-        everything: remove all keys. Exactly one of these three is given.
-        destroy_master_keys: in the end, and if no file has failed, have the key service destroy the
-            master keys, or disable them where it can do no more. Whatever else they have wrapped
-            is lost, too.
-        filesystem: of pyarrow or fsspec, in which `where` is.
-        decryption: for files whose AAD prefix is not stored, or whose footer key is known; by
-            default `tools.decryption()`.
-        dry_run: only say what would be done, and write nothing.
-        record: a file that gets a line of JSON for each finished file. Files that a run like this
-            has done, and which are still as it left them, are skipped.
-        threads: files at once, 4 by default.
-        progress: called, in the calling thread, with each file's result and the number of files.
+        where: Path or URL of a file or a folder, or a list of files. Files behind symbolic links
+            in a folder fail and are not changed; pass the targets of the links instead.
+        tools: Key tools that decrypt footers: needed to shred only columns, and to find the keys of
+            columns in encrypted footers that stay readable.
+        columns: Dotted names of columns, or of groups for all columns within; a column under the
+            footer key can't be shredded alone.
+        master_keys: Ids of master keys: removes every key that they have wrapped, and every key
+            under a KEK that they have wrapped.
+        everything: Whether to remove all keys. Pass exactly one of `columns`, `master_keys` and
+            `everything`.
+        destroy_master_keys: Whether the key service destroys the master keys after all files, if no
+            file has failed; a service that can't destroy keys disables them. Everything else that
+            they have wrapped is lost, too.
+        filesystem: The pyarrow or fsspec filesystem of `where`.
+        decryption: Decryption properties for files that do not store their AAD prefix, or whose
+            footer key is known; by default `tools.decryption()`.
+        dry_run: Only report what would be done, and write nothing.
+        record: Path of a file that receives a line of JSON for each finished file. Files that a run
+            with the same selection has finished, and that have not changed since, are skipped.
+        threads: Number of files processed concurrently, 4 by default.
+        progress: Function called in the calling thread with each file's result and the number of
+            files.
 
     Returns:
-        What became of each file, in the order of their paths, then of each master key.
+        The result of each file, in the order of their paths, then of each master key.
 
     Raises:
-        FileNotFoundError: `where` is not there.
-        ValueError, TypeError: arguments of a wrong kind.
-        OSError: the record can't be read or written.
+        FileNotFoundError: `where` does not exist.
+        ValueError, TypeError: An argument has a wrong value or type.
+        OSError: The record can't be read or written.
     """
     wanted = criteria_of(columns, master_keys, everything)
-    decryption = reading(tools, decryption)
+    decryption = resolve_decryption(tools, decryption)
     if destroy_master_keys and (tools is None or not wanted.master_keys):
-        raise ValueError("destroy_master_keys needs master_keys, and the tools of their service")
-    places = files_but(record, where, filesystem)
+        raise ValueError("destroy_master_keys needs master_keys, and tools of their key service")
+    places = list_files_except(record, where, filesystem)
     shredding = _Shredding(tools, wanted, decryption, dry_run)
     with ExitStack() as stack:
         ledger = None
         if record is not None:
             run = {"what": "shred", **wanted.fields()}
-            ledger = RunRecord(record, run, lambda told: True, write=not dry_run)
+            ledger = RunRecord(record, run, lambda entry: True, write=not dry_run)
             stack.enter_context(ledger)
-        done = each_file(
+        results = process_files(
             places,
             lambda place: shredding.run(place, ledger),
             name="modcrypt-shredding",
             threads=threads,
             progress=progress,
         )
-        if ledger is not None and not any(file.failed for file in done):
+        if ledger is not None and not any(file.failed for file in results):
             ledger.end()
     if destroy_master_keys and tools is not None:
-        failed = sum(file.failed for file in done)
-        done += [_ended(tools, one, failed, dry_run) for one in wanted.master_keys]
+        failed = sum(file.failed for file in results)
+        results += [
+            _end_master_key(tools, key_id, failed, dry_run) for key_id in wanted.master_keys
+        ]
     if tools is not None and not dry_run:
-        tools.wrapper.forget()  # or these tools would go on opening what others can't
-    return done
+        tools.wrapper.forget()  # cached keys would keep opening the shredded data
+    return results
 
 
-def reading(
+def resolve_decryption(
     tools: KeyTools | None, decryption: FileDecryptionProperties | None
 ) -> FileDecryptionProperties | None:
-    """Give what opens footers; None for nothing.
+    """Return the properties that decrypt footers; None without tools and properties.
 
     Raises:
-        TypeError: arguments of a wrong kind.
+        TypeError: An argument has a wrong type.
     """
     if not isinstance(tools, KeyTools | None):
-        raise TypeError(f"tools are KeyTools, not {type(tools).__name__}")
+        raise TypeError(f"tools must be KeyTools, not {type(tools).__name__}")
     if decryption is not None:
         check_decryption(decryption)
         return decryption
     return None if tools is None else tools.decryption(algorithms=ALGORITHMS)  # no page is opened
 
 
-# --- what is where -------------------------------------------------------------------------------
+# --- file types and external key material --------------------------------------------------------
 
 
 def is_ags1(source: Source) -> bool:
-    """Tell an AGS1 stream, whose key lies in key metadata that is kept elsewhere."""
+    """Return whether a file is an AGS1 stream; its key is in key metadata stored elsewhere."""
     return source.read_at(0, min(4, source.size)) == b"AGS1"
 
 
 def stores_of(place: Place) -> tuple[Place, Place]:
-    """Give the places of a file's external key material, and of what is to replace it."""
+    """Return the places of a file's external key material and of its temporary replacement."""
     store = store_of(place_with_store(place))
     return store, store.beside(_TEMPORARY + store.name)
 
 
 def entries_of(store: Place) -> dict[str, str] | None:
-    """Read external key material; None where there is none.
+    """Read external key material; return None if it does not exist.
 
     Raises:
-        KeyMaterialError: it is damaged.
-        OSError: it can't be read.
+        KeyMaterialError: The key material is damaged.
+        OSError: The key material can't be read.
     """
     try:
         with store.open() as source:
             if source.size > MAX_STORE:
-                raise KeyMaterialError(f"more than {MAX_STORE} bytes are no key material")
+                raise KeyMaterialError(f"key material is larger than {MAX_STORE} bytes")
             return decode_store(source.read_at(0, source.size))
     except KeyMaterialError as error:
         error.args = (f"{store.path}: {error}",)
         raise
     except OSError as error:
-        # Where a name can be no longer, there can be no key material with that name.
+        # If the name is too long for the file system, no such key material can exist.
         if isinstance(error, FileNotFoundError) or error.errno == errno.ENAMETOOLONG:
             return None
         raise
@@ -261,7 +268,7 @@ def entries_of(store: Place) -> dict[str, str] | None:
 
 
 class _Shredding:
-    """One call of `shred_keys`."""
+    """The state of one call of `shred_keys`."""
 
     def __init__(
         self,
@@ -274,19 +281,19 @@ class _Shredding:
         self._audit = None if tools is None else tools.wrapper.audit
 
     def run(self, place: Place, ledger: RunRecord | None) -> ShreddedFile:
-        """Shred one file; what goes wrong is a result."""
+        """Shred one file; return errors as results."""
         if ledger is not None:
             stamps = stamps_of(place)
-            known = None if stamps[0] is None else ledger.told(place.full_name, stamps)
-            if known is not None:
-                names = known.get("columns")
+            entry = None if stamps[0] is None else ledger.find_done(place.full_name, stamps)
+            if entry is not None:
+                names = entry.get("columns")
                 columns = tuple(map(str, names)) if isinstance(names, list) else ()
                 return ShreddedFile(path=place.path, result="skipped", columns=columns)
         try:
-            file = self._file(place)
+            file = self._shred_file(place)
         except Exception as error:
-            word, message = told(error)
-            return ShreddedFile(path=place.path, result=word, message=message)
+            code, message = describe_failure(error)
+            return ShreddedFile(path=place.path, result=code, message=message)
         if ledger is not None and not file.failed:
             columns_there = list(file.columns)
             ledger.note(
@@ -295,37 +302,39 @@ class _Shredding:
             )  # fmt: skip
         return file
 
-    def _file(self, place: Place) -> ShreddedFile:
+    def _shred_file(self, place: Place) -> ShreddedFile:
         place.check_writable()
         with place.open() as source:
             if is_ags1(source):
-                note = "an AGS1 stream: its key lies in key metadata that is kept elsewhere"
+                note = "an AGS1 stream: its key is in key metadata stored elsewhere"
                 return ShreddedFile(path=place.path, result="current", message=note)
-            if begins_sealed(source):
-                return self._key_metadata(place, source)
-            seen = self._look(source)
+            if holds_encrypted_metadata(source):
+                return self._shred_key_metadata(place, source)
+            seen = self._read_key_uses(source)
             if not seen.encrypted:
-                return self._plaintext(place, seen)
+                return self._report_plaintext(place, seen)
             chosen = choose(self._wanted, seen)
-            tail = self._tail(source, seen, chosen)
-            links = self._links(place)
-            removed = self._beside(place, source, chosen)
+            tail = self._build_tail(source, seen, chosen)
+            links = self._has_other_links(place)
+            removed = self._shred_external(place, source, chosen)
             if tail is not None and not self._dry_run:
                 start, data = tail
                 with place.create(check=lambda: place.check_still(source)) as sink:
                     copy_range(source, sink, 0, start)
                     sink.append(data)
-            elif not removed:  # or keys of another version than that would have been looked for
+            elif not removed:  # the file may have been replaced by a version with other keys
                 place.check_still(source)
-        self._note_uses(place, chosen, removed)
+        self._record_removals(place, chosen, removed)
         keys = len(chosen.within) + len(set(removed.values()))
         if keys and links:
             chosen.notes.append(
-                "it has other names (hard links), which keep its keys until they are shredded, too"
+                "the file has other names (hard links), which keep its keys until shredded, too"
             )
-        return self._result(place, seen, chosen, keys, self._whole(seen, chosen, removed))
+        return self._make_result(
+            place, seen, chosen, keys, self._is_whole_file(seen, chosen, removed)
+        )
 
-    def _result(
+    def _make_result(
         self, place: Place, seen: KeyUses, chosen: Chosen, keys: int, whole: bool
     ) -> ShreddedFile:
         result = "shredded" if keys else "current"
@@ -333,29 +342,31 @@ class _Shredding:
             result = "elsewhere"
             names = ", ".join(dict.fromkeys(chosen.elsewhere))
             chosen.notes.append(
-                f"{names}: the key metadata is none of the key tools': the key is kept elsewhere, "
-                "and must be destroyed there"
+                f"{names}: the key metadata is not of the key tools; the key is stored elsewhere, "
+                "destroy it there"
             )
         if chosen.bare:
             result = "plaintext"
-            chosen.notes.append(f"in plaintext, and readable by all: {', '.join(chosen.bare)}")
+            chosen.notes.append(
+                f"columns not encrypted: {', '.join(chosen.bare)}; mask or drop them"
+            )
         if whole and not self._wanted.everything:
-            chosen.notes.append("with the footer key goes the whole file")
+            chosen.notes.append("removing the footer key makes the whole file unreadable")
         if result == "current" and seen.shredded and seen.columns is None:
-            chosen.notes.append("its footer key is gone: nothing in the file can be read")
+            chosen.notes.append("the footer key was removed: nothing in the file can be read")
         never_there = not seen.footer and not seen.shredded
         if result == "current" and never_there and not self._wanted.master_keys:
             result = "elsewhere"
             chosen.notes.append(
-                "there is no key metadata: the keys are kept elsewhere, and must be destroyed there"
+                "the file has no key metadata; its keys are stored elsewhere, destroy them there"
             )
         return ShreddedFile(
             path=place.path, result=result, keys=keys, columns=tuple(chosen.columns), whole=whole,
             message="; ".join(chosen.notes),
         )  # fmt: skip
 
-    def _whole(self, seen: KeyUses, chosen: Chosen, removed: Mapping[str, str]) -> bool:
-        """Tell whether nothing can be read of a file any more."""
+    def _is_whole_file(self, seen: KeyUses, chosen: Chosen, removed: Mapping[str, str]) -> bool:
+        """Return whether nothing in a file can be read any more."""
         footer = material_of(seen.footer)
         if isinstance(footer, KeyReference):
             names = {footer.name, f"{footer.name}-{footer.write}"}
@@ -364,49 +375,52 @@ class _Shredding:
             gone = seen.footer in chosen.within
         return seen.sealed and gone and not chosen.bare
 
-    def _plaintext(self, place: Place, seen: KeyUses) -> ShreddedFile:
-        """Say that a plaintext file has no keys: the data that is meant is readable by all."""
+    def _report_plaintext(self, place: Place, seen: KeyUses) -> ShreddedFile:
+        """Return the result for a plaintext file, which has no keys to remove."""
         if self._wanted.master_keys:
-            note = "a plaintext file, under no master key"
+            note = "the file is not encrypted, so not under a master key"
             return ShreddedFile(path=place.path, result="current", message=note)
         names = [column.name for column in self._wanted.columns_of(seen)]
         if self._wanted.columns and not names:
-            note = f"it has no column {', '.join(self._wanted.columns)}"
+            note = f"the file has no column {', '.join(self._wanted.columns)}"
             return ShreddedFile(path=place.path, result="current", message=note)
         return ShreddedFile(
             path=place.path, result="plaintext", columns=tuple(names),
-            message="a plaintext file has no keys to be shredded: mask or remove it",
+            message="the file is not encrypted and has no keys to shred; mask or remove it",
         )  # fmt: skip
 
-    # --- which keys ------------------------------------------------------------------------------
+    # --- keys that a file needs ------------------------------------------------------------------
 
-    def _look(self, source: Source) -> KeyUses:
-        """Tell which keys a file needs; its footer is opened where that says more."""
+    def _read_key_uses(self, source: Source) -> KeyUses:
+        """Return the keys that a file needs; decrypt its footer if that reveals more."""
         seen = key_uses(source)
         if not seen.encrypted or self._decryption is None:
             return seen
         footer = material_of(seen.footer)
-        tells = seen.columns is not None or isinstance(footer, KeyReference)
-        if tells and self._wanted.master_keys:
-            return seen  # external key material says by itself what it is under
+        is_enough = seen.columns is not None or isinstance(footer, KeyReference)
+        if is_enough and self._wanted.master_keys:
+            return seen  # external key material states its master keys itself
         try:
             return key_uses(source, self._decryption)
         except KmsUnavailableError:
-            raise  # what a sealed footer holds is to be removed, too, when it is there again
+            raise  # keys in the encrypted footer must be removed, too, in a later run
         except (KeyRetrievalError, IntegrityError):
             covered = isinstance(footer, KeyMaterial) and self._wanted.covers(footer)
             elsewhere = footer is None and not self._wanted.columns
             if covered or elsewhere or self._wanted.everything or not seen.footer:
-                return seen  # whatever a sealed footer holds is lost or kept with its key
+                return seen  # keys in an encrypted footer are lost or kept with the footer key
             raise
 
     # --- internal key material -------------------------------------------------------------------
 
-    def _tail(self, source: Source, seen: KeyUses, chosen: Chosen) -> tuple[int, bytes] | None:
-        """Give the footer that takes the place of the old one; None where none does.
+    def _build_tail(
+        self, source: Source, seen: KeyUses, chosen: Chosen
+    ) -> tuple[int, bytes] | None:
+        """Return offset and bytes of the footer that replaces the old one; None to keep it.
 
         Raises:
-            KeyRetrievalError, IntegrityError: it can't be sealed or signed anew, and must be.
+            KeyRetrievalError, IntegrityError: The footer must be encrypted or signed again, and
+                can't be.
         """
         if not chosen.within:
             return None
@@ -416,48 +430,49 @@ class _Shredding:
                 return metadata
             return SHREDDED if column is None else None
 
-        # Whoever could check a signature is about to be gone, or is gone.
-        forgotten = self._wanted.everything or not seen.footer or seen.footer in chosen.within
+        # Without the footer key nobody can check a signature, so none is needed.
+        lacks_key = self._wanted.everything or not seen.footer or seen.footer in chosen.within
         if self._decryption is not None:
             try:
                 return new_tail(source, self._decryption, change)
             except (KeyRetrievalError, IntegrityError):
-                if not forgotten:
+                if not lacks_key:
                     raise
-        elif not forgotten:
+        elif not lacks_key:
             raise KeyNotFoundError(
-                "the footer must be sealed or signed anew: a key service that has its key is needed"
+                "the footer must be encrypted or signed again; name a key service that has the "
+                "footer key"
             )
         if not seen.sealed:
-            chosen.notes.append("the footer's signature fits no more")
+            chosen.notes.append("the signature of the footer is no longer valid")
         return unsigned_tail(source, change)
 
-    def _links(self, place: Place) -> bool:
-        """Tell whether a local file has other names, by which it stays as it is."""
+    def _has_other_links(self, place: Place) -> bool:
+        """Return whether a local file has other hard links, which keep its old content."""
         if place.filesystem is not None:
             return False
         return os.stat(place.path).st_nlink > 1
 
     # --- external key material -------------------------------------------------------------------
 
-    def _beside(self, place: Place, source: Source, chosen: Chosen) -> dict[str, str]:
-        """Remove external key material; give what was removed."""
+    def _shred_external(self, place: Place, source: Source, chosen: Chosen) -> dict[str, str]:
+        """Remove external key material; return the removed entries."""
         if self._wanted.columns and not chosen.references:
             return {}
         removed: dict[str, str] = {}
         for store in reversed(stores_of(place)):
-            removed |= self._from_store(place, store, source, chosen)
+            removed |= self._shred_store(place, store, source, chosen)
         return removed
 
-    def _from_store(
+    def _shred_store(
         self, place: Place, store: Place, source: Source, chosen: Chosen
     ) -> dict[str, str]:
         for _ in range(_ATTEMPTS):
-            old = self._entries(store)
+            old = self._read_entries(store)
             if old is None:
                 return {}
             try:
-                new = left_of(old, self._wanted, chosen)
+                new = remove_chosen_entries(old, self._wanted, chosen)
             except KeyMaterialError as error:
                 error.args = (f"{store.path}: {error}",)
                 raise
@@ -465,8 +480,8 @@ class _Shredding:
             if not removed or self._dry_run:
                 return removed
             with store.locked():
-                if self._entries(store) != old:
-                    continue  # by somebody else: perhaps a rotation
+                if self._read_entries(store) != old:
+                    continue  # another process changed it, perhaps a rotation
                 place.check_still(source)
                 if new:
                     with store.create() as sink:
@@ -474,53 +489,57 @@ class _Shredding:
                 else:
                     store.remove()
             return removed
-        raise OSError(errno.ESTALE, "the key material is changed by somebody else", store.path)
+        raise OSError(
+            errno.ESTALE,
+            "another process keeps changing the key material; try again when it has finished",
+            store.path,
+        )
 
-    def _entries(self, store: Place) -> dict[str, str] | None:
+    def _read_entries(self, store: Place) -> dict[str, str] | None:
         try:
             return entries_of(store)
         except KeyMaterialError:
             if not self._wanted.everything:
                 raise
-            return {"": ""}  # whatever it was, it goes
+            return {"": ""}  # damaged key material is removed, too
 
-    # --- the rest --------------------------------------------------------------------------------
+    # --- AGS1 key metadata and audit events ------------------------------------------------------
 
-    def _key_metadata(self, place: Place, source: Source) -> ShreddedFile:
-        """Shred the sealed key metadata of an AGS1 stream."""
+    def _shred_key_metadata(self, place: Place, source: Source) -> ShreddedFile:
+        """Shred the encrypted key metadata of an AGS1 stream."""
         data = source.read_at(0, source.size)
         if data == SHREDDED or self._wanted.columns:
             note = "key metadata of an AGS1 stream has no columns" if self._wanted.columns else ""
             return ShreddedFile(path=place.path, result="current", message=note)
         try:
-            material = kek_of(data)
+            material = parse_wrapped_metadata(data)
         except KeyMaterialError:
             if not self._wanted.everything:
                 raise
             material = None
         if material is not None and not self._wanted.covers(material):
             return ShreddedFile(path=place.path, result="current")
-        links = self._links(place)
+        links = self._has_other_links(place)
         if not self._dry_run:
             with place.create(check=lambda: place.check_still(source)) as sink:
                 sink.append(SHREDDED)
             if material is not None:
-                self._record(place, material, ())
-        note = "it has other names (hard links), which keep its key" if links else ""
+                self._record_event(place, material, ())
+        note = "the file has other names (hard links), which keep its key" if links else ""
         return ShreddedFile(path=place.path, result="shredded", keys=1, whole=True, message=note)
 
-    def _note_uses(self, place: Place, chosen: Chosen, removed: Mapping[str, str]) -> None:
-        """Record what was removed."""
+    def _record_removals(self, place: Place, chosen: Chosen, removed: Mapping[str, str]) -> None:
+        """Write an audit event for each removed key."""
         if self._dry_run:
             return
         for metadata, material in chosen.within.items():
-            self._record(place, material, tuple(sorted(chosen.owners.get(metadata, ()))))
+            self._record_event(place, material, tuple(sorted(chosen.owners.get(metadata, ()))))
         for name, text in removed.items():
             with suppress(KeyMaterialError):
                 columns = () if name.startswith(FOOTER_KEY) else (name,)
-                self._record(place, decode_material(text), columns)
+                self._record_event(place, decode_material(text), columns)
 
-    def _record(self, place: Place, material: KeyMaterial, columns: tuple[str, ...]) -> None:
+    def _record_event(self, place: Place, material: KeyMaterial, columns: tuple[str, ...]) -> None:
         if self._audit is not None:
             kek_id = None if material.kek_id is None else material.kek_id.hex()
             self._audit(
@@ -538,29 +557,31 @@ class _Shredding:
 # --- master keys ---------------------------------------------------------------------------------
 
 
-def _ended(tools: KeyTools, master_key_id: str, failed: int, dry_run: bool) -> ShreddedFile:
-    """Have the key service destroy a master key, or do what comes closest."""
-    word, message = "kept", "modcrypt can't destroy keys of this key service: use its own tools"
+def _end_master_key(
+    tools: KeyTools, master_key_id: str, failed: int, dry_run: bool
+) -> ShreddedFile:
+    """Have the key service destroy a master key, or disable it if it can't destroy keys."""
+    state, message = "kept", "modcrypt can't destroy keys of this key service; use its own tools"
     if failed:
-        message = f"{failed} files have failed, and may need the master key"
+        message = f"{failed} files have failed and may still need the master key"
     else:
         for result, method, more in _ENDS:
             end = getattr(tools.client, method, None)
             if end is not None:
-                word, message = result, more
+                state, message = result, more
                 if not dry_run:
-                    word, message = _end(tools, master_key_id, end, result, more)
+                    state, message = _call_key_service(tools, master_key_id, end, result, more)
                 break
     return ShreddedFile(
-        path=repr(tools.client), result=word, master_key_id=master_key_id, message=message
+        path=repr(tools.client), result=state, master_key_id=master_key_id, message=message
     )
 
 
-def _end(
-    tools: KeyTools, master_key_id: str, end: Callable[[str], object], word: str, message: str
+def _call_key_service(
+    tools: KeyTools, master_key_id: str, end: Callable[[str], object], state: str, message: str
 ) -> tuple[str, str]:
-    """Do it; what fails is a result."""
-    result = word
+    """Destroy or disable the master key and record it; return errors as results."""
+    result = state
     try:
         end(master_key_id)
     except KeyNotFoundError:
@@ -568,7 +589,7 @@ def _end(
     except ModcryptError as error:
         result, message = error.word, str(error)
     if tools.wrapper.audit is not None:
-        outcome = "ok" if result == word else result
+        outcome = "ok" if result == state else result
         tools.wrapper.audit(
             AuditEvent(operation="shred", by="kms", master_key_id=master_key_id, result=outcome)
         )
@@ -579,8 +600,12 @@ _ENDS = (
     (
         "destroyed",
         "destroy_key",
-        "some services keep a destroyed key for a while: AWS KMS for 7 days, in which the deletion "
-        "can be cancelled; and backups of a service may have it",
+        "some services keep a destroyed key for a while: AWS KMS for 7 days, during which the "
+        "deletion can be cancelled; and backups of a service may contain it",
     ),
-    ("disabled", "disable_key", "the key service destroys none; it can be enabled again"),
+    (
+        "disabled",
+        "disable_key",
+        "this key service can't destroy keys; a disabled key can be enabled again",
+    ),
 )

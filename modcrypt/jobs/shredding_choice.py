@@ -1,7 +1,7 @@
-"""Which of a file's keys are meant by those of columns, those under master keys, or all of them.
+"""Selection of the keys of a file to shred: those of columns, those under master keys, or all.
 
-Pure choices: what a file needs is told by its footer and its external key material, and nothing is
-written here. Shredding removes what is chosen, and its proof looks for it.
+This module does no IO: it selects keys by the contents of the footer and the external key material.
+Shredding removes the selected keys, and its proof searches for them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.parquet.crypto.ciphers import check_names
 from modcrypt.parquet.crypto.footer_keys import ColumnUse, KeyUses
 from modcrypt.parquet.format.schema import leaves_of
-from modcrypt.pkmt1.external import settled
+from modcrypt.pkmt1.external import settle_keys
 from modcrypt.pkmt1.material import (
     KeyMaterial,
     KeyReference,
@@ -25,26 +25,26 @@ from modcrypt.pkmt1.material import (
     write_of,
 )
 
-__all__ = ["Chosen", "Criteria", "choose", "criteria_of", "left_of", "material_of"]
+__all__ = ["Chosen", "Criteria", "choose", "criteria_of", "material_of", "remove_chosen_entries"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criteria:
-    """Which keys are meant: those of columns, those under master keys, or all."""
+    """A selection of keys: those of columns, those under master keys, or all."""
 
     columns: tuple[str, ...] = ()
     master_keys: tuple[str, ...] = ()
     everything: bool = False
 
     def covers(self, material: KeyMaterial) -> bool:
-        """Tell whether a key is meant by its material; that of columns is known by their names."""
+        """Return whether a key is selected by its material; columns are selected by name."""
         return self.everything or material.master_key_id in self.master_keys
 
     def columns_of(self, seen: KeyUses) -> list[ColumnUse]:
-        """Give the columns of a file that are named.
+        """Return the selected columns of a file.
 
         Raises:
-            ValueError: one of the names means several.
+            ValueError: A name is ambiguous.
         """
         columns = seen.columns or ()
         leaves = [column.path for column in columns]
@@ -53,13 +53,13 @@ class Criteria:
         return [columns[c] for c in leaves_of(leaves, names)]
 
     def absent_from(self, seen: KeyUses) -> list[str]:
-        """Give the names that no column or group of a file has."""
+        """Return the selected names that no column or group of a file has."""
         paths = [column.path for column in seen.columns or ()]
         there = {".".join(path[:n]) for path in paths for n in range(1, len(path) + 1)}
         return [name for name in self.columns if name not in there]
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the selection as JSON values."""
         return {
             "columns": list(self.columns),
             "master_keys": list(self.master_keys),
@@ -68,36 +68,35 @@ class Criteria:
 
 
 def criteria_of(columns: Iterable[str], master_keys: Iterable[str], everything: bool) -> Criteria:
-    """Take in what a caller says.
+    """Return the selection of a caller.
 
     Raises:
-        ValueError, TypeError: it is not exactly one of the three.
+        ValueError: Not exactly one of the three is given, or a name is empty.
+        TypeError: An argument has a wrong type.
     """
     for what, names in (("columns", columns), ("master_keys", master_keys)):
         if isinstance(names, str | bytes):
-            raise ValueError(f"{what} takes several names, not one string")
-    said = Criteria(
+            raise ValueError(f"{what} must be a list of names, not a string")
+    criteria = Criteria(
         columns=tuple(dict.fromkeys(columns)),
         master_keys=tuple(dict.fromkeys(master_keys)),
         everything=everything,
     )
-    if not all(isinstance(name, str) for name in said.columns):
-        raise TypeError("columns are given by their names")
-    if "" in said.columns:
-        raise ValueError("the name of a column is empty")
-    for one in said.master_keys:
-        check_id(one)
+    if not all(isinstance(name, str) for name in criteria.columns):
+        raise TypeError("columns must be strings, the names of columns")
+    if "" in criteria.columns:
+        raise ValueError("a column name is empty")
+    for master_key_id in criteria.master_keys:
+        check_id(master_key_id)
     if not isinstance(everything, bool):
-        raise TypeError("everything is True or False")
-    if sum(map(bool, (said.columns, said.master_keys, everything))) != 1:
-        raise ValueError(
-            "say which keys are meant by one of columns, master_keys and everything=True"
-        )
-    return said
+        raise TypeError("everything must be True or False")
+    if sum(map(bool, (criteria.columns, criteria.master_keys, everything))) != 1:
+        raise ValueError("select keys by exactly one of columns, master_keys and everything=True")
+    return criteria
 
 
 def material_of(metadata: bytes | None) -> KeyMaterial | KeyReference | None:
-    """Give a key's material, or the reference to it; None for no PKMT1."""
+    """Return a key's material or the reference to it; None for key metadata that is not PKMT1."""
     if metadata:
         with suppress(KeyMaterialError):
             return decode_metadata(metadata)
@@ -109,16 +108,17 @@ def material_of(metadata: bytes | None) -> KeyMaterial | KeyReference | None:
 
 @dataclass(slots=True)
 class Chosen:
-    """What is meant of a file.
+    """The selected keys of one file.
 
     Attributes:
-        within: key metadata that is key material, and what it says.
-        owners: the same key metadata to the columns that have it.
-        references: of columns, to external key material; by master keys that tells by itself.
-        columns: dotted names of the columns that are meant, as far as they can be told.
-        elsewhere: keys whose key metadata is none of PKMT1.
-        bare: columns in plaintext, where everything is meant.
-        notes: what else there is to be said.
+        within: Mapping of key metadata with internal key material to the decoded material.
+        owners: Mapping of the same key metadata to the columns that have it.
+        references: References of selected columns to external key material; unused for master
+            keys, as external key material states its master keys itself.
+        columns: Dotted names of the selected columns, as far as they are known.
+        elsewhere: Names of keys whose key metadata is not PKMT1.
+        bare: Names of columns in plaintext, if all keys are selected.
+        notes: Further notes for the result.
     """
 
     within: dict[bytes, KeyMaterial] = field(default_factory=dict)
@@ -136,12 +136,12 @@ class Chosen:
 
 
 def choose(wanted: Criteria, seen: KeyUses) -> Chosen:
-    """Say what is meant of a file.
+    """Return the selected keys of a file.
 
     Raises:
-        KeyNotFoundError: a sealed footer hides it.
-        KeyMaterialError: it is not only that of the columns that are meant.
-        ValueError: one of the columns' names means several.
+        KeyNotFoundError: An encrypted footer hides the keys.
+        KeyMaterialError: A selected column shares its key with another column or the footer.
+        ValueError: A column name is ambiguous.
     """
     chosen = Chosen()
     if wanted.columns:
@@ -155,7 +155,7 @@ def _choose_keys(wanted: Criteria, seen: KeyUses, chosen: Chosen) -> None:
     footer = material_of(seen.footer)
     if isinstance(footer, KeyMaterial) and not wanted.covers(footer) and seen.columns is None:
         raise KeyNotFoundError(
-            "the sealed footer may hold keys that are meant: a key service that opens it is needed"
+            "the encrypted footer may contain selected keys; name a key service that decrypts it"
         )
     _choose_key(wanted, None, seen.footer, chosen)
     for column in seen.columns or ():
@@ -183,15 +183,15 @@ def _choose_columns(wanted: Criteria, seen: KeyUses, chosen: Chosen) -> None:
     if seen.columns is None:
         if seen.footer:
             raise KeyNotFoundError(
-                "a sealed footer says which key is a column's: a key service that opens it is "
-                "needed, or the whole file is to be shredded"
+                "the encrypted footer hides which key belongs to a column; name a key service that "
+                "decrypts it, or shred the whole file"
             )
         return
     meant = wanted.columns_of(seen)
     chosen.columns += [column.name for column in meant]
     if absent := wanted.absent_from(seen):
-        chosen.notes.append(f"it has no column {', '.join(absent)}")
-    _check_keys_of_their_own(meant, seen)
+        chosen.notes.append(f"the file has no column {', '.join(absent)}")
+    _check_keys_not_shared(meant, seen)
     for column in meant:
         for metadata in column.metadata:
             material = material_of(metadata)
@@ -203,39 +203,43 @@ def _choose_columns(wanted: Criteria, seen: KeyUses, chosen: Chosen) -> None:
                 chosen.add(metadata, material, column.name)
 
 
-def _check_keys_of_their_own(meant: list[ColumnUse], seen: KeyUses) -> None:
+def _check_keys_not_shared(meant: list[ColumnUse], seen: KeyUses) -> None:
     """Check that columns can be shredded without others.
 
     Raises:
-        KeyMaterialError: they can't: the message names them.
+        KeyMaterialError: They can't; the message names them.
     """
-    if plain := [one.name for one in meant if "plaintext" in one.under]:
+    if plain := [column.name for column in meant if "plaintext" in column.under]:
         raise KeyMaterialError(
-            f"in plaintext, so without a key to be shredded: {', '.join(plain)}; mask or drop them"
+            f"columns not encrypted, so without a key to shred: {', '.join(plain)}; mask or drop "
+            "them"
         )
-    if under := [one.name for one in meant if "footer key" in one.under]:
+    if under := [column.name for column in meant if "footer key" in column.under]:
         raise KeyMaterialError(
-            f"sealed under the footer key: {', '.join(under)}; they can't be shredded alone. Shred "
-            "the whole file, or re-key it with column keys first"
+            f"columns encrypted with the footer key: {', '.join(under)}; they can't be shredded "
+            "alone. Shred the whole file, or re-key it with column keys first"
         )
-    taken = set[bytes]().union(*(one.metadata for one in meant))
-    wrapped = {_wrapped(one) for one in taken} - {None}
-    names = ", ".join(one.name for one in meant)
+    selected = set[bytes]().union(*(column.metadata for column in meant))
+    wrapped_deks = {_wrapped_dek_of(metadata) for metadata in selected} - {None}
+    names = ", ".join(column.name for column in meant)
     for other in seen.columns or ():
-        shared = any(one in taken or _wrapped(one) in wrapped for one in other.metadata)
+        shared = any(
+            metadata in selected or _wrapped_dek_of(metadata) in wrapped_deks
+            for metadata in other.metadata
+        )
         if shared and other not in meant:
             raise KeyMaterialError(
-                f"{names}: the key is that of column {other.name}, too; name all that it seals, or "
-                "the group they are in"
+                f"{names}: the key also encrypts column {other.name}; name all columns under this "
+                "key, or their group"
             )
-    if seen.footer and (seen.footer in taken or _wrapped(seen.footer) in wrapped):
+    if seen.footer and (seen.footer in selected or _wrapped_dek_of(seen.footer) in wrapped_deks):
         raise KeyMaterialError(
-            f"{names}: the key is the footer key, too; shred the whole file, or re-key it with "
+            f"{names}: the key is also the footer key; shred the whole file, or re-key it with "
             "column keys first"
         )
 
 
-def _wrapped(metadata: bytes) -> str | None:
+def _wrapped_dek_of(metadata: bytes) -> str | None:
     material = material_of(metadata)
     return material.wrapped_dek if isinstance(material, KeyMaterial) else None
 
@@ -243,36 +247,39 @@ def _wrapped(metadata: bytes) -> str | None:
 # --- external key material -----------------------------------------------------------------------
 
 
-def left_of(store: dict[str, str], wanted: Criteria, chosen: Chosen) -> dict[str, str]:
-    """Give what stays of external key material.
+def remove_chosen_entries(
+    store: dict[str, str], wanted: Criteria, chosen: Chosen
+) -> dict[str, str]:
+    """Return the entries of external key material that remain after shredding.
 
     Raises:
-        KeyMaterialError: it is damaged; or a key is meant that is another column's, too.
+        KeyMaterialError: The key material is damaged, or a selected key also encrypts another
+            column.
     """
     if wanted.everything:
         return {}
     if wanted.columns:
-        return _without(store, chosen.references)
+        return _remove_references(store, chosen.references)
     return {n: text for n, text in store.items() if not wanted.covers(decode_material(text))}
 
 
-def _without(store: dict[str, str], references: list[KeyReference]) -> dict[str, str]:
+def _remove_references(store: dict[str, str], references: list[KeyReference]) -> dict[str, str]:
     left = store
     for write in {reference.write for reference in references}:
-        left = settled(left, write)
-    names = {reference.name for reference in references if _is_its_own(left, reference)}
+        left = settle_keys(left, write)
+    names = {reference.name for reference in references if _belongs_to_file(left, reference)}
     if not names:
         return store
-    taken = {decode_material(left[name]).wrapped_dek for name in names}
-    kept = {name: text for name, text in left.items() if name not in names}
-    for name, text in kept.items():
-        if decode_material(text).wrapped_dek in taken:
-            raise KeyMaterialError(f"the key is that of {name!r}, too: name all that it seals")
-    return kept
+    selected = {decode_material(left[name]).wrapped_dek for name in names}
+    rest = {name: text for name, text in left.items() if name not in names}
+    for name, text in rest.items():
+        if decode_material(text).wrapped_dek in selected:
+            raise KeyMaterialError(f"the key also belongs to {name!r}; name all columns under it")
+    return rest
 
 
-def _is_its_own(store: dict[str, str], reference: KeyReference) -> bool:
-    """Tell a file's own key from that of another file, or of another version of it."""
+def _belongs_to_file(store: dict[str, str], reference: KeyReference) -> bool:
+    """Return whether a key belongs to this file, not to another file or version of the file."""
     text = store.get(reference.name)
     if text is None:
         return False

@@ -1,9 +1,8 @@
-"""What can no longer be read, and what still can, by trying: `prove_shredded`.
+"""Proof of shredding: try which keys still open and which do not: `prove_shredded`.
 
-A key is gone where a file says nothing of it any more, and refused where the key service does not
-unwrap it. A key service that is unavailable proves nothing, and neither does a file that can't be
-looked into. Copies and leftovers around the files are looked for, too: `LIMITS` says what nobody
-can know.
+A key is gone if the file no longer contains it, and refused if the key service does not unwrap it.
+An unavailable key service proves nothing, and neither does a file that can't be inspected. The
+proof also searches for copies and leftovers around the files; `LIMITS` lists what it can't know.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from modcrypt.io.storage import Place, Source
-from modcrypt.jobs.file_runs import each_file, told
-from modcrypt.jobs.shredding import REMAINS, is_ags1, reading
+from modcrypt.jobs.file_runs import describe_failure, process_files
+from modcrypt.jobs.shredding import REMAINS, is_ags1, resolve_decryption
 from modcrypt.jobs.shredding_choice import Criteria, criteria_of
-from modcrypt.jobs.shredding_trial import TEMPORARY, KeyProof, Trial, identity
-from modcrypt.jobs.unlisted_files import files_around
+from modcrypt.jobs.shredding_trial import TEMPORARY, KeyProof, Trial, identify
+from modcrypt.jobs.unlisted_files import list_surrounding_files
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import list_files
@@ -29,37 +28,37 @@ __all__ = ["KeyProof", "Proof", "ProvenFile", "prove_shredded"]
 
 LIMITS = (
     REMAINS,
-    "Who has read the data before, or had a data key, may have kept it. Processes that had "
-    "unwrapped a key keep it in memory; KeyTools for their cache_lifetime_seconds.",
-    "Only the named files and folders were looked at, as they were then: not exports, caches, logs "
-    "or other places to which data or wrapped keys were copied.",
-    "A file without key metadata may have been written with keys that somebody keeps elsewhere: "
-    "that looks the same.",
-    "AGS1 streams are as readable as their key metadata, wherever that is kept.",
-    "A file whose footer key is gone can't be authenticated: what it says of itself is taken as it "
-    "stands. Columns in plaintext under a sealed footer that opens no more can't be seen, though "
-    "their bytes are there.",
+    "Anyone who has read the data before, or had a data key, may have kept a copy. Processes that "
+    "unwrapped a key keep it in memory; KeyTools keep it for their cache_lifetime_seconds.",
+    "modcrypt examined only the named files and folders, at the time of the proof: not exports, "
+    "caches, logs or other places to which data or wrapped keys were copied.",
+    "A file without key metadata may have been written with keys that somebody stores elsewhere: "
+    "modcrypt can't distinguish this.",
+    "AGS1 streams are as readable as their key metadata, wherever that is stored.",
+    "A file whose footer key is gone can't be authenticated: the proof relies on its unencrypted "
+    "metadata. Unencrypted columns under an encrypted footer that no longer opens can't be "
+    "detected, though their bytes exist.",
 )
 """What no proof can know."""
 
 REFUSALS = (
-    "Refused is what this key service refused to the caller who asked: another service may have "
-    "the master key, another caller may be allowed, a disabled one can be enabled, and a destroyed "
-    "one may be in the service's backups; some services keep it for days."
+    "Refused means that this key service refused this caller: another service may have the master "
+    "key, another caller may be allowed, a disabled master key can be enabled, and a destroyed one "
+    "may be in the service's backups; some services keep it for days."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvenFile:
-    """What is known of one file.
+    """The findings about one file.
 
     Attributes:
-        path: of the file.
-        size: in bytes; None where it could not be opened.
-        sha256: of the file as it was looked at, in hex; None likewise.
-        keys: that are meant, and what is known of them.
-        leftover: whether it is none of the files that were named, but lies around them.
-        message: why it could not be looked into; empty if it could.
+        path: Path of the file.
+        size: Size in bytes; None if the file could not be opened.
+        sha256: SHA-256 of the examined file, in hex; None if it could not be opened.
+        keys: Findings about the selected keys.
+        leftover: Whether the file was not named, but lies around the named files.
+        message: Reason why the file could not be inspected; empty if it could.
     """
 
     path: str
@@ -70,26 +69,27 @@ class ProvenFile:
     message: str = ""
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the attributes as JSON values."""
         return {**asdict(self), "keys": [key.fields() for key in self.keys]}
 
 
-Found: TypeAlias = "tuple[ProvenFile, KeyProof]"
+FileKey: TypeAlias = "tuple[ProvenFile, KeyProof]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What can no longer be read, what still can, and what could not be told.
+    """A proof of shredding: what is no longer readable, what still is, and what is unknown.
 
     Attributes:
-        time: when the files were looked at, ISO 8601 in UTC.
-        version: of modcrypt.
-        criteria: which keys are meant.
-        key_service: that was asked, as its client calls itself; None for none.
-        files: those that were named, then leftovers in which something was found.
-        unmet: names of columns that none of the files has, as far as their footers open.
-        others: hidden files that are neither Parquet nor key material, and AGS1 streams.
-        limits: what the proof can't know, in words.
+        time: Time of the examination, ISO 8601 in UTC.
+        version: Version of modcrypt.
+        criteria: Selection of keys.
+        key_service: Name of the key service, as its client represents itself; None without one.
+        files: Named files, then leftovers with findings.
+        unmet: Names of columns that none of the files has, as far as their footers open.
+        others: Paths of hidden files that are neither Parquet nor key material, and of AGS1
+            streams.
+        limits: Texts about what the proof can't know.
     """
 
     time: str
@@ -101,42 +101,42 @@ class Proof:
     others: tuple[str, ...] = ()
     limits: tuple[str, ...] = LIMITS
 
-    def _with(self, *states: str) -> list[Found]:
+    def _select(self, *states: str) -> list[FileKey]:
         return [(file, key) for file in self.files for key in file.keys if key.state in states]
 
     @property
-    def no_longer_readable(self) -> list[Found]:
+    def no_longer_readable(self) -> list[FileKey]:
         """Keys that are gone or refused, each with its file."""
-        return self._with("gone", "refused")
+        return self._select("gone", "refused")
 
     @property
-    def refused(self) -> list[Found]:
-        """Of these, keys that the key service refuses: one that never had them does so, too."""
-        return self._with("refused")
+    def refused(self) -> list[FileKey]:
+        """Keys that the key service refuses; a service that never had them refuses them, too."""
+        return self._select("refused")
 
     @property
-    def still_readable(self) -> list[Found]:
+    def still_readable(self) -> list[FileKey]:
         """Keys that open, and columns in plaintext, each with its file."""
-        return self._with("readable")
+        return self._select("readable")
 
     @property
-    def unknown(self) -> list[Found]:
-        """Keys of which nothing is proven, each with its file."""
-        return self._with("unknown")
+    def unknown(self) -> list[FileKey]:
+        """Keys whose state is not proven, each with its file."""
+        return self._select("unknown")
 
     @property
     def unseen(self) -> list[ProvenFile]:
-        """Files that could not be looked into."""
+        """Files that could not be inspected."""
         return [file for file in self.files if file.message]
 
     @property
     def ok(self) -> bool:
-        """Whether what is meant is proven to be unreadable, with no open end; never of nothing."""
+        """Whether all selected keys are proven unreadable; False if no key was found at all."""
         open_ends = self.still_readable or self.unknown or self.unseen or self.unmet
         return bool(self.no_longer_readable) and not open_ends
 
     def summary(self) -> dict[str, Any]:
-        """Give all but the files as what JSON takes."""
+        """Return everything but the files as JSON values."""
         return {
             "proof": "shredded",
             "ok": self.ok,
@@ -157,7 +157,7 @@ class Proof:
         }
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes: the summary, in which `files` are all of them."""
+        """Return the proof as JSON values: the summary, with all files as `files`."""
         return {**self.summary(), "files": [file.fields() for file in self.files]}
 
 
@@ -173,38 +173,43 @@ def prove_shredded(
     threads: int | None = None,
     progress: Callable[[ProvenFile, int], object] | None = None,
 ) -> Proof:
-    """Look at files, by trying, for what can still be read of what was to be shredded.
+    """Return a proof of what can still be read of the data that was to be shredded.
 
-    Every file is read to its end once, for its hash. Nothing is written.
+    modcrypt tries the remaining keys. It reads every file once to its end, for its hash, and writes
+    nothing.
 
     Args:
-        where: path or URL of a file or a folder, or a list of files. In folders hidden files are
-            looked at, too; beside a single file, its copies and key material.
-        tools: of the key service that is asked to unwrap what is left; without them, key material
-            that is left proves nothing.
-        columns, master_keys, everything: as of `shred_keys`.
-        filesystem: of pyarrow or fsspec, in which `where` is.
-        decryption: for files whose AAD prefix is not stored; by default `tools.decryption()`.
-        threads: files at once, 4 by default.
-        progress: called, in the calling thread, with each file's result and the number of files.
+        where: Path or URL of a file or a folder, or a list of files. In folders hidden files are
+            examined, too; beside a single file, its copies and key material.
+        tools: Key tools of the key service that is asked to unwrap the remaining keys; without
+            them, remaining key material proves nothing.
+        columns: Dotted names of columns, as in `shred_keys`.
+        master_keys: Ids of master keys, as in `shred_keys`.
+        everything: Whether all keys are selected, as in `shred_keys`.
+        filesystem: The pyarrow or fsspec filesystem of `where`.
+        decryption: Decryption properties for files that do not store their AAD prefix; by default
+            `tools.decryption()`.
+        threads: Number of files processed concurrently, 4 by default.
+        progress: Function called in the calling thread with each file's result and the number of
+            files.
 
     Raises:
-        FileNotFoundError: `where` is not there.
-        ValueError, TypeError: arguments of a wrong kind.
-        OSError: a folder can't be listed.
+        FileNotFoundError: `where` does not exist.
+        ValueError, TypeError: An argument has a wrong value or type.
+        OSError: A folder can't be listed.
     """
     wanted = criteria_of(columns, master_keys, everything)
-    decryption = reading(tools, decryption)
+    decryption = resolve_decryption(tools, decryption)
     time = datetime.now(UTC).isoformat()
     named = list_files(where, filesystem)
-    within, beside = files_around(where, filesystem)
+    within, beside = list_surrounding_files(where, filesystem)
     if tools is not None:
-        tools.wrapper.forget()  # what was unwrapped before may unwrap no more
-    looking = _Looking(Trial(tools, wanted, decryption))
-    files = each_file(
-        named, looking.file, name="modcrypt-proof", threads=threads, progress=progress
+        tools.wrapper.forget()  # cached keys would hide that the service now refuses them
+    examination = _Examination(Trial(tools, wanted, decryption))
+    files = process_files(
+        named, examination.examine_file, name="modcrypt-proof", threads=threads, progress=progress
     )
-    files += looking.around(named, within, beside)
+    files += examination.examine_surroundings(named, within, beside)
     refused = any(key.state == "refused" for file in files for key in file.keys)
     return Proof(
         time=time,
@@ -212,51 +217,52 @@ def prove_shredded(
         criteria=wanted,
         key_service=None if tools is None else repr(tools.client),
         files=tuple(files),
-        unmet=looking.trial.unmet,
-        others=tuple(sorted(looking.others)),
+        unmet=examination.trial.unmet,
+        others=tuple(sorted(examination.others)),
         limits=(*LIMITS, REFUSALS) if refused else LIMITS,
     )
 
 
-class _Looking:
-    """One call of `prove_shredded`."""
+class _Examination:
+    """The state of one call of `prove_shredded`."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.others: list[str] = []
 
-    def file(self, place: Place) -> ProvenFile:
-        """Look at one of the files that were named; what goes wrong is a result."""
+    def examine_file(self, place: Place) -> ProvenFile:
+        """Examine one of the named files; return errors as results."""
         try:
             with place.open() as source:
-                keys = self.trial.of_file(place, source)
+                keys = self.trial.try_file(place, source)
                 self.others += [place.path] if is_ags1(source) else []
-                return _looked_at(place, source, keys, leftover=False)
+                return _make_proven_file(place, source, keys, leftover=False)
         except Exception as error:
-            return ProvenFile(path=place.path, message=": ".join(told(error)))
+            return ProvenFile(path=place.path, message=": ".join(describe_failure(error)))
 
-    def around(
+    def examine_surroundings(
         self, named: list[Place], within: list[Place], beside: list[Place]
     ) -> Iterator[ProvenFile]:
-        """Look at what lies around them; give that in which something was found.
+        """Yield the files around the named files that contain selected keys or an error.
 
         Args:
-            named: the files that were looked at.
-            within, beside: as of `files_around`.
+            named: Files that were examined already.
+            within: Files in the named folders, as in `list_surrounding_files`.
+            beside: Files beside the named files, as in `list_surrounding_files`.
         """
-        known = {identity(place) for place in named}
+        known = {identify(place) for place in named}
         near = {place.path for place in beside}
-        rest = [place for place in (*within, *beside) if identity(place) not in known]
-        # Key material last: whose it is, the files that refer to it tell.
+        rest = [place for place in (*within, *beside) if identify(place) not in known]
+        # Key material comes last, as the files that refer to it show whose it is.
         for place in sorted(rest, key=_may_be_store):
-            file = self._leftover(place, place.path in near)
+            file = self._examine_leftover(place, place.path in near)
             if file is not None:
                 yield file
 
-    def _leftover(self, place: Place, near: bool) -> ProvenFile | None:
+    def _examine_leftover(self, place: Place, near: bool) -> ProvenFile | None:
         try:
             with place.open() as source:
-                keys = self.trial.of_leftover(place, source, near)
+                keys = self.trial.try_leftover(place, source, near)
                 if keys is None:  # neither Parquet nor key material
                     if near and not self.trial.is_about(place):
                         return None
@@ -264,22 +270,24 @@ class _Looking:
                         self.others += [] if near else [place.path]
                         return None
                     keys = [KeyProof(key="key material", state="unknown", why=_UNFINISHED)]
-                return _looked_at(place, source, keys, leftover=True) if keys else None
+                return _make_proven_file(place, source, keys, leftover=True) if keys else None
         except Exception as error:
-            message = ": ".join(told(error))
+            message = ": ".join(describe_failure(error))
             if near and not self.trial.is_about(place):
                 return None
             return ProvenFile(path=place.path, leftover=True, message=message)
 
 
 _UNFINISHED = (
-    "key material in a file that is cut short, or of another kind: remove it, if nobody writes it"
+    "key material in a truncated file, or a file of another kind; remove it if nobody writes to it"
 )
 
 
-def _looked_at(place: Place, source: Source, keys: list[KeyProof], *, leftover: bool) -> ProvenFile:
+def _make_proven_file(
+    place: Place, source: Source, keys: list[KeyProof], *, leftover: bool
+) -> ProvenFile:
     sha256 = hashlib.sha256()
-    for part in _parts(source):
+    for part in _read_parts(source):
         sha256.update(part)
     place.check_still(source)
     return ProvenFile(
@@ -293,22 +301,22 @@ def _may_be_store(place: Place) -> bool:
 
 
 def _mentions_keys(source: Source) -> bool:
-    """Tell whether there is key material anywhere in a file, whole or not."""
+    """Return whether a file contains complete or partial key material anywhere."""
     end = b""
-    for part in _parts(source):
+    for part in _read_parts(source):
         text = end + bytes(part)
-        if any(word in text for word in _WORDS):
+        if any(marker in text for marker in _MARKERS):
             return True
         end = text[-_LONGEST:]
     return False
 
 
-_WORDS = (b"PKMT1", b"wrappedDEK", b"wrappedKEK")
-_LONGEST = max(map(len, _WORDS)) - 1
-_READ = 8 << 20  # bytes at once
+_MARKERS = (b"PKMT1", b"wrappedDEK", b"wrappedKEK")
+_LONGEST = max(map(len, _MARKERS)) - 1
+_READ = 8 << 20  # bytes per read
 
 
-def _parts(source: Source) -> Iterator[memoryview]:
+def _read_parts(source: Source) -> Iterator[memoryview]:
     buffer = memoryview(bytearray(min(_READ, source.size)))
     for start in range(0, source.size, _READ):
         part = buffer[: source.size - start]

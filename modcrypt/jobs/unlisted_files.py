@@ -1,4 +1,4 @@
-"""What lies around the files of a dataset, and is none of it: hidden files, stray key material."""
+"""Files around a dataset that are not part of it: hidden files and leftover key material."""
 
 from __future__ import annotations
 
@@ -12,69 +12,69 @@ import pyarrow.fs as pafs
 from modcrypt.io.storage import Place, locate
 from modcrypt.parquet.datasets.discovery import as_arrow
 
-__all__ = ["files_around"]
+__all__ = ["list_surrounding_files"]
 
 
-def files_around(where: Any, filesystem: Any) -> tuple[list[Place], list[Place]]:
-    """List all files in folders, hidden ones too; and those in the same folders as single files.
+def list_surrounding_files(where: Any, filesystem: Any) -> tuple[list[Place], list[Place]]:
+    """List all files in folders, including hidden files, and all files beside single files.
 
     Args:
-        where: path or URL of a file or folder, or a list of them.
-        filesystem: of pyarrow or fsspec, in which `where` is.
+        where: Path or URL of a file or folder, or a list of them.
+        filesystem: The pyarrow or fsspec filesystem of `where`.
 
     Returns:
-        Files within the folders that are given, and files beside those that are; sorted.
+        Files within the given folders, and files in the same folders as given files; both sorted.
 
     Raises:
-        OSError: a folder can't be listed.
+        OSError: A folder can't be listed.
     """
     within: dict[str, Place] = {}
     beside: dict[str, Place] = {}
-    for one in where if isinstance(where, list | tuple) else [where]:
-        place = Place(*locate(one, filesystem))
+    for path_or_url in where if isinstance(where, list | tuple) else [where]:
+        place = Place(*locate(path_or_url, filesystem))
         is_folder = _is_folder(place)
         folder = place.path if is_folder else posixpath.dirname(place.real().path)
-        for path in _paths(place.filesystem, folder, deep=is_folder):
-            found = Place(place.filesystem, path)
-            (within if is_folder else beside).setdefault(found.real().path, found)
-    sorted_ones = [sorted(some.values(), key=lambda one: one.path) for some in (within, beside)]
-    return sorted_ones[0], [one for one in sorted_ones[1] if one.real().path not in within]
+        for path in _walk_paths(place.filesystem, folder, deep=is_folder):
+            file = Place(place.filesystem, path)
+            (within if is_folder else beside).setdefault(file.real().path, file)
+    lists = [sorted(files.values(), key=lambda file: file.path) for files in (within, beside)]
+    return lists[0], [file for file in lists[1] if file.real().path not in within]
 
 
 def _is_folder(place: Place) -> bool:
     if place.filesystem is None:
         return os.path.isdir(place.path)
-    found = as_arrow(place.filesystem).get_file_info(place.path)
-    return bool(found.type == pafs.FileType.Directory)
+    info = as_arrow(place.filesystem).get_file_info(place.path)
+    return bool(info.type == pafs.FileType.Directory)
 
 
-def _paths(filesystem: Any, folder: str, *, deep: bool) -> Iterator[str]:
+def _walk_paths(filesystem: Any, folder: str, *, deep: bool) -> Iterator[str]:
     if filesystem is None:
-        yield from _local_paths(folder or ".", deep)
+        yield from _walk_local_paths(folder or ".", deep)
         return
-    if hasattr(filesystem, "invalidate_cache"):  # fsspec: what it listed before may be old
+    if hasattr(filesystem, "invalidate_cache"):  # fsspec may cache an old listing
         filesystem.invalidate_cache()
     selector = pafs.FileSelector(folder, allow_not_found=True, recursive=deep)
-    for found in as_arrow(filesystem).get_file_info(selector):
-        if found.is_file and not found.path.endswith("/"):  # stores' empty objects for folders
-            yield found.path
+    for info in as_arrow(filesystem).get_file_info(selector):
+        if info.is_file and not info.path.endswith("/"):  # empty objects that stand for folders
+            yield info.path
 
 
-def _local_paths(folder: str, deep: bool) -> Iterator[str]:
-    """Walk a folder, each below it once, though links may lead to it again."""
+def _walk_local_paths(folder: str, deep: bool) -> Iterator[str]:
+    """Yield the files of a folder; visit each folder once, even if links lead to it again."""
     seen = {os.path.realpath(folder)}
-    for base, folders, names in os.walk(folder, onerror=_raised, followlinks=True):
+    for base, folders, names in os.walk(folder, onerror=_raise_error, followlinks=True):
         below = [os.path.join(base, name) for name in folders] if deep else []
         folders.clear()
-        for one in below:
-            if (real := os.path.realpath(one)) not in seen:
+        for subfolder in below:
+            if (real := os.path.realpath(subfolder)) not in seen:
                 seen.add(real)
-                folders.append(os.path.basename(one))
+                folders.append(os.path.basename(subfolder))
         for name in names:
             path = os.path.join(base, name)
             if os.path.isfile(path):
                 yield path
 
 
-def _raised(error: OSError) -> None:
+def _raise_error(error: OSError) -> None:
     raise error

@@ -1,1 +1,1 @@
-"""Keys from key services: envelope encryption as the key tools of Parquet do it (PKMT1)."""
+"""Keys from key services: envelope encryption in the format of Parquet's key tools (PKMT1)."""

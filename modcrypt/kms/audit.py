@@ -1,8 +1,8 @@
-"""What was done with which key, as events: for a callable, a logger or a file of JSON lines.
+"""Audit of key use: events for a callable, a logger or a file of JSON lines.
 
     tools = KeyTools("file:keyring.json", audit=audit_to_json_lines("audit.jsonl"))
 
-An event names keys, files and columns; it never holds a key, wrapped or not.
+An event names keys, files and columns. It never contains a key, wrapped or not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 from modcrypt.errors import KeyRetrievalError, ModcryptError
 from modcrypt.kms.private_files import check_trusted
 
-__all__ = ["Audit", "AuditEvent", "audit_to_json_lines", "audit_to_logging", "recorded"]
+__all__ = ["Audit", "AuditEvent", "audit_to_json_lines", "audit_to_logging", "record_use"]
 
 Operation: TypeAlias = Literal["wrap", "unwrap", "rewrap", "seal", "shred"]
 
@@ -31,20 +31,20 @@ class AuditEvent:
     """One use of a key.
 
     Attributes:
-        operation: `"wrap"`, `"unwrap"` or `"rewrap"` of a key under another one; `"seal"`, which
-            tells how many modules of a file a data key has sealed; `"shred"` of a wrapped key, or
-            by the key service of a master key.
-        by: `"kms"`, a call of the key service; `"file"`, for a key of one file, under a KEK or by
-            such a call.
-        master_key_id: of the master key under which all of it stands.
-        kek_id: of the KEK: in hex, or as an Iceberg table calls it; None in single wrapping.
-        file: absolute path or URL; None for a KEK, which serves many, and for a file object that
-            is written.
-        columns: dotted names; empty for the footer key. Where external key material is rotated or
-            shredded, what that calls the keys.
-        result: `"ok"`, or the word of the error.
-        count: keys wrapped by the call, or seals of the data key.
-        time: when it was done, ISO 8601 in UTC.
+        operation: `"wrap"`, `"unwrap"` or `"rewrap"` of a key under another key; `"seal"`, which
+            counts the modules of a file that a data key encrypted; `"shred"` of a wrapped key, or
+            of a master key by the key service.
+        by: `"kms"` for a call of the key service; `"file"` for the use of a key of one file, under
+            a KEK or by such a call.
+        master_key_id: Id of the master key that protects the other keys.
+        kek_id: Id of the KEK, in hex or as an Iceberg table names it; None in single wrapping.
+        file: Absolute path or URL; None for a KEK, which serves many files, and for a file object
+            that is written.
+        columns: Dotted column names; empty for the footer key. For the rotation or shredding of
+            external key material, the names of the keys in it.
+        result: `"ok"`, or the error code.
+        count: Number of keys that the call wrapped, or of modules that the data key encrypted.
+        time: Time of the event, ISO 8601 in UTC.
     """
 
     operation: Operation
@@ -58,7 +58,7 @@ class AuditEvent:
     time: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     def fields(self) -> dict[str, Any]:
-        """Give the event as what JSON takes."""
+        """Return the event as a dict for JSON."""
         return {
             "time": self.time,
             "operation": self.operation,
@@ -73,12 +73,12 @@ class AuditEvent:
 
 
 Audit: TypeAlias = Callable[[AuditEvent], object]
-"""Called with each event, from any thread. What it raises ends the operation: no use of a key goes
-unrecorded."""
+"""A function that is called with each event, from any thread. If it raises an error, the operation
+fails, so that no use of a key stays unrecorded."""
 
 
 @contextlib.contextmanager
-def recorded(
+def record_use(
     audit: Audit | None,
     operation: Operation,
     master_key_id: str,
@@ -86,12 +86,12 @@ def recorded(
     kek_ids: Sequence[str | None] = (None,),
     count: int = 1,
 ) -> Iterator[None]:
-    """Have what is asked of the key service recorded, whatever comes of it.
+    """Record calls of the key service in the body of the `with` statement, failed ones too.
 
     Args:
-        audit: that is called; None for nothing.
-        operation, master_key_id, count: as of `AuditEvent`.
-        kek_ids: an event for each.
+        audit: Function to call; None for no audit.
+        operation, master_key_id, count: Values of the `AuditEvent`.
+        kek_ids: Ids of the KEKs, one event for each.
     """
     result = "error"
     try:
@@ -116,7 +116,7 @@ def recorded(
 
 
 def audit_to_logging(logger: str | logging.Logger = "modcrypt.audit") -> Audit:
-    """Give an audit that logs each event as a line of JSON, failures as warnings."""
+    """Return an audit that logs each event as a line of JSON, and failures as warnings."""
     log = logging.getLogger(logger) if isinstance(logger, str) else logger
 
     def record(event: AuditEvent) -> None:
@@ -129,33 +129,33 @@ def audit_to_logging(logger: str | logging.Logger = "modcrypt.audit") -> Audit:
 def audit_to_json_lines(path: str | os.PathLike[str]) -> Audit:
     """Return an audit that appends each event to a file, mode 0600, as a line of JSON.
 
-    The file is opened for each event, and a line is written by one call: so it may be shared by
-    processes, and moved away. In a folder that others may write to, it should not be: they can
-    move it away, too.
+    Every event opens the file anew and writes its line by one call. Processes may therefore share
+    the file, and it may be moved away. Its folder should not be writable by others, because they
+    could move the file away, too.
 
     Raises:
-        OSError: the file can't be opened.
-        KeyRetrievalError: it is another user's, or others may write to it; or it is no regular
+        OSError: The file cannot be opened.
+        KeyRetrievalError: The file belongs to another user, is writable by others, is not a regular
             file, has several names or is a symbolic link.
     """
-    where = os.path.abspath(path)  # whatever the working directory is later
-    os.close(_opened(where))
+    where = os.path.abspath(path)  # independent of later changes of the working directory
+    os.close(_open_audit_file(where))
 
     def record(event: AuditEvent) -> None:
         line = json.dumps(event.fields()).encode() + b"\n"
-        fd = _opened(where)
+        fd = _open_audit_file(where)
         try:
             if os.write(fd, line) != len(line):
-                raise OSError(f"{where}: the audit record was cut short")
+                raise OSError(f"{where}: the audit record was written incompletely")
         finally:
             os.close(fd)
 
     return record
 
 
-def _opened(path: str) -> int:
-    """Open an audit file to append to, unless an attacker may have put it there."""
-    # A pipe would have us wait for its reader.
+def _open_audit_file(path: str) -> int:
+    """Open an audit file for appending, unless an attacker may have placed it there."""
+    # O_NONBLOCK: opening a named pipe would wait for its reader.
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         fd = os.open(path, flags, 0o600)
@@ -163,15 +163,15 @@ def _opened(path: str) -> int:
         if error.errno != errno.ELOOP:
             raise
         raise KeyRetrievalError(
-            f"the audit file {path} is a symbolic link; name the file that it leads to"
+            f"the audit file {path} is a symbolic link; pass the path of the file it points to"
         ) from None
     try:
         status = os.fstat(fd)
         check_trusted(status, f"the audit file {path}")
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             raise KeyRetrievalError(
-                f"the audit file {path} is not a regular file, or has several names (hard links): "
-                "name another"
+                f"the audit file {path} is not a regular file, or has several names (hard links); "
+                "choose another file"
             )
     except BaseException:
         os.close(fd)

@@ -1,8 +1,7 @@
-"""What a key service does for modcrypt: wrap and unwrap keys under master keys that it keeps.
+"""The key service protocol: wrapping and unwrapping of keys under master keys of the service.
 
-A client needs two methods, `wrap` and `unwrap`; the others are offered by those services that
-have them, and done here by the two where they lack. Only a service that is unavailable is asked
-again.
+A client needs two methods, `wrap` and `unwrap`. Some services offer more; for the others, modcrypt
+builds the rest from these two. modcrypt retries a call only if the service is unavailable.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Protocol, TypeGuard, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from modcrypt.errors import (
     KeyAccessDeniedError,
@@ -23,6 +22,7 @@ from modcrypt.errors import (
     ModcryptError,
 )
 from modcrypt.keys import KEY_LENGTHS, KeyLike, as_key, key_bytes
+from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED, is_wrapped_key
 from modcrypt.tracebacks import hide_frames
 
 __all__ = [
@@ -32,34 +32,31 @@ __all__ = [
     "MasterKey",
     "capabilities_of",
     "is_current",
-    "is_wrapped_key",
     "rewrap",
     "unwrap",
     "wrap",
     "wrap_many",
 ]
 
-MAX_WRAPPED = 16 << 10
-"""Longest wrapped key that is taken from a service or a file, in characters."""
-
 ATTEMPTS = 4
-"""How often an unavailable service is asked."""
+"""Number of calls to an unavailable service."""
 
 GIVE_UP_AFTER = 20.0
-"""Seconds after which an unavailable service is not asked again: each attempt may take as long."""
+"""Seconds after which an unavailable service is not called again; one attempt may take as long."""
 
 FIRST_WAIT = 0.2
-"""Seconds before the second attempt; each further wait is twice as long, and up to half less."""
+"""Seconds before the second attempt; each later wait doubles, minus a random part of up to half."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What a key service can do beyond wrapping one key.
+    """The abilities of a key service beyond wrapping one key.
 
     Attributes:
-        aad: it binds a wrapped key to additional authenticated data.
-        rewrap: it wraps anew under the master key's newest version without giving the key out.
-        batch: most keys that one call of `wrap_many` takes; 1 where there is none.
+        aad: Whether the service binds a wrapped key to additional authenticated data.
+        rewrap: Whether the service rewraps a key under the newest version of its master key
+            without releasing the key.
+        batch: Largest number of keys that one call of `wrap_many` takes; 1 without that method.
     """
 
     aad: bool = False
@@ -70,47 +67,49 @@ class Capabilities:
 class KmsClient(Protocol):
     """A key service (KMS) as modcrypt uses it, from any thread.
 
-    Other errors than those below are taken for its own failure, but for a LookupError, which stands
-    for a master key that is not there, PermissionError, ConnectionError and TimeoutError.
+    modcrypt treats other errors than those below as failures of the client, with these exceptions:
+    LookupError means that the master key does not exist; PermissionError, ConnectionError and
+    TimeoutError have their usual meaning.
 
-    Optional beyond these two: `capabilities`, and what they promise: `rewrap(wrapped,
+    A client may also have: `capabilities`, and the methods that they promise: `rewrap(wrapped,
     master_key_id, *, aad) -> str` and `wrap_many(keys, master_key_id, *, aad) -> list[str]`;
-    `is_current(wrapped, master_key_id) -> bool`, where the service can tell whether a key is
-    wrapped under the newest version of its master key; `default_key`, the id of the master key
-    that the client's URI names; and the methods of `KeyAdmin`.
+    `is_current(wrapped, master_key_id) -> bool`, if the service knows whether a key is wrapped
+    under the newest version of its master key; `default_key`, the id of the master key in the
+    client's URI; and the methods of `KeyAdmin`.
     """
 
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
-        """Wrap a key of 16, 24 or 32 bytes; the answer goes into files as it is, as text.
+        """Wrap a key of 16, 24 or 32 bytes, and return text that files store unchanged.
 
         Raises:
-            KeyNotFoundError: there is no such master key.
-            KeyAccessDeniedError: the service refuses; `KeyDisabledError` if the key is disabled.
-            KmsUnavailableError: it can't be reached, or asks to wait.
+            KeyNotFoundError: The master key does not exist.
+            KeyAccessDeniedError: The service refuses; `KeyDisabledError` if the key is disabled.
+            KmsUnavailableError: The service is unreachable, or asks the caller to wait.
         """
 
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
-        """Give the key that `wrap` wrapped, under the newest or an older version.
+        """Return the key that `wrap` wrapped, under the newest or an older version.
 
         Raises:
-            KeyMaterialError: it does not unwrap: altered, another master key or other AAD.
-            KeyRetrievalError: as `wrap`.
+            KeyMaterialError: The key does not unwrap: altered, another master key or other AAD.
+            KeyRetrievalError: As `wrap`.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class MasterKey:
-    """What is known of a master key, without its value.
+    """The public facts about a master key, without its value.
 
     Attributes:
-        id: by which it is asked for.
-        version: the newest one, which wraps; None where the service doesn't tell.
-        enabled: whether it wraps and unwraps.
-        created: of the newest version, ISO 8601 in UTC; None where the service doesn't tell.
-        disabled_versions: older versions that unwrap no more, destroyed ones included.
-        destroyed: whether it is gone for good, or scheduled to be, so that nothing that it wrapped
-            can be read again.
-        destroyed_versions: older versions that are gone for good.
+        id: Id of the master key in requests.
+        version: Newest version, which wraps; None if the service does not report it.
+        enabled: Whether the master key wraps and unwraps.
+        created: Creation time of the newest version, ISO 8601 in UTC; None if the service does not
+            report it.
+        disabled_versions: Older versions that no longer unwrap, including destroyed ones.
+        destroyed: Whether the master key is destroyed or scheduled for destruction, so that nothing
+            it wrapped can be read again.
+        destroyed_versions: Older versions that are destroyed.
     """
 
     id: str
@@ -126,46 +125,48 @@ class KeyAdmin(Protocol):
     """A key service whose master keys can be managed through its client."""
 
     def create_key(self, master_key_id: str) -> MasterKey:
-        """Make a master key of 256 bits; `ValueError` if it is there."""
+        """Create a master key of 256 bits; raise ValueError if it exists."""
 
     def list_keys(self) -> list[MasterKey]:
-        """Give all master keys, by id."""
+        """Return all master keys, sorted by id."""
 
     def rotate_key(self, master_key_id: str) -> MasterKey:
-        """Add a version, which wraps from now on; older ones unwrap as before."""
+        """Add a version, which wraps from now on; older versions still unwrap."""
 
     def disable_key(self, master_key_id: str, version: int | None = None) -> MasterKey:
-        """Stop a master key, or all versions up to `version`, from unwrapping.
+        """Disable a master key, or the unwrapping by all versions up to `version`.
 
-        What undoes it, where a service can: `enable_key(master_key_id, version=None)`.
+        If the service can undo this, it does so by `enable_key(master_key_id, version=None)`.
         """
 
 
 def capabilities_of(client: KmsClient) -> Capabilities:
-    """Give what a client says it can do; none of it if it doesn't say."""
+    """Return the capabilities that a client declares; none if it declares nothing."""
     found = getattr(client, "capabilities", None)
     return found if isinstance(found, Capabilities) else Capabilities()
 
 
-# --- asking a service ----------------------------------------------------------------------------
+# --- calls of a service --------------------------------------------------------------------------
 
 
 @hide_frames
 def wrap(client: KmsClient, key: KeyLike, master_key_id: str, aad: bytes = b"") -> str:
-    """Have a key wrapped; raises as `KmsClient.wrap`, and KeyMaterialError for no answer."""
+    """Wrap a key; raise as `KmsClient.wrap`, and KeyMaterialError for an invalid answer."""
     raw = key_bytes(as_key(key))
-    answer = _asked(lambda: client.wrap(raw, master_key_id, **_aad(aad)), master_key_id)
-    return _text(answer, master_key_id)
+    answer = _call_with_retries(
+        lambda: client.wrap(raw, master_key_id, **_pass_aad(aad)), master_key_id
+    )
+    return _check_wrapped(answer, master_key_id)
 
 
 @hide_frames
 def unwrap(client: KmsClient, wrapped: str, master_key_id: str, aad: bytes = b"") -> bytes:
-    """Have a key unwrapped; raises as `KmsClient.unwrap`."""
-    answer = _asked(lambda: client.unwrap(wrapped, master_key_id, **_aad(aad)), master_key_id)
+    """Unwrap a key; raise as `KmsClient.unwrap`."""
+    answer = _call_with_retries(
+        lambda: client.unwrap(wrapped, master_key_id, **_pass_aad(aad)), master_key_id
+    )
     if not isinstance(answer, bytes | bytearray) or len(answer) not in KEY_LENGTHS:
-        raise KeyMaterialError(
-            f"master key {master_key_id}: what the key service unwrapped is no AES key"
-        )
+        raise KeyMaterialError(f"master key {master_key_id}: the key service returned no AES key")
     return bytes(answer)
 
 
@@ -173,7 +174,7 @@ def unwrap(client: KmsClient, wrapped: str, master_key_id: str, aad: bytes = b""
 def wrap_many(
     client: KmsClient, keys: Sequence[KeyLike], master_key_id: str, aad: bytes = b""
 ) -> list[str]:
-    """Have keys wrapped, in as few calls as the service allows; raises as `wrap`."""
+    """Wrap keys in as few calls as the service allows; raise as `wrap`."""
     batch = capabilities_of(client).batch
     if batch < 2 or len(keys) < 2:
         return [wrap(client, key, master_key_id, aad) for key in keys]
@@ -181,50 +182,50 @@ def wrap_many(
     wrapped: list[str] = []
     for start in range(0, len(keys), batch):
         part = [key_bytes(as_key(key)) for key in keys[start : start + batch]]
-        answer = _asked(lambda p=part: many.wrap_many(p, master_key_id, **_aad(aad)), master_key_id)  # type: ignore[misc]
+        answer = _call_with_retries(
+            lambda p=part: many.wrap_many(p, master_key_id, **_pass_aad(aad)),  # type: ignore[misc]
+            master_key_id,
+        )
         if not isinstance(answer, list) or len(answer) != len(part):
-            raise KeyMaterialError(f"master key {master_key_id}: wrap_many gave no list of keys")
-        wrapped += (_text(one, master_key_id) for one in answer)
+            raise KeyMaterialError(
+                f"master key {master_key_id}: wrap_many did not return one wrapped key per key"
+            )
+        wrapped += (_check_wrapped(text, master_key_id) for text in answer)
     return wrapped
 
 
 @hide_frames
 def rewrap(client: KmsClient, wrapped: str, master_key_id: str, aad: bytes = b"") -> str:
-    """Have a key wrapped under its master key's newest version; raises as `KmsClient.unwrap`.
+    """Wrap a key under the newest version of its master key; raise as `KmsClient.unwrap`.
 
-    Inside the service, where it can do so.
+    The service rewraps the key internally if it can.
     """
     if not capabilities_of(client).rewrap:
         return wrap(client, unwrap(client, wrapped, master_key_id, aad), master_key_id, aad)
     able: Any = client
-    answer = _asked(lambda: able.rewrap(wrapped, master_key_id, **_aad(aad)), master_key_id)
-    return _text(answer, master_key_id)
+    answer = _call_with_retries(
+        lambda: able.rewrap(wrapped, master_key_id, **_pass_aad(aad)), master_key_id
+    )
+    return _check_wrapped(answer, master_key_id)
 
 
 def is_current(client: KmsClient, wrapped: str, master_key_id: str) -> bool | None:
-    """Tell whether a key is wrapped under its master key's newest version; None for unknown."""
+    """Return whether a key is under its master key's newest version; None if it is unknown."""
     ask = getattr(client, "is_current", None)
     if ask is None:
         return None
-    answer = _asked(lambda: ask(wrapped, master_key_id), master_key_id)
+    answer = _call_with_retries(lambda: ask(wrapped, master_key_id), master_key_id)
     return answer if isinstance(answer, bool) else None
 
 
-def _aad(aad: bytes) -> dict[str, bytes]:
-    return {"aad": aad} if aad else {}  # a client that can't take any isn't given any
+def _pass_aad(aad: bytes) -> dict[str, bytes]:
+    return {"aad": aad} if aad else {}  # a client without AAD support has no such parameter
 
 
-def is_wrapped_key(text: object) -> TypeGuard[str]:
-    """Return whether a text can be a wrapped key, by the rule that readers of files apply."""
-    if not isinstance(text, str) or not 0 < len(text) <= MAX_WRAPPED:
-        return False
-    return text.isascii() and text.isprintable()
-
-
-def _text(answer: object, master_key_id: str) -> str:
+def _check_wrapped(answer: object, master_key_id: str) -> str:
     if not is_wrapped_key(answer):
         raise KeyMaterialError(
-            f"master key {master_key_id}: the key service returned no wrapped key: expected 1 to "
+            f"master key {master_key_id}: the key service returned no wrapped key; expected 1 to "
             f"{MAX_WRAPPED} printable ASCII characters"
         )
     return answer
@@ -233,38 +234,38 @@ def _text(answer: object, master_key_id: str) -> str:
 T = TypeVar("T")
 
 
-def _asked(
+def _call_with_retries(
     call: Callable[[], T], master_key_id: str, sleep: Callable[[float], None] | None = None
 ) -> T:
-    """Call the service; again, up to `ATTEMPTS` times, where it is unavailable."""
+    """Call the service, up to `ATTEMPTS` times while it is unavailable."""
     deadline = monotonic() + GIVE_UP_AFTER
     for attempt in range(ATTEMPTS):
         try:
-            return _translated(call, master_key_id)
+            return _convert_errors(call, master_key_id)
         except KmsUnavailableError:
             if attempt == ATTEMPTS - 1 or monotonic() >= deadline:
                 raise
-        # Not all clients that failed together come back together. S311: no secret depends on it.
+        # Randomness keeps clients that failed together apart. S311: no secret depends on it.
         (sleep or time.sleep)(FIRST_WAIT * 2**attempt * random.uniform(0.5, 1))  # noqa: S311
     raise AssertionError  # the loop returns or raises
 
 
-def _translated(call: Callable[[], T], master_key_id: str) -> T:
-    """Turn what a client raises into modcrypt's errors.
+def _convert_errors(call: Callable[[], T], master_key_id: str) -> T:
+    """Call a client and convert its errors to modcrypt's.
 
-    Its own message may hold anything, a key among that: only its type is repeated, and the error
-    is not chained to it.
+    A client's message may contain anything, even a key. The new error therefore repeats only the
+    type, and is not chained.
     """
     try:
         return call()
     except ModcryptError:
         raise
     except Exception as error:
-        failure = _failure(error, master_key_id)
-    raise failure  # out here, or its context would be the client's error
+        failure = _convert_error(error, master_key_id)
+    raise failure  # outside the handler, which would set the client's error as context
 
 
-def _failure(error: Exception, master_key_id: str) -> KeyRetrievalError:
+def _convert_error(error: Exception, master_key_id: str) -> KeyRetrievalError:
     kind = type(error).__name__
     if isinstance(error, LookupError):
         return KeyNotFoundError(f"the key service has no master key {master_key_id}")
@@ -281,5 +282,5 @@ def _failure(error: Exception, master_key_id: str) -> KeyRetrievalError:
     if trace is not None:
         where = f" in {trace.tb_frame.f_globals.get('__name__', '?')}, line {trace.tb_lineno}"
     return KeyRetrievalError(
-        f"master key {master_key_id}: the key service's client failed with {kind}{where}"
+        f"master key {master_key_id}: the client of the key service failed with {kind}{where}"
     )

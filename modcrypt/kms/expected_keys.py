@@ -1,8 +1,8 @@
-"""Which master keys may protect what a reader opens.
+"""The master keys that a reader accepts for the files it opens.
 
-Keys are symmetric: with any master key that a reader may unwrap by, an attacker who may wrap by it,
-or who has read one file under it, can forge whole files. So the reader's policy decides which
-master keys count, never the file, and it decides before the key service is asked.
+Keys are symmetric. An attacker who may wrap by a master key that the reader may unwrap by, or who
+has read one file under it, can forge whole files. Therefore the reader's policy, never the file,
+decides which master keys count, and it decides before modcrypt calls the key service.
 """
 
 from __future__ import annotations
@@ -12,42 +12,77 @@ from dataclasses import dataclass, field, replace
 
 from modcrypt.errors import KeyMaterialError, PlaintextError
 from modcrypt.fork_safety import cached_property
+from modcrypt.kms.client import KmsClient
 from modcrypt.kms.policy import Policy
 from modcrypt.parquet.format.schema import covering_name
 from modcrypt.pkmt1.material import KeyMaterial
 
-__all__ = ["ExpectedKeys", "id_set"]
+__all__ = ["ExpectedKeys", "expect_keys", "id_set"]
 
 MAX_SHOWN = 5
-"""Expected ids that an error lists: a policy may have hundreds."""
+"""Number of expected ids that an error lists: a policy may contain hundreds."""
 
 
 def id_set(master_key_ids: Collection[str] | None) -> frozenset[str]:
     """Return ids of master keys as a set, which is empty for None.
 
     Raises:
-        ValueError: a single string, of which every letter would be expected.
+        ValueError: The argument is a single string, which would count as a set of letters.
+        TypeError: An id is not a string.
     """
     if isinstance(master_key_ids, str):
-        raise ValueError("master_key_ids takes several ids, not one string")
-    return frozenset(master_key_ids or ())
+        raise ValueError("master_key_ids takes a collection of ids, not one string")
+    ids = frozenset(() if master_key_ids is None else master_key_ids)
+    if not all(isinstance(master_key_id, str) for master_key_id in ids):
+        raise TypeError("master_key_ids takes the ids of master keys as strings")
+    return ids
+
+
+def expect_keys(
+    client: KmsClient,
+    *,
+    policy: Policy | None = None,
+    declared: Collection[str] | None = None,
+) -> ExpectedKeys:
+    """Return which master keys may protect what a reader opens.
+
+    The policy decides. Without a policy, only the master key in the URI of the key service may;
+    with neither, and no ids declared, any master key may.
+
+    Args:
+        client: Client of the key service.
+        policy: Policy of the reader, if it has one.
+        declared: Ids of further master keys. An empty collection is a declaration, too.
+    """
+    ids = id_set(declared)
+    if policy is not None:
+        return ExpectedKeys(policy, ids)
+    named = getattr(client, "default_key", None)
+    if isinstance(named, str) and named:
+        return ExpectedKeys(None, ids | {named})
+    return ExpectedKeys(None, ids, anything=declared is None)
 
 
 @dataclass(frozen=True)
 class ExpectedKeys:
-    """The master keys that a reader accepts. Ids match literally.
+    """The master keys that a reader accepts; ids match literally.
 
     Args:
-        policy: Policy that names a master key for the footer and for each column; None where any of
+        policy: Policy that names a master key for the footer and for each column; None if any of
             `declared` may protect anything.
-        declared: Further ids, as during a rotation. With a policy, an id that the policy names
-            itself counts only for the columns that the policy gives it.
-        anything: Accept every master key: no policy, and no ids.
+        declared: Further ids, as during a rotation. With a policy, an id that the policy itself
+            names counts only for the columns to which the policy assigns it.
+        anything: Whether to accept every master key, for lack of a policy and of ids.
     """
 
     policy: Policy | None = None
     declared: frozenset[str] = frozenset()
     anything: bool = field(default=False, kw_only=True)
+
+    @property
+    def of_whole_files(self) -> frozenset[str] | None:
+        """Ids that may protect a file or table with a single key; None for any."""
+        return None if self.anything else self._select_ids(None)
 
     def also(self, master_key_ids: Collection[str]) -> ExpectedKeys:
         """Return the same expectation with further ids."""
@@ -64,10 +99,10 @@ class ExpectedKeys:
         Raises:
             KeyMaterialError: The key is wrapped under another master key than expected.
         """
-        self._check(material, where, self._of(column))
+        self._check(material, where, self._select_ids(column))
 
     def check_any(self, material: KeyMaterial, where: str) -> None:
-        """Check key material of which it is unknown whether the footer or a column needs it."""
+        """Check key material whose use, by the footer or by a column, is unknown."""
         self._check(material, where, self._ids)
 
     def check_kind(self, leaf: tuple[str, ...], kind: str) -> None:
@@ -85,11 +120,13 @@ class ExpectedKeys:
             return
         path = ".".join(leaf)
         if kind == "plaintext" and not self.declares_plaintext(leaf):
-            raise PlaintextError(f"column {path} is in plaintext, and the policy encrypts it")
-        # Anyone with the footer key alone could put a column of their own in its place.
-        if kind == "footer key" and self._own(leaf) is not None:
             raise PlaintextError(
-                f"column {path} is encrypted with the footer key, and the policy gives it a key of "
+                f"column {path} is in plaintext, but the policy requires encryption"
+            )
+        # Otherwise, anyone with only the footer key could replace the column.
+        if kind == "footer key" and self._find_own_key(leaf) is not None:
+            raise PlaintextError(
+                f"column {path} is encrypted with the footer key, but the policy requires a key of "
                 "its own"
             )
 
@@ -100,16 +137,16 @@ class ExpectedKeys:
 
     def has_own_key(self, column: str) -> bool:
         """Return whether the policy gives a column a key of its own."""
-        return self._own(tuple(column.split("."))) is not None
+        return self._find_own_key(tuple(column.split("."))) is not None
 
-    def _own(self, leaf: tuple[str, ...]) -> str | None:
+    def _find_own_key(self, leaf: tuple[str, ...]) -> str | None:
         """Return the master key of a column's own key in the policy."""
         name = covering_name(leaf, self._masters)
         return None if name is None else self._masters[name]
 
     @cached_property
     def _masters(self) -> dict[str, str | None]:
-        """Column or group to its master key, None for those that the policy leaves in plaintext."""
+        """Map of column or group to master key; None for those that stay in plaintext."""
         if self.policy is None:
             return {}
         return {**dict.fromkeys(self.policy.plaintext_columns), **self.policy.key_of_column}
@@ -123,24 +160,24 @@ class ExpectedKeys:
         named = frozenset() if self.policy is None else self.policy.master_key_ids
         return self.declared - named
 
-    def _of(self, column: str | None) -> frozenset[str]:
+    def _select_ids(self, column: str | None) -> frozenset[str]:
         """Return the ids that may protect a column, or the footer.
 
-        A column without a master key in the policy belongs under the footer key. A writer that gave
-        it a key of its own must have wrapped that under the footer's master key.
+        A column without a master key in the policy belongs under the footer key. If the writer gave
+        it a separate key, that key must be wrapped under the footer's master key.
         """
         if self.policy is None:
             return self.declared
-        own = None if column is None else self._own(tuple(column.split(".")))
+        own = None if column is None else self._find_own_key(tuple(column.split(".")))
         return self._further | {own or self.policy.footer_key}
 
     def _check(self, material: KeyMaterial, where: str, ids: frozenset[str]) -> None:
         if self.anything or material.master_key_id in ids:
             return
         more = f" or {len(ids) - MAX_SHOWN} more" if len(ids) > MAX_SHOWN else ""
-        names = ", ".join(repr(one) for one in sorted(ids)[:MAX_SHOWN]) or "any that is expected"
+        names = ", ".join(repr(key) for key in sorted(ids)[:MAX_SHOWN]) or "any that is expected"
         advice = (
-            "the policy names that master key for another part of files"
+            "the policy assigns that master key to another part of the file"
             if material.master_key_id in self._ids
             else "pass master_key_ids to accept that master key too, as during a rotation"
         )

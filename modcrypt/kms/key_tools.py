@@ -1,7 +1,7 @@
-"""Fresh data keys for every file, wrapped by a key service, and the way back: `KeyTools`.
+"""Envelope encryption of files with a key service: fresh data keys for every file (`KeyTools`).
 
-What PyArrow's CryptoFactory and parquet-java's PropertiesDrivenCryptoFactory do. Files go both
-ways between them and this.
+This module corresponds to PyArrow's CryptoFactory and parquet-java's
+PropertiesDrivenCryptoFactory, and each of the three reads the files of the others.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
 from modcrypt.kms.audit import Audit, AuditEvent
 from modcrypt.kms.client import KmsClient, capabilities_of
-from modcrypt.kms.expected_keys import ExpectedKeys, id_set
+from modcrypt.kms.expected_keys import ExpectedKeys, expect_keys, id_set
+from modcrypt.kms.external_keys import ExternalKeys
 from modcrypt.kms.policy import MAX_CACHE_LIFETIME, Policy
 from modcrypt.kms.references import open_kms
-from modcrypt.kms.wrapped_key_metadata import kek_of, open_key_metadata, seal_key_metadata
+from modcrypt.kms.wrapped_key_metadata import (
+    open_key_metadata,
+    parse_wrapped_metadata,
+    seal_key_metadata,
+)
 from modcrypt.kms.wrapping import KeyWrapper, Refusals
 from modcrypt.parquet.crypto.path_prefix import PathPrefix
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, FileEncryptionProperties
-from modcrypt.pkmt1.external import ExternalKeys, find_in, read_store
+from modcrypt.pkmt1.external import find_material, read_store
 from modcrypt.pkmt1.material import SHREDDED, KeyMaterial, decode_material, decode_metadata
 from modcrypt.tracebacks import hide_frames
 
@@ -33,27 +38,27 @@ __all__ = ["KeyTools", "KeyedEncryption", "expect_also", "file_event"]
 
 
 class KeyTools:
-    """Wraps and unwraps the keys of files with one key service. Any number of threads may use it.
+    """A wrapper and unwrapper of files' keys with one key service, for any number of threads.
 
-    Keep one for all files: it keeps the KEKs, so that a dataset of a thousand files costs the
-    service one call for each.
+    Use one instance for all files: it caches KEKs, so that a dataset of a thousand files costs the
+    service one call for each KEK.
 
     Args:
-        kms: client of the key service, or its URI as for `open_kms`.
-        kms_aad: what the service binds every wrapped key to, where it can; the same is needed
-            to unwrap.
-        cache_lifetime_seconds: how long a KEK is used, and kept when read: up to a week.
-        audit: called with an `AuditEvent` for every use of a key.
-        master_key_ids: Ids of the master keys that may protect what is read, besides the one that
-            the URI of `kms` names. If there are none of either, and no policy says it, a file may
-            be under any master key that the service unwraps by, so anyone who may wrap by one of
-            them can forge it.
-        options: for `open_kms`, where `kms` is a URI.
+        kms: Client of the key service, or its URI as for `open_kms`.
+        kms_aad: AAD to which the service binds every wrapped key, if it supports AAD. Unwrapping
+            requires the same AAD.
+        cache_lifetime_seconds: Seconds to use a KEK for writing, and to cache one for reading; at
+            most a week.
+        audit: Function that is called with an `AuditEvent` for every use of a key.
+        master_key_ids: Ids of the master keys that may protect what is read, besides the one in the
+            URI of `kms`. Without either, and without a policy, a file may be under any master key
+            that the service unwraps by, so anyone who may wrap by one of them can forge it.
+        options: Options for `open_kms`, if `kms` is a URI.
 
     Raises:
-        ValueError: the service takes no AAD, and `kms_aad` is given; `master_key_ids` is one
-            string; or as `open_kms`.
-        KeyRetrievalError, ModuleNotFoundError: as `open_kms`.
+        ValueError: The service does not support AAD, and `kms_aad` is given; `master_key_ids` is a
+            single string; or as `open_kms`.
+        KeyRetrievalError, ModuleNotFoundError: As `open_kms`.
     """
 
     @hide_frames  # options may hold a passphrase or a PIN
@@ -69,18 +74,22 @@ class KeyTools:
     ) -> None:
         declared = id_set(master_key_ids)
         if not 0 <= cache_lifetime_seconds <= MAX_CACHE_LIFETIME:
-            raise ValueError(f"cache_lifetime_seconds is 0 to {MAX_CACHE_LIFETIME}")
+            raise ValueError(f"cache_lifetime_seconds must be 0 to {MAX_CACHE_LIFETIME}")
         aad = kms_aad.encode() if isinstance(kms_aad, str) else kms_aad
         if not isinstance(aad, bytes):
-            raise TypeError(f"kms_aad is text or bytes, not {type(aad).__name__}")
+            raise TypeError(f"kms_aad must be str or bytes, not {type(aad).__name__}")
         if options and not isinstance(kms, str):
-            raise TypeError(f"{', '.join(options)}: options are for a key service's URI")
+            raise TypeError(
+                f"{', '.join(options)}: options require a key service URI; pass them to the client"
+            )
         client = open_kms(kms, **options) if isinstance(kms, str) else kms
         if not (hasattr(client, "wrap") and hasattr(client, "unwrap")):
             kind = type(kms).__name__
-            raise TypeError(f"a key service is a client with wrap and unwrap, or a URI, not {kind}")
+            raise TypeError(
+                f"kms must be a key service URI or a client with wrap and unwrap, not {kind}"
+            )
         if aad and not capabilities_of(client).aad:
-            raise ValueError("this key service binds keys to no AAD: leave kms_aad out")
+            raise ValueError("this key service does not support AAD; remove kms_aad")
         self.wrapper = KeyWrapper(
             client,
             cache_lifetime=cache_lifetime_seconds,
@@ -88,7 +97,7 @@ class KeyTools:
             audit=audit,
         )
         self.master_key_ids = None if master_key_ids is None else declared
-        self._policy: Policy | None = None  # whose master keys are expected where none is given
+        self._policy: Policy | None = None  # source of expected master keys if no policy is passed
 
     @classmethod
     @hide_frames
@@ -96,20 +105,20 @@ class KeyTools:
         cls, policy: Policy, *, audit: Audit | None = None, kms: KmsClient | str | None = None,
         master_key_ids: Collection[str] | None = None, **options: Any,
     ) -> Self:  # fmt: skip
-        """Open the key service that a policy names, to read what is under its master keys.
+        """Return tools for the key service of a policy, to read what its master keys protect.
 
         Args:
-            policy: names the service, unless `kms` does, and how its keys are used.
-            audit, kms, options: as for `KeyTools`.
+            policy: Policy that names the service, unless `kms` does, and the use of its keys.
+            audit, kms, options: Arguments of `KeyTools`.
             master_key_ids: Ids of further master keys that may protect what is read, as during a
                 rotation.
 
         Raises:
-            ValueError: neither names a key service; or as `KeyTools`.
+            ValueError: Neither the policy nor `kms` names a key service; or as `KeyTools`.
         """
         service = policy.kms if kms is None else kms
         if service is None:
-            raise ValueError("the policy names no key service: give kms")
+            raise ValueError("the policy names no key service; pass kms")
         tools = cls(
             service,
             kms_aad=policy.kms_aad or b"",
@@ -130,20 +139,20 @@ class KeyTools:
         return f"KeyTools({self.client!r})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("KeyTools can't be pickled: make them in each process")
+        raise TypeError("KeyTools can't be pickled; create them in each process")
 
     def encryption(self, policy: Policy, *, root: Root | None = None) -> KeyedEncryption:
-        """Give what encrypts files by a policy: for `encrypt_parquet`, `write_table` and the like.
+        """Return the encryption of files by a policy, for `encrypt_parquet`, `write_table` etc.
 
         Args:
-            policy: master keys, columns and AAD prefix.
+            policy: Policy with master keys, columns and AAD prefix.
             root: The dataset's folder, as a path in the files' file system (for a
-                SubTreeFileSystem, in the one that it is part of) or a URL. `{path}` in the policy's
+                SubTreeFileSystem, in its base file system) or a URL. `{path}` in the policy's
                 AAD prefix is relative to it. None for the folder that `write_dataset` writes;
                 single files need it.
 
         Raises:
-            ValueError: the policy says other AAD for the key service than these tools.
+            ValueError: The policy has another AAD for the key service than these tools.
         """
         self._check_aad(policy)
         return KeyedEncryption(self, policy, policy.path_prefix(root))
@@ -156,71 +165,75 @@ class KeyTools:
         root: Root | None = None,
         **properties: Any,
     ) -> FileDecryptionProperties:
-        """Return what decrypts files whose keys these tools, PyArrow's or parquet-java's wrapped.
+        """Return properties that decrypt files written with modcrypt, PyArrow or parquet-java.
 
-        By a policy, a file is refused whose footer key is not under the policy's master key for
-        footers, or in which a column is not encrypted as the policy has it: under the column's
-        master key, or under the footer key. The key service is asked for no other master key.
-        Columns that the policy leaves in plaintext may be encrypted under the footer key.
+        With a policy, modcrypt refuses a file if its footer key is not under the policy's master
+        key for footers, or if a column is not encrypted as the policy specifies: under the column's
+        master key, or under the footer key. modcrypt requests no other master key. Columns that the
+        policy leaves in plaintext may be encrypted under the footer key.
 
-        With `on_missing_key="drop"` or `"null"`, a column whose master key is refused, or isn't
-        there, counts as one without a key.
+        With `on_missing_key="drop"` or `"null"`, a column counts as one without a key if its master
+        key is refused or does not exist.
 
         Args:
-            policy: by which the files were written: its master keys, AAD prefix and algorithm are
-                demanded.
+            policy: Policy by which the files were written; its master keys, AAD prefix and
+                algorithm are required.
             master_key_ids: Ids of further master keys that may protect the files, as during a
                 rotation: those of the old policy.
-            root: As of `encryption`; None for the folder that is read.
-            properties: further ones, as of `FileDecryptionProperties`.
+            root: Folder as of `encryption`; None for the folder that is read.
+            properties: Further arguments of `FileDecryptionProperties`.
 
         Raises:
-            ValueError: as `encryption`, or as `FileDecryptionProperties`.
+            ValueError: As `encryption`, or as `FileDecryptionProperties`.
             TypeError: `key_retriever` is among the properties.
         """
         if "key_retriever" in properties:
-            raise TypeError("key_retriever: KeyTools.decryption makes it; leave it out")
-        said: dict[str, Any] = {}
+            raise TypeError("KeyTools.decryption creates the key_retriever; remove this argument")
+        demands: dict[str, Any] = {}
         if policy is not None:
             self._check_aad(policy)
-            said["algorithms"] = (policy.encryption_algorithm,)
-            said["aad_prefix"] = policy.path_prefix(root)
-        said["key_retriever"] = _Retriever(self.wrapper, self.expected_keys(policy, master_key_ids))
-        return FileDecryptionProperties(**{**said, **properties})
+            demands["algorithms"] = (policy.encryption_algorithm,)
+            demands["aad_prefix"] = policy.path_prefix(root)
+        demands["key_retriever"] = _Retriever(
+            self.wrapper, self.expected_keys(policy, master_key_ids)
+        )
+        return FileDecryptionProperties(**{**demands, **properties})
 
     def expected_keys(
         self, policy: Policy | None = None, master_key_ids: Collection[str] | None = None
     ) -> ExpectedKeys:
-        """Return which master keys may protect what is read.
+        """Return the master keys that may protect what is read.
 
         Args:
-            policy: names them, if it is given.
-            master_key_ids: Ids of further ones, as of `decryption`.
+            policy: Policy that names the master keys, if there is one.
+            master_key_ids: Ids of further master keys, as of `decryption`.
         """
-        declared = id_set(master_key_ids) | id_set(self.master_key_ids)
-        if policy is not None:
-            return ExpectedKeys(policy, declared)
-        if self._policy is not None:
-            return ExpectedKeys(None, declared | self._policy.master_key_ids)
-        named = getattr(self.client, "default_key", None)
-        if isinstance(named, str) and named:
-            return ExpectedKeys(None, declared | {named})
-        return ExpectedKeys(
-            None, declared, anything=master_key_ids is None and self.master_key_ids is None
-        )
+        given = [ids for ids in (master_key_ids, self.master_key_ids) if ids is not None]
+        declared = frozenset[str]().union(*map(id_set, given)) if given else None
+        if policy is None and self._policy is not None:
+            return ExpectedKeys(None, id_set(declared) | self._policy.master_key_ids)
+        return expect_keys(self.client, policy=policy, declared=declared)
+
+    def keys_of_whole_files(self, policy: Policy | None = None) -> ExpectedKeys:
+        """Return the master keys that may protect an AGS1 stream or an Iceberg table.
+
+        Args:
+            policy: Policy whose master key for footers counts. By default, that of `from_policy`.
+        """
+        return self.expected_keys(policy or self._policy)
 
     def seal_key_metadata(
         self, metadata: StandardKeyMetadata, master_key_id: str, *, file: str | None = None
     ) -> bytes:
-        """Seal the key metadata of an AGS1 stream, so that it may lie beside the stream.
+        """Encrypt the key metadata of an AGS1 stream, so that it can be stored with the stream.
 
         Args:
-            metadata: of the stream.
-            master_key_id: under which it is to be.
-            file: the stream's name, for the audit.
+            metadata: Key metadata of the stream.
+            master_key_id: Id of the master key that protects the metadata.
+            file: Name of the stream, for the audit.
 
         Raises:
-            KeyRetrievalError: the key service wraps no key.
+            KeyRetrievalError: The key service refuses to wrap a key.
         """
         sealed = seal_key_metadata(self.wrapper, metadata, master_key_id)
         self._record_metadata("wrap", sealed, file)
@@ -229,38 +242,40 @@ class KeyTools:
     def open_key_metadata(
         self, sealed: bytes, *, file: str | None = None, policy: Policy | None = None
     ) -> StandardKeyMetadata:
-        """Open what `seal_key_metadata` returned.
+        """Decrypt the result of `seal_key_metadata`.
 
         Args:
-            sealed: The sealed key metadata.
-            file: The stream's name, for the audit.
-            policy: Policy whose master key for footers the metadata must be under. By default, that
+            sealed: Encrypted key metadata.
+            file: Name of the stream, for the audit.
+            policy: Policy whose master key for footers must protect the metadata. By default, that
                 of `from_policy`, or any of `master_key_ids`.
 
         Raises:
-            KeyMaterialError: it is malformed, altered, under an unexpected master key, or of
-                another key service.
-            KeyRetrievalError: the key service refuses its master key.
+            KeyMaterialError: The metadata is malformed, altered, under an unexpected master key, or
+                of another key service.
+            KeyRetrievalError: The key service refuses the master key.
         """
-        expected = self.expected_keys(policy or self._policy)
-        expected.check(kek_of(sealed), None, file or "the sealed key metadata")
-        opened = open_key_metadata(self.wrapper, sealed)
+        expected = self.keys_of_whole_files(policy)
+        expected.check(parse_wrapped_metadata(sealed), None, file or "the encrypted key metadata")
+        metadata = open_key_metadata(self.wrapper, sealed)
         self._record_metadata("unwrap", sealed, file)
-        return opened
+        return metadata
 
     def _record_metadata(
         self, operation: Literal["wrap", "unwrap"], sealed: bytes, file: str | None
     ) -> None:
         if self.wrapper.audit is not None:
-            self.wrapper.audit(file_event(operation, kek_of(sealed), file, None, "ok"))
+            self.wrapper.audit(
+                file_event(operation, parse_wrapped_metadata(sealed), file, None, "ok")
+            )
 
     def _check_aad(self, policy: Policy) -> None:
         if not isinstance(policy, Policy):
             kind = type(policy).__name__
-            raise TypeError(f"a policy is a Policy, from Policy.load for a file, not a {kind}")
+            raise TypeError(f"policy must be a Policy, such as Policy.load returns, not {kind}")
         if (policy.kms_aad or "").encode() != self.wrapper.aad:
             raise ValueError(
-                "the policy's kms_aad is not that of these KeyTools: make them by "
+                "the policy's kms_aad differs from that of these KeyTools; create them with "
                 "KeyTools.from_policy"
             )
 
@@ -270,7 +285,7 @@ class KeyTools:
 
 @dataclass(frozen=True)
 class KeyedEncryption:
-    """Encrypts each file by a policy, with fresh data keys. Made by `KeyTools.encryption`."""
+    """The encryption of each file by a policy, with fresh data keys; see `KeyTools.encryption`."""
 
     tools: KeyTools
     policy: Policy
@@ -278,7 +293,7 @@ class KeyedEncryption:
 
     @cached_property
     def column_keys(self) -> Mapping[str, str]:
-        """Column or group to the id of its master key."""
+        """Map of column or group to the id of its master key."""
         return self.policy.key_of_column
 
     @property
@@ -287,29 +302,29 @@ class KeyedEncryption:
         return self.policy.plaintext_columns
 
     def for_check(self) -> FileEncryptionProperties:
-        """Give properties with throw-away keys, to check names and options by."""
+        """Return properties with temporary keys, in order to check names and options."""
         keys = {name: Key.generate() for name in self.column_keys}
         prefix = self.aad_prefix
         if isinstance(prefix, PathPrefix):
             prefix = prefix("name")
-        return self._properties(prefix, Key.generate(), keys)
+        return self._make_properties(prefix, Key.generate(), keys)
 
     def for_file(self, place: Place | None, *, overwrite: bool = True) -> FileEncryptionProperties:
-        """Make and wrap the keys of one file.
+        """Create and wrap the keys of one file.
 
         Args:
-            place: of the file; None where it goes into a file object.
-            overwrite: whether what is there may be replaced.
+            place: Place of the file; None for a file object.
+            overwrite: Whether an existing file may be replaced.
 
         Raises:
-            ValueError: as `PathPrefix.of`; or the policy needs the file's folder, and there is
-                none.
-            FileExistsError: the file is there.
-            KeyRetrievalError: the key service wraps no key.
+            ValueError: As `PathPrefix.of`; or the policy needs the folder of the file, and a file
+                object has none.
+            FileExistsError: The file exists.
+            KeyRetrievalError: The key service refuses to wrap a key.
         """
         internal = self.policy.internal_key_material
         if place is None and not internal:
-            raise ValueError("external key material lies beside the file: give a path or URL")
+            raise ValueError("external key material is stored beside the file: pass a path or URL")
         prefix = self.prefix_at(place)
         if place is not None and not overwrite:
             place.check_absent()
@@ -317,52 +332,52 @@ class KeyedEncryption:
         length = self.policy.data_key_length_bits // 8
         footer_key = Key.generate(length)
         keys = {name: Key.generate(length) for name in self.column_keys}
-        texts = self._wrapped(footer_key, keys, place)
+        texts = self._wrap_keys(footer_key, keys, place)
         if external is None:
             metadata = {name: text.encode() for name, text in texts.items()}
         else:
             metadata = {name: external.add(decode_material(text)) for name, text in texts.items()}
-        beside = nullcontext if external is None else external.kept_beside
+        beside = nullcontext if external is None else external.keep_beside
         footer_metadata = metadata.pop(None)
         file = _File(self.tools.wrapper.audit, place, texts, footer_key, keys, beside)
-        return self._properties(
+        return self._make_properties(
             prefix,
             footer_key,
             keys,
             companion=file.companion,
             footer_key_metadata=footer_metadata,
-            column_key_metadata=cast("dict[str, bytes]", metadata),  # None is gone
+            column_key_metadata=cast("dict[str, bytes]", metadata),  # without the footer's None
         )
 
     @cached_property
     def _groups(self) -> dict[str, list[str | None]]:
-        """Id of a master key to the columns under it, None for the footer."""
+        """Map of master key id to its columns, with None for the footer."""
         groups: dict[str, list[str | None]] = {self.policy.footer_key: [None]}
         for name, master in self.column_keys.items():
             groups.setdefault(master, []).append(name)
         return groups
 
-    def _wrapped(
+    def _wrap_keys(
         self, footer_key: Key, keys: Mapping[str, Key], place: Place | None
     ) -> dict[str | None, str]:
-        """Give the material of all keys of a file, those under one master key wrapped together."""
+        """Return the material of all keys of a file; keys of one master key go in one call."""
         texts: dict[str | None, str] = {}
         for master, names in self._groups.items():
             deks = [footer_key if name is None else keys[name] for name in names]
             try:
-                wrapped = self._wrapped_under(master, names, deks)
+                wrapped = self._wrap_keys_under(master, names, deks)
             except ModcryptError as error:
                 self._record_failure(master, names, place, error.word)
                 raise
             texts.update(zip(names, wrapped, strict=True))
         return texts
 
-    def _wrapped_under(self, master: str, names: list[str | None], deks: list[Key]) -> list[str]:
+    def _wrap_keys_under(self, master: str, names: list[str | None], deks: list[Key]) -> list[str]:
         internal, wrapper = self.policy.internal_key_material, self.tools.wrapper
         if self.policy.double_wrapping:
-            kek = wrapper.writing_kek(master, self.policy.kek_length_bits // 8)
+            kek = wrapper.get_writing_kek(master, self.policy.kek_length_bits // 8)
             return [
-                kek.encoded(dek, is_footer_key=name is None, internal=internal)
+                kek.wrap_to_json(dek, is_footer_key=name is None, internal=internal)
                 for name, dek in zip(names, deks, strict=True)
             ]
         return [
@@ -397,7 +412,7 @@ class KeyedEncryption:
         prefix = self.aad_prefix
         return prefix.of(place) if isinstance(prefix, PathPrefix) else prefix
 
-    def _properties(
+    def _make_properties(
         self, prefix: bytes | None, footer_key: Key, keys: Mapping[str, Key], **more: Any
     ) -> FileEncryptionProperties:
         policy = self.policy
@@ -416,11 +431,11 @@ class KeyedEncryption:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """The keys of one file while it is written: its material beside it, and the record of both."""
+    """The keys of one file during the write: their stored material and their audit events."""
 
     audit: Audit | None
     place: Place | None
-    texts: Mapping[str | None, str] = field(repr=False)  # key material, None for the footer's
+    texts: Mapping[str | None, str] = field(repr=False)  # key material, under None the footer's
     footer_key: Key
     keys: Mapping[str, Key]
     beside: Callable[[], AbstractContextManager[None]]
@@ -430,17 +445,17 @@ class _File:
         self._record("wrap", "ok")
         recorded = False
 
-        def sealed() -> None:
+        def record_seal() -> None:
             nonlocal recorded
             recorded = True
             self._record("seal", "ok")
 
         try:
             with self.beside():
-                yield sealed
+                yield record_seal
         except BaseException:
             if not recorded:
-                self._record("seal", "error")  # what was sealed was, whatever came of the file
+                self._record("seal", "error")  # keys were used even if the file was not completed
             raise
 
     def _record(self, operation: Literal["wrap", "seal"], result: str) -> None:
@@ -472,10 +487,10 @@ class _Retriever:
 def expect_also(
     properties: FileDecryptionProperties, master_key_ids: Collection[str]
 ) -> tuple[FileDecryptionProperties, ExpectedKeys | None]:
-    """Return properties that accept further master keys, and which ones they expect.
+    """Return properties that accept further master keys, and the keys that they expect.
 
     Args:
-        properties: Those of `KeyTools.decryption`. Others expect nothing, and stay as they are.
+        properties: Properties of `KeyTools.decryption`; others expect nothing and stay unchanged.
         master_key_ids: Ids of the further master keys.
     """
     retriever = properties.key_retriever
@@ -487,7 +502,7 @@ def expect_also(
 
 @dataclass
 class _FileKeys:
-    """The keys of one file that is read."""
+    """The keys of one file during the read."""
 
     wrapper: KeyWrapper
     expected: ExpectedKeys
@@ -506,7 +521,7 @@ class _FileKeys:
 
     def retrieve(self, key_metadata: bytes, column: str | None) -> Key | None:
         try:
-            key = self._unwrapped(self._material(key_metadata), column)
+            key = self._unwrap_key(self._material(key_metadata), column)
             self._check_apart(key, column)
             return key
         except ModcryptError as error:
@@ -519,10 +534,10 @@ class _FileKeys:
                 error.column = column
             raise
 
-    def _unwrapped(self, material: KeyMaterial, column: str | None) -> Key:
+    def _unwrap_key(self, material: KeyMaterial, column: str | None) -> Key:
         try:
             self.expected.check(material, column, self.name)
-            with self.refusals.counted(material.master_key_id):
+            with self.refusals.count_refusals(material.master_key_id):
                 key = self.wrapper.unwrap(material)
         except ModcryptError as error:
             self._record(material, column, error.word)
@@ -531,27 +546,27 @@ class _FileKeys:
         return key
 
     def _check_apart(self, key: Key, column: str | None) -> None:
-        """Refuse the footer key as a column's own: anyone who has it could forge the column."""
+        """Raise if a column's own key is the footer key, whose holders could forge the column."""
         if column is None:
             self.footer_key = key
         elif key == self.footer_key and self.expected.has_own_key(column):
             raise KeyMaterialError(
-                "its key is the footer key, and the policy gives it a key of its own"
+                "the column's key is the footer key, but the policy requires a key of its own"
             )
 
     def _material(self, key_metadata: bytes) -> KeyMaterial:
         if key_metadata == SHREDDED:
-            raise KeyNotFoundError("the file was shredded: its wrapped key is gone")
-        found = decode_metadata(key_metadata)
-        if isinstance(found, KeyMaterial):
-            return found
+            raise KeyNotFoundError("the file was shredded: its wrapped key was removed")
+        material = decode_metadata(key_metadata)
+        if isinstance(material, KeyMaterial):
+            return material
         if self.store is None:
             if self.place is None:
                 raise KeyMaterialError(
-                    "the key material is stored beside the file: give its path or URL"
+                    "the key material is stored beside the file: pass its path or URL"
                 )
             self.store = read_store(self.place)
-        return find_in(self.store, found)
+        return find_material(self.store, material)
 
     def _record(self, material: KeyMaterial, column: str | None, result: str) -> None:
         if self.wrapper.audit is not None:
@@ -562,7 +577,7 @@ def file_event(
     operation: Literal["wrap", "unwrap", "rewrap", "seal"], material: KeyMaterial, file: str | None,
     column: str | None, result: str, count: int = 1,
 ) -> AuditEvent:  # fmt: skip
-    """Record the use of one key of a file."""
+    """Return the audit event for the use of one key of a file."""
     return AuditEvent(
         operation=operation,
         by="file",

@@ -1,4 +1,4 @@
-"""Which keys protect which columns, and how: one TOML file for the API, the command line and Spark.
+"""Encryption policies: one TOML file of keys and columns for the API, command line and Spark.
 
     kms = "hcvault://vault.example.com/transit"
     footer_key = "lake-footer"                  # master keys, by their ids in the key service
@@ -35,38 +35,39 @@ __all__ = ["MAX_CACHE_LIFETIME", "Policy"]
 KEY_BITS = (128, 192, 256)
 
 MAX_POLICY = 1 << 20
-"""Largest policy file, in bytes: the names of 32,767 columns, of 30 letters each."""
+"""Size limit of a policy file, in bytes: enough for 32,767 column names of 30 letters."""
 
 MAX_CACHE_LIFETIME = 7 * 24 * 3600
-"""Longest `cache_lifetime_seconds`: a revocation must reach running processes some day."""
+"""Upper limit of `cache_lifetime_seconds`, so that a revocation reaches running processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How files are to be encrypted with keys from a key service.
+    """A specification of how to encrypt files with keys from a key service.
 
     Args:
-        footer_key: id of the master key under which footer keys are wrapped.
-        column_keys: id of a master key to the columns, or groups, whose keys it wraps; columns
-            that are named nowhere are sealed with the footer key.
-        plaintext_columns: names of columns or groups to leave unencrypted, said aloud.
+        footer_key: Id of the master key that wraps footer keys.
+        column_keys: Map of master key id to the columns, or groups, whose keys it wraps. Columns
+            that are named nowhere are encrypted with the footer key.
+        plaintext_columns: Names of columns or groups to leave unencrypted.
         kms: URI of the key service, for `KeyTools.from_policy`.
-        kms_aad: text to which the key service binds every wrapped key, where it can; the same is
-            needed to unwrap.
-        encryption_algorithm, plaintext_footer, store_aad_prefix, data_page_v2_levels: as of
+        kms_aad: Text to which the key service binds every wrapped key, if it supports AAD.
+            Unwrapping requires the same text.
+        encryption_algorithm, plaintext_footer, store_aad_prefix, data_page_v2_levels: Arguments of
             `FileEncryptionProperties`.
-        aad_prefix: AAD prefix of each file. `{path}` in it is the file's path inside the dataset,
-            to which it binds the file; `{name}` is the last part of that path, so files of equal
-            names in two folders can be swapped.
-        double_wrapping: wrap data keys under key encryption keys (KEKs), which spares the key
-            service; else under the master keys themselves.
-        internal_key_material: keep wrapped keys in the file; else in a file beside it, where they
-            can be rotated without touching the data file.
-        data_key_length_bits, kek_length_bits: 128, 192 or 256.
-        cache_lifetime_seconds: how long a KEK is used, and kept when read: up to a week.
+        aad_prefix: AAD prefix of each file. `{path}` in it stands for the file's path inside the
+            dataset and binds the file to that path; `{name}` stands for the last part of the path,
+            so that files of equal names in two folders can be swapped.
+        double_wrapping: Whether to wrap data keys under key encryption keys (KEKs), which saves
+            calls of the key service, instead of under the master keys themselves.
+        internal_key_material: Whether to store wrapped keys in the file instead of in a file beside
+            it, where they can be rotated without a change of the data file.
+        data_key_length_bits, kek_length_bits: Key lengths in bits: 128, 192 or 256.
+        cache_lifetime_seconds: Seconds to use a KEK for writing, and to cache one for reading; at
+            most a week.
 
     Raises:
-        ValueError: all that is wrong.
+        ValueError: The policy is invalid; the message lists all faults.
     """
 
     footer_key: str
@@ -86,67 +87,70 @@ class Policy:
     cache_lifetime_seconds: float = 600.0
 
     def __post_init__(self) -> None:
-        if faults := _faults({one.name: getattr(self, one.name) for one in fields(self)}):
-            raise ValueError(f"the policy is wrong: {'; '.join(faults)}")
+        if faults := _list_faults(
+            {member.name: getattr(self, member.name) for member in fields(self)}
+        ):
+            raise ValueError(f"invalid policy: {'; '.join(faults)}")
         keys = {key: tuple(columns) for key, columns in self.column_keys.items()}
-        object.__setattr__(self, "column_keys", MappingProxyType(keys))  # frozen for everyone else
+        object.__setattr__(self, "column_keys", MappingProxyType(keys))  # the dataclass is frozen
         object.__setattr__(self, "plaintext_columns", tuple(self.plaintext_columns))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return _rebuilt, ({**values, "column_keys": dict(self.column_keys)},)
+        values = {member.name: getattr(self, member.name) for member in fields(self)}
+        return _rebuild_policy, ({**values, "column_keys": dict(self.column_keys)},)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a policy from a TOML file.
 
         Raises:
-            ValueError: all that is wrong in it, members that no policy has among that.
-            OSError: it can't be read.
+            ValueError: The file is not a valid policy; the message lists all faults, including
+                unknown members.
+            OSError: The file cannot be read.
         """
         with open(path, "rb") as file:
             data = file.read(MAX_POLICY + 1)
         if len(data) > MAX_POLICY:
-            raise ValueError(f"{os.fspath(path)}: more than {MAX_POLICY} bytes, no policy")
+            raise ValueError(f"{os.fspath(path)}: a policy has at most {MAX_POLICY} bytes")
         try:
             policy = cls.loads(data.decode())
-        except UnicodeDecodeError:  # its message repeats a byte
+        except UnicodeDecodeError:  # the original message repeats a byte
             raise ValueError(f"{os.fspath(path)}: the policy is not UTF-8") from None
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from None
-        return policy._beside(Path(path).parent)
+        return policy._resolve_paths(Path(path).parent)
 
     @classmethod
     def loads(cls, text: str) -> Self:
-        """Take a policy out of TOML text; raises as `load`."""
+        """Parse a policy from TOML text; raise as `load`."""
         members = strict_toml(text)
-        known = {one.name: one.default for one in fields(cls)}
+        known = {member.name: member.default for member in fields(cls)}
         faults = []
-        if members.keys() & known:  # a file of another kind may be full of secrets
+        if members.keys() & known:  # otherwise a file of another kind, perhaps full of secrets
             unknown = sorted(members.keys() - known)
-            faults = [f"a policy has no {printable(name, MAX_NAME)}" for name in unknown]
+            faults = [f"unknown member {printable(name, MAX_NAME)}" for name in unknown]
         if "footer_key" not in members:
-            faults.append("footer_key is missing: the id of a master key")
+            faults.append("footer_key is missing; set it to the id of a master key")
         values = {"footer_key": "?", "column_keys": {}, **members}
-        faults += _faults({name: values.get(name, default) for name, default in known.items()})
+        faults += _list_faults({name: values.get(name, default) for name, default in known.items()})
         if faults:
-            raise ValueError(f"the policy is wrong: {'; '.join(faults)}")
+            raise ValueError(f"invalid policy: {'; '.join(faults)}")
         return cls(**members)
 
     def prefix_of(self, path: str) -> bytes | None:
-        """Return the AAD prefix of the file with a path inside the dataset; None for none."""
+        """Return the AAD prefix of the file at a path inside the dataset; None without a prefix."""
         prefix = self.path_prefix()
         return None if prefix is None else prefix(path)
 
     def path_prefix(self, root: Root | None = None) -> PathPrefix | None:
-        """Return the template of AAD prefixes in the dataset at `root`; None for none."""
+        """Return the template of AAD prefixes in the dataset at `root`; None without a prefix."""
         if self.aad_prefix is None:
             return None
         return PathPrefix(self.aad_prefix.encode("utf-8", "surrogateescape"), root)
 
     @property
     def key_of_column(self) -> dict[str, str]:
-        """Give column or group to the id of its master key."""
+        """Map of column or group to the id of its master key."""
         return {name: key for key, columns in self.column_keys.items() for name in columns}
 
     @property
@@ -154,22 +158,22 @@ class Policy:
         """The ids of all master keys that the policy names."""
         return frozenset((self.footer_key, *self.column_keys))
 
-    def _beside(self, folder: Path) -> Self:
-        """Take paths of a keyring and its passphrase as relative to the policy's folder."""
+    def _resolve_paths(self, folder: Path) -> Self:
+        """Return the policy with a keyring and passphrase file relative to the policy's folder."""
         above = urllib.parse.quote(os.fspath(folder.absolute()))
         kms = re.sub(r"^file:(?=[^/~?#])", f"file:{above}/", self.kms or "")
         kms = re.sub(r"(?<=passphrase=file:)(?=[^/~&#])", f"{above}/", kms)
         if kms == (self.kms or ""):
             return self
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values = {member.name: getattr(self, member.name) for member in fields(self)}
         return type(self)(**{**values, "kms": kms})
 
 
-def _rebuilt(values: dict[str, Any]) -> Policy:
+def _rebuild_policy(values: dict[str, Any]) -> Policy:
     return Policy(**values)
 
 
-# --- what can be wrong ---------------------------------------------------------------------------
+# --- faults --------------------------------------------------------------------------------------
 
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "footer_key": ((str,), "a string"),
@@ -190,27 +194,27 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 }
 
 
-def _faults(values: Mapping[str, Any]) -> list[str]:
-    """List all that is wrong; what has a wrong type is not looked at any further."""
-    right = {name: value for name, value in values.items() if _fits(value, _KINDS[name][0])}
-    faults = [f"{name} is {what}" for name, (_, what) in _KINDS.items() if name not in right]
-    faults += _name_faults(right.get("column_keys", {}), right.get("plaintext_columns", ()))
-    ids = [right.get("footer_key", "?"), *right.get("column_keys", {})]
+def _list_faults(values: Mapping[str, Any]) -> list[str]:
+    """Return all faults; a value of the wrong type is not examined further."""
+    valid = {name: value for name, value in values.items() if _fits(value, _KINDS[name][0])}
+    faults = [f"{name} must be {what}" for name, (_, what) in _KINDS.items() if name not in valid]
+    faults += _list_name_faults(valid.get("column_keys", {}), valid.get("plaintext_columns", ()))
+    ids = [valid.get("footer_key", "?"), *valid.get("column_keys", {})]
     if not all(map(_is_id, ids)):
-        faults.append("the id of a master key is empty, overlong or has control characters")
-    if right.get("encryption_algorithm", GCM_V1) not in ALGORITHMS:
-        faults.append(f"encryption_algorithm is one of {', '.join(ALGORITHMS)}")
-    if right.get("data_page_v2_levels", "encrypted") not in ("encrypted", "plaintext"):
-        faults.append('data_page_v2_levels is "encrypted" or "plaintext"')
+        faults.append("a master key id is empty, too long or contains control characters")
+    if valid.get("encryption_algorithm", GCM_V1) not in ALGORITHMS:
+        faults.append(f"encryption_algorithm must be one of {', '.join(ALGORITHMS)}")
+    if valid.get("data_page_v2_levels", "encrypted") not in ("encrypted", "plaintext"):
+        faults.append('data_page_v2_levels must be "encrypted" or "plaintext"')
     for name in ("data_key_length_bits", "kek_length_bits"):
-        if right.get(name, 128) not in KEY_BITS:
-            faults.append(f"{name} is 128, 192 or 256")
-    if not 0 <= right.get("cache_lifetime_seconds", 0) <= MAX_CACHE_LIFETIME:
-        faults.append(f"cache_lifetime_seconds is 0 to {MAX_CACHE_LIFETIME}")
-    kms = right.get("kms")
+        if valid.get(name, 128) not in KEY_BITS:
+            faults.append(f"{name} must be 128, 192 or 256")
+    if not 0 <= valid.get("cache_lifetime_seconds", 0) <= MAX_CACHE_LIFETIME:
+        faults.append(f"cache_lifetime_seconds must be 0 to {MAX_CACHE_LIFETIME}")
+    kms = valid.get("kms")
     if kms is not None and not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", kms):
-        faults.append("kms is no URI, such as file:lake.keyring or hcvault://host/transit")
-    return faults + _prefix_faults(right.get("aad_prefix"))
+        faults.append("kms must be a URI, such as file:lake.keyring or hcvault://host/transit")
+    return faults + _list_prefix_faults(valid.get("aad_prefix"))
 
 
 def _is_id(value: object) -> bool:
@@ -225,7 +229,9 @@ def _fits(value: Any, kinds: tuple[type, ...]) -> bool:
     return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
 
 
-def _name_faults(column_keys: Mapping[Any, Any], plaintext_columns: Sequence[Any]) -> list[str]:
+def _list_name_faults(
+    column_keys: Mapping[Any, Any], plaintext_columns: Sequence[Any]
+) -> list[str]:
     faults = []
     lists = {f"column_keys of {key}": columns for key, columns in column_keys.items()}
     lists["plaintext_columns"] = plaintext_columns
@@ -234,26 +240,26 @@ def _name_faults(column_keys: Mapping[Any, Any], plaintext_columns: Sequence[Any
         if isinstance(names, list | tuple) and all(isinstance(n, str) and n for n in names):
             named += names
         else:
-            faults.append(f"{what} is a list of names")
+            faults.append(f"{what} must be a list of names")
     if empty := sorted(str(key) for key, columns in column_keys.items() if columns in ([], ())):
         faults.append(f"master keys without columns: {', '.join(empty)}")
     counts = Counter(named)
     if twice := sorted(name for name, count in counts.items() if count > 1):
-        faults.append(f"columns that are named twice: {', '.join(twice)}")
+        faults.append(f"columns named twice: {', '.join(twice)}")
     return faults
 
 
-def _prefix_faults(prefix: str | None) -> list[str]:
+def _list_prefix_faults(prefix: str | None) -> list[str]:
     if prefix is None:
         return []
     rest = prefix.replace(NAME, "").replace(PATH, "")
     if not prefix:
-        return ["aad_prefix has at least one letter; leave it out for no prefix"]
+        return ["aad_prefix is empty; remove it for no prefix"]
     if "{i}" in rest:
         return [
-            'aad_prefix takes no "{i}": number the files of a dataset by aad_prefix_template of '
-            "write_dataset and read_table"
+            'aad_prefix does not support "{i}"; to number the files of a dataset, use '
+            "aad_prefix_template of write_dataset and read_table"
         ]
     if "{" in rest or "}" in rest:
-        return ['aad_prefix has no placeholders but "{path}" and "{name}"']
+        return ['aad_prefix supports only the placeholders "{path}" and "{name}"']
     return []

@@ -1,6 +1,6 @@
-"""Files that other users must not choose: keyrings, keys, passphrases, PINs, tokens, audits.
+"""Checks that no other user controls a file: keyring, key, passphrase, PIN, token or audit file.
 
-Root's files are accepted: containers have their secrets mounted as root's.
+Files of root are accepted, because containers mount secrets as files of root.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["check_owner", "check_private", "check_trusted", "read_secret"]
 
 
 def check_owner(status: os.stat_result, what: str) -> None:
-    """Raise KeyRetrievalError if a file belongs neither to this user nor to root."""
+    """Raise KeyRetrievalError if a file belongs to a user other than this one and root."""
     if status.st_uid not in (os.geteuid(), 0):
         raise KeyRetrievalError(
             f"{what} belongs to another user (uid {status.st_uid}), who can change it at any time: "
@@ -23,29 +23,30 @@ def check_owner(status: os.stat_result, what: str) -> None:
 
 
 def check_trusted(status: os.stat_result, what: str) -> None:
-    """Raise KeyRetrievalError if a file is another user's, or others may write to it."""
+    """Raise KeyRetrievalError if a file belongs to another user or others may write to it."""
     check_owner(status, what)
     mode = stat.S_IMODE(status.st_mode)
     if stat.S_ISREG(status.st_mode) and mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise KeyRetrievalError(
-            f"{what}: others may write to the file (mode {mode:04o}): chmod 600 keeps it private"
+            f"{what} is writable by others (mode {mode:04o}): run chmod 600 to make it private"
         )
 
 
 def check_private(status: os.stat_result, what: str) -> None:
-    """Raise KeyRetrievalError if anyone but its owner may read or write a file."""
+    """Raise KeyRetrievalError if anyone but the owner may read or write a file."""
     mode = stat.S_IMODE(status.st_mode)
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise KeyRetrievalError(
-            f"{what}, and others may use the file (mode {mode:04o}): chmod 600 keeps it private"
+            f"{what}, and others may use the file (mode {mode:04o}): run chmod 600 to make it "
+            "private"
         )
 
 
 def read_secret(path: str | os.PathLike[str], limit: int, what: str) -> bytes:
-    """Return up to `limit` bytes of a file that holds a secret; raises as `check_trusted`.
+    """Return up to `limit` bytes of a file that contains a secret; raise as `check_trusted`.
 
     Raises:
-        OSError: it can't be read.
+        OSError: The file cannot be read.
     """
     with open(path, "rb") as file:
         check_trusted(os.fstat(file.fileno()), f"the {what} {os.fspath(path)}")

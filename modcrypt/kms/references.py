@@ -1,4 +1,4 @@
-"""From a URI to a key service's client: `open_kms`.
+"""URIs of key services, and `open_kms`, which opens a client for one.
 
     file:/etc/modcrypt/keyring.json              a local keyring; #NAME names a master key
     env:NAME                                     one master key in an environment variable
@@ -8,9 +8,9 @@
     azure-kms://name.vault.azure.net             Azure Key Vault; .../keys/NAME
     pkcs11:token=lake;object=NAME                PKCS#11 (RFC 7512)
 
-A URI names where keys are, and never holds one, nor a password: `passphrase=env:NAME` and the like
-say where that is. It comes from the caller, never from a file's key material: an address in there
-is the writer's, or an attacker's (CVE-2026-73334).
+A URI names the place of keys. It never contains a key or a password: `passphrase=env:NAME` and the
+like name the place of a secret. A URI comes from the caller, never from a file's key material,
+where the writer or an attacker chose the address (CVE-2026-73334).
 """
 
 from __future__ import annotations
@@ -24,34 +24,38 @@ from modcrypt.tracebacks import hide_frames
 __all__ = ["open_kms"]
 
 ENTRY_POINTS = "modcrypt.kms"
-"""Group of entry points by which other packages add schemes: functions as `open_keyring`."""
+"""Entry point group by which other packages add schemes: functions like `open_keyring`."""
 
 
 @hide_frames
 def open_kms(uri: str, **options: Any) -> KmsClient:
-    """Give the client of the key service that a URI names.
+    """Return the client of the key service that a URI names.
 
     Args:
-        uri: as at the head of this room; or of a scheme that an entry point `modcrypt.kms` adds.
-        options: what the service needs and a URI can't hold: `passphrase=` of a keyring, `pin=` of
-            a PKCS#11 token, `client=` for one of the service's own clients.
+        uri: URI as in the module's documentation, or of a scheme that an entry point in the group
+            `modcrypt.kms` adds.
+        options: Arguments that a service needs and a URI cannot contain: `passphrase=` of a
+            keyring, `pin=` of a PKCS#11 token, `client=` for a client object of the service.
 
     Raises:
-        ValueError: no such scheme, or a URI that it doesn't take.
-        ModuleNotFoundError: the extra is not installed that the service needs.
-        KeyRetrievalError: the service is not there, or refuses.
+        TypeError: The URI is not a string.
+        ValueError: The scheme is unknown, or the URI is invalid for its scheme.
+        ModuleNotFoundError: The extra for the service is not installed.
+        KeyRetrievalError: The service does not exist, or refuses.
     """
+    if not isinstance(uri, str):
+        raise TypeError(f"a key service URI must be a string, not {type(uri).__name__}")
     scheme, colon, rest = uri.partition(":")
     scheme = scheme.lower()
-    client: KmsClient = _opener(scheme)(f"{scheme}{colon}{rest}", **options)
+    client: KmsClient = _find_opener(scheme)(f"{scheme}{colon}{rest}", **options)
     if not (hasattr(client, "wrap") and hasattr(client, "unwrap")):
         kind = type(client).__name__
-        raise ValueError(f"what opens {scheme}: URIs gives no client, but a {kind}")
+        raise ValueError(f"the entry point for {scheme}: URIs returned no client, but a {kind}")
     return client
 
 
-def _opener(scheme: str) -> Any:
-    """Give what opens the URIs of a scheme; a service's room is only loaded when it is wanted."""
+def _find_opener(scheme: str) -> Any:
+    """Return the function that opens URIs of a scheme; import a service only when needed."""
     if scheme == "file":
         from modcrypt.kms.keyring.keyring import open_keyring
 
@@ -80,14 +84,14 @@ def _opener(scheme: str) -> Any:
         from modcrypt.kms.services.pkcs11 import open_pkcs11
 
         return open_pkcs11
-    return _added(scheme)
+    return _load_entry_point(scheme)
 
 
-def _added(scheme: str) -> Any:
-    found = entry_points(group=ENTRY_POINTS)
-    for entry in found:
+def _load_entry_point(scheme: str) -> Any:
+    entries = entry_points(group=ENTRY_POINTS)
+    for entry in entries:
         if entry.name == scheme:
             return entry.load()
     own = ["aws-kms", "azure-kms", "env", "file", "gcp-kms", "hcvault", "pkcs11"]
-    names = ", ".join(sorted({*own, *(entry.name for entry in found)}))
-    raise ValueError(f"no key service has URIs of this scheme; known are {names}")
+    names = ", ".join(sorted({*own, *(entry.name for entry in entries)}))
+    raise ValueError(f"unknown scheme in the key service URI; known schemes are {names}")

@@ -1,7 +1,7 @@
-"""TOML from files, parsed only where it is flat: `tomllib` is slow or fails on deep nesting.
+"""Parsing of TOML with limited nesting, because `tomllib` is slow or fails on deep nesting.
 
-A dotted key of n parts takes it n² steps, and nested arrays and inline tables end in a
-RecursionError.
+For a dotted key of n parts, `tomllib` takes n² steps; deeply nested arrays and inline tables make
+it raise a RecursionError.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 __all__ = ["strict_toml"]
 
 MAX_DEPTH = 8
-"""Deepest nesting of arrays and tables, and most parts of a dotted key: policies need two."""
+"""Limit of nested arrays and tables, and of parts of a dotted key; policies need two."""
 
-# To its end where it is not closed: `tomllib` stops there, too.
+# An unclosed string extends to the end of the text, where `tomllib` stops, too.
 _STRING_OR_COMMENT = re.compile(
     r'"""(?:\\.|[^\\])*?(?:"{3,5}|\\?\Z)'
     r"|'''.*?(?:'{3,5}|\Z)"
@@ -31,9 +31,8 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}")
 def strict_toml(text: str) -> dict[str, Any]:
     """Parse TOML.
 
-    Raises:
-        ValueError: it is none, or nested too deeply. The message names only the place of the fault,
-            because what `tomllib` says may repeat the text.
+    ValueError: The text is not TOML, or nested too deeply. The message contains only the place
+        of the fault, because messages of `tomllib` may repeat the text.
     """
     bare = _STRING_OR_COMMENT.sub("s", text)
     depth = 0
@@ -45,6 +44,6 @@ def strict_toml(text: str) -> dict[str, Any]:
         raise ValueError(f"a dotted key has more than {MAX_DEPTH} parts")
     try:
         return tomllib.loads(text)
-    except ValueError as error:  # of `int`, too, for a number of thousands of digits
+    except ValueError as error:  # also raised by `int` for a number of thousands of digits
         place = re.search(r"\(at [^()]*\)$", str(error))
         raise ValueError(f"not TOML {place[0] if place else ''}".rstrip()) from None

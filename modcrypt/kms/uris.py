@@ -1,4 +1,4 @@
-"""The parts of a key service's URI, of whatever scheme."""
+"""Parsing of key service URIs of any scheme."""
 
 from __future__ import annotations
 
@@ -19,34 +19,35 @@ class KmsUri:
 
 
 def parse_kms_uri(uri: str, allowed: frozenset[str] = frozenset()) -> KmsUri:
-    """Split a URI; percent-escapes in its query and fragment are resolved, in the location not.
+    """Split a URI and decode percent-escapes in its query and fragment, but not in its location.
 
     Args:
-        uri: as above.
-        allowed: names that the query may have.
+        uri: URI of the form that `KmsUri` describes.
+        allowed: Names that the query may contain.
 
     Raises:
-        ValueError: no URI, or a query with other names.
+        ValueError: The text is not a URI, or its query contains other names or repeats one.
     """
     scheme, colon, rest = uri.partition(":")
     if not colon or not scheme:
         raise ValueError(
-            "a key service is named by a URI, such as file:keyring.json or hcvault://host/transit"
+            "a key service URI has the form SCHEME:LOCATION, such as file:keyring.json or "
+            "hcvault://host/transit"
         )
     rest, _, fragment = rest.partition("#")
     location, _, query = rest.partition("?")
     pairs = [pair.partition("=")[::2] for pair in query.split("&")] if query else []
     names = [name for name, _ in pairs]
     if len(set(names)) < len(names) or not allowed.issuperset(names):
-        # What was given is not repeated: it may be a secret in a place where none belongs.
+        # The message does not repeat the query: a user may have put a secret there.
         raise ValueError(
-            f"{scheme}: URIs take, once each and as NAME=VALUE, "
-            f"{', '.join(sorted(allowed)) or 'no query'}"
+            f"{scheme}: invalid query in the URI; it takes NAME=VALUE, each name once, of: "
+            f"{', '.join(sorted(allowed)) or 'none (no query)'}"
         )
     values = {name: urllib.parse.unquote(value) for name, value in pairs}
     return KmsUri(scheme, location, values, urllib.parse.unquote(fragment))
 
 
 def missing_extra(service: str, extra: str) -> ModuleNotFoundError:
-    """Give the error for a service whose packages are not installed."""
+    """Return the error for a service whose packages are not installed."""
     return ModuleNotFoundError(f'{service} needs an extra: pip install "modcrypt[{extra}]"')

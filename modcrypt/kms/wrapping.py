@@ -1,12 +1,13 @@
-"""Data keys wrapped and unwrapped, by the key service itself or under KEKs that it wraps.
+"""Wrapping and unwrapping of data keys, by a key service or under KEKs that the service wraps.
 
-Single wrapping: the service wraps every data key (DEK). Double wrapping: it wraps a key encryption
-key (KEK), and that wraps data keys here; so a thousand files cost the service one call.
+Single wrapping: the service wraps every data key (DEK). Double wrapping: the service wraps a key
+encryption key (KEK), and modcrypt wraps data keys under the KEK, so that a thousand files cost one
+call to the service.
 
     DEK under KEK: base64( nonce (12) | ciphertext | tag (16) ), AAD the KEK's 16 id bytes
 
-KEKs are kept for a while: those that wrap by master key, those that unwrap by what they were
-unwrapped from. Each is asked for once, however many threads want it.
+KEKs are cached for a limited time: KEKs for writing by master key, KEKs for reading by their
+wrapped form. The service receives one request per KEK, however many threads need it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from modcrypt.errors import (
 from modcrypt.fork_safety import fork_safe
 from modcrypt.keys import KEY_LENGTHS, Key, as_key, key_bytes
 from modcrypt.kms import client as kms
-from modcrypt.kms.audit import Audit, recorded
+from modcrypt.kms.audit import Audit, record_use
 from modcrypt.kms.client import KmsClient
 from modcrypt.pkmt1.material import KEK_ID_SIZE, KeyMaterial
 from modcrypt.tracebacks import hide_frames
@@ -45,28 +46,28 @@ __all__ = ["Kek", "KeyWrapper", "Refusals"]
 _Place: TypeAlias = "tuple[str, bytes, str]"  # master key id, KEK id, wrapped KEK
 
 MAX_CACHED = 100_000
-"""Most KEKs that are kept for unwrapping; then all are forgotten."""
+"""Largest number of KEKs cached for unwrapping; when it is reached, the cache is emptied."""
 
 REFUSAL_LIFETIME = 30.0
-"""Seconds for which a refused KEK isn't asked for again: a dataset may have it in every file."""
+"""Seconds before a refused KEK is requested again: every file of a dataset may contain it."""
 
 UNAVAILABLE_LIFETIME = 1.0
-"""The same where the service was unavailable: for the threads that waited for the same KEK."""
+"""Seconds before the KEK of an unavailable service is requested again, for waiting threads."""
 
 
 MAX_DAMAGED = 3
-"""Keys of one file that may fail to unwrap before no more are tried."""
+"""Number of keys of one file that may fail to unwrap before modcrypt tries no more."""
 
 MAX_REFUSED = 3
-"""Keys of one file that are asked for under a master key that refuses each of them."""
+"""Number of keys of one file that modcrypt requests under a master key that refuses them all."""
 
 MAX_REFUSING = 16
-"""Master keys of one file that may refuse before no others are asked."""
+"""Number of master keys of one file that may refuse before modcrypt requests no others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kek:
-    """A key encryption key, and what files store of it."""
+    """A key encryption key, and the values that files store for it."""
 
     master_key_id: str
     id: bytes
@@ -82,7 +83,7 @@ class Kek:
         return base64.b64encode(self.cipher.seal_block(key_bytes(dek), self.id)).decode()
 
     def material(self, wrapped: str, *, is_footer_key: bool, internal: bool) -> KeyMaterial:
-        """Give the key material of a data key that `wrap` wrapped."""
+        """Return the key material of a data key that `wrap` wrapped."""
         return KeyMaterial(
             is_footer_key=is_footer_key,
             master_key_id=self.master_key_id,
@@ -92,8 +93,8 @@ class Kek:
             internal=internal,
         )
 
-    def encoded(self, dek: Key, *, is_footer_key: bool, internal: bool) -> str:
-        """Wrap a data key and give its material as JSON; what is common to all of them is kept."""
+    def wrap_to_json(self, dek: Key, *, is_footer_key: bool, internal: bool) -> str:
+        """Wrap a data key and return its material as JSON; the part common to all is cached."""
         head = self.heads.get((is_footer_key, internal))
         if head is None:
             head = self.material("", is_footer_key=is_footer_key, internal=internal).head()
@@ -104,14 +105,14 @@ class Kek:
         """Unwrap a data key.
 
         Raises:
-            KeyMaterialError: it does not unwrap.
+            KeyMaterialError: The data key does not unwrap.
         """
         try:
             block = base64.b64decode(wrapped, validate=True)
         except (binascii.Error, ValueError):
             block = b""
         if len(block) - BLOCK_OVERHEAD not in KEY_LENGTHS:
-            raise KeyMaterialError("the wrapped data key is not the base64 of one")
+            raise KeyMaterialError("the wrapped data key is not the base64 text of a wrapped key")
         try:
             return Key(self.cipher.open_block(block, self.id))
         except TagError:
@@ -122,13 +123,13 @@ class Kek:
 
 
 class Refusals:
-    """The refused keys of one file: after a few the key service is not asked for the others.
+    """A count of the refused keys of one file, which limits requests to the key service.
 
     Anyone can write a file, or alter the key material beside it, to name thousands of keys.
 
     Args:
-        prove: Whether each key is asked for that does not turn out to be damaged, however many
-            are refused: to prove that all are.
+        prove: Whether to request every key that is not damaged, however many are refused, in order
+            to prove that all of them are.
     """
 
     def __init__(self, *, prove: bool = False) -> None:
@@ -138,12 +139,12 @@ class Refusals:
         self._granted: set[str] = set()
 
     @contextmanager
-    def counted(self, master_key_id: str) -> Iterator[None]:
-        """Count what becomes of asking for one key.
+    def count_refusals(self, master_key_id: str) -> Iterator[None]:
+        """Count the outcome of the request for one key in the body of the `with` statement.
 
         Raises:
-            KeyMaterialError: too many keys of the file did not unwrap.
-            KeyRetrievalError: too many master keys refused; or what this one answered before.
+            KeyMaterialError: Too many keys of the file did not unwrap.
+            KeyRetrievalError: Too many master keys refused; or the earlier answer of this one.
         """
         self._raise_if_enough(master_key_id)
         try:
@@ -159,8 +160,8 @@ class Refusals:
     def _raise_if_enough(self, master_key_id: str) -> None:
         if self._damaged >= MAX_DAMAGED:
             raise KeyMaterialError(
-                f"not tried, as {MAX_DAMAGED} other keys of this file do not unwrap: its key "
-                "material is damaged or forged"
+                f"key not tried, because {MAX_DAMAGED} other keys of this file do not unwrap: its "
+                "key material is damaged or forged"
             )
         if self._prove or master_key_id in self._granted:
             return
@@ -170,20 +171,20 @@ class Refusals:
             raise kind(message)
         if not refused and len(self._refused) >= MAX_REFUSING:
             raise KeyRetrievalError(
-                f"not asked for, as {MAX_REFUSING} other master keys of this file were refused: "
-                "read fewer columns at a time"
+                f"key not requested, because {MAX_REFUSING} other master keys of this file were "
+                "refused: read fewer columns at a time"
             )
 
 
 class KeyWrapper:
-    """Wraps and unwraps data keys with one key service, from any thread.
+    """A wrapper and unwrapper of data keys with one key service, for use from any thread.
 
     Args:
-        client: of the key service.
-        cache_lifetime: seconds that a KEK is kept for.
-        aad: what the service binds every wrapped key to, where it can.
-        audit: called with every use of a key.
-        clock: for tests.
+        client: Client of the key service.
+        cache_lifetime: Seconds to cache a KEK.
+        aad: AAD to which the service binds every wrapped key, if it supports AAD.
+        audit: Function that is called with every use of a key.
+        clock: Function that returns the time in seconds, for tests.
     """
 
     def __init__(
@@ -210,35 +211,35 @@ class KeyWrapper:
     # --- writing ---------------------------------------------------------------------------------
 
     def wrap(self, deks: Sequence[Key], master_key_id: str) -> list[str]:
-        """Have data keys wrapped by the service: single wrapping; raises as `KmsClient.wrap`."""
+        """Wrap data keys with the service (single wrapping); raise as `KmsClient.wrap`."""
         wrapped: list[str] = self._call(
             "wrap", master_key_id, kms.wrap_many, deks, master_key_id, count=len(deks)
         )
         return wrapped
 
-    def writing_kek(self, master_key_id: str, length: int = 16) -> Kek:
-        """Give the KEK that wraps data keys at present, made when there is none.
+    def get_writing_kek(self, master_key_id: str, length: int = 16) -> Kek:
+        """Return the KEK that currently wraps data keys, and create it if necessary.
 
         Args:
-            master_key_id: under which it is wrapped.
-            length: in bytes.
+            master_key_id: Id of the master key that wraps the KEK.
+            length: Length of the KEK in bytes.
 
         Raises:
-            KeyRetrievalError: as `KmsClient.wrap`.
+            KeyRetrievalError: As `KmsClient.wrap`.
         """
         place = master_key_id, length
         kek = self._writing.get(place)
         if kek is None or kek.expires <= self._clock():
-            with self._lock(place):
-                kek = self._writing.get(place)  # another thread may have made it
+            with self._get_lock(place):
+                kek = self._writing.get(place)  # another thread may have created it
                 if kek is None or kek.expires <= self._clock():
                     self._raise_if_refused(place)
-                    with self._keeping_refusals(place):
+                    with self._remember_refusals(place):
                         kek = self._writing[place] = self._new_kek(master_key_id, length)
         return kek
 
     def forget(self) -> None:
-        """Forget all KEKs, so that the service is asked again: after a rotation or revocation."""
+        """Drop all cached KEKs, so that the service decides anew after a rotation or revocation."""
         self._writing.clear()
         self._reading.clear()
         self._refused.clear()
@@ -246,7 +247,7 @@ class KeyWrapper:
     def _new_kek(self, master_key_id: str, length: int) -> Kek:
         key, kek_id = Key.generate(length), urandom(KEK_ID_SIZE)
         wrapped = self._call("wrap", master_key_id, kms.wrap, key, master_key_id, kek_id=kek_id)
-        return Kek(master_key_id, kek_id, wrapped, GcmCipher(key), length, self._expiry())
+        return Kek(master_key_id, kek_id, wrapped, GcmCipher(key), length, self._compute_expiry())
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -254,30 +255,30 @@ class KeyWrapper:
         """Unwrap the data key of key material.
 
         Raises:
-            KeyMaterialError: it does not unwrap.
-            KeyRetrievalError: as `KmsClient.unwrap`.
+            KeyMaterialError: The data key does not unwrap.
+            KeyRetrievalError: As `KmsClient.unwrap`.
         """
         if material.double_wrapping:
-            return self.reading_kek(material).unwrap(material.wrapped_dek)
-        return self._unwrapped(material.wrapped_dek, material.master_key_id)
+            return self.get_reading_kek(material).unwrap(material.wrapped_dek)
+        return self._unwrap_key(material.wrapped_dek, material.master_key_id)
 
-    def reading_kek(self, material: KeyMaterial) -> Kek:
-        """Give the KEK of key material in double wrapping; raises as `unwrap`."""
+    def get_reading_kek(self, material: KeyMaterial) -> Kek:
+        """Return the KEK of key material in double wrapping; raise as `unwrap`."""
         kek_id, wrapped = material.kek_id, material.wrapped_kek
         assert kek_id is not None
         assert wrapped is not None
         place = material.master_key_id, kek_id, wrapped
-        kek = self._known(place)
+        kek = self._find_cached_kek(place)
         if kek is None:
             try:
-                with self._lock(place):
-                    kek = self._known(place) or self._ask_for_kek(place)
+                with self._get_lock(place):
+                    kek = self._find_cached_kek(place) or self._request_kek(place)
             finally:
                 with self._guard:
                     self._locks.pop(place, None)
         return kek
 
-    def _known(self, place: _Place) -> Kek | None:
+    def _find_cached_kek(self, place: _Place) -> Kek | None:
         kek = self._reading.get(place)
         if kek is not None and kek.expires > self._clock():
             return kek
@@ -290,41 +291,41 @@ class KeyWrapper:
             raise kind(message)
 
     @contextmanager
-    def _keeping_refusals(self, place: object) -> Iterator[None]:
-        """Keep what the service answers where it refuses, so as not to ask again at once."""
+    def _remember_refusals(self, place: object) -> Iterator[None]:
+        """Cache a refusal of the service, so that the next request need not repeat it."""
         try:
             yield
         except (KeyAccessDeniedError, KeyNotFoundError, KmsUnavailableError) as error:
-            passing = isinstance(error, KmsUnavailableError)
-            until = self._clock() + (UNAVAILABLE_LIFETIME if passing else REFUSAL_LIFETIME)
+            temporary = isinstance(error, KmsUnavailableError)
+            until = self._clock() + (UNAVAILABLE_LIFETIME if temporary else REFUSAL_LIFETIME)
             self._refused[place] = type(error), str(error), until
             raise
 
-    def _ask_for_kek(self, place: _Place) -> Kek:
+    def _request_kek(self, place: _Place) -> Kek:
         master_key_id, kek_id, wrapped = place
         if len(self._reading) + len(self._refused) >= MAX_CACHED:
             self._reading.clear()
             self._refused.clear()
-        with self._keeping_refusals(place):
-            key = self._unwrapped(wrapped, master_key_id, kek_id)
-        kek = Kek(master_key_id, kek_id, wrapped, GcmCipher(key), len(key), self._expiry())
+        with self._remember_refusals(place):
+            key = self._unwrap_key(wrapped, master_key_id, kek_id)
+        kek = Kek(master_key_id, kek_id, wrapped, GcmCipher(key), len(key), self._compute_expiry())
         self._reading[place] = kek
         return kek
 
     # --- the service -----------------------------------------------------------------------------
 
     def rewrap(self, wrapped: str, master_key_id: str) -> str:
-        """Have a key wrapped under its master key's newest version; raises as `unwrap`."""
+        """Wrap a key under the newest version of its master key; raise as `unwrap`."""
         answer: str = self._call("rewrap", master_key_id, kms.rewrap, wrapped, master_key_id)
         return answer
 
     def move(self, wrapped: str, old_id: str, new_id: str) -> str:
-        """Have a key wrapped under another master key; raises as `unwrap`."""
-        key = self._unwrapped(wrapped, old_id)
+        """Wrap a key under another master key; raise as `unwrap`."""
+        key = self._unwrap_key(wrapped, old_id)
         answer: str = self._call("wrap", new_id, kms.wrap, key, new_id)
         return answer
 
-    def _unwrapped(self, wrapped: str, master_key_id: str, kek_id: bytes | None = None) -> Key:
+    def _unwrap_key(self, wrapped: str, master_key_id: str, kek_id: bytes | None = None) -> Key:
         # No local variable holds the raw key.
         return as_key(
             self._call("unwrap", master_key_id, kms.unwrap, wrapped, master_key_id, kek_id=kek_id)
@@ -334,15 +335,15 @@ class KeyWrapper:
         self, operation: Any, master_key_id: str, ask: Callable[..., Any], *arguments: Any,
         kek_id: bytes | None = None, count: int = 1,
     ) -> Any:  # fmt: skip
-        """Ask the service, and record that, whatever comes of it."""
+        """Call the service, and record the call whether it succeeds or not."""
         ids = (None if kek_id is None else kek_id.hex(),)
-        with recorded(self.audit, operation, master_key_id, kek_ids=ids, count=count):
+        with record_use(self.audit, operation, master_key_id, kek_ids=ids, count=count):
             return ask(self.client, *arguments, self.aad)
 
-    def _expiry(self) -> float:
+    def _compute_expiry(self) -> float:
         return self._clock() + self._lifetime
 
-    def _lock(self, place: object) -> threading.Lock:
+    def _get_lock(self, place: object) -> threading.Lock:
         with self._guard:
             return self._locks.setdefault(place, fork_safe(threading.Lock()))
 
@@ -351,7 +352,7 @@ _wrappers: weakref.WeakSet[KeyWrapper] = weakref.WeakSet()
 
 
 def _drop_writing_keks() -> None:
-    """Drop the KEKs that wrap: the parent counts their uses, too."""
+    """Drop the KEKs for writing: parent and child would each count only their own uses."""
     for wrapper in list(_wrappers):
         wrapper._writing.clear()
 

@@ -1,4 +1,4 @@
-"""Key material of the key tools, PKMT1: what stands in a file in the place of its keys.
+"""Key material of the key tools (PKMT1): the wrapped keys that a file stores.
 
 A flat JSON object, as parquet-java and Arrow C++ write it:
 
@@ -6,16 +6,17 @@ A flat JSON object, as parquet-java and Arrow C++ write it:
     key alone) | masterKeyID | wrappedDEK | doubleWrapping | keyEncryptionKeyID, wrappedKEK (double
     wrapping alone)
 
-Stored internally it is the key metadata itself. Stored externally the key metadata is a reference,
-and the material lies beside the file: an object of such objects, each spelt as a string.
+Internal key material is the file's key metadata itself. With external key material, the key
+metadata is a reference, and a file beside the data file contains the material: an object of such
+objects, each encoded as a string.
 
     {"keyMaterialType":"PKMT1","internalStorage":false,"keyReference":"columnKey0"}
 
-modcrypt adds a member `modcryptWrite` to references and to external material, by which both are
-told to belong together; others pass it over.
+modcrypt adds the member `modcryptWrite` to references and to external material, in order to detect
+whether both belong together; other implementations ignore it.
 
-Nothing in it is authenticated but the wrapped keys themselves. The address of the key service that
-it names is kept, and never used (CVE-2026-73334).
+Only the wrapped keys themselves are authenticated. modcrypt preserves the address of the key
+service in the material, and never uses it (CVE-2026-73334).
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modcrypt.errors import KeyMaterialError
-from modcrypt.kms.client import MAX_WRAPPED, is_wrapped_key
-from modcrypt.pkmt1.strict_json import no_constant, once
+from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats
+from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED, is_wrapped_key
 
 __all__ = [
     "KEK_ID_SIZE",
@@ -51,25 +52,25 @@ __all__ = [
 TYPE = "PKMT1"
 
 KEK_ID_SIZE = 16
-"""Bytes of a KEK's id, which is the AAD of what the KEK wraps."""
+"""Length of a KEK's id in bytes; the id is the AAD of what the KEK wraps."""
 
 MAX_METADATA = 64 << 10
-"""Longest key metadata that is taken for key material, in bytes."""
+"""Length limit of key metadata that may be key material, in bytes."""
 
 MAX_STORE = 64 << 20
-"""Largest file of external key material, in bytes: more than 32,767 columns take."""
+"""Size limit of a file of external key material, in bytes: enough for 32,767 columns."""
 
 MAX_NAME = 1024
-"""Longest master key id or reference, in characters."""
+"""Length limit of a master key id or reference, in characters."""
 
 WRITE = "modcryptWrite"
-"""Member that says which run of modcrypt wrote it: 16 hex digits."""
+"""Member with the id of the modcrypt run that wrote the material: 16 hex digits."""
 
 SHREDDED = b'{"modcryptKeyMetadata":"shredded"}\n'
-"""What stands in the place of a file's key, by which it is known that one was removed."""
+"""Replacement for a file's wrapped key, which shows that the key was shredded."""
 
 DEFAULT_INSTANCE = "DEFAULT"
-"""What the key tools write where no instance of a key service is named."""
+"""Value that the key tools write if no instance of a key service is named."""
 
 _KNOWN = frozenset(
     {
@@ -81,17 +82,17 @@ _KNOWN = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyMaterial:
-    """How one data key (DEK) of a file is wrapped.
+    """The wrapped form of one data key (DEK) of a file.
 
     Attributes:
-        is_footer_key: whether it is the footer's.
-        master_key_id: of the master key in the key service.
-        wrapped_dek: the DEK, under the KEK or, in single wrapping, the master key.
-        kek_id: of the KEK, 16 bytes; None in single wrapping.
-        wrapped_kek: the KEK under the master key; None in single wrapping.
-        internal: whether it is, or was, the file's key metadata.
-        instance: what it says of the key service: id and URL, footer key alone. Never used.
-        others: members that modcrypt doesn't know, which are kept.
+        is_footer_key: Whether the DEK is the footer key.
+        master_key_id: Id of the master key in the key service.
+        wrapped_dek: DEK wrapped under the KEK or, in single wrapping, under the master key.
+        kek_id: Id of the KEK, 16 bytes; None in single wrapping.
+        wrapped_kek: KEK wrapped under the master key; None in single wrapping.
+        internal: Whether the material is, or was, the file's key metadata.
+        instance: Id and URL of the key service, from the footer key's material only. Never used.
+        others: Members unknown to modcrypt, which it preserves.
     """
 
     is_footer_key: bool
@@ -105,31 +106,31 @@ class KeyMaterial:
 
     @property
     def double_wrapping(self) -> bool:
-        """Whether a KEK stands between the DEK and the master key."""
+        """Whether a KEK, wrapped under the master key, wraps the DEK."""
         return self.kek_id is not None
 
     @property
     def master_wrapped(self) -> str:
-        """What the master key has wrapped: the KEK, or the DEK in single wrapping."""
+        """Text that the master key wrapped: the KEK, or the DEK in single wrapping."""
         return self.wrapped_dek if self.wrapped_kek is None else self.wrapped_kek
 
     def with_master_wrapped(self, wrapped: str, master_key_id: str) -> KeyMaterial:
-        """Give the same key under another master key, or another version of it."""
+        """Return the material of the same key under another master key or version of it."""
         if self.wrapped_kek is None:
             return replace(self, master_key_id=master_key_id, wrapped_dek=wrapped)
         return replace(self, master_key_id=master_key_id, wrapped_kek=wrapped)
 
     def encode(self) -> str:
-        """Spell it as JSON; a footer key's names the default instance where it names none."""
+        """Return the material as JSON; a footer key without an instance gets the default one."""
         return f"{self.head()}{json.dumps(self.wrapped_dek)}}}"
 
     def head(self) -> str:
-        """Spell all before the wrapped DEK, which comes last: the same for all DEKs of a KEK."""
+        """Return the JSON before the wrapped DEK, which is the same for all DEKs of a KEK."""
         members: dict[str, Any] = {"keyMaterialType": TYPE}
         if self.internal:
             members["internalStorage"] = True
         members["isFooterKey"] = self.is_footer_key
-        if self.is_footer_key:  # parquet-java reads no file without them
+        if self.is_footer_key:  # parquet-java requires them
             instance, url = self.instance
             members["kmsInstanceID"] = instance or DEFAULT_INSTANCE
             members["kmsInstanceURL"] = url or DEFAULT_INSTANCE
@@ -144,18 +145,18 @@ class KeyMaterial:
 
 @dataclass(frozen=True, slots=True)
 class KeyReference:
-    """What key metadata says of a key whose material is stored externally.
+    """The key metadata of a key whose material is stored externally.
 
     Attributes:
-        name: of the key in the key material.
-        write: the run of modcrypt that wrote the file; None of other writers.
+        name: Name of the key in the key material.
+        write: Id of the modcrypt run that wrote the file; None for other writers.
     """
 
     name: str
     write: str | None = None
 
     def encode(self) -> bytes:
-        """Spell it as key metadata."""
+        """Return the reference as key metadata."""
         members: dict[str, Any] = {
             "keyMaterialType": TYPE,
             "internalStorage": False,
@@ -170,128 +171,138 @@ class KeyReference:
 
 
 def decode_metadata(metadata: bytes) -> KeyMaterial | KeyReference:
-    """Take key material, or the reference to external material, out of a file's key metadata.
+    """Decode a file's key metadata into key material, or a reference to external material.
 
     Raises:
-        KeyMaterialError: it is none of PKMT1, or a damaged one.
+        KeyMaterialError: The key metadata is not valid PKMT1.
     """
     if len(metadata) > MAX_METADATA:
-        raise KeyMaterialError(f"key metadata of {len(metadata)} bytes is no key material")
-    members = _members(metadata)
-    if _boolean(members, "internalStorage"):
-        return _material(members, internal=True)
-    return KeyReference(_name(members, "keyReference"), write_of(members))
+        raise KeyMaterialError(f"key metadata of {len(metadata)} bytes is too long for PKMT1")
+    members = _parse_members(metadata)
+    if _require_boolean(members, "internalStorage"):
+        return _parse_material(members, internal=True)
+    return KeyReference(_require_name(members, "keyReference"), write_of(members))
 
 
 def write_of(members: Mapping[str, Any]) -> str | None:
-    """Give the run of modcrypt that a reference, or external material, is of."""
+    """Return the id of the modcrypt run that wrote a reference or external material."""
     write = members.get(WRITE)
     return write if isinstance(write, str) and re.fullmatch("[0-9a-f]{16}", write) else None
 
 
 def decode_material(text: str) -> KeyMaterial:
-    """Take in the material of one key from an external store.
+    """Decode the material of one key from an external store.
 
     Raises:
-        KeyMaterialError: as `decode_metadata`.
+        KeyMaterialError: As `decode_metadata`.
     """
     if len(text) > MAX_METADATA:
         raise KeyMaterialError(f"key material of {len(text)} characters is too long")
-    return _material(_members(text), internal=False)
+    return _parse_material(_parse_members(text), internal=False)
 
 
 # --- external stores -----------------------------------------------------------------------------
 
 
 def external_name(name: str) -> str:
-    """Give the name of the file that holds the key material of the file called `name`."""
+    """Return the name of the file that contains the key material of the file called `name`."""
     return f"_KEY_MATERIAL_FOR_{name}.json"
 
 
 def decode_store(data: bytes) -> dict[str, str]:
-    """Take in a file of external key material: reference to material, which is not decoded yet.
+    """Decode a file of external key material into a map of reference to undecoded material.
 
     Raises:
-        KeyMaterialError: it is no such file.
+        KeyMaterialError: The data is not such a file.
     """
-    store = _object(data)
+    store = _parse_object(data)
     if store is None:
-        raise KeyMaterialError("external key material is a flat JSON object, each member once")
+        raise KeyMaterialError(
+            "external key material must be a flat JSON object without repeated members"
+        )
     for reference, material in store.items():
         if not isinstance(material, str) or len(reference) > MAX_NAME:
-            raise KeyMaterialError("the external key material has a member that is no string")
+            raise KeyMaterialError(
+                "a member of the external key material is not a string, or its name is too long"
+            )
     return store
 
 
 def encode_store(store: Mapping[str, str]) -> bytes:
-    """Spell a file of external key material.
+    """Encode a file of external key material.
 
     Raises:
-        KeyMaterialError: it would be too large to be read again.
+        KeyMaterialError: The file would be too large to read again.
     """
     data = json.dumps(dict(store), separators=(",", ":")).encode()
     if len(data) > MAX_STORE:
-        raise KeyMaterialError(f"external key material of more than {MAX_STORE} bytes")
+        raise KeyMaterialError(f"external key material is longer than {MAX_STORE} bytes")
     return data
 
 
 # --- strict reading ------------------------------------------------------------------------------
 
 
-def _material(members: dict[str, Any], *, internal: bool) -> KeyMaterial:
-    footer, double = _boolean(members, "isFooterKey"), _boolean(members, "doubleWrapping")
+def _parse_material(members: dict[str, Any], *, internal: bool) -> KeyMaterial:
+    footer, double = (
+        _require_boolean(members, "isFooterKey"),
+        _require_boolean(members, "doubleWrapping"),
+    )
     return KeyMaterial(
         is_footer_key=footer,
-        master_key_id=_name(members, "masterKeyID"),
-        wrapped_dek=_wrapped(members, "wrappedDEK"),
-        kek_id=_kek_id(members) if double else None,
-        wrapped_kek=_wrapped(members, "wrappedKEK") if double else None,
+        master_key_id=_require_name(members, "masterKeyID"),
+        wrapped_dek=_require_wrapped(members, "wrappedDEK"),
+        kek_id=_decode_kek_id(members) if double else None,
+        wrapped_kek=_require_wrapped(members, "wrappedKEK") if double else None,
         internal=internal,
-        instance=(_instance(members, "kmsInstanceID"), _instance(members, "kmsInstanceURL"))
+        instance=(
+            _read_instance(members, "kmsInstanceID"),
+            _read_instance(members, "kmsInstanceURL"),
+        )
         if footer
         else (None, None),
         others={name: value for name, value in members.items() if name not in _KNOWN},
     )
 
 
-def _members(data: bytes | str) -> dict[str, Any]:
-    members = _object(data)
+def _parse_members(data: bytes | str) -> dict[str, Any]:
+    members = _parse_object(data)
     if members is None or members.get("keyMaterialType") != TYPE:
         raise KeyMaterialError(
-            "the key metadata is no key material of type PKMT1, or a damaged one: if it was made "
-            "without the key tools, a key retriever of its writer's must read it"
+            "the key metadata is not valid key material of type PKMT1: it is damaged, or the "
+            "writer did not use the key tools; then pass a key retriever that understands it"
         )
     return members
 
 
-def _object(data: bytes | str) -> dict[str, Any] | None:
-    """Give a flat JSON object; None for anything else."""
+def _parse_object(data: bytes | str) -> dict[str, Any] | None:
+    """Return a flat JSON object; None for anything else."""
     try:
-        text = data if isinstance(data, str) else data.decode()  # UTF-8, and no other encoding
-        found = _DECODER.decode(text)
-        if "\\u" in text:  # half a surrogate can't be written again
-            json.dumps(found, ensure_ascii=False).encode()
+        text = data if isinstance(data, str) else data.decode()  # UTF-8 and no other encoding
+        value = _DECODER.decode(text)
+        if "\\u" in text:  # an unpaired surrogate could not be encoded again
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
-def _flat(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = once(pairs)
+def _build_flat_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = refuse_repeats(pairs)
     if any(isinstance(value, dict | list) for value in members.values()):
         raise ValueError
     return members
 
 
-def _finite(text: str) -> float:
-    if not math.isfinite(number := float(text)):  # JSON could not spell it again
+def _parse_float(text: str) -> float:
+    if not math.isfinite(number := float(text)):  # JSON cannot represent it
         raise ValueError
     return number
 
 
-def _boolean(members: dict[str, Any], name: str) -> bool:
+def _require_boolean(members: dict[str, Any], name: str) -> bool:
     value = members.get(name)
-    # Earlier versions of parquet-java spelt them as strings.
+    # Earlier versions of parquet-java write them as strings.
     if value is True or value == "true":
         return True
     if value is False or value == "false":
@@ -299,38 +310,40 @@ def _boolean(members: dict[str, Any], name: str) -> bool:
     raise KeyMaterialError(f"the key material's {name} is neither true nor false")
 
 
-def _name(members: dict[str, Any], name: str) -> str:
+def _require_name(members: dict[str, Any], name: str) -> str:
     value = members.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME or not value.isprintable():
-        raise KeyMaterialError(f"the key material's {name} is no string of 1 to {MAX_NAME} letters")
+        raise KeyMaterialError(
+            f"the key material's {name} is not a string of 1 to {MAX_NAME} printable characters"
+        )
     return value
 
 
 def check_id(master_key_id: object) -> None:
-    """Raise a ValueError for what can't be written as the id of a master key."""
+    """Raise ValueError if a value is not valid as the id of a master key."""
     try:
-        _name({"id": master_key_id}, "id")
+        _require_name({"id": master_key_id}, "id")
     except KeyMaterialError:
         raise ValueError(
-            f"the id of a master key is printable text of 1 to {MAX_NAME} letters"
+            f"the id of a master key must have 1 to {MAX_NAME} printable characters"
         ) from None
 
 
-def _wrapped(members: dict[str, Any], name: str) -> str:
+def _require_wrapped(members: dict[str, Any], name: str) -> str:
     value = members.get(name)
     if not is_wrapped_key(value):
-        raise KeyMaterialError(f"the key material's {name} is no wrapped key")
+        raise KeyMaterialError(f"the key material's {name} is not a wrapped key")
     return value
 
 
-def _instance(members: dict[str, Any], name: str) -> str | None:
+def _read_instance(members: dict[str, Any], name: str) -> str | None:
     value = members.get(name)
     return value if isinstance(value, str) and len(value) <= MAX_WRAPPED else None
 
 
-def _kek_id(members: dict[str, Any]) -> bytes:
+def _decode_kek_id(members: dict[str, Any]) -> bytes:
     try:
-        kek_id = base64.b64decode(_name(members, "keyEncryptionKeyID"), validate=True)
+        kek_id = base64.b64decode(_require_name(members, "keyEncryptionKeyID"), validate=True)
     except (binascii.Error, ValueError):
         kek_id = b""
     if len(kek_id) != KEK_ID_SIZE:
@@ -340,8 +353,8 @@ def _kek_id(members: dict[str, Any]) -> bytes:
     return kek_id
 
 
-# Made once: making them takes longer than their work on key material.
+# Shared, because their construction takes longer than their work on key material.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_flat, parse_constant=no_constant, parse_float=_finite
+    object_pairs_hook=_build_flat_object, parse_constant=refuse_constant, parse_float=_parse_float
 )

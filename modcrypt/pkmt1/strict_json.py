@@ -1,4 +1,4 @@
-"""JSON from files, read strictly: what two readers could take for two things is refused."""
+"""Strict JSON for files: refuses text that two readers could interpret differently."""
 
 from __future__ import annotations
 
@@ -10,46 +10,47 @@ from typing import Any, NoReturn
 
 from modcrypt.errors import KeyMaterialError
 
-__all__ = ["exact_members", "from_base64", "no_constant", "once", "strict_json"]
+__all__ = ["decode_base64", "refuse_constant", "refuse_repeats", "require_members", "strict_json"]
 
 
 def strict_json(data: str | bytes) -> Any:
-    """Parse JSON in UTF-8 in which no member is there twice.
+    """Parse JSON in UTF-8 without repeated members.
 
     Raises:
-        KeyMaterialError: it is none; the errors of `json` hold all of the text, so none is kept.
+        KeyMaterialError: The text is not such JSON. The message and context of the error contain
+            none of the text, although those of `json` do.
     """
     with contextlib.suppress(ValueError, RecursionError):
         text = data if isinstance(data, str) else data.decode()
-        return json.loads(text, object_pairs_hook=once, parse_constant=no_constant)
-    raise KeyMaterialError("no JSON, or a member of it is there twice")
+        return json.loads(text, object_pairs_hook=refuse_repeats, parse_constant=refuse_constant)
+    raise KeyMaterialError("not valid JSON, or a member is repeated")
 
 
-def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object, for `object_pairs_hook`; a ValueError if a member is there twice."""
+def refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object, for `object_pairs_hook`; raise ValueError if a member is repeated."""
     members = dict(pairs)
-    if len(members) < len(pairs):  # readers would differ in which they take
-        raise ValueError("a member is there twice")
+    if len(members) < len(pairs):  # readers would disagree on the value
+        raise ValueError("a member is repeated")
     return members
 
 
-def no_constant(text: str) -> NoReturn:
-    """Refuse NaN and Infinity, which are no JSON, for `parse_constant`."""
-    raise ValueError("NaN and Infinity are no JSON")
+def refuse_constant(text: str) -> NoReturn:
+    """Refuse NaN and Infinity, which are not JSON, for `parse_constant`."""
+    raise ValueError("NaN and Infinity are not JSON")
 
 
-def exact_members(value: Any, *names: str) -> dict[str, Any]:
-    """Give an object that has these members and no others; raises KeyMaterialError."""
+def require_members(value: Any, *names: str) -> dict[str, Any]:
+    """Return an object with exactly these members; raise KeyMaterialError for others."""
     if not isinstance(value, dict) or set(value) != set(names):
-        raise KeyMaterialError(f"an object with exactly {', '.join(names)} is wanted")
+        raise KeyMaterialError(f"expected an object with exactly the members {', '.join(names)}")
     return value
 
 
-def from_base64(text: Any, what: str) -> bytes:
-    """Decode the one standard spelling of some bytes; raises KeyMaterialError, naming `what`."""
+def decode_base64(text: Any, what: str) -> bytes:
+    """Decode canonical base64; raise a KeyMaterialError that names `what` for other text."""
     with contextlib.suppress(binascii.Error, ValueError):
         data = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
-        # Bits that the padding hides would make two texts of one key.
+        # The padding can hide bits, which would allow two texts for one key.
         if data and base64.b64encode(data).decode() == text:
             return data
-    raise KeyMaterialError(f"{what} is no standard padded base64")
+    raise KeyMaterialError(f"{what} is not standard padded base64")

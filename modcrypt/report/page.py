@@ -1,111 +1,94 @@
-"""Self-contained HTML pages about a table: one template, one style, no script.
+"""Render self-contained HTML pages about a table: one template, one style sheet, no script.
 
-What comes from a table is hostile: it only ever becomes text, spelt out where it isn't printable
-and cut where it is long. A Content-Security-Policy lets nothing load or run but the page's style.
+Text from a table may be hostile. It is always escaped, non-printable characters are spelt out, and
+long text is cut. A Content-Security-Policy allows nothing but the page's own style sheet.
 """
 
 from __future__ import annotations
 
+import base64
 import datetime
+import hashlib
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
 
-from modcrypt.html_parts import policy_hash
+from modcrypt.report.sizes import MAX_NAME, make_readable
 
 __all__ = [
-    "MAX_NAME",
-    "counted",
-    "day_of",
-    "facts",
-    "name_of",
-    "page",
-    "row",
-    "shown",
-    "table",
+    "format_day",
+    "format_name",
+    "hash_for_policy",
+    "render_facts",
+    "render_page",
+    "render_row",
+    "render_table",
+    "render_text",
 ]
 
-MAX_NAME = 240
-"""Characters of one name."""
+
+def render_text(text: str, limit: int = MAX_NAME) -> str:
+    """Return text as HTML; `<bdi>` keeps right-to-left names from reordering their neighbours."""
+    return f"<bdi>{escape(make_readable(text, limit))}</bdi>"
 
 
-def readable(text: str, limit: int = MAX_NAME) -> str:
-    """Spell out what is no printable character, and cut what is too long in its middle."""
-    half = limit // 2
-    if cut := len(text) > limit:
-        text = f"{text[:half]} … {text[-half:]}"
-    spelt = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return spelt if cut or len(spelt) <= limit else f"{spelt[:half]} … {spelt[-half:]}"
+def render_attribute(text: str, limit: int = 400) -> str:
+    """Return text escaped for an attribute value or an SVG text element."""
+    return escape(make_readable(text, limit))
 
 
-def shown(text: str, limit: int = MAX_NAME) -> str:
-    """Give text as HTML; a right-to-left name does not turn round what stands beside it."""
-    return f"<bdi>{escape(readable(text, limit))}</bdi>"
+def format_name(location: str) -> str:
+    """Return the last part of a location, with non-printable characters spelt out."""
+    return make_readable(location.rstrip("/").rpartition("/")[2] or location)
 
 
-def attribute(text: str, limit: int = 400) -> str:
-    """Give text as the value of an attribute, or as what SVG shows."""
-    return escape(readable(text, limit))
-
-
-def name_of(location: str) -> str:
-    """Give the last part of a location, without what is no printable character."""
-    return readable(location.rstrip("/").rpartition("/")[2] or location)
-
-
-def counted(number: int, what: str) -> str:
-    """Give a number of things."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
-def day_of(milliseconds: int) -> str:
-    """Give the day of a time in ms since 1970, in UTC; whatever a file says it is."""
+def format_day(milliseconds: int) -> str:
+    """Return the UTC day of a time in milliseconds since 1970, for any number from a file."""
     try:
         return f"{datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC):%Y-%m-%d}"
     except (ValueError, OverflowError, OSError):
         return "at no time"
 
 
-def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Give labels and values for the head of a page."""
+def render_facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return labels and values as HTML for the head of a page."""
     cells = "".join(
-        f"<div><dt>{shown(term)}</dt><dd>{shown(said)}</dd></div>" for term, said in pairs
+        f"<div><dt>{render_text(label)}</dt><dd>{render_text(value)}</dd></div>"
+        for label, value in pairs
     )
     return f'<dl class="facts">{cells}</dl>'
 
 
-def row(cells: Sequence[str], numbers: Sequence[int] = ()) -> str:
-    """Give a row of a table; its cells are HTML, those in `numbers` stand at the right."""
+def render_row(cells: Sequence[str], numbers: Sequence[int] = ()) -> str:
+    """Return a table row of HTML cells; the cells at the indexes in `numbers` align right."""
     return "<tr>" + "".join(
-        f'<td class="n">{cell}' if place in numbers else f"<td>{cell}"
-        for place, cell in enumerate(cells)
+        f'<td class="n">{cell}' if index in numbers else f"<td>{cell}"
+        for index, cell in enumerate(cells)
     )
 
 
-def table(
+def render_table(
     title: str, heads: Sequence[str], rows: Sequence[str], more: int, numbers: Sequence[int] = ()
 ) -> str:
-    """Give a table with its title; nothing where it has no rows.
+    """Return a table with its title as HTML; an empty string if it has no rows.
 
     Args:
-        title: above it.
-        heads: of its columns.
-        rows: as `row` gives them.
-        more: how many others there are.
-        numbers: which columns stand at the right.
+        title: Heading above the table, as HTML.
+        heads: Column headings, as HTML.
+        rows: Rows that `render_row` returned.
+        more: Number of further rows that are not listed.
+        numbers: Indexes of the columns that align right.
     """
     if not rows:
         return ""
     top = "".join(
-        f'<th scope="col"{" class=n" if place in numbers else ""}>{head}'
-        for place, head in enumerate(heads)
+        f'<th scope="col"{" class=n" if index in numbers else ""}>{head}'
+        for index, head in enumerate(heads)
     )
     rest = ""
     if more:
-        rest = (
-            f'<tr class="more"><td colspan="{len(heads)}">and {more:,} more, which are not listed'
-        )
+        rest = f'<tr class="more"><td colspan="{len(heads)}">and {more:,} more that are not listed'
     body = "\n".join(rows)
     return (
         f'<section><h2>{title}</h2><div class="scroll"><table><thead><tr>{top}'
@@ -113,22 +96,28 @@ def table(
     )
 
 
-def page(title: str, verdict: str, body: str) -> str:
-    """Give a whole page; `verdict` and `body` are HTML.
+def render_page(title: str, verdict: str, body: str) -> str:
+    """Return a complete page; `verdict` and `body` are HTML.
 
-    All its characters can be encoded as UTF-8, as its head says it is.
+    Every character of it can be encoded as UTF-8, the encoding that its head declares.
     """
-    style = _asset("page.css")
-    policy = f"default-src 'none'; style-src {policy_hash(style)}"
-    return Template(_asset("page.html")).substitute(
+    style = _read_asset("page.css")
+    policy = f"default-src 'none'; style-src {hash_for_policy(style)}"
+    return Template(_read_asset("page.html")).substitute(
         policy=f"{policy}; base-uri 'none'; form-action 'none'",
         style=style,
-        name=escape(readable(title)),
-        title=shown(title),
+        name=escape(make_readable(title)),
+        title=render_text(title),
         verdict=verdict,
         body=body,
     )
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (files("modcrypt.report") / name).read_text(encoding="utf-8")
+
+
+def hash_for_policy(content: str) -> str:
+    """Return the source expression that allows inline content in a Content-Security-Policy."""
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -1,6 +1,6 @@
-"""Encrypted tables on Spark: table jobs, Spark's own Parquet on our keys, Java without a system's.
+"""Encrypted tables on Spark: table jobs, keys for Spark's own Parquet, and a Java for Spark.
 
-The data source itself is found by its name: `spark.read.format("modcrypt")`.
+Spark finds the data source itself by its name: `spark.read.format("modcrypt")`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
     "verify_table",
 ]
 
-_ROOM_OF = {
+_MODULE_OF = {
     "Settings": "modcrypt.spark.settings",
     "java_home": "modcrypt.spark.jvm.java_home",
     "native": "modcrypt.spark.jvm.native_parquet",
@@ -59,7 +59,7 @@ _ROOM_OF = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'modcrypt.spark' has no attribute {name!r}")
-    room = import_module(_ROOM_OF.get(name, "modcrypt.spark.jobs.table_jobs"))
-    # A submodule of the same name would be found first, the next time.
-    value = globals()[name] = getattr(room, name)
+    module = import_module(_MODULE_OF.get(name, "modcrypt.spark.jobs.table_jobs"))
+    # Store the value: otherwise a submodule of the same name would be found the next time.
+    value = globals()[name] = getattr(module, name)
     return value

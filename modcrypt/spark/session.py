@@ -1,4 +1,4 @@
-"""A Spark session for a program that has none."""
+"""A Spark session for programs that are not started by Spark."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LOOPBACK = "127.0.0.1"
 
 @contextmanager
 def spark_session(master: str, name: str, settings: dict[str, str]) -> Iterator[SparkSession]:
-    """Start Spark, or connect to one, and stop it.
+    """Start Spark, or connect to a Spark Connect server, and stop the session at the end.
 
     Args:
-        master: as of `spark-submit --master`, or `sc://HOST:PORT` of Spark Connect.
-        name: of the application.
-        settings: for Spark's configuration, where it is started here.
+        master: Master URL as for `spark-submit --master`, or `sc://HOST:PORT` of Spark Connect.
+        name: Name of the application.
+        settings: Spark configuration, used if Spark is started here.
 
     Raises:
         ModuleNotFoundError: pyspark is not installed.
@@ -38,24 +38,26 @@ def spark_session(master: str, name: str, settings: dict[str, str]) -> Iterator[
     except ImportError:
         raise missing_extra("Spark", "spark") from None
     try:
-        session = _opened(master, name, settings)
+        session = _start_session(master, name, settings)
         try:
             yield session
         finally:
             session.stop()
     except (PySparkException, Py4JError) as error:
-        told = next(iter(str(error).splitlines()), type(error).__name__)
-        raise OSError(errno.EIO, f"Spark failed: {told}") from None
+        message = next(iter(str(error).splitlines()), type(error).__name__)
+        raise OSError(errno.EIO, f"Spark failed: {message}") from None
 
 
-def _opened(master: str, name: str, settings: dict[str, str]) -> SparkSession:
+def _start_session(master: str, name: str, settings: dict[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder.appName(name)
     if master.startswith("sc://"):
         connected: SparkSession = builder.remote(master).getOrCreate()
         return connected
-    if master.startswith("local"):  # all is on this machine, and nobody else is to look in
+    if master.startswith(
+        "local"
+    ):  # Spark runs on this machine only, so keep its ports and UI off the network
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
         settings = {"spark.ui.enabled": "false", **settings}

@@ -188,7 +188,7 @@ def test_sizes_and_offsets_are_those_of_the_encrypted_file(
 
 
 def with_property(table: IcebergTable, name: str, value: str) -> Any:
-    return table.metadata.edited(properties={**table.metadata.properties, name: value})
+    return table.metadata.with_members(properties={**table.metadata.properties, name: value})
 
 
 # --- partitions and types ------------------------------------------------------------------------
@@ -435,7 +435,7 @@ def test_columns_of_others_are_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     ("seconds", "message"),
     [
-        (9_223_372_036_855, "values that the table's types do not hold"),  # as microseconds
+        (9_223_372_036_855, "values that do not fit the table's types"),  # as microseconds
         (9_223_372_036_854, "dates before year 1 or after year 9999"),
     ],
 )
@@ -472,8 +472,8 @@ def test_what_does_not_fit_is_told_by_column(
     other = pa.table({"id": ["a"], "who": [{"age": "b"}]})
     with pytest.raises(ValueError, match="fit the table: ") as raised:
         table.append(other)
-    assert "id is long, and string in the data" in str(raised.value)
-    assert "who.age is int, and string in the data" in str(raised.value)
+    assert "id is long, but string in the data" in str(raised.value)
+    assert "who.age is int, but string in the data" in str(raised.value)
     with pytest.raises(ValueError, match=r"the table has no columns more, who\.height"):
         table.append(pa.table({"who": [{"height": 1}], "more": [1]}))
     assert capfd.readouterr() == ("", "")
@@ -654,10 +654,10 @@ def full() -> None:
 def at_step(patch: pytest.MonkeyPatch, step: str, action: Callable[[], None]) -> None:
     """Have something happen when a step of an append is about to write its file."""
     room, name, wanted = {
-        "data": ("data_writing", "write_parquet", 1),
-        "manifest": ("manifest_writing", "write_sealed", 1),
-        "list": ("manifest_writing", "write_sealed", 2),
-        "version": ("versions", "_create", 1),
+        "data": ("write.data_writing", "write_parquet", 1),
+        "manifest": ("write.manifest_writing", "write_ags1", 1),
+        "list": ("write.manifest_writing", "write_ags1", 2),
+        "version": ("format.table_versions", "_create", 1),
     }[step]
     module = import_module(f"modcrypt.iceberg.{room}")
     real, calls = getattr(module, name), [0]
@@ -815,7 +815,7 @@ def test_somebody_else_changes_the_partitioning(made: IcebergTable, tmp_path: Pa
     ]}]  # fmt: skip
 
     def respec() -> object:
-        return commit(made, lambda one: one.metadata.edited(partition_specs=other))
+        return commit(made, lambda one: one.metadata.with_members(partition_specs=other))
 
     with pytest.raises(CommitConflictError, match="changed the partitioning"):
         append(interrupted(table, [respec]), ROWS)

@@ -124,7 +124,7 @@ def test_expectations(catalog: SqlCatalog, table: IcebergTable, kms: SampleKms) 
 
 def test_a_conflict_is_not_overwritten(table: IcebergTable, tmp_path: Path) -> None:
     other = table.append(rows(1))
-    with pytest.raises(CommitConflictError, match="names another version by now"):
+    with pytest.raises(CommitConflictError, match="names another version now"):
         table.versions.commit(table.place, table.metadata)
     assert stored(tmp_path)[0][1].endswith(other.place.name)
     assert len(list(Path(table.place.path).parent.glob("*.json"))) == 2
@@ -201,7 +201,7 @@ def test_a_database_that_is_locked_is_an_error_of_the_file_system(
     busy = load_table(impatient, "shop.orders", kms)
     with sqlite3.connect(tmp_path / "catalog.db", isolation_level=None) as connection:
         connection.execute("begin immediate")
-        with pytest.raises(OSError, match="the catalog's database: OperationalError"):
+        with pytest.raises(OSError, match="the catalog's database failed: OperationalError"):
             busy.append(rows(2))
         connection.execute("rollback")
     assert table.refreshed().place == done.place
@@ -216,7 +216,7 @@ def test_nothing_is_imported_that_the_table_names(
     """pyiceberg's own load_table does that."""
     commit(
         table,
-        lambda one: one.metadata.edited(
+        lambda one: one.metadata.with_members(
             properties={**one.metadata.properties, "py-io-impl": "antigravity.FileIO"}
         ),
     )
@@ -244,7 +244,7 @@ def test_other_catalogs_are_read_but_not_changed(table: IcebergTable, kms: Sampl
     other = OtherCatalog(done.place.path)
     found = load_table(other, "shop.orders", kms)
     assert found.scan().num_rows == 1
-    with pytest.raises(UnsupportedFormatError, match="tables of a OtherCatalog are read"):
+    with pytest.raises(UnsupportedFormatError, match="tables of a OtherCatalog cannot be changed"):
         found.append(rows(2))
     with pytest.raises(ValueError, match=r"no table shop\.other"):
         load_table(other, "shop.other", kms)
@@ -269,7 +269,7 @@ def test_a_dropped_table_is_not_written_to(catalog: SqlCatalog, table: IcebergTa
     with pytest.raises(ValueError, match=r"no table shop\.orders"):
         table.append(rows(1))
     catalog.create_table("shop.orders", SCHEMA)
-    with pytest.raises(IntegrityError, match="another table has taken the place of this one"):
+    with pytest.raises(IntegrityError, match="this is the metadata of another table"):
         table.append(rows(1))
 
 
@@ -308,7 +308,7 @@ def test_a_table_that_a_catalog_has_gone_on_with_is_refused_in_its_folder(
             partial(expire_history, old),
         ]
     for use in uses:
-        with pytest.raises(FormatError, match=r"a catalog has gone on .* load_table"):
+        with pytest.raises(FormatError, match=r"a catalog has continued .* load_table"):
             use()
     assert {path for path in (tmp_path / "t").rglob("*") if path.is_file()} == before
     table = load_table(catalog, "shop.taken", kms)
@@ -322,7 +322,7 @@ def test_a_catalogs_version_without_a_new_snapshot_counts_too(
 ) -> None:
     rotate_table(load_table(catalog, "shop.taken", kms), key)
     for use in (registered.refreshed, partial(rotate_table, registered, "dek")):
-        with pytest.raises(FormatError, match="a catalog has gone on"):
+        with pytest.raises(FormatError, match="a catalog has continued"):
             use()
     assert load_table(catalog, "shop.taken", kms).scan().num_rows == 1
 
@@ -338,7 +338,7 @@ def test_a_fork_of_the_folder_and_the_catalog_is_refused_in_the_folder(
     newest = (tmp_path / "t/metadata/v3.metadata.json").rename(tmp_path / "v3.metadata.json")
     load_table(catalog, "shop.taken", kms).append(rows(3))
     newest.rename(tmp_path / "t/metadata/v3.metadata.json")
-    with pytest.raises(FormatError, match="a catalog has gone on"):
+    with pytest.raises(FormatError, match="a catalog has continued"):
         open_table(tmp_path / "t", kms)
 
 
@@ -360,7 +360,7 @@ def test_a_table_that_has_gone_on_in_its_folder_is_not_forked_by_the_catalog(
 ) -> None:
     newer = registered.append(rows(2))
     table = load_table(catalog, "shop.taken", kms)
-    with pytest.raises(FormatError, match=r"in its folder until v3\.metadata\.json"):
+    with pytest.raises(FormatError, match=r"newer ones up to v3\.metadata\.json"):
         table.append(rows(3))
     catalog.drop_table("shop.taken")
     catalog.register_table("shop.taken", newer.place.path)

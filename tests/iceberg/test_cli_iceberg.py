@@ -92,7 +92,9 @@ def test_scan_shows_the_first_rows_and_says_that_there_are_more(
         "101  name-101   151.5",
     ]
     assert len(shown.stdout.splitlines()) == 11
-    assert shown.stderr == "modcrypt: there are more than these 10 rows: -n N shows more\n"
+    assert (
+        shown.stderr == "modcrypt: the table has more than these 10 rows; use -n N to show more\n"
+    )
     everything = run("scan", *shared, "-n", 1000)
     assert len(everything.stdout.splitlines()) == 1 + len(ROWS)
     assert everything.stderr == ""
@@ -148,16 +150,19 @@ def test_no_output_file_is_left_where_a_page_does_not_authenticate(
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (("--where", "nothing > 1"), "the filter does not fit the table: it has no column 'noth"),
+        (
+            ("--where", "nothing > 1"),
+            "the filter does not fit the table: the table has no column 'noth",
+        ),
         (("--where", "id > 'x'"), "the filter does not fit the table: Could not convert x"),
-        (("--where", "id >"), "no expression"),
+        (("--where", "id >"), "not an expression"),
         (("--columns", "id,zip,nothing"), "the table has no columns 'nothing', 'zip'\n"),
-        (("--snapshot", "7"), "there is no snapshot 7"),
-        (("--snapshot", "dev"), "no branch or tag 'dev'"),
+        (("--snapshot", "7"), "snapshot 7 does not exist"),
+        (("--snapshot", "dev"), "branch or tag 'dev' does not exist"),
         (("--json", "--format", "csv"), "-o"),
         (("--force",), "-o"),
         (("--safe",), "--format csv"),
-        (("--format", "table", "-o", "x"), "for people"),
+        (("--format", "table", "-o", "x"), "--format table cannot"),
         (("--catalog-name", "x"), "--catalog"),
         (("--location-map", "x"), "FROM=TO"),
         (("--catalog", "sqlite:///none.db"), "none.db: No such file"),

@@ -132,10 +132,10 @@ def test_keks_are_kept_in_a_store_that_is_made_with_the_table(
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (("--partition-by", "nothing"), "nothing is no column"),
-        (("--partition-by", "bucket(id)"), "bucket(id) is no column"),
-        (("--partition-by", "day(4, sold)"), "is no column"),
-        (("--partition-by", "week(sold)"), "week(sold) is no column"),
+        (("--partition-by", "nothing"), "nothing is neither a column"),
+        (("--partition-by", "bucket(id)"), "bucket(id) is neither a column"),
+        (("--partition-by", "day(4, sold)"), "is neither a column"),
+        (("--partition-by", "week(sold)"), "week(sold) is neither a column"),
         (("--folder", "x"), "--catalog"),
         (("--files-per-kek", "3"), "--kek-per files"),
         (("--property", "x"), "NAME=VALUE"),
@@ -154,7 +154,7 @@ def test_a_table_that_can_not_be_made_leaves_nothing(
 
 def test_a_table_that_is_there_is_not_created_again(run: Run, orders: Path) -> None:
     run("create", *KEY_A, "--like", orders, "lake/orders")
-    assert "there is a table" in told(
+    assert "already has a table" in told(
         run("create", *KEY_A, "--like", orders, "lake/orders", code=2)
     )
 
@@ -230,7 +230,7 @@ def test_a_catalog_that_can_not_be_opened_does_not_show_its_password(
     monkeypatch.setenv("PYICEBERG_CATALOG__PROD__URI", uri or "sqlite:///text.db")
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
     line = told(run("scan", *SAMPLE, "--catalog", "prod", "shop.orders", code=2))
-    assert "--catalog: prod can't be opened" in line
+    assert "--catalog: prod cannot be opened" in line
     assert "Zx9kQ2vLw8" not in line
 
 
@@ -324,12 +324,12 @@ def filled(run: Run, orders: Path, tmp_path: Path) -> Path:
 
 def test_rotations_say_what_they_do(run: Run, filled: Path) -> None:
     said = run("rotate", "mek", *SAMPLE, "--dry-run", filled).stdout
-    assert said.startswith("would be done: 1 KEK wrapped anew; ")
+    assert said.startswith("would be done: 1 KEK wrapped again; ")
     done = lines(run("rotate", "mek", *SAMPLE, "--new-master-key", "keyB", filled, "--json"))[0]
     assert (done["keks"], done["kms_calls"], done["master_key_id"]) == (1, 2, "keyB")
     result = run("rotate", "kek", *SAMPLE, filled)
     assert result.stdout.startswith(
-        "1 KEK dropped, 1 KEK made, 2 keys of manifest lists sealed anew; "
+        "1 KEK dropped, 1 KEK made, 2 keys of manifest lists encrypted again; "
     )
     assert f"the table is at {filled}/metadata/v5.metadata.json, under the master key keyB" in (
         result.stdout
@@ -337,7 +337,7 @@ def test_rotations_say_what_they_do(run: Run, filled: Path) -> None:
     assert "older metadata.json files" in result.stderr
     assert "expire_history" not in result.stderr
     said = run("rotate", "dek", *SAMPLE, filled).stdout
-    assert said.startswith("2 data files written anew, ")
+    assert said.startswith("2 data files rewritten, ")
     assert rows(run, filled) == sorted(2 * ROWS, key=lambda row: row["id"])
 
 
@@ -345,7 +345,7 @@ def test_a_rotation_that_others_win_is_4(
     run: Run, filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*arguments: object) -> None:
-        raise modcrypt.CommitConflictError("somebody else has committed")
+        raise modcrypt.CommitConflictError("another writer has committed")
 
     monkeypatch.setattr("modcrypt.iceberg.format.table_versions.FolderVersions.commit", lost)
     before = everything(filled)

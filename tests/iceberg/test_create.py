@@ -136,20 +136,20 @@ def test_properties_and_a_policy(kms: SampleKms, tmp_path: Path) -> None:
 def test_there_is_a_table_already(kms: SampleKms, tmp_path: Path, catalog: SqlCatalog) -> None:
     made = create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA")
     before = made.place.path, Path(made.place.path).read_bytes()
-    with pytest.raises(FileExistsError, match="there is a table in this folder"):
+    with pytest.raises(FileExistsError, match="this folder already has a table"):
         create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyB")
     Path(tmp_path / "t" / "metadata" / "v1.metadata.json").rename(
         tmp_path / "t" / "metadata" / "v8.metadata.json"
     )
-    with pytest.raises(FileExistsError, match="there is a table in this folder"):
+    with pytest.raises(FileExistsError, match="this folder already has a table"):
         create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyB")
     assert (tmp_path / "t/metadata/v8.metadata.json").read_bytes() == before[1]
-    with pytest.raises(FileExistsError, match="if an interrupted run left its metadata"):
+    with pytest.raises(FileExistsError, match="if an interrupted run left the metadata"):
         create_table(
             tmp_path / "t", SCHEMA, kms, master_key_id="keyA", catalog=catalog, identifier="shop.t"
         )
     catalog.create_table("shop.orders", SCHEMA)
-    with pytest.raises(FileExistsError, match=r"the catalog has a table shop\.orders already"):
+    with pytest.raises(FileExistsError, match=r"the catalog already has a table shop\.orders"):
         create_table(
             tmp_path / "u", SCHEMA, kms, master_key_id="keyA", catalog=catalog,
             identifier="shop.orders",
@@ -161,15 +161,15 @@ def test_there_is_a_table_already(kms: SampleKms, tmp_path: Path, catalog: SqlCa
     ("arguments", "message"),
     [
         ({"master_key_id": ""}, "master_key_id is empty"),
-        ({"key_length": 20}, "key_length is 16, 24 or 32, not 20"),
+        ({"key_length": 20}, "key_length must be 16, 24 or 32, not 20"),
         ({"properties": {"encryption.key-id": "x"}}, "encryption.key-id"),
         ({"properties": {"format-version": "2"}}, "format-version"),
-        ({"properties": {"a": 1}}, "properties are texts by name"),
-        ({"identifier": "shop.orders"}, "a catalog and the identifier"),
-        ({"schema": {"a": "long"}}, "a schema is pyiceberg's or PyArrow's, not dict"),
+        ({"properties": {"a": 1}}, "properties must map names to strings"),
+        ({"identifier": "shop.orders"}, "catalog and identifier"),
+        ({"schema": {"a": "long"}}, "schema must be of pyiceberg or PyArrow, not dict"),
         ({"schema": pa.schema([("a", pa.timestamp("us", "Europe/Rome"))])}, "unsupported type"),
         ({"partition_spec": UNKNOWN}, "99"),
-        ({"where": None}, "where the table is to be is not said"),
+        ({"where": None}, "where is missing"),
     ],
 )
 def test_arguments_that_cannot_be_taken(
@@ -209,7 +209,7 @@ def test_a_catalog_that_takes_none(kms: SampleKms, tmp_path: Path, catalog: SqlC
         create_table(
             None, SCHEMA, kms, master_key_id="keyA", catalog=catalog, identifier="sales.orders"
         )
-    with pytest.raises(UnsupportedFormatError, match="read, not changed"):
+    with pytest.raises(UnsupportedFormatError, match="cannot be changed"):
         create_table(
             tmp_path / "t", SCHEMA, kms, master_key_id="keyA", catalog=object(), identifier="a.b"
         )

@@ -310,7 +310,7 @@ class Elsewhere:
     def __call__(
         self, table: IcebergTable, job: IcebergKey, name: str, items: Sequence[RekeyItem]
     ) -> Iterable[RekeyedFile]:
-        opened = MasterKeys(SampleKms()).opened(job)
+        opened = MasterKeys(SampleKms()).open_key(job)
         done = []
         for item in items:
             self.seen.append(pickle.dumps(item))
@@ -348,7 +348,7 @@ def test_each_file_is_written_once_however_often_the_commit_is_tried(
     def set_property() -> None:
         now = reopened(t16)
         told = {**now.metadata.properties, "x": now.place.name}
-        now.versions.commit(now.place, now.metadata.edited(properties=told))
+        now.versions.commit(now.place, now.metadata.with_members(properties=told))
 
     work, count = Elsewhere(), len(files(t16))
     done = rotate_table(committing_first(table, set_property, 2), "dek", run=work)
@@ -362,9 +362,9 @@ def test_work_that_is_not_whole_is_refused(t16: Path, table: IcebergTable) -> No
     with pytest.raises(mc.IntegrityError, match="exactly"):
         rotate_table(table, "dek", run=Elsewhere(forget=True))
     assert files(t16) == before
-    with pytest.raises(ValueError, match="elsewhere"):
+    with pytest.raises(ValueError, match="run is only for"):
         rotate_table(table, "kek", run=Elsewhere())
-    with pytest.raises(ValueError, match="data keys"):
+    with pytest.raises(ValueError, match="keeps the master key"):
         rotate_table(table, "dek", new_master_key_id="keyB")
 
 
@@ -449,7 +449,7 @@ def test_what_stays_under_the_old_keys_is_told_until_it_is_expired(
         "draft": {"snapshot-id": 1002, "type": "branch"},
         "eve": {"snapshot-id": 1001, "type": "tag"},
     }
-    table = table.at(table.versions.commit(table.place, table.metadata.edited(refs=refs)))
+    table = table.at(table.versions.commit(table.place, table.metadata.with_members(refs=refs)))
     planned = rotate_table(table, "dek", dry_run=True)
     done = rotate_table(table, "dek")
     assert done.older_snapshots == planned.older_snapshots == (1001, 1002, 1003)

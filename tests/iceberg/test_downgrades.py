@@ -15,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
-from modcrypt import Keyring, KeyTools, open_kms
+from modcrypt import Keyring, KeyTools, Policy, StandardKeyMetadata, open_kms
 from modcrypt.errors import (
     FormatError,
     IntegrityError,
@@ -29,6 +29,7 @@ from modcrypt.iceberg import (
     KeyPolicy,
     create_table,
     expire_history,
+    load_table,
     open_table,
     prune_keys,
     rotate_table,
@@ -180,6 +181,53 @@ def test_expectations_that_do_not(folder: Path, expected: dict[str, Any]) -> Non
         open_table(folder, SampleKms(), **expected)
 
 
+def tools(policy: Policy | None, declared: list[str] | None, named: str | None) -> KeyTools:
+    kms: Any = SampleKms()
+    kms.default_key = named
+    if policy is None:
+        return KeyTools(kms, master_key_ids=declared)
+    return KeyTools.from_policy(policy, kms=kms, master_key_ids=declared)
+
+
+def accepts(read: Callable[[], object]) -> bool:
+    try:
+        read()
+    except (IntegrityError, KeyMaterialError):
+        return False
+    return True
+
+
+A, B = Policy(footer_key="keyA"), Policy(footer_key="keyB", column_keys={"keyA": ["id"]})
+
+
+@pytest.mark.parametrize("named", [None, "keyA", "keyB"])
+@pytest.mark.parametrize("declared", [None, [], ["keyA"], ["keyB"]])
+@pytest.mark.parametrize("policy", [None, A, B])
+def test_key_tools_expect_one_master_key_for_tables_and_streams(
+    folder: Path, policy: Policy | None, declared: list[str] | None, named: str | None
+) -> None:
+    """The master key of a policy's columns vouches for neither."""
+    sealed = KeyTools(SampleKms()).seal_key_metadata(StandardKeyMetadata(key=bytes(16)), "keyA")
+    used = tools(policy, declared, named)
+    if policy is not None:
+        expected = policy is A
+    else:
+        ids = {named, *(declared or ())} - {None}
+        expected = "keyA" in ids or (not ids and declared is None)
+    assert accepts(lambda: used.open_key_metadata(sealed)) is expected
+    assert accepts(lambda: open_table(folder, used)) is expected
+    assert accepts(lambda: load_table(catalog_of(folder), "n.t", used)) is expected
+    assert accepts(lambda: open_table(folder, used, master_key_ids=["keyA"]))
+    assert not accepts(lambda: open_table(folder, used, master_key_ids=["keyB"]))
+
+
+def catalog_of(folder: Path) -> SqlCatalog:
+    catalog = SqlCatalog("c", uri="sqlite://", warehouse=str(folder.parent))
+    catalog.create_namespace("n")
+    catalog.register_table("n.t", str(next((folder / "metadata").glob("*.metadata.json"))))
+    return catalog
+
+
 def test_an_older_metadata_json_is_caught_by_its_sequence_number(t16: Path) -> None:
     path = t16 / "metadata" / "v1.metadata.json"
     table = open_table(t16, SampleKms(), location_map=both(t16), at_least=3)
@@ -222,6 +270,22 @@ def test_an_older_snapshot_made_the_current_one_is_what_at_least_is_for(
     assert open_table(tmp_path, SampleKms()).scan().num_rows == (current == "first")
     with pytest.raises(IntegrityError, match="older state"):
         open_table(tmp_path, SampleKms(), at_least=2)
+
+
+def test_at_least_counts_for_the_branch_main(tmp_path: Path) -> None:
+    rows = pa.table([[1, 2, 3]], schema=ARROW)
+    table = create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA")
+    table = table.append(rows).append(rows)
+
+    def moved(document: dict[str, Any]) -> None:
+        document["refs"]["main"]["snapshot-id"] = document["snapshots"][0]["snapshot-id"]
+
+    tampered(table, moved, "altered")
+    table = open_table(tmp_path, SampleKms(), at_least=2)
+    for use in (table.scan, table.files):
+        with pytest.raises(IntegrityError, match="main"):
+            use("main")
+    assert table.scan().num_rows == 6
 
 
 def swapped(document: dict[str, Any]) -> None:
@@ -424,6 +488,17 @@ def test_sequence_numbers_are_not_used_again(tmp_path: Path) -> None:
             use()
 
 
+@pytest.mark.parametrize("change", [{"next-row-id": 0}, {"next-row-id": None}])
+def test_row_ids_are_not_used_again(tmp_path: Path, change: dict[str, Any]) -> None:
+    rows = pa.table([[1, 2, 3]], schema=ARROW)
+    table = create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA")
+    tampered(table.append(rows), lambda document: document.update(change), "altered")
+    fresh = open_table(tmp_path, SampleKms())
+    for use in (lambda: fresh.append(rows), lambda: rotate_table(fresh, "dek")):
+        with pytest.raises(FormatError, match="above next-row-id"):
+            use()
+
+
 def test_what_a_commit_has_written_goes_if_the_table_is_refused_when_it_tries_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -607,6 +682,11 @@ def the_spec_of_another_column(document: dict[str, Any]) -> None:
     document["partition-specs"][1]["fields"] = [{**BY_REGION, "source-id": 2}]
 
 
+def a_second_column_for_the_spec(document: dict[str, Any]) -> None:
+    """Of both members, pyiceberg takes the other one."""
+    document["partition-specs"][1]["fields"] = [{**BY_REGION, "source-id": 2, "source-ids": [3]}]
+
+
 def the_spec_in_the_words_of_version_1(document: dict[str, Any]) -> None:
     document["partition-spec"] = [{**BY_REGION, "source-id": 2}]
     document["partition-specs"] = []
@@ -633,12 +713,17 @@ def a_default(document: dict[str, Any]) -> None:
     document["schemas"][0]["fields"][1]["initial-default"] = "nobody"
 
 
+def a_default_as_pyiceberg_names_it(document: dict[str, Any]) -> None:
+    document["schemas"][0]["fields"][1]["initial_default"] = "nobody"
+
+
 SPECS: list[Callable[[dict[str, Any]], None]] = [
     a_field_for_the_spec_of_deletes, no_field_for_the_spec_of_data, a_void_transform,
-    the_spec_of_another_column, the_spec_in_the_words_of_version_1,
+    the_spec_of_another_column, a_second_column_for_the_spec, the_spec_in_the_words_of_version_1,
 ]  # fmt: skip
 SCHEMAS: list[Callable[[dict[str, Any]], None]] = [
     names_exchanged, names_exchanged_in_the_words_of_version_1, another_id_and_a_default, a_default,
+    a_default_as_pyiceberg_names_it,
 ]  # fmt: skip
 
 
@@ -702,6 +787,26 @@ def test_schemas_and_specs_evolve(regions: Builder, change: Any, filters: str | 
     assert sorted(found["id"].to_pylist()) == expected
     assert ("team" in found.column_names) == (change is not commented)
     assert verify_table(table).ok
+
+
+@pytest.mark.parametrize(
+    ("member", "name"), [("schemas", "schema-id"), ("partition-specs", "spec-id")]
+)
+def test_an_id_that_is_no_whole_number_is_refused(tmp_path: Path, member: str, name: str) -> None:
+    """pyiceberg would read "0" as 0, and the comparison with headers would not."""
+    rows = pa.table({"id": [1], "region": ["EU"], "name": ["a"]})
+    table = create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA").append(rows)
+
+    def as_text(document: dict[str, Any]) -> None:
+        names_exchanged(document)
+        document[member][0][name] = "0"
+
+    tampered(table, as_text, "altered")
+    fresh = open_table(tmp_path, SampleKms())
+    for use in (fresh.scan, lambda: fresh.append(rows)):
+        with pytest.raises((FormatError, IntegrityError)):
+            use()
+    assert not verify_table(fresh).ok
 
 
 def test_rows_are_not_written_under_a_spec_with_another_meaning(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pyiceberg.types import LongType
 
 from modcrypt.errors import FormatError, TruncationError, UnsupportedFormatError
 from modcrypt.iceberg import KeyPolicy, encrypt_table, open_table, verify_table
-from modcrypt.iceberg.write.moved_deletes import moved_deletes
+from modcrypt.iceberg.write.moved_deletes import move_deletes
 from tests.iceberg import by_hand
 from tests.iceberg.conftest import SampleKms
 from tests.iceberg.java_judge import Judge, plain_rows
@@ -179,7 +179,7 @@ def test_into_the_catalog_under_another_name(
     assert plain_rows(table.scan()) == plain_rows(rows)
     done = table.append(rows.slice(0, 1))
     assert done.scan().num_rows == rows.num_rows + 1
-    with pytest.raises(FileExistsError, match=r"shop\.sealed already"):
+    with pytest.raises(FileExistsError, match=r"already has a table shop\.sealed"):
         encrypt_table(
             source, tmp_path / "t", kms, master_key_id="keyA", catalog=catalog,
             identifier="shop.sealed",
@@ -295,14 +295,14 @@ def test_a_table_that_was_moved(java: Judge, kms: SampleKms, tmp_path: Path) -> 
 
 
 def test_a_table_that_is_encrypted_already(t16: Path, kms: SampleKms, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="encrypted already"):
+    with pytest.raises(ValueError, match="already encrypted"):
         encrypt_table(t16, tmp_path / "t", kms, master_key_id="keyA")
     assert not (tmp_path / "t").exists()
 
 
 def test_a_folder_with_a_table(source: Table, kms: SampleKms) -> None:
     before = contents(folder_of(source))
-    with pytest.raises(FileExistsError, match="there is a table in this folder"):
+    with pytest.raises(FileExistsError, match="this folder already has a table"):
         encrypt_table(source, folder_of(source), kms, master_key_id="keyA")
     assert contents(folder_of(source)) == before
 
@@ -353,8 +353,8 @@ def test_a_source_that_is_cut_short(catalog: SqlCatalog, kms: SampleKms, tmp_pat
 def test_arguments(source: Table, kms: SampleKms, tmp_path: Path) -> None:
     for arguments, message in (
         ({"master_key_id": ""}, "master_key_id is empty"),
-        ({"master_key_id": "keyA", "key_length": 7}, "key_length is 16"),
-        ({"master_key_id": "keyA", "identifier": "a.b"}, "a catalog and the identifier"),
+        ({"master_key_id": "keyA", "key_length": 7}, "key_length must be 16"),
+        ({"master_key_id": "keyA", "identifier": "a.b"}, "catalog and identifier"),
     ):
         with pytest.raises(ValueError, match=message):
             encrypt_table(source, tmp_path / "t", kms, **arguments)
@@ -362,10 +362,10 @@ def test_arguments(source: Table, kms: SampleKms, tmp_path: Path) -> None:
 
 
 STEPS = {
-    "a data file": ("table_copying", "write_parquet", 3),
-    "a manifest": ("manifest_writing", "write_sealed", 2),
-    "the last list": ("manifest_writing", "write_sealed", 7),
-    "the version": ("versions", "_create", 1),
+    "a data file": ("tables.table_copying", "write_parquet", 3),
+    "a manifest": ("write.manifest_writing", "write_ags1", 2),
+    "the last list": ("write.manifest_writing", "write_ags1", 7),
+    "the version": ("format.table_versions", "_create", 1),
 }
 
 
@@ -423,7 +423,7 @@ def test_position_deletes_are_renamed_and_sorted_again() -> None:
     out = pa.BufferOutputStream()
     pq.write_table(table, out)
     names = {"a": "z/a", "b": "k/b"}
-    moved = moved_deletes(
+    moved = move_deletes(
         out.getvalue().to_pybytes(), "PARQUET", lambda path: names.get(path, path), "x"
     )
     assert moved.bounds == ("c", "z/a")
@@ -438,7 +438,7 @@ def test_position_deletes_are_renamed_and_sorted_again() -> None:
 @pytest.mark.parametrize("data", [b"", b"PFA1", b"PAR1" * 9, b"Obj\x01", b"PFA1" + bytes(40)])
 def test_what_is_no_delete_file(file_format: str, data: bytes) -> None:
     with pytest.raises(FormatError):
-        moved_deletes(data, file_format, str, "x")
+        move_deletes(data, file_format, str, "x")
 
 
 def puffin(footer: bytes, flags: bytes = bytes(4), blob: bytes = b"blob") -> bytes:
@@ -454,7 +454,7 @@ def test_the_footer_of_a_puffin_file_is_rewritten_and_nothing_else() -> None:
         {"type": "other", "offset": 4, "length": 0},
     ]  # fmt: skip
     data = puffin(json.dumps({"blobs": blobs, "properties": {"a": "b"}}).encode())
-    moved = moved_deletes(data, "PUFFIN", lambda path: "a/longer/" + path, "x").data
+    moved = move_deletes(data, "PUFFIN", lambda path: "a/longer/" + path, "x").data
     assert moved[:12] == data[:12]
     assert moved[-8:] == data[-8:]
     size = int.from_bytes(moved[-12:-8], "little")
@@ -466,9 +466,9 @@ def test_the_footer_of_a_puffin_file_is_rewritten_and_nothing_else() -> None:
 
 def test_footers_of_puffin_files_that_cannot_be_rewritten() -> None:
     with pytest.raises(UnsupportedFormatError, match="compressed footer"):
-        moved_deletes(puffin(b"{}", b"\1\0\0\0"), "PUFFIN", str, "x")
+        move_deletes(puffin(b"{}", b"\1\0\0\0"), "PUFFIN", str, "x")
     for footer in (b"{}", b"[]", b'{"blobs": [1]}', b"{", b"[" * 100_000):
         with pytest.raises(FormatError, match="no blobs"):
-            moved_deletes(puffin(footer), "PUFFIN", str, "x")
-    with pytest.raises(UnsupportedFormatError, match="deletes in ORC"):
-        moved_deletes(b"", "ORC", str, "x")
+            move_deletes(puffin(footer), "PUFFIN", str, "x")
+    with pytest.raises(UnsupportedFormatError, match="delete files in ORC"):
+        move_deletes(b"", "ORC", str, "x")

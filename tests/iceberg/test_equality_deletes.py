@@ -246,9 +246,9 @@ def test_each_delete_file_is_read_once(builder: Builder, monkeypatch: pytest.Mon
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no columns": ({"equality_ids": None}, FormatError, "name no columns"),
     "an empty list of columns": ({"equality_ids": []}, FormatError, "name no columns"),
-    "no column": ({"equality_ids": [7]}, FormatError, "no column of values"),
-    "a struct": ({"equality_ids": [4]}, FormatError, "no column of values"),
-    "a column that is not in the file": ({"equality_ids": [1, 5]}, FormatError, "don't have"),
+    "no column": ({"equality_ids": [7]}, FormatError, "not a column of values"),
+    "a struct": ({"equality_ids": [4]}, FormatError, "not a column of values"),
+    "a column that is not in the file": ({"equality_ids": [1, 5]}, FormatError, "the file lacks"),
     "ORC": ({"equality_ids": [1], "file_format": "ORC"}, UnsupportedFormatError, "ORC"),
     "no key": ({"equality_ids": [1], "key_metadata": None}, PlaintextError, "d.parquet"),
 }

@@ -1,4 +1,4 @@
-"""The examples of ICEBERG.md run as they are written, and it names what there is."""
+"""The examples of docs/how-to/iceberg.md run as they are written, and it names what there is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import modcrypt.iceberg
 from modcrypt.cli.app import program
 from modcrypt.cli.iceberg.iceberg_group import iceberg
 
-TEXT = (Path(__file__).parents[2] / "ICEBERG.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs/how-to/iceberg.md").read_text()
 
 
 def blocks(language: str) -> list[str]:

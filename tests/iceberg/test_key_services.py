@@ -66,7 +66,7 @@ def goes_there_and_back(client: Any, master: str) -> bytes:
     wrapped = base64.b64decode(entry["encrypted-key-metadata"], validate=True)
     there = IcebergKey(entry["key-id"], entry["encrypted-by-id"], wrapped, entry["properties"])
     fresh = MasterKeys(client)
-    assert fresh.opened(there).open(data) == METADATA
+    assert fresh.open_key(there).open(data) == METADATA
     alone = OpenKey(IcebergKey.single(master), fresh)
     assert alone.open(alone.seal(METADATA)) == METADATA
     for again in (masters.move(wrapped, master, master), masters.wrap(Key(DEK), master)):

@@ -149,7 +149,7 @@ def test_a_rotation_by_a_fast_clock_makes_no_kek_for_each_append(
 def test_a_time_of_new_keks_that_is_none_is_an_error(tmp_path: Path) -> None:
     table = rotate_table(Lake(tmp_path, "partition").opened(), "kek").table
     properties = {**table.metadata.properties, "modcrypt.keks-since": "soon"}
-    table.versions.commit(table.place, table.metadata.edited(properties=properties))
+    table.versions.commit(table.place, table.metadata.with_members(properties=properties))
     with pytest.raises(mc.FormatError, match="keks-since"):
         table.append(OF_C)
 

@@ -99,7 +99,7 @@ def test_no_key_is_in_a_store_but_wrapped(kind: Kind, tmp_path: Path) -> None:
     store.replace([opened.key])
     assert not leaks((tmp_path / "keks").read_bytes().decode("latin-1"), kek)
     assert store.keys() == by_id(opened.key)
-    assert MasterKeys(SampleKms()).opened(store.keys()[opened.key.id]).key == opened.key
+    assert MasterKeys(SampleKms()).open_key(store.keys()[opened.key.id]).key == opened.key
 
 
 @kinds
@@ -175,7 +175,7 @@ def test_a_relative_path(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyP
 @kinds
 def test_a_master_key_itself_is_not_kept(kind: Kind, tmp_path: Path) -> None:
     store = kind.create(tmp_path / "keks")
-    with pytest.raises(ValueError, match="no entry"):
+    with pytest.raises(ValueError, match="not an entry"):
         store.replace([key("k"), IcebergKey.single("keyA")])
     with pytest.raises(KeyMaterialError, match="twice"):
         store.replace([key("k"), key("k", b"other")])
@@ -236,7 +236,7 @@ def test_a_reader_does_not_wait_for_a_writer(kind: Kind, tmp_path: Path) -> None
     if isinstance(store, FileKeyStore):
         from modcrypt.kms.keyring import keyring_file
 
-        with keyring_file.locked(store.path):
+        with keyring_file.lock_file(store.path):
             assert kind(store.path).keys() == by_id(*THREE)
         return
     with closing(sqlite3.connect(store.path, isolation_level=None)) as writer:
@@ -381,7 +381,7 @@ def test_a_file_never_grows_beyond_what_is_read(
     from modcrypt.kms.keyring import keyring_file
 
     monkeypatch.setattr(keyring_file, "MAX_FILE", 100)
-    with pytest.raises(KeyMaterialError, match="more than"):
+    with pytest.raises(KeyMaterialError, match="longer than"):
         store.keys()
 
 
@@ -444,7 +444,7 @@ def test_a_bad_key_is_refused(name: str, tmp_path: Path) -> None:
     write_json(tmp_path / "json", [BAD_KEYS[name]])
     write_sqlite(tmp_path / "sqlite", ("k", json.dumps(BAD_KEYS[name])))
     for store in (FileKeyStore(tmp_path / "json"), SqliteKeyStore(tmp_path / "sqlite")):
-        with pytest.raises(KeyMaterialError, match="no key store, or a damaged one") as raised:
+        with pytest.raises(KeyMaterialError, match="not a key store, or a damaged one") as raised:
             store.keys()
         assert store.path in str(raised.value)
         if isinstance(store, FileKeyStore):  # which writes all of it anew
@@ -506,7 +506,7 @@ def test_a_database_with_anything_else_in_it_is_refused(tmp_path: Path, statemen
     with closing(sqlite3.connect(store.path, isolation_level=None)) as database:
         database.execute(statement)
     for call in (store.keys, lambda: store.replace(THREE)):
-        with pytest.raises(FormatError, match="no key store"):
+        with pytest.raises(FormatError, match="not a key store"):
             call()
 
 

@@ -290,7 +290,7 @@ def test_the_text_tells_keys_versions_and_files(forest: IcebergTable) -> None:
     assert any("KEK part: made 2026-11-21" in line and "partition=2026" in line for line in lines)
     assert any("data f2.parquet" in line and "its key is under part" in line for line in lines)
     assert any(line.startswith("MEK keyB [not the table's]") for line in lines)
-    assert lines[-2:] == ["1 key that nothing uses:", "  spare"]
+    assert lines[-2:] == ["1 unused key:", "  spare"]
     assert text.count("data f1.parquet") == 1  # shared, and drawn once
 
 
@@ -321,7 +321,7 @@ def test_what_could_not_be_opened_is_in_the_tree_and_says_why(
     assert not tree.whole
     text = tree.to_text()
     assert "KEK k1 [an older version] [not unwrapped]" in text
-    assert "Not all could be read" in text
+    assert "Some files could not be read" in text
     assert "snap-1001" in {re.split(r"[/.]", one.location)[-2] for one in tree.protected_by("k1")}
 
 

@@ -117,6 +117,24 @@ def test_a_table_in_another_place_than_it_says(folder: Path, tmp_path: Path) -> 
     assert open_table(f"{moved}/metadata/v1.metadata.json", SampleKms()).scan().num_rows == 2
 
 
+def test_an_altered_location_moves_no_file_that_the_caller_has_mapped(tmp_path: Path) -> None:
+    """A delete file names its data file by another prefix; copies lie where they would be."""
+    builder = Builder(tmp_path, struct(field(1, "id", "long")))
+    data = builder.parquet("a.parquet", pa.table([[1, 2]], schema=arrow([(1, "id", pa.int64())])))
+    named = arrow([(2147483546, "file_path", pa.string()), (2147483545, "pos", pa.int64())])
+    positions = pa.table([["/old/data/a.parquet"], [1]], schema=named)
+    deletes = builder.parquet("d.parquet", positions, content=1)
+    builder.snapshot([builder.manifest([data]), builder.manifest([deletes], content=1)])
+    location = builder.document["location"]
+    builder.document["location"] = f"{location}/data"
+    builder.write()
+    for name in ("a.parquet", "d.parquet"):
+        shutil.copy(tmp_path / "data" / name, tmp_path / name)
+    folders = {location: str(tmp_path), "/old": str(tmp_path)}
+    table = open_table(tmp_path, SampleKms(), location_map=folders)
+    assert table.scan()["id"].to_pylist() == [1]
+
+
 def test_a_metadata_json_away_from_its_table(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "away" / "x").mkdir(parents=True)
     path = shutil.move(folder / "metadata" / "v1.metadata.json", tmp_path / "away" / "x" / "m.json")

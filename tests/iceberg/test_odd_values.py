@@ -103,7 +103,7 @@ def test_a_null_of_a_required_field(tmp_path: Path, kms: SampleKms) -> None:
     schema = pa.schema([("s", inner)])
     table = made(tmp_path, kms, pa.Table.from_pylist([{"s": {"x": 1}}], schema))
     lies = pa.StructArray.from_arrays([pa.array([None, 1], pa.int64())], fields=list(inner))
-    with pytest.raises(ValueError, match="x is required, and null in the data"):
+    with pytest.raises(ValueError, match="x is required, but null in the data"):
         table.append(pa.table([lies], schema))
     assert table.refreshed().scan().num_rows == 1
 
@@ -234,7 +234,7 @@ def test_a_struct_without_fields(
     both.commit({"do": "append", "rows": rows, "format": file_format})
     both.commit({"do": "schema", "drop": ["s.x"]})
     assert plain_rows(both.table().scan()) == [{"id": 1, "s": {}}, {"id": 2, "s": None}]
-    with pytest.raises(UnsupportedFormatError, match="no structs without fields"):
+    with pytest.raises(UnsupportedFormatError, match="of only unknown fields"):
         both.table().append(both.table().scan().slice(0, 1))
 
 

@@ -177,13 +177,13 @@ def test_keks_that_an_expiry_is_dropping_are_not_taken_up_again(
     stored = KeyPolicy(store="key-store")
     table = set_policy(two_appends(tmp_path / "t", stored, store), KeyPolicy())
     table = rotate_table(table.append(ROWS), "dek").table
-    real = expiry._dropped
+    real = expiry._drop_keks
 
     def later(expired: IcebergTable, *arguments: Any, **options: Any) -> tuple[str, ...]:
         set_policy(expired, stored).append(ROWS)
         return real(expired, *arguments, **options)
 
-    monkeypatch.setattr(expiry, "_dropped", later)
+    monkeypatch.setattr(expiry, "_drop_keks", later)
     before = set(store.keys())
     expire_history(table)
     assert len(store.keys()) == 1
@@ -213,7 +213,7 @@ def test_a_table_without_keys_or_of_a_later_policy_is_left_alone(table: IcebergT
     def of(change: Callable[[dict[str, str]], object]) -> IcebergTable:
         properties = dict(table.metadata.properties)
         change(properties)
-        return replace(table, metadata=table.metadata.edited(properties=properties))
+        return replace(table, metadata=table.metadata.with_members(properties=properties))
 
     with pytest.raises(mc.PlaintextError):
         set_policy(of(lambda one: one.pop("encryption.key-id")), DAILY)

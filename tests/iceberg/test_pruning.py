@@ -20,7 +20,7 @@ from tests.iceberg.test_rotation import all_rows, files, manifest_lists, reopene
 def without_snapshots(table: IcebergTable, *gone: int) -> IcebergTable:
     """Drop snapshots as Iceberg's Java does it: their keys stay."""
     stay = [one.document for one in table.metadata.snapshots if one.id not in gone]
-    return table.at(table.versions.commit(table.place, table.metadata.edited(snapshots=stay)))
+    return table.at(table.versions.commit(table.place, table.metadata.with_members(snapshots=stay)))
 
 
 def key_ids(folder: Path) -> list[str]:
@@ -102,7 +102,7 @@ def test_what_somebody_else_commits_meanwhile_is_looked_at_again(
         now = reopened(t16)
         *older, last = (one.document for one in now.metadata.snapshots)
         now.versions.commit(
-            now.place, now.metadata.edited(snapshots=[*older, {**last, "key-id": "spare"}])
+            now.place, now.metadata.with_members(snapshots=[*older, {**last, "key-id": "spare"}])
         )
 
     done = prune_keys(committing_first(table, use_it, 1))

@@ -43,5 +43,5 @@ def test_a_kek_is_unwrapped_once(table: IcebergTable, kms: SampleKms) -> None:
 
 
 def test_columns_are_a_list(table: IcebergTable) -> None:
-    with pytest.raises(ValueError, match=r"a list of names: \['id'\]"):
+    with pytest.raises(ValueError, match=r"a list of names; pass \['id'\]"):
         table.scan(columns="id")

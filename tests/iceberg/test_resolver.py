@@ -36,8 +36,8 @@ from modcrypt.iceberg.keys.key_resolver import (
     KeyResolver,
     is_sealed_metadata,
     open_from_manifest,
+    parse_sealing_key,
     seal_for_manifest,
-    sealed_by,
 )
 from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, TABLE, IcebergKey, MasterKeys
 from modcrypt.key_metadata import StandardKeyMetadata
@@ -102,7 +102,7 @@ def test_of_many_threads_that_want_one_kek_one_asks() -> None:
     kms = slow_kms(key)
     keys = KeyResolver(kms)
     with ThreadPoolExecutor(8) as pool:
-        futures = [pool.submit(keys.opened, key) for _ in range(8)]
+        futures = [pool.submit(keys.open_key, key) for _ in range(8)]
         assert kms.inside.wait(20)
         kms.held.set()
         assert len({id(one.result()) for one in futures}) == 1
@@ -115,9 +115,9 @@ def test_nobody_waits_for_another_key() -> None:
     kms = slow_kms(first)
     keys = KeyResolver(kms)
     with ThreadPoolExecutor(2) as pool:
-        slow = pool.submit(keys.opened, first)
+        slow = pool.submit(keys.open_key, first)
         assert kms.inside.wait(20)
-        assert pool.submit(keys.opened, second).result(20).key is second
+        assert pool.submit(keys.open_key, second).result(20).key is second
         assert not slow.done()
         kms.held.set()
         assert slow.result(20).key is first
@@ -129,12 +129,12 @@ def test_a_process_forked_meanwhile_does_not_wait_for_its_parents_thread() -> No
     kms = slow_kms(key)
     keys = KeyResolver(kms)
     with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(keys.opened, key)
+        slow = pool.submit(keys.open_key, key)
         assert kms.inside.wait(20)
         child = os.fork()
         if child == 0:
             kms.slow = ""
-            opened = keys.opened(key)
+            opened = keys.open_key(key)
             os._exit(0 if opened.open(opened.seal(METADATA)) == METADATA else 1)
         end = time.monotonic() + 20
         while (status := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
@@ -177,7 +177,7 @@ def test_a_refusal_is_kept_for_a_while(
     def opened(after: float, by: Any) -> None:
         monkeypatch.setattr(time, "monotonic", lambda: start + after)
         monkeypatch.setattr(kms, "unwrap", by)
-        keys.opened(key)
+        keys.open_key(key)
 
     for after in (0, max(seconds - 0.1, 0)):
         with pytest.raises(KeyRetrievalError, match=re.escape(repr(key.id))) as raised:
@@ -194,15 +194,15 @@ def test_a_kek_is_asked_for_again_after_an_hour(monkeypatch: pytest.MonkeyPatch)
     keys = KeyResolver(kms)
     for now, calls in ((1000.0, 1), (4599.0, 1), (4601.0, 2), (8200.0, 2)):
         monkeypatch.setattr(time, "monotonic", lambda now=now: now)
-        keys.opened(key)
+        keys.open_key(key)
         assert len(kms.calls) == calls
 
 
 def test_a_kek_that_was_made_here_is_not_asked_for() -> None:
     kms = SampleKms()
     keys = KeyResolver(kms)
-    opened = keys.made(keys.masters.new_kek("keyA", 16))
-    assert keys.opened(opened.key) is opened
+    opened = keys.cache_key(keys.masters.new_kek("keyA", 16))
+    assert keys.open_key(opened.key) is opened
     assert kms.calls == [("wrap", "keyA")]
 
 
@@ -220,7 +220,7 @@ def test_a_kek_under_a_master_key_that_the_table_is_not_under_is_refused(
     table: IcebergTable, kms: SampleKms
 ) -> None:
     metadata, entry = forged(table, "keyB")
-    with pytest.raises(KeyMaterialError, match="'keyB', which the table is not under"):
+    with pytest.raises(KeyMaterialError, match="'keyB', which is not the table's"):
         table.walk.resolver.open_entry(entry, metadata)
     assert not kms.calls
     metadata, entry = forged(table, "keyA")  # whoever may use the table's own may do this
@@ -232,12 +232,12 @@ def test_a_manifest_list_that_another_master_key_wraps_is_refused(
 ) -> None:
     for master, refused in (("keyB", True), ("keyA", False)):
         keys = KeyResolver(kms)
-        entry = keys.seal_entry(METADATA, keys.opened(IcebergKey.single(master)))
+        entry = keys.seal_entry(METADATA, keys.open_key(IcebergKey.single(master)))
         assert (entry.encrypted_by, entry.properties) == (master, {"modcrypt.wrapping": "single"})
         metadata = with_keys(table, entry)
         kms.calls.clear()
         if refused:
-            with pytest.raises(KeyMaterialError, match="'keyB', which the table is not under"):
+            with pytest.raises(KeyMaterialError, match="'keyB', which is not the table's"):
                 keys.open_entry(entry, metadata)
             assert not kms.calls
         else:
@@ -343,9 +343,9 @@ def test_a_kek_that_was_moved_to_another_master_key_meanwhile_opens(table: Icebe
     new = dataclasses.replace(
         old, wrapped=masters.move(old.wrapped or b"", "keyA", "keyB"), master_key_id="keyB"
     )
-    block = masters.opened(old).seal(METADATA)
+    block = masters.open_key(old).seal(METADATA)
     store.replace([new])
-    assert keys.opened(found).open(block) == METADATA
+    assert keys.open_key(found).open(block) == METADATA
     assert keys.find(old.id, table.metadata) == new
 
 
@@ -361,12 +361,12 @@ def test_a_kek_that_does_not_unwrap_is_not_taken_from_the_store_unlooked_at(
     theirs = dataclasses.replace(made(master, **change), id=java)
     keys = KeyResolver(SampleKms(), MemoryStore(theirs), master_key_ids=["keyA"])
     with pytest.raises(KeyRetrievalError, match=r"none of those expected|refuses"):
-        keys.opened(keys.find(java, metadata))
+        keys.open_key(keys.find(java, metadata))
 
 
 def test_key_metadata_in_a_manifest_under_an_unexpected_master_key(table: IcebergTable) -> None:
     kms = SampleKms()
-    sealed = seal_for_manifest([METADATA], KeyResolver(kms).opened(IcebergKey.single("keyB")))[0]
+    sealed = seal_for_manifest([METADATA], KeyResolver(kms).open_key(IcebergKey.single("keyB")))[0]
     assert KeyResolver(kms).open_metadata(sealed, table.metadata) == METADATA
     kms.calls.clear()
     with pytest.raises(KeyMaterialError, match="none of those expected"):
@@ -385,13 +385,13 @@ def test_metadata_in_a_manifest_goes_there_and_back(
     monkeypatch.setitem(MASTERS, id_, bytes(range(16)))
     keys = KeyResolver(SampleKms())
     key = dataclasses.replace(made(), id=id_) if double else IcebergKey.single(id_)
-    opened = keys.opened(key)
+    opened = keys.open_key(key)
     data = keys.seal_metadata(METADATA, opened)
     name = id_.encode()
     assert data[:3] == bytes((0x81 if double else 0x82,)) + len(name).to_bytes(2, "big")
     assert data[3 : 3 + len(name)] == name
     assert is_sealed_metadata(data)
-    assert sealed_by(data) == (id_, not double)
+    assert parse_sealing_key(data) == (id_, not double)
     metadata = with_keys(table, key.entry()) if double else table.metadata
     assert keys.open_metadata(data, metadata) == METADATA
     assert open_from_manifest(data, opened) == METADATA
@@ -417,7 +417,7 @@ def test_metadata_in_the_clear_stays_what_it_is(table: IcebergTable) -> None:
 
 def test_an_id_that_is_too_long_is_refused_before_anything_is_sealed() -> None:
     kms = SampleKms()
-    opened = KeyResolver(kms).opened(IcebergKey.single("x" * 65536))
+    opened = KeyResolver(kms).open_key(IcebergKey.single("x" * 65536))
     with pytest.raises(ValueError, match="65535"):
         seal_for_manifest([METADATA], opened)
     assert not kms.calls
@@ -428,11 +428,11 @@ def test_what_another_key_sealed_is_refused() -> None:
     one, other = masters.new_kek("keyA", 16), masters.new_kek("keyA", 16)
     (data,) = seal_for_manifest([METADATA], one)
     for refused in (data, METADATA.encode(), b"", b"\x81", b"\x81\x00\x00"):
-        with pytest.raises(KeyMaterialError, match=r"is not sealed by|names no key"):
+        with pytest.raises(KeyMaterialError, match=r"is not encrypted with key|names no key"):
             open_from_manifest(refused, other)
     for nameless in (b"\x81\0\0" + data, b"\x82", b"\x81\xff\xff" + data, b"\x82\0\1\xff"):
         with pytest.raises(KeyMaterialError, match="names no key"):
-            sealed_by(nameless)
+            parse_sealing_key(nameless)
 
 
 def test_a_kek_whose_scope_was_changed_opens_nothing_in_manifests(table: IcebergTable) -> None:
@@ -471,7 +471,7 @@ def small(*keys: EncryptedKey) -> TableMetadata:
 @given(st.data())
 def test_any_altered_byte_in_a_manifest_is_refused(data: st.DataObject) -> None:
     keys = KeyResolver(SampleKms())
-    single = keys.opened(IcebergKey.single("keyA"))
+    single = keys.open_key(IcebergKey.single("keyA"))
     block = bytearray(keys.seal_metadata(METADATA, data.draw(st.sampled_from([JAVA_LIKE, single]))))
     at = data.draw(st.integers(0, len(block) - 1))
     block[at] ^= data.draw(st.integers(1, 255))
@@ -508,7 +508,7 @@ def test_any_entry_is_refused_by_modcrypts_own_errors(
     with pytest.raises(ModcryptError):
         keys.open_entry(entry, metadata)
     with pytest.raises(ModcryptError):
-        keys.opened(keys.find(id_, metadata))
+        keys.open_key(keys.find(id_, metadata))
 
 
 # --- the whole table -----------------------------------------------------------------------------
@@ -537,7 +537,7 @@ def test_a_table_whose_kek_was_moved_into_a_store_reads(t16: Path, table: Iceber
 def test_a_resolver_shows_and_sends_no_key() -> None:
     key = Key.generate(16)
     keys = KeyResolver(SampleKms())
-    opened = keys.made(dataclasses.replace(keys.masters.new_kek("keyA", 16), _kek=key))
+    opened = keys.cache_key(dataclasses.replace(keys.masters.new_kek("keyA", 16), _kek=key))
     assert repr(keys) == "KeyResolver(SampleKms)"
     assert "REDACTED" in repr(opened._kek)
     with pytest.raises(TypeError, match="can't be pickled"):

@@ -34,7 +34,7 @@ from modcrypt.iceberg import (
     prune_keys,
     verify_table,
 )
-from modcrypt.iceberg.format.ags1_files import write_sealed
+from modcrypt.iceberg.format.ags1_files import write_ags1
 from modcrypt.iceberg.format.avro_files import read_avro, write_avro
 from modcrypt.iceberg.format.table_metadata import SCOPE, EncryptedKey
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
@@ -336,7 +336,7 @@ def resealed(table: IcebergTable, seal: Callable[[IcebergTable], Any]) -> Iceber
 
 
 def single(table: IcebergTable) -> Any:
-    key = table.walk.resolver.opened(IcebergKey.single("keyA"))
+    key = table.walk.resolver.open_key(IcebergKey.single("keyA"))
     return key, key, []
 
 
@@ -634,13 +634,13 @@ def test_what_somebody_else_commits_meanwhile_is_kept_and_rotated(
         last = now.metadata.snapshots[-1]
         entry = now.metadata.keys[last.key_id or ""]
         resolver: KeyResolver = now.walk.resolver
-        kek = resolver.opened(resolver.find(entry.encrypted_by, now.metadata))
+        kek = resolver.open_key(resolver.find(entry.encrypted_by, now.metadata))
         number, before = last.sequence_number + 1, last.manifest_list
         avro = read_avro(now.walk.read(before, resolver.open_entry(entry, now.metadata)), before)
         header = {**avro.metadata, "snapshot-id": str(last.id + 1), "sequence-number": str(number)}
         location = f"{before.rpartition('/')[0]}/other-{uuid.uuid4()}.avro"
         data = write_avro(avro.schema, avro.records, header)
-        keys = write_sealed(now.walk.locations, location, data, 16)
+        keys = write_ags1(now.walk.locations, location, data, 16)
         new: EncryptedKey = resolver.seal_entry(keys, kek)
         told = {**last.document, "snapshot-id": last.id + 1, "sequence-number": number,
                 "parent-snapshot-id": last.id, "key-id": new.id,
@@ -693,7 +693,7 @@ def test_singly_wrapped_keys_are_asked_for_once_however_often_the_commit_is_trie
     def set_property() -> None:
         now = reopened(t16)
         told = {**now.metadata.properties, "x": now.place.name}
-        now.versions.commit(now.place, now.metadata.edited(properties=told))
+        now.versions.commit(now.place, now.metadata.with_members(properties=told))
 
     kms = SampleKms()
     rotate_table(committing_first(reopened(t16, kms), set_property, 2), "kek")
@@ -833,6 +833,6 @@ def test_a_key_that_is_lost_is_reported(
         return
     done = rotate_table(table, what, dry_run=dry_run)
     assert done.lost == (id_,)
-    assert f"1 key that snapshots need can't be found ({id_})" in str(done.advice)
+    assert f"1 key that snapshots need cannot be found ({id_})" in str(done.advice)
     assert done.fields()["lost"] == [id_]
     assert rotate_table(reopened(t16, key_store=Store()), what, dry_run=True).lost == (id_,)

@@ -45,7 +45,7 @@ def read(**members: Any) -> TableMetadata:
 
 
 def test_what_nothing_here_knows_is_written_again() -> None:
-    assert json.loads(read().edited(last_updated_ms=9).encode()) == {
+    assert json.loads(read().with_members(last_updated_ms=9).encode()) == {
         **DOCUMENT,
         "last-updated-ms": 9,
     }
@@ -94,7 +94,7 @@ def test_what_is_malformed_is_refused(members: dict[str, Any], error: type[Excep
     [b"", b"[]", b"{", b"\xff", b'{"location": 1, "location": 2}', b'{"a": NaN}', b"[" * 9999],
 )
 def test_what_is_no_json_is_refused(data: bytes) -> None:
-    with pytest.raises(FormatError, match="no table metadata"):
+    with pytest.raises(FormatError, match="not table metadata"):
         TableMetadata(data)
 
 

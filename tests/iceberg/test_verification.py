@@ -112,7 +112,7 @@ def test_a_snapshot_alone_leaves_out_what_it_does_not_reach(t16: Path) -> None:
     assert found.ok
     assert not found.complete
     assert verified(t16, snapshots=["main"]).snapshots == (1003,)
-    with pytest.raises(ValueError, match="no snapshot 7"):
+    with pytest.raises(ValueError, match="snapshot 7 does not exist"):
         verified(t16, snapshots=[7])
 
 
@@ -695,8 +695,8 @@ def test_counts_of_a_manifest_that_its_list_gives_wrong_are_found(tmp_path: Path
     made.write()
     told = [one.message for one in faults(checked(made))]
     assert told == [
-        "it has 40 added rows, the manifest list says 39",
-        "it has 0 deleted files, the manifest list says 1",
+        "it has 40 added rows, but the manifest list says 39",
+        "it has 0 deleted files, but the manifest list says 1",
     ]
 
 
@@ -756,7 +756,9 @@ def test_a_kek_that_is_a_files_key_too_is_found(tmp_path: Path) -> None:
 # --- keys ----------------------------------------------------------------------------------------
 
 
-def with_kek(folder: Path, *, age_days: int = 0, master: str = "keyA", name: str = "old") -> None:
+def encode_wrapped_metadata(
+    folder: Path, *, age_days: int = 0, master: str = "keyA", name: str = "old"
+) -> None:
     changed = document(folder)
     now = max(int(one["timestamp-ms"]) for one in changed["snapshots"])
     wrapped = builder.sealed(MASTERS[master], os.urandom(16), None)
@@ -772,14 +774,14 @@ def with_kek(folder: Path, *, age_days: int = 0, master: str = "keyA", name: str
 
 
 def test_old_and_unused_keys_are_warned_of(t16: Path) -> None:
-    with_kek(t16, age_days=800)
+    encode_wrapped_metadata(t16, age_days=800)
     found = verified(t16)
     assert found.ok
     assert found.unused_keys == ("old",)
     age, unused = (one.message for one in found.findings)
     assert "is 80" in age
     assert "730" in age
-    assert "can be pruned: old" in unused
+    assert "prune_keys drops them: old" in unused
 
 
 def test_entries_of_snapshots_that_are_gone_are_unused(t16: Path) -> None:
@@ -792,17 +794,17 @@ def test_entries_of_snapshots_that_are_gone_are_unused(t16: Path) -> None:
 
 
 def test_a_kek_of_the_future_is_warned_of(t16: Path) -> None:
-    with_kek(t16, age_days=-400)
-    assert any("says that it was made in" in one.message for one in verified(t16).findings)
+    encode_wrapped_metadata(t16, age_days=-400)
+    assert any("days in the future" in one.message for one in verified(t16).findings)
 
 
 def test_a_kek_under_another_master_key_is_a_fault_as_java_fails(t16: Path) -> None:
-    with_kek(t16, master="keyB", name="foreign")
+    encode_wrapped_metadata(t16, master="keyB", name="foreign")
     assert any("foreign" in one.message and "keyB" in one.message for one in faults(verified(t16)))
 
 
 def test_so_it_is_where_the_reader_expects_both_master_keys(t16: Path) -> None:
-    with_kek(t16, master="keyB", name="foreign")
+    encode_wrapped_metadata(t16, master="keyB", name="foreign")
     opened = open_table(t16, SampleKms(), location_map=both(t16))
     opened.walk.resolver.master_key_ids = frozenset(("keyA", "keyB"))
     (told,) = faults(verify_table(opened))
@@ -847,7 +849,7 @@ def test_of_a_service_that_is_away_not_every_kek_is_asked_for(
 ) -> None:
     monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
     for number in range(3):
-        with_kek(t16, name=f"kek-{number}")
+        encode_wrapped_metadata(t16, name=f"kek-{number}")
     kms = Refusing(TimeoutError())
     found = verified(t16, kms, jobs=1)
     assert len([one for one in found.findings if one.word == "unavailable"]) == 4
@@ -1145,5 +1147,5 @@ def test_the_page_says_that_everything_is_authenticated_or_what_is_not(
     assert ("<h2>Not authenticated</h2>" in page) is damaged
     assert page.count("Not authenticated") == damaged
     folded = page.index("<details><summary>Limits of the format</summary>")
-    assert page.index("nothing signs metadata.json") > folded
+    assert page.index("metadata.json is not signed") > folded
     assert {*found.gaps, *found.limits} == {*found.not_authenticated}

@@ -192,7 +192,7 @@ def test_an_object_cut_at_the_end_of_a_block_is_refused_before_any_of_it_is_read
 
 
 def test_a_missing_object_is_not_found(vault: Vault) -> None:
-    nothing = fsspec.open(vault.url("x"), **{**vault.old, "key": bytes(16), "length": 36})
+    nothing = fsspec.open(vault.url("x"), **{**vault.old, "key": mc.Key(bytes(16)), "length": 36})
     with pytest.raises(FileNotFoundError):
         nothing.open()
 

@@ -165,7 +165,7 @@ def test_the_columns_of_every_shared_file_are_masked_one_by_one(
     new = mc.FileEncryptionProperties(footer_key=NEW_KEY)
     masks: dict[str, Any] = {"null": flat[1:2], "hashed": flat[:1], "hash_key": HASH_KEY}
     if (entry.get("kms") or {}).get("key_material_file"):
-        with pytest.raises(ValueError, match="kept beside it"):
+        with pytest.raises(ValueError, match="stored beside it"):
             mc.mask_parquet(sealed, out, decryption, **masks)
         mc.mask_parquet(sealed, out, decryption, new, **masks)
         found = table(decrypt(out.getvalue(), footer_key=NEW_KEY))

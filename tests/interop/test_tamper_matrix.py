@@ -15,7 +15,7 @@ OURS = ["`read_table`", "`decrypt_parquet`", "`verify_parquet`"]
 PEERS = [
     "PyArrow, keys", "PyArrow, KMS", "parquet-java, keys", "parquet-java, KMS", "Polars", "DuckDB",
 ]  # fmt: skip
-REMEDY = "the run gave something else than TAMPER-MATRIX.md says: run tools/tamper_matrix.py"
+REMEDY = "docs/reference/tamper-matrix.md says something else: run tools/tamper_matrix.py"
 
 
 @pytest.fixture

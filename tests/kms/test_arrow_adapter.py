@@ -176,7 +176,7 @@ def test_aad_is_bound_to_every_key_and_needed_to_read() -> None:
 
 
 def test_aad_for_a_client_that_binds_none_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="binds a wrapped key to no AAD"):
+    with pytest.raises(ValueError, match="does not support AAD"):
         as_pyarrow_client(from_pyarrow_client(Theirs()), aad=b"x")
 
 
@@ -221,7 +221,7 @@ def test_what_is_no_key_does_not_reach_pyarrow(answer: Any) -> None:
     service = Service()
     data = write(pe.CryptoFactory(as_pyarrow_client(service)))
     service.unwrap = lambda *_, **__: answer  # type: ignore[method-assign]  # a broken service
-    with pytest.raises(KeyMaterialError, match="is no AES key"):
+    with pytest.raises(KeyMaterialError, match="returned no AES key"):
         read(pe.CryptoFactory(as_pyarrow_client(service)), data)
 
 
@@ -287,7 +287,7 @@ def test_a_pyarrow_client_that_answers_no_text_is_an_error() -> None:
     answers: list[Any] = [b"\xff\xfe", None, 7, bytearray(b"text")]
     while answers:
         ours = from_pyarrow_client(Theirs(lambda _: answers.pop()))
-        with pytest.raises(KeyMaterialError, match="wrapped key is text"):
+        with pytest.raises(KeyMaterialError, match="wrapped key is not UTF-8 text"):
             kms.wrap(ours, b"k" * 16, "kf")
 
 
@@ -308,9 +308,9 @@ def test_a_pyarrow_clients_failures_have_our_names(monkeypatch: pytest.MonkeyPat
 def test_a_pyarrow_client_takes_no_aad() -> None:
     ours = from_pyarrow_client(Theirs())
     assert not kms.capabilities_of(ours).aad
-    with pytest.raises(ValueError, match="no AAD"):
+    with pytest.raises(ValueError, match="not support AAD"):
         ours.wrap(b"k" * 16, "kf", aad=b"x")
-    with pytest.raises(ValueError, match="no AAD"):
+    with pytest.raises(ValueError, match="not support AAD"):
         ours.unwrap("", "kf", aad=b"x")
 
 

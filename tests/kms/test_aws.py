@@ -28,7 +28,16 @@ from modcrypt.errors import (
 )
 from modcrypt.kms import client as kms
 from modcrypt.kms.references import open_kms
-from tests.key_servers import AWS_KEY_ID, AWS_SECRET, REGION, MotoKms, leaks, told_by
+from tests.key_servers import (
+    AWS_KEY_ID,
+    AWS_SECRET,
+    REGION,
+    MotoKms,
+    Server,
+    leaks,
+    told_by,
+    whole,
+)
 
 pytest.importorskip("boto3")
 
@@ -155,7 +164,7 @@ def test_what_kms_never_wrapped_is_refused_before_anything_is_sent(
 ) -> None:
     with moto.watched() as requests:
         for ask in (client.unwrap, client.rewrap):
-            with pytest.raises(KeyMaterialError, match="no base64"):
+            with pytest.raises(KeyMaterialError, match="not valid base64"):
                 ask(text, ARN)
     assert requests == []
 
@@ -189,9 +198,9 @@ def test_a_name_from_a_file_that_leads_elsewhere_is_refused_before_anything_is_s
     ]
     with moto.watched() as requests:
         for ask in questions:
-            with pytest.raises(KeyNotFoundError, match=r"another region|no ARN"):
+            with pytest.raises(KeyNotFoundError, match=r"another region|not an ARN"):
                 ask()
-        with pytest.raises(ValueError, match="gets an alias"):
+        with pytest.raises(ValueError, match="needs an alias"):
             client.create_key(name)
     assert requests == []
 
@@ -262,7 +271,7 @@ def test_an_endpoint_without_tls_is_taken_on_the_loopback_interface_alone(
         assert open_aws(ANY_REGION).region == REGION
     for endpoint in ("http://kms.example", "http://10.0.0.1:1", "http://localhost.example"):
         monkeypatch.setenv("AWS_ENDPOINT_URL_KMS", endpoint)
-        with pytest.raises(ValueError, match="in the clear"):
+        with pytest.raises(ValueError, match="has no TLS"):
             open_aws(ANY_REGION)
 
 
@@ -292,7 +301,7 @@ def test_a_key_is_created_with_an_alias_and_listed(moto: MotoKms, client: AwsKms
         with pytest.raises(ValueError, match="already"):
             client.create_key(again)
     for unfit in (ARN, KEY_ID, "alias/aws/s3", ""):
-        with pytest.raises(ValueError, match="gets an alias"):
+        with pytest.raises(ValueError, match="needs an alias"):
             client.create_key(unfit)
 
 
@@ -317,7 +326,7 @@ def test_a_rotated_key_unwraps_what_it_wrapped_before_and_rewraps_with_aad(
 def test_a_key_is_disabled_and_destroyed_as_aws_does_it(moto: MotoKms, client: AwsKms) -> None:
     name = client.create_key("shredded").id
     key_id = moto.judge().describe_key(KeyId=name)["KeyMetadata"]["KeyId"]
-    with pytest.raises(KeyRetrievalError, match="no version of a key alone"):
+    with pytest.raises(KeyRetrievalError, match="cannot disable a single version"):
         client.disable_key(name, 1)
     assert client.disable_key(name).enabled is False
     assert moto.judge().describe_key(KeyId=key_id)["KeyMetadata"]["KeyState"] == "Disabled"
@@ -338,8 +347,44 @@ def test_a_missing_key_is_said_to_be_missing(client: AwsKms, key: dict[str, Any]
             lambda n=name: client.rotate_key(n),  # type: ignore[misc]  # as above
         ]
         for ask in questions:
-            with pytest.raises(KeyNotFoundError, match="no such key"):
+            with pytest.raises(KeyNotFoundError, match="does not exist"):
                 ask()
+
+
+# --- malformed answers ---------------------------------------------------------------------------
+
+CALLS: dict[str, Callable[[AwsKms], object]] = {
+    "wrap": lambda client: client.wrap(KEY, KEY_ID),
+    "unwrap": lambda client: client.unwrap(base64.b64encode(bytes(99)).decode(), KEY_ID),
+    "rewrap": lambda client: client.rewrap(base64.b64encode(bytes(99)).decode(), KEY_ID),
+    "create": lambda client: client.create_key("footer"),
+    "list": lambda client: client.list_keys(),
+    "rotate": lambda client: client.rotate_key(KEY_ID),
+    "disable": lambda client: client.disable_key(KEY_ID),
+    "destroy": lambda client: client.destroy_key(KEY_ID),
+}
+
+
+@pytest.mark.parametrize("body", [
+    b"", b"<html>", b"null", b"[1]", b'"x"', b"{}", b"[" * 90_000, b"\xff",
+    b'{"KeyMetadata":5,"Keys":5,"Aliases":5,"Plaintext":5,"CiphertextBlob":5}',
+    b'{"KeyMetadata":{},"Keys":[1],"Aliases":[1],"Plaintext":{},"CiphertextBlob":"%"}',
+    b'{"KeyMetadata":{"KeyId":5},"Keys":[{}],"Aliases":[{"TargetKeyId":"x"}]}',
+    b'{"KeyMetadata":{"CreationDate":"x"},"Keys":[{"KeyId":5}],"Aliases":[]}',
+    b'{"Keys":[],"Aliases":[],"Truncated":true}',
+], ids=lambda body: body[:30].decode(errors="replace"))  # fmt: skip
+def test_an_answer_that_is_not_of_kms_is_refused(
+    monkeypatch: pytest.MonkeyPatch, moto: MotoKms, body: bytes
+) -> None:
+    server = Server()
+    monkeypatch.setenv("AWS_ENDPOINT_URL_KMS", f"http://127.0.0.1:{server.port}")
+    server.answer = whole(body)
+    client = open_aws(ANY_REGION)
+    for call in CALLS.values():
+        with pytest.raises(KeyRetrievalError) as caught:
+            call(client)
+        assert type(caught.value) is KeyRetrievalError
+    server.close()
 
 
 # --- stubbed answers -----------------------------------------------------------------------------

@@ -16,49 +16,20 @@ from modcrypt.errors import KeyMaterialError, KeyRetrievalError, KmsUnavailableE
 from modcrypt.kms import client as kms
 
 pytest.importorskip("hvac")
+pytest.importorskip("azure.keyvault.keys")
+
+from azure.core.credentials import AccessToken
+from requests.adapters import HTTPAdapter
 
 from modcrypt.kms.services import bounded_http
+from modcrypt.kms.services.azure import AzureKms, open_azure
 from modcrypt.kms.services.vault import VaultKms, open_vault
 from tests.frame_watch import carried
+from tests.key_servers import Server, head, whole
 
 TOKEN = "s.Tq8!mZ2#vB5_xL9@"
 KEY = b"Wd%6nC1^tF*9kH&3"
 WRAPPED = "vault:v1:" + base64.b64encode(bytes(44)).decode()
-
-
-class Server:
-    """A server that answers every request by a function of its connection."""
-
-    def __init__(self) -> None:
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listening.getsockname()[1]
-        self.answer: Callable[[socket.socket], object] = lambda peer: None
-        self.requests: list[bytes] = []
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                peer, _ = self._listening.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._one, args=(peer,), daemon=True).start()
-
-    def _one(self, peer: socket.socket) -> None:
-        with peer:
-            request = peer.recv(1 << 16)
-            while not request.endswith((b"}", b"\r\n\r\n")):  # the body comes by itself
-                request += peer.recv(1 << 16)
-            if request.startswith(b"POST") and request.endswith(b"\r\n\r\n"):
-                request += peer.recv(1 << 16)
-            self.requests.append(request)
-            try:
-                self.answer(peer)
-            except OSError:
-                return
-
-    def close(self) -> None:
-        self._listening.close()
 
 
 @pytest.fixture
@@ -74,20 +45,6 @@ def vault(server: Server, monkeypatch: pytest.MonkeyPatch) -> VaultKms:
     monkeypatch.setattr(bounded_http, "MAX_ANSWER", 100_000)
     monkeypatch.setattr(kms, "FIRST_WAIT", 0.0)
     return open_vault(f"hcvault://127.0.0.1:{server.port}/transit?tls=off", token=TOKEN)
-
-
-def head(length: int | None, *more: str) -> bytes:
-    lines = [
-        "HTTP/1.1 200 OK",
-        "Connection: close",
-        *more,
-        *([] if length is None else [f"Content-Length: {length}"]),
-    ]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode()
-
-
-def whole(body: bytes, *more: str) -> Callable[[socket.socket], object]:
-    return lambda peer: peer.sendall(head(len(body), *more) + body)
 
 
 def endless(first: bytes, piece: bytes, pause: float = 0.0) -> Callable[[socket.socket], object]:
@@ -149,6 +106,47 @@ def test_an_endless_answer_ends_at_its_limit(
     assert len(server.requests) == 3  # what is too long once is not asked for again
 
 
+class Credential:
+    """A token of Azure's that nobody checks."""
+
+    def get_token(self, *_: str, **__: Any) -> AccessToken:
+        return AccessToken(TOKEN, 2**33)
+
+
+@pytest.fixture
+def azure(vault: VaultKms, server: Server, monkeypatch: pytest.MonkeyPatch) -> AzureKms:
+    """Return a client of a vault whose requests, otherwise as ever, go to the server."""
+
+    def send(self: HTTPAdapter, request: Any, **options: Any) -> Any:
+        request.url = f"http://127.0.0.1:{server.port}/"
+        return bounded_send(self, request, **options)
+
+    bounded_send = HTTPAdapter.send
+    monkeypatch.setattr(HTTPAdapter, "send", send)
+    monkeypatch.setattr("modcrypt.kms.services.azure.DefaultAzureCredential", Credential)
+    return open_azure("azure-kms://lake.vault.azure.net")
+
+
+@pytest.mark.parametrize("name", [*SLOW, *LONG])
+def test_an_answer_of_azure_ends_in_time_and_at_its_limit(
+    azure: AzureKms, server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name in LONG:
+        monkeypatch.setattr(bounded_http, "MAX_SECONDS", 60.0)
+    wrapped = json.dumps({"masterKeyVersion": "1" * 32, "encryptedKey": "AAAA"})
+    server.answer = {**SLOW, **LONG}[name]
+    for call in (
+        lambda: azure.wrap(KEY, "key"),
+        lambda: azure.unwrap(wrapped, "key"),
+        lambda: azure.is_current(wrapped, "key"),
+    ):
+        with pytest.raises(KeyRetrievalError) as caught:
+            call()
+        assert type(caught.value) is (KmsUnavailableError if name in SLOW else KeyRetrievalError)
+        for secret in (TOKEN.encode(), KEY):
+            assert carried(caught.value, secret) == []
+
+
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "GZIP", "gzip, gzip"])
 def test_a_compressed_answer_is_not_unpacked(vault: VaultKms, server: Server, coding: str) -> None:
     server.answer = whole(gzip.compress(b" " * (50 << 20)), f"Content-Encoding: {coding}")
@@ -176,8 +174,75 @@ def test_an_answer_that_is_not_vaults_is_refused(
 ) -> None:
     server.answer = whole(body)
     for call in (lambda: vault.unwrap(WRAPPED, "key"), lambda: vault.wrap(KEY, "key")):
-        with pytest.raises(KeyRetrievalError, match="no transit engine"):
+        with pytest.raises(KeyRetrievalError, match="not a transit engine"):
             call()
+
+
+def described(**members: Any) -> bytes:
+    key = {"latest_version": 3, "min_decryption_version": 1, "soft_deleted": False, **members}
+    return json.dumps({"data": key}).encode()
+
+
+ADMINISTRATION: dict[str, Callable[[VaultKms], object]] = {
+    "list": lambda vault: vault.list_keys(),
+    "create": lambda vault: vault.create_key("key"),
+    "rotate": lambda vault: vault.rotate_key("key"),
+    "disable": lambda vault: vault.disable_key("key"),
+    "disable version": lambda vault: vault.disable_key("key", 2),
+    "destroy": lambda vault: vault.destroy_key("key"),
+    "is_current": lambda vault: vault.is_current(WRAPPED, "key"),
+}
+
+
+@pytest.mark.parametrize("call", ADMINISTRATION)
+@pytest.mark.parametrize("body", [b"", b"<html>", b"null", b"[1]", b"{}", b'{"data":5}'])
+def test_a_200_answer_that_is_not_vaults_administers_nothing(
+    vault: VaultKms, server: Server, body: bytes, call: str
+) -> None:
+    server.answer = whole(body)
+    with pytest.raises(KeyRetrievalError, match="not a transit engine") as caught:
+        ADMINISTRATION[call](vault)
+    assert type(caught.value) is KeyRetrievalError
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("body", [
+    b'{"data":{}}', b'{"data":null}', b'{"data":{"keys":null}}', b'{"data":{"keys":{"key":1}}}',
+    b'{"data":{"keys":[1]}}', b'{"data":{"keys":[null,"key"]}}', b'{"data":{"keys":["../key"]}}',
+    b'{"data":{"keys":["key"]}}',  # of each key, it is asked for more
+])  # fmt: skip
+def test_a_list_of_keys_is_one(vault: VaultKms, server: Server, body: bytes) -> None:
+    server.answer = whole(body)
+    with pytest.raises(KeyRetrievalError, match="not a transit engine"):
+        vault.list_keys()
+
+
+def test_an_engine_without_keys_has_an_empty_list(vault: VaultKms, server: Server) -> None:
+    answer = b'HTTP/1.1 404 Not Found\r\nContent-Length: 13\r\n\r\n{"errors":[]}'
+    server.answer = lambda peer: peer.sendall(answer)
+    assert vault.list_keys() == []
+
+
+@pytest.mark.parametrize("members", [
+    {"latest_version": None}, {"latest_version": True}, {"latest_version": 0},
+    {"latest_version": 2**31}, {"latest_version": 1e3}, {"min_decryption_version": -1},
+    {"min_decryption_version": "1"}, {"min_decryption_version": 2**31},
+])  # fmt: skip
+@pytest.mark.parametrize("call", ["create", "rotate", "disable", "disable version", "is_current"])
+def test_versions_of_a_key_are_numbers_that_it_can_have(
+    vault: VaultKms, server: Server, members: dict[str, Any], call: str
+) -> None:
+    server.answer = whole(described(**members))
+    with pytest.raises(KeyRetrievalError, match="not a transit engine"):
+        ADMINISTRATION[call](vault)
+
+
+@pytest.mark.parametrize(
+    "made", [True, 2**63, -(2**63), 10**400, "yesterday", {}], ids=lambda made: repr(made)[:9]
+)
+def test_a_time_that_is_none_is_not_shown(vault: VaultKms, server: Server, made: object) -> None:
+    server.answer = whole(described(keys={"3": made}))
+    assert vault.rotate_key("key").created is None
 
 
 @pytest.mark.parametrize("text", [
@@ -198,7 +263,7 @@ def test_what_wrap_returns_is_checked_as_what_unwrap_takes(
         lambda: vault.wrap_many([KEY, KEY], "key"),
         lambda: vault.rewrap(WRAPPED, "key"),
     ):
-        with pytest.raises(KeyRetrievalError, match="no transit engine"):
+        with pytest.raises(KeyRetrievalError, match="not a transit engine"):
             call()
 
 

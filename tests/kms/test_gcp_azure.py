@@ -48,8 +48,11 @@ import urllib3  # noqa: E402
 from azure.core.credentials import AccessToken  # noqa: E402
 from azure.core.pipeline.transport import RequestsTransport  # noqa: E402
 from azure.core.rest import HttpRequest  # noqa: E402
+from google.auth import exceptions as auth_errors  # noqa: E402
+from google.auth.credentials import AnonymousCredentials  # noqa: E402
 from requests.adapters import BaseAdapter  # noqa: E402
 
+from modcrypt.kms.services import gcp as gcp_module  # noqa: E402
 from modcrypt.kms.services.azure import AzureKms, open_azure  # noqa: E402
 from modcrypt.kms.services.gcp import GcpKms, crc32c, open_gcp  # noqa: E402
 
@@ -207,7 +210,7 @@ def test_google_stub_refuses_other_aad_other_keys_and_altered_bytes(gcp: GcpKms)
 def test_what_is_no_base64_never_reaches_the_google_stub(
     gcp: GcpKms, google: GoogleStub, text: str
 ) -> None:
-    with pytest.raises(KeyMaterialError, match="no base64"):
+    with pytest.raises(KeyMaterialError, match="is not base64"):
         gcp.unwrap(text, "a")
     assert not google.calls
 
@@ -231,7 +234,7 @@ def test_keys_outside_of_the_ring_are_refused_before_the_google_stub_is_called(
     gcp: GcpKms, google: GoogleStub, name: str
 ) -> None:
     wrapped = base64.b64encode(bytes(44)).decode()
-    with pytest.raises(KeyNotFoundError, match=f"none of key ring {RING}"):
+    with pytest.raises(KeyNotFoundError, match=f"not in key ring {RING}"):
         gcp.unwrap(wrapped, name)
     with pytest.raises(KeyNotFoundError):
         gcp.wrap(KEY, name)
@@ -342,8 +345,50 @@ def test_a_google_stub_that_is_not_there_is_unavailable() -> None:
             open_gcp(f"gcp-kms://{RING}", client=client).wrap(KEY, "a")
 
 
+def test_an_error_of_googles_login_is_not_chained(
+    gcp: GcpKms, google_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the request for a token, which holds what the token is given for."""
+
+    def fail(**_: Any) -> None:
+        request = requests.Request("POST", "https://login.example", data=KEY).prepare()
+        cause = requests.ConnectionError("away", request=request)
+        raise auth_errors.TransportError(cause) from cause  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(google_client, "encrypt", fail)
+    monkeypatch.setattr(google_client, "decrypt", fail)
+    for action in (lambda: gcp.wrap(KEY, "a"), lambda: gcp.unwrap("QUJD", "a")):
+        with pytest.raises(KmsUnavailableError) as caught:
+            action()
+        assert caught.value.__cause__ is caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("size", [3 << 20, 5 << 20])
+def test_an_answer_of_the_google_stub_has_a_limit(
+    google: GoogleStub, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]
+
+    def opened(*_: Any, options: Any, **__: Any) -> Any:
+        return grpc.insecure_channel(google.address, options=options)
+
+    def lengthen(answer: Any) -> None:
+        answer.ciphertext = bytes(size)
+        answer.ciphertext_crc32c = crc32c(answer.ciphertext)
+
+    monkeypatch.setattr("google.auth.default", lambda **_: (anonymous, "p"))
+    monkeypatch.setattr("google.api_core.grpc_helpers.create_channel", opened)
+    google.alter = lengthen
+    client = open_gcp(f"gcp-kms://{RING}")
+    if size < gcp_module.MAX_ANSWER:
+        assert len(client.wrap(KEY, "a")) > size  # which `kms.client` refuses
+    else:
+        with pytest.raises(KeyRetrievalError, match="answered ResourceExhausted"):
+            client.wrap(KEY, "a")
+
+
 def test_aad_that_google_does_not_take_is_a_value_error(gcp: GcpKms, google: GoogleStub) -> None:
-    with pytest.raises(ValueError, match="65536 bytes at most"):
+    with pytest.raises(ValueError, match="up to 65536 bytes"):
         gcp.wrap(KEY, "a", aad=bytes(65537))
     assert not google.calls
 
@@ -363,7 +408,7 @@ def test_aad_that_google_does_not_take_is_a_value_error(gcp: GcpKms, google: Goo
     ],
 )
 def test_a_uri_that_names_no_key_ring_is_refused(uri: str) -> None:
-    with pytest.raises(ValueError, match=r"key ring is named by|NAME=VALUE"):
+    with pytest.raises(ValueError, match=r"URI of a key ring is|NAME=VALUE"):
         open_gcp(uri)
 
 
@@ -598,7 +643,7 @@ def test_azure_stub_of_a_managed_hsm_wraps_by_aes_key_wrap(hsm: VaultStub) -> No
     assert client.unwrap(json.dumps(text), "a") == KEY
     assert hsm.calls == [("POST", "/keys/a//wrapkey"), ("POST", f"/keys/a/{V1}/unwrapkey")]
     by_rsa = open_azure(f"azure-kms://{hsm.host}", client=client_of(hsm))
-    with pytest.raises(KeyRetrievalError, match="does the key's type fit the algorithm") as caught:
+    with pytest.raises(KeyRetrievalError, match="check that the key's type fits") as caught:
         by_rsa.wrap(KEY, "a")
     assert_hidden(*traceback.format_exception(caught.value))
 
@@ -609,10 +654,10 @@ def test_azure_stub_refuses_other_keys_and_altered_bytes(azure: AzureKms, vault:
     spoilt = base64.b64encode(data[:-1] + bytes([data[-1] ^ 1])).decode()
     altered = json.dumps({"masterKeyVersion": V2, "encryptedKey": spoilt})
     for text, name in ((wrapped, "b"), (altered, "a")):
-        with pytest.raises(KeyMaterialError, match="it does not unwrap the key"):
+        with pytest.raises(KeyMaterialError, match="the wrapped key does not unwrap"):
             azure.unwrap(text, name)
     assert azure.unwrap(wrapped, "a") == KEY
-    with pytest.raises(KeyNotFoundError, match="no such key, or no such version"):
+    with pytest.raises(KeyNotFoundError, match="or that version of it, does not exist"):
         azure.unwrap(wrapped.replace(V2, "f" * 32), "a")
     with pytest.raises(KeyNotFoundError):
         azure.wrap(KEY, "nowhere")
@@ -640,7 +685,7 @@ def test_a_version_that_is_none_never_goes_into_an_address(
 def test_what_is_no_wrapped_key_never_reaches_the_azure_stub(
     azure: AzureKms, vault: VaultStub, text: str
 ) -> None:
-    with pytest.raises(KeyMaterialError, match="what Azure Key Vault is to unwrap is no"):
+    with pytest.raises(KeyMaterialError, match="the wrapped key for Azure Key Vault is not"):
         azure.unwrap(text, "a")
     assert not vault.calls
 
@@ -663,9 +708,9 @@ def test_azure_binds_no_aad_and_says_so(azure: AzureKms, vault: VaultStub) -> No
     wrapped = azure.wrap(KEY, "a")
     vault.calls.clear()
     assert not kms.capabilities_of(azure).aad
-    with pytest.raises(ValueError, match="no AAD"):
+    with pytest.raises(ValueError, match="not support AAD"):
         azure.wrap(KEY, "a", aad=b"x")
-    with pytest.raises(ValueError, match="no AAD"):
+    with pytest.raises(ValueError, match="not support AAD"):
         azure.unwrap(wrapped, "a", aad=b"x")
     assert not vault.calls
 
@@ -682,7 +727,7 @@ def refusal(code: str, inner: str | None = None) -> dict[str, Any]:
         (401, {}, KeyAccessDeniedError, "credentials"),
         (403, refusal("Forbidden"), KeyAccessDeniedError, "403 Forbidden"),
         (403, refusal("Forbidden", "KeyDisabled"), KeyDisabledError, "Forbidden KeyDisabled"),
-        (403, refusal("Forbidden", "KeyExpired"), KeyDisabledError, "out of its time"),
+        (403, refusal("Forbidden", "KeyExpired"), KeyDisabledError, "expired or not yet valid"),
         (429, refusal("Throttled"), KmsUnavailableError, "429 Throttled"),
         (408, {}, KmsUnavailableError, "408"),
         (500, {}, KmsUnavailableError, "500"),
@@ -717,9 +762,9 @@ def test_a_key_is_not_sent_on_to_where_the_azure_stub_points(hsm: VaultStub) -> 
     wrapped = client.wrap(KEY, "a")
     hsm.refuse = (307, {}, {"Location": f"https://{hsm.host}/elsewhere"})
     hsm.calls.clear()
-    with pytest.raises(KeyRetrievalError, match="answers no JSON of a key"):
+    with pytest.raises(KeyRetrievalError, match="is not the JSON of a key"):
         client.wrap(KEY, "a")
-    with pytest.raises(KeyRetrievalError, match="answers no JSON of a key"):
+    with pytest.raises(KeyRetrievalError, match="is not the JSON of a key"):
         client.unwrap(wrapped, "a")
     assert not [path for _, path in hsm.calls if path == "/elsewhere"]
 
@@ -730,7 +775,7 @@ def test_an_azure_answer_without_the_keys_version_is_an_error(
 ) -> None:
     """What is wrapped must say what unwraps it."""
     vault.refuse = (200, {"kid": kid, "value": "QUJD"})
-    with pytest.raises(KeyRetrievalError, match="tells no version of it"):
+    with pytest.raises(KeyRetrievalError, match="returned no key version"):
         azure.wrap(KEY, "a")
 
 
@@ -741,8 +786,22 @@ def test_an_azure_answer_without_a_key_is_an_error(
 ) -> None:
     wrapped = azure.wrap(KEY, "a")
     vault.refuse = (200, body)
-    with pytest.raises(KeyRetrievalError, match="answers no JSON of a key"):
+    with pytest.raises(KeyRetrievalError, match="is not the JSON of a key"):
         azure.unwrap(wrapped, "a")
+
+
+@pytest.mark.parametrize("body", [
+    None, 5, [1], "x", {}, {"key": 5}, {"key": {}}, {"key": {"kid": 5}}, {"key": {"kid": "x"}},
+    {"key": {"kid": f"https://{HOST}/keys/a"}}, {"key": {"kid": f"https://{HOST}/keys/a/b"}},
+])  # fmt: skip
+def test_an_azure_answer_without_the_newest_version_is_an_error(
+    azure: AzureKms, vault: VaultStub, body: Any
+) -> None:
+    """A version that is none would have every file be rotated, again and again."""
+    wrapped = azure.wrap(KEY, "a")
+    vault.refuse = (200, body)
+    with pytest.raises(KeyRetrievalError, match="is not the JSON of a key"):
+        azure.is_current(wrapped, "a")
 
 
 def test_a_vault_that_can_not_be_reached_is_unavailable(
@@ -775,15 +834,15 @@ def test_a_vault_that_can_not_be_reached_is_unavailable(
     ],
 )
 def test_a_uri_that_names_no_vault_of_azure_is_refused(uri: str) -> None:
-    with pytest.raises(ValueError, match="a vault is named by"):
+    with pytest.raises(ValueError, match="the URI of a vault is"):
         open_azure(uri)
 
 
 def test_other_algorithms_and_another_vaults_client_are_refused(vault: VaultStub) -> None:
     for algorithm in ("RSA1_5", "RSA-OAEP", ""):
-        with pytest.raises(ValueError, match="wraps by RSA-OAEP-256 or A256KW"):
+        with pytest.raises(ValueError, match="must be RSA-OAEP-256 or A256KW"):
             open_azure(f"azure-kms://{HOST}?algorithm={algorithm}")
-    with pytest.raises(ValueError, match=f"the client is one of https://{HOST}"):
+    with pytest.raises(ValueError, match=f"the client is for https://{HOST}"):
         open_azure("azure-kms://other.vault.azure.net", client=client_of(vault))
 
 
@@ -840,7 +899,7 @@ def test_an_azure_answer_that_is_cut_short_is_not_chained(
         return answer
 
     monkeypatch.setattr(VaultStub, "answer", staticmethod(cut))
-    with pytest.raises(KeyRetrievalError, match="answers 200, but no JSON") as caught:
+    with pytest.raises(KeyRetrievalError, match="answered 200, but not with JSON") as caught:
         client.unwrap(wrapped, "a")
     assert_hidden(*traceback.format_exception(caught.value))
 

@@ -281,7 +281,7 @@ def test_a_token_is_found_by_what_the_uri_says_of_it(hsm: SoftHsm) -> None:
         client = hsm.open(attributes)
         assert client.unwrap(client.wrap(KEY, "somewhere"), "somewhere") == KEY
     for attributes in ("token=Lake", "serial=0", f"slot-id={slot + 1}", "token=lake;model="):
-        with pytest.raises(KeyNotFoundError, match="no token that the URI describes"):
+        with pytest.raises(KeyNotFoundError, match="no token that matches the URI"):
             hsm.open(attributes)
 
 
@@ -329,19 +329,19 @@ def test_a_uri_is_read_as_rfc_7512_has_it() -> None:
 @pytest.mark.parametrize(
     ("uri", "why"),
     [
-        ("hsm:token=lake", "starts with pkcs11:"),
-        ("pkcs11:token=lake;token=lake", "token is there twice"),
+        ("hsm:token=lake", "must start with pkcs11:"),
+        ("pkcs11:token=lake;token=lake", "token is repeated"),
         ("pkcs11:token=lake;", "NAME=VALUE"),
         ("pkcs11:tokens=lake", "NAME=VALUE"),
         ("pkcs11:library-version=3", "NAME=VALUE"),
         ("pkcs11:token", "NAME=VALUE"),
         ("pkcs11:token=%zz", "two hex digits"),
         ("pkcs11:token=%4", "two hex digits"),
-        ("pkcs11:token=%ff", "no UTF-8"),
+        ("pkcs11:token=%ff", "not UTF-8"),
         ("pkcs11:slot-id=1x", "decimal"),
         ("pkcs11:slot-id=", "decimal"),
         ("pkcs11:slot-id=%D9%A1", "decimal"),
-        ("pkcs11:id=%01", "needs an object"),
+        ("pkcs11:id=%01", "requires object"),
         ("pkcs11:type=private;object=k", "secret-key"),
         ("pkcs11:pin-source=file:/x", "NAME=VALUE"),
         ("pkcs11:?module-name=softhsm2", "module-path=/absolute"),
@@ -357,7 +357,7 @@ def test_a_uri_that_says_something_else_is_refused(
 ) -> None:
     monkeypatch.delenv("MODCRYPT_PKCS11_MODULE", raising=False)
     if why is None:  # a file of that name, which isn't there
-        with pytest.raises(KeyRetrievalError, match="can't be loaded"):
+        with pytest.raises(KeyRetrievalError, match="cannot be loaded"):
             open_pkcs11(uri)
         return
     with pytest.raises(ValueError, match=why):
@@ -368,7 +368,7 @@ def test_a_uri_that_says_something_else_is_refused(
     "uri", [f"pkcs11:token=lake?pin-value={PIN}", f"pkcs11:token=lake;pin-value={PIN}"]
 )
 def test_a_pin_in_a_uri_is_refused_and_not_repeated(uri: str) -> None:
-    with pytest.raises(ValueError, match="no PIN in a URI, which lands in logs") as caught:
+    with pytest.raises(ValueError, match="URIs appear in logs") as caught:
         open_pkcs11(uri)
     shown = "".join(traceback.format_exception(caught.value))
     assert PIN not in shown.replace(uri, "")  # pytest's own frames hold the URI, ours don't show it
@@ -378,7 +378,7 @@ def test_a_pin_in_a_uri_is_refused_and_not_repeated(uri: str) -> None:
 def test_a_module_that_is_none_is_said_to_be(tmp_path: Path) -> None:
     (tmp_path / "no.so").write_text("no library")
     for name in ("no.so", "nowhere.so"):
-        with pytest.raises(KeyRetrievalError, match=f"{name} can't be loaded"):
+        with pytest.raises(KeyRetrievalError, match=f"{name} cannot be loaded"):
             open_pkcs11(f"pkcs11:?module-path={tmp_path}/{name}", pin=PIN)
 
 
@@ -400,18 +400,18 @@ def test_the_pin_comes_from_where_the_caller_says(
     open_pkcs11(hsm.uri()).list_keys()
     monkeypatch.setenv("MODCRYPT_PKCS11_PIN", "")
     hsm.restart()
-    with pytest.raises(ValueError, match="needs a PIN"):
+    with pytest.raises(ValueError, match="PIN of the PKCS#11 token is missing"):
         open_pkcs11(hsm.uri())
     for name in ("long", "latin"):
-        with pytest.raises(ValueError, match=f"{name} holds"):
+        with pytest.raises(ValueError, match=f"{name} is"):
             open_pkcs11(hsm.uri(query=f"&pin-source=file:{tmp_path}/{name}"))
     with pytest.raises(FileNotFoundError):
         open_pkcs11(hsm.uri(query=f"&pin-source=file:{tmp_path}/nowhere"))
     for pin in ("half \udce9", "line\n"):
-        with pytest.raises(ValueError, match="no one can type") as caught:
+        with pytest.raises(ValueError, match="unprintable") as caught:
             hsm.open(pin=pin)
         assert pin not in repr(caught.value)
-    with pytest.raises(TypeError, match="a PIN is a str"):
+    with pytest.raises(TypeError, match="a PIN must be str"):
         hsm.open(pin=lambda: b"bytes")
 
 
@@ -484,14 +484,25 @@ def test_a_token_that_neither_decrypts_nor_encrypts_is_unavailable(
     def fail(*_: object) -> bytes:
         raise pkcs11.exceptions.GeneralError
 
-    monkeypatch.setattr("modcrypt.kms.services.pkcs11._open", fail)
+    monkeypatch.setattr("modcrypt.kms.services.pkcs11._decrypt", fail)
     with pytest.raises(KeyMaterialError):
         client.unwrap(wrapped, "failing")
-    monkeypatch.setattr("modcrypt.kms.services.pkcs11._seal", fail)
+    monkeypatch.setattr("modcrypt.kms.services.pkcs11._encrypt", fail)
     with pytest.raises(KmsUnavailableError):
         client.unwrap(wrapped, "failing")
     monkeypatch.undo()
     assert client.unwrap(wrapped, "failing") == KEY
+
+
+@pytest.mark.parametrize("length", [0, 28, 43, 45, 4096])
+def test_a_wrapped_key_that_could_not_be_unwrapped_is_refused(
+    client: Pkcs11Kms, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """A token may leave out the tag, or take a nonce of another length."""
+    monkeypatch.setattr("modcrypt.kms.services.pkcs11._encrypt", lambda *_: bytes(length))
+    client.create_key(f"short{length}")
+    with pytest.raises(KeyRetrievalError, match="expected a nonce of 12 bytes and a tag of 16"):
+        client.wrap(KEY, f"short{length}")
 
 
 def test_many_threads_and_clients_use_the_token_at_once(hsm: SoftHsm) -> None:
@@ -553,7 +564,7 @@ def test_keys_are_listed_disabled_and_destroyed(hsm: SoftHsm, client: Pkcs11Kms)
         client.create_key(label)
     with pytest.raises(ValueError, match="life-a"):
         client.create_key("life-a")
-    with pytest.raises(ValueError, match="can't have it"):
+    with pytest.raises(ValueError, match="label is empty"):
         client.create_key("")
     listed = client.list_keys()
     assert [key.id for key in listed] == sorted(key.id for key in listed)
@@ -596,14 +607,14 @@ def test_a_key_that_the_token_lets_no_one_change_is_not_said_to_be_disabled(
     hsm: SoftHsm, client: Pkcs11Kms
 ) -> None:
     hsm.import_key("fixed", MODIFIABLE=False)
-    with pytest.raises(KeyRetrievalError, match="can't disable it"):
+    with pytest.raises(KeyRetrievalError, match="cannot disable it"):
         client.disable_key("fixed")
     assert client.unwrap(client.wrap(KEY, "fixed"), "fixed") == KEY
 
 
 def test_versions_which_a_token_has_none_of_are_refused_with_advice(client: Pkcs11Kms) -> None:
     client.create_key("no-versions")
-    with pytest.raises(KeyRetrievalError, match="make one with another label"):
+    with pytest.raises(KeyRetrievalError, match="create a key with another label"):
         client.rotate_key("no-versions")
     with pytest.raises(KeyRetrievalError, match="disable the whole key"):
         client.disable_key("no-versions", 1)

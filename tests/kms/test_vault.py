@@ -186,7 +186,7 @@ def test_what_no_vault_wrapped_is_refused_before_anything_is_sent(
     client, name = made(engine, False)
     with engine.bao.watched() as requests:
         for ask in (client.unwrap, client.rewrap, client.is_current):
-            with pytest.raises(KeyMaterialError, match="no vault:v"):
+            with pytest.raises(KeyMaterialError, match="not vault:v"):
                 ask(text, name)
     assert requests == []
 
@@ -220,9 +220,9 @@ def test_a_name_from_a_file_that_leads_elsewhere_is_refused_before_anything_is_s
     ]
     with engine.bao.watched() as requests:
         for ask in questions:
-            with pytest.raises(KeyNotFoundError, match="is named by letters"):
+            with pytest.raises(KeyNotFoundError, match="consists of letters"):
                 ask()
-        with pytest.raises(ValueError, match="is named by letters"):
+        with pytest.raises(ValueError, match="consists of letters"):
             client.create_key(name)
     assert requests == []
 
@@ -421,9 +421,9 @@ def test_a_token_that_is_none_is_refused_and_not_shown(token: str) -> None:
 
 @pytest.mark.usefixtures("bare_environment")
 def test_a_token_given_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="twice"):
+    with pytest.raises(ValueError, match="two tokens"):
         open_vault("hcvault://vault.example/transit?token=env:A", token="t")
-    with pytest.raises(ValueError, match="one of the two"):
+    with pytest.raises(ValueError, match="has its own token"):
         open_vault("hcvault://vault.example/transit", token="t", client=object())
 
 
@@ -460,7 +460,7 @@ def test_a_derived_key_asks_for_a_uri_that_says_so(engine: Engine) -> None:
         lambda: client.unwrap(wrapped, name),
     ]
     for ask in questions:
-        with pytest.raises(KeyRetrievalError, match="needs derived=true"):
+        with pytest.raises(KeyRetrievalError, match="add derived=true"):
             ask()
 
 
@@ -583,9 +583,9 @@ def test_a_disabled_version_unwraps_no_more(engine: Engine) -> None:
     assert client.unwrap(texts[2], name) == KEY
     assert client.disable_key(name, 1).disabled_versions == (1, 2)  # no version comes back
     for version in (3, 4):
-        with pytest.raises(KeyRetrievalError, match="rotate it first"):
+        with pytest.raises(KeyRetrievalError, match="rotate the key first"):
             client.disable_key(name, version)
-    with pytest.raises(ValueError, match="count from 1"):
+    with pytest.raises(ValueError, match="start at 1"):
         client.disable_key(name, 0)
 
 
@@ -612,7 +612,7 @@ def test_a_stubbed_vault_without_soft_delete_says_what_to_do_instead() -> None:
     told = b'{"data":{"latest_version":1,"min_decryption_version":1,"keys":{"1":1795274511}}}'
     with answering(200, told) as (port, asked):
         client = open_vault(f"hcvault://127.0.0.1:{port}/transit?tls=off", token="t")
-        with pytest.raises(KeyRetrievalError, match="stops no whole key"):
+        with pytest.raises(KeyRetrievalError, match="cannot disable a key"):
             client.disable_key("footer")
     assert len(asked) == 1
 
@@ -693,7 +693,7 @@ def test_a_sealed_vault_is_asked_four_times_and_then_unavailable(
     wrapped = client.wrap(KEY, name)
     engine.bao.seal()
     try:
-        with pytest.raises(KmsUnavailableError, match="answers 503"):
+        with pytest.raises(KmsUnavailableError, match="answered 503"):
             kms.unwrap(client, wrapped, name)
     finally:
         engine.bao.unseal()
@@ -802,7 +802,7 @@ def test_an_unwrapped_key_that_is_no_base64_is_refused(plain: str) -> None:
     body = b'{"data":{"plaintext":"%s"}}' % plain.encode()
     with answering(200, body) as (port, _):
         client = open_vault(f"hcvault://127.0.0.1:{port}/transit?tls=off", token="t")
-        with pytest.raises(KeyRetrievalError, match="no transit engine") as caught:
+        with pytest.raises(KeyRetrievalError, match="not a transit engine") as caught:
             client.unwrap("vault:v1:AAAA", "footer")
     assert plain not in told_by(caught.value)
 

@@ -229,7 +229,7 @@ def test_failures_are_a_table_and_an_exit_code(
     shutil.copytree(lake, tmp_path / "out")
     (lake / NAMES[1]).unlink()
     told = run("encrypt", *keys, "lake", "out", code=2).stdout  # destinations that are there
-    assert "in plaintext" in told
+    assert "not encrypted" in told
     assert run("encrypt", *keys, "--force", "lake", "out").stdout == "2 files: 2 encrypted\n"
 
 
@@ -241,29 +241,38 @@ def test_a_dry_run_writes_nothing(run: Run, lake: Path, tmp_path: Path, keys: li
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["encrypt", "--key-fd", "0", "lake", "out"], "--key-fd: Spark's executors can't read"),
-        (["encrypt", "--key-file", "f.key", "--record", "r", "lake", "out"], "--record: not with"),
+        (["encrypt", "--key-fd", "0", "lake", "out"], "--key-fd: Spark's executors cannot read"),
+        (
+            ["encrypt", "--key-file", "f.key", "--record", "r", "lake", "out"],
+            "--record: not supported with",
+        ),
         (["encrypt", "--key-file", "f.key", "--plaintext-footer", "lake", "out"], "--policy"),
         (["encrypt", "--key-file", "f.key", "lake"], "--in-place"),
         (["encrypt", "--key-file", "f.key", "--in-place", "lake", "out"], "--in-place"),
         (["encrypt", "--key-file", "f.key", "--column-key", "a=fd:7", "lake", "out"], "NAME="),
-        (["decrypt", "--key-file", "f.key", "--audit", "a", "lake", "out"], "--audit: not with"),
+        (
+            ["decrypt", "--key-file", "f.key", "--audit", "a", "lake", "out"],
+            "--audit: not supported with",
+        ),
         (["decrypt", "--key-file", "f.key", "--no-check-footer", "lake", "out"], "check-footer"),
         (["rekey", "--key-file", "f.key", "--new-key-fd", "0", "lake", "out"], "--new-key-fd"),
         (["rekey", "--key-file", "f.key", "lake", "out"], "--new-key-file"),
         (["keys", "rotate", "lake"], "a key service is needed"),
-        (["verify", "--key-file", "f.key", "--html", "x.html", "lake"], "--html: not with"),
-        (["inspect", "--modules", "lake"], "--modules: not with"),
+        (
+            ["verify", "--key-file", "f.key", "--html", "x.html", "lake"],
+            "--html: not supported with",
+        ),
+        (["inspect", "--modules", "lake"], "--modules: not supported with"),
         (["share", "--key-file", "f.key", "--column", "id", "lake", "out"], "--new-key-file"),
-        (["mask", "--key-file", "f.key", "lake", "out"], "--null, --hash and --drop"),
+        (["mask", "--key-file", "f.key", "lake", "out"], "--null, --hash or --drop"),
         (["mask", "--key-file", "f.key", "--hash", "id", "lake", "out"], "--hash needs a key"),
         (
             ["mask", "--key-file", "f.key", "--hash", "id", "--hash-key-fd", "0", "lake", "out"],
-            "--hash-key-fd: Spark's executors can't read",
+            "--hash-key-fd: Spark's executors cannot read",
         ),
         (
             ["mask", "--key-file", "f.key", "--null", "id", "--hash-key-env", "K", "lake", "out"],
-            "--hash-key-env: --hash names",
+            "--hash-key-env: name the columns to hash by --hash",
         ),
     ],
 )

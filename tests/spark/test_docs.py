@@ -1,4 +1,4 @@
-"""The examples of SPARK.md run, one after the other."""
+"""The examples of docs/how-to/spark.md run, one after the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-TEXT = (Path(__file__).parents[2] / "SPARK.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs/how-to/spark.md").read_text()
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from modcrypt.iceberg.keys.wrapping_keys import MasterKeys, OpenKey
 from modcrypt.iceberg.rotate.dek_rotation import RekeyItem
 from modcrypt.keys import key_bytes
 from modcrypt.spark import Settings, rotate_table_deks, rotate_table_keks
-from modcrypt.spark.jobs.iceberg_jobs import Rekeying
+from modcrypt.spark.jobs.iceberg_jobs import TableRekeyJob
 from tests.secret_watch import spellings
 from tests.support import read_with_pyarrow
 
@@ -138,7 +138,7 @@ def test_what_is_sent_to_executors_holds_no_key(
         assert not [secret for secret in secrets for each in spellings(secret) if each in sent]
 
 
-def prepared(table: IcebergTable, kms: str) -> tuple[Rekeying, list[RekeyItem], OpenKey]:
+def prepared(table: IcebergTable, kms: str) -> tuple[TableRekeyJob, list[RekeyItem], OpenKey]:
     """Give what a driver sends: the work, and an item for each data file."""
     from modcrypt.iceberg.keys.key_resolver import seal_for_manifest
 
@@ -153,7 +153,7 @@ def prepared(table: IcebergTable, kms: str) -> tuple[Rekeying, list[RekeyItem], 
         (sealed,) = seal_for_manifest([keys], job)
         items.append(RekeyItem(entry.location, entry.file_format, entry.size, sealed))
     folders = {prefix: place.path for prefix, place in table.walk.locations.folders.items()}
-    work = Rekeying(
+    work = TableRekeyJob(
         settings=Settings(kms=kms), job=job.key, name="job", key_length=16, folders=folders
     )
     return work, items, job
@@ -236,7 +236,7 @@ def test_the_command_line_has_spark_do_it(
     ring = ["--kms", "file:lake.keyring", "--passphrase-fd", "0"]
     refused = CliRunner().invoke(program, ["iceberg", "rotate", "dek", "--spark", "x", *ring, "t"])
     assert refused.exit_code == 2
-    assert "executors can't read that" in refused.output
+    assert "executors cannot read this" in refused.output
     assert CliRunner().invoke(program, ["iceberg", "rotate", "mek", *arguments[3:]]).exit_code == 2
 
 

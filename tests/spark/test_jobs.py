@@ -22,9 +22,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import modcrypt as mc
+from modcrypt.parquet.crypto.write_notes import NOTES
 from modcrypt.spark.jobs.conversion import Conversion
-from modcrypt.spark.jobs.driver import check_new
-from modcrypt.spark.jobs.file_work import File, Rotation
+from modcrypt.spark.jobs.driver import check_new, sources_of
+from modcrypt.spark.jobs.file_work import File, RotationJob
 from modcrypt.spark.jobs.table_jobs import (
     decrypt_table,
     encrypt_table,
@@ -33,7 +34,7 @@ from modcrypt.spark.jobs.table_jobs import (
     scan_keys,
     verify_table,
 )
-from modcrypt.spark.jobs.task_files import MAX_TASKS, Folder, list_tables, packed
+from modcrypt.spark.jobs.task_files import MAX_TASKS, Folder, assign_tasks, list_tables
 from modcrypt.spark.settings import Settings
 from tests.spark.conftest import Elsewhere
 from tests.support import (
@@ -286,7 +287,7 @@ def test_a_destination_that_is_something_else_is_only_replaced_on_request(
     report = encrypt_table(spark, lake, out, settings)
     told = {os.path.basename(row["path"]): row for row in report.collect()}
     assert stamps(out) == left
-    for name, why in zip(NAMES, ("older", "78", "in plaintext"), strict=False):
+    for name, why in zip(NAMES, ("older", "78", "not encrypted"), strict=False):
         row = told[os.path.basename(name)]
         assert (row["result"], row["failed"]) == ("file", True)
         assert why in row["message"]
@@ -320,11 +321,11 @@ def test_a_file_of_another_policy_is_never_taken_for_done(lake: Path, keyring: s
     name = lake / NAMES[0]
     made = Settings(kms=keyring, policy=POLICY)
     mc.encrypt_parquet(name, name, made.encryption())
-    assert NewKeys.of(made).why_not(Place(None, str(name))) is None
+    assert NewKeys.from_settings(made).find_difference(Place(None, str(name))) is None
     for what, policy in policies():
-        assert NewKeys.of(Settings(kms=keyring, policy=policy)).why_not(Place(None, str(name))), (
-            what
-        )
+        assert NewKeys.from_settings(Settings(kms=keyring, policy=policy)).find_difference(
+            Place(None, str(name))
+        ), what
 
 
 def test_explicit_keys_that_differ_are_never_taken_for_done(lake: Path, tmp_path: Path) -> None:
@@ -337,11 +338,13 @@ def test_explicit_keys_that_differ_are_never_taken_for_done(lake: Path, tmp_path
     name = lake / NAMES[0]
     made = Settings(footer_key=ours, column_keys={"name": ours})
     mc.encrypt_parquet(name, name, made.encryption())
-    assert NewKeys.of(made).why_not(Place(None, str(name))) is None
+    assert NewKeys.from_settings(made).find_difference(Place(None, str(name))) is None
     for columns in ({}, {"name": other}, {"id": ours}, {"name": ours, "id": ours}):
         wanted = Settings(footer_key=ours, column_keys=columns)
-        assert NewKeys.of(wanted).why_not(Place(None, str(name))), columns
-    assert NewKeys.of(replace(made, footer_key=other)).why_not(Place(None, str(name)))
+        assert NewKeys.from_settings(wanted).find_difference(Place(None, str(name))), columns
+    assert NewKeys.from_settings(replace(made, footer_key=other)).find_difference(
+        Place(None, str(name))
+    )
 
 
 def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
@@ -395,7 +398,7 @@ def test_a_wrong_policy_fails_before_anything_is_done(
     def encrypt(policy: mc.Policy, kms: str = keyring) -> None:
         encrypt_table(spark, lake, out, Settings(kms=kms, policy=policy))
 
-    with pytest.raises(ValueError, match="columns that the file doesn't have: nmae"):
+    with pytest.raises(ValueError, match="the file does not have these columns: nmae"):
         encrypt(replace(POLICY, column_keys={"kc": ["nmae"]}))
     with pytest.raises(mc.KeyNotFoundError, match="gone"):
         encrypt(replace(POLICY, footer_key="gone"))
@@ -405,7 +408,7 @@ def test_a_wrong_policy_fails_before_anything_is_done(
     (tmp_path / "wrong").write_text("another passphrase")
     with pytest.raises(mc.KeyAccessDeniedError):
         encrypt(POLICY, keyring.partition("?")[0] + f"?passphrase=file:{tmp_path / 'wrong'}")
-    with pytest.raises(ValueError, match="by a policy"):
+    with pytest.raises(ValueError, match="needs a policy"):
         encrypt_table(spark, lake, out, Settings(kms=keyring))
     assert not out.exists()
 
@@ -461,7 +464,7 @@ def test_no_link_below_a_folder_is_written_through(
     before = (outside / "part-0.parquet").read_bytes()
     in_place = Conversion(verb="encrypt", source=str(lake), destination=None, encryption=settings)
     copied = replace(in_place, destination=str(out))
-    rotation = Rotation(settings=settings, what="mek", new_master_keys={}, folders=(str(lake),))
+    rotation = RotationJob(settings=settings, what="mek", new_master_keys={}, folders=(str(lake),))
     rows = [*in_place.rows(files, None), *rotation.rows(files, None)]
     rows += copied.rows([File(str(lake / NAMES[1]), 1)], None)
     assert [row["result"] for row in rows] == ["file", "encrypted", "file", "current", "file"]
@@ -755,6 +758,25 @@ def test_a_job_gives_no_two_files_one_prefix(lake: Path, keyring: str) -> None:
         check_new(job, files, None)
 
 
+@pytest.mark.parametrize("store", ["local", "memory"])
+def test_copies_lack_the_files_of_a_write_that_is_not_complete(lake: Path, store: str) -> None:
+    """Readers of the source pass over them, and the copy has no note that hides them."""
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    (lake / NOTES).mkdir()
+    note = {"host": "h", "time": 0, "hidden": [NAMES[0]]}
+    (lake / NOTES / "job.json").write_text(json.dumps(note))
+    source = str(lake)
+    if store == "memory":
+        source = "memory://spark-notes/lake"
+        memory.put(str(lake), "/spark-notes/lake", recursive=True)
+    for destination, expected in ((None, NAMES), ("/out", NAMES[1:])):
+        job = Conversion(verb="decrypt", source=source, destination=destination)
+        names = sources_of(job, None).names
+        assert names == sorted(f"{source}/{name}" for name in expected)
+    if store == "memory":
+        memory.rm("/spark-notes", recursive=True)
+
+
 def test_tables_are_named_by_url(lake: Path, settings: Settings, tmp_path: Path) -> None:
     """In this process: nobody else has this store's memory."""
     fsspec = pytest.importorskip("fsspec")
@@ -856,7 +878,7 @@ def test_jobs_run_on_other_kinds_of_spark(
 def test_no_task_has_too_much_and_the_largest_begin_first(
     sizes: list[int], files: int, size: int, slots: int
 ) -> None:
-    numbers = packed(sizes, files=files, size=size, slots=slots)
+    numbers = assign_tasks(sizes, files=files, size=size, slots=slots)
     assert sorted(set(numbers)) == list(range(max(numbers) + 1))
     tasks: list[list[int]] = [[] for _ in range(max(numbers) + 1)]
     for number, one in zip(numbers, sizes, strict=True):
@@ -868,7 +890,7 @@ def test_no_task_has_too_much_and_the_largest_begin_first(
 
 def test_files_are_shared_out_by_number_and_size() -> None:
     def tasks(sizes: list[int], slots: int = 2) -> int:
-        return max(packed(sizes, files=500, size=256 << 20, slots=slots)) + 1
+        return max(assign_tasks(sizes, files=500, size=256 << 20, slots=slots)) + 1
 
     assert tasks([8 << 10] * 20_000) == 40
     assert tasks([10 << 20] * 200) == 8
@@ -879,7 +901,7 @@ def test_files_are_shared_out_by_number_and_size() -> None:
 
 def test_there_are_no_more_tasks_than_a_driver_can_hold() -> None:
     def tasks(sizes: list[int], files: int, size: int) -> int:
-        return max(packed(sizes, files=files, size=size, slots=8)) + 1
+        return max(assign_tasks(sizes, files=files, size=size, slots=8)) + 1
 
     assert tasks([1 << 30] * MAX_TASKS, 500, 256 << 20) == MAX_TASKS
     for sizes in ([1 << 30] * (2 * MAX_TASKS), [1 << 20, 1 << 30] * MAX_TASKS):

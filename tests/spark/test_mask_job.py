@@ -153,7 +153,7 @@ def test_a_table_is_masked_in_place_once(
     left = stamps(folder)
     assert counted(mask_table(spark, folder, None, settings, **masks)) == {"current": 3}
     assert stamps(folder) == left
-    with pytest.raises(ValueError, match=r"hashed again: name"):
+    with pytest.raises(ValueError, match=r"from hashed: name"):
         mask_table(spark, folder, None, settings, hashed=["name", "day"], hash_key=hash_key)
     again = mask_table(spark, folder, None, settings, hashed=["day"], hash_key=hash_key)
     assert counted(again) == {"masked": 3}
@@ -275,11 +275,11 @@ def test_what_is_wrong_is_told_before_spark_is_asked(
     spark: Any = None
     masks: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({}, ValueError, "name columns"),
-        ({"null": ["nmae"]}, ValueError, "doesn't have: nmae"),
-        ({"null": "name"}, ValueError, "not one string"),
-        ({"null": ["id"], "drop": ["id"]}, ValueError, "more than one fate"),
+        ({"null": ["nmae"]}, ValueError, "does not have these columns: nmae"),
+        ({"null": "name"}, ValueError, "not a string"),
+        ({"null": ["id"], "drop": ["id"]}, ValueError, "more than once in drop, null and hashed"),
         ({"hashed": ["name"]}, ValueError, "hash_key"),
-        ({"hashed": ["name"], "hash_key": HASH_KEY.hex()}, ValueError, "never as itself"),
+        ({"hashed": ["name"], "hash_key": HASH_KEY.hex()}, ValueError, "never the key itself"),
         ({"hashed": ["name"], "hash_key": "env:NO_SUCH"}, mc.KeyNotFoundError, "NO_SUCH"),
     ]
     for destination in (out, None):
@@ -293,12 +293,12 @@ def test_what_is_wrong_is_told_before_spark_is_asked(
     with pytest.raises(ValueError, match="lost for good"):
         mask_table(spark, table, None, replace(old, on_missing_key="drop"), null=["id"])
     columns = Settings(footer_key=new.footer_key, column_keys={"name": hash_key})
-    with pytest.raises(ValueError, match="doesn't have: name"):
+    with pytest.raises(ValueError, match="not have these columns: name"):
         mask_table(spark, table, out, old, columns, drop=["name"])
     shares: list[tuple[Any, str]] = [
-        ([], "name the columns"),
-        ("id", "not one string"),
-        (["nmae"], "doesn't have: nmae"),
+        ([], "no columns to share"),
+        ("id", "not a string"),
+        (["nmae"], "does not have these columns: nmae"),
     ]
     for names, words in shares:
         with pytest.raises(ValueError, match=words):

@@ -46,7 +46,7 @@ if _reason := why_unavailable():
 import pyspark
 from pyspark.sql import types
 
-from modcrypt.spark.jvm.native_jar import KMS_CLIENT, compiled, spark_jar
+from modcrypt.spark.jvm.native_jar import KMS_CLIENT, compile_sources, spark_jar
 from modcrypt.spark.jvm.native_parquet import native, native_options
 
 PASSPHRASE = conftest.PASSPHRASE.decode()
@@ -844,30 +844,30 @@ def test_with_plaintext_columns_every_other_leaf_is_named() -> None:
     )
     assert options["column.keys"] == "kc2:name;kf:score,address.city,tags.list.element"
     assert options["complete.columns"] == "false"
-    with pytest.raises(ValueError, match="give schema, of the frame"):
+    with pytest.raises(ValueError, match="pass schema, that of"):
         said(column_keys={"kc2": ["name"]}, plaintext_columns=["id"])
-    with pytest.raises(ValueError, match="nothing to encrypt"):
+    with pytest.raises(ValueError, match="name columns to encrypt"):
         said(plaintext_columns=SCHEMA.names, schema=SCHEMA)
 
 
 @pytest.mark.parametrize("name", ["a,b", "a:b", "a;b", " a", "a ", "${user.home}"])
 def test_names_that_the_options_cannot_spell_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="can't spell names of columns with , : ;"):
+    with pytest.raises(ValueError, match="can't express names of columns that contain , : ;"):
         said(column_keys={"kc1": [name]})
     for ids in ({"column_keys": {name: ["a"]}}, {"footer_key": name}):
-        with pytest.raises(ValueError, match="can't spell ids of master keys with , : ;"):
+        with pytest.raises(ValueError, match="can't express ids of master keys that contain , : ;"):
             said(**ids)
     schema = types.StructType([types.StructField(name, types.LongType()), *SCHEMA.fields])
     assert said(column_keys={"kc2": ["name"]}, schema=schema)["column.keys"] == "kc2:name"
 
 
 def test_what_spark_cannot_write_is_refused() -> None:
-    with pytest.raises(ValueError, match="writes no AAD prefix"):
+    with pytest.raises(ValueError, match="does not support an AAD prefix"):
         said(aad_prefix="lake/{name}")
-    with pytest.raises(ValueError, match="columns that the frame lacks: nobody, zip"):
+    with pytest.raises(ValueError, match="columns that the schema lacks: nobody, zip"):
         said(column_keys={"kc1": ["zip", "nobody", "name"]}, schema=SCHEMA)
     dotted = types.StructType([*SCHEMA.fields, types.StructField("address.zip", types.LongType())])
-    with pytest.raises(ValueError, match="joined by dots, are the same"):
+    with pytest.raises(ValueError, match="have the same dotted name"):
         said(column_keys={"kc1": ["name"]}, schema=dotted)
 
 
@@ -888,14 +888,14 @@ def test_pages_have_no_levels_in_the_clear_unless_the_policy_says_so(
 @pytest.mark.parametrize(
     ("kms", "told"),
     [
-        (None, "there is no key service"),
-        ("aws-kms://", "takes a keyring"),
-        ("env:KEY", "takes a keyring"),
-        ("file:x?passphrase=hunter2", "takes env:NAME or file:PATH"),
-        ("hcvault://h/transit?token=hunter2", "takes env:NAME or file:PATH"),
-        ("file:x?password=hunter2", "take, once each"),
-        ("file:", "names its file"),
-        ("hcvault://h/${hunter2}", "are of ASCII letters"),
+        (None, "no key service is named"),
+        ("aws-kms://", "supports a keyring"),
+        ("env:KEY", "supports a keyring"),
+        ("file:x?passphrase=hunter2", "must be env:NAME or file:PATH"),
+        ("hcvault://h/transit?token=hunter2", "must be env:NAME or file:PATH"),
+        ("file:x?password=hunter2", "it takes NAME=VALUE, each name once"),
+        ("file:", "must name a file"),
+        ("hcvault://h/${hunter2}", "must be ASCII"),
     ],
 )
 def test_uris_of_other_services_and_with_secrets_in_them_are_refused(
@@ -920,7 +920,7 @@ def test_paths_in_a_uri_are_made_absolute_for_every_process(
 
 
 def test_native_takes_nothing_but_a_session() -> None:
-    with pytest.raises(TypeError, match="takes a Spark session, not str"):
+    with pytest.raises(TypeError, match="must be a Spark session, not str"):
         native("spark", kms=URI)
 
 
@@ -933,7 +933,7 @@ def test_the_jar_has_the_client_and_its_bytes_are_those_of_every_run(
     with zipfile.ZipFile(jar) as packed:
         assert f"{KMS_CLIENT.replace('.', '/')}.class" in packed.namelist()
         inside = {name: packed.read(name) for name in packed.namelist() if name.endswith(".class")}
-    assert compiled(spark._jvm) == inside
+    assert compile_sources(spark._jvm) == inside
     with pytest.raises(FileExistsError):
         spark_jar(jar)
 

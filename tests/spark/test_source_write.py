@@ -29,7 +29,7 @@ from modcrypt.io.storage import Place
 from modcrypt.parquet.crypto.write_notes import NOTES
 from modcrypt.spark.source import abandoned_writes as abandoned
 from modcrypt.spark.source import writing
-from modcrypt.spark.source.arrow_types import in_common, spark_schema
+from modcrypt.spark.source.arrow_types import to_common_schema, to_spark_schema
 from modcrypt.spark.source.options import write_options
 from modcrypt.spark.source.writing import (
     Writer,
@@ -181,11 +181,11 @@ def test_tasks_of_a_job_share_no_prefix_unless_that_is_asked_for(lake: Lake) -> 
     with pytest.raises(ValueError, match="would have the same AAD prefix"):
         write_options(one_prefix)
     write_options({**one_prefix, "sharedAadPrefix": "true"})
-    with pytest.raises(ValueError, match="sharedAadPrefix is true or false"):
+    with pytest.raises(ValueError, match="sharedAadPrefix must be true or false"):
         write_options({**one_prefix, "sharedAadPrefix": "yes"})
     for own in ("people/{path}", "people/{name}"):
         write_options({**one_prefix, "aadPrefix": own})
-        with pytest.raises(ValueError, match="root is for reading"):
+        with pytest.raises(ValueError, match="root is only for reading"):
             write_options({**one_prefix, "aadPrefix": own, "root": "/"})
 
 
@@ -303,8 +303,8 @@ def ids_in(table: Path) -> list[int]:
 
 
 GONE = {
-    "host": abandoned.this_host(),
-    "namespace": abandoned._namespace(),
+    "host": abandoned.identify_host(),
+    "namespace": abandoned._read_namespace(),
     "process": 1,
     "started": "-",
 }
@@ -400,7 +400,7 @@ def test_a_note_leads_out_of_no_folder(tmp_path: Path) -> None:
     (table / "link").symlink_to(outside)
     notes = table / NOTES
     notes.mkdir()
-    note = {"host": abandoned.this_host(), "time": 0}
+    note = {"host": abandoned.identify_host(), "time": 0}
     (notes / "x.json").write_text(json.dumps({**note, "hidden": ["link/file"]}))
     publish_files(str(table), staged(table, "b" * 16, range(10, 12)), overwrite=False)
     assert (outside / "file").read_text() == "somebody else's"
@@ -410,7 +410,7 @@ def test_a_note_leads_out_of_no_folder(tmp_path: Path) -> None:
         notes.mkdir(exist_ok=True)
         (notes / "x.json").write_text(json.dumps({**note, "hidden": hidden}))
         for use in (ids_in, lambda table: remove_abandoned(str(table))):
-            with pytest.raises(ValueError, match="no note of a write; remove it"):
+            with pytest.raises(ValueError, match="no note of a write; check"):
                 use(table)
     shutil.rmtree(notes)
     (outside / ".hidden").touch()
@@ -425,10 +425,10 @@ def test_what_a_killed_driver_has_left_is_removed_when_it_is_gone_for_sure(
 ) -> None:
     """On this machine at once, elsewhere after a week; and never what is a stream's."""
     with subprocess.Popen(["sleep", "60"]) as process:
-        real = abandoned._stat
-        monkeypatch.setattr(abandoned, "_above", lambda _: [process.pid])
-        monkeypatch.setattr(abandoned, "_stat", lambda number: ("java", *real(number)[1:]))
-        here = abandoned.this_driver()
+        real = abandoned._read_process
+        monkeypatch.setattr(abandoned, "_list_ancestors", lambda _: [process.pid])
+        monkeypatch.setattr(abandoned, "_read_process", lambda number: ("java", *real(number)[1:]))
+        here = abandoned.describe_driver()
         elsewhere = json.dumps({**json.loads(here), "host": "another machine"})
         jobs = {"a" * 16: here, "b" * 16: elsewhere, "c" * 16: "", "d" * 16: "[]"}
         stream = "_tmp_01234567-89ab-cdef-0123-456789abcdef"
@@ -454,7 +454,7 @@ def test_a_second_attempt_beside_the_first_is_not_published(
 ) -> None:
     """Both end; Spark takes one of them. (It starts none on the same host: so told by hand.)"""
     batches = small_table(10).to_batches()
-    schema = spark_schema(in_common(batches[0].schema))
+    schema = to_spark_schema(to_common_schema(batches[0].schema))
     settings, options = write_options(
         {**lake.variant("external", "internal_key_material = false"), "path": str(tmp_path)}
     )
@@ -479,7 +479,7 @@ def test_an_attempt_that_outlives_its_job_leaves_nothing(
 ) -> None:
     """Spark aborts a job without waiting for the attempts that it stops."""
     batches = small_table(40).to_batches(max_chunksize=10)
-    schema = spark_schema(in_common(batches[0].schema))
+    schema = to_spark_schema(to_common_schema(batches[0].schema))
     more = {"path": str(tmp_path), "maxRowsPerFile": "10"}
     external = lake.variant("external", "internal_key_material = false")
     task = SimpleNamespace(partitionId=lambda: 0, taskAttemptId=lambda: 1)
@@ -575,18 +575,23 @@ def test_what_can_not_be_written_is_refused_before_a_task_runs(
     footer = {"footerKey": lake.by_keys["footerKey"]}
     cases: list[tuple[DataFrame, Path, dict[str, str], str]] = [
         (people.drop("name"), tmp_path / "t", lake.by_policy, "name"),
-        (people, tmp_path / "t", lake.by_policy | {"partitionBy": "name"}, "names of folders"),
+        (people, tmp_path / "t", lake.by_policy | {"partitionBy": "name"}, "folder names"),
         (people, tmp_path / "t", footer | {"partitionBy": "nix"}, "there is no column nix"),
         (
             people.select("id"),
             tmp_path / "t",
             footer | {"partitionBy": "id"},
-            "no columns are left",
+            "partition",
         ),
         (people, tmp_path / "t", footer | {"compression": "best"}, "(?i)compression"),
         (people, tmp_path / "file", footer, "is a file"),
-        (people, tmp_path / "t", {"kms": "file:ring"}, "by a policy, or with a footer_key"),
-        (spark.sql("select parse_json('1') v"), tmp_path / "t", footer, "variant is not written"),
+        (people, tmp_path / "t", {"kms": "file:ring"}, "needs a policy or a footer_key"),
+        (
+            spark.sql("select parse_json('1') v"),
+            tmp_path / "t",
+            footer,
+            "writing variant is not supported",
+        ),
     ]
     for frame, folder, options, message in cases:
         with pytest.raises(AnalysisException, match=message):
@@ -595,5 +600,5 @@ def test_what_can_not_be_written_is_refused_before_a_task_runs(
 
 
 def test_a_table_has_one_folder(lake: Lake) -> None:
-    with pytest.raises(ValueError, match="a table is written to one folder"):
+    with pytest.raises(ValueError, match="must be one folder"):
         write_options({"paths": '["a", "b"]', **lake.by_keys})

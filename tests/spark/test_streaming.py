@@ -21,9 +21,9 @@ import modcrypt as mc
 from modcrypt.io.storage import Place
 from modcrypt.parquet.datasets.discovery import list_complete
 from modcrypt.spark.source import stream_batches as batches
-from modcrypt.spark.source.arrow_types import in_common, spark_schema
-from modcrypt.spark.source.stream_batches import drop_batch, publish_batch, staging
-from modcrypt.spark.source.streaming import Part, stream_reader, stream_writer
+from modcrypt.spark.source.arrow_types import to_common_schema, to_spark_schema
+from modcrypt.spark.source.stream_batches import drop_batch, publish_batch, staging_folder
+from modcrypt.spark.source.streaming import TaskFiles, stream_reader, stream_writer
 from modcrypt.spark.source.writing import Written, remove_abandoned
 from tests.spark.conftest import FOOTER, SECRETS, Lake
 from tests.support import read_with_pyarrow, small_table
@@ -219,7 +219,7 @@ def test_an_output_mode_that_would_replace_the_table_is_refused(
 
 
 def schema_of(table: pa.Table) -> StructType:
-    return spark_schema(in_common(table.schema))
+    return to_spark_schema(to_common_schema(table.schema))
 
 
 SCHEMA = schema_of(small_table(50))
@@ -274,7 +274,7 @@ def test_what_is_gone_fails_the_batch_unless_that_is_wanted(lake: Lake, tmp_path
     one = reader(lake, tmp_path)
     start, (_, end) = one.initialOffset(), after(one)
     (tmp_path / "b").unlink()
-    with pytest.raises(FileNotFoundError, match=r"b, and 0 more.*ignoreMissingFiles"):
+    with pytest.raises(FileNotFoundError, match=r"b and 0 more.*ignoreMissingFiles"):
         one.partitions(start, end)
     other = reader(lake, tmp_path, ignoreMissingFiles="true")
     assert read(other, start, end) == [0, 1, 2, 6, 7, 8]
@@ -300,7 +300,7 @@ def test_offsets_of_somebody_else_are_refused(lake: Lake, tmp_path: Path) -> Non
     put(tmp_path, "a.parquet", range(3))
     one = reader(lake, tmp_path)
     _, end = after(one)
-    with pytest.raises(ValueError, match="not those of one batch"):
+    with pytest.raises(ValueError, match="do not belong to one batch"):
         one.partitions({"files": [], "seen": "x" * 12}, end)
 
 
@@ -310,7 +310,7 @@ def test_offsets_of_somebody_else_are_refused(lake: Lake, tmp_path: Path) -> Non
         ({"maxFilesPerTrigger": "0"}, "at least 1"),
         ({"ignoreMissingFiles": "perhaps"}, "true or false"),
         ({"paths": '["a", "b"]'}, "one folder"),
-        ({"maxFiles": "1"}, "there is no option maxfiles"),
+        ({"maxFiles": "1"}, "unknown option maxfiles"),
     ],
 )
 def test_a_source_that_is_asked_wrongly_says_so(
@@ -338,7 +338,7 @@ def test_what_spark_pickles_has_no_key(lake: Lake, tmp_path: Path) -> None:
 
 def task(base: str, number: int, run: str, ids: range, encryption: Any) -> Written:
     """Write what a task does, as it names it; give what it tells."""
-    folder = f"{staging(base, QUERY)}/_tmp_{QUERY}-7-{run}/{number:05}-{number}"
+    folder = f"{staging_folder(base, QUERY)}/_tmp_{QUERY}-7-{run}/{number:05}-{number}"
     name = f"part-{number:05}-{QUERY}-7-{run}-{number}-0.parquet"
     mc.write_dataset(
         small_table(ids.stop).slice(ids.start), folder, encryption, basename_template=f"{name}{{i}}"
@@ -374,7 +374,7 @@ def test_a_batch_killed_at_whatever_step_is_completed_once(
 
     with monkeypatch.context() as patch:
         patch.setattr(batches, "_AT_ONCE", 1)
-        for name in ("_write", "_move", "remove_job"):  # 1, 4, 1 again, 1
+        for name in ("_write_record", "_move", "remove_job"):  # 1, 4, 1 again, 1
             patch.setattr(batches, name, counted(getattr(batches, name)))
         try:
             publish_batch(base, QUERY, 7, first)
@@ -414,10 +414,10 @@ def test_a_record_that_was_changed_moves_nothing(lake: Lake, tmp_path: Path) -> 
         5,
     ):
         record.write_text(json.dumps({"batch": 7, "pending": pending}))
-        with pytest.raises(ValueError, match="no record of a stream's batches"):
+        with pytest.raises(mc.FormatError, match="no record of a stream's batches"):
             drop_batch(base, QUERY)
     record.write_text("[" * 10000)
-    with pytest.raises(ValueError, match="no record of a stream's batches"):
+    with pytest.raises(mc.FormatError, match="no record of a stream's batches"):
         publish_batch(base, QUERY, 8, [Written("", ())])
     assert [path.name for path in (tmp_path / "t").iterdir()] == [batches.RECORDS]
 
@@ -458,8 +458,8 @@ def test_an_abort_without_a_message_finds_its_query_in_the_checkpoint(
         (checkpoint / "metadata").write_text(text)
         writer.abort([None], 7)
     assert not list(base.iterdir())
-    with pytest.raises(ValueError, match="did not tell"):
-        writer.commit([None, Part(QUERY, Written("", ()))], 7)
+    with pytest.raises(ValueError, match="did not report"):
+        writer.commit([None, TaskFiles(QUERY, Written("", ()))], 7)
 
 
 # --- in a store ----------------------------------------------------------------------------------

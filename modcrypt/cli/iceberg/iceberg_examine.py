@@ -1,4 +1,4 @@
-"""`modcrypt iceberg verify` and `tree`: whether a table is what was written, and what opens it."""
+"""`modcrypt iceberg verify` and `tree`: verification of a table, and the tree of its keys."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modcrypt.cli.options.iceberg_options import (
-    counted,
     lines_option,
-    snapshot_of,
+    open_selected_table,
+    parse_snapshot,
     table_argument,
-    table_of,
     table_options,
 )
-from modcrypt.cli.output.failures import in_options, printable
+from modcrypt.cli.output.failures import printable, use_option_names
 from modcrypt.cli.output.progress import progress_bar
-from modcrypt.cli.shared import print_facts, print_line, table, together
+from modcrypt.cli.shared import combine_options, format_table, print_facts, print_line
 from modcrypt.errors import KmsUnavailableError
+from modcrypt.report.sizes import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.iceberg.verify.key_trees import ProtectedFile
@@ -30,17 +30,17 @@ __all__ = ["tree", "verify"]
 
 # click keeps the lines of a paragraph after \b as they are.
 _VERIFY_EXAMPLE = """\b
-Examples: every file of every snapshot; the current one alone; a page for an auditor
+Examples: all snapshots; only the branch main; a page for an auditor
   modcrypt iceberg verify --kms file:lake.keyring lake/orders
   modcrypt iceberg verify --kms file:lake.keyring --snapshot main lake/orders
   modcrypt iceberg verify --kms file:lake.keyring --strict --html orders.html lake/orders
 
 \b
-Exit codes: 0 nothing is wrong; 1 something is, or with --strict something was not
-authenticated; 3 nothing could be checked for want of a key"""
+Exit codes: 0 no fault; 1 a fault, or with --strict something not authenticated;
+3 nothing could be checked without a key; 4 the key service is unavailable"""
 
 _TREE_EXAMPLE = """\b
-Examples: all keys, and what they open; what is under one of them
+Examples: all keys and what they open; files under one key
   modcrypt iceberg tree --kms file:lake.keyring lake/orders
   modcrypt iceberg tree --kms file:lake.keyring --protected-by lake lake/orders"""
 
@@ -48,20 +48,22 @@ _jobs_option = click.option(
     "--jobs",
     metavar="N",
     type=click.IntRange(min=1),
-    help="How many files at once. Default: by processors.",
+    help="Number of files processed concurrently. Default: by processors.",
 )
-_html_options = together(
-    click.option("--html", metavar="OUT", help="Write a page that needs nothing else, to OUT."),
+_html_options = combine_options(
+    click.option(
+        "--html", metavar="OUT", help="Write the result as a self-contained HTML page to OUT."
+    ),
     click.option("--force", is_flag=True, help="Replace OUT if it exists."),
 )
 
 
 def _check_page(out: str | None, force: bool) -> None:
-    """Refuse a page that is there, before the work that it is to show."""
+    """Raise if the page exists already, before the work starts."""
     from modcrypt.io.storage import place_of
 
     if out is None and force:
-        raise click.UsageError("--force is for --html")
+        raise click.UsageError("--force needs --html")
     place = None if out is None else place_of(out)
     if place is not None and not force:
         place.check_absent()
@@ -85,11 +87,10 @@ def _write_page(out: str | None, force: bool, html: Callable[[], str]) -> None:
     "snapshots",
     metavar="ID|NAME",
     multiple=True,
-    help="Only this snapshot, or that of a branch or tag. Repeatable. Then orphans aren't told.",
+    help="Verify only this snapshot, given by id, branch or tag, and do not look for orphan "
+    "files. Repeatable.",
 )
-@click.option(
-    "--strict", is_flag=True, help="What is not authenticated is as bad as what is wrong."
-)
+@click.option("--strict", is_flag=True, help="Exit with 1 also if something was not authenticated.")
 @_jobs_option
 @_html_options
 @table_options
@@ -105,56 +106,64 @@ def verify(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Check every tag of every file that the table's snapshots reach, and that all fits together.
+    """Verify that all files of the table are authentic.
 
-    Nothing is decoded, and a fault ends nothing: all are told. So are files in the table's folder
-    that nothing reaches, keys that nothing uses, and KEKs that are past their time. What the key
-    service refuses says nothing of the table: it is a warning.
+    verify checks every tag of every file that the table's snapshots reach, and that all of them
+    fit together, but decodes no data. It continues after a fault and reports all of them, and
+    orphan files, unused keys and expired KEKs. A key that the key service refuses says nothing
+    about the table and is a warning.
     """
     from modcrypt.iceberg import verify_table
 
     _check_page(html, force)
-    wanted = [one for one in map(snapshot_of, snapshots) if one is not None]
-    opened = table_of(where, options)
+    wanted = [snapshot for snapshot in map(parse_snapshot, snapshots) if snapshot is not None]
+    target = open_selected_table(where, options)
     started = time.perf_counter()
     with progress_bar("Verifying", None) as progress:
-        found = verify_table(opened, snapshots=wanted or None, jobs=jobs, progress=progress)
-    _write_page(html, force, found.to_html)
+        verification = verify_table(target, snapshots=wanted or None, jobs=jobs, progress=progress)
+    _write_page(html, force, verification.to_html)
     if as_json:
         seconds = round(time.perf_counter() - started, 6)
-        print_line(json.dumps({**found.fields(), "seconds": seconds}))
+        print_line(json.dumps({**verification.fields(), "seconds": seconds}))
     else:
-        _print_verification(found)
-    if found.ok and any(one.word == KmsUnavailableError.word for one in found.findings):
+        _print_verification(verification)
+    if verification.ok and any(
+        finding.word == KmsUnavailableError.word for finding in verification.findings
+    ):
         return 4
-    if found.ok and found.snapshots and found.master_key_id and not found.tags:
+    if (
+        verification.ok
+        and verification.snapshots
+        and verification.master_key_id
+        and not verification.tags
+    ):
         return 3
-    return int(not found.ok or (strict and not found.complete))
+    return int(not verification.ok or (strict and not verification.complete))
 
 
-def _print_verification(found: TableVerification) -> None:
-    print_line(printable(found.name))
-    print_facts(found.facts())
-    if found.findings:
+def _print_verification(verification: TableVerification) -> None:
+    print_line(printable(verification.name))
+    print_facts(verification.facts())
+    if verification.findings:
         rows = [
-            (one.severity, one.word, one.location, in_options(one.message))
-            for one in found.findings
+            (finding.severity, finding.word, finding.location, use_option_names(finding.message))
+            for finding in verification.findings
         ]
-        titles = ("severity", "word", "file", "message")
-        print_line(f"\n{table(titles, rows, left=range(4))}")
+        titles = ("severity", "error", "file", "message")
+        print_line(f"\n{format_table(titles, rows, left=range(4))}")
     for heading, notes in (
-        ("Not authenticated:", found.gaps), ("Limits of the format:", found.limits)
+        ("Not authenticated:", verification.gaps), ("Limits of the format:", verification.limits)
     ):  # fmt: skip
-        told = (f"{one.what} {one.path or ''}".rstrip() + f": {one.why}" for one in notes)
-        _print_list(heading, list(told))
-    _print_list("Keys that nothing uses:", list(found.unused_keys))
-    _print_list("Files that nothing reaches:", [one.path for one in found.orphans or ()])
+        lines = (f"{note.what} {note.path or ''}".rstrip() + f": {note.why}" for note in notes)
+        _print_list(heading, list(lines))
+    _print_list("Unused keys:", list(verification.unused_keys))
+    _print_list("Orphan files:", [orphan.path for orphan in verification.orphans or ()])
 
 
 def _print_list(heading: str, lines: list[str]) -> None:
     if lines:
         print_line(f"\n{heading}")
-        print_line("\n".join(f"  {printable(in_options(one))}" for one in lines))
+        print_line("\n".join(f"  {printable(use_option_names(line))}" for line in lines))
 
 
 # --- tree ----------------------------------------------------------------------------------------
@@ -170,7 +179,7 @@ def _print_list(heading: str, lines: list[str]) -> None:
 @click.option(
     "--version",
     metavar="N",
-    help="Of the master key in --protected-by: what is under this version of it.",
+    help="With --protected-by: only what this version of the master key protects.",
 )
 @_jobs_option
 @_html_options
@@ -187,47 +196,47 @@ def tree(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Draw the table's keys, from the master key down to the files that they open.
+    """Draw the table's keys and the files that they open.
 
-    Data files are not opened. The exit code is 1 where a manifest could not be read: then there may
-    be more beneath it. It is 4 where the key service is unavailable.
+    Data files are not opened. The exit code is 1 if a manifest could not be read, because the tree
+    may then be incomplete, and 4 if the key service is unavailable.
     """
     from modcrypt.iceberg import key_tree
 
     if version is not None and protected_by is None:
-        raise click.UsageError("--version is of the master key in --protected-by")
+        raise click.UsageError("--version needs --protected-by with a master key")
     if html is not None and protected_by is not None:
-        raise click.UsageError("--html draws the tree, --protected-by lists files")
+        raise click.UsageError("--html and --protected-by exclude each other")
     _check_page(html, force)
-    opened = table_of(where, options)
+    target = open_selected_table(where, options)
     with progress_bar("Reading manifests", None) as progress:
-        found = key_tree(opened, jobs=jobs, progress=progress)
-    _write_page(html, force, found.to_html)
+        keys = key_tree(target, jobs=jobs, progress=progress)
+    _write_page(html, force, keys.to_html)
     if protected_by is not None:
-        _print_protected(found.protected_by(protected_by, version), as_json)
+        _print_protected(keys.protected_by(protected_by, version), as_json)
     elif as_json:
-        print_line(json.dumps(found.fields()))
+        print_line(json.dumps(keys.fields()))
     else:
-        print_line("\n".join(map(printable, found.to_text().split("\n"))))
-    return 4 if found.kms_unavailable else int(not found.whole)
+        print_line("\n".join(map(printable, keys.to_text().split("\n"))))
+    return 4 if keys.kms_unavailable else int(not keys.whole)
 
 
 def _print_protected(files: Sequence[ProtectedFile], as_json: bool) -> None:
     if as_json:
-        for one in files:
-            print_line(json.dumps(one.fields()))
+        for file in files:
+            print_line(json.dumps(file.fields()))
         return
     rows = [
         (
-            one.kind,
-            one.location,
-            one.size,
-            "yes" if one.only else "no",
-            "yes" if one.certain else "perhaps",
+            file.kind,
+            file.location,
+            file.size,
+            "yes" if file.only else "no",
+            "yes" if file.certain else "perhaps",
         )
-        for one in files
+        for file in files
     ]
     if rows:
         titles = ("kind", "location", "bytes", "lost without it", "under it")
-        print_line(table(titles, rows, left=(0, 1, 3, 4)))
-    print_line(f"{counted(len(files), 'file')} under this key")
+        print_line(format_table(titles, rows, left=(0, 1, 3, 4)))
+    print_line(f"{format_count(len(files), 'file')} under this key")

@@ -1,4 +1,4 @@
-"""`modcrypt iceberg`: encrypted Iceberg tables, and what there is to be seen in them."""
+"""`modcrypt iceberg`: the commands for encrypted Iceberg tables."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ from modcrypt.cli.iceberg.iceberg_writing import append, create, encrypt
 from modcrypt.cli.options.iceberg_options import (
     lines_option,
     listing_options,
-    snapshot_of,
+    open_selected_table,
+    parse_snapshot,
     snapshot_option,
     table_argument,
-    table_of,
     table_options,
 )
-from modcrypt.cli.row_output import check_safe, print_pieces, print_rows, safe_option, written
-from modcrypt.cli.shared import force_option, print_line, table
+from modcrypt.cli.row_output import (
+    check_safe,
+    print_pieces,
+    print_rows,
+    safe_option,
+    write_pieces,
+)
+from modcrypt.cli.shared import force_option, format_table, print_line
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
@@ -33,7 +39,7 @@ __all__ = ["iceberg"]
 
 # click keeps the lines of a paragraph after \b as they are.
 _GROUP_EXAMPLE = """\b
-Examples: what is in a table; its rows; its KEKs under the newest master key
+Examples: snapshots of a table; its rows; its KEKs under the newest master key
   modcrypt iceberg snapshots lake/orders
   modcrypt iceberg scan --kms file:lake.keyring --where "id > 5" lake/orders
   modcrypt iceberg rotate mek --kms file:lake.keyring lake/orders"""
@@ -43,7 +49,7 @@ Example:
   modcrypt iceberg keys lake/orders"""
 
 _SNAPSHOTS_EXAMPLE = """\b
-Examples: of a folder; of a table in a catalog
+Examples: a table in a folder; a table in a catalog
   modcrypt iceberg snapshots lake/orders
   modcrypt iceberg snapshots --catalog sqlite:///lake/catalog.db shop.sales"""
 
@@ -52,7 +58,7 @@ Example:
   modcrypt iceberg files --kms file:lake.keyring --snapshot main lake/orders"""
 
 _SCAN_EXAMPLE = """\b
-Examples: a first look; some rows for a spreadsheet; for another program
+Examples: the first rows; some rows for a spreadsheet; all rows for another program
   modcrypt iceberg scan --kms file:lake.keyring lake/orders
   modcrypt iceberg scan --kms file:lake.keyring --columns id,price \\
       --where "id >= 2 and price is not null" --format csv -o orders.csv lake/orders
@@ -62,11 +68,11 @@ Examples: a first look; some rows for a spreadsheet; for another program
 @click.group(epilog=_GROUP_EXAMPLE, invoke_without_command=True)
 @click.pass_context
 def iceberg(context: click.Context) -> None:
-    """Read and write encrypted Iceberg tables, verify them, and give them other keys.
+    """Read, write, verify and rotate encrypted Iceberg tables.
 
-    TABLE is a metadata.json, or the folder of a table, then its newest one; or an identifier in
-    the catalog that --catalog names. Nothing vouches for a metadata.json: --table-uuid, --at-least
-    and --master-key say what is known of the table from elsewhere.
+    TABLE is a metadata.json, or the folder of a table, whose newest metadata.json is used; or,
+    with --catalog, an identifier in that catalog. A metadata.json is not authenticated: pass what
+    you know about the table by --table-uuid, --at-least and --master-key.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
@@ -81,11 +87,11 @@ def iceberg(context: click.Context) -> None:
 @listing_options
 @lines_option
 def keys(*, where: str, as_json: bool, **options: Any) -> None:
-    """List the table's keys: KEKs, and those of manifest lists.
+    """List the table's keys: KEKs and the keys of manifest lists.
 
-    No key itself is shown, and none is needed.
+    Key values are not shown, and no key is needed.
     """
-    _print_listing(table_of(where, options).keys(), as_json)
+    _print_listing(open_selected_table(where, options).keys(), as_json)
 
 
 @iceberg.command(epilog=_SNAPSHOTS_EXAMPLE)
@@ -93,11 +99,11 @@ def keys(*, where: str, as_json: bool, **options: Any) -> None:
 @listing_options
 @lines_option
 def snapshots(*, where: str, as_json: bool, **options: Any) -> None:
-    """List the table's snapshots, the oldest first, and which KEK each is under.
+    """List the table's snapshots, with the KEK of each.
 
-    No key is needed.
+    The oldest snapshot comes first. No key is needed.
     """
-    _print_listing(table_of(where, options).snapshots(), as_json)
+    _print_listing(open_selected_table(where, options).snapshots(), as_json)
 
 
 @iceberg.command(epilog=_FILES_EXAMPLE)
@@ -106,12 +112,12 @@ def snapshots(*, where: str, as_json: bool, **options: Any) -> None:
 @table_options
 @lines_option
 def files(*, where: str, snapshot: str | None, as_json: bool, **options: Any) -> None:
-    """List the files of a snapshot: its manifests, data and delete files."""
-    _print_listing(table_of(where, options).files(snapshot_of(snapshot)), as_json)
+    """List manifests, data and delete files of a snapshot."""
+    _print_listing(open_selected_table(where, options).files(parse_snapshot(snapshot)), as_json)
 
 
 def _print_listing(listing: pa.Table, as_json: bool) -> None:
-    """Print all rows, and of columns those that have a value: identifiers are not cut."""
+    """Print all rows, without columns that have no value; identifiers are not cut."""
     from modcrypt.cli.output.rows import is_number, json_line, rows_of
 
     rows = [row for batch in listing.to_batches() for row in rows_of(batch)]
@@ -119,39 +125,51 @@ def _print_listing(listing: pa.Table, as_json: bool) -> None:
         for row in rows:
             print_line(json_line(row))
         return
-    count = listing.num_rows  # of no rows all columns are shown, else those with a value
-    shown = [one for one in listing.schema if not count or listing[one.name].null_count < count]
-    left = [number for number, one in enumerate(shown) if not is_number(one.type)]
-    titles = [one.name.replace("_", " ") for one in shown]
-    print_line(table(titles, [[_shown(row[one.name]) for one in shown] for row in rows], left=left))
+    count = listing.num_rows  # without rows show all columns
+    fields = [
+        field for field in listing.schema if not count or listing[field.name].null_count < count
+    ]
+    left = [number for number, field in enumerate(fields) if not is_number(field.type)]
+    titles = [field.name.replace("_", " ") for field in fields]
+    print_line(
+        format_table(
+            titles,
+            [[_format_value(row[field.name]) for field in fields] for row in rows],
+            left=left,
+        )
+    )
 
 
-def _shown(value: Any) -> Any:
+def _format_value(value: Any) -> Any:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
 
 
 # --- rows ----------------------------------------------------------------------------------------
 
 _TABLE_ROWS = 10
-"""Rows that a table for people has, if it isn't said."""
+"""Default number of rows in the format table."""
 
 
 @iceberg.command(epilog=_SCAN_EXAMPLE)
 @table_argument
 @snapshot_option
 @click.option(
-    "--column", "columns", metavar="NAME", multiple=True, help="Only this column. Repeatable."
+    "--column", "columns", metavar="NAME", multiple=True, help="Read only this column. Repeatable."
 )
 @click.option(
-    "--columns", "listed", metavar="NAME,NAME", help="The same for several, in the table's order."
+    "--columns",
+    "listed",
+    metavar="NAME,NAME",
+    help="Read only these columns, in the table's order.",
 )
 @click.option(
     "--where",
     "conditions",
     metavar="CONDITION",
     multiple=True,
-    help="Only rows for which this is true, as pyiceberg spells it: \"id > 5 and name = 'x'\". "
-    "Files and pages without any are not opened. Of several all must be true. Repeatable.",
+    help="Read only rows that match a pyiceberg filter, such as \"id > 5 and name = 'x'\"; "
+    "files and pages without a match are not opened. Repeat to require several "
+    "conditions.",
 )
 @click.option(
     "-n",
@@ -159,20 +177,20 @@ _TABLE_ROWS = 10
     "count",
     metavar="N",
     type=click.IntRange(min=0),
-    help=f"At most N rows. Default: {_TABLE_ROWS} of a table, else all.",
+    help=f"Read at most N rows. Default: {_TABLE_ROWS} for the format table, else all.",
 )
 @click.option(
     "--format",
     "form",
     type=click.Choice(["table", "jsonl", "csv", "arrow"]),
-    help="A table, in which long values are cut; a JSON object a line; CSV, in which nested values "
-    "are JSON; or a stream of Arrow IPC. Default: table; jsonl with -o or --json.",
+    help="Output format: table (long values are cut), jsonl, csv (nested values as JSON) or "
+    "arrow (an IPC stream). Default: table, or jsonl with -o or --json.",
 )
 @click.option(
     "-o",
     "--output",
     metavar="DESTINATION",
-    help="A path or URL, which appears when it is complete, or not at all. Default: stdout.",
+    help="Path or URL, which appears only when it is complete. Default: stdout.",
 )
 @safe_option
 @table_options
@@ -193,60 +211,66 @@ def scan(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Read rows of the table: deleted rows are left out, and every page is authenticated.
+    """Print rows of the table.
 
-    On stdout rows may be out already when something is met that does not authenticate: only exit
-    code 0 says that they are all.
+    Deleted rows are left out, and every page is authenticated. Rows may already be on stdout when
+    modcrypt finds a page that is not authentic: the rows are complete only if the exit code is 0.
     """
-    from modcrypt.cli.output.rows import checked, spelt
+    from modcrypt.cli.output.rows import format_rows, validate_batches
     from modcrypt.io.storage import open_sink
 
     output = None if output == "-" else output
     form = form or ("jsonl" if as_json or output is not None else "table")
     check_safe(safe, form)
     _check_output(form, output, force, as_json)
-    asked: dict[str, Any] = {
-        "snapshot": snapshot_of(snapshot),
+    arguments: dict[str, Any] = {
+        "snapshot": parse_snapshot(snapshot),
         "columns": [*columns, *(listed.split(",") if listed is not None else ())] or None,
-        "filters": " and ".join(f"({one})" for one in conditions) or None,
+        "filters": " and ".join(f"({condition})" for condition in conditions) or None,
     }
-    found = table_of(where, options)
-    batches = found.scan_batches(**asked)
+    target = open_selected_table(where, options)
+    batches = target.scan_batches(**arguments)
     first = next(batches, None)
-    # Of no rows the columns are to be known, too; no data file is opened for that.
-    kinds = found.scan(**{**asked, "filters": "false"}).schema if first is None else first.schema
-    batches = checked(itertools.chain([] if first is None else [first], batches))
+    # Output without rows needs the columns too. This opens no data file.
+    kinds = (
+        target.scan(**{**arguments, "filters": "false"}).schema if first is None else first.schema
+    )
+    batches = validate_batches(itertools.chain([] if first is None else [first], batches))
     if form == "table":
         _print_table(kinds, batches, _TABLE_ROWS if count is None else count)
         return
-    pieces = spelt(form, kinds, _first(batches, count), safe=safe)
+    pieces = format_rows(form, kinds, _limit_rows(batches, count), safe=safe)
     if output is None:
         print_pieces(pieces)
         return
     with open_sink(output, overwrite=force) as sink:
-        rows = written(pieces, sink)
+        rows = write_pieces(pieces, sink)
     if as_json:
-        told = {"table": where, "destination": output, "format": form, "rows": rows}
-        print_line(json.dumps(told))
+        fields = {"table": where, "destination": output, "format": form, "rows": rows}
+        print_line(json.dumps(fields))
 
 
 def _check_output(form: str, output: str | None, force: bool, as_json: bool) -> None:
     if output is not None and form == "table":
-        raise click.UsageError("a table is for people: --format jsonl, csv or arrow with -o")
+        raise click.UsageError(
+            "--format table cannot be written to a file; use --format jsonl, csv or arrow with -o"
+        )
     if output is not None:
         return
     if sys.stdout is None:
-        raise click.UsageError("stdout is closed: -o FILE")
+        raise click.UsageError("stdout is closed; use -o FILE")
     if as_json and form != "jsonl":
-        raise click.UsageError("--json is a line of JSON for each row; with -o, how it went")
+        raise click.UsageError("without -o, --json prints rows and needs --format jsonl")
     if force:
-        raise click.UsageError("--force is for -o")
+        raise click.UsageError("--force needs -o")
     if form == "arrow" and sys.stdout.isatty():
-        raise click.UsageError("an Arrow stream is nothing for a terminal: -o FILE, or a pipe")
+        raise click.UsageError(
+            "an Arrow stream cannot be shown on a terminal; use -o FILE or a pipe"
+        )
 
 
-def _first(batches: Iterator[pa.RecordBatch], count: int | None) -> Iterator[pa.RecordBatch]:
-    """Pass rows on, up to a number of them."""
+def _limit_rows(batches: Iterator[pa.RecordBatch], count: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield rows, up to a number of them."""
     left = count
     for batch in batches:
         yield batch if left is None else batch.slice(0, left)
@@ -258,10 +282,12 @@ def _first(batches: Iterator[pa.RecordBatch], count: int | None) -> Iterator[pa.
 def _print_table(kinds: pa.Schema, batches: Iterator[pa.RecordBatch], count: int) -> None:
     from modcrypt.cli.output.rows import rows_of
 
-    rows = [row for batch in _first(batches, count + 1) for row in rows_of(batch)]
+    rows = [row for batch in _limit_rows(batches, count + 1) for row in rows_of(batch)]
     print_rows(kinds, rows[:count])
     if len(rows) > count:
-        click.echo(f"modcrypt: there are more than these {count} rows: -n N shows more", err=True)
+        click.echo(
+            f"modcrypt: the table has more than these {count} rows; use -n N to show more", err=True
+        )
 
 
 for _command in (create, append, encrypt, policy, rotate, prune, expire, verify, tree):

@@ -1,4 +1,4 @@
-"""`modcrypt iceberg policy`: how a table's keys are kept; and the options that say so."""
+"""`modcrypt iceberg policy`: how a table's keys are managed, and the options for it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, TypeVar
 import click
 
 from modcrypt.cli.options.iceberg_options import (
-    key_store_at,
     lines_option,
     listing_options,
+    open_key_store,
+    open_selected_table,
     table_argument,
-    table_of,
 )
 from modcrypt.cli.output.failures import printable
-from modcrypt.cli.shared import print_facts, print_line, together
+from modcrypt.cli.shared import combine_options, print_facts, print_line
 
 __all__ = ["policy", "policy_members", "policy_options"]
 
 # click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b
-Examples: what it is; a KEK for each partition from now on, and for what is there
+Examples: show the policy; use a KEK for each partition; apply it to existing files
   modcrypt iceberg policy lake/orders
   modcrypt iceberg policy --kek-per partition lake/orders
   modcrypt iceberg rotate dek --kms file:lake.keyring lake/orders"""
@@ -36,25 +36,24 @@ _MEMBERS = {
 
 
 def policy_options(*, new: bool) -> Callable[[F], F]:
-    """Give the options that say how a table's keys are kept.
+    """Return the options that set a table's key policy.
 
     Args:
-        new: of a table that is made: they have defaults. Else they change what there is.
+        new: Whether the options have defaults, for a new table.
     """
-    return together(
+    return combine_options(
         click.option(
             "--kek-per",
             type=click.Choice(["table", "day", "partition", "files"]),
             default="table" if new else None,
             show_default=new,
-            help="For what there is a KEK of its own. Iceberg's Java reads those per table and "
-            "day.",
+            help="Scope of a KEK; Iceberg's Java implementation reads table and day only.",
         ),
         click.option(
             "--files-per-kek",
             metavar="N",
             type=click.IntRange(min=1),
-            help="With --kek-per files: how many files share one.",
+            help="With --kek-per files: number of files that share a KEK.",
         ),
         click.option(
             "--kek-lifetime",
@@ -62,23 +61,24 @@ def policy_options(*, new: bool) -> Callable[[F], F]:
             type=click.IntRange(min=1),
             default=730 if new else None,
             show_default=new,
-            help="How old a KEK gets before another takes its place.",
+            help="Age at which a new KEK replaces a KEK.",
         ),
         click.option(
             "--wrapping",
             type=click.Choice(["double", "single"]),
             default="double" if new else None,
             show_default=new,
-            help="Data keys under KEKs under the master key, as Iceberg's Java reads it; or under "
-            "the master key itself, at a call of the key service for each.",
+            help="Wrap data keys under KEKs, which the master key wraps (double, readable by "
+            "Iceberg's Java implementation), or directly under the master key (single, one call "
+            "of the key service for each data key).",
         ),
     )
 
 
 def policy_members(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the values of `policy_options` out of the options: what they say of a `KeyPolicy`."""
-    taken = {member: options.pop(name) for name, member in _MEMBERS.items()}
-    return {member: value for member, value in taken.items() if value is not None}
+    """Remove the values of `policy_options` from the options; return fields of a `KeyPolicy`."""
+    values = {member: options.pop(name) for name, member in _MEMBERS.items()}
+    return {member: value for member, value in values.items() if value is not None}
 
 
 @click.command(epilog=_EXAMPLE)
@@ -87,33 +87,33 @@ def policy_members(options: dict[str, Any]) -> dict[str, Any]:
 @click.option(
     "--keks-in",
     type=click.Choice(["table", "key-store"]),
-    help="Where KEKs are kept: in the table's metadata, as Iceberg's Java reads them, or in "
-    "--key-store, which is made if it isn't there.",
+    help="Place of the KEKs: the table's metadata, which Iceberg's Java implementation "
+    "reads, or --key-store, which is created if it does not exist.",
 )
 @listing_options
 @lines_option
 def policy(*, where: str, keks_in: str | None, as_json: bool, **options: Any) -> None:
-    """Say how the keys of the table's new files are kept, or change that.
+    """Show or change how keys of the table's new files are made.
 
-    A change is one commit, to metadata.json alone; no key is needed. Files that are there stay as
-    they are: rotate dek brings those of the current snapshot under the new policy.
+    A change is one commit, to metadata.json only, and needs no key. Existing files keep their
+    keys: rotate dek applies the policy to those of the current snapshot.
     """
     from dataclasses import asdict, replace
 
     from modcrypt.iceberg import KeyPolicy, set_policy
 
-    asked = policy_members(options) | ({} if keks_in is None else {"store": keks_in})
+    changes = policy_members(options) | ({} if keks_in is None else {"store": keks_in})
     if keks_in == "key-store":
-        key_store_at(options["key_store"], create=True)
-    found = table_of(where, options)
-    before = KeyPolicy.of(found.metadata)
-    wanted = replace(before, **asked)
-    if "files" in asked and wanted.kek_per != "files":
-        raise click.UsageError("--files-per-kek: that is of --kek-per files")
-    done = set_policy(found, wanted) if asked else found
-    told = {**asdict(wanted), "changed": wanted != before, "metadata": done.place.full_name}
+        open_key_store(options["key_store"], create=True)
+    target = open_selected_table(where, options)
+    before = KeyPolicy.of(target.metadata)
+    wanted = replace(before, **changes)
+    if "files" in changes and wanted.kek_per != "files":
+        raise click.UsageError("--files-per-kek needs --kek-per files")
+    done = set_policy(target, wanted) if changes else target
+    fields = {**asdict(wanted), "changed": wanted != before, "metadata": done.place.full_name}
     if as_json:
-        print_line(json.dumps(told))
+        print_line(json.dumps(fields))
         return
     print_facts((name.replace("_", " "), value) for name, value in asdict(wanted).items())
     if wanted != before:

@@ -1,4 +1,4 @@
-"""`modcrypt iceberg create`, `append` and `encrypt`: new encrypted tables, and rows for them."""
+"""`modcrypt iceberg create`, `append` and `encrypt`: new encrypted tables, and their rows."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import click
 from modcrypt.cli.iceberg.iceberg_policy import policy_members, policy_options
 from modcrypt.cli.options.iceberg_options import (
     catalog_options,
-    counted,
-    key_store_at,
     key_store_option,
     lines_option,
     location_map_option,
-    locations_of,
     open_catalog,
-    service_of,
+    open_key_store,
+    open_selected_table,
+    open_service,
+    parse_location_map,
     table_argument,
-    table_of,
     table_options,
     tables_service,
 )
-from modcrypt.cli.options.kms_options import default_key, pairs, refuse
+from modcrypt.cli.options.kms_options import default_key, parse_pairs, refuse
 from modcrypt.cli.output.failures import printable
-from modcrypt.cli.shared import print_line, together
+from modcrypt.cli.shared import combine_options, print_line
 from modcrypt.errors import FormatError
+from modcrypt.report.sizes import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
 __all__ = ["append", "create", "encrypt"]
 
 _CREATE_EXAMPLE = """\b
-Examples: with the columns of a file; in a catalog, a KEK for each partition
+Examples: a table with the columns of a file; one in a catalog, with a KEK per partition
   modcrypt iceberg create --kms file:lake.keyring --master-key lake --like orders.parquet \\
       lake/orders
   modcrypt iceberg create --kms file:lake.keyring --master-key lake --like orders.parquet \\
@@ -53,28 +53,27 @@ Example: the rows of two files, as one snapshot
   modcrypt iceberg append --kms file:lake.keyring lake/orders monday.parquet tuesday.parquet"""
 
 _ENCRYPT_EXAMPLE = """\b
-Example: a table that is there, in plaintext
+Example: encrypt an existing plaintext table into a new folder
   modcrypt iceberg encrypt --kms file:lake.keyring --master-key lake old/orders lake/archive"""
 
-_new_table_options = together(
+_new_table_options = combine_options(
     click.option(
         "--master-key",
         metavar="ID",
-        help="The master key that the table is to be under: its property encryption.key-id. "
-        "Default: that of --kms, as in file:lake.keyring#ID.",
+        help="Master key of the new table (property encryption.key-id). Default: the one in the "
+        "URI, as in file:lake.keyring#ID.",
     ),
     click.option(
         "--folder",
         metavar="PATH",
-        help="With --catalog: the folder of the new table. Default: where the catalog's warehouse "
-        "has it.",
+        help="With --catalog: folder of the new table. Default: chosen by the catalog's warehouse.",
     ),
     click.option(
         "--key-length",
         type=click.Choice(["16", "24", "32"]),
         default="16",
         show_default=True,
-        help="Bytes of data keys and KEKs.",
+        help="Length of data keys and KEKs in bytes.",
     ),
     policy_options(new=True),
     click.option(
@@ -82,7 +81,7 @@ _new_table_options = together(
         "properties",
         metavar="NAME=VALUE",
         multiple=True,
-        help="A property of the table. The last = counts. Repeatable.",
+        help="Property of the new table; the last = separates name and value. Repeatable.",
     ),
     tables_service,
     catalog_options,
@@ -90,41 +89,43 @@ _new_table_options = together(
 )
 
 
-def _new_table(where: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Take the values of `_new_table_options` out of the options: arguments of `create_table`."""
+def _new_table_arguments(where: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Remove `_new_table_options` from the options; return arguments of `create_table`."""
     from modcrypt.iceberg import KeyPolicy
 
-    taken = {name: options.pop(name) for name in _TAKEN}
-    if taken["catalog"] is None:
+    values = {name: options.pop(name) for name in _NEW_TABLE_PARAMETERS}
+    if values["catalog"] is None:
         refuse({"folder"}, "without --catalog, TABLE is the table's folder")
     members = policy_members(options)
     if members["kek_per"] != "files":
-        refuse({"files_per_kek"}, "that is of --kek-per files")
-    policy = KeyPolicy(store="table" if taken["key_store"] is None else "key-store", **members)
-    kms = service_of(options)
-    master_key = taken["master_key"] or default_key(kms)
+        refuse({"files_per_kek"}, "this needs --kek-per files")
+    policy = KeyPolicy(store="table" if values["key_store"] is None else "key-store", **members)
+    kms = open_service(options)
+    master_key = values["master_key"] or default_key(kms)
     if not master_key:
-        raise click.UsageError("--master-key ID says which master key the table is to be under")
-    catalog = open_catalog(taken["catalog"], taken["catalog_name"], create=True)
+        raise click.UsageError(
+            "the URI names no master key for the table; name it by --master-key ID"
+        )
+    catalog = open_catalog(values["catalog"], values["catalog_name"], create=True)
     if catalog is not None:
         namespace = where.rpartition(".")[0]
         if not namespace:
             raise click.UsageError("in a catalog, TABLE is NAMESPACE.TABLE")
         catalog.create_namespace_if_not_exists(namespace)
     return {
-        "where": where if catalog is None else taken["folder"],
+        "where": where if catalog is None else values["folder"],
         "kms": kms,
         "master_key_id": master_key,
-        "properties": pairs(taken["properties"], "--property", "NAME=VALUE"),
+        "properties": parse_pairs(values["properties"], "--property", "NAME=VALUE"),
         "policy": None if policy == KeyPolicy() else policy,
-        "key_length": int(taken["key_length"]),
+        "key_length": int(values["key_length"]),
         "catalog": catalog,
         "identifier": None if catalog is None else where,
-        "key_store": key_store_at(taken["key_store"], create=True),
+        "key_store": open_key_store(values["key_store"], create=True),
     }
 
 
-_TAKEN = (
+_NEW_TABLE_PARAMETERS = (
     "master_key", "folder", "key_length", "properties", "catalog", "catalog_name", "key_store",
 )  # fmt: skip
 
@@ -135,24 +136,25 @@ _TAKEN = (
 @click.command(epilog=_CREATE_EXAMPLE)
 @table_argument
 @click.option(
-    "--like", metavar="FILE", required=True, help="A Parquet file with the columns of the table."
+    "--like", metavar="FILE", required=True, help="Parquet file whose columns the table gets."
 )
 @click.option(
     "--partition-by",
     "partitions",
     metavar="COLUMN|TRANSFORM",
     multiple=True,
-    help="A column; or year(c), month(c), day(c), hour(c), bucket(N, c) or truncate(N, c) of one. "
-    "Repeatable.",
+    help="Partition by a column c, or by year(c), month(c), day(c), hour(c), bucket(N, c) or "
+    "truncate(N, c). Repeatable.",
 )
 @_new_table_options
 @lines_option
 def create(
     *, where: str, like: str, partitions: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
-    """Make an empty encrypted table, in the folder TABLE or in a catalog.
+    """Create an empty encrypted table.
 
-    The key service is asked when rows are appended first.
+    TABLE is its folder, or with --catalog its identifier. The key service is not called before the
+    first append.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -165,10 +167,12 @@ def create(
     try:
         schema = pq.read_schema(path, filesystem=as_arrow(filesystem))
     except pa.ArrowInvalid:
-        raise FormatError(f"{like}: no Parquet file") from None
+        raise FormatError(f"{like}: not a Parquet file") from None
     spec = _partition_spec(partitions, schema)
-    made = create_table(schema=schema, partition_spec=spec, **_new_table(where, options))
-    _print_table("created", made, as_json)
+    new_table = create_table(
+        schema=schema, partition_spec=spec, **_new_table_arguments(where, options)
+    )
+    _print_table("created", new_table, as_json)
 
 
 _TRANSFORM = re.compile(
@@ -179,7 +183,7 @@ _SUFFIXES = {"truncate": "trunc"}
 
 
 def _partition_spec(partitions: Sequence[str], schema: pa.Schema) -> PartitionSpec | None:
-    """Give the partition spec that is spelt, its fields named as Iceberg's Java names them."""
+    """Return the partition spec for these texts; fields are named as in Iceberg's Java code."""
     if not partitions:
         return None
     from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -195,7 +199,7 @@ def _partition_spec(partitions: Sequence[str], schema: pa.Schema) -> PartitionSp
             name = f"{column}_{_SUFFIXES.get(kind, kind)}"
         if column not in schema.names:
             raise click.UsageError(
-                f"--partition-by: {printable(text)} is no column, and no year(c), month(c), "
+                f"--partition-by: {printable(text)} is neither a column nor year(c), month(c), "
                 "day(c), hour(c), bucket(N, c) or truncate(N, c) of one"
             )
         # The columns of a new table get the ids 1, 2, 3 ...
@@ -213,21 +217,24 @@ def _partition_spec(partitions: Sequence[str], schema: pa.Schema) -> PartitionSp
 @table_options
 @lines_option
 def append(*, where: str, files: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Append the rows of Parquet files, or of folders of them, to the table: one new snapshot."""
+    """Append the rows of Parquet files to the table.
+
+    FILE is a file, or a folder of files. All rows become one new snapshot.
+    """
     import pyarrow as pa
     import pyarrow.dataset as ds
 
     try:
-        rows = ds.dataset([_parquet(file) for file in files]).scanner().to_reader()
-        done = table_of(where, options).append(rows)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):  # whose texts may have values
+        rows = ds.dataset([_open_parquet(file) for file in files]).scanner().to_reader()
+        done = open_selected_table(where, options).append(rows)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # their messages may hold values
         raise FormatError(
-            "the files are not all Parquet of the same columns, or one is damaged"
+            "the files are not all Parquet with the same columns, or one is damaged"
         ) from None
     _print_table("appended", done, as_json)
 
 
-def _parquet(file: str) -> Any:
+def _open_parquet(file: str) -> Any:
     import pyarrow.dataset as ds
 
     from modcrypt.io.storage import locate
@@ -236,7 +243,7 @@ def _parquet(file: str) -> Any:
     filesystem, path = locate(file, None)
     try:
         return ds.dataset(path, filesystem=as_arrow(filesystem), format="parquet")
-    except FileNotFoundError:  # PyArrow's, whose text is the path alone
+    except FileNotFoundError:  # PyArrow's message is only the path
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file) from None
 
 
@@ -249,9 +256,10 @@ def _parquet(file: str) -> Any:
 @click.option(
     "--source-catalog",
     metavar="URI|NAME",
-    help="SOURCE is an identifier in this catalog; as --catalog.",
+    help="Catalog of SOURCE, which is then NAMESPACE.TABLE: URI of an SQL catalog, or a name "
+    "from pyiceberg's configuration.",
 )
-@click.option("--history", is_flag=True, help="All snapshots, not the current one alone.")
+@click.option("--history", is_flag=True, help="Encrypt all snapshots, not only the current one.")
 @location_map_option
 @_new_table_options
 @lines_option
@@ -265,10 +273,10 @@ def encrypt(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Make an encrypted table of one in plaintext: SOURCE is its metadata.json, or its folder.
+    """Encrypt a plaintext table into a new one.
 
-    Files are sealed as they are, page by page; nothing is decoded. SOURCE is left as it is: remove
-    it yourself when nobody needs it.
+    SOURCE is its metadata.json or its folder, TABLE the new table. Files are encrypted page by
+    page, without decoding. SOURCE stays unchanged: remove it yourself when it is no longer needed.
     """
     from pyiceberg.exceptions import NoSuchTableError
 
@@ -278,20 +286,20 @@ def encrypt(
     try:
         old = source if catalog is None else catalog.load_table(source)
     except NoSuchTableError:
-        raise click.UsageError(f"the source's catalog has no table {printable(source)}") from None
-    made = encrypt_table(
+        raise click.UsageError(f"--source-catalog has no table {printable(source)}") from None
+    new_table = encrypt_table(
         old,
         history=history,
-        location_map=locations_of(location_map),
-        **_new_table(where, options),
+        location_map=parse_location_map(location_map),
+        **_new_table_arguments(where, options),
     )
-    _print_table("encrypted", made, as_json)
+    _print_table("encrypted", new_table, as_json)
 
 
 def _print_table(done: str, table: IcebergTable, as_json: bool) -> None:
     metadata, current = table.metadata, table.metadata.current
     summary = {} if current is None else current.document.get("summary") or {}
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "metadata": table.place.full_name,
         "table_uuid": metadata.uuid,
         "master_key_id": metadata.master_key_id,
@@ -302,12 +310,12 @@ def _print_table(done: str, table: IcebergTable, as_json: bool) -> None:
         "total_records": int(summary.get("total-records", 0)),
     }
     if as_json:
-        print_line(json.dumps(told))
+        print_line(json.dumps(fields))
         return
     rows = ""
     if current is not None:
         rows = (
-            f"{counted(told['added_records'], 'row')} in "
-            f"{counted(told['added_data_files'], 'file')}, snapshot {current.id}; "
+            f"{format_count(fields['added_records'], 'row')} in "
+            f"{format_count(fields['added_data_files'], 'file')}, snapshot {current.id}; "
         )
-    print_line(printable(f"{done}: {rows}{told['metadata']}"))
+    print_line(printable(f"{done}: {rows}{fields['metadata']}"))

@@ -1,4 +1,4 @@
-"""Which encrypted Iceberg table a command is for: its options, and from them to the table."""
+"""Options that select an encrypted Iceberg table, and functions that open it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from modcrypt.cli.options.kms_options import Service, pairs
+from modcrypt.cli.options.kms_options import Service, parse_pairs
 from modcrypt.cli.options.passphrases import passphrase_options
 from modcrypt.cli.output.failures import printable
-from modcrypt.cli.shared import together
+from modcrypt.cli.shared import combine_options
 from modcrypt.errors import KeyAccessDeniedError
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -27,19 +27,18 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
 __all__ = [
     "catalog_options",
-    "counted",
-    "key_store_at",
     "key_store_option",
     "lines_option",
     "listing_options",
     "location_map_option",
-    "locations_of",
     "open_catalog",
-    "service_of",
-    "snapshot_of",
+    "open_key_store",
+    "open_selected_table",
+    "open_service",
+    "parse_location_map",
+    "parse_snapshot",
     "snapshot_option",
     "table_argument",
-    "table_of",
     "table_options",
     "tables_service",
 ]
@@ -48,141 +47,143 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 table_argument = click.argument("where", metavar="TABLE")
 lines_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print lines of JSON on stdout, failures included."
+    "--json", "as_json", is_flag=True, help="Print lines of JSON on stdout, also for a failure."
 )
 snapshot_option = click.option(
     "--snapshot",
     metavar="ID|NAME",
-    help="This snapshot, or that of a branch or tag. Default: the current one.",
+    help="Snapshot id, or the name of a branch or tag. Default: the current snapshot.",
 )
 
 
 def _service_options(*, required: bool) -> Callable[[F], F]:
-    return together(
+    return combine_options(
         click.option(
             "--kms",
             metavar="URI",
             required=required,
-            help="The key service with the table's master key: file:PATH, a keyring; "
-            "env:VARIABLE; hcvault://HOST/MOUNT; aws-kms://ARN; gcp-kms://NAME; "
-            "azure-kms://HOST; pkcs11:TOKEN.",
+            help="Key service with the table's master key: file:PATH (a keyring), env:VARIABLE, "
+            "hcvault://HOST/MOUNT, aws-kms://ARN, gcp-kms://NAME, azure-kms://HOST or "
+            "pkcs11:TOKEN.",
         ),
         passphrase_options,
     )
 
 
-tables_service = together(
+tables_service = combine_options(
     _service_options(required=True),
     click.option(
         "--audit",
         metavar="FILE",
-        help="Append every use of the key service to FILE, as a line of JSON.",
+        help="Append each use of the key service to FILE, as a line of JSON.",
     ),
 )
-catalog_options = together(
+catalog_options = combine_options(
     click.option(
         "--catalog",
         metavar="URI|NAME",
-        help="TABLE is an identifier, NAMESPACE.TABLE, in this catalog: the URI of an SQL catalog, "
-        "as sqlite:///lake/catalog.db; or the name of one that pyiceberg's configuration has.",
+        help="Catalog of TABLE, which is then NAMESPACE.TABLE: URI of an SQL catalog, such as "
+        "sqlite:///lake/catalog.db, or a name from pyiceberg's configuration.",
     ),
     click.option(
         "--catalog-name",
         metavar="NAME",
-        help="What an SQL catalog calls itself in its database. Default: default.",
+        help="Name under which an SQL catalog stores its tables in its database. Default: default.",
     ),
 )
 key_store_option = click.option(
     "--key-store",
     metavar="PATH",
-    help="Where KEKs are kept besides the table's metadata: a file, of SQLite if it ends in .db or "
-    ".sqlite, else of JSON.",
+    help="File that keeps KEKs outside the table's metadata: SQLite if PATH ends in .db, "
+    ".sqlite or .sqlite3, else JSON.",
 )
 location_map_option = click.option(
     "--location-map",
     metavar="FROM=TO",
     multiple=True,
-    help="Locations in the table's files that begin with FROM are in the folder TO. The last = "
-    "counts. Repeatable. Nothing outside of the table and these folders is read.",
+    help="Replace FROM, the beginning of locations in the table's metadata, by the folder "
+    "TO. Only the table's folder and these folders are read. The last = separates the "
+    "two. Repeatable.",
 )
-_where_options = together(
+_where_options = combine_options(
     catalog_options,
     location_map_option,
     key_store_option,
-    click.option("--table-uuid", metavar="UUID", help="The table must be this one."),
+    click.option("--table-uuid", metavar="UUID", help="Require the table to have this UUID."),
     click.option(
         "--at-least",
         metavar="N",
         type=click.IntRange(min=0),
-        help="The current snapshot's sequence number is N or more: no older state is taken.",
+        help="Require a current snapshot with sequence number N or higher, to reject an older "
+        "state.",
     ),
     click.option(
         "--master-key",
         "master_keys",
         metavar="ID",
         multiple=True,
-        help="The table must be under this master key; of several, under one of them. Repeatable.",
+        help="Require the table to be under this master key, or one of several. Repeatable.",
     ),
     click.option(
         "--allow-plaintext",
         is_flag=True,
-        help="Take what is in plaintext for what it is: nothing of it is authenticated.",
+        help="Accept plaintext tables and files, in which nothing is authenticated.",
     ),
 )
-table_options = together(tables_service, _where_options)
-listing_options = together(_service_options(required=False), _where_options)
-"""Of commands that open nothing of a table but its metadata: they need no key."""
+table_options = combine_options(tables_service, _where_options)
+listing_options = combine_options(_service_options(required=False), _where_options)
+"""Options of commands that read only the table's metadata and therefore need no key."""
 
-_OWN = (
+_TABLE_PARAMETERS = (
     "catalog", "catalog_name", "location_map", "key_store", "table_uuid", "at_least", "master_keys",
     "allow_plaintext",
 )  # fmt: skip
 
 
-def table_of(where: str, options: dict[str, Any]) -> IcebergTable:
-    """Open the table that the options name.
+def open_selected_table(where: str, options: dict[str, Any]) -> IcebergTable:
+    """Open the table that the options select.
 
     Args:
-        where: the command's argument.
-        options: the values of `table_options` and nothing else.
+        where: TABLE argument of the command.
+        options: Values of `table_options`, and nothing else.
 
     Raises:
-        click.UsageError: they don't fit together.
-        ModcryptError, ValueError, OSError: as `open_table`.
+        click.UsageError: The options contradict each other.
+        ModcryptError, ValueError, OSError: As `open_table`.
     """
-    own = {name: options[name] for name in _OWN}
-    asked: dict[str, Any] = {
-        "location_map": locations_of(own["location_map"]),
-        "key_store": key_store_at(own["key_store"]),
+    own = {name: options[name] for name in _TABLE_PARAMETERS}
+    arguments: dict[str, Any] = {
+        "location_map": parse_location_map(own["location_map"]),
+        "key_store": open_key_store(own["key_store"]),
         "require_encrypted": not own["allow_plaintext"],
         "table_uuid": own["table_uuid"],
         "at_least": own["at_least"],
         "master_key_ids": own["master_keys"] or None,
     }
     catalog = open_catalog(own["catalog"], own["catalog_name"])
-    kms = service_of(options)
+    kms = open_service(options)
     if catalog is None:
         from modcrypt.iceberg import open_table
 
-        return open_table(where, kms, **asked)
+        return open_table(where, kms, **arguments)
     from modcrypt.iceberg import load_table
 
-    return load_table(catalog, where, kms, **asked)
+    return load_table(catalog, where, kms, **arguments)
 
 
-def locations_of(mapped: Sequence[str]) -> dict[str, str]:
-    """Give what the values of --location-map say."""
-    return pairs(mapped, "--location-map", "FROM=TO")
+def parse_location_map(mapped: Sequence[str]) -> dict[str, str]:
+    """Return the values of --location-map as a dictionary."""
+    return parse_pairs(mapped, "--location-map", "FROM=TO")
 
 
-def service_of(options: dict[str, Any]) -> KmsClient | KeyTools:
-    """Open the key service that `tables_service` names; raises as `Service`."""
+def open_service(options: dict[str, Any]) -> KmsClient | KeyTools:
+    """Open the key service that `tables_service` names; raise as `Service`."""
     service = Service({**options, "policy_file": None})
     return service.tools(options.get("audit")) if service.named else _NoService()
 
 
 class _NoService:
-    """Stands for the key service where none is named, because none is asked."""
+    """A substitute for the key service of commands that name none and need none."""
 
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> NoReturn:
         raise KeyAccessDeniedError("a key service is needed: --kms")
@@ -191,12 +192,12 @@ class _NoService:
         raise KeyAccessDeniedError("a key service is needed: --kms")
 
 
-def key_store_at(path: str | None, *, create: bool = False) -> KeyStore | None:
+def open_key_store(path: str | None, *, create: bool = False) -> KeyStore | None:
     """Open the store of KEKs that --key-store names.
 
     Args:
-        path: of the option; None for none.
-        create: make one that isn't there yet.
+        path: Value of the option; None for no store.
+        create: Whether to create the store if it does not exist.
     """
     if path is None:
         return None
@@ -206,8 +207,8 @@ def key_store_at(path: str | None, *, create: bool = False) -> KeyStore | None:
     return kind.create(path) if create and not os.path.exists(path) else kind(path)
 
 
-def snapshot_of(text: str | None) -> int | str | None:
-    """Give the snapshot that is meant: ids are numbers, branches and tags may be called so too."""
+def parse_snapshot(text: str | None) -> int | str | None:
+    """Return a snapshot id if `text` is a number, else the name of a branch or tag."""
     if text is None:
         return None
     return int(text) if re.fullmatch(r"\d{1,19}", text) else text
@@ -216,28 +217,29 @@ def snapshot_of(text: str | None) -> int | str | None:
 def open_catalog(
     catalog: str | None, name: str | None, *, create: bool = False, option: str = "--catalog"
 ) -> Catalog | None:
-    """Open the catalog of `catalog_options`; None if none is given.
+    """Open the catalog of `catalog_options`; return None if none is given.
 
     Args:
-        catalog, name: values of the options.
-        create: make an SQL catalog's tables, and its SQLite file, if they are not there.
-        option: that the catalog is given by.
+        catalog: URI or name of the catalog.
+        name: Name of an SQL catalog in its database.
+        create: Whether to create the tables of an SQL catalog, and its SQLite file.
+        option: Option that gives the catalog.
 
     Raises:
-        click.UsageError: a URI with a password, which other users could see among the arguments;
-            or a catalog that can't be opened.
-        FileNotFoundError: the SQLite file is not there.
+        click.UsageError: The URI has a password, which other users could see among the arguments,
+            or the catalog cannot be opened.
+        FileNotFoundError: The SQLite file does not exist.
     """
     if catalog is None:
         if name is not None:
-            raise click.UsageError("--catalog-name is for --catalog")
+            raise click.UsageError("--catalog-name needs --catalog")
         return None
     is_uri = ":" in catalog
     if not is_uri and name is not None:
-        raise click.UsageError("--catalog-name is for a --catalog that is given by its URI")
+        raise click.UsageError("--catalog-name needs the URI of a catalog in --catalog")
     if is_uri:
         _check_uri(catalog, create, option)
-    more = {"uri": catalog, "init_catalog_tables": str(create).lower()} if is_uri else {}
+    properties = {"uri": catalog, "init_catalog_tables": str(create).lower()} if is_uri else {}
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NotInstalledError
     from pyiceberg.utils.config import Config
@@ -249,33 +251,22 @@ def open_catalog(
             f"PYICEBERG_CATALOG__NAME__URI) has no catalog {printable(catalog)}"
         )
     try:
-        return load_catalog(name or "default" if is_uri else catalog, **more)
+        return load_catalog(name or "default" if is_uri else catalog, **properties)
     except (ValueError, ImportError, NotInstalledError, SQLAlchemyError) as error:
-        # Their texts may repeat the URI of the configuration, which may have a password.
+        # The messages may repeat the configured URI, which may hold a password.
         why = type(error).__name__ if isinstance(error, SQLAlchemyError) or not is_uri else error
-        raise click.UsageError(f"{option}: {printable(catalog)} can't be opened: {why}") from None
+        raise click.UsageError(f"{option}: {printable(catalog)} cannot be opened: {why}") from None
 
 
 def _check_uri(catalog: str, create: bool, option: str) -> None:
     uri = urllib.parse.urlsplit(catalog)
-    named = {name.lower() for name in urllib.parse.parse_qs(uri.query)}
-    if uri.password is not None or named & {"password", "passwd"}:
+    parameters = {name.lower() for name in urllib.parse.parse_qs(uri.query)}
+    if uri.password is not None or parameters & {"password", "passwd"}:
         raise click.UsageError(
-            f"{option}: a URI with a password is seen by all users: have pyiceberg's configuration "
-            "name it (~/.pyiceberg.yaml, or PYICEBERG_CATALOG__NAME__URI), and give the name here"
+            f"{option}: other users could see the password in this URI; put the URI into "
+            "pyiceberg's configuration (~/.pyiceberg.yaml, or PYICEBERG_CATALOG__NAME__URI), "
+            "and pass its name here"
         )
-    path = uri.path[1:]  # of sqlite:///PATH, which is made by looking at it
+    path = uri.path[1:]  # opening sqlite:///PATH would create the file
     if uri.scheme.startswith("sqlite") and path and not (create or os.path.exists(path)):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-
-
-def counted(count: int, noun: str) -> str:
-    """Say how many there are of something."""
-    return f"1 {noun}" if count == 1 else f"{count:,} {_PLURALS.get(noun, f'{noun}s')}"
-
-
-_PLURALS = {
-    "branch or tag": "branches and tags",
-    "call of the key service": "calls of the key service",
-    "key of a manifest list": "keys of manifest lists",
-}

@@ -1,4 +1,4 @@
-"""The options that name a key service, and from them to its client and the key tools."""
+"""Options that name a key service, and functions that open its client and the key tools."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from click.core import ParameterSource
 import modcrypt
 from modcrypt.cli.options.passphrases import (
     PassphraseOptions,
-    asked,
-    by_default,
+    ask_passphrase,
+    default_passphrase,
+    passphrase_of_uri,
     passphrase_options,
-    said_by_uri,
 )
-from modcrypt.cli.shared import together
+from modcrypt.cli.shared import combine_options
 from modcrypt.errors import KeyAccessDeniedError
 from modcrypt.fork_safety import cached_property
 from modcrypt.keys import Secret
@@ -35,25 +35,25 @@ __all__ = [
     "audit_option",
     "default_key",
     "master_keys_option",
-    "pairs",
+    "parse_pairs",
     "reading_service_options",
     "refuse",
     "service_options",
 ]
 
-service_options = together(
+service_options = combine_options(
     click.option(
         "--kms",
         metavar="URI",
-        help="The key service that wraps keys: file:PATH, a keyring; env:VARIABLE; "
-        "hcvault://HOST/MOUNT; aws-kms://ARN; gcp-kms://NAME; azure-kms://HOST; pkcs11:TOKEN.",
+        help="Key service: file:PATH (a keyring), env:VARIABLE, hcvault://HOST/MOUNT, "
+        "aws-kms://ARN, gcp-kms://NAME, azure-kms://HOST or pkcs11:TOKEN.",
     ),
     click.option(
         "--policy",
         "policy_file",
         metavar="FILE",
-        help="A TOML file that names the key service, unless --kms does, the master keys and "
-        "columns, and how they are encrypted.",
+        help="TOML file with the master keys, the columns and how to encrypt them, and the key "
+        "service unless --kms names it.",
     ),
     passphrase_options,
 )
@@ -62,15 +62,15 @@ master_keys_option = click.option(
     "master_keys",
     metavar="ID",
     multiple=True,
-    help="Accept keys under this master key, besides those that --policy or the URI of --kms "
-    "names, as during a rotation. Repeatable.",
+    help="Accept keys under this master key besides those of the policy or the URI, for "
+    "example during a rotation. Repeatable.",
 )
-reading_service_options = together(service_options, master_keys_option)
+reading_service_options = combine_options(service_options, master_keys_option)
 
 audit_option = click.option(
     "--audit",
     metavar="FILE",
-    help="Append every use of a key to FILE, as a line of JSON.",
+    help="Append each use of a key to FILE, as a line of JSON.",
 )
 
 
@@ -78,16 +78,16 @@ _PARAMETERS = ("kms", "policy_file", "passphrase_file", "passphrase_env", "passp
 
 
 class Service:
-    """The key service that the options of a command name; nothing is opened yet.
+    """The key service that the options of a command name; it is opened on request.
 
     Args:
-        options: the command's, out of which the values of `service_options`, and those of
-            `reading_service_options` if it has them, are taken.
+        options: Values of the command's options; those of `service_options`, and of
+            `reading_service_options` if the command has them, are removed.
 
     Raises:
-        click.UsageError: options of a key service, but none is named.
-        ValueError: the policy is wrong.
-        OSError: it can't be read.
+        click.UsageError: A passphrase is given, but no key service.
+        ValueError: The policy is invalid.
+        OSError: The policy cannot be read.
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -96,7 +96,7 @@ class Service:
         self.passphrase = PassphraseOptions(*passphrase)
         self.named = kms is not None or policy_file is not None
         if self.passphrase.given and not self.named:
-            raise click.UsageError("a passphrase is for a keyring: name it by --kms or --policy")
+            raise click.UsageError("a passphrase needs a keyring; name it by --kms or --policy")
         self.policy: Policy | None = None
         if policy_file is not None:
             self.policy = modcrypt.Policy.load(policy_file)
@@ -104,71 +104,75 @@ class Service:
 
     @property
     def uri(self) -> str:
-        """The key service's URI.
+        """The URI of the key service.
 
         Raises:
-            click.UsageError: none is given.
+            click.UsageError: Neither the options nor the policy name a key service.
         """
         if self._kms is None:
             raise click.UsageError(
                 "a key service is needed: --kms, or --policy with a file that names one"
                 if self.policy is None
-                else "the policy names no key service: --kms does"
+                else "the policy names no key service; name it by --kms"
             )
         return self._kms
 
     @property
     def is_keyring(self) -> bool:
-        """Whether it is a local keyring."""
+        """True if the key service is a local keyring."""
         return self.uri.startswith("file:")
 
     @cached_property
-    def _told(self) -> Secret[bytes] | None:
-        """The passphrase of the options; a file descriptor tells it once."""
-        told = self.passphrase.told()
-        return None if told is None else Secret(told)
+    def _passphrase_of_options(self) -> Secret[bytes] | None:
+        """The passphrase of the options, cached as a file descriptor can be read only once."""
+        passphrase = self.passphrase.read()
+        return None if passphrase is None else Secret(passphrase)
 
     @property
-    def _shown(self) -> str:
+    def _display_uri(self) -> str:
         return self.uri.partition("#")[0].partition("?")[0]
 
     @hide_frames
     def client(self) -> KmsClient:
-        """Open the key service, asking for a keyring's passphrase where that is needed."""
+        """Open the key service; ask for a keyring's passphrase if necessary."""
         if not self.is_keyring:
             if self.passphrase.given:
-                raise click.UsageError("a passphrase is for a keyring, which --kms file:PATH names")
+                raise click.UsageError("a passphrase needs a keyring; name one by --kms file:PATH")
             return modcrypt.open_kms(self.uri)
-        by_uri = said_by_uri(self.uri) is not None
-        told: Passphrase | None = self._told
-        if told is None and not by_uri:
-            told = by_default()
-        if told is not None:
-            return modcrypt.open_kms(self.uri, passphrase=told)
+        by_uri = passphrase_of_uri(self.uri) is not None
+        passphrase: Passphrase | None = self._passphrase_of_options
+        if passphrase is None and not by_uri:
+            passphrase = default_passphrase()
+        if passphrase is not None:
+            return modcrypt.open_kms(self.uri, passphrase=passphrase)
         try:
             return modcrypt.open_kms(self.uri)
         except KeyAccessDeniedError:
             if by_uri:
                 raise
-        return modcrypt.open_kms(self.uri, passphrase=asked(self._shown))
+        return modcrypt.open_kms(self.uri, passphrase=ask_passphrase(self._display_uri))
 
     @hide_frames
     def new_keyring(self, path: str, *, plaintext: bool) -> Keyring:
-        """Make the keyring that is not there yet."""
+        """Create the keyring, which does not exist yet."""
         if plaintext:
             return modcrypt.Keyring.create(path, plaintext=True)
-        by_uri = said_by_uri(self.uri)
-        passphrase: Passphrase | None = self._told if by_uri is None else by_uri.told()
+        by_uri = passphrase_of_uri(self.uri)
+        passphrase: Passphrase | None = (
+            self._passphrase_of_options if by_uri is None else by_uri.read()
+        )
         if passphrase is None:
-            passphrase = by_default() or asked(f"the new {self._shown}", twice=True)
+            passphrase = default_passphrase() or ask_passphrase(
+                f"the new {self._display_uri}", twice=True
+            )
         return modcrypt.Keyring.create(path, passphrase=passphrase)
 
     def tools(self, audit: str | None = None, *, keep_keks: bool = False) -> KeyTools:
         """Open the key service for the keys of files.
 
         Args:
-            audit: the file to record the uses of keys in.
-            keep_keks: keep KEKs for all of the run, or a week.
+            audit: File that records the uses of keys.
+            keep_keks: Whether to cache KEKs for the whole run, up to `MAX_CACHE_LIFETIME`.
         """
         from modcrypt.kms.policy import MAX_CACHE_LIFETIME
 
@@ -188,7 +192,7 @@ class Service:
 
 
 def refuse(parameters: Collection[str], why: str) -> None:
-    """Raise a usage error if options of the running command are typed, by their parameters."""
+    """Raise a usage error if any of these parameters of the running command is typed."""
     context = click.get_current_context()
     typed = [
         parameter.opts[0]
@@ -200,8 +204,8 @@ def refuse(parameters: Collection[str], why: str) -> None:
         raise click.UsageError(f"{', '.join(typed)}: {why}")
 
 
-def pairs(values: Collection[str], option: str, form: str) -> dict[str, str]:
-    """Split each `NAME=ID` at its last "=": more names of columns hold one than ids do."""
+def parse_pairs(values: Collection[str], option: str, form: str) -> dict[str, str]:
+    """Split each `NAME=ID` at its last "=": column names contain "=" more often than ids do."""
     split: dict[str, str] = {}
     for value in values:
         name, _, rest = value.rpartition("=")
@@ -214,6 +218,6 @@ def pairs(values: Collection[str], option: str, form: str) -> dict[str, str]:
 
 
 def default_key(tools: Any) -> str | None:
-    """Give the master key that the key service's URI names."""
-    found = getattr(tools.client, "default_key", None)
-    return found if isinstance(found, str) and found else None
+    """Return the master key that the key service's URI names; None if it names none."""
+    key_id = getattr(tools.client, "default_key", None)
+    return key_id if isinstance(key_id, str) and key_id else None

@@ -1,4 +1,4 @@
-"""The options of Parquet commands that say how files are encrypted, and what they mean."""
+"""Options that say how Parquet files are encrypted, and the properties made from them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ import click
 
 import modcrypt
 from modcrypt.cli import key_refs
-from modcrypt.cli.options.kms_options import Service, default_key, pairs, refuse, service_options
+from modcrypt.cli.options.kms_options import (
+    Service,
+    default_key,
+    parse_pairs,
+    refuse,
+    service_options,
+)
 from modcrypt.cli.shared import (
-    aad_prefix_from,
+    combine_options,
     force_option,
-    key_from,
     key_options,
     prefix_options,
+    read_aad_prefix,
+    read_key,
     root_option,
     shared_prefix_option,
     threads_option,
-    together,
 )
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 
@@ -43,34 +49,35 @@ __all__ = [
 
 # --- options -------------------------------------------------------------------------------------
 
-parquet_key_options = together(
+parquet_key_options = combine_options(
     key_options("Footer key"),
     click.option(
         "--column-key",
         "column_key_refs",
         metavar="NAME=REF",
         multiple=True,
-        help="Key of a column, or of all columns in a group. REF is file:PATH, env:VARIABLE or "
+        help="Key of a column, or of all columns in a group; REF is file:PATH, env:VARIABLE or "
         "fd:N. Repeatable.",
     ),
 )
-output_options = together(
+output_options = combine_options(
     click.option(
         "--keep-unknown-fields",
         is_flag=True,
-        help="Keep Thrift fields that modcrypt does not know where columns are left out, masked or "
-        "under other keys. Newer writers may put statistics of any column there.",
+        help="Keep Thrift fields unknown to modcrypt in files that lose, mask or re-key columns; "
+        "newer writers may put statistics of any column there.",
     ),
     force_option,
     threads_option(
-        "1: one thread; 2 or more: write in a second one. Default: by size and processors."
+        "Number of threads: 1, or 2 or more to write in a second thread. Default: by file size "
+        "and processors."
     ),
     click.option(
         "--json",
         "as_json",
         is_flag=True,
-        help="Print one line of JSON on stdout, failures included; of a folder one for each file, "
-        "then the totals.",
+        help="Print one line of JSON on stdout, also for a failure; for a folder, one line per "
+        "file, then the totals.",
     ),
 )
 accept_option = click.option(
@@ -78,18 +85,18 @@ accept_option = click.option(
     metavar="ALGORITHM",
     type=click.Choice(ALGORITHMS),
     multiple=True,
-    help="Accept files of this algorithm; repeatable. Default: AES_GCM_V1 alone, because "
-    "AES_GCM_CTR_V1 does not authenticate pages and the name in a file can be forged.",
+    help="Accept files of this algorithm. Default: AES_GCM_V1 only, because AES_GCM_CTR_V1 "
+    "does not authenticate pages and the name in a file can be forged. Repeatable.",
 )
 missing_key_option = click.option(
     "--on-missing-key",
     type=click.Choice(["error", "drop", "null"]),
     default="error",
     show_default=True,
-    help="What to do with columns whose key is not given: refuse the file, leave them out, or "
-    "fill them with nulls.",
+    help="Action for columns whose key is missing: refuse the file, drop the columns or fill "
+    "them with nulls.",
 )
-reading_options = together(
+reading_options = combine_options(
     accept_option,
     missing_key_option,
     click.option(
@@ -99,8 +106,8 @@ reading_options = together(
     ),
 )
 
-# How a file is encrypted; --audit is another matter.
-encryption_options = together(
+# How a file is encrypted. Commands add --audit themselves.
+encryption_options = combine_options(
     parquet_key_options,
     click.option(
         "--plaintext-column",
@@ -113,15 +120,15 @@ encryption_options = together(
     click.option(
         "--plaintext-footer",
         is_flag=True,
-        help="Sign the footer with the footer key but leave it readable: schema, row counts and "
-        "what is known of plaintext columns stay open to readers without keys.",
+        help="Sign the footer with the footer key but leave it readable: anyone can see the "
+        "schema, row counts and the metadata of plaintext columns.",
     ),
     click.option(
         "--algorithm",
         type=click.Choice(ALGORITHMS),
         default=ALGORITHMS[0],
         show_default=True,
-        help="AES_GCM_CTR_V1 does not authenticate pages.",
+        help="Encryption algorithm; AES_GCM_CTR_V1 does not authenticate pages.",
     ),
     prefix_options,
     root_option,
@@ -129,68 +136,69 @@ encryption_options = together(
     click.option(
         "--no-store-aad-prefix",
         is_flag=True,
-        help="Keep the AAD prefix out of the file: readers must know it.",
+        help="Leave the AAD prefix out of the file; readers must supply it.",
     ),
     click.option(
         "--footer-key-metadata",
         metavar="TEXT",
-        help="Stored in the file, in clear, for readers to find the footer key by.",
+        help="Text stored unencrypted in the file, by which readers find the footer key.",
     ),
     click.option(
         "--column-key-metadata",
         metavar="NAME=TEXT",
         multiple=True,
-        help="The same for the key of a column; in clear if the footer is plaintext. Repeatable.",
+        help="Text stored in the file, by which readers find the key of column NAME; unencrypted "
+        "if the footer is plaintext. Repeatable.",
     ),
     click.option(
         "--v2-levels",
         type=click.Choice(["encrypted", "plaintext"]),
         default="encrypted",
         show_default=True,
-        help="Levels of data pages V2: parquet-java reads no encrypted ones, Arrow no plaintext "
-        "ones.",
+        help="Form of the levels of data pages V2: parquet-java cannot read encrypted levels, "
+        "Arrow cannot read plaintext ones.",
     ),
     service_options,
     click.option(
         "--master-key",
         metavar="ID",
-        help="With --kms: master key under which the footer's key is wrapped. Default: the one "
-        "that the URI names.",
+        help="With --kms: master key that wraps the footer key. Default: the one that the URI "
+        "names.",
     ),
     click.option(
         "--column-master-key",
         "column_master_keys",
         metavar="NAME=ID",
         multiple=True,
-        help="With --kms: master key of a column, or of all columns in a group, which get keys of "
-        "their own. The last = counts. Repeatable.",
+        help="With --kms: master key of a column, or of all columns in a group, which then get "
+        "keys of their own. The last = separates the two. Repeatable.",
     ),
     click.option(
         "--single-wrapping",
         is_flag=True,
-        help="With --kms: wrap data keys under the master keys themselves, by more calls of the "
-        "key service, instead of under key encryption keys that these wrap.",
+        help="With --kms: wrap data keys directly under master keys, without key encryption "
+        "keys; this takes more calls of the key service.",
     ),
     click.option(
         "--external-key-material",
         is_flag=True,
-        help="With --kms: keep wrapped keys in a file beside DESTINATION, not within it.",
+        help="With --kms: store wrapped keys in a file beside DESTINATION, not inside it.",
     ),
 )
 
 
 def _column_key_metadata(values: tuple[str, ...], columns: Sequence[str]) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    metadata: dict[str, bytes] = {}
     for value in values:
-        # Column names may hold a "=": the longest one that has a key is meant.
+        # Column names may contain "=": use the longest one that has a key.
         names = [name for name in columns if value.startswith(f"{name}=")]
         if not names:
             raise click.UsageError(
                 "--column-key-metadata takes NAME=TEXT, for a NAME that --column-key gives a key"
             )
         name = max(names, key=len)
-        found[name] = os.fsencode(value[len(name) + 1 :])
-    return found
+        metadata[name] = os.fsencode(value[len(name) + 1 :])
+    return metadata
 
 
 # --- what they mean ------------------------------------------------------------------------------
@@ -209,27 +217,27 @@ _OF_A_POLICY = {
 def encryption_properties(
     audit: str | None = None, new: str = "", **how: Any
 ) -> modcrypt.FileEncryptionProperties | KeyedEncryption:
-    """Make of the values of `encryption_options` what the library takes.
+    """Return the library's properties for the values of `encryption_options`.
 
     Args:
-        audit: the file to record the uses of keys in.
-        new: what the names of the options' parameters begin with, where the command has those of
-            other keys, too.
-        how: the options.
+        audit: File that records the uses of keys.
+        new: Beginning of the options' parameter names, in commands that also have options for the
+            keys of existing files.
+        how: Values of the options.
 
     Raises:
-        click.UsageError: they don't fit together.
-        ValueError: a key or the policy is wrong.
-        ModcryptError: a key can't be had.
+        click.UsageError: The options contradict each other.
+        ValueError: A key or the policy is invalid.
+        ModcryptError: A key cannot be retrieved.
     """
     service = Service(how)
     if service.named:
         return _keyed_encryption(service, audit, new, **how)
-    _refuse(new, {*_OF_A_SERVICE, "root"}, "--kms or --policy is needed with that")
+    _refuse_prefixed(new, {*_OF_A_SERVICE, "root"}, "this needs --kms or --policy")
     return _explicit_encryption(**how)
 
 
-def _refuse(new: str, parameters: Collection[str], why: str) -> None:
+def _refuse_prefixed(new: str, parameters: Collection[str], why: str) -> None:
     refuse({f"{new}{name}" for name in parameters}, why)
 
 
@@ -251,16 +259,18 @@ def _explicit_encryption(
     v2_levels: Literal["encrypted", "plaintext"],
     **_: Any,
 ) -> modcrypt.FileEncryptionProperties:
-    """Take the keys that the options refer to."""
-    footer_key = key_from(key_file, key_env, key_fd, "footer key")
+    """Return properties with the keys that the options refer to."""
+    footer_key = read_key(key_file, key_env, key_fd, "footer key")
     if footer_key is None:
         raise click.UsageError(
             "a footer key is needed: --key-file, --key-env or --key-fd; or --kms or --policy"
         )
-    prefix = aad_prefix_from(aad_prefix, aad_prefix_hex, aad_prefix_file)
+    prefix = read_aad_prefix(aad_prefix, aad_prefix_hex, aad_prefix_file)
     if no_store_aad_prefix and prefix is None:
-        raise click.UsageError("--no-store-aad-prefix needs --aad-prefix, in one of its forms")
-    column_keys = key_refs.read_refs(column_key_refs)
+        raise click.UsageError(
+            "--no-store-aad-prefix needs --aad-prefix, --aad-prefix-hex or --aad-prefix-file"
+        )
+    column_keys = key_refs.read_column_keys(column_key_refs)
     return modcrypt.FileEncryptionProperties(
         footer_key=footer_key,
         column_keys=column_keys,
@@ -278,23 +288,25 @@ def _explicit_encryption(
 
 
 def _keyed_encryption(service: Service, audit: str | None, new: str, **how: Any) -> KeyedEncryption:
-    """Have the key service wrap fresh keys, by the policy or as the options say."""
-    _refuse(new, _OF_EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
+    """Return properties for fresh keys, wrapped by the key service as policy or options say."""
+    _refuse_prefixed(new, _OF_EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
     policy = service.policy
     if policy is not None:
-        _refuse(new, _OF_A_POLICY, "the policy says that")
+        _refuse_prefixed(new, _OF_A_POLICY, "the policy sets this; change the policy")
         return service.tools(audit).encryption(policy, root=how["root"])
-    policy = _policy(**how)
+    policy = _make_policy(**how)
     tools = service.tools(audit)
     if how["master_key"] is None:
-        named = default_key(tools)
-        if named is None:
-            raise click.UsageError("the URI names no master key for the footer: --master-key ID")
-        policy = replace(policy, footer_key=named)
+        default = default_key(tools)
+        if default is None:
+            raise click.UsageError(
+                "the URI names no master key for the footer; name it by --master-key ID"
+            )
+        policy = replace(policy, footer_key=default)
     return tools.encryption(policy, root=how["root"])
 
 
-def _policy(
+def _make_policy(
     *,
     master_key: str | None,
     column_master_keys: tuple[str, ...],
@@ -310,13 +322,15 @@ def _policy(
     external_key_material: bool,
     **_: Any,
 ) -> Policy:
-    """Make the policy that the options spell; who has no master key adds it."""
+    """Return the policy that the options describe; the caller replaces a missing master key."""
     columns: dict[str, list[str]] = {}
-    for name, master in pairs(column_master_keys, "--column-master-key", "NAME=ID").items():
+    for name, master in parse_pairs(column_master_keys, "--column-master-key", "NAME=ID").items():
         columns.setdefault(master, []).append(name)
-    prefix = aad_prefix_from(aad_prefix, aad_prefix_hex, aad_prefix_file)
+    prefix = read_aad_prefix(aad_prefix, aad_prefix_hex, aad_prefix_file)
     if no_store_aad_prefix and prefix is None:
-        raise click.UsageError("--no-store-aad-prefix needs --aad-prefix, in one of its forms")
+        raise click.UsageError(
+            "--no-store-aad-prefix needs --aad-prefix, --aad-prefix-hex or --aad-prefix-file"
+        )
     try:
         return modcrypt.Policy(
             footer_key="later" if master_key is None else master_key,
@@ -331,9 +345,9 @@ def _policy(
             internal_key_material=not external_key_material,
         )
     except UnicodeDecodeError:
-        raise click.UsageError("with --kms the AAD prefix is text: UTF-8") from None
+        raise click.UsageError("with --kms the AAD prefix must be UTF-8 text") from None
     except ValueError as error:
-        message = str(error).removeprefix("the policy is wrong: ")
+        message = str(error).removeprefix("invalid policy: ")
         raise click.UsageError(message.replace("aad_prefix ", "--aad-prefix ")) from None
 
 
@@ -353,33 +367,33 @@ def decryption_properties(
     root: str | None = None,
     **of_service: Any,
 ) -> modcrypt.FileDecryptionProperties:
-    """Make of the values of options of keys, prefix, reading and service what the library takes.
+    """Return the library's properties for the options of keys, prefix, reading and service.
 
     Raises:
-        click.UsageError: they don't fit together.
-        ValueError: a key or the policy is wrong.
-        ModcryptError: a key can't be had.
+        click.UsageError: The options contradict each other.
+        ValueError: A key or the policy is invalid.
+        ModcryptError: A key cannot be retrieved.
     """
     from modcrypt.parquet.crypto.path_prefix import PathPrefix
 
     service = Service(of_service)
-    prefix = aad_prefix_from(aad_prefix, aad_prefix_hex, aad_prefix_file)
-    said: dict[str, Any] = {
+    prefix = read_aad_prefix(aad_prefix, aad_prefix_hex, aad_prefix_file)
+    arguments: dict[str, Any] = {
         "on_missing_key": on_missing_key,
         "check_footer_integrity": not no_check_footer,
     }
-    if prefix is not None:  # else the policy's, if there is one
-        said["aad_prefix"] = prefix
+    if prefix is not None:  # else the policy's prefix applies, if any
+        arguments["aad_prefix"] = prefix
     if accept:
-        said["algorithms"] = accept
+        arguments["algorithms"] = accept
     if service.named:
         refuse(EXPLICIT_KEYS, "keys come from the key service of --kms or --policy")
-        if prefix is not None:  # as encrypt takes it
-            said["aad_prefix"] = PathPrefix(prefix, root)
-        return service.tools(audit).decryption(service.policy, root=root, **said)
-    refuse({"audit", "master_keys", "root"}, "--kms or --policy is needed with that")
+        if prefix is not None:  # as in encryption
+            arguments["aad_prefix"] = PathPrefix(prefix, root)
+        return service.tools(audit).decryption(service.policy, root=root, **arguments)
+    refuse({"audit", "master_keys", "root"}, "this needs --kms or --policy")
     return modcrypt.FileDecryptionProperties(
-        footer_key=key_from(key_file, key_env, key_fd, "footer key"),
-        column_keys=key_refs.read_refs(column_key_refs),
-        **said,
+        footer_key=read_key(key_file, key_env, key_fd, "footer key"),
+        column_keys=key_refs.read_column_keys(column_key_refs),
+        **arguments,
     )

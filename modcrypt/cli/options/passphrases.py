@@ -1,7 +1,7 @@
 """The passphrase of a keyring: from a file, the environment, a descriptor or a terminal.
 
-It is never an argument. What stands in the place of a reference to one is not repeated in a
-message: it may be the passphrase itself.
+It is never an argument. Messages do not repeat the reference to it, because a user may have typed
+the passphrase itself there.
 """
 
 from __future__ import annotations
@@ -14,31 +14,37 @@ from dataclasses import dataclass
 import click
 
 from modcrypt.cli import key_refs
-from modcrypt.cli.shared import together
+from modcrypt.cli.shared import combine_options
 from modcrypt.errors import KeyNotFoundError, KeyRetrievalError
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["PassphraseOptions", "asked", "by_default", "passphrase_options", "said_by_uri"]
+__all__ = [
+    "PassphraseOptions",
+    "ask_passphrase",
+    "default_passphrase",
+    "passphrase_of_uri",
+    "passphrase_options",
+]
 
 VARIABLE = "MODCRYPT_PASSPHRASE"
 
-passphrase_options = together(
+passphrase_options = combine_options(
     click.option(
         "--passphrase-file",
         metavar="PATH",
-        help="Passphrase of the keyring: the first line of a file, best of mode 0600.",
+        help="Passphrase of the keyring: first line of a file, which should have mode 0600.",
     ),
     click.option(
         "--passphrase-env",
         metavar="VARIABLE",
-        help="Passphrase of the keyring: an environment variable, which every child process "
-        f"inherits. Default: {VARIABLE}; without it, the terminal asks for it.",
+        help="Passphrase of the keyring: environment variable, which child processes inherit. "
+        f"Default: {VARIABLE}, else a prompt on the terminal.",
     ),
     click.option(
         "--passphrase-fd",
         metavar="N",
         type=click.IntRange(min=0),
-        help="Passphrase of the keyring: the first line of an open file descriptor.",
+        help="Passphrase of the keyring: first line of an open file descriptor.",
     ),
 )
 
@@ -49,7 +55,7 @@ _WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class PassphraseOptions:
-    """Where the options say the passphrase is."""
+    """The source of a passphrase that the options name."""
 
     file: str | None = None
     env: str | None = None
@@ -57,36 +63,38 @@ class PassphraseOptions:
 
     @property
     def given(self) -> bool:
-        """Whether one of them is given."""
-        return any(one is not None for one in (self.file, self.env, self.fd))
+        """True if the options name a source."""
+        return any(source is not None for source in (self.file, self.env, self.fd))
 
-    def told(self) -> bytes | None:
-        """Read the passphrase that an option refers to; None if none of them is given.
+    def read(self) -> bytes | None:
+        """Return the passphrase that an option refers to; None if no source is named.
 
         Raises:
-            KeyRetrievalError: it is not there.
+            click.UsageError: Several options are given.
+            KeyRetrievalError: The source does not exist or cannot be read.
         """
-        if sum(one is not None for one in (self.file, self.env, self.fd)) > 1:
+        if sum(source is not None for source in (self.file, self.env, self.fd)) > 1:
             raise click.UsageError(
                 "--passphrase-file, --passphrase-env and --passphrase-fd exclude each other"
             )
         if self.file is not None:
-            return _from_file(self.file)
+            return _read_passphrase_file(self.file)
         if self.env is not None:
-            return _from_env(self.env)
+            return _read_passphrase_env(self.env)
         return None if self.fd is None else _first_line(key_refs.read_fd(self.fd, "passphrase"))
 
 
-def by_default() -> bytes | None:
-    """Give the passphrase of the variable that needs no option; None if it is not set."""
+def default_passphrase() -> bytes | None:
+    """Return the passphrase in the variable MODCRYPT_PASSPHRASE; None if it is not set."""
     return os.environb.get(os.fsencode(VARIABLE)) or None
 
 
-def said_by_uri(uri: str) -> PassphraseOptions | None:
-    """Give where the URI of a keyring says that its passphrase is; None if it doesn't.
+def passphrase_of_uri(uri: str) -> PassphraseOptions | None:
+    """Return the source of the passphrase that a keyring's URI names; None if it names none.
 
     Raises:
-        ValueError: it is none.
+        click.UsageError: The reference is invalid.
+        ValueError: The URI is invalid.
     """
     from modcrypt.kms.uris import parse_kms_uri
 
@@ -102,57 +110,62 @@ def said_by_uri(uri: str) -> PassphraseOptions | None:
 
 
 @hide_frames
-def asked(what: str, *, twice: bool = False) -> str:
+def ask_passphrase(what: str, *, twice: bool = False) -> str:
     """Ask for the passphrase on the terminal, without echo.
 
+    Args:
+        what: Name of the keyring in the prompt.
+        twice: Whether to ask a second time and compare.
+
     Raises:
-        click.UsageError: there is no terminal, no answer, or not the same one twice.
+        click.UsageError: No terminal exists, nothing is typed, or the two answers differ.
     """
     if not _on_terminal():
         raise click.UsageError(
-            f"the passphrase of {what} is needed, and there is no terminal to ask on: {_WAYS}"
+            f"the passphrase of {what} is needed, but no terminal is available to ask for it; "
+            f"use {_WAYS}"
         )
     try:
-        told = getpass.getpass(f"Passphrase of {what}: ")
-        if twice and getpass.getpass("The same again: ") != told:
+        passphrase = getpass.getpass(f"Passphrase of {what}: ")
+        if twice and getpass.getpass("Repeat the passphrase: ") != passphrase:
             raise click.UsageError("the two passphrases differ")
     except EOFError:
-        told = ""
-    if not told:
+        passphrase = ""
+    if not passphrase:
         raise click.UsageError(f"no passphrase of {what} is given")
-    return told
+    return passphrase
 
 
 def _on_terminal() -> bool:
-    """Tell whether somebody is there to be asked, who sees what is written to stderr."""
+    """Return whether a person can see stderr and answer on a terminal."""
     if sys.stderr is None or not sys.stderr.isatty():
         return False
     if sys.stdin is not None and sys.stdin.isatty():
         return True
-    try:  # of which stdin may be a pipe
+    try:  # stdin may be a pipe of a terminal session
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
         return False
     return True
 
 
-def _from_file(path: str) -> bytes:
+def _read_passphrase_file(path: str) -> bytes:
     try:
         data, _ = key_refs.read_file(path, "passphrase", "passphrase file")
     except KeyRetrievalError as error:
         raise type(error)(
-            "the passphrase's file is not there, or can't be read (its name is not repeated here, "
+            "passphrase file does not exist or cannot be read (its name is not repeated here, "
             "it may be the passphrase)"
         ) from None
     return _first_line(data)
 
 
-def _from_env(name: str) -> bytes:
+def _read_passphrase_env(name: str) -> bytes:
     value = os.environb.get(os.fsencode(name))
     if not value:
         raise KeyNotFoundError(
-            "the passphrase's environment variable is not set (its name is not repeated here, it "
-            "may be the passphrase)"
+            "environment variable of the passphrase is not set (its name is not repeated here, "
+            "it may be the passphrase)"
         )
     return value
 

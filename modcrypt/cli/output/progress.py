@@ -1,4 +1,4 @@
-"""A progress bar on stderr for work that takes a while, and only where somebody sees it."""
+"""A progress bar on stderr, shown for long work and on a terminal only."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ REFRESH_EVERY = 0.1
 
 @contextmanager
 def progress_bar(verb: str, total: int | None) -> Iterator[Callable[[int], None] | None]:
-    """Give what the library calls with the bytes done, or None where no bar is wanted.
+    """Yield a function to call with the number of bytes done, or None if no bar is wanted.
 
-    That is: stderr is no terminal, or NO_COLOR is set (no-color.org: and not empty).
+    No bar is wanted if stderr is not a terminal, or NO_COLOR is set and not empty (no-color.org).
     """
-    if not _wanted():
+    if not _is_bar_wanted():
         yield None
         return
     bar = _Bar(verb, total)
@@ -39,8 +39,11 @@ def progress_bar(verb: str, total: int | None) -> Iterator[Callable[[int], None]
 
 @contextmanager
 def files_bar(verb: str) -> Iterator[Callable[[int, int], None]]:
-    """Give what is called with the files done and the number of files; bars as `progress_bar`."""
-    if not _wanted():
+    """Yield a function to call with the numbers of finished files and of all files.
+
+    The bar appears under the conditions of `progress_bar`.
+    """
+    if not _is_bar_wanted():
         yield lambda done, total: None
         return
     bar = _Bar(verb, None, files=True)
@@ -52,14 +55,16 @@ def files_bar(verb: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def batch_bar(verb: str, files: int, total: int | None) -> Iterator[Callable[[int, int], None]]:
-    """Give what is called with the bytes and the files done; bars as `progress_bar`.
+    """Yield a function to call with the numbers of bytes and files done.
+
+    The bar appears under the conditions of `progress_bar`.
 
     Args:
-        verb: what is being done.
-        files: how many there are.
-        total: bytes in all of them; None where that is not known.
+        verb: Name of the work, such as "Encrypting".
+        files: Number of files.
+        total: Number of bytes in all files; None if it is unknown.
     """
-    if not _wanted():
+    if not _is_bar_wanted():
         yield lambda done, files_done: None
         return
     bar = _Bar(verb, total, of_files=files)
@@ -69,7 +74,7 @@ def batch_bar(verb: str, files: int, total: int | None) -> Iterator[Callable[[in
         bar.close()
 
 
-def _wanted() -> bool:
+def _is_bar_wanted() -> bool:
     return sys.stderr.isatty() and not os.environ.get("NO_COLOR")
 
 

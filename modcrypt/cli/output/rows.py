@@ -1,7 +1,7 @@
-"""Rows as text: cells for people, lines of JSON, CSV; or as the bytes of an Arrow stream.
+"""Rows as text (table cells, lines of JSON, CSV) or as the bytes of an Arrow stream.
 
-What JSON has no form for is text: dates and times in ISO 8601, decimals as they are written, bytes
-in base64, floats that are no numbers by name. A map is a list of keys and values.
+Values without a JSON type become text: dates and times in ISO 8601, decimals in digits, bytes in
+base64, non-finite floats by name. A map becomes a list of objects with key and value.
 """
 
 from __future__ import annotations
@@ -22,10 +22,18 @@ import pyarrow.compute as pc
 from modcrypt.cli.output.failures import printable
 from modcrypt.errors import FormatError
 
-__all__ = ["aligned", "cell", "checked", "is_number", "json_line", "rows_of", "spelt"]
+__all__ = [
+    "align_cells",
+    "format_cell",
+    "format_rows",
+    "is_number",
+    "json_line",
+    "rows_of",
+    "validate_batches",
+]
 
 WIDEST = 40
-"""Places that a value takes in a table; longer ones are cut."""
+"""Maximal width of a value in a table; longer values are cut."""
 
 _is = pa.types
 _LISTS = (
@@ -33,21 +41,21 @@ _LISTS = (
     _is.is_large_list_view,
 )  # fmt: skip
 _BYTES = (_is.is_binary, _is.is_large_binary, _is.is_fixed_size_binary, _is.is_binary_view)
-_SPELT = (_is.is_date, _is.is_time, _is.is_decimal)  # as Arrow spells them
+_AS_TEXT = (_is.is_date, _is.is_time, _is.is_decimal)  # in the text form of Arrow
 
 
-def checked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pass batches on whose values are what their types say: PyArrow doesn't look when it reads.
+def validate_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches whose values fit their types, which PyArrow does not check when it reads.
 
     Raises:
-        FormatError: they are not, as text that is no UTF-8.
+        FormatError: Values are malformed, for example text that is not UTF-8.
     """
     for batch in batches:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             try:
                 column.validate(full=True)
-            except pa.ArrowInvalid:  # whose text may have values
-                malformed = f"column {name}: malformed values, such as text that is no UTF-8"
+            except pa.ArrowInvalid:  # its message may hold values
+                malformed = f"column {name}: malformed values, such as text that is not UTF-8"
             else:
                 continue
             raise FormatError(malformed)
@@ -58,61 +66,65 @@ def checked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Give the rows of a batch as what JSON takes."""
-    names, columns = batch.schema.names, map(_json, batch.columns)
+    """Return the rows of a batch as values for JSON."""
+    names, columns = batch.schema.names, map(_to_json_values, batch.columns)
     return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
-def _json(array: pa.Array) -> list[Any]:
-    """Give values as what JSON takes. What is nested is walked: not all of it can be cast."""
+def _to_json_values(array: pa.Array) -> list[Any]:
+    """Return values for JSON; nested values are walked, because Arrow cannot cast all of them."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
-        return _extended(array)
+        return _extension_values(array)
     if _is.is_dictionary(kind):
-        return _json(array.dictionary_decode())
+        return _to_json_values(array.dictionary_decode())
     if _is.is_struct(kind):
         names = [field.name for field in kind]
-        rows = zip(*map(_json, array.flatten()), strict=True)
-        there = array.is_valid().to_pylist()
-        made = (dict(zip(names, row, strict=True)) for row in rows)
-        return [one if valid else None for one, valid in zip(made, there, strict=True)]
+        rows = zip(*map(_to_json_values, array.flatten()), strict=True)
+        valid_flags = array.is_valid().to_pylist()
+        structs = (dict(zip(names, row, strict=True)) for row in rows)
+        return [
+            struct if valid else None for struct, valid in zip(structs, valid_flags, strict=True)
+        ]
     if _is.is_map(kind):
         pairs = pa.struct([kind.key_field.with_name("key"), kind.item_field.with_name("value")])
-        return _json(array.cast(pa.list_(pairs)))
+        return _to_json_values(array.cast(pa.list_(pairs)))
     if any(test(kind) for test in _LISTS):
-        items = iter(_json(array.flatten()))
+        items = iter(_to_json_values(array.flatten()))
         lengths = pc.list_value_length(array).to_pylist()
         return [None if length is None else list(islice(items, length)) for length in lengths]
-    return _flat(array)
+    return _flat_values(array)
 
 
-def _extended(array: pa.Array) -> list[Any]:
+def _extension_values(array: pa.Array) -> list[Any]:
     if array.type.extension_name != "arrow.uuid":
-        return _json(array.storage)
-    return _each(array.storage.to_pylist(), lambda value: str(uuid.UUID(bytes=value)))
+        return _to_json_values(array.storage)
+    return _map_values(array.storage.to_pylist(), lambda value: str(uuid.UUID(bytes=value)))
 
 
-def _flat(array: pa.Array) -> list[Any]:
+def _flat_values(array: pa.Array) -> list[Any]:
     kind = array.type
     if _is.is_timestamp(kind):
-        if kind.tz is not None:  # a moment: whatever the zone is called, and whether it is known
+        if kind.tz is not None:  # an instant, whose zone may be unknown here
             array = array.cast(pa.timestamp(kind.unit, "UTC"))
         return list(pc.replace_substring(array.cast(pa.string()), " ", "T").to_pylist())
     if _is.is_duration(kind):
         unit = kind.unit
-        return _each(array.cast(pa.int64()).to_pylist(), lambda value: _iso_duration(value, unit))
-    if any(test(kind) for test in _SPELT):
+        return _map_values(
+            array.cast(pa.int64()).to_pylist(), lambda value: _iso_duration(value, unit)
+        )
+    if any(test(kind) for test in _AS_TEXT):
         return list(array.cast(pa.string()).to_pylist())
     if any(test(kind) for test in _BYTES):
-        return _each(array.to_pylist(), lambda value: base64.b64encode(value).decode())
+        return _map_values(array.to_pylist(), lambda value: base64.b64encode(value).decode())
     if _is.is_floating(kind):
-        if not _is.is_float64(kind):  # by way of text: 0.1 is not to be 0.10000000149011612
+        if not _is.is_float64(kind):  # via text: 0.1 must not become 0.10000000149011612
             array = array.cast(pa.float32()).cast(pa.string())
-        return _each(array.to_pylist(), _number)
+        return _map_values(array.to_pylist(), _number)
     return list(array.to_pylist())
 
 
-def _each(values: list[Any], change: Callable[[Any], Any]) -> list[Any]:
+def _map_values(values: list[Any], change: Callable[[Any], Any]) -> list[Any]:
     return [None if value is None else change(value) for value in values]
 
 
@@ -134,26 +146,26 @@ def _number(value: float | str) -> float | str:
 
 
 json_line = json.JSONEncoder(allow_nan=False, check_circular=False).encode
-"""Spells a row on one line, in ASCII. One encoder for all: making one takes longer than a row."""
+"""Return a row as one line of ASCII. Shared: creating an encoder takes longer than a row."""
 
 
 # --- whole outputs -------------------------------------------------------------------------------
 
 
-def spelt(
+def format_rows(
     form: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch], *, safe: bool = False
 ) -> Iterator[tuple[bytes, int]]:
-    """Spell batches as `"jsonl"`, `"csv"` or `"arrow"`: piece by piece, with the rows in each.
+    """Yield batches as `"jsonl"`, `"csv"` or `"arrow"`, piece by piece, with the rows in each.
 
     Args:
-        form: The form.
+        form: The format.
         schema: The schema of the batches.
         batches: The rows.
         safe: Whether to write text in CSV so that a spreadsheet runs none of it as a formula.
     """
     if form == "csv":
-        return _csv(schema, batches, safe)
-    return (_arrow if form == "arrow" else _json_lines)(schema, batches)
+        return _csv_pieces(schema, batches, safe)
+    return (_arrow_pieces if form == "arrow" else _json_lines)(schema, batches)
 
 
 def _json_lines(
@@ -164,15 +176,15 @@ def _json_lines(
         yield "".join(lines).encode(), len(lines)
 
 
-def _csv(
+def _csv_pieces(
     schema: pa.Schema, batches: Iterator[pa.RecordBatch], safe: bool
 ) -> Iterator[tuple[bytes, int]]:
     from pyarrow import csv
 
-    change = _without_formulas if safe else lambda column: column
+    change = _defuse_formulas if safe else lambda column: column
     names = change(pa.array(schema.names, pa.string())).to_pylist()
     for number, batch in enumerate(chain([_empty(schema)], batches)):
-        columns = [change(_for_csv(column)) for column in batch.columns]
+        columns = [change(_to_csv_column(column)) for column in batch.columns]
         sink = io.BytesIO()
         table = pa.Table.from_arrays(columns, names)
         csv.write_csv(table, sink, csv.WriteOptions(include_header=number == 0))
@@ -181,15 +193,15 @@ def _csv(
 
 _NUMBER_TEXT = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
-# Spreadsheets take text for a formula that begins so, in ASCII or full width; and what follows a
-# semicolon, a tab or a line end too, where they split lines at these.
+# Spreadsheets run text as a formula if it begins so, in ASCII or full width, also after a
+# semicolon, a tab or a line end, where they may split cells.
 _FORMULA = r"(^|[;\t\r\n])([=+\-@\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}])"
 
 
-def _without_formulas(column: pa.Array) -> pa.Array:
-    """Put an apostrophe before what a spreadsheet takes for a formula; numbers stay as they are.
+def _defuse_formulas(column: pa.Array) -> pa.Array:
+    """Put an apostrophe before text that a spreadsheet runs as a formula; numbers stay unchanged.
 
-    Columns of numbers are none of it: only text can be a formula.
+    Columns of other types are returned as they are: only text can be a formula.
     """
     if not (_is.is_string(column.type) or _is.is_large_string(column.type)):
         return column
@@ -199,7 +211,7 @@ def _without_formulas(column: pa.Array) -> pa.Array:
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(0, one.type) for one in schema], schema=schema)
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
 _IN_CSV = (
@@ -208,25 +220,27 @@ _IN_CSV = (
 )  # fmt: skip
 
 
-def _for_csv(column: pa.Array) -> pa.Array:
-    """Give a column as one that CSV has a form for: what is nested as JSON text."""
+def _to_csv_column(column: pa.Array) -> pa.Array:
+    """Return a column of types that CSV supports; nested values become JSON text."""
     kind = column.type
     if any(test(kind) for test in _IN_CSV):
         return column
     if _is.is_dictionary(kind):
-        return _for_csv(column.dictionary_decode())
+        return _to_csv_column(column.dictionary_decode())
     if _is.is_float16(kind):
         return column.cast(pa.float32())
-    values = _json(column)
+    values = _to_json_values(column)
     if _is.is_nested(kind):
-        values = _each(values, json.dumps)
+        values = _map_values(values, json.dumps)
     return pa.array(values, pa.string())
 
 
-def _arrow(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[bytes, int]]:
+def _arrow_pieces(
+    schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+) -> Iterator[tuple[bytes, int]]:
     sink = io.BytesIO()
 
-    def taken() -> bytes:
+    def take_bytes() -> bytes:
         data = sink.getvalue()
         sink.seek(0)
         sink.truncate()
@@ -235,20 +249,20 @@ def _arrow(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[tup
     with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-            yield taken(), batch.num_rows
-    yield taken(), 0
+            yield take_bytes(), batch.num_rows
+    yield take_bytes(), 0
 
 
 # --- a table for people --------------------------------------------------------------------------
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Tell whether a column is aligned to the right."""
+    """Return whether a table aligns columns of this type to the right."""
     return bool(_is.is_integer(kind) or _is.is_floating(kind) or _is.is_decimal(kind))
 
 
-def cell(value: Any) -> str:
-    """Spell what `rows_of` gives on one line, cut; text that could be taken for null is quoted."""
+def format_cell(value: Any) -> str:
+    """Return a value of `rows_of` on one line, cut; text that looks like null is quoted."""
     if isinstance(value, str):
         text = value if value not in ("", "null") else f'"{value}"'
     else:
@@ -257,22 +271,22 @@ def cell(value: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    if _places(text) <= WIDEST:
+    if _count_places(text) <= WIDEST:
         return text
-    while _places(text) >= WIDEST:
+    while _count_places(text) >= WIDEST:
         text = text[:-1]
     return text + "…"
 
 
-def _places(text: str) -> int:
-    """Give the places that a text takes on a terminal."""
+def _count_places(text: str) -> int:
+    """Return the width of a text on a terminal."""
     if text.isascii():
         return len(text)
-    wide = sum(unicodedata.east_asian_width(one) in "WF" for one in text)
-    return len(text) + wide - sum(unicodedata.combining(one) > 0 for one in text)
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
 
 
-def aligned(
+def align_cells(
     names: Sequence[str],
     rows: Sequence[Sequence[str]],
     *,
@@ -282,28 +296,28 @@ def aligned(
     """Align cells under the names of their columns.
 
     Args:
-        names: of the columns, which hostile files choose.
-        rows: cells, as `cell` gives them.
-        right: numbers of the columns that are aligned to the right.
-        width: places of a line, None for as many as it takes.
+        names: Names of the columns, which hostile files choose.
+        rows: Cells, as `format_cell` returns them.
+        right: Numbers of the columns aligned to the right.
+        width: Maximal width of a line; None for no limit.
 
     Returns:
-        The lines, and how many columns at the end have no room there.
+        The lines, and the number of columns at the end that do not fit.
     """
-    titles = [cell(name) for name in names]
+    titles = [format_cell(name) for name in names]
     columns = list(zip(titles, *rows, strict=True))
-    widths = [max(map(_places, column)) for column in columns]
-    shown = len(columns)
-    while width is not None and shown > 1 and sum(widths[:shown]) + 2 * (shown - 1) > width:
-        shown -= 1
+    widths = [max(map(_count_places, column)) for column in columns]
+    fitting = len(columns)
+    while width is not None and fitting > 1 and sum(widths[:fitting]) + 2 * (fitting - 1) > width:
+        fitting -= 1
     padded = [
-        [_padded(one, widths[number], number in right) for one in columns[number]]
-        for number in range(shown)
+        [_pad(text, widths[number], number in right) for text in columns[number]]
+        for number in range(fitting)
     ]
     lines = ("  ".join(line).rstrip() for line in zip(*padded, strict=True))
-    return "\n".join(lines), len(columns) - shown
+    return "\n".join(lines), len(columns) - fitting
 
 
-def _padded(text: str, width: int, right: bool) -> str:
-    room = " " * (width - _places(text))
-    return room + text if right else text + room
+def _pad(text: str, width: int, right: bool) -> str:
+    padding = " " * (width - _count_places(text))
+    return padding + text if right else text + padding

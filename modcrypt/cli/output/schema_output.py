@@ -1,4 +1,4 @@
-"""A file's schema for people and for JSON, and which key each of its columns is under."""
+"""A file's schema as text and JSON, with the key that protects each column."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["ColumnKind", "arrow_rows", "columns_of", "fields_of", "parquet_text"
 
 @dataclass(frozen=True)
 class ColumnKind:
-    """A leaf column: its Parquet type, and the key that it is under.
+    """A leaf column with its Parquet type and the key that protects it.
 
     Attributes:
-        path: dotted.
-        field: the top-level field that it is a part of.
-        kind: its Parquet type, in words.
-        key: `"footer key"`, `"column key"`, `"plaintext"`; None where there are no row groups.
-        master_key: id of the master key that its key is wrapped under, where key metadata tells.
+        path: Dotted path.
+        field: Top-level field that contains the column.
+        kind: Parquet type as text.
+        key: `"footer key"`, `"column key"` or `"plaintext"`; None without row groups.
+        master_key: Id of the master key that wraps the key; None if key metadata does not name it.
     """
 
     path: str
@@ -41,11 +41,11 @@ class ColumnKind:
 
     @property
     def under(self) -> str | None:
-        """The key, in words."""
+        """The key and its master key as text."""
         return self.key if self.master_key is None else f"{self.key} under {self.master_key}"
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the fields for JSON."""
         return {
             "column": self.path,
             "type": self.kind,
@@ -55,79 +55,89 @@ class ColumnKind:
 
 
 def columns_of(file: OpenFile) -> list[ColumnKind]:
-    """Describe every leaf column."""
+    """Return a description of every leaf column."""
     schema, row_groups = file.metadata.schema, file.metadata.row_groups
     leaves = leaf_elements(schema)
     chunks = row_groups[0].columns if row_groups else [None] * len(leaves)
     return [
-        ColumnKind(".".join(leaf.path), leaf.path[0], _kind(schema[leaf.element]), *_key(chunk))
+        ColumnKind(
+            ".".join(leaf.path),
+            leaf.path[0],
+            _type_text(schema[leaf.element]),
+            *_key_of_chunk(chunk),
+        )
         for leaf, chunk in zip(leaves, chunks, strict=True)
     ]
 
 
-def _key(chunk: ThriftStruct | None) -> tuple[str | None, str | None]:
+def _key_of_chunk(chunk: ThriftStruct | None) -> tuple[str | None, str | None]:
     if chunk is None:
         return None, None
     crypto = chunk.crypto_metadata
     if crypto is None:
         return PLAINTEXT, None
     own = crypto.ENCRYPTION_WITH_COLUMN_KEY
-    return (FOOTER_KEY, None) if own is None else (COLUMN_KEY, _master(own))
+    return (FOOTER_KEY, None) if own is None else (COLUMN_KEY, _master_key_of(own))
 
 
-def _master(own: ThriftStruct) -> str | None:
+def _master_key_of(own: ThriftStruct) -> str | None:
     try:
-        found = decode_metadata(own.key_metadata or b"")
+        material = decode_metadata(own.key_metadata or b"")
     except KeyMaterialError:
         return None  # key metadata of another kind
-    return found.master_key_id if isinstance(found, KeyMaterial) else None
+    return material.master_key_id if isinstance(material, KeyMaterial) else None
 
 
-def _kind(element: ThriftStruct) -> str:
-    return physical_name(element).lower() + _logical(element)
+def _type_text(element: ThriftStruct) -> str:
+    return physical_name(element).lower() + _logical_suffix(element)
 
 
-# --- as Arrow has it -----------------------------------------------------------------------------
+# --- the Arrow schema -----------------------------------------------------------------------------
 
 
 def fields_of(schema: pa.Schema, partitions: pa.Schema) -> list[dict[str, Any]]:
-    """Give the fields of an Arrow schema, and those that folders spell, as what JSON takes."""
+    """Return the fields of an Arrow schema, and those in folder names, as values for JSON."""
     return [
-        {"name": one.name, "type": str(one.type), "nullable": one.nullable, "partition": spelt}
-        for fields, spelt in ((schema, False), (partitions, True))
-        for one in fields
+        {
+            "name": field.name,
+            "type": str(field.type),
+            "nullable": field.nullable,
+            "partition": in_folder_name,
+        }
+        for fields, in_folder_name in ((schema, False), (partitions, True))
+        for field in fields
     ]
 
 
 def arrow_rows(
     fields: Sequence[dict[str, Any]], columns: Sequence[ColumnKind]
 ) -> Iterator[tuple[str | None, ...]]:
-    """Give the lines of a table: the fields, and the keys of the columns that each consists of."""
-    for one in fields:
-        inside = [column for column in columns if column.field == one["name"]]
+    """Yield table rows: each field, and its columns if they have different keys."""
+    for field in fields:
+        inside = [column for column in columns if column.field == field["name"]]
         keys = {column.under for column in inside}
         under = inside[0].under if len(keys) == 1 else None
-        if one["partition"]:
+        if field["partition"]:
             under = "(folder)"
-        yield one["name"], one["type"], "yes" if one["nullable"] else "no", under
+        yield field["name"], field["type"], "yes" if field["nullable"] else "no", under
         for column in inside if len(keys) > 1 else ():
             yield f"  {column.path}", column.kind, None, column.under
 
 
-# --- as Parquet has it ---------------------------------------------------------------------------
+# --- the Parquet schema ---------------------------------------------------------------------------
 
 _REPETITIONS = {0: "required", 1: "optional", 2: "repeated"}
 
 
 def parquet_text(schema: list[ThriftStruct], columns: Sequence[ColumnKind]) -> str:
-    """Spell a Parquet schema, each column with its key in a comment.
+    """Return a Parquet schema as text, with the key of each column in a comment.
 
     Args:
-        schema: its elements, as `leaf_elements` has checked them.
-        columns: its leaves.
+        schema: Schema elements, checked by `leaf_elements`.
+        columns: Leaf columns of the schema.
     """
     leaves = dict(zip((leaf.element for leaf in leaf_elements(schema)), columns, strict=True))
-    lines = [f"message {_name(schema[0])} {{"]
+    lines = [f"message {_element_name(schema[0])} {{"]
     left = [schema[0].num_children or 0]  # children still to come of each open group
     for number, element in enumerate(schema[1:], 1):
         left[-1] -= 1
@@ -136,9 +146,9 @@ def parquet_text(schema: list[ThriftStruct], columns: Sequence[ColumnKind]) -> s
         column = leaves.get(number)
         if column is not None:
             under = "" if column.under is None else f"  # {printable(column.under)}"
-            lines.append(f"{what}{_typed(element, column)};{under}")
+            lines.append(f"{what}{_format_column(element, column)};{under}")
         else:
-            lines.append(f"{what}group {_name(element)}{_logical(element)} {{")
+            lines.append(f"{what}group {_element_name(element)}{_logical_suffix(element)} {{")
             left.append(element.num_children or 0)
         while len(left) > 1 and not left[-1]:
             left.pop()
@@ -146,15 +156,15 @@ def parquet_text(schema: list[ThriftStruct], columns: Sequence[ColumnKind]) -> s
     return "\n".join([*lines, "}"])
 
 
-def _typed(element: ThriftStruct, column: ColumnKind) -> str:
+def _format_column(element: ThriftStruct, column: ColumnKind) -> str:
     physical, space, logical = column.kind.partition(" ")
-    return f"{physical} {_name(element)}{space}{logical}"
+    return f"{physical} {_element_name(element)}{space}{logical}"
 
 
-def _name(element: ThriftStruct) -> str:
+def _element_name(element: ThriftStruct) -> str:
     return printable(element.name.decode(errors="replace"))
 
 
-def _logical(element: ThriftStruct) -> str:
+def _logical_suffix(element: ThriftStruct) -> str:
     logical = logical_name(element)
     return "" if logical is None else f" ({logical})"

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP end the program as an error would: temporary files are removed."""
+"""Ctrl-C, SIGTERM and SIGHUP as exceptions, so that temporary files are removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNTOUCHED = (signal.SIG_DFL, signal.default_int_handler)
 
 
 class Stopped(SystemExit):
-    """A signal asks the program to end; the exit code is the shell's, 128 and the number."""
+    """A signal that ends the program with the shell's exit code, 128 and its number."""
 
     def __init__(self, number: int) -> None:
         self.signal = signal.Signals(number).name
@@ -20,9 +20,9 @@ class Stopped(SystemExit):
 
 
 def raise_on_signals() -> None:
-    """Turn the signals that end a program into `Stopped`, in the main thread.
+    """Raise `Stopped` in the main thread for each signal that ends a program.
 
-    Who started the program with one of them ignored (nohup, a shell's background job) wants it so.
+    Signals ignored at the start (by nohup, or for a shell's background job) stay ignored.
     """
     for number in _SIGNALS:
         if signal.getsignal(number) in _UNTOUCHED:
@@ -30,6 +30,6 @@ def raise_on_signals() -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    for other in _SIGNALS:  # a second Ctrl-C must not interrupt the cleaning up
+    for other in _SIGNALS:  # a second Ctrl-C must not interrupt the clean-up
         signal.signal(other, signal.SIG_IGN)
     raise Stopped(number)

@@ -1,4 +1,4 @@
-"""New AGS1 files of a table: each with a data key and an AAD prefix of its own."""
+"""Write new AGS1 files of a table, each with its own data key and AAD prefix."""
 
 from __future__ import annotations
 
@@ -6,28 +6,32 @@ from modcrypt.ags1.writer import seal
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.format.parquet_files import make_folder
 from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.tracebacks import hide_frames
 
-__all__ = ["write_sealed"]
+__all__ = ["write_ags1"]
 
 
-def write_sealed(
+@hide_frames  # a manifest in plaintext holds data keys
+def write_ags1(
     locations: Locations, location: str, data: bytes, key_length: int
 ) -> StandardKeyMetadata:
-    """Write a file of a table that isn't there yet, sealed under a fresh key.
+    """Encrypt a new file of a table with a fresh key and write it.
 
     Args:
-        locations: say where that is.
-        location: its name in the table.
-        data: its plaintext.
-        key_length: bytes of the key.
+        locations: Mapping from locations to places.
+        location: Location of the new file in the table.
+        data: Plaintext of the file. Keep that of a manifest out of local variables, because
+            tracebacks hold them.
+        key_length: Length of the key in bytes.
 
     Returns:
-        Its key metadata, with the length of the file: what must be kept, and kept secret.
+        The key metadata of the file, including its length. The caller must keep it, and keep it
+        secret.
 
     Raises:
-        FileExistsError: it is there.
-        FormatError: the location is outside of the table.
-        OSError: from the file system.
+        FileExistsError: The file exists already.
+        FormatError: The location is outside the table.
+        OSError: The file system reports an error.
     """
     keys = StandardKeyMetadata.generate(key_length)
     sealed = seal(data, keys)

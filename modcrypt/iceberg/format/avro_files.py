@@ -1,11 +1,11 @@
-"""Avro object container files, in memory: what manifests and manifest lists are, and data may be.
+"""Read and write Avro object container files in memory: manifests, manifest lists and data files.
 
     "Obj" 1 | map of header values | sync marker (16)
     count | size | `size` bytes: `count` rows, compressed | sync marker      and so on
 
-The container is taken apart here, so that every length is held against the bytes that there are;
-fastavro decodes the rows. Values come as Avro has them, without its logical types: a date is a
-number of days, a decimal its bytes. That loses nothing, and is written back as it is.
+This module parses the container itself, so that it can check every length against the bytes that
+exist; fastavro decodes the rows. Values keep their Avro form without logical types: a date is a
+number of days, a decimal its bytes. That loses nothing, and values can be written back unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.keys import Secret
@@ -24,25 +25,41 @@ from modcrypt.tracebacks import hide_frames
 __all__ = ["AvroFile", "AvroRows", "open_avro", "read_avro", "write_avro"]
 
 MAX_AVRO = 2 << 30
-"""Bytes of the longest Avro file that is read into memory, and of what its blocks decompress to."""
+"""Maximum size in bytes of an Avro file that is read into memory, and of its decompressed rows."""
 
 MAX_DEPTH = 64
-"""Types within types, and schemas of it."""
+"""Maximum nesting of types in a schema, and of the JSON that describes it."""
 
 _MAGIC = b"Obj\x01"
 _SYNC = 16
 _OWN = ("avro.schema", "avro.codec")
-_LOT = 4 << 20  # bytes of rows that are decoded at once
+_LOT_BYTES = 4 << 20  # bytes of rows that fastavro decodes per call
+
+MAX_RATIO, ALWAYS_EXPANDED = 64, 4 << 20
+"""Maximum expansion of a block by decompression, and decompressed bytes that are always allowed.
+
+Writers end blocks at about 64 KiB of rows. In memory a byte may become a dict of 200 bytes.
+"""
+
+LOT_VALUES = 1 << 18
+"""Maximum number of values in rows that are decoded at once, without items of arrays and maps."""
+
+MAX_EMPTY, MAX_PER_BYTE = 256, 16
+"""Maximum number of values that a record may have in addition to, and per, its minimum bytes.
+
+Without these limits, records that contain others twice could turn one byte into 2^64 values.
+Items of arrays and maps may not have any values without bytes.
+"""
 
 
 @dataclass(frozen=True)
 class AvroFile:
-    """What an Avro file holds.
+    """The content of an Avro file.
 
     Attributes:
-        schema: the writer's, as JSON has it.
-        metadata: key-value pairs of the header, but for schema and codec.
-        records: the rows.
+        schema: The writer's schema as parsed JSON.
+        metadata: Key-value read_pairs of the header, except schema and codec.
+        records: The rows.
     """
 
     schema: dict[str, Any] = field(repr=False)
@@ -52,11 +69,12 @@ class AvroFile:
 
 @dataclass(frozen=True)
 class AvroRows:
-    """An Avro file whose rows are yet to be decoded.
+    """An Avro file whose rows are not yet decoded.
 
     Attributes:
-        schema, metadata: as of `AvroFile`.
-        lots: the rows, some thousands at a time; raises as `read_avro`.
+        schema: The writer's schema as parsed JSON.
+        metadata: Key-value read_pairs of the header, except schema and codec.
+        lots: The rows, some thousands at a time. Iterating raises the errors of `read_avro`.
     """
 
     schema: dict[str, Any] = field(repr=False)
@@ -68,68 +86,71 @@ def read_avro(data: bytes, name: str, *, most: int = MAX_AVRO) -> AvroFile:
     """Read an Avro file.
 
     Args:
-        data: it.
-        name: of the file, for messages.
-        most: bytes that all of its rows may take, decompressed.
+        data: Bytes of the file.
+        name: Name of the file for messages.
+        most: Maximum number of bytes of all its rows after decompression.
 
     Raises:
-        FormatError: it is none; no message has any of its values.
-        LimitError: it is larger, or says that it has more, than is read.
-        UnsupportedFormatError: a codec that Iceberg does not have.
+        FormatError: The data is not a valid Avro file. The message contains none of its values.
+        LimitError: The file exceeds a size limit, or claims more rows than its bytes can hold.
+        UnsupportedFormatError: The codec is not one that Iceberg uses.
     """
-    opened = open_avro(data, name, most=most)
-    return AvroFile(opened.schema, opened.metadata, [row for lot in opened.lots for row in lot])
+    avro = open_avro(data, name, most=most)
+    return AvroFile(avro.schema, avro.metadata, [row for lot in avro.lots for row in lot])
 
 
 def open_avro(data: bytes, name: str, *, most: int = MAX_AVRO) -> AvroRows:
-    """Read the header of an Avro file; arguments and errors as of `read_avro`."""
+    """Read the header of an Avro file. Arguments and errors are those of `read_avro`."""
     if len(data) > MAX_AVRO:
-        raise LimitError(f"{name}: an Avro file of more than {MAX_AVRO} bytes")
+        raise LimitError(f"{name}: the Avro file exceeds the limit of {MAX_AVRO} bytes")
     cursor = _Cursor(data, name)
     if cursor.take(len(_MAGIC)) != _MAGIC:
-        raise FormatError(f"{name}: no Avro file")
-    header = cursor.pairs()
+        raise FormatError(f"{name}: not an Avro file")
+    header = cursor.read_pairs()
     sync = cursor.take(_SYNC)
-    schema = _schema(header.get("avro.schema", b""), name)
-    plain = _Types(name).plain_record(schema)
-    told = {key: value.decode(errors="replace") for key, value in header.items() if key not in _OWN}
+    schema = _parse_schema(header.get("avro.schema", b""), name)
+    plain, values = _Types(name).plain_record(schema)
+    metadata = {
+        key: value.decode(errors="replace") for key, value in header.items() if key not in _OWN
+    }
     codec = header.get("avro.codec", b"null").decode(errors="replace")
-    return AvroRows(schema, told, _lots(cursor, sync, codec, plain, most))
+    rows = max(1, LOT_VALUES // values)
+    return AvroRows(schema, metadata, _read_lots(cursor, sync, codec, plain, most, rows))
 
 
 @hide_frames
 def write_avro(
     schema: Mapping[str, Any], records: Iterable[Mapping[str, Any]], metadata: Mapping[str, str]
 ) -> bytes:
-    """Write an Avro file, compressed by deflate, as Iceberg's Java does by default.
+    """Encode records as an Avro file, compressed with deflate, the default of Iceberg's Java.
 
-    A `Secret` in a record is written as what it holds.
+    The value of a `Secret` in a record is written in plaintext.
 
     Raises:
-        FormatError: a record does not fit the schema.
+        FormatError: A record does not fit the schema.
     """
     import fastavro
 
     out = io.BytesIO()
     parsed = fastavro.parse_schema(dict(schema))
-    # fastavro adds members of its own to a schema that it has parsed, which readers pass over.
+    # fastavro adds members of its own to a parsed schema; readers ignore them.
     try:
-        rows = map(_revealed, records)
+        rows = map(_reveal, records)
         fastavro.writer(out, parsed, rows, codec="deflate", metadata=dict(metadata), strict=True)
-    except (TypeError, ValueError, OverflowError):  # whose text repeats the value: perhaps a key
+    except (TypeError, ValueError, OverflowError):  # the text repeats the value, perhaps a key
         raise FormatError("a record does not fit the schema of its Avro file") from None
     return out.getvalue()
 
 
-def _revealed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record with its secrets, and those of records inside it, as they are written."""
-    return {name: _revealed_value(value) for name, value in record.items()}
+def _reveal(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record with its secrets, and those of nested records, replaced by their values."""
+    return {name: _reveal_value(value) for name, value in record.items()}
 
 
-def _revealed_value(value: Any) -> Any:
+def _reveal_value(value: Any) -> Any:
     if isinstance(value, Secret):
         return value()
-    return _revealed(value) if isinstance(value, dict) else value
+    return _reveal(value) if isinstance(value, dict) else value
 
 
 # --- the container -------------------------------------------------------------------------------
@@ -137,7 +158,7 @@ def _revealed_value(value: Any) -> Any:
 
 @dataclass(slots=True)
 class _Cursor:
-    """Takes a container apart."""
+    """A cursor that parses the elements of a container one after the other."""
 
     data: bytes = field(repr=False)
     name: str
@@ -145,69 +166,74 @@ class _Cursor:
 
     def take(self, size: int) -> bytes:
         if not 0 <= size <= len(self.data) - self.at:
-            raise FormatError(f"{self.name}: an Avro file that was cut short, or a length is wrong")
+            raise FormatError(
+                f"{self.name}: the Avro file is truncated, or a length in it is wrong"
+            )
         self.at += size
         return self.data[self.at - size : self.at]
 
-    def long(self) -> int:
+    def read_long(self) -> int:
         value = 0
         for shift in range(0, 70, 7):
             byte = self.take(1)[0]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value >> 1 ^ -(value & 1)
-        raise FormatError(f"{self.name}: an Avro file with a number of more than 64 bits")
+        raise FormatError(f"{self.name}: the Avro file has a number of more than 64 bits")
 
-    def pairs(self) -> dict[str, bytes]:
-        """Read a map of bytes: blocks of pairs, up to an empty one."""
-        found: dict[str, bytes] = {}
-        while count := self.long():
-            if count < 0:  # followed by the size of the block, which readers may skip
+    def read_pairs(self) -> dict[str, bytes]:
+        """Read a map of bytes: blocks of pairs, ended by an empty block."""
+        values: dict[str, bytes] = {}
+        while count := self.read_long():
+            if count < 0:  # the block's size follows; readers may skip it
                 count = -count
-                self.long()
-            for _ in range(count):  # each takes a byte at least, or it ends here
-                key = self.take(self.long()).decode(errors="replace")
-                found[key] = self.take(self.long())
-        return found
+                self.read_long()
+            for _ in range(count):  # each pair takes at least a byte, or take() raises
+                key = self.take(self.read_long()).decode(errors="replace")
+                values[key] = self.take(self.read_long())
+        return values
 
     @property
     def is_done(self) -> bool:
         return self.at == len(self.data)
 
 
-def _lots(
-    cursor: _Cursor, sync: bytes, codec: str, schema: dict[str, Any], most: int
+def _read_lots(
+    cursor: _Cursor, sync: bytes, codec: str, schema: dict[str, Any], most: int, at_once: int
 ) -> Iterator[list[dict[str, Any]]]:
-    """Decode the blocks, several of them at once where they are small."""
-    head = _head(schema, sync)
+    """Decode the blocks, several small ones at once; yield at most `at_once` rows each time."""
+    head = _encode_head(schema, sync)
     parts, size, total = [head], 0, 0
     while not cursor.is_done:
-        count, stored = cursor.long(), cursor.long()
-        rows = _decompressed(cursor.take(stored), codec, cursor.name, most - total)
+        count, stored = cursor.read_long(), cursor.read_long()
+        limit = min(most - total, max(ALWAYS_EXPANDED, MAX_RATIO * stored))
+        rows = _decompress(cursor.take(stored), codec, cursor.name, limit)
         if cursor.take(_SYNC) != sync:
-            raise FormatError(f"{cursor.name}: an Avro file whose blocks are damaged")
+            raise FormatError(f"{cursor.name}: blocks of the Avro file are damaged")
         total += len(rows)
-        if not 0 <= count <= len(rows) or total > most:  # no row takes less than a byte
-            raise LimitError(f"{cursor.name}: an Avro file that says it has more than it can")
-        parts += (_spelt(count), _spelt(len(rows)), rows, sync)
+        if not 0 <= count <= len(rows) or total > most:  # every row takes at least a byte
+            raise LimitError(
+                f"{cursor.name}: the Avro file claims more rows than its bytes can hold"
+            )
+        parts += (_encode_count(count), _encode_count(len(rows)), rows, sync)
         size += len(rows)
-        if size >= _LOT:
-            yield _decoded(parts, cursor.name)
+        if size >= _LOT_BYTES:
+            yield from _decode_rows(parts, cursor.name, at_once)
             parts, size = [head], 0
     if size:
-        yield _decoded(parts, cursor.name)
+        yield from _decode_rows(parts, cursor.name, at_once)
 
 
-def _head(schema: dict[str, Any], sync: bytes) -> bytes:
-    """Give the header of a container of uncompressed blocks."""
+def _encode_head(schema: dict[str, Any], sync: bytes) -> bytes:
+    """Return the header of a container of uncompressed blocks."""
     text = json.dumps(schema).encode()
     name = b"avro.schema"
-    pair = _spelt(len(name)) + name + _spelt(len(text)) + text
-    return _MAGIC + _spelt(1) + pair + _spelt(0) + sync
+    pair = _encode_count(len(name)) + name + _encode_count(len(text)) + text
+    return _MAGIC + _encode_count(1) + pair + _encode_count(0) + sync
 
 
-def _spelt(number: int) -> bytes:
-    """Spell a count as Avro does: zigzag, seven bits a byte, the lowest first."""
+def _encode_count(number: int) -> bytes:
+    """Encode a count as Avro does: zigzag, seven bits a byte, the lowest first."""
     rest = number << 1
     out = bytearray()
     while rest > 0x7F:
@@ -217,57 +243,70 @@ def _spelt(number: int) -> bytes:
     return bytes(out)
 
 
-def _decoded(parts: list[bytes], name: str) -> list[dict[str, Any]]:
+def _decode_rows(parts: list[bytes], name: str, at_once: int) -> Iterator[list[dict[str, Any]]]:
     import fastavro
 
     try:
-        return list(fastavro.reader(io.BytesIO(b"".join(parts))))  # type: ignore[arg-type]
+        rows: Iterator[Any] = fastavro.reader(io.BytesIO(b"".join(parts)))
     except Exception as error:  # fastavro lets through what its decoding runs into
-        raise FormatError(
-            f"{name}: an Avro file whose rows are damaged ({type(error).__name__})"
-        ) from None
+        raise _damaged_rows(error, name) from None
+    while lot := _next_rows(rows, at_once, name):
+        yield lot
 
 
-def _decompressed(data: bytes, codec: str, name: str, most: int) -> bytes:
-    """Decompress a block; the codecs are those of Iceberg (`write.avro.compression-codec`)."""
+def _next_rows(rows: Iterator[Any], count: int, name: str) -> list[dict[str, Any]]:
+    try:
+        return list(islice(rows, count))
+    except Exception as error:  # fastavro lets through what its decoding runs into
+        raise _damaged_rows(error, name) from None
+
+
+def _damaged_rows(error: Exception, name: str) -> FormatError:
+    return FormatError(f"{name}: rows of the Avro file are damaged ({type(error).__name__})")
+
+
+def _decompress(data: bytes, codec: str, name: str, most: int) -> bytes:
+    """Decompress a block. The codecs are those of Iceberg (`write.avro.compression-codec`)."""
     try:
         if codec == "null":
             return data
         if codec == "deflate":
-            return _inflated(data, most)
+            return _inflate(data, most)
         if codec == "zstandard":
-            return _unzstd(data, most)
+            return _decompress_zstd(data, most)
         if codec == "snappy":
-            return _unsnapped(data, most)
+            return _decompress_snappy(data, most)
     except Exception as error:
         if isinstance(error, LimitError):
             raise LimitError(f"{name}: {error}") from None
-        raise FormatError(f"{name}: an Avro file whose blocks don't decompress") from None
-    raise UnsupportedFormatError(f"{name}: an Avro file compressed by {codec[:20]!r}")
+        raise FormatError(f"{name}: blocks of the Avro file cannot be decompressed") from None
+    raise UnsupportedFormatError(
+        f"{name}: unsupported compression codec {codec[:20]!r} of an Avro file"
+    )
 
 
-def _inflated(data: bytes, most: int) -> bytes:
+def _inflate(data: bytes, most: int) -> bytes:
     inflater = zlib.decompressobj(-15)
-    found = inflater.decompress(data, most + 1)
-    if len(found) > most:
+    plain = inflater.decompress(data, most + 1)
+    if len(plain) > most:
         raise LimitError("a block of an Avro file that is too large")
     if not inflater.eof:
         raise ValueError("cut short")
-    return found
+    return plain
 
 
-def _unzstd(data: bytes, most: int) -> bytes:
+def _decompress_zstd(data: bytes, most: int) -> bytes:
     import pyarrow as pa
 
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-        found: bytes = stream.read(most)
+        plain: bytes = stream.read(most)
         if stream.read(1):
             raise LimitError("a block of an Avro file that is too large")
-    return found
+    return plain
 
 
-def _unsnapped(data: bytes, most: int) -> bytes:
-    """Undo Snappy: its length comes first, and Avro puts the CRC-32 of the plaintext last."""
+def _decompress_snappy(data: bytes, most: int) -> bytes:
+    """Decompress Snappy: the length comes first, and Avro appends the CRC-32 of the plaintext."""
     import pyarrow as pa
 
     size = shift = 0
@@ -276,12 +315,12 @@ def _unsnapped(data: bytes, most: int) -> bytes:
         shift += 7
         if byte < 0x80:
             break
-    if size > min(most, 64 * len(data)):  # which no Snappy reaches
+    if size > min(most, 64 * len(data)):  # Snappy never expands data that much
         raise LimitError("a block of an Avro file that is too large")
-    found: bytes = pa.decompress(data[:-4], size, "snappy", asbytes=True)
-    if zlib.crc32(found) != int.from_bytes(data[-4:], "big"):
+    plain: bytes = pa.decompress(data[:-4], size, "snappy", asbytes=True)
+    if zlib.crc32(plain) != int.from_bytes(data[-4:], "big"):
         raise ValueError("checksum")
-    return found
+    return plain
 
 
 # --- schemas -------------------------------------------------------------------------------------
@@ -291,104 +330,130 @@ _LEAST = {
 }  # fmt: skip
 
 
-def _schema(data: bytes, name: str) -> dict[str, Any]:
+def _parse_schema(data: bytes, name: str) -> dict[str, Any]:
     try:
-        found = json.loads(data)
+        schema = json.loads(data)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or found.get("type") != "record":
-        raise FormatError(f"{name}: an Avro file whose rows are no records")
-    return found
+        schema = None
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        raise FormatError(f"{name}: rows of the Avro file are not records")
+    return schema
+
+
+class _Plain(NamedTuple):
+    """A type without logical types and without the names in the file.
+
+    Attributes:
+        schema: The type.
+        least: Minimum number of bytes of a value.
+        values: Number of values in it, including those of its fields.
+    """
+
+    schema: Any
+    least: int
+    values: int = 1
 
 
 class _Types:
-    """Checks a schema, and gives it without logical types and without the names of its types.
+    """A checker of schemas that also removes logical types and the names of types.
 
-    A type that contains itself would let a few bytes nest as deep as they like, and items of no
-    bytes would let a few bytes stand for any number of them.
+    A type that contains itself would let a few bytes nest arbitrarily deep, and items of zero bytes
+    would let a few bytes stand for any number of values.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._known: dict[str, tuple[str, int]] = {}  # what is defined, to its name here and bytes
+        self._known: dict[str, _Plain] = {}  # types defined so far, by their names in the file
 
-    def plain_record(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Give the schema of a whole file."""
-        found, least = self._plain(schema, "", 0)
-        if not least:
-            raise LimitError(f"{self._name}: an Avro file whose rows take no bytes")
-        assert isinstance(found, dict)
-        return found
+    def plain_record(self, schema: dict[str, Any]) -> tuple[dict[str, Any], int]:
+        """Return the plain schema of a whole file, and the number of values in a row."""
+        plain = self._simplify(schema, "", 0)
+        if not plain.least:
+            raise LimitError(f"{self._name}: rows of the Avro file take no bytes")
+        assert isinstance(plain.schema, dict)
+        return plain.schema, plain.values
 
-    def _plain(self, schema: Any, space: str, depth: int) -> tuple[Any, int]:
-        """Give a plain type, and the least bytes that a value of it takes."""
+    def _simplify(self, schema: Any, space: str, depth: int) -> _Plain:
         if depth > MAX_DEPTH:
-            raise LimitError(f"{self._name}: an Avro schema nested deeper than {MAX_DEPTH}")
+            raise LimitError(
+                f"{self._name}: the Avro schema is nested deeper than {MAX_DEPTH} levels"
+            )
         if isinstance(schema, str):
-            return self._named(schema, space)
+            return self._look_up(schema, space)
         if isinstance(schema, list):
-            return [self._plain(one, space, depth + 1)[0] for one in schema], 1
+            branches = [self._simplify(branch, space, depth + 1) for branch in schema]
+            most = max((branch.values for branch in branches), default=1)
+            return _Plain([branch.schema for branch in branches], 1, most)
         kind = schema.get("type") if isinstance(schema, dict) else None
         match kind:
             case "record":
-                return self._record(schema, space, depth)
+                return self._simplify_record(schema, space, depth)
             case "array":
-                items, least = self._plain(schema.get("items"), space, depth + 1)
-                if not least:
-                    raise LimitError(f"{self._name}: an Avro file with items that take no bytes")
-                return {"type": "array", "items": items}, 1
+                items = self._simplify(schema.get("items"), space, depth + 1)
+                self._check_values(items.values, items.least, 0)
+                return _Plain({"type": "array", "items": items.schema}, 1)
             case "map":
-                values, _ = self._plain(schema.get("values"), space, depth + 1)
-                return {"type": "map", "values": values}, 1
+                values = self._simplify(schema.get("values"), space, depth + 1)
+                self._check_values(values.values, 1 + values.least, 0)  # a key takes a byte
+                return _Plain({"type": "map", "values": values.schema}, 1)
             case "fixed":
-                return self._fixed(schema, space)
+                return self._simplify_fixed(schema, space)
             case "enum":
-                name = self._defined(schema, space, 1)
-                return {"type": "enum", "name": name, "symbols": schema.get("symbols")}, 1
+                symbols = schema.get("symbols")
+                return self._define(schema, space, {"type": "enum", "symbols": symbols}, 1)
             case None:
-                raise self._malformed()
-        return self._plain(kind, space, depth + 1)  # a type with members, such as a logical one
+                raise self._schema_error()
+        return self._simplify(kind, space, depth + 1)  # a type with members, such as a logical one
 
-    def _record(self, schema: dict[str, Any], space: str, depth: int) -> tuple[Any, int]:
+    def _simplify_record(self, schema: dict[str, Any], space: str, depth: int) -> _Plain:
         fields = schema.get("fields")
         if not isinstance(fields, list):
-            raise self._malformed()
-        inner, found, total = _space(schema, space), [], 0
-        for one in fields:
-            if not isinstance(one, dict) or not isinstance(one.get("name"), str):
-                raise self._malformed()
-            plain, least = self._plain(one.get("type"), inner, depth + 1)
-            found.append({"name": one["name"], "type": plain})
-            total += least
-        # Known only now that it is complete, so that none contains itself.
-        name = self._defined(schema, space, total)
-        return {"type": "record", "name": name, "fields": found}, total
+            raise self._schema_error()
+        inner, members, least, values = _space(schema, space), [], 0, 1
+        for field_ in fields:
+            if not isinstance(field_, dict) or not isinstance(field_.get("name"), str):
+                raise self._schema_error()
+            plain = self._simplify(field_.get("type"), inner, depth + 1)
+            members.append({"name": field_["name"], "type": plain.schema})
+            least, values = least + plain.least, values + plain.values
+        self._check_values(values, least, MAX_EMPTY)
+        # Register the record only when it is complete, so that it cannot contain itself.
+        return self._define(schema, space, {"type": "record", "fields": members}, least, values)
 
-    def _fixed(self, schema: dict[str, Any], space: str) -> tuple[Any, int]:
+    def _check_values(self, values: int, least: int, empty: int) -> None:
+        if values > empty + MAX_PER_BYTE * least:
+            raise LimitError(
+                f"{self._name}: {least} bytes of the Avro file may stand for {values} values"
+            )
+
+    def _simplify_fixed(self, schema: dict[str, Any], space: str) -> _Plain:
         size = schema.get("size")
         if type(size) is not int or size < 0:
-            raise self._malformed()
-        return {"type": "fixed", "name": self._defined(schema, space, size), "size": size}, size
+            raise self._schema_error()
+        return self._define(schema, space, {"type": "fixed", "size": size}, size)
 
-    def _defined(self, schema: dict[str, Any], space: str, least: int) -> str:
+    def _define(
+        self, schema: dict[str, Any], space: str, plain: dict[str, Any], least: int, values: int = 1
+    ) -> _Plain:
+        """Register a named type under its name and return it."""
         name = str(schema.get("name")).rpartition(".")[2]
         known = f"t{len(self._known)}"
-        self._known[f"{_space(schema, space)}.{name}"] = known, least
-        return known
+        self._known[f"{_space(schema, space)}.{name}"] = _Plain(known, least, values)
+        return _Plain({**plain, "name": known}, least, values)
 
-    def _named(self, name: str, space: str) -> tuple[str, int]:
+    def _look_up(self, name: str, space: str) -> _Plain:
         if name in _LEAST:
-            return name, _LEAST[name]
+            return _Plain(name, _LEAST[name])
         known = self._known.get(name if "." in name else f"{space}.{name}")
         if known is None:
-            raise self._malformed()
+            raise self._schema_error()
         return known
 
-    def _malformed(self) -> FormatError:
-        return FormatError(f"{self._name}: an Avro file with a schema that is none")
+    def _schema_error(self) -> FormatError:
+        return FormatError(f"{self._name}: the schema of the Avro file is malformed")
 
 
 def _space(schema: Mapping[str, Any], around: str) -> str:
-    """Give the namespace of a named type, which types within it inherit."""
+    """Return the namespace of a named type, which nested types inherit."""
     before = str(schema.get("name")).rpartition(".")[0]
     return before or str(schema.get("namespace", around))

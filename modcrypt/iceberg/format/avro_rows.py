@@ -1,9 +1,9 @@
-"""Rows of Avro data files as Arrow: columns that carry the field ids of the file's schema.
+"""Convert rows of Avro data files to Arrow columns that carry the field ids of the file's schema.
 
 Spec, "Appendix A: Format-specific Requirements, Avro": ids are in `field-id`, `element-id`,
-`key-id` and `value-id`; a map whose keys are no strings is an array of pairs with the logical type
-`map`; an optional value is a union with null. Values come without logical types, as `avro_files`
-gives them, and become what their logical type says here.
+`key-id` and `value-id`; a map whose keys are not strings is an array of pairs with the logical
+type `map`; an optional value is a union with null. `avro_files` returns values without logical
+types; this module applies them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from modcrypt.errors import FormatError, UnsupportedFormatError
 
-__all__ = ["ColumnsOf", "columns_of"]
+__all__ = ["ColumnConverter", "plan_columns"]
 
 FIELD_ID = b"PARQUET:field_id"
-"""By which pyarrow keeps a field's id."""
+"""Key under which PyArrow stores a field's id."""
 
 Convert = Callable[[Sequence[Any]], pa.Array]
 
@@ -40,52 +40,54 @@ _EXACT = decimal.Context(prec=80)  # more digits than any decimal here has
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnsOf:
-    """Makes columns of rows.
+class ColumnConverter:
+    """A converter from rows to columns.
 
     Attributes:
-        schema: of the columns, with field ids.
-        convert: of rows.
+        schema: Schema of the columns, with field ids.
+        convert: Function that converts rows to a batch of these columns.
     """
 
     schema: pa.Schema
     convert: Callable[[Sequence[dict[str, Any]]], pa.RecordBatch]
 
 
-def columns_of(schema: dict[str, Any], name: str) -> ColumnsOf:
-    """Give what makes columns of a data file's rows.
+def plan_columns(schema: dict[str, Any], name: str) -> ColumnConverter:
+    """Return a converter from a data file's rows to columns.
 
     Args:
-        schema: of the Avro file, checked already (`avro_files`).
-        name: of the file, for messages.
+        schema: Schema of the Avro file, already checked by `avro_files`.
+        name: Name of the file for messages.
 
     Raises:
-        FormatError: it has no field ids.
-        UnsupportedFormatError: a type that Iceberg does not have.
+        FormatError: The file has no field ids.
+        UnsupportedFormatError: The file has a type that Iceberg does not have.
     """
-    kind, convert = _Types(name).of(schema, "")
-    found = pa.schema(list(kind))
+    kind, convert = _Converters(name).find(schema, "")
+    arrow_schema = pa.schema(list(kind))
 
-    def batch(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_struct_array(convert(rows)).cast(found)
+    def convert_rows(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_struct_array(convert(rows)).cast(arrow_schema)
 
-    return ColumnsOf(found, batch)
+    return ColumnConverter(arrow_schema, convert_rows)
 
 
-class _Types:
+class _Converters:
+    """Converters for the types of one schema."""
+
     def __init__(self, name: str) -> None:
         self._name = name
         self._known: dict[str, tuple[dict[str, Any], str]] = {}
 
-    def of(self, schema: Any, space: str) -> tuple[pa.DataType, Convert]:
-        """Give the Arrow type of an Avro type, and what makes an array of its values."""
+    def find(self, schema: Any, space: str) -> tuple[pa.DataType, Convert]:
+        """Return the Arrow type of an Avro type, and a function that converts its values."""
         if isinstance(schema, str):
             if schema in _PLAIN:
-                return _PLAIN[schema], _plain(_PLAIN[schema])
+                return _PLAIN[schema], _make_converter(_PLAIN[schema])
             known, around = self._known[schema if "." in schema else f"{space}.{schema}"]
-            return self.of(known, around)
+            return self.find(known, around)
         if isinstance(schema, list):
-            return self._optional(schema, space)
+            return self._unwrap_optional(schema, space)
         kind, logical = schema["type"], schema.get("logicalType")
         self._note(schema, space)
         match kind:
@@ -100,80 +102,82 @@ class _Types:
             case "fixed" | "bytes" | "string":
                 return self._text(schema, kind, logical)
             case "enum":
-                return pa.string(), _plain(pa.string())
+                return pa.string(), _make_converter(pa.string())
             case str() if (kind, logical) in _TIMES:
                 return self._time(schema, kind, logical)
-        return self.of(kind, space)
+        return self.find(kind, space)
 
     def _note(self, schema: dict[str, Any], space: str) -> None:
         if "name" in schema:
             name = str(schema["name"]).rpartition(".")[2]
             self._known[f"{_space(schema, space)}.{name}"] = schema, space
 
-    def _optional(self, union: list[Any], space: str) -> tuple[pa.DataType, Convert]:
-        others = [one for one in union if one != "null"]
+    def _unwrap_optional(self, union: list[Any], space: str) -> tuple[pa.DataType, Convert]:
+        others = [branch for branch in union if branch != "null"]
         if len(others) != 1 or len(union) > 2:
-            raise UnsupportedFormatError(f"{self._name}: a union of types, which Iceberg lacks")
-        return self.of(others[0], space)  # nulls are let through everywhere
+            raise UnsupportedFormatError(
+                f"{self._name}: unions of several types are not supported: Iceberg has none"
+            )
+        return self.find(others[0], space)  # every converter accepts nulls
 
     def _record(self, schema: dict[str, Any], space: str) -> tuple[pa.DataType, Convert]:
         fields, converts = [], []
-        for one in schema["fields"]:
-            kind, convert = self.of(one["type"], space)
-            fields.append(self._field(one["name"], kind, one.get("field-id")))
-            converts.append((one["name"], convert))
-        plain = [pa.field(one.name, one.type) for one in fields]
+        for member in schema["fields"]:
+            kind, convert = self.find(member["type"], space)
+            fields.append(self._field(member["name"], kind, member.get("field-id")))
+            converts.append((member["name"], convert))
+        plain = [pa.field(field.name, field.type) for field in fields]
 
-        def structs(values: Sequence[Any]) -> pa.Array:
+        def make_structs(values: Sequence[Any]) -> pa.Array:
             parts = [
                 convert([None if row is None else row[name] for row in values])
                 for name, convert in converts
             ]
-            return pa.StructArray.from_arrays(parts, fields=plain, mask=_nulls(values))
+            return pa.StructArray.from_arrays(parts, fields=plain, mask=_null_mask(values))
 
-        return pa.struct(fields), structs
+        return pa.struct(fields), make_structs
 
     def _array(self, schema: dict[str, Any], space: str) -> tuple[pa.DataType, Convert]:
-        kind, convert = self.of(schema["items"], space)
+        kind, convert = self.find(schema["items"], space)
         element = self._field("element", kind, schema.get("element-id"))
 
-        def lists(values: Sequence[Any]) -> pa.Array:
-            items = convert([item for one in values for item in one or ()])
-            return pa.ListArray.from_arrays(_offsets(values), items, mask=_nulls(values))
+        def make_lists(values: Sequence[Any]) -> pa.Array:
+            items = convert([item for value in values for item in value or ()])
+            return pa.ListArray.from_arrays(_offsets(values), items, mask=_null_mask(values))
 
-        return pa.list_(element), lists
+        return pa.list_(element), make_lists
 
     def _map(self, schema: dict[str, Any], space: str) -> tuple[pa.DataType, Convert]:
-        kind, convert = self.of(schema["values"], space)
+        kind, convert = self.find(schema["values"], space)
         key = self._field("key", pa.string(), schema.get("key-id")).with_nullable(False)
         value = self._field("value", kind, schema.get("value-id"))
 
-        def maps(values: Sequence[Any]) -> pa.Array:
-            keys = pa.array([item for one in values for item in one or ()], pa.string())
-            items = convert([item for one in values for item in (one or {}).values()])
-            return _maps(values, keys, items)
+        def make_maps(values: Sequence[Any]) -> pa.Array:
+            keys = pa.array([item for value_map in values for item in value_map or ()], pa.string())
+            items = convert([item for value_map in values for item in (value_map or {}).values()])
+            return _make_maps(values, keys, items)
 
-        return pa.map_(key, value), maps
+        return pa.map_(key, value), make_maps
 
     def _pairs(self, schema: dict[str, Any], space: str) -> tuple[pa.DataType, Convert]:
-        record = self._resolved(schema["items"], space)
+        record = self._resolve(schema["items"], space)
         ends = record["fields"] if record is not None else []
-        if [one["name"] for one in ends] != ["key", "value"]:
-            raise FormatError(f"{self._name}: a map in an Avro file without keys and values")
+        if [end["name"] for end in ends] != ["key", "value"]:
+            raise FormatError(f"{self._name}: a map in the Avro file lacks keys or values")
         inner = _space(record, space) if record is not None else space
-        (key_kind, key_of), (value_kind, value_of) = (self.of(one["type"], inner) for one in ends)
+        (key_kind, key_of), (value_kind, value_of) = (self.find(end["type"], inner) for end in ends)
         key = self._field("key", key_kind, ends[0].get("field-id")).with_nullable(False)
         value = self._field("value", value_kind, ends[1].get("field-id"))
 
-        def maps(values: Sequence[Any]) -> pa.Array:
-            keys = key_of([pair["key"] for one in values for pair in one or ()])
-            items = value_of([pair["value"] for one in values for pair in one or ()])
-            return _maps(values, keys, items)
+        def make_maps(values: Sequence[Any]) -> pa.Array:
+            keys = key_of([pair["key"] for pairs in values for pair in pairs or ()])
+            items = value_of([pair["value"] for pairs in values for pair in pairs or ()])
+            return _make_maps(values, keys, items)
 
-        return pa.map_(key, value), maps
+        return pa.map_(key, value), make_maps
 
-    def _resolved(self, schema: Any, space: str) -> dict[str, Any] | None:
-        """Give a record by its definition or its name."""
+    def _resolve(self, schema: Any, space: str) -> dict[str, Any] | None:
+        """Return a record's definition, given the definition or its name."""
         if isinstance(schema, str):
             schema = self._known.get(schema if "." in schema else f"{space}.{schema}", (None,))[0]
         is_record = isinstance(schema, dict) and schema.get("type") == "record"
@@ -185,35 +189,37 @@ class _Types:
         if logical == "decimal" and kind != "string":
             return self._decimal(schema)
         if logical == "uuid" and kind == "string":
-            return pa.binary(16), lambda values: pa.array(map(_uuid, values), pa.binary(16))
-        found = pa.binary(schema["size"]) if kind == "fixed" else _PLAIN[kind]
-        return found, _plain(found)
+            return pa.binary(16), lambda values: pa.array(map(_uuid_bytes, values), pa.binary(16))
+        arrow_type = pa.binary(schema["size"]) if kind == "fixed" else _PLAIN[kind]
+        return arrow_type, _make_converter(arrow_type)
 
     def _decimal(self, schema: dict[str, Any]) -> tuple[pa.DataType, Convert]:
         precision, scale = schema.get("precision"), schema.get("scale", 0)
         if type(precision) is not int or type(scale) is not int or not 0 < precision <= 38:
-            raise FormatError(f"{self._name}: a decimal in an Avro file that is none")
+            raise FormatError(
+                f"{self._name}: a decimal in the Avro file has an invalid precision or scale"
+            )
         kind = pa.decimal128(precision, scale)
 
-        def decimals(values: Sequence[bytes | None]) -> pa.Array:
-            return pa.array([_decimal(one, scale) for one in values], kind)
+        def make_decimals(values: Sequence[bytes | None]) -> pa.Array:
+            return pa.array([_read_decimal(value, scale) for value in values], kind)
 
-        return kind, decimals
+        return kind, make_decimals
 
     def _time(self, schema: dict[str, Any], kind: str, logical: Any) -> tuple[pa.DataType, Convert]:
-        found = _TIMES[kind, logical]
-        if pa.types.is_timestamp(found) and schema.get("adjust-to-utc") is True:
-            found = pa.timestamp(found.unit, "UTC")
+        arrow_type = _TIMES[kind, logical]
+        if pa.types.is_timestamp(arrow_type) and schema.get("adjust-to-utc") is True:
+            arrow_type = pa.timestamp(arrow_type.unit, "UTC")
         whole = _PLAIN[kind]
-        return found, lambda values: pa.array(values, whole).cast(found)
+        return arrow_type, lambda values: pa.array(values, whole).cast(arrow_type)
 
     def _field(self, name: str, kind: pa.DataType, field_id: Any) -> pa.Field:
         if type(field_id) is not int:
-            raise FormatError(f"{self._name}: an Avro file whose fields have no ids")
+            raise FormatError(f"{self._name}: fields of the Avro file have no ids")
         return pa.field(name, kind, metadata={FIELD_ID: str(field_id)})
 
 
-def _plain(kind: pa.DataType) -> Convert:
+def _make_converter(kind: pa.DataType) -> Convert:
     return lambda values: pa.array(values, kind)
 
 
@@ -222,28 +228,28 @@ def _space(schema: dict[str, Any], around: str) -> str:
     return before or str(schema.get("namespace", around))
 
 
-def _nulls(values: Sequence[Any]) -> pa.Array:
-    return pa.array([one is None for one in values], pa.bool_())
+def _null_mask(values: Sequence[Any]) -> pa.Array:
+    return pa.array([value is None for value in values], pa.bool_())
 
 
 def _offsets(values: Sequence[Any]) -> pa.Array:
-    reached, found = 0, [0]
-    for one in values:
-        reached += len(one or ())
-        found.append(reached)
-    return pa.array(found, pa.int32())
+    reached, offsets = 0, [0]
+    for value in values:
+        reached += len(value or ())
+        offsets.append(reached)
+    return pa.array(offsets, pa.int32())
 
 
-def _maps(values: Sequence[Any], keys: pa.Array, items: pa.Array) -> pa.Array:
-    return pa.MapArray.from_arrays(_offsets(values), keys, items, mask=_nulls(values))
+def _make_maps(values: Sequence[Any], keys: pa.Array, items: pa.Array) -> pa.Array:
+    return pa.MapArray.from_arrays(_offsets(values), keys, items, mask=_null_mask(values))
 
 
-def _decimal(value: bytes | None, scale: int) -> decimal.Decimal | None:
+def _read_decimal(value: bytes | None, scale: int) -> decimal.Decimal | None:
     if value is None:
         return None
     unscaled = decimal.Decimal(int.from_bytes(value, "big", signed=True))
     return unscaled.scaleb(-scale, _EXACT)
 
 
-def _uuid(value: str | None) -> bytes | None:
+def _uuid_bytes(value: str | None) -> bytes | None:
     return None if value is None else uuid.UUID(value).bytes

@@ -1,7 +1,7 @@
-"""What pyiceberg, fastavro and PyArrow say of data that is damaged, in our words.
+"""Translate errors of pyiceberg, fastavro and PyArrow about damaged data into FormatError.
 
-Their messages repeat values of the data, and are of any type: they are told by the name of the
-type alone, and nothing of them is kept.
+Their messages repeat values of the data, and their types vary: the FormatError names only the type
+of the original error.
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ _LIBRARIES = ("pyiceberg", "fastavro", "pyroaring")
 
 @contextlib.contextmanager
 def as_format_errors(name: str) -> Iterator[None]:
-    """Make a FormatError of whatever another library raises for the data of a file.
+    """Raise FormatError for any error that another library raises about the data of a file.
 
-    What is no fault of the data goes through: the file system's OSError, an interruption, too
-    little memory. A ModcryptError does, which is told the file if it doesn't name it.
+    Errors that the data did not cause pass through: the file system's OSError, an interruption,
+    lack of memory. A ModcryptError passes through as well, with the file's name added if it lacks
+    it.
 
     Args:
-        name: of the file.
+        name: Name of the file.
     """
     try:
         yield
     except MemoryError:
         raise
     except ModcryptError as error:
-        if f"/{posixpath.basename(name)}" not in f"/{error}":  # by its location, or its path
+        if f"/{posixpath.basename(name)}" not in f"/{error}":  # named by its location or its path
             error.args = (f"{name}: {error}", *error.args[1:])
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # PyArrow's own have no number
-        raise FormatError(f"{name}: it can't be made sense of ({type(error).__name__})") from None
+            raise  # errors that PyArrow raises itself have no errno
+        raise FormatError(f"{name}: the content is malformed ({type(error).__name__})") from None
 
 
 def require_extra() -> None:
-    """Check that the libraries of encrypted Iceberg tables are there, without importing them.
+    """Raise if a library that Iceberg tables need is not installed, without importing any.
 
     Raises:
-        ModuleNotFoundError: one isn't; the message says how to install them.
+        ModuleNotFoundError: A library is missing. The message says how to install it.
     """
     for library in _LIBRARIES:
         if find_spec(library) is None:

@@ -1,9 +1,10 @@
-"""Where the files of a table are: locations that its metadata names, and places that may be read.
+"""Map the locations that a table's metadata names to places that may be read.
 
-A location comes from a file, and files may lie. None is opened because it is named: it has to begin
-with a prefix that the caller has mapped to a folder, and to stay in that folder. Without a map, the
-table's own `location` stands for the folder that its metadata was found in. A local folder is the
-same as `/x`, `file:///x` and `file:/x`, which Hadoop, Hive and Spark write.
+A location comes from a file, and files may lie. modcrypt does not open a location merely because a
+file names it: the location must begin with a prefix that the caller has mapped to a folder, and
+must stay in that folder. Without a map, the table's own `location` stands for the folder in which
+its metadata was found. A local folder has several equal spellings: `/x`, `file:///x` and
+`file:/x`, which Hadoop, Hive and Spark write.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ __all__ = ["Locations", "find_place", "plain_location"]
 
 @dataclass(frozen=True, slots=True)
 class Locations:
-    """Prefixes of locations, and the folders that they stand for; the longest that fits counts.
+    """A map from prefixes of locations to folders; the longest matching prefix applies.
 
     Attributes:
-        folders: prefix, without a slash at its end, to place; local ones without links in them.
+        folders: Places by prefix without a trailing slash; local ones have no symbolic links.
     """
 
     folders: Mapping[str, Place]
@@ -34,50 +35,75 @@ class Locations:
     def of(
         cls, mapped: Mapping[str, Any] | None, location: str, folder: Place, filesystem: Any = None
     ) -> Locations:
-        """Take the caller's map, and the table's own location, unless the map has that.
+        """Return the locations of a table from the caller's map and the table's own location.
+
+        The table's own location is added unless the map contains it.
 
         Args:
-            mapped: prefixes to paths, URLs, or paths in `filesystem`.
-            location: that the metadata names.
-            folder: that the metadata was found in.
-            filesystem: of pyarrow or fsspec.
+            mapped: Paths, URLs, or paths in `filesystem`, by prefix.
+            location: Location of the table that its metadata names.
+            folder: Folder in which the metadata was found.
+            filesystem: File system of PyArrow or fsspec.
 
         Raises:
-            FormatError: the table's location is none.
-            ValueError: a prefix of the map is none.
+            FormatError: The table's location is empty.
+            ValueError: A prefix of the map is empty.
         """
         if not location.strip("/"):
-            raise FormatError("the location of the table is empty: it would stand for all of them")
-        folders = {_trimmed(location): folder}
+            raise FormatError(
+                "the location of the table is empty, so that it would match every location"
+            )
+        folders: dict[str, Place] = {}
         for prefix, where in (mapped or {}).items():
             if not prefix.strip("/"):
-                raise ValueError("a prefix of locations is empty: it would stand for all of them")
-            folders[_trimmed(prefix)] = find_place(where, filesystem)
-        # Two ways to one folder are one, or a deletion vector that names its file by one prefix
-        # would not be found by the other.
-        return cls({prefix: where.real() for prefix, where in folders.items()})
+                raise ValueError(
+                    "a prefix of the location map is empty, so that it would match every location"
+                )
+            folders[_strip_slashes(prefix)] = find_place(where, filesystem)
+        own = _strip_slashes(location)
+        folders.setdefault(own, cls(folders)._own_folder(own, folder))
+        # Resolve links: a deletion vector may name its file by another prefix for the same folder.
+        # The table's own location comes first because new files are named by it.
+        ordered = {own: folders[own], **folders}
+        return cls({prefix: where.real() for prefix, where in ordered.items()})
+
+    def _own_folder(self, location: str, folder: Place) -> Place:
+        """Return the folder that a table's location stands for: the table's folder.
+
+        If the map covers the location and leads to a folder that contains the table's folder, the
+        map applies instead: nobody signs the location, and a forged one would separate files from
+        references that name them by another prefix.
+        """
+        covering = self.prefix(location)
+        if covering is None or plain_location(covering) == plain_location(location):
+            return folder
+        outer, own, mapped = self.folders[covering].real(), folder.real(), self.place(location)
+        is_within = own == outer or own.inside(outer) is not None
+        return mapped if is_within and mapped.real() != own else folder
 
     def place(self, location: str) -> Place:
-        """Give the place that a location stands for.
+        """Return the place that a location stands for.
 
         Raises:
-            FormatError: it is under no prefix, or leads out of the folder.
+            FormatError: The location matches no prefix, or leads out of the folder.
         """
         prefix = self.prefix(location)
         if prefix is None:
             raise FormatError(
-                f"the location {location!r} is outside of the table, and nothing from a file is "
-                f"followed: map its beginning to a folder by location_map"
+                f"the location {location!r} is outside of the table, and modcrypt does not follow "
+                f"locations from files: map its beginning to a folder with location_map"
             )
         folder = self.folders[prefix]
         inside = plain_location(location)[len(plain_location(prefix)) :]
         inside = inside if prefix.endswith("/") else inside[1:]
         if any(part in ("", ".", "..") for part in inside.split("/")) or "\x00" in inside:
-            raise FormatError(f"the location {location!r} leads out of its folder, or to none")
+            raise FormatError(
+                f"the location {location!r} leads out of its folder, or names no file"
+            )
         return folder.below(inside)
 
     def location(self, place: Place) -> str | None:
-        """Give the location that stands for a place: by the first prefix whose folder has it."""
+        """Return the location of a place by the first prefix whose folder contains it, or None."""
         where = Place(place.filesystem, posixpath.dirname(place.path) or ".").real()
         path = posixpath.join(where.path, place.name)
         for prefix, folder in self.folders.items():
@@ -87,28 +113,28 @@ class Locations:
         return None
 
     def key(self, location: str) -> str:
-        """Give what two spellings of one location have in common, to find one by the other."""
+        """Return a key that is equal for all spellings of one location."""
         return self.place(location).path
 
     def prefix(self, location: str) -> str | None:
-        """Return the longest prefix that a location begins with; None if there is none."""
+        """Return the longest prefix that matches a location, or None."""
         plain = plain_location(location)
-        found = [
+        matching = [
             prefix
-            for prefix, known in ((one, plain_location(one)) for one in self.folders)
+            for prefix, known in ((prefix, plain_location(prefix)) for prefix in self.folders)
             if plain.startswith(known) and (known.endswith("/") or plain[len(known) :][:1] in _END)
         ]
-        return max(found, key=lambda one: len(plain_location(one)), default=None)
+        return max(matching, key=lambda prefix: len(plain_location(prefix)), default=None)
 
 
 _END = ("/", "")
-"""A prefix must be followed by one of these, or end the location."""
+"""What may follow a prefix in a location: a slash, or nothing."""
 
 
 def find_place(where: Any, filesystem: Any = None) -> Place:
-    """Return the place that a path, a URL or a location names; raises as `locate`.
+    """Return the place that a path, a URL or a location names. Raises the errors of `locate`.
 
-    A location with one slash (`file:/x`) is not percent-encoded: Hadoop's paths aren't.
+    A location with one slash (`file:/x`) is not percent-encoded, because Hadoop's paths are not.
     """
     text = where if filesystem is None and isinstance(where, str) else ""
     return Place(*locate(plain_location(where) if _ONE_SLASH.match(text) else where, filesystem))
@@ -119,10 +145,10 @@ _LOCAL = re.compile(r"file:(//)?(?=/(?!/))")
 
 
 def plain_location(location: str) -> str:
-    """Return a location as it is compared: of a local file its path."""
+    """Return the form in which locations are compared: the path, for a local file."""
     return _LOCAL.sub("", location, count=1) if location.startswith("file:/") else location
 
 
-def _trimmed(prefix: str) -> str:
-    """Leave out the slashes at the end of a prefix, but those of a bare scheme."""
+def _strip_slashes(prefix: str) -> str:
+    """Remove the slashes at the end of a prefix, except those of a bare scheme."""
     return prefix if prefix.endswith("://") else prefix.rstrip("/")

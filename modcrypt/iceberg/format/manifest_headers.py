@@ -1,9 +1,9 @@
-"""Sealed headers of manifest lists and manifests, compared with metadata.json.
+"""Compare the encrypted headers of manifest lists and manifests with metadata.json.
 
 Nothing signs metadata.json. The Avro headers of manifest lists and manifests are encrypted with
 the rest, and name the snapshot, the schema and the partition spec that the file was written for
-(Iceberg spec, "Manifests"). So another snapshot's list is noticed, and a schema or spec that has
-another meaning than it had. One under an id that no header has is taken for a newer one.
+(Iceberg spec, "Manifests"). Comparing them detects a manifest list of another snapshot, and a
+schema or spec whose meaning was changed. A schema or spec whose id no header has is considered new.
 """
 
 from __future__ import annotations
@@ -16,52 +16,52 @@ from typing import Any
 
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 
-__all__ = ["misplaced", "redefined"]
+__all__ = ["find_misplacements", "find_redefinitions"]
 
 
-def misplaced(header: Mapping[str, str], snapshot: Snapshot) -> Iterator[str]:
-    """Tell what the header of a manifest list has otherwise than the snapshot that names it.
+def find_misplacements(header: Mapping[str, str], snapshot: Snapshot) -> Iterator[str]:
+    """Describe the differences between a manifest list's header and the snapshot that names it.
 
-    It is sealed with the rest; nothing vouches for metadata.json, which may give a snapshot the
-    list of another one, with its key.
+    The header is encrypted with the rest. Nothing vouches for metadata.json, which may assign the
+    manifest list of another snapshot, with its key, to this one.
     """
-    for name, said in (
+    for name, value in (
         ("snapshot-id", snapshot.id),
         ("sequence-number", snapshot.sequence_number),
     ):
-        if (own := header.get(name, str(said))) != str(said):
+        if (own := header.get(name, str(value))) != str(value):
             yield (
-                f"its {name} is {own}, that of the snapshot which metadata.json gives it to "
-                f"{said}: it was put in the place of another manifest list"
+                f"its {name} is {own}, but {value} in the snapshot that metadata.json assigns it "
+                "to: it was put in the place of another manifest list"
             )
 
 
-def redefined(header: Mapping[str, str], metadata: TableMetadata) -> Sequence[str]:
-    """Return what is wrong with the schema and the partition spec by which a manifest is read.
+def find_redefinitions(header: Mapping[str, str], metadata: TableMetadata) -> Sequence[str]:
+    """Describe how metadata.json redefines the schema or partition spec of a manifest.
 
     Args:
-        header: The manifest's Avro header.
-        metadata: The table's metadata, which must not have others under their ids.
+        header: Avro header of the manifest.
+        metadata: Metadata of the table, which must not have others under the same ids.
 
     Raises:
-        FormatError: its schemas or partition specs are malformed.
+        FormatError: The schemas or partition specs of the metadata are malformed.
     """
     key = tuple(header.get(name) for name in ("schema", "partition-spec", "partition-spec-id"))
-    if key not in metadata.compared:  # one header is that of many manifests
-        metadata.compared[key] = tuple(_redefined(header, metadata))
+    if key not in metadata.compared:  # many manifests share one header
+        metadata.compared[key] = tuple(_describe_redefinitions(header, metadata))
     return metadata.compared[key]
 
 
-def _redefined(header: Mapping[str, str], metadata: TableMetadata) -> Iterator[str]:
+def _describe_redefinitions(header: Mapping[str, str], metadata: TableMetadata) -> Iterator[str]:
     schema, spec = _own_schema(header), _own_spec(header)
     for what, differs in (
-        ("schema", schema and _differs(metadata.schemas(), "schema-id", schema, _schema)),
-        ("partition spec", spec and _differs(metadata.specs(), "spec-id", spec, _spec)),
+        ("schema", schema and _differs(metadata.schemas(), "schema-id", schema, _schema_essence)),
+        ("partition spec", spec and _differs(metadata.specs(), "spec-id", spec, _spec_essence)),
     ):
         if differs:
             yield (
                 f"metadata.json has another {what} under the id of the one that this manifest was "
-                "written under: the file was altered; restore an older metadata.json"
+                "written with: metadata.json was altered; restore an older version of it"
             )
 
 
@@ -71,7 +71,7 @@ _NAMING = frozenset(
     ("id", "name", "required", "element-id", "element-required", "key-id", "value-id",
      "value-required")
 )  # fmt: skip
-"""Members that define a field, apart from its defaults; comments do not."""
+"""Members that define a field, apart from its defaults. Comments do not define it."""
 
 _DEFAULTS = ("initial-default", "write-default")
 
@@ -85,61 +85,83 @@ def _differs(
     own: tuple[int, Any],
     essence: Callable[[Any], Any],
 ) -> bool:
-    """Return whether metadata.json has something else under an id; nothing is no difference."""
+    """Return whether metadata.json has another definition under an id; a missing one is none."""
     try:
-        return any(essence(one) != essence(own[1]) for one in listed if one.get(id_name) == own[0])
+        return any(
+            essence(definition) != essence(own[1])
+            for definition in listed
+            if definition.get(id_name) == own[0]
+        )
     except RecursionError:
         return True
 
 
 def _own_schema(header: Mapping[str, str]) -> tuple[int, Any] | None:
-    """Return the id and schema that a manifest was written under, if its header has them."""
-    found = _parsed(header.get("schema", ""))
-    known = found.get("schema-id") if isinstance(found, dict) else None
-    return (known, found) if isinstance(known, int) else None
+    """Return the id and schema that a manifest was written with, if its header has them."""
+    schema = _parse_json(header.get("schema", ""))
+    schema_id = schema.get("schema-id") if isinstance(schema, dict) else None
+    return (schema_id, schema) if isinstance(schema_id, int) else None
 
 
 def _own_spec(header: Mapping[str, str]) -> tuple[int, Any] | None:
-    """Return the id and partition spec that a manifest was written under, if it has them."""
-    found, known = _parsed(header.get("partition-spec", "")), header.get("partition-spec-id", "")
-    told = isinstance(found, list) and all(isinstance(one, dict) for one in found)
-    # Old writers left the ids of the fields out.
-    if not told or not _SPEC_ID.fullmatch(known) or any("field-id" not in one for one in found):
+    """Return the id and partition spec that a manifest was written with, if its header has them."""
+    fields, spec_id = (
+        _parse_json(header.get("partition-spec", "")),
+        header.get("partition-spec-id", ""),
+    )
+    is_list = isinstance(fields, list) and all(isinstance(entry, dict) for entry in fields)
+    # Old writers omitted the ids of the fields.
+    if (
+        not is_list
+        or not _SPEC_ID.fullmatch(spec_id)
+        or any("field-id" not in entry for entry in fields)
+    ):
         return None
-    return int(known), {"fields": found}
+    return int(spec_id), {"fields": fields}
 
 
 @lru_cache(maxsize=256)
-def _parsed(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
 
 
-def _schema(schema: Any) -> Any:
+def _schema_essence(schema: Any) -> Any:
     """Return the parts of a type that decide how rows are read."""
     if isinstance(schema, list):
-        return [_schema(one) for one in schema]
+        return [_schema_essence(member) for member in schema]
     if isinstance(schema, str):
         return schema.replace(" ", "")  # `decimal(9, 2)`
     if not isinstance(schema, dict):
         return schema
-    kept = {name: value for name, value in schema.items() if name in _NAMING}
+    # pyiceberg also accepts the spelling `initial_default`.
+    schema = {name.replace("_", "-"): value for name, value in schema.items()}
+    naming = {name: value for name, value in schema.items() if name in _NAMING}
     defaults = {name: schema[name] for name in _DEFAULTS if schema.get(name) is not None}
-    return kept | defaults | {name: _schema(schema[name]) for name in _INNER if name in schema}
+    return (
+        naming
+        | defaults
+        | {name: _schema_essence(schema[name]) for name in _INNER if name in schema}
+    )
 
 
-def _spec(spec: Any) -> Any:
-    """Return the parts of a partition spec that decide how values follow from columns."""
+def _spec_essence(spec: Any) -> Any:
+    """Return the parts of a partition spec that decide how partition values follow from columns."""
     fields = spec.get("fields")
     return [
-        (one.get("field-id"), one.get("name"), one.get("transform"), _sources(one))
-        for one in (fields if isinstance(fields, list) else ())
-        if isinstance(one, dict)
+        (field.get("field-id"), field.get("name"), field.get("transform"), _sources(field))
+        for field in (fields if isinstance(fields, list) else ())
+        if isinstance(field, dict)
     ]
 
 
 def _sources(field: Mapping[str, Any]) -> Any:
-    """Return the columns of a partition field, which version 3 may list."""
-    return field.get("source-ids") or [field.get("source-id")]
+    """Return the source columns of a partition field; version 3 allows a list of them.
+
+    Readers disagree on a field that has both a single source and a list.
+    """
+    single, listed = field.get("source-id"), field.get("source-ids")
+    others = [source for source in listed if source != single] if isinstance(listed, list) else []
+    return others if single is None else [single, *others]

@@ -1,6 +1,6 @@
-"""The schemas of manifests and manifest lists of format version 3: as Avro, and as Iceberg's JSON.
+"""Schemas of manifests and manifest lists of format version 3, as Avro and as Iceberg's JSON.
 
-Names, ids, order and texts are those of Iceberg's Java (V3Metadata); what it writes is compared.
+Names, ids, order and texts are those of Iceberg's Java (V3Metadata); tests compare the output.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ __all__ = [
     "LIST_NAMES",
     "LIST_SCHEMA",
     "as_json",
+    "encode_schema",
     "entry_schema",
-    "spelt",
 ]
 
 
-def spelt(schema: Schema, name: str) -> tuple[dict[str, Any], str]:
-    """Give a schema as Avro has it, and as Iceberg's JSON."""
+def encode_schema(schema: Schema, name: str) -> tuple[dict[str, Any], str]:
+    """Return a schema in Avro's form, and as Iceberg's JSON."""
     avro = AvroSchemaConversion().iceberg_to_avro(schema, schema_name=name)
     document = schema.model_dump(by_alias=True, exclude={"identifier_field_ids"}, mode="json")
-    return _defined_once(avro, set()), as_json(document)
+    return _define_once(avro, set()), as_json(document)
 
 
-def _defined_once(schema: Any, seen: set[str]) -> Any:
-    """Refer to a named type by its name where it is met again, as Avro demands."""
+def _define_once(schema: Any, seen: set[str]) -> Any:
+    """Replace repeated definitions of a named type by its name, as Avro demands."""
     if isinstance(schema, list):
-        return [_defined_once(one, seen) for one in schema]
+        return [_define_once(member, seen) for member in schema]
     if not isinstance(schema, dict):
         return schema
     if schema.get("type") in ("fixed", "record"):
@@ -52,50 +52,52 @@ def _defined_once(schema: Any, seen: set[str]) -> Any:
             return schema["name"]
         seen.add(schema["name"])
     return {
-        name: _defined_once(value, seen) if name in ("type", "items", "fields") else value
+        name: _define_once(value, seen) if name in ("type", "items", "fields") else value
         for name, value in schema.items()
     }
 
 
 def as_json(document: Any) -> str:
-    """Spell a document as the headers of manifests have it."""
+    """Return a document as JSON in the form that headers of manifests use."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
-def _need(id_: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
+def _required(id_: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
     return NestedField(id_, name, kind, required=True, doc=doc)
 
 
-def _may(id_: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
+def _optional(id_: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
     return NestedField(id_, name, kind, required=False, doc=doc)
 
 
 _INT, _LONG, _STRING, _BINARY = IntegerType(), LongType(), StringType(), BinaryType()
 
 _SUMMARY = StructType(
-    _need(509, "contains_null", BooleanType(), "True if any file has a null partition value"),
-    _may(518, "contains_nan", BooleanType(), "True if any file has a nan partition value"),
-    _may(510, "lower_bound", _BINARY, "Partition lower bound for all files"),
-    _may(511, "upper_bound", _BINARY, "Partition upper bound for all files"),
+    _required(509, "contains_null", BooleanType(), "True if any file has a null partition value"),
+    _optional(518, "contains_nan", BooleanType(), "True if any file has a nan partition value"),
+    _optional(510, "lower_bound", _BINARY, "Partition lower bound for all files"),
+    _optional(511, "upper_bound", _BINARY, "Partition upper bound for all files"),
 )
 
 LIST_SCHEMA = Schema(
-    _need(500, "manifest_path", _STRING, "Location URI with FS scheme"),
-    _need(501, "manifest_length", _LONG, "Total file size in bytes"),
-    _need(502, "partition_spec_id", _INT, "Spec ID used to write"),
-    _need(517, "content", _INT, "Contents of the manifest: 0=data, 1=deletes"),
-    _need(515, "sequence_number", _LONG, "Sequence number when the manifest was added"),
-    _need(516, "min_sequence_number", _LONG, "Lowest sequence number in the manifest"),
-    _need(503, "added_snapshot_id", _LONG, "Snapshot ID that added the manifest"),
-    _need(504, "added_files_count", _INT, "Added entry count"),
-    _need(505, "existing_files_count", _INT, "Existing entry count"),
-    _need(506, "deleted_files_count", _INT, "Deleted entry count"),
-    _need(512, "added_rows_count", _LONG, "Added rows count"),
-    _need(513, "existing_rows_count", _LONG, "Existing rows count"),
-    _need(514, "deleted_rows_count", _LONG, "Deleted rows count"),
-    _may(507, "partitions", ListType(508, _SUMMARY, True), "Summary for each partition"),
-    _may(519, "key_metadata", _BINARY, "Encryption key metadata blob"),
-    _may(520, "first_row_id", _LONG, "Starting row ID to assign to new rows in ADDED data files"),
+    _required(500, "manifest_path", _STRING, "Location URI with FS scheme"),
+    _required(501, "manifest_length", _LONG, "Total file size in bytes"),
+    _required(502, "partition_spec_id", _INT, "Spec ID used to write"),
+    _required(517, "content", _INT, "Contents of the manifest: 0=data, 1=deletes"),
+    _required(515, "sequence_number", _LONG, "Sequence number when the manifest was added"),
+    _required(516, "min_sequence_number", _LONG, "Lowest sequence number in the manifest"),
+    _required(503, "added_snapshot_id", _LONG, "Snapshot ID that added the manifest"),
+    _required(504, "added_files_count", _INT, "Added entry count"),
+    _required(505, "existing_files_count", _INT, "Existing entry count"),
+    _required(506, "deleted_files_count", _INT, "Deleted entry count"),
+    _required(512, "added_rows_count", _LONG, "Added rows count"),
+    _required(513, "existing_rows_count", _LONG, "Existing rows count"),
+    _required(514, "deleted_rows_count", _LONG, "Deleted rows count"),
+    _optional(507, "partitions", ListType(508, _SUMMARY, True), "Summary for each partition"),
+    _optional(519, "key_metadata", _BINARY, "Encryption key metadata blob"),
+    _optional(
+        520, "first_row_id", _LONG, "Starting row ID to assign to new rows in ADDED data files"
+    ),
     schema_id=0,
 )
 LIST_NAMES = tuple(field.name for field in LIST_SCHEMA.fields)
@@ -115,30 +117,30 @@ _REFERENCED = (
 _ROW_ID = "The first row ID assigned to the first row in the data file"
 
 _FILE_FIELDS = (
-    _need(134, "content", _INT, _CONTENT),
-    _need(100, "file_path", _STRING, "Location URI with FS scheme"),
-    _need(101, "file_format", _STRING, "File format name: avro, orc, or parquet"),
-    _need(102, "partition", StructType(), _PARTITION),
-    _need(103, "record_count", _LONG, "Number of records in the file"),
-    _need(104, "file_size_in_bytes", _LONG, "Total file size in bytes"),
-    _may(108, "column_sizes", _counts_by_column(117, 118, _LONG),
+    _required(134, "content", _INT, _CONTENT),
+    _required(100, "file_path", _STRING, "Location URI with FS scheme"),
+    _required(101, "file_format", _STRING, "File format name: avro, orc, or parquet"),
+    _required(102, "partition", StructType(), _PARTITION),
+    _required(103, "record_count", _LONG, "Number of records in the file"),
+    _required(104, "file_size_in_bytes", _LONG, "Total file size in bytes"),
+    _optional(108, "column_sizes", _counts_by_column(117, 118, _LONG),
          "Map of column id to total size on disk"),
-    _may(109, "value_counts", _counts_by_column(119, 120, _LONG),
+    _optional(109, "value_counts", _counts_by_column(119, 120, _LONG),
          "Map of column id to total count, including null and NaN"),
-    _may(110, "null_value_counts", _counts_by_column(121, 122, _LONG), _NULLS),
-    _may(137, "nan_value_counts", _counts_by_column(138, 139, _LONG), _NANS),
-    _may(125, "lower_bounds", _counts_by_column(126, 127, _BINARY),
+    _optional(110, "null_value_counts", _counts_by_column(121, 122, _LONG), _NULLS),
+    _optional(137, "nan_value_counts", _counts_by_column(138, 139, _LONG), _NANS),
+    _optional(125, "lower_bounds", _counts_by_column(126, 127, _BINARY),
          "Map of column id to lower bound"),
-    _may(128, "upper_bounds", _counts_by_column(129, 130, _BINARY),
+    _optional(128, "upper_bounds", _counts_by_column(129, 130, _BINARY),
          "Map of column id to upper bound"),
-    _may(131, "key_metadata", _BINARY, "Encryption key metadata blob"),
-    _may(132, "split_offsets", ListType(133, _LONG, True), "Splittable offsets"),
-    _may(135, "equality_ids", ListType(136, _INT, True), "Equality comparison field IDs"),
-    _may(140, "sort_order_id", _INT, "Sort order ID"),
-    _may(142, "first_row_id", _LONG, _ROW_ID),
-    _may(143, "referenced_data_file", _STRING, _REFERENCED),
-    _may(144, "content_offset", _LONG, "The offset in the file where the content starts"),
-    _may(145, "content_size_in_bytes", _LONG,
+    _optional(131, "key_metadata", _BINARY, "Encryption key metadata blob"),
+    _optional(132, "split_offsets", ListType(133, _LONG, True), "Splittable offsets"),
+    _optional(135, "equality_ids", ListType(136, _INT, True), "Equality comparison field IDs"),
+    _optional(140, "sort_order_id", _INT, "Sort order ID"),
+    _optional(142, "first_row_id", _LONG, _ROW_ID),
+    _optional(143, "referenced_data_file", _STRING, _REFERENCED),
+    _optional(144, "content_offset", _LONG, "The offset in the file where the content starts"),
+    _optional(145, "content_size_in_bytes", _LONG,
          "The length of referenced content stored in the file"),
 )  # fmt: skip
 FILE_NAMES = tuple(field.name for field in _FILE_FIELDS)
@@ -146,17 +148,19 @@ ENTRY_NAMES = ("status", "snapshot_id", "sequence_number", "file_sequence_number
 
 
 def entry_schema(partition: StructType) -> Schema:
-    """Give the schema of a manifest's entries, whose partition values are all optional."""
-    values = StructType(*(_may(one.field_id, one.name, one.field_type) for one in partition.fields))
+    """Return the schema of a manifest's entries; all partition values are optional."""
+    values = StructType(
+        *(_optional(field.field_id, field.name, field.field_type) for field in partition.fields)
+    )
     file = StructType(
-        *(_need(102, "partition", values, _PARTITION) if one.field_id == 102 else one
-          for one in _FILE_FIELDS)
+        *(_required(102, "partition", values, _PARTITION) if field.field_id == 102 else field
+          for field in _FILE_FIELDS)
     )  # fmt: skip
     return Schema(
-        _need(0, "status", _INT),
-        _may(1, "snapshot_id", _LONG),
-        _may(3, "sequence_number", _LONG),
-        _may(4, "file_sequence_number", _LONG),
-        _need(2, "data_file", file),
+        _required(0, "status", _INT),
+        _optional(1, "snapshot_id", _LONG),
+        _optional(3, "sequence_number", _LONG),
+        _optional(4, "file_sequence_number", _LONG),
+        _required(2, "data_file", file),
         schema_id=0,
     )

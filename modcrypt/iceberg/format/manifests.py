@@ -1,8 +1,8 @@
-"""Manifest lists and manifests of format versions 2 and 3: rows in, rows out.
+"""Read manifest lists and manifests of format versions 2 and 3.
 
-Rows are kept whole, so that what is written again loses nothing; fields are found by their ids, as
-the spec has them ("Manifests", "Manifest Lists"), and then go by the names that the spec gives.
-Sequence numbers that a row leaves open are inherited ("Sequence Number Inheritance").
+Rows are kept whole, so that writing them again loses nothing. Fields are found by their ids, as the
+spec defines them ("Manifests", "Manifest Lists"), and are then named as in the spec. A row inherits
+the sequence numbers that it leaves open ("Sequence Number Inheritance").
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from modcrypt.errors import FormatError, IntegrityError
 from modcrypt.iceberg.format.avro_files import read_avro
-from modcrypt.iceberg.format.manifest_headers import misplaced, redefined
+from modcrypt.iceberg.format.manifest_headers import find_misplacements, find_redefinitions
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.keys import Secret
 from modcrypt.tracebacks import hide_frames
@@ -41,12 +41,12 @@ DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 _CONTENTS = (DATA, POSITION_DELETES, EQUALITY_DELETES)
 
 DELETES = 1
-"""Content of a manifest of delete files; that of others is `DATA`."""
+"""Content of a manifest of delete files; the content of other manifests is `DATA`."""
 
 MAX_RATIO, ALWAYS_READ = 64, 4 << 20
-"""How many times its size a manifest may become, decompressed; and bytes that any may."""
+"""Maximum expansion of a manifest by decompression, and decompressed bytes that any may have."""
 
-# Ids and names of the spec.
+# Ids and names in the spec.
 LIST_FIELDS = {
     500: "manifest_path", 501: "manifest_length", 502: "partition_spec_id", 517: "content",
     515: "sequence_number", 516: "min_sequence_number", 503: "added_snapshot_id",
@@ -71,13 +71,15 @@ class ManifestFile:
     """A row of a manifest list.
 
     Attributes:
-        location: of the manifest.
-        length: of the manifest as it is stored, in bytes: the trusted one.
-        spec_id: of the partition spec of its files.
-        content: 0 for data files, 1 for delete files.
-        sequence_number, added_snapshot_id: of the commit that added it.
-        key_metadata: by which it opens; a secret. None of a manifest in plaintext.
-        row: all of the row, under the spec's names; its key metadata is a `Secret`.
+        location: Location of the manifest.
+        length: Trusted length of the manifest as stored, in bytes.
+        spec_id: Id of the partition spec of its files.
+        content: Kind of its files: 0 for data files, 1 for delete files.
+        sequence_number, added_snapshot_id: Sequence number and snapshot of the commit that added
+            the manifest.
+        key_metadata: Key metadata that opens the manifest; a secret. None for a manifest in
+            plaintext.
+        row: The complete row, under the spec's names; its key metadata is a `Secret`.
     """
 
     location: str
@@ -90,7 +92,7 @@ class ManifestFile:
     row: Mapping[str, Any] = field(repr=False)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("it holds a key, and can't be pickled or copied")
+        raise TypeError("a ManifestFile holds a key and can't be pickled or copied")
 
     @property
     def key_metadata(self) -> bytes | None:
@@ -100,22 +102,24 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A row of a manifest: a data file, or a delete file.
+    """A row of a manifest: a data file or a delete file.
 
     Attributes:
-        status: 0 existing, 1 added, 2 deleted.
-        snapshot_id, sequence_number, file_sequence_number: inherited where the row leaves them
-            open.
-        content: 0 data, 1 position deletes (in Puffin: a deletion vector), 2 equality deletes.
-        location: of the file.
-        file_format: `PARQUET`, `AVRO`, `ORC` or `PUFFIN`.
-        spec_id: of the partition spec; its partition's values are in `file`.
-        record_count: rows, or deleted rows.
-        size: of the file as it is stored, in bytes.
-        key_metadata: by which it opens; a secret, unless it is sealed. None in plaintext.
-        file: all of its `data_file`, under the spec's names; its key metadata is a `Secret`.
-        partition_names: those of `partition`, by the ids of the partition fields: names change,
-            and Avro can't spell all of them.
+        status: Status of the entry: 0 existing, 1 added, 2 deleted.
+        snapshot_id, sequence_number, file_sequence_number: Ids of the commit that added the file,
+            inherited if the row leaves them open.
+        content: Kind of the file: 0 data, 1 position deletes (in Puffin: a deletion vector),
+            2 equality deletes.
+        location: Location of the file.
+        file_format: Format of the file: `PARQUET`, `AVRO`, `ORC` or `PUFFIN`.
+        spec_id: Id of the partition spec; the values of its partition are in `file`.
+        record_count: Number of rows, or of deleted rows.
+        size: Size of the file as stored, in bytes.
+        key_metadata: Key metadata that opens the file; a secret unless it is encrypted. None for
+            a file in plaintext.
+        file: The complete `data_file`, under the spec's names; its key metadata is a `Secret`.
+        partition_names: Names in `partition`, by the ids of the partition fields: names change,
+            and Avro cannot represent all of them.
     """
 
     status: int
@@ -133,7 +137,7 @@ class FileEntry:
     partition_names: Mapping[int, str] = field(default_factory=dict, repr=False)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("it holds a key, and can't be pickled or copied")
+        raise TypeError("a FileEntry holds a key and can't be pickled or copied")
 
     @property
     def key_metadata(self) -> bytes | None:
@@ -142,17 +146,17 @@ class FileEntry:
 
     @property
     def is_live(self) -> bool:
-        """Whether the snapshot has the file."""
+        """True if the file belongs to the snapshot."""
         return self.status != DELETED
 
     @property
     def partition(self) -> Mapping[str, Any]:
-        """The values of its partition, by name: as Avro has them, a date as a number of days."""
+        """The partition values by name, as Avro has them: a date is a number of days."""
         return self.file.get("partition") or {}
 
     @property
     def partition_by_id(self) -> Mapping[int, Any]:
-        """The values of its partition, by the ids of the partition fields."""
+        """The partition values by the ids of the partition fields."""
         values = self.partition
         return {id_: values.get(name) for id_, name in self.partition_names.items()}
 
@@ -164,32 +168,32 @@ def read_manifest_list(
     """Read a manifest list.
 
     Args:
-        data: it, in plaintext.
-        name: of the file, for messages.
-        snapshot: that it must have been written for, if it says so.
+        data: Plaintext of the manifest list.
+        name: Name of the file for messages.
+        snapshot: Snapshot that it must have been written for, if its header names one.
 
     Raises:
-        FormatError: it is none.
-        IntegrityError: it is that of another snapshot.
+        FormatError: The data is not a valid manifest list.
+        IntegrityError: The manifest list belongs to another snapshot.
     """
-    avro = read_avro(data, name, most=_most(data))
-    for what in () if snapshot is None else misplaced(avro.metadata, snapshot):
+    avro = read_avro(data, name, most=_limit_size(data))
+    for what in () if snapshot is None else find_misplacements(avro.metadata, snapshot):
         raise IntegrityError(f"{name}: {what}")
     _check_fields(avro.schema, name, 500, 501, 502, 503)
-    rows = _canonical(avro.records, _names(avro.schema, LIST_FIELDS))
+    rows = _rename_fields(avro.records, _names(avro.schema, LIST_FIELDS))
     return [_manifest_file(row, name) for row in rows]
 
 
 def _manifest_file(row: dict[str, Any], name: str) -> ManifestFile:
     return ManifestFile(
-        _typed(row, "manifest_path", str, name),
+        _typed_value(row, "manifest_path", str, name),
         _size(row, "manifest_length", name),
-        _typed(row, "partition_spec_id", int, name),
+        _typed_value(row, "partition_spec_id", int, name),
         _one_of(row, "content", (DATA, DELETES), name, otherwise=DATA),
-        # Which tables of version 1 lack.
-        _typed(row, "sequence_number", int, name, otherwise=0),
-        _typed(row, "added_snapshot_id", int, name),
-        _hidden_key(row, name),
+        # Tables of version 1 have no sequence numbers.
+        _typed_value(row, "sequence_number", int, name, otherwise=0),
+        _typed_value(row, "added_snapshot_id", int, name),
+        _hide_key(row, name),
         row,
     )
 
@@ -201,18 +205,18 @@ def read_manifest(
     """Read a manifest.
 
     Args:
-        data: The manifest in plaintext.
-        manifest: The row of its manifest list.
-        name: The file's name, for messages.
-        metadata: The table's metadata, whose schemas and partition specs must be those in the
+        data: Plaintext of the manifest.
+        manifest: Row of its manifest list.
+        name: Name of the file for messages.
+        metadata: Metadata of the table, whose schemas and partition specs must match those in the
             manifest's header.
 
     Raises:
-        FormatError: it is none.
+        FormatError: The data is not a valid manifest.
         IntegrityError: `metadata` has another schema or partition spec under the header's id.
     """
-    avro = read_avro(data, name, most=_most(data))
-    for what in () if metadata is None else redefined(avro.metadata, metadata):
+    avro = read_avro(data, name, most=_limit_size(data))
+    for what in () if metadata is None else find_redefinitions(avro.metadata, metadata):
         raise IntegrityError(f"{name}: {what}")
     _check_fields(avro.schema, name, 0, 2)
     files = _field(avro.schema, 2)
@@ -220,11 +224,13 @@ def read_manifest(
     _check_fields(file_schema, name, 100, 101, 102, 103, 104)
     partition = _field(file_schema, 102)["type"]
     _check_fields(partition, name)
-    known = {id_: one["name"] for one in partition["fields"] if (id_ := _id(one)) is not None}
+    names = {id_: f["name"] for f in partition["fields"] if (id_ := _id(f)) is not None}
     file_names = _names(file_schema, FILE_FIELDS)
-    found = _canonical((row[files["name"]] for row in avro.records), file_names)
-    rows = _canonical(avro.records, _names(avro.schema, ENTRY_FIELDS))
-    return [_entry(row, file, manifest, known, name) for row, file in zip(rows, found, strict=True)]
+    entries = _rename_fields((row[files["name"]] for row in avro.records), file_names)
+    rows = _rename_fields(avro.records, _names(avro.schema, ENTRY_FIELDS))
+    return [
+        _entry(row, file, manifest, names, name) for row, file in zip(rows, entries, strict=True)
+    ]
 
 
 def _entry(
@@ -237,26 +243,26 @@ def _entry(
     status = _one_of(row, "status", (EXISTING, ADDED, DELETED), name)
     inherits = status == ADDED or manifest.sequence_number == 0
     inherited = manifest.sequence_number if inherits else None
-    _typed(file, "referenced_data_file", str, name, otherwise=None)
+    _typed_value(file, "referenced_data_file", str, name, otherwise=None)
     return FileEntry(
         status,
-        _typed(row, "snapshot_id", int, name, otherwise=manifest.added_snapshot_id),
-        _typed(row, "sequence_number", int, name, otherwise=inherited),
-        _typed(row, "file_sequence_number", int, name, otherwise=inherited),
+        _typed_value(row, "snapshot_id", int, name, otherwise=manifest.added_snapshot_id),
+        _typed_value(row, "sequence_number", int, name, otherwise=inherited),
+        _typed_value(row, "file_sequence_number", int, name, otherwise=inherited),
         _one_of(file, "content", _CONTENTS, name, otherwise=DATA),
-        _typed(file, "file_path", str, name),
-        _typed(file, "file_format", str, name).upper(),
+        _typed_value(file, "file_path", str, name),
+        _typed_value(file, "file_format", str, name).upper(),
         manifest.spec_id,
         _size(file, "record_count", name),
         _size(file, "file_size_in_bytes", name),
-        _hidden_key(file, name),
+        _hide_key(file, name),
         file,
         partition_names,
     )
 
 
-def _most(data: bytes) -> int:
-    """Give the bytes that the rows of a manifest may take: in memory each becomes a hundred."""
+def _limit_size(data: bytes) -> int:
+    """Return the maximum size of a manifest's rows: in memory each byte becomes a hundred."""
     return ALWAYS_READ + MAX_RATIO * len(data)
 
 
@@ -264,61 +270,63 @@ def _most(data: bytes) -> int:
 
 
 def _field(schema: Mapping[str, Any], field_id: int) -> Any:
-    return next((one for one in schema["fields"] if _id(one) == field_id), None)
+    return next((field for field in schema["fields"] if _id(field) == field_id), None)
 
 
 def _id(field: Mapping[str, Any]) -> int | None:
-    found = field.get("field-id")
-    return found if isinstance(found, int) else None
+    field_id = field.get("field-id")
+    return field_id if isinstance(field_id, int) else None
 
 
 def _check_fields(schema: Any, name: str, *ids: int) -> None:
     is_record = isinstance(schema, dict) and schema.get("type") == "record"
-    if not is_record or any(_field(schema, one) is None for one in ids):
-        raise FormatError(f"{name}: an Avro file, but no manifest or manifest list")
+    if not is_record or any(_field(schema, id_) is None for id_ in ids):
+        raise FormatError(f"{name}: an Avro file, but not a manifest or manifest list")
 
 
 def _names(schema: Mapping[str, Any], spec: Mapping[int, str]) -> dict[str, str]:
-    """Give the spec's names by those of the file, where they differ."""
-    ids = {one["name"]: _id(one) for one in schema["fields"]}
-    told = {name: spec[id_] for name, id_ in ids.items() if id_ is not None and id_ in spec}
-    return {name: wanted for name, wanted in told.items() if name != wanted}
+    """Return the spec's names by those of the file, where they differ."""
+    ids = {field["name"]: _id(field) for field in schema["fields"]}
+    names = {name: spec[id_] for name, id_ in ids.items() if id_ is not None and id_ in spec}
+    return {name: wanted for name, wanted in names.items() if name != wanted}
 
 
-def _canonical(rows: Iterable[dict[str, Any]], renamed: Mapping[str, str]) -> list[dict[str, Any]]:
-    if not renamed:
+def _rename_fields(
+    rows: Iterable[dict[str, Any]], new_names: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    if not new_names:
         return list(rows)
-    return [{renamed.get(name, name): value for name, value in row.items()} for row in rows]
+    return [{new_names.get(name, name): value for name, value in row.items()} for row in rows]
 
 
 _REQUIRED = object()
 
 
-def _typed(
+def _typed_value(
     row: Mapping[str, Any], name: str, kind: type, where: str, *, otherwise: Any = _REQUIRED
 ) -> Any:
-    """Give a value of a row; `otherwise` where it is null, or its field isn't there."""
+    """Return a value of a row, or `otherwise` if it is null or the field does not exist."""
     value = row.get(name)
     if value is None and otherwise is not _REQUIRED:
         return otherwise
     if type(value) is not kind:
-        raise FormatError(f"{where}: a row whose {name} is missing, or of another type")
+        raise FormatError(f"{where}: {name} of a row is missing or is of another type")
     return value
 
 
-def _hidden_key(row: dict[str, Any], where: str) -> Secret[bytes] | None:
-    """Return the key metadata of a row, and hide it there, too."""
-    if _typed(row, "key_metadata", bytes, where, otherwise=None) is None:
+def _hide_key(row: dict[str, Any], where: str) -> Secret[bytes] | None:
+    """Return the key metadata of a row as a `Secret`, and replace it by that in the row."""
+    if _typed_value(row, "key_metadata", bytes, where, otherwise=None) is None:
         return None
     row["key_metadata"] = Secret(row["key_metadata"])
-    found: Secret[bytes] = row["key_metadata"]
-    return found
+    secret: Secret[bytes] = row["key_metadata"]
+    return secret
 
 
 def _size(row: Mapping[str, Any], name: str, where: str) -> int:
-    value: int = _typed(row, name, int, where)
+    value: int = _typed_value(row, name, int, where)
     if value < 0:
-        raise FormatError(f"{where}: a row whose {name} is negative")
+        raise FormatError(f"{where}: {name} of a row is negative")
     return value
 
 
@@ -330,7 +338,7 @@ def _one_of(
     *,
     otherwise: Any = _REQUIRED,
 ) -> int:
-    value: int = _typed(row, name, int, where, otherwise=otherwise)
+    value: int = _typed_value(row, name, int, where, otherwise=otherwise)
     if value not in values:
-        raise FormatError(f"{where}: a row whose {name} is {value}")
+        raise FormatError(f"{where}: {name} of a row has the invalid value {value}")
     return value

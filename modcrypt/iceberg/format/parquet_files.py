@@ -1,8 +1,8 @@
-"""New Parquet files of a table, by PME as Iceberg's Java has it: each under a data key of its own.
+"""Write new Parquet files of a table with PME as Iceberg's Java does, each with its own data key.
 
-Uniform encryption by AES_GCM_V1, the footer encrypted; the data key is the footer key. The AAD
-prefix is not stored: it is in the key metadata alone, so that no other file can take this one's
-place.
+The files use uniform encryption with AES_GCM_V1 and an encrypted footer; the data key is the footer
+key. The AAD prefix is stored only in the key metadata, not in the file, so that no other file can
+take its place.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.parquet.convert.encryptor import Encryption, PlainFeed, plan_encryption
 from modcrypt.parquet.crypto.properties import FileEncryptionProperties
 
-__all__ = ["SealedParquet", "make_folder", "write_parquet"]
+__all__ = ["EncryptedParquet", "make_folder", "write_parquet"]
 
 
 @dataclass(frozen=True, slots=True)
-class SealedParquet:
+class EncryptedParquet:
     """A Parquet file that was written.
 
     Attributes:
-        location: of the file.
-        keys: its key metadata, with its length: what must be kept, and kept secret.
-        split_offsets: where its row groups begin, as the encrypted file has them.
-        column_sizes: bytes of each column, by its path in the schema.
+        location: Location of the file.
+        keys: Key metadata of the file, including its length. The caller must keep it, and keep it
+            secret.
+        split_offsets: Offsets of the row groups in the encrypted file.
+        column_sizes: Bytes of each column, by its path in the schema.
     """
 
     location: str
@@ -39,27 +40,27 @@ class SealedParquet:
 
     @property
     def size(self) -> int:
-        """Bytes of the file as it is stored."""
+        """Size of the file as stored, in bytes."""
         assert self.keys.file_length is not None
         return self.keys.file_length
 
 
 def write_parquet(
     locations: Locations, location: str, source: Source, key_length: int
-) -> SealedParquet:
-    """Write a Parquet file of a table that isn't there yet, sealed page by page.
+) -> EncryptedParquet:
+    """Encrypt a new Parquet file of a table page by page and write it.
 
     Args:
-        locations: say where that is.
-        location: its name in the table.
-        source: in plaintext; pages are not decoded.
-        key_length: bytes of the key.
+        locations: Mapping from locations to places.
+        location: Location of the new file in the table.
+        source: Parquet file in plaintext. Its pages are not decoded.
+        key_length: Length of the key in bytes.
 
     Raises:
-        FileExistsError: it is there.
-        UnsupportedFormatError, FormatError, LimitError, ChecksumError: as `encrypt_parquet`; or
-            the location is outside of the table.
-        OSError: from the file system.
+        FileExistsError: The file exists already.
+        UnsupportedFormatError, FormatError, LimitError, ChecksumError: The source is invalid, as
+            for `encrypt_parquet`; or the location is outside the table.
+        OSError: The file system reports an error.
     """
     keys = StandardKeyMetadata.generate(key_length)
     properties = FileEncryptionProperties(
@@ -73,7 +74,7 @@ def write_parquet(
         file.add(PlainFeed(source), plan)
         file.close(plan.metadata)
         size = out.position
-    return SealedParquet(
+    return EncryptedParquet(
         location,
         keys.with_length(size),
         [_start(row_group) for row_group in file.row_groups if row_group.columns],
@@ -82,7 +83,7 @@ def write_parquet(
 
 
 def make_folder(place: Place) -> None:
-    """Make the folder of a file that is to be written; in a store there are none."""
+    """Create the folder of a new file; object stores have none."""
     if place.filesystem is None:
         place.make_folder()
         return

@@ -1,7 +1,7 @@
-"""A table's schemas and partition specs, as pyiceberg has them; its metadata stays as it is.
+"""Return a table's schemas and partition specs as pyiceberg's classes; its metadata stays as it is.
 
-Only what a scan needs is taken: pyiceberg's whole metadata has rules of its own for snapshots and
-sort orders, and for 10,000 snapshots takes seconds.
+Only the parts that a scan needs are converted: pyiceberg's class for the whole metadata applies its
+own rules to snapshots and sort orders, and takes seconds for 10,000 snapshots.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ from modcrypt.iceberg.format.table_metadata import TableMetadata
 __all__ = ["name_mapping", "schema_of", "schemas_of", "spec_of"]
 
 _UNREAD = ("variant", "geometry", "geography")
-"""Types of format version 3 that pyiceberg doesn't have, or can't show as Arrow."""
+"""Types of format version 3 that pyiceberg does not have, or cannot convert to Arrow."""
 
 
 def schema_of(metadata: TableMetadata, schema_id: int | None = None) -> Schema:
-    """Give a schema of a table by its id; None for the current one.
+    """Return the schema of a table with the given id, or the current one for None.
 
     Raises:
-        UnsupportedFormatError: it has types that aren't read, such as `variant`.
-        FormatError: there is none, or pyiceberg does not take it.
+        UnsupportedFormatError: The schema has types that are not supported, such as `variant`.
+        FormatError: No such schema exists, or pyiceberg rejects it.
     """
-    found = metadata.schemas()
-    if found and not metadata.document.get("schemas"):  # format version 1
-        return _schema(found[0], metadata)
+    schemas = metadata.schemas()
+    if schemas and not metadata.document.get("schemas"):  # format version 1
+        return _parse_schema(schemas[0], metadata)
     wanted = metadata.document.get("current-schema-id") if schema_id is None else schema_id
-    for one in found:
-        if one["schema-id"] == wanted:
-            return _schema(one, metadata)
-    raise FormatError(f"{metadata.name}: there is no schema {wanted!r}")
+    for schema in schemas:
+        if schema["schema-id"] == wanted:
+            return _parse_schema(schema, metadata)
+    raise FormatError(f"{metadata.name}: schema {wanted!r} does not exist")
 
 
 def schemas_of(metadata: TableMetadata) -> Iterator[Schema]:
-    """Give all schemas of a table, the current one first, then from the newest to the oldest.
+    """Yield all schemas of a table: the current one first, then from the newest to the oldest.
 
-    Raises as `schema_of`, when it comes to the schema.
+    Raises the errors of `schema_of` when it reaches the schema.
     """
     yield schema_of(metadata)
-    numbers = {one["schema-id"] for one in metadata.schemas()}
-    for number in sorted((one for one in numbers if type(one) is int), reverse=True):
+    numbers = {schema["schema-id"] for schema in metadata.schemas()}
+    for number in sorted((number for number in numbers if type(number) is int), reverse=True):
         yield schema_of(metadata, number)
 
 
 def spec_of(metadata: TableMetadata, spec_id: int) -> PartitionSpec:
-    """Give a partition spec of a table by its id; raises as `schema_of`."""
-    for one in metadata.specs():
-        if one.get("spec-id") == spec_id:
-            return _valid(PartitionSpec, one, metadata)
-    raise FormatError(f"{metadata.name}: there is no partition spec {spec_id}")
+    """Return the partition spec of a table with the given id. Raises the errors of `schema_of`."""
+    for spec in metadata.specs():
+        if spec.get("spec-id") == spec_id:
+            return _validate(PartitionSpec, spec, metadata)
+    raise FormatError(f"{metadata.name}: partition spec {spec_id} does not exist")
 
 
 def name_mapping(metadata: TableMetadata) -> NameMapping | None:
-    """Give the names by which fields of files without field ids are found, if there are any."""
+    """Return the name mapping for fields of files without field ids, if the table has one."""
     text = metadata.properties.get("schema.name-mapping.default")
     if text is None:
         return None
@@ -69,31 +69,33 @@ def name_mapping(metadata: TableMetadata) -> NameMapping | None:
         return parse_mapping_from_json(text)
 
 
-def _schema(document: Any, metadata: TableMetadata) -> Schema:
-    for kind in _texts(document):
+def _parse_schema(document: Any, metadata: TableMetadata) -> Schema:
+    for kind in _type_names(document):
         if kind.startswith(_UNREAD):
-            raise UnsupportedFormatError(f"{metadata.name}: columns of type {kind} aren't read")
-    return _valid(Schema, document, metadata)
+            raise UnsupportedFormatError(
+                f"{metadata.name}: columns of type {kind} are not supported"
+            )
+    return _validate(Schema, document, metadata)
 
 
-def _texts(document: Any) -> Iterator[str]:
-    """Give the types of a schema that are spelt by a word: values of these members alone are."""
+def _type_names(document: Any) -> Iterator[str]:
+    """Yield the types of a schema that are given by name: the values of these members only."""
     waiting = [document]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, list):
-            waiting += one
-        elif isinstance(one, dict):
-            found = [
-                one[name] for name in ("type", "fields", "element", "key", "value") if name in one
+        node = waiting.pop()
+        if isinstance(node, list):
+            waiting += node
+        elif isinstance(node, dict):
+            members = [
+                node[name] for name in ("type", "fields", "element", "key", "value") if name in node
             ]
-            yield from (text for text in found if isinstance(text, str))
-            waiting += found
+            yield from (text for text in members if isinstance(text, str))
+            waiting += members
 
 
 M = TypeVar("M", bound=IcebergBaseModel)
 
 
-def _valid(kind: type[M], document: Any, metadata: TableMetadata) -> M:
+def _validate(kind: type[M], document: Any, metadata: TableMetadata) -> M:
     with as_format_errors(metadata.name):
         return kind.model_validate(document)

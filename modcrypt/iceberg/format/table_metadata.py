@@ -1,8 +1,8 @@
-"""A table's metadata.json: the document as it is, and what of it the keys of a table need.
+"""Parse a table's metadata.json: the whole document, and the parts that concern its keys.
 
-The document is kept whole, with members that nothing here knows, so that what is written back
-differs only where it was meant to. Nothing signs it (Iceberg spec, "Table Metadata"): whoever can
-write it can leave out key ids or name an older snapshot, so readers bring their own expectation.
+The document is kept whole, including unknown members, so that what is written back differs only
+where intended. Nothing signs it (Iceberg spec, "Table Metadata"): anyone who can write it can
+remove key ids or name an older snapshot, so readers bring their own expectation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from modcrypt.errors import FormatError, KeyMaterialError, LimitError, UnsupportedFormatError
-from modcrypt.pkmt1.strict_json import no_constant, once
+from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats
 
 __all__ = [
     "KEY_ID",
@@ -30,25 +30,25 @@ __all__ = [
 ]
 
 MAX_METADATA = 512 << 20
-"""Bytes of the longest metadata.json that is read; 10,000 snapshots with their keys take 10 MB."""
+"""Maximum size in bytes of a metadata.json; 10,000 snapshots with their keys take 10 MB."""
 
 MAX_KEY_ENTRY = 64 << 10
-"""Bytes of the longest `encrypted-key-metadata`."""
+"""Maximum size in bytes of an `encrypted-key-metadata`."""
 
 KEY_ID = "encryption.key-id"
 """Table property: the id of the master key (MEK)."""
 
 KEY_LENGTH = "encryption.data-key-length"
-"""Table property: bytes of data keys and KEKs; 16 by default."""
+"""Table property: the length of data keys and KEKs in bytes; 16 by default."""
 
 SCOPE = "modcrypt.scope"
-"""Property of a KEK that is not for the whole table: which files it is for."""
+"""Property of a KEK that is not for the whole table: the files that it is for."""
 
 STATISTICS = ("statistics", "partition-statistics")
-"""Members in which files of statistics are named."""
+"""Members that name statistics files."""
 
 FIRST_PARTITION_ID = 1000
-"""Id of the first field of a partition spec of format version 1, which has none (spec)."""
+"""Id of the first partition field of format version 1, whose specs have no field ids (spec)."""
 
 _LENGTHS = (16, 24, 32)
 
@@ -58,12 +58,12 @@ _NUMBERS = (
     "last-updated-ms", "current-snapshot-id", "next-row-id", "last-column-id", "current-schema-id",
     "default-spec-id", "last-partition-id", "default-sort-order-id",
 )  # fmt: skip
-_LISTED: Mapping[str, tuple[str, ...]] = {
+_OBJECT_LISTS: Mapping[str, tuple[str, ...]] = {
     "schemas": (), "partition-specs": (), "sort-orders": (),
     "snapshot-log": ("snapshot-id", "timestamp-ms"), "metadata-log": ("timestamp-ms",),
     "statistics": ("snapshot-id",), "partition-statistics": ("snapshot-id",),
 }  # fmt: skip
-"""Lists of objects, and the whole numbers that each has; what schemas have, pyiceberg judges."""
+"""Lists of objects, and the whole numbers that each object has. pyiceberg checks the schemas."""
 
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
@@ -72,13 +72,13 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True, slots=True)
 class EncryptedKey:
-    """One of the table's `encryption-keys`: a wrapped KEK, or a manifest list's key metadata.
+    """An entry of the table's `encryption-keys`: a wrapped KEK, or a manifest list's key metadata.
 
     Attributes:
-        id: its `key-id`, by which a snapshot or another key names it.
-        encrypted: the wrapped KEK, or the sealed key metadata.
-        encrypted_by: id of the KEK or, of a KEK, of the master key that it is under.
-        properties: of a KEK its KEY_TIMESTAMP; and what else the writer said.
+        id: Id of the entry (`key-id`), by which a snapshot or another key names it.
+        encrypted: The wrapped KEK, or the encrypted key metadata.
+        encrypted_by: Id of the key that encrypts it: of a KEK, or, for a KEK, of a master key.
+        properties: Properties that the writer set, among them the KEY_TIMESTAMP of a KEK.
     """
 
     id: str
@@ -87,13 +87,13 @@ class EncryptedKey:
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """Give it as metadata.json has it."""
-        found: dict[str, Any] = {
+        """Return the entry in the form of metadata.json."""
+        document: dict[str, Any] = {
             "key-id": self.id,
             "encrypted-key-metadata": base64.b64encode(self.encrypted).decode(),
             "encrypted-by-id": self.encrypted_by,
         }
-        return {**found, "properties": dict(self.properties)} if self.properties else found
+        return {**document, "properties": dict(self.properties)} if self.properties else document
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +101,12 @@ class Snapshot:
     """A state of the table.
 
     Attributes:
-        id, parent: of the snapshot, and of the one before it.
-        sequence_number, timestamp_ms: when it was made: in the order of commits, and by the clock.
-        manifest_list: location of its manifest list.
-        key_id: of the entry in `encryption-keys` that opens that; None if it says none.
-        schema_id: of the schema that was current.
-        document: all of it, as metadata.json has it.
+        id, parent: Ids of the snapshot and of the one before it.
+        sequence_number, timestamp_ms: Position in the order of commits, and time of the commit.
+        manifest_list: Location of its manifest list.
+        key_id: Id of the entry in `encryption-keys` that opens the manifest list; None without one.
+        schema_id: Id of the schema that was current.
+        document: The complete snapshot, in the form of metadata.json.
     """
 
     id: int
@@ -120,217 +120,234 @@ class Snapshot:
 
     @property
     def operation(self) -> str | None:
-        """What made it: `append`, `delete`, `overwrite` or `replace`."""
+        """The operation that created it: `append`, `delete`, `overwrite` or `replace`."""
         summary = self.document.get("summary")
         return summary.get("operation") if isinstance(summary, dict) else None
 
 
 class TableMetadata:
-    """What a metadata.json says; never changed: `edited` gives another one.
+    """The content of a metadata.json; immutable: `with_members` returns a changed copy.
 
     Args:
-        data: the file's bytes.
-        name: of the file, for messages.
+        data: Bytes of the file.
+        name: Name of the file for messages.
 
     Attributes:
-        document: all of it.
-        last_sequence_number: of the newest snapshot; 0 without one, and in format version 1.
-        refs: branches and tags by name, as the document has them.
-        compared: A cache of `manifest_headers.redefined`.
+        document: The complete document.
+        last_sequence_number: Sequence number of the newest snapshot; 0 without one, and in format
+            version 1.
+        refs: Branches and tags by name, in the form of the document.
+        compared: Cache of `manifest_headers.find_redefinitions`.
 
     Raises:
-        FormatError: it is no metadata.json, or what is needed of it is malformed.
-        UnsupportedFormatError: a format version that is not known.
-        LimitError: it, or a key in it, is larger than any that is read.
+        FormatError: The data is not a metadata.json, or a needed part of it is malformed.
+        UnsupportedFormatError: The format version is unknown.
+        LimitError: The file, or a key in it, exceeds a size limit.
     """
 
     def __init__(self, data: bytes, name: str = "metadata.json") -> None:
         if len(data) > MAX_METADATA:
             raise LimitError(f"{name}: more than {MAX_METADATA} bytes of table metadata")
         self.name = name
-        self.document: dict[str, Any] = _parsed(data, name)
+        self.document: dict[str, Any] = _parse_document(data, name)
         version = self._whole(self.document, "format-version")
         if version not in (1, 2, 3):
-            raise UnsupportedFormatError(f"{name}: format version {version} is not known")
+            raise UnsupportedFormatError(f"{name}: format version {version} is not supported")
         self.format_version = version
         self.location = self._text(self.document, "location").rstrip("/")
         self.uuid = self._text(self.document, "table-uuid")
         self.last_sequence_number = self._whole(self.document, "last-sequence-number", 0)
         self.properties: Mapping[str, str] = self._texts(self.document.get("properties") or {})
-        self.snapshots = tuple(self._snapshot(one) for one in self._list("snapshots"))
+        self.snapshots = tuple(self._snapshot(entry) for entry in self._list("snapshots"))
         self.keys = self._keys()
         refs = self.document.get("refs")
         named = refs.items() if isinstance(refs, dict) else ()
-        self.refs = {name: one for name, one in named if isinstance(one, dict)}
+        self.refs = {name: ref for name, ref in named if isinstance(ref, dict)}
         self.compared: dict[tuple[str | None, ...], tuple[str, ...]] = {}
 
     def __repr__(self) -> str:
         return f"TableMetadata({self.name!r}, {self.uuid}, {len(self.snapshots)} snapshots)"
 
-    # --- what it says ---------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------
 
     @property
     def master_key_id(self) -> str | None:
-        """Id of the master key that the table is under; None of a table in plaintext."""
+        """Id of the table's master key; None for a table in plaintext."""
         return self.properties.get(KEY_ID)
 
     @property
     def key_length(self) -> int:
-        """Bytes of data keys and KEKs.
+        """Length of data keys and KEKs in bytes.
 
         Raises:
-            FormatError: none that AES has.
+            FormatError: AES has no keys of this length.
         """
         length = self.number(KEY_LENGTH, 16)
         if length not in _LENGTHS:
-            raise FormatError(f"{self.name}: {KEY_LENGTH} is none of 16, 24 and 32")
+            raise FormatError(f"{self.name}: {KEY_LENGTH} must be 16, 24 or 32")
         return length
 
     def number(self, name: str, otherwise: int) -> int:
-        """Give a table property that is a whole number.
+        """Return a table property that is a whole number.
 
         Raises:
-            FormatError: it is none.
+            FormatError: The property is not a whole number.
         """
         text = self.properties.get(name, str(otherwise))
         if not _NUMBER.fullmatch(text):
-            self._fail(f"the property {name} is no whole number")
+            self._fail(f"the property {name} is not a whole number")
         return int(text)
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether anything in it tells of keys."""
-        keyed = any(one.key_id is not None for one in self.snapshots)
+        """True if any part of the metadata refers to keys."""
+        keyed = any(snapshot.key_id is not None for snapshot in self.snapshots)
         return self.master_key_id is not None or bool(self.keys) or keyed
 
     @property
     def lost_its_history(self) -> bool:
-        """True if an encrypted table had snapshots and has none: expiry keeps the current one."""
+        """True if an encrypted table had snapshots and has none; expiry keeps the current one."""
         return bool(self.master_key_id and self.last_sequence_number and not self.snapshots)
 
     @property
     def current(self) -> Snapshot | None:
-        """The current snapshot; None of a table without one.
+        """The current snapshot; None for a table without one.
 
         Raises:
-            FormatError: there is no such snapshot.
+            FormatError: The metadata does not contain the current snapshot.
         """
         current = self.document.get("current-snapshot-id")
         return None if current in (None, -1) else self.snapshot(current)
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
-        """Give a snapshot by its id.
+        """Return the snapshot with the given id.
 
         Raises:
-            FormatError: there is none.
+            FormatError: The table has no such snapshot.
         """
-        for one in self.snapshots:
-            if one.id == snapshot_id:
-                return one
-        raise FormatError(f"{self.name}: there is no snapshot {snapshot_id}")
+        for snapshot in self.snapshots:
+            if snapshot.id == snapshot_id:
+                return snapshot
+        raise FormatError(f"{self.name}: snapshot {snapshot_id} does not exist")
 
     def schemas(self) -> list[dict[str, Any]]:
-        """Return the schemas, as the document has them, each with its id.
+        """Return the schemas in the form of the document, each with its id.
 
         Raises:
-            FormatError: they are no objects.
+            FormatError: A schema is not an object, or its id is not a whole number.
         """
-        found = self._objects("schemas")
-        if not found and isinstance(self.document.get("schema"), dict):  # format version 1
-            found = [self.document["schema"]]
-        return [{"schema-id": 0, **one} for one in found]
+        schemas = self._objects("schemas")
+        if not schemas and isinstance(self.document.get("schema"), dict):  # format version 1
+            schemas = [self.document["schema"]]
+        schemas = [{"schema-id": 0, **schema} for schema in schemas]
+        for schema in schemas:
+            self._whole(schema, "schema-id")
+        return schemas
 
     def specs(self) -> list[dict[str, Any]]:
-        """Return the partition specs, as the document has them; raises as `schemas`."""
-        found = self._objects("partition-specs")
-        if not found and "partition-spec" in self.document:  # format version 1
+        """Return the partition specs in the form of the document; raise as `schemas` does."""
+        specs = self._objects("partition-specs")
+        if not specs and "partition-spec" in self.document:  # format version 1
             fields = enumerate(self._objects("partition-spec"))
-            numbered = [{"field-id": FIRST_PARTITION_ID + number, **one} for number, one in fields]
+            numbered = [
+                {"field-id": FIRST_PARTITION_ID + number, **field} for number, field in fields
+            ]
             return [{"spec-id": 0, "fields": numbered}]
-        return found
+        for spec in specs:
+            self._whole(spec, "spec-id")
+        return specs
 
     def kek_ids(self) -> list[str]:
-        """Give the ids of the keys that are KEKs: those that other keys are under, or say when."""
-        used = {one.encrypted_by for one in self.keys.values()}
+        """Return the ids of the KEKs: keys that encrypt other keys, or have a timestamp."""
+        used = {key.encrypted_by for key in self.keys.values()}
         return [
             id_
-            for id_, one in self.keys.items()
-            if id_ in used or "KEY_TIMESTAMP" in one.properties
+            for id_, key in self.keys.items()
+            if id_ in used or "KEY_TIMESTAMP" in key.properties
         ]
 
-    def named(self, member: str, name: str) -> Iterator[str]:
-        """Give the texts of this name in a list of the document, which may hold anything."""
-        found = self.document.get(member)
-        for one in found if isinstance(found, list) else ():
-            text = one.get(name) if isinstance(one, dict) else None
+    def texts_of(self, member: str, name: str) -> Iterator[str]:
+        """Yield the texts of this name in a list of the document, which may hold anything."""
+        entries = self.document.get(member)
+        for entry in entries if isinstance(entries, list) else ():
+            text = entry.get(name) if isinstance(entry, dict) else None
             if isinstance(text, str):
                 yield text
 
     def statistics(self) -> Iterator[str]:
-        """Give the locations of statistics files."""
+        """Yield the locations of statistics files."""
         for member in STATISTICS:
-            yield from self.named(member, "statistics-path")
+            yield from self.texts_of(member, "statistics-path")
 
     def check_members(self) -> None:
-        """Check the members that reading does without: by these a table is changed.
+        """Check the members that a change of the table needs and reading does not.
 
         Raises:
-            FormatError: one of them is none.
+            FormatError: A member is malformed.
         """
         for name in _NUMBERS:
             required = name == "current-schema-id" and self.format_version > 1
             self._whole(self.document, name, None if required else 0)
-        for member, names in _LISTED.items():
-            for one in self._objects(member):
+        for member, names in _OBJECT_LISTS.items():
+            for entry in self._objects(member):
                 for name in names:
-                    self._whole(one, name)
+                    self._whole(entry, name)
         refs = self.document.get("refs") or {}
-        if not isinstance(refs, dict) or not all(isinstance(one, dict) for one in refs.values()):
-            self._fail("refs are no objects by name")
-        for one in refs.values():
-            self._whole(one, "snapshot-id")
-        newest = max((one.sequence_number for one in self.snapshots), default=0)
-        if newest > self.last_sequence_number:  # or a commit would use a number again
+        if not isinstance(refs, dict) or not all(isinstance(ref, dict) for ref in refs.values()):
+            self._fail("refs is not an object of objects")
+        for ref in refs.values():
+            self._whole(ref, "snapshot-id")
+        newest = max((snapshot.sequence_number for snapshot in self.snapshots), default=0)
+        if newest > self.last_sequence_number:  # a commit would reuse a number
             self._fail("a snapshot's sequence number is above last-sequence-number")
+        ends = (
+            self._whole(snapshot.document, "first-row-id", 0)
+            + self._whole(snapshot.document, "added-rows", 0)
+            for snapshot in self.snapshots
+        )
+        if max(ends, default=0) > self._whole(self.document, "next-row-id", 0):
+            self._fail(
+                "a snapshot's rows have ids above next-row-id"
+            )  # a commit would reuse row ids
 
-    # --- another one ----------------------------------------------------------------------------
+    # --- changing -------------------------------------------------------------------------------
 
-    def edited(self, **members: Any) -> TableMetadata:
-        """Give the metadata with members in place of its own, underscores for hyphens."""
+    def with_members(self, **members: Any) -> TableMetadata:
+        """Return a copy with the given members replaced; underscores stand for hyphens."""
         document = {**self.document, **{name.replace("_", "-"): v for name, v in members.items()}}
-        return TableMetadata(_spelt(document), self.name)
+        return TableMetadata(_encode_document(document), self.name)
 
     def with_keys(self, keys: Iterable[EncryptedKey], **members: Any) -> TableMetadata:
-        """Give the metadata with these `encryption-keys`, and other members as `edited`.
+        """Return a copy with these `encryption-keys`, and other members as by `with_members`.
 
         KEKs that are not for the whole table come last: Iceberg's Java, which knows no scopes,
-        seals what it appends under the first KEK that it finds.
+        encrypts what it appends with the first KEK that it finds.
         """
-        ordered = sorted(keys, key=lambda one: SCOPE in one.properties)
-        return self.edited(encryption_keys=[one.document() for one in ordered], **members)
+        ordered = sorted(keys, key=lambda key: SCOPE in key.properties)
+        return self.with_members(encryption_keys=[key.document() for key in ordered], **members)
 
     def encode(self) -> bytes:
-        """Give the bytes of the file."""
-        return _spelt(self.document)
+        """Return the bytes of the file."""
+        return _encode_document(self.document)
 
     # --- strict reading -------------------------------------------------------------------------
 
     def _keys(self) -> dict[str, EncryptedKey]:
-        keys = [self._key(one) for one in self._list("encryption-keys")]
-        found = {one.id: one for one in keys}
-        if len(found) < len(keys):
-            self._fail("two of encryption-keys have one key-id")
-        return found
+        keys = [self._key(entry) for entry in self._list("encryption-keys")]
+        by_id = {key.id: key for key in keys}
+        if len(by_id) < len(keys):
+            self._fail("two entries of encryption-keys have the same key-id")
+        return by_id
 
     def _key(self, document: Any) -> EncryptedKey:
         encoded = self._text(document, "encrypted-key-metadata")
         if len(encoded) > MAX_KEY_ENTRY * 4 // 3 + 4:
-            raise LimitError(f"{self.name}: encrypted-key-metadata of more than {MAX_KEY_ENTRY}")
+            raise LimitError(f"{self.name}: encrypted-key-metadata exceeds {MAX_KEY_ENTRY} bytes")
         encrypted = None
         with contextlib.suppress(binascii.Error, ValueError):
             encrypted = base64.b64decode(encoded, validate=True)
         if not encrypted:
-            raise KeyMaterialError(f"{self.name}: encrypted-key-metadata is no base64")
+            raise KeyMaterialError(f"{self.name}: encrypted-key-metadata is not valid base64")
         return EncryptedKey(
             self._text(document, "key-id"),
             encrypted,
@@ -342,15 +359,15 @@ class TableMetadata:
         if not isinstance(document, dict) or not isinstance(document.get("manifest-list"), str):
             if isinstance(document, dict) and "manifests" in document:
                 raise UnsupportedFormatError(
-                    f"{self.name}: a snapshot without a manifest list (format version 1)"
+                    f"{self.name}: a snapshot has no manifest list (old format version 1)"
                 )
             self._fail("a snapshot names no manifest-list")
         key_id, parent = document.get("key-id"), document.get("parent-snapshot-id")
         schema = document.get("schema-id")
         if not isinstance(document.get("summary") or {}, dict):
-            self._fail("the summary of a snapshot is no object")
+            self._fail("the summary of a snapshot is not an object")
         if not (key_id is None or (isinstance(key_id, str) and key_id)):
-            self._fail("the key-id of a snapshot is no text")
+            self._fail("the key-id of a snapshot is not a text")
         return Snapshot(
             self._whole(document, "snapshot-id"),
             parent if type(parent) is int else None,
@@ -363,52 +380,54 @@ class TableMetadata:
         )
 
     def _objects(self, name: str) -> list[dict[str, Any]]:
-        found = self._list(name)
-        if not all(isinstance(one, dict) for one in found):
-            self._fail(f"{name} is no list of objects")
-        return found
+        objects = self._list(name)
+        if not all(isinstance(entry, dict) for entry in objects):
+            self._fail(f"{name} is not a list of objects")
+        return objects
 
     def _list(self, name: str) -> list[Any]:
-        found = self.document.get(name)
-        if not (found is None or isinstance(found, list)):
-            self._fail(f"{name} is no list")
-        return found or []
+        entries = self.document.get(name)
+        if not (entries is None or isinstance(entries, list)):
+            self._fail(f"{name} is not a list")
+        return entries or []
 
     def _text(self, document: Any, name: str) -> str:
-        found = document.get(name) if isinstance(document, dict) else None
-        if not isinstance(found, str) or not found:
-            self._fail(f"there is no {name}, or it is no text")
-        return found
+        text = document.get(name) if isinstance(document, dict) else None
+        if not isinstance(text, str) or not text:
+            self._fail(f"{name} is missing, or is not a text")
+        return text
 
     def _whole(self, document: Mapping[str, Any], name: str, otherwise: int | None = None) -> int:
-        """Give a whole number of 64 bits, which all are; or, where there may be none, another."""
-        found = document.get(name)
-        if found is None:
-            found = otherwise
-        if type(found) is not int or found not in _LONGS:
-            self._fail(f"there is no {name}, or it is no whole number of 64 bits")
-        return found
+        """Return a member that is a whole number of 64 bits, or `otherwise` if it is missing."""
+        number = document.get(name)
+        if number is None:
+            number = otherwise
+        if type(number) is not int or number not in _LONGS:
+            self._fail(f"{name} is missing, or is not a whole number of 64 bits")
+        return number
 
-    def _texts(self, found: Any) -> dict[str, str]:
-        if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
-            self._fail("properties are no texts by name")
-        return found
+    def _texts(self, texts: Any) -> dict[str, str]:
+        if not isinstance(texts, dict) or not all(isinstance(v, str) for v in texts.values()):
+            self._fail("properties is not an object of texts")
+        return texts
 
     def _fail(self, what: str) -> NoReturn:
         raise FormatError(f"{self.name}: {what}")
 
 
-def _parsed(data: bytes, name: str) -> dict[str, Any]:
+def _parse_document(data: bytes, name: str) -> dict[str, Any]:
     document = None
-    with contextlib.suppress(ValueError, RecursionError):  # their text would hold the document's
-        found = json.loads(data, object_pairs_hook=once, parse_constant=no_constant)
+    with contextlib.suppress(ValueError, RecursionError):  # the error would repeat the document
+        parsed = json.loads(data, object_pairs_hook=refuse_repeats, parse_constant=refuse_constant)
         if _SURROGATE.search(data):
-            _spelt(found)  # half a pair of them is no text, and can't be written again
-        document = found
+            _encode_document(parsed)  # raises for an unpaired surrogate, which cannot be written
+        document = parsed
     if not isinstance(document, dict):
-        raise FormatError(f"{name}: no table metadata: no JSON object, or a member is there twice")
+        raise FormatError(
+            f"{name}: not table metadata: not a JSON object, or a member occurs twice"
+        )
     return document
 
 
-def _spelt(document: Mapping[str, Any]) -> bytes:
+def _encode_document(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,7 +1,7 @@
-"""The versions of a table: which metadata.json is the current one, and how another takes its place.
+"""Find the current metadata.json of a table, and replace it by a new version.
 
 In a folder, versions are counted: `v3.metadata.json` is followed by `v4.metadata.json`, which
-exactly one writer can create (as Iceberg's HadoopTableOperations has it). A catalog keeps a pointer
+exactly one writer can create (as in Iceberg's HadoopTableOperations). A catalog keeps a pointer
 instead, see `catalogs`.
 """
 
@@ -24,6 +24,7 @@ from modcrypt.iceberg.format.table_metadata import MAX_METADATA, TableMetadata
 from modcrypt.io.storage import Place
 
 __all__ = [
+    "METADATA",
     "FolderVersions",
     "Versions",
     "check_newest",
@@ -39,27 +40,36 @@ __all__ = [
     "write_hint",
 ]
 
-_COUNTED = re.compile(r"v(0|[1-9]\d{0,17})(?:\.gz)?\.metadata\.json")
-_NUMBERED = re.compile(r"(\d{1,18})-[0-9a-fA-F-]{36}(?:\.gz)?\.metadata\.json")
+METADATA = re.compile(r".*\.metadata\.json(\.gz)?", re.DOTALL)
+"""Pattern of names of metadata.json files, compressed or not."""
+
+_FOLDER_NAME = re.compile(r"v(0|[1-9][0-9]{0,17})(?:\.gz)?\.metadata\.json")
+_CATALOG_NAME = re.compile(r"([0-9]{1,18})-[0-9a-fA-F-]{36}(?:\.gz)?\.metadata\.json")
 
 HINT = "version-hint.text"
 
 MAX_RATIO, ALWAYS_READ = 32, 16 << 20
-"""How many times its size a compressed metadata.json may become; and bytes that any may."""
+"""Maximum expansion of a compressed metadata.json, and decompressed bytes that any may have."""
+
+ALWAYS_PARSED = 1 << 18
+"""JSON values that any compressed metadata.json may have; more if each takes a compressed byte.
+
+A value of 3 bytes takes 80 in memory, and gzip makes a thousand of one byte.
+"""
 
 
 class Versions(Protocol):
-    """Knows a table's current version, and puts another in its place."""
+    """The versions of a table: finds the current one and commits new ones."""
 
     def current(self) -> Place:
-        """Give the place of the current metadata.json."""
+        """Return the place of the current metadata.json."""
 
     def commit(self, base: Place, metadata: TableMetadata) -> Place:
-        """Put a new version in the place of `base`, if that still is the current one.
+        """Replace version `base` by a new one if `base` is still current.
 
         Raises:
-            CommitConflictError: it is not: somebody else has committed, and this is surely not
-                done. After any other error it may be.
+            CommitConflictError: Another writer has committed, and this commit certainly did not
+                happen. After any other error it may have happened.
         """
 
 
@@ -68,7 +78,7 @@ class FolderVersions:
     """The versions of a table in a folder without a catalog.
 
     Attributes:
-        folder: `metadata/` of the table.
+        folder: Folder `metadata/` of the table.
     """
 
     folder: Place
@@ -77,31 +87,32 @@ class FolderVersions:
         """Return the place of the version with the highest number.
 
         Raises:
-            FormatError: a catalog has gone on with the table.
-            FileNotFoundError: there is none.
-            ModcryptError, OSError: as `read_metadata`, if there are files of a catalog beside it.
+            FormatError: A catalog has continued the table.
+            FileNotFoundError: The folder has no version.
+            ModcryptError, OSError: `read_metadata` fails; only if the folder also has files of a
+                catalog.
         """
-        return _newest(self.folder)
+        return _find_newest(self.folder)
 
     def first(self, metadata: TableMetadata) -> Place:
         """Create version 1 of a new table.
 
         Raises:
-            FileExistsError: it is there.
-            ValueError: as `check_exclusive`.
-            OSError: from the file system.
+            FileExistsError: Version 1 exists already.
+            ValueError: The file system cannot create files exclusively (`check_exclusive`).
+            OSError: The file system reports an error.
         """
         self.check_exclusive()
         place = self.folder_file("v1.metadata.json")
         create_once(place, metadata.encode())
-        self._hint(1)
+        self._write_hint(1)
         return place
 
     def check_exclusive(self) -> None:
-        """Check that the file system can tell two writers of one version apart.
+        """Raise if the file system cannot detect two writers of the same version.
 
         Raises:
-            ValueError: it can't.
+            ValueError: The file system cannot.
         """
         _check_exclusive(self.folder)
 
@@ -109,70 +120,76 @@ class FolderVersions:
         """Create the next version; of several writers one succeeds.
 
         Raises:
-            CommitConflictError: the next version is there.
-            ValueError: the versions are not counted: a catalog knows which is the current one; or
-                the file system can't tell two writers apart.
+            CommitConflictError: The next version exists already.
+            FormatError: No number follows that of `base`.
+            ValueError: A catalog manages the versions, or the file system cannot tell two writers
+                apart.
         """
         _check_exclusive(base)
-        counted = _COUNTED.fullmatch(base.name)
-        if counted is None:
+        name_match = _FOLDER_NAME.fullmatch(base.name)
+        if name_match is None:
             raise ValueError(
-                f"{base.path}: a catalog says which version of this table is the current one: "
-                "open the table by load_table"
+                f"{base.path}: a catalog manages the versions of this table: open the table with "
+                "load_table"
             )
-        number = int(counted.group(1)) + 1
+        number = int(name_match.group(1)) + 1
         place, data = base.beside(f"v{number}.metadata.json"), metadata.encode()
+        if _FOLDER_NAME.fullmatch(place.name) is None:
+            raise FormatError(
+                f"{base.path}: no version can follow this number; if an attacker planted the file, "
+                "remove it"
+            )
         if self.current().name != base.name:
             raise _conflict(base)
         try:
             create_once(place, data)
         except FileExistsError:
             raise _conflict(base) from None
-        self._check_followed(base, place, metadata)
-        self._hint(number)
+        self._check_still_last(base, place, metadata)
+        self._write_hint(number)
         return place
 
-    def _check_followed(self, base: Place, place: Place, metadata: TableMetadata) -> None:
-        """Remove a version that was created after others had gone on from another one.
+    def _check_still_last(self, base: Place, place: Place, metadata: TableMetadata) -> None:
+        """Remove a version that was created after others had continued from another one.
 
-        Its number was free again if the other's file was removed since we looked. Whoever goes on
-        from a version logs it; of those that came later, the log may have lost it.
+        Its number was free again if another writer's file was removed since we looked. Writers log
+        the version that they continue from; the logs of much later versions may have lost it.
 
         Raises:
-            CommitConflictError: it was.
-            OSError: nobody can tell: the version that would say so was removed as well.
+            CommitConflictError: Others had continued from another version.
+            OSError: The outcome is unknown: the version that would show it was removed too.
         """
         number = version_number(place.name) or 0
-        found = _counted(self.folder)
-        newer = sorted(one for one in found if one > number)
+        names = _folder_versions(self.folder)
+        newer = sorted(later for later in names if later > number)
         if not newer:
             return
         logged = (number, metadata.document.get("last-updated-ms"))
-        logs = [_logged(self.folder_file(found[one])) for one in (newer[0], newer[-1])]
+        logs = [_read_log(self.folder_file(names[later])) for later in (newer[0], newer[-1])]
         if any(logged in log for log in logs):
             return
-        if any(number == one for log in logs for one, _ in log):
+        if any(number == entry for log in logs for entry, _ in log):
             place.remove()
             raise _conflict(base)
         raise OSError(
-            errno.ESTALE, "others went on so fast that this may be in the table or not", place.path
+            errno.ESTALE, "others committed so fast that this commit may be lost", place.path
         )
 
-    def _hint(self, number: int) -> None:
-        """Note the number, as Java does; it is a hint, so that failing to is no failure."""
+    def _write_hint(self, number: int) -> None:
+        """Write the number to the version hint, as Java does; a failure of this is ignored."""
         with contextlib.suppress(OSError):
             write_hint(self.folder_file(HINT), number)
 
     def folder_file(self, name: str) -> Place:
-        """Give the place of a file in the folder."""
+        """Return the place of a file in the folder."""
         return self.folder.below(name)
 
 
 def write_hint(hint: Place, number: int) -> None:
-    """Write `version-hint.text`, itself: a link in its place leads who knows where.
+    """Write `version-hint.text`; replace a symbolic link in its place rather than follow it.
 
     Raises:
-        OSError: from the file system.
+        OSError: The file system reports an error.
     """
     if hint.filesystem is None and os.path.islink(hint.path):
         hint.remove()
@@ -184,65 +201,70 @@ def read_metadata(place: Place) -> TableMetadata:
     """Read a metadata.json, compressed or not.
 
     Raises:
-        FormatError: it is none.
-        LimitError: it is larger than any that is read.
-        OSError: from the file system.
+        FormatError: The file is not a valid metadata.json.
+        LimitError: The file exceeds a size limit.
+        OSError: The file system reports an error.
     """
     with place.open() as source:
         if source.size > MAX_METADATA:
             raise LimitError(f"{place.path}: more than {MAX_METADATA} bytes of table metadata")
         data = source.read_at(0, source.size)
     if data[:2] == b"\x1f\x8b":
-        data = _decompressed(data, place.path)
+        data = _decompress(data, place.path)
     return TableMetadata(data, place.path)
 
 
-def _decompressed(data: bytes, name: str) -> bytes:
+def _decompress(data: bytes, name: str) -> bytes:
     limit = min(MAX_METADATA, ALWAYS_READ + MAX_RATIO * len(data))
     try:
         with gzip.open(io.BytesIO(data)) as file:
-            found = file.read(limit + 1)
+            plain = file.read(limit + 1)
     except (OSError, EOFError, zlib.error):
         raise FormatError(f"{name}: damaged gzip") from None
-    if len(found) > limit:
-        raise LimitError(f"{name}: gzip of more than {limit} bytes, in {len(data)}")
-    return found
+    if len(plain) > limit:
+        raise LimitError(f"{name}: {len(data)} bytes of gzip decompress to more than {limit} bytes")
+    values = sum(plain.count(sign) for sign in (b",", b"[", b"{"))
+    if values > ALWAYS_PARSED + len(data):
+        raise LimitError(f"{name}: gzip of more than {values} JSON values in {len(data)} bytes")
+    return plain
 
 
 def read_current(find: Callable[[], Place]) -> tuple[Place, TableMetadata]:
-    """Read the current version of a table; a newer one, where it goes before it is read.
+    """Read the current version of a table; if it disappears meanwhile, read its successor.
 
     Args:
-        find: gives its place, as `Versions.current`.
+        find: Function that returns the place of the current version, as `Versions.current`.
 
     Raises:
-        FileNotFoundError: it is gone, and still said to be the current one.
-        ModcryptError, OSError: as `read_metadata`, and from `find`.
+        FileNotFoundError: The version does not exist, and is still the current one.
+        ModcryptError, OSError: `read_metadata` or `find` fails.
     """
     place = find()
     while True:
         try:
             return place, read_metadata(place)
-        except FileNotFoundError:  # others have dropped the history since
-            gone, place = place, find()
-            if place == gone:
+        except FileNotFoundError:  # another process has removed old versions
+            missing, place = place, find()
+            if place == missing:
                 raise
 
 
 _EXCLUSIVE = {"s3", "s3a", "memory"}
-"""fsspec's file systems that create a file only if it isn't there, in one step."""
+"""fsspec file systems that can create a file atomically only if it does not exist."""
 
 
 def _check_exclusive(place: Place) -> None:
-    """Refuse a file system in which one of two commits at the same time would be lost."""
+    """Raise if the file system would lose one of two simultaneous commits."""
     filesystem = place.filesystem
     if filesystem is None:
         return
-    protocols = getattr(filesystem, "protocol", ())  # PyArrow's have none, and no such step
+    protocols = getattr(
+        filesystem, "protocol", ()
+    )  # PyArrow's file systems have none, and no atomic creation
     if _EXCLUSIVE.isdisjoint({protocols} if isinstance(protocols, str) else protocols):
         raise ValueError(
-            f"{place.path}: of two commits at the same time this file system would lose one: "
-            "keep the table in a SQL catalog (load_table), or open it by fsspec's s3"
+            f"{place.path}: this file system would lose one of two simultaneous commits: "
+            "keep the table in a SQL catalog (load_table), or open it with fsspec's s3"
         )
 
 
@@ -252,101 +274,102 @@ def _create(place: Place, data: bytes) -> None:
 
 
 def create_once(place: Place, data: bytes) -> None:
-    """Create a file; it may be there though an error says otherwise, or that it was before.
+    """Create a file; handle errors after which the file may exist nevertheless.
 
-    Networks lose answers. Stores and network file systems are then asked again, unseen, and answer
-    that the file exists: it is the one that the first request made.
+    Networks lose answers. Stores and network file systems then repeat the request silently, and
+    report that the file exists: it is the one that the first request created.
 
     Raises:
-        FileExistsError: somebody else's is there.
-        OSError: from the file system; or nobody can tell whose file it was.
+        FileExistsError: Another writer's file exists.
+        OSError: The file system reports an error, or it is unknown whose file exists.
     """
     try:
         _create(place, data)
     except OSError as error:
         try:
             with place.open() as source:
-                found = source.read_at(0, source.size)
+                stored = source.read_at(0, source.size)
         except OSError as unread:
             if not isinstance(error, FileExistsError):
                 raise error from None
             raise OSError(
-                errno.ESTALE, "it may have been created or not, and can't be read", place.path
+                errno.ESTALE, "the file may have been created, and cannot be read", place.path
             ) from unread
-        if found != data:
+        if stored != data:
             raise
 
 
-def _logged(version: Place) -> list[tuple[int | None, Any]]:
-    """Give the numbers and times of the versions that one has in its log."""
+def _read_log(version: Place) -> list[tuple[int | None, Any]]:
+    """Return the numbers and times of the versions in the log of a version."""
     log = read_metadata(version).document.get("metadata-log") or []
     return [
-        (version_number(posixpath.basename(one["metadata-file"])), one["timestamp-ms"])
-        for one in log
+        (version_number(posixpath.basename(entry["metadata-file"])), entry["timestamp-ms"])
+        for entry in log
     ]
 
 
 def _conflict(base: Place) -> CommitConflictError:
     return CommitConflictError(
-        f"{base.path} is not the table's current version any more: somebody else has committed"
+        f"{base.path} is not the table's current version any more: another writer has committed"
     )
 
 
 def newest_metadata(table: Place) -> Place:
-    """Find the newest metadata.json of a table's folder.
+    """Return the place of the newest metadata.json in a table's folder.
 
     Raises:
-        FormatError: some are a catalog's: which of those is current, it alone knows.
-        FileNotFoundError: there is none.
+        FormatError: Some files belong to a catalog, which alone knows the current one.
+        FileNotFoundError: The folder has no metadata.json.
     """
-    return _newest(_metadata_folder(table))
+    return _find_newest(_metadata_folder(table))
 
 
 def check_newest(base: Place) -> None:
-    """Check that a version which a catalog took over from a folder is the folder's newest.
+    """Check that a version which a catalog took over from a folder is the newest in the folder.
 
     Raises:
-        FormatError: the table was continued in the folder.
+        FormatError: The table was continued in the folder.
     """
-    counted = _COUNTED.fullmatch(base.name)
+    name_match = _FOLDER_NAME.fullmatch(base.name)
     folder = Place(base.filesystem, posixpath.dirname(base.path))
-    if counted and (newest := max(_counted(folder), default=0)) > int(counted.group(1)):
+    if name_match and (newest := max(_folder_versions(folder), default=0)) > int(
+        name_match.group(1)
+    ):
         raise FormatError(
-            f"{base.path}: the catalog names this version, and the table has gone on in its folder "
-            f"until v{newest}.metadata.json: register that one in the catalog"
+            f"{base.path}: the catalog names this version, but the folder of the table has newer "
+            f"ones up to v{newest}.metadata.json: register that one in the catalog"
         )
 
 
 def has_versions(table: Place) -> bool:
-    """Tell whether there is a metadata.json in a table's folder, a catalog's or not."""
-    names = file_names(_metadata_folder(table))
-    return any(_COUNTED.fullmatch(name) or _NUMBERED.fullmatch(name) for name in names)
+    """Return whether a table's folder has a metadata.json with any kind of name."""
+    return any(METADATA.fullmatch(name) for name in file_names(_metadata_folder(table)))
 
 
 def version_number(name: str) -> int | None:
-    """Give the number that the name of a metadata.json begins with, if it has one."""
-    found = _COUNTED.fullmatch(name) or _NUMBERED.fullmatch(name)
-    return None if found is None else int(found.group(1))
+    """Return the number in the name of a metadata.json, or None."""
+    name_match = _FOLDER_NAME.fullmatch(name) or _CATALOG_NAME.fullmatch(name)
+    return None if name_match is None else int(name_match.group(1))
 
 
 def is_later(name: str, than: str) -> bool:
-    """Return whether a metadata.json has the number of another or a later one, counted alike."""
-    for counting in (_COUNTED, _NUMBERED):
-        first, second = counting.fullmatch(name), counting.fullmatch(than)
+    """Return whether a metadata.json has the number of another one of its kind, or a later one."""
+    for pattern in (_FOLDER_NAME, _CATALOG_NAME):
+        first, second = pattern.fullmatch(name), pattern.fullmatch(than)
         if first is not None and second is not None:
             return int(first.group(1)) >= int(second.group(1))
     return False
 
 
 def log_of(metadata: TableMetadata) -> set[tuple[int, str]]:
-    """Return the times and names of the versions in a log."""
+    """Return the times and names of the versions in the log."""
     log = metadata.document.get("metadata-log")
     return {
-        (one["timestamp-ms"], posixpath.basename(one["metadata-file"]))
-        for one in (log if isinstance(log, list) else ())
-        if isinstance(one, dict)
-        and isinstance(one.get("metadata-file"), str)
-        and type(one.get("timestamp-ms")) is int
+        (entry["timestamp-ms"], posixpath.basename(entry["metadata-file"]))
+        for entry in (log if isinstance(log, list) else ())
+        if isinstance(entry, dict)
+        and isinstance(entry.get("metadata-file"), str)
+        and type(entry.get("timestamp-ms")) is int
     }
 
 
@@ -354,67 +377,70 @@ def _metadata_folder(table: Place) -> Place:
     return table.below("metadata")
 
 
-def _counted(folder: Place) -> dict[int, str]:
+def _folder_versions(folder: Place) -> dict[int, str]:
     """Return the counted versions in a folder by number; of two with one number, Java's choice."""
     names = sorted(file_names(folder), key=len, reverse=True)  # v1.gz.metadata.json comes first
-    return {int(m.group(1)): m.string for name in names if (m := _COUNTED.fullmatch(name))}
+    return {int(m.group(1)): m.string for name in names if (m := _FOLDER_NAME.fullmatch(name))}
 
 
-def _newest(folder: Place) -> Place:
-    counted = _counted(folder)
-    in_catalog = [name for name in file_names(folder) if _NUMBERED.fullmatch(name)]
-    if not counted and in_catalog:
+def _find_newest(folder: Place) -> Place:
+    versions = _folder_versions(folder)
+    in_catalog = [name for name in file_names(folder) if _CATALOG_NAME.fullmatch(name)]
+    if not versions and in_catalog:
         raise FormatError(
-            f"{folder.path}: a catalog says which metadata.json of this table is the current "
-            "one: name it, or open the table by load_table"
+            f"{folder.path}: a catalog knows which metadata.json of this table is current: pass "
+            "the path of that file, or open the table with load_table"
         )
-    if not counted:
-        why = "no table: there is no v1.metadata.json"
+    if not versions:
+        why = "not a table: v1.metadata.json does not exist"
         raise FileNotFoundError(errno.ENOENT, why, folder.path)
-    newest = folder.below(counted[max(counted)])
+    newest = folder.below(versions[max(versions)])
     if in_catalog:
         _check_alone(newest, in_catalog)
     return newest
 
 
 def _check_alone(newest: Place, in_catalog: Sequence[str]) -> None:
-    """Check that no catalog has gone on with a folder's table.
+    """Check that no catalog has continued a folder's table.
 
     Args:
-        newest: The newest version in the folder.
+        newest: Newest version in the folder.
         in_catalog: Names of metadata.json files beside it that a catalog numbers.
 
     Raises:
-        FormatError: one of them is of this table and came after this version: its log names it, or
-            it has newer snapshots; or both came after one version.
+        FormatError: A catalog's file of this table came after this version: its log names it, it
+            has newer snapshots, or both came after the same version.
     """
     here = read_metadata(newest)
-    for name in sorted(in_catalog, key=lambda one: (version_number(one), one), reverse=True):
-        with contextlib.suppress(ModcryptError, FileNotFoundError):  # damaged, or gone by now
-            found = read_metadata(newest.beside(name))
-            is_newer = found.last_sequence_number > here.last_sequence_number
-            continues = any(newest.name == logged for _, logged in log_of(found))
-            if found.uuid == here.uuid and (is_newer or continues or _is_fork(found, here)):
+    for name in sorted(in_catalog, key=lambda name: (version_number(name), name), reverse=True):
+        with contextlib.suppress(ModcryptError, FileNotFoundError):  # damaged, or removed meanwhile
+            other = read_metadata(newest.beside(name))
+            is_newer = other.last_sequence_number > here.last_sequence_number
+            continues = any(newest.name == logged for _, logged in log_of(other))
+            if other.uuid == here.uuid and (is_newer or continues or _is_fork(other, here)):
                 break
     else:
         return
     raise FormatError(
-        f"{newest.path}: a catalog has gone on with this table ({name}), so that this version is "
-        "an old one: open the table by load_table. If no catalog has it any more, remove the "
+        f"{newest.path}: a catalog has continued this table ({name}), so that this version is "
+        "outdated: open the table with load_table. If no catalog has it any more, remove the "
         "catalog's metadata.json files"
     )
 
 
-def _is_fork(found: TableMetadata, here: TableMetadata) -> bool:
-    """Whether a catalog's version came after one in the log of a folder's, and is not in that."""
-    log, when = log_of(here), found.document.get("last-updated-ms")
-    shared = [ms for ms, name in log & log_of(found) if _COUNTED.fullmatch(name)]
+def _is_fork(other: TableMetadata, here: TableMetadata) -> bool:
+    """Return whether a catalog's version forked from one that the folder's log names.
+
+    The fork is newer than that version, and the folder's log does not contain it.
+    """
+    log, when = log_of(here), other.document.get("last-updated-ms")
+    shared = [ms for ms, name in log & log_of(other) if _FOLDER_NAME.fullmatch(name)]
     known = {here.document.get("last-updated-ms"), *(ms for ms, _ in log)}
     return bool(shared) and type(when) is int and when > max(shared) and when not in known
 
 
 def file_names(folder: Place) -> list[str]:
-    """List the names in a folder; none of one that isn't there."""
+    """Return the names in a folder, or none if it does not exist."""
     if folder.filesystem is None:
         try:
             return os.listdir(folder.path or ".")

@@ -1,16 +1,16 @@
-"""Which keys new files are sealed under: a table's `KeyPolicy`, and the KEKs that it asks for.
+"""Choose the keys that encrypt new files: a table's `KeyPolicy`, and the KEKs that it needs.
 
     kek_per       manifest list (encryption-keys)     data and delete files (in their manifests)
-    table         one KEK for the table               in the clear within the sealed manifest
+    table         one KEK for the table               in plaintext in the encrypted manifest
     day           a KEK for each day (UTC)            the same
     partition     one KEK for the table               a KEK for each partition
     files         one KEK for the table               a KEK for each N files of a commit
 
-Iceberg's Java reads the first two. It must not append to the others with their KEKs in the table:
-it takes any KEK for its manifest lists, and a snapshot must not go when a partition's KEK does.
-With KEKs in a key store it can't. In single wrapping a master key takes the place of every KEK.
-A KEK is used until it has reached its lifetime: the newest that hasn't, of those under the table's
-current master key; otherwise one is made.
+Iceberg's Java reads the first two. It must not append to the others if their KEKs are in the table:
+it uses any KEK for its manifest lists, and a snapshot must not vanish with a partition's KEK. If
+the KEKs are in a key store, it cannot append. In single wrapping a master key replaces every KEK.
+A commit uses the newest KEK under the table's current master key that has not reached its lifetime;
+if none exists, it creates one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Protocol, Self
 
 from modcrypt.errors import (
     FormatError,
@@ -30,48 +30,45 @@ from modcrypt.errors import (
     UnsupportedFormatError,
 )
 from modcrypt.iceberg.format.table_metadata import KEY_ID, EncryptedKey, TableMetadata
+from modcrypt.iceberg.keys.key_resolver import KeyResolver, KeyStore
 from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, OpenKey
-
-if TYPE_CHECKING:
-    from modcrypt.iceberg.keys.key_resolver import KeyStore
-    from modcrypt.iceberg.tables.table import IcebergTable
 
 __all__ = [
     "KEKS_SINCE",
     "SINGLES",
     "KeyPolicy",
     "WritingKeys",
-    "later_than",
     "master_key_of",
+    "next_kek_time",
     "partition_scope",
-    "retired",
+    "retired_kek_ids",
     "writing_key",
     "writing_keys",
     "writing_policy",
 ]
 
 PREFIX = "modcrypt.encryption."
-"""What the names of a policy's table properties begin with."""
+"""Prefix of the names of a policy's table properties."""
 
 DAY_MS = 24 * 60 * 60 * 1000
 
 MAX_DAYS = 36500
-"""Days of the longest lifetime of a KEK."""
+"""Maximum lifetime of a KEK in days."""
 
 FILES_SCOPE = "files"
-"""Scope of a KEK for a number of files: it is used in one commit alone."""
+"""Scope of a KEK for a number of files; only one commit uses such a KEK."""
 
 KEKS_SINCE = "modcrypt.keks-since"
-"""Table property: KEKs of a key store that were made before, in ms since 1970, seal nothing new.
+"""Table property: KEKs in a key store made before this time (ms since 1970) encrypt nothing new.
 
-A rotation says so: the old ones stay there for older versions of the table. So does a change of
-policy away from the store, or back to it: what lies there may be about to be dropped.
+A rotation sets it: the old KEKs stay in the store for older versions of the table. So does a change
+of policy away from the store, or back to it: the KEKs in the store may be about to be dropped.
 """
 
 SINGLES = "modcrypt.single-wrapped"
-"""Table property: by a policy of before the master key itself has wrapped keys of data files.
+"""Table property: under an earlier policy the master key itself wrapped keys of data files.
 
-Manifests in which they are outlive the snapshots whose entries of `encryption-keys` tell of that.
+Manifests with such keys outlive the snapshots whose entries of `encryption-keys` show this.
 """
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -84,21 +81,21 @@ _COUNT = re.compile(r"[1-9][0-9]{0,8}")
 
 @dataclass(frozen=True, kw_only=True)
 class KeyPolicy:
-    """How the keys of a table's new files are kept. What there is already stays as it is.
+    """The way in which keys of a table's new files are kept. Existing files do not change.
 
     Attributes:
-        kek_per: for what there is a KEK of its own, as at the head of this room.
-        files: how many files share a KEK, where there is one for a number of files.
-        wrapping: `double`: key metadata is sealed under KEKs, which the master key wraps; or
-            `single`: the master key wraps each data key itself, at one call of the key service
-            for each. Then `kek_per` is `table`, for manifest lists alone, or `files`, for the data
-            and delete files, too.
-        kek_lifetime_days: how old a KEK gets before another takes its place; as in Java 730.
-        store: where KEKs are kept: in the `table`'s metadata, or in the `key-store` that the table
-            was opened with.
+        kek_per: Group of files that share a KEK, see the table at the top of this module.
+        files: Number of files that share a KEK if `kek_per` is `files`.
+        wrapping: Way of wrapping: `double`: KEKs encrypt key metadata, and the master key wraps
+            KEKs; or `single`: the master key wraps each data key itself, with one call of the key
+            service for each. Then `kek_per` is `table`, for manifest lists alone, or `files`, for
+            data and delete files too.
+        kek_lifetime_days: Age in days at which a KEK is replaced; 730 as in Java.
+        store: Place of the KEKs: the `table`'s metadata, or the `key-store` that the table was
+            opened with.
 
     Raises:
-        ValueError: one of them is none of these, or they don't go together.
+        ValueError: A value is invalid, or the values contradict each other.
     """
 
     kek_per: Literal["table", "partition", "day", "files"] = "table"
@@ -110,61 +107,67 @@ class KeyPolicy:
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                raise ValueError(f"{name} is one of {', '.join(choices)}")
+                raise ValueError(f"{name} must be one of {', '.join(choices)}")
         if type(self.files) is not int or not 0 < self.files < 10**9:
-            raise ValueError("files is a number of files, 1 or more")
+            raise ValueError("files must be a number of files, 1 or more")
         if type(self.kek_lifetime_days) is not int or not 0 < self.kek_lifetime_days <= MAX_DAYS:
-            raise ValueError(f"kek_lifetime_days is 1 to {MAX_DAYS}")
+            raise ValueError(f"kek_lifetime_days must be 1 to {MAX_DAYS}")
         if self.wrapping == "single" and self.kek_per not in ("table", "files"):
-            raise ValueError("in single wrapping there are no KEKs: kek_per is table or files")
+            raise ValueError("single wrapping uses no KEKs: kek_per must be table or files")
         if self.wrapping == "single" and self.store != "table":
-            raise ValueError("in single wrapping there are no KEKs to be kept in a key store")
+            raise ValueError(
+                "single wrapping uses no KEKs that a key store could keep: store must be table"
+            )
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> Self:
-        """Read the policy of a table; of one that says nothing, that of Iceberg's Java.
+        """Return the policy of a table; by default that of Iceberg's Java.
 
         Raises:
-            FormatError: its properties are those of no policy.
-            UnsupportedFormatError: one of them is not known.
+            FormatError: The table's properties are not a valid policy.
+            UnsupportedFormatError: A property of the policy is unknown.
         """
-        names = {_property(one.name): one.name for one in fields(cls)}
-        said = {k: v for k, v in metadata.properties.items() if k.startswith(PREFIX)}
-        if unknown := sorted(said.keys() - names.keys()):
-            raise UnsupportedFormatError(f"{metadata.name}: {unknown[0]!r} is not known")
-        found: dict[str, str | int] = {}
-        for name, text in said.items():
+        names = {_property_name(field.name): field.name for field in fields(cls)}
+        properties = {k: v for k, v in metadata.properties.items() if k.startswith(PREFIX)}
+        if unknown := sorted(properties.keys() - names.keys()):
+            raise UnsupportedFormatError(
+                f"{metadata.name}: {unknown[0]!r} is not a known property of a policy"
+            )
+        values: dict[str, str | int] = {}
+        for name, text in properties.items():
             counts = names[name] not in _CHOICES
-            found[names[name]] = int(text) if counts and _COUNT.fullmatch(text) else text
+            values[names[name]] = int(text) if counts and _COUNT.fullmatch(text) else text
         try:
-            return cls(**found)  # type: ignore[arg-type]  # checked there
+            return cls(**values)  # type: ignore[arg-type]  # __post_init__ checks them
         except ValueError as error:
             raise FormatError(f"{metadata.name}: {PREFIX}*: {error}") from None
 
     @property
     def wraps_files_singly(self) -> bool:
-        """Whether the master key itself wraps the keys of data and delete files."""
+        """True if the master key itself wraps the keys of data and delete files."""
         return self.wrapping == "single" and self.kek_per == "files"
 
     def properties(self) -> dict[str, str]:
-        """Give the table properties that tell all of the policy."""
-        return {_property(one.name): str(getattr(self, one.name)) for one in fields(self)}
+        """Return the table properties that represent the policy."""
+        return {
+            _property_name(field.name): str(getattr(self, field.name)) for field in fields(self)
+        }
 
     def list_scope(self, now_ms: int) -> str:
-        """Give the scope of the KEK that seals the key metadata of a manifest list."""
+        """Return the scope of the KEK that encrypts a manifest list's key metadata."""
         if self.kek_per != "day":
             return ""
         return f"day={datetime.fromtimestamp(now_ms // 1000, UTC):%Y-%m-%d}"
 
 
-def _property(name: str) -> str:
+def _property_name(name: str) -> str:
     return PREFIX + name.replace("_", "-")
 
 
 def partition_scope(path: str) -> str:
-    """Give the scope of the KEK for a partition, which is named as in the paths of its files.
+    """Return the scope of the KEK for a partition, which is named as in the paths of its files.
 
-    It stands in the clear where the KEK is kept, as it does in these paths.
+    The scope is stored in plaintext with the KEK, as it is in these paths.
     """
     return f"partition={path}"
 
@@ -174,11 +177,11 @@ class WritingKeys:
     """The keys of one commit.
 
     Attributes:
-        of_list: seals the key metadata of its manifest list, by `KeyResolver.seal_entry`.
-        of_files: for each new data or delete file what seals its key metadata in a manifest, by
-            `seal_for_manifest`; None where that stays in the clear there.
-        entries: KEKs that were made, to be added to the table's `encryption-keys`. Those that go
-            to a key store are there already.
+        of_list: Key that encrypts the key metadata of the manifest list (`KeyResolver.seal_entry`).
+        of_files: For each new data or delete file the key that encrypts its key metadata in a
+            manifest (`seal_for_manifest`); None if it stays in plaintext there.
+        entries: New KEKs to add to the table's `encryption-keys`. New KEKs for a key store are
+            already in the store.
     """
 
     of_list: OpenKey
@@ -190,12 +193,12 @@ def writing_policy(metadata: TableMetadata, seen: TableMetadata) -> KeyPolicy:
     """Return the policy for the new files of a commit.
 
     Args:
-        metadata: The version that the commit follows. Nothing signs it.
-        seen: The version that the caller has.
+        metadata: Version that the commit follows. Nothing signs it.
+        seen: Version that the caller has seen.
 
     Raises:
-        IntegrityError: the policy, or the length of keys, has changed in between.
-        FormatError, UnsupportedFormatError: as `KeyPolicy.of`.
+        IntegrityError: The policy, or the key length, differs between the versions.
+        FormatError, UnsupportedFormatError: The policy is invalid, see `KeyPolicy.of`.
     """
     policy = KeyPolicy.of(metadata)
     if policy != KeyPolicy.of(seen) or metadata.key_length != seen.key_length:
@@ -207,135 +210,149 @@ def writing_policy(metadata: TableMetadata, seen: TableMetadata) -> KeyPolicy:
     return policy
 
 
+class KeyedTable(Protocol):
+    """One version of a table, as seen by the functions that choose its keys."""
+
+    @property
+    def metadata(self) -> TableMetadata:
+        """The content of its metadata.json."""
+
+    @property
+    def resolver(self) -> KeyResolver:
+        """The resolver that opens its keys."""
+
+
 def writing_key(
-    table: IcebergTable, policy: KeyPolicy, scope: str = "", *, now_ms: int | None = None
+    table: KeyedTable, policy: KeyPolicy, scope: str = "", *, now_ms: int | None = None
 ) -> tuple[OpenKey, list[EncryptedKey]]:
-    """Give the key that seals key metadata of a scope at present.
+    """Return the key that currently encrypts key metadata of a scope.
 
     Args:
-        table: the version that the change is made of.
-        policy: of the table.
-        scope: for which files; empty for the whole table.
-        now_ms: the time, in ms since 1970; by default that of the clock.
+        table: Version that the change is based on.
+        policy: Policy of the table.
+        scope: Scope of the files; empty for the whole table.
+        now_ms: Time in ms since 1970; by default the current time.
 
     Returns:
-        The key, and what is to be added to the table's `encryption-keys` if it was made.
+        The key, and entries to add to the table's `encryption-keys` if the key is new.
 
     Raises:
-        PlaintextError: the table is not under a master key.
-        KeyRetrievalError: the key service refuses.
-        ValueError: the policy keeps KEKs in a key store, and the table was opened without one.
-        ModcryptError, OSError: from the key store.
+        PlaintextError: The table has no master key.
+        KeyRetrievalError: The key service refuses.
+        ValueError: The policy keeps KEKs in a key store, but the table was opened without one.
+        ModcryptError, OSError: The key store reports an error.
     """
-    found, entries = _keys(table, policy, [scope], _now(now_ms))
-    return found[scope], entries
+    keys, entries = _find_keys(table, policy, [scope], _now(now_ms))
+    return keys[scope], entries
 
 
 def writing_keys(
-    table: IcebergTable, policy: KeyPolicy, partitions: Sequence[str], *, now_ms: int | None = None
+    table: KeyedTable, policy: KeyPolicy, partitions: Sequence[str], *, now_ms: int | None = None
 ) -> WritingKeys:
-    """Give the keys of one commit, in as few calls of the key service as it allows.
+    """Return the keys of one commit, with as few calls of the key service as it allows.
 
     Args:
-        table, policy, now_ms: as of `writing_key`.
-        partitions: for each new data or delete file its partition, as in the paths of its files;
-            empty in a table without partitions.
+        table, policy, now_ms: Version, policy and time, as for `writing_key`.
+        partitions: Partition of each new data or delete file, as in the paths of the files; empty
+            for tables without partitions.
 
     Raises:
-        PlaintextError, KeyRetrievalError, ValueError, ModcryptError, OSError: as `writing_key`.
+        PlaintextError, KeyRetrievalError, ValueError, ModcryptError, OSError: See `writing_key`.
     """
     now = _now(now_ms)
     of_list = policy.list_scope(now)
     if policy.kek_per == "partition":
-        of_files = [partition_scope(one) for one in partitions]
-        found, entries = _keys(table, policy, [of_list, *of_files], now)
-        return WritingKeys(found[of_list], tuple(found[one] for one in of_files), tuple(entries))
-    found, entries = _keys(table, policy, [of_list], now)
+        of_files = [partition_scope(partition) for partition in partitions]
+        by_scope, entries = _find_keys(table, policy, [of_list, *of_files], now)
+        return WritingKeys(
+            by_scope[of_list], tuple(by_scope[scope] for scope in of_files), tuple(entries)
+        )
+    by_scope, entries = _find_keys(table, policy, [of_list], now)
     keys: list[OpenKey | None] = [None] * len(partitions)
     if policy.wraps_files_singly:
-        keys = [found[of_list]] * len(partitions)
+        keys = [by_scope[of_list]] * len(partitions)
     elif policy.kek_per == "files":
-        made, added = _made(table, policy, [FILES_SCOPE] * -(-len(keys) // policy.files), now)
+        made, added = _make_keks(table, policy, [FILES_SCOPE] * -(-len(keys) // policy.files), now)
         keys = [made[number // policy.files] for number in range(len(keys))]
         entries += added
-    return WritingKeys(found[of_list], tuple(keys), tuple(entries))
+    return WritingKeys(by_scope[of_list], tuple(keys), tuple(entries))
 
 
 def _now(now_ms: int | None) -> int:
     return int(time.time() * 1000) if now_ms is None else now_ms
 
 
-def _keys(
-    table: IcebergTable, policy: KeyPolicy, scopes: Sequence[str], now: int
+def _find_keys(
+    table: KeyedTable, policy: KeyPolicy, scopes: Sequence[str], now: int
 ) -> tuple[dict[str, OpenKey], list[EncryptedKey]]:
-    """Give a key for each scope, and new entries; those that are missing are made together."""
-    resolver, master = table.walk.resolver, master_key_of(table)
+    """Return a key for each scope, and new entries; missing KEKs are created together."""
+    resolver, master = table.resolver, master_key_of(table)
     wanted = list(dict.fromkeys(scopes))
     if policy.wrapping == "single":
-        single = resolver.opened(IcebergKey.single(master))
+        single = resolver.open_key(IcebergKey.single(master))
         return dict.fromkeys(wanted, single), []
-    there = _usable(table, policy, now)
-    found = {scope: resolver.opened(there[scope]) for scope in wanted if scope in there}
-    missing = [scope for scope in wanted if scope not in there]
-    made, entries = _made(table, policy, missing, now)
-    return {**found, **dict(zip(missing, made, strict=True))}, entries
+    usable = _find_usable_keks(table, policy, now)
+    keys = {scope: resolver.open_key(usable[scope]) for scope in wanted if scope in usable}
+    missing = [scope for scope in wanted if scope not in usable]
+    made, entries = _make_keks(table, policy, missing, now)
+    return {**keys, **dict(zip(missing, made, strict=True))}, entries
 
 
-def _usable(table: IcebergTable, policy: KeyPolicy, now: int) -> dict[str, IcebergKey]:
-    """Find by scope the newest KEK, if that is to be used on.
+def _find_usable_keks(table: KeyedTable, policy: KeyPolicy, now: int) -> dict[str, IcebergKey]:
+    """Return the newest usable KEK of each scope.
 
-    Java takes any. In a key store those that a rotation has replaced are there, too.
+    Java uses any KEK. A key store also has KEKs that a rotation has replaced.
     """
     metadata, usable = table.metadata, dict[str, IcebergKey]()
     since = 0
     if policy.store == "key-store":
-        _store(table)
-        since = _since(metadata)
-    for key in table.walk.resolver.keks(metadata).values():
-        kept = "table" if key.id in metadata.keys else "key-store"
+        _require_store(table)
+        since = _keks_since(metadata)
+    for key in table.resolver.keks(metadata).values():
+        store = "table" if key.id in metadata.keys else "key-store"
         age = now - key.timestamp_ms
-        # One of the future, beyond what clocks differ by, would never grow old.
+        # A time in the future, beyond differences of clocks, would never expire.
         young = -DAY_MS <= age < policy.kek_lifetime_days * DAY_MS and key.timestamp_ms >= since
-        if young and kept == policy.store and key.master_key_id == metadata.master_key_id:
+        if young and store == policy.store and key.master_key_id == metadata.master_key_id:
             newest = usable.setdefault(key.scope, key)
-            usable[key.scope] = max(newest, key, key=lambda one: one.timestamp_ms)
+            usable[key.scope] = max(newest, key, key=lambda kek: kek.timestamp_ms)
     return usable
 
 
-def _since(metadata: TableMetadata) -> int:
-    said = metadata.properties.get(KEKS_SINCE, "0")
-    if not re.fullmatch(r"[0-9]{1,18}", said):  # without it, old KEKs would be used again
-        raise FormatError(f"{metadata.name}: {KEKS_SINCE} is no time in ms since 1970")
-    return int(said)
+def _keks_since(metadata: TableMetadata) -> int:
+    text = metadata.properties.get(KEKS_SINCE, "0")
+    if not re.fullmatch(r"[0-9]{1,18}", text):  # ignoring it would use old KEKs again
+        raise FormatError(f"{metadata.name}: {KEKS_SINCE} is not a time in ms since 1970")
+    return int(text)
 
 
-def later_than(stored: Iterable[IcebergKey]) -> int:
-    """Give a time, in ms since 1970: now, and later than that of any KEK of a store that is in use.
+def next_kek_time(stored: Iterable[IcebergKey]) -> int:
+    """Return a time in ms since 1970: now, or later if a KEK in a store is newer.
 
-    Clocks differ: of several in a key store the newest is used.
+    Clocks differ, and the newest of several KEKs in a key store is used.
     """
     now = _now(None)
-    times = (one.timestamp_ms for one in stored)
-    return max([now, *(one + 1 for one in times if one <= now + DAY_MS)])
+    times = (kek.timestamp_ms for kek in stored)
+    return max([now, *(time_ms + 1 for time_ms in times if time_ms <= now + DAY_MS)])
 
 
-def retired(stored: Iterable[IcebergKey], metadata: TableMetadata) -> set[str]:
-    """Give the ids of KEKs of a key store that no commit on top of a version would seal under.
+def retired_kek_ids(stored: Iterable[IcebergKey], metadata: TableMetadata) -> set[str]:
+    """Return the ids of KEKs in a key store that no commit after a version would use.
 
-    Those that a rotation has replaced, those of which there is a newer one for the same files, and
-    those for some files of one commit: each attempt at one makes its own. All of them, if the
-    table's policy is to keep KEKs elsewhere by now.
+    These are KEKs that a rotation has replaced, KEKs for which a newer one with the same scope
+    exists, and KEKs for some files of one commit, because each attempt creates its own. All KEKs
+    are retired if the table's policy now keeps KEKs elsewhere.
 
     Args:
-        stored: all that the store has of the table.
-        metadata: of the version.
+        stored: All KEKs of the table in the store.
+        metadata: Metadata of the version.
     """
-    keys, since, newest = list(stored), _since(metadata), dict[str, int]()
+    keys, since, newest = list(stored), _keks_since(metadata), dict[str, int]()
     if keys and KeyPolicy.of(metadata).store != "key-store":
         return {key.id for key in keys}
     for key in keys:
         known = key.timestamp_ms <= _now(None) + DAY_MS
-        if known and key.master_key_id == metadata.master_key_id:  # or nobody takes it
+        if known and key.master_key_id == metadata.master_key_id:  # otherwise no commit uses it
             newest[key.scope] = max(key.timestamp_ms, newest.get(key.scope, 0))
     return {
         key.id
@@ -344,32 +361,32 @@ def retired(stored: Iterable[IcebergKey], metadata: TableMetadata) -> set[str]:
     }
 
 
-def _made(
-    table: IcebergTable, policy: KeyPolicy, scopes: Sequence[str], now: int
+def _make_keks(
+    table: KeyedTable, policy: KeyPolicy, scopes: Sequence[str], now: int
 ) -> tuple[list[OpenKey], list[EncryptedKey]]:
-    """Make KEKs, and give those that go to the table's metadata as entries of it."""
+    """Create KEKs; return them, and entries for those that the table's metadata keeps."""
     if not scopes:
         return [], []
-    metadata, resolver = table.metadata, table.walk.resolver
-    in_store, since = policy.store == "key-store", _since(metadata)
-    if in_store and now < since <= now + DAY_MS:  # whoever has rotated has a faster clock
+    metadata, resolver = table.metadata, table.resolver
+    in_store, since = policy.store == "key-store", _keks_since(metadata)
+    if in_store and now < since <= now + DAY_MS:  # the clock of the rotation was ahead
         now = since
-    made = resolver.masters.new_keks(
+    keks = resolver.masters.new_keks(
         master_key_of(table),
         metadata.key_length,
         scopes,
         table=metadata.uuid if in_store else None,
         now_ms=now,
     )
-    if in_store:  # before anything is sealed under them: what the commit names must be there
-        _store(table).replace([one.key for one in made])
-    for one in made:
-        resolver.made(one)
-    return made, [] if in_store else [one.key.entry() for one in made]
+    if in_store:  # before anything is encrypted with them: a commit may only name stored KEKs
+        _require_store(table).replace([kek.key for kek in keks])
+    for kek in keks:
+        resolver.cache_key(kek)
+    return keks, [] if in_store else [kek.key.entry() for kek in keks]
 
 
-def _store(table: IcebergTable) -> KeyStore:
-    store = table.walk.resolver.store
+def _require_store(table: KeyedTable) -> KeyStore:
+    store = table.resolver.store
     if store is None:
         raise ValueError(
             "the table's policy keeps KEKs in a key store: open the table with key_store"
@@ -377,33 +394,33 @@ def _store(table: IcebergTable) -> KeyStore:
     return store
 
 
-def master_key_of(table: IcebergTable) -> str:
+def master_key_of(table: KeyedTable) -> str:
     """Return the id of the master key for new keys.
 
-    Nothing signs the metadata.json that names it, so the KEKs that the table has must agree: all of
-    those in its metadata; of those in a key store, which a rotation moves first, at least one.
+    Nothing signs the metadata.json that names it, so the table's KEKs must agree: all KEKs in the
+    metadata, and at least one of those in a key store, which a rotation moves first.
 
     Raises:
-        PlaintextError: the table is not encrypted.
-        KeyMaterialError: its KEKs are under other master keys.
-        ModcryptError, OSError: from the key store.
+        PlaintextError: The table is not encrypted.
+        KeyMaterialError: Its KEKs are under other master keys.
+        ModcryptError, OSError: The key store reports an error.
     """
-    metadata, resolver = table.metadata, table.walk.resolver
+    metadata, resolver = table.metadata, table.resolver
     master = metadata.master_key_id
     if not master:
         raise PlaintextError(f"{metadata.name}: the table has no {KEY_ID}: it is not encrypted")
     for id_ in metadata.kek_ids():
         resolver.find(id_, metadata)
     stored = {
-        one.master_key_id
-        for id_, one in resolver.keks(metadata).items()
-        if id_ not in metadata.keys and TABLE in one.properties
+        kek.master_key_id
+        for id_, kek in resolver.keks(metadata).items()
+        if id_ not in metadata.keys and TABLE in kek.properties
     }
     if stored and master not in stored and resolver.master_key_ids is None:
         raise KeyMaterialError(
             f"{metadata.name}: the table is under the master key {master!r}, but its KEKs in the "
             f"key store are under {', '.join(map(repr, sorted(stored)))}. If a rotation was "
-            "interrupted, finish it by new_master_key_id; if this master key is the right one, "
+            "interrupted, finish it with new_master_key_id; if this master key is the right one, "
             f"open the table with master_key_ids=[{master!r}]"
         )
     return master

@@ -1,12 +1,12 @@
-"""Data files of a table, opened: Parquet (PME) page by page as it is read, Avro (AGS1) by rows.
+"""Open data files of a table: Parquet (PME) page by page while reading, Avro (AGS1) in row lots.
 
-Either gives batches of columns with field ids, as the file has them; `projection` makes rows of the
-table of them.
+Both yield batches of columns with field ids, in the form of the file; `schema_projection` converts
+them to rows of the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, Protocol
 
@@ -16,21 +16,22 @@ import pyarrow.parquet as pq
 
 from modcrypt.errors import FormatError, KeyNotFoundError, UnsupportedFormatError
 from modcrypt.iceberg.format.avro_files import AvroRows, open_avro
-from modcrypt.iceberg.format.avro_rows import ColumnsOf, columns_of
+from modcrypt.iceberg.format.avro_rows import ColumnConverter, plan_columns
 from modcrypt.iceberg.format.manifests import FileEntry
 from modcrypt.iceberg.read.pyarrow_decryption import (
     HeldSource,
     Readable,
     StoredFile,
+    load_if_small,
     open_natively,
-    whole_if_small,
 )
 from modcrypt.iceberg.read.table_walk import Walk
+from modcrypt.iceberg.read.unchecked_pages import UncheckedPages
 from modcrypt.io.buffers import Shared
 from modcrypt.io.seekable import SeekableFile
 from modcrypt.io.storage import Source
 from modcrypt.key_metadata import StandardKeyMetadata
-from modcrypt.parquet.arrow.decoding import is_fault_of_bytes
+from modcrypt.parquet.arrow.decoding import is_fault_of_bytes, merge_small
 from modcrypt.parquet.arrow.view import PlaintextView
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
@@ -43,27 +44,27 @@ _BATCH_ROWS = 1 << 17
 
 
 class Batch(NamedTuple):
-    """Rows that follow each other in a file; `start` is the position of the first."""
+    """Consecutive rows of a file; `start` is the position of the first row."""
 
     rows: pa.RecordBatch
     start: int
 
 
 class DataFile(Protocol):
-    """A file that is open."""
+    """A data file that is open."""
 
     schema: pa.Schema
-    """Of its columns, with field ids."""
+    """Schema of its columns, with field ids."""
 
     def batches(
         self, columns: Sequence[str], filters: pc.Expression | None, *, threads: bool
     ) -> Iterator[Batch]:
-        """Give rows.
+        """Yield the rows of the file.
 
         Args:
-            columns: names.
-            filters: which rows are wanted; others may come, too.
-            threads: whether columns are to be decoded side by side.
+            columns: Names of the columns to read.
+            filters: Condition for the rows that are needed; other rows may be included.
+            threads: Whether columns may be decoded in parallel.
         """
 
 
@@ -72,34 +73,38 @@ def open_data_file(walk: Walk, entry: FileEntry) -> Iterator[DataFile]:
     """Open a data file.
 
     Raises:
-        UnsupportedFormatError: it is ORC, which Iceberg does not encrypt.
-        ModcryptError: its key can't be had, or it is not what was written.
-        OSError: from the file system.
+        UnsupportedFormatError: The file is in ORC, which Iceberg does not encrypt.
+        ModcryptError: Its key is not available, or the file is not what was written.
+        OSError: The file system reports an error.
     """
     if entry.file_format == "PARQUET":
         with ExitStack() as stack:
-            yield _parquet(walk, entry, stack)
+            yield _open_parquet(walk, entry, stack)
     elif entry.file_format == "AVRO":
         data = walk.read(entry.location, walk.file_keys(entry), entry.size)
         avro = open_avro(data, entry.location)
-        yield _Avro(avro, columns_of(avro.schema, entry.location))
+        yield _Avro(avro, plan_columns(avro.schema, entry.location))
     else:
-        raise UnsupportedFormatError(f"{entry.location}: files in {entry.file_format} aren't read")
+        raise UnsupportedFormatError(
+            f"{entry.location}: files in {entry.file_format} are not supported"
+        )
 
 
 @contextmanager
 def open_parquet_file(walk: Walk, entry: FileEntry) -> Iterator[SeekableFile]:
-    """Open a Parquet file as a file object with its plaintext; raises as `open_data_file`."""
+    """Open a Parquet file as a file object with its plaintext. Raises as `open_data_file`."""
     keys = walk.file_keys(entry)
-    with _held(walk, entry) as source, _plaintext(source, keys) as file:
+    with _hold_source(walk, entry) as source, _open_plaintext(source, keys) as file:
+        if keys is None:
+            UncheckedPages(source).check()
         yield file
 
 
 @contextmanager
-def _held(walk: Walk, entry: FileEntry) -> Iterator[Source]:
-    """Open a file as it is stored; PyArrow's threads may still read it when the block is left."""
+def _hold_source(walk: Walk, entry: FileEntry) -> Iterator[Source]:
+    """Open a file as stored, for PyArrow's threads that may still read it after the block ends."""
     with ExitStack() as stack:
-        source = stack.enter_context(walk.opened(entry.location, entry.size))
+        source = stack.enter_context(walk.open_stored(entry.location, entry.size))
         shared = Shared(stack.pop_all())
     try:
         yield HeldSource(source, shared)
@@ -107,98 +112,128 @@ def _held(walk: Walk, entry: FileEntry) -> Iterator[Source]:
         shared.close()
 
 
-def _parquet(walk: Walk, entry: FileEntry, stack: ExitStack) -> _Parquet:
+def _open_parquet(walk: Walk, entry: FileEntry, stack: ExitStack) -> _Parquet:
     keys = walk.file_keys(entry)
-    source = stack.enter_context(_held(walk, entry))
+    source = stack.enter_context(_hold_source(walk, entry))
     native = None if keys is None else open_natively(source, keys)
-    return _Parquet(native, lambda: stack.enter_context(_plaintext(source, keys)))
+    unchecked = source if keys is None else None
+    return _Parquet(native, lambda: stack.enter_context(_open_plaintext(source, keys)), unchecked)
 
 
-def _plaintext(source: Source, keys: StandardKeyMetadata | None) -> SeekableFile:
+def _open_plaintext(source: Source, keys: StandardKeyMetadata | None) -> SeekableFile:
     if keys is None:
-        _check_plain(source, source.name)
+        _check_not_encrypted(source, source.name)
         return StoredFile(source)
-    return PlaintextView(source, OpenFile(source, _properties(keys)).select(None))
+    return PlaintextView(source, OpenFile(source, _decryption_properties(keys)).select(None))
 
 
-def _properties(keys: StandardKeyMetadata) -> FileDecryptionProperties:
-    """Give what opens a file of Iceberg's Java: uniform encryption, the AAD prefix not stored."""
+def _decryption_properties(keys: StandardKeyMetadata) -> FileDecryptionProperties:
+    """Return properties for a file of Iceberg's Java: uniform encryption, AAD prefix not stored."""
     return FileDecryptionProperties(footer_key=keys.key, aad_prefix=keys.aad_prefix or None)
 
 
-def _check_plain(source: Source, name: str) -> None:
+def _check_not_encrypted(source: Source, name: str) -> None:
+    """Raise if a file without key metadata is encrypted."""
     size = len(MAGIC_ENCRYPTED)
     if source.size >= size and source.read_at(source.size - size, size) == MAGIC_ENCRYPTED:
-        raise KeyNotFoundError(f"{name}: the file is encrypted, and no key metadata is kept for it")
+        raise KeyNotFoundError(
+            f"{name}: the file is encrypted, but the table has no key metadata for it"
+        )
 
 
 class _Parquet:
-    """A Parquet file: as PyArrow decrypts it, as far as that goes, and then by its plaintext."""
+    """A Parquet file, read with PyArrow's decryption if possible, otherwise from its plaintext.
 
-    def __init__(self, native: Readable | None, plaintext: Callable[[], SeekableFile]) -> None:
+    Nothing vouches for the pages of a file that is stored in plaintext, so they are checked.
+    """
+
+    def __init__(
+        self,
+        native: Readable | None,
+        plaintext: Callable[[], SeekableFile],
+        unchecked: Source | None,
+    ) -> None:
         self._native, self._plaintext = native, plaintext
+        self._pages = None if unchecked is None else UncheckedPages(unchecked)
         self._opened: tuple[Readable, pq.ParquetFile] | None = None
-        self.schema: pa.Schema = self._do(lambda _, parquet: parquet.schema_arrow)
+        self.schema: pa.Schema = self._read_with_fallback(lambda _, parquet: parquet.schema_arrow)
 
     def batches(
         self, columns: Sequence[str], filters: pc.Expression | None, *, threads: bool
     ) -> Iterator[Batch]:
-        metadata, start = self._do(lambda _, parquet: parquet.metadata), 0
+        metadata, start = self._read_with_fallback(lambda _, parquet: parquet.metadata), 0
         wanted = None
         if filters is not None:
-            wanted = self._do(lambda readable, _: readable.groups(filters, self.schema))
+            wanted = self._read_with_fallback(
+                lambda readable, _: readable.groups(filters, self.schema)
+            )
         for number in range(metadata.num_row_groups):
             count = metadata.row_group(number).num_rows
             if wanted is None or number in wanted:
-                for one in self._rows(number, columns, count, threads):
-                    yield Batch(one, start)
-                    start += one.num_rows
+                for rows in self._rows(number, columns, count, threads):
+                    yield Batch(rows, start)
+                    start += rows.num_rows
             else:
                 start += count
 
     def _rows(
         self, number: int, columns: Sequence[str], count: int, threads: bool
-    ) -> Iterable[pa.RecordBatch]:
+    ) -> Iterator[pa.RecordBatch]:
         if not columns:
-            return [pa.record_batch([pa.nulls(count)], names=["none"]).select([])]
+            yield pa.record_batch([pa.nulls(count)], names=["none"]).select([])
+            return
         names = None if list(columns) == self.schema.names else list(columns)
         try:
-            rows = self._read(number, names, threads)
+            # PyArrow also reads columns whose dotted names begin with a wanted name.
+            for batch in self._read_batches(number, names, threads):
+                yield batch.select(columns)
         except Exception as error:
             if not is_fault_of_bytes(error):
                 raise
-            column = self._damaged(number, columns)
+            column = self._find_damaged_column(number, columns)
             kind = type(error).__name__
-            raise FormatError(f"column {column}: PyArrow can't decode its pages ({kind})") from None
-        # A name may be the beginning of another that has a dot: that came, too.
-        batches: list[pa.RecordBatch] = rows.select(columns).to_batches(_BATCH_ROWS)
-        return batches
+            raise FormatError(
+                f"column {column}: PyArrow cannot decode its pages ({kind})"
+            ) from None
+
+    def _read_batches(
+        self, number: int, names: Sequence[str] | None, threads: bool
+    ) -> Iterator[pa.RecordBatch]:
+        if self._pages is None:
+            table = self._read(number, names, threads)
+            return iter(table.to_batches(_BATCH_ROWS))
+        parquet = self._read_with_fallback(lambda _, parquet: parquet)
+        rows = min(_BATCH_ROWS, self._pages.rows_at_once(parquet, number, names))
+        options = {"row_groups": [number], "columns": names, "use_threads": threads}
+        batches: Iterator[pa.RecordBatch] = parquet.iter_batches(rows, **options)
+        return batches if rows == _BATCH_ROWS else merge_small(batches, _BATCH_ROWS)
 
     def _read(self, number: int, names: Sequence[str] | None, threads: bool) -> pa.Table:
-        return self._do(
+        return self._read_with_fallback(
             lambda _, parquet: parquet.read_row_group(number, names, use_threads=threads)
         )
 
-    def _damaged(self, number: int, columns: Sequence[str]) -> str:
-        """Return the first column of a row group that can't be decoded."""
+    def _find_damaged_column(self, number: int, columns: Sequence[str]) -> str:
+        """Return the first column of a row group that cannot be decoded."""
         for name in columns:
             try:
-                self._read(number, [name], False)
+                for _ in self._read_batches(number, [name], False):
+                    pass
             except Exception as error:
                 if not is_fault_of_bytes(error):
                     raise
                 return name
         return ", ".join(columns)
 
-    def _do(self, work: Callable[[Readable, pq.ParquetFile], Any]) -> Any:
-        """Do it by PyArrow's decryption; where that fails, by the plaintext, which says why."""
+    def _read_with_fallback(self, work: Callable[[Readable, pq.ParquetFile], Any]) -> Any:
+        """Read with PyArrow's decryption; if that fails, from the plaintext, which explains it."""
         if self._native is not None:
             try:
                 return work(*self._open(self._native))
             except Exception:
                 self._native = self._opened = None
         if self._opened is None:
-            return work(*self._open(Readable(whole_if_small(self._plaintext()))))
+            return work(*self._open(Readable(load_if_small(self._plaintext()))))
         return work(*self._opened)
 
     def _open(self, readable: Readable) -> tuple[Readable, pq.ParquetFile]:
@@ -208,14 +243,16 @@ class _Parquet:
 
 
 class _Avro:
-    def __init__(self, rows: AvroRows, columns: ColumnsOf) -> None:
+    """An Avro file, whose rows are read in lots."""
+
+    def __init__(self, rows: AvroRows, columns: ColumnConverter) -> None:
         self._rows, self._columns = rows, columns
         self.schema = columns.schema
 
     def batches(
         self, columns: Sequence[str], filters: pc.Expression | None, *, threads: bool
     ) -> Iterator[Batch]:
-        del filters, threads  # all rows come
+        del filters, threads  # all rows are read
         start = 0
         for lot in self._rows.lots:
             batch = self._columns.convert(lot).select(list(columns))

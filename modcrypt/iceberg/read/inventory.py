@@ -1,8 +1,8 @@
-"""What the snapshots of a table reach: manifest lists, manifests, data and delete files.
+"""Take an inventory of what a table's snapshots reach: manifest lists, manifests and files.
 
-Each is read or listed once, however many snapshots share it. What can't be read ends nothing: it
-keeps its error, and what lies beneath it stays unknown. Entries for deleted files are passed over:
-an older snapshot still has the file, or nobody does.
+Each is read or listed once, even if many snapshots share it. An item that cannot be read keeps its
+error, and the inventory continues without what the item contains. Entries for deleted files are
+skipped: an older snapshot still has the file, or none does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from modcrypt.iceberg.format.manifests import (
     read_manifest_list,
 )
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot
-from modcrypt.iceberg.keys.key_resolver import WRAPPING, is_sealed_metadata, sealed_by
+from modcrypt.iceberg.keys.key_resolver import WRAPPING, is_sealed_metadata, parse_sealing_key
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.tracebacks import hide_frames
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 AHEAD = 4
-"""Pieces of work that are handed out ahead for each thread."""
+"""Number of items of work that are submitted ahead for each thread."""
 
 Failure: TypeAlias = ModcryptError | OSError
 
@@ -62,7 +62,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Mark: TypeAlias = tuple[int, bytes]
-"""A keyed hash of a data key, and its AAD prefix: what no two files may share."""
+"""A keyed hash of a data key, and its AAD prefix, which no two files may share."""
 
 
 @dataclass(slots=True)
@@ -70,16 +70,16 @@ class ReachedList:
     """A manifest list.
 
     Attributes:
-        snapshots: that have it; one, unless somebody meddled.
-        location, path: as metadata.json names it, and where that is.
-        key: its entry in `encryption-keys`; None if there is none.
-        size: bytes, by its key metadata; None if that did not open.
-        blocks: whose tags were verified.
-        block_length: bytes of plaintext in each but the last.
-        header: what its Avro header says, sealed with the rest.
-        manifests: that it names.
-        error: why it could not be read.
-        mark: of its data key.
+        snapshots: Snapshots that use it; one, unless metadata.json was altered.
+        location, path: Its location in metadata.json, and the path of that location.
+        key: Its entry in `encryption-keys`; None without one.
+        size: Size in bytes according to its key metadata; None if that cannot be decrypted.
+        blocks: Number of blocks with verified tags.
+        block_length: Bytes of plaintext in each block except the last.
+        header: Its Avro header, which is encrypted with the rest.
+        manifests: Manifests that it names.
+        error: Error that prevented reading it.
+        mark: Mark of its data key.
     """
 
     snapshots: list[Snapshot]
@@ -96,7 +96,7 @@ class ReachedList:
 
     @property
     def is_single(self) -> bool:
-        """Whether a master key by itself wraps its key."""
+        """True if a master key wraps its data key directly."""
         return self.key is not None and self.key.properties.get(WRAPPING) == "single"
 
 
@@ -105,16 +105,16 @@ class ReachedManifest:
     """A manifest.
 
     Attributes:
-        manifest: the row of the first manifest list that named it.
-        path: where it is.
-        header: what of its Avro header tells of the table, sealed with the rest.
-        contradicted: another list gives it another length or other key metadata.
-        blocks: whose tags were verified.
-        block_length: bytes of plaintext in each but the last.
-        counts: files and rows by status, as its entries have them.
-        files: that it has, but for those deleted.
-        error: why it could not be read.
-        mark: of its data key.
+        manifest: Row of the first manifest list that names it.
+        path: Path of the manifest.
+        header: Members of its Avro header about the table, which are encrypted with the rest.
+        contradicted: Whether another list gives it another length or other key metadata.
+        blocks: Number of blocks with verified tags.
+        block_length: Bytes of plaintext in each block except the last.
+        counts: Numbers of files and rows by status, according to its entries.
+        files: Its files, except deleted ones.
+        error: Error that prevented reading it.
+        mark: Mark of its data key.
     """
 
     manifest: ManifestFile
@@ -130,7 +130,7 @@ class ReachedManifest:
 
     @property
     def kind(self) -> str:
-        """What it is called."""
+        """The name of its kind."""
         return "manifest" if self.manifest.content == DATA else "delete manifest"
 
 
@@ -139,10 +139,10 @@ class ReachedFile:
     """A data or delete file.
 
     Attributes:
-        path: where it is; its location, where that leads nowhere.
-        entries: the first that names it; of a Puffin file one for each deletion vector; and those
-            that give it another key or size than the first.
-        error: why it can't be looked for.
+        path: Path of the file; its location if that leads nowhere.
+        entries: First entry that names it; for a Puffin file one entry for each deletion vector;
+            and entries with another key or size than the first.
+        error: Error that prevents locating it.
     """
 
     path: str
@@ -156,7 +156,7 @@ class ReachedFile:
 
     @property
     def kind(self) -> str:
-        """What it is called."""
+        """The name of its kind."""
         if self.entry.file_format == "PUFFIN":
             return "deletion vectors"
         if self.entry.content == DATA:
@@ -166,16 +166,16 @@ class ReachedFile:
 
     @property
     def sealed_by(self) -> tuple[str, bool] | None:
-        """The id of the key that seals its key metadata, and whether it is a master key.
+        """The id of the key that encrypts its key metadata, and whether it is a master key.
 
-        None where its key metadata lies in the clear within its manifest, or can't be read.
+        None if its key metadata is in plaintext within the manifest, or cannot be read.
         """
         return sealing_key(self.entry.key_metadata)
 
 
 @dataclass
 class Inventory:
-    """Everything that snapshots reach, in the order in which it was found."""
+    """Everything that snapshots reach, in the order of discovery."""
 
     lists: list[ReachedList] = field(default_factory=list)
     manifests: list[ReachedManifest] = field(default_factory=list)
@@ -184,24 +184,24 @@ class Inventory:
     @property
     def kms_unavailable(self) -> bool:
         """True if the key service was unavailable for a manifest list or manifest."""
-        errors = [one.error for one in self.lists] + [one.error for one in self.manifests]
+        errors = [x.error for x in self.lists] + [x.error for x in self.manifests]
         return any(isinstance(error, KmsUnavailableError) for error in errors)
 
     @property
     def is_whole(self) -> bool:
-        """Whether every manifest list and manifest could be read."""
+        """True if every manifest list and manifest could be read."""
         lists, manifests = self.lists, self.manifests
-        return all(one.error is None for one in lists) and all(
-            one.error is None for one in manifests
+        return all(manifest_list.error is None for manifest_list in lists) and all(
+            manifest.error is None for manifest in manifests
         )
 
 
 class Keys:
-    """Opens the key metadata of files, and asks no key service again that has gone away.
+    """A source of files' key metadata that asks an unavailable key service only once per key.
 
     Args:
-        walk: through the table.
-        failed: why keys are not to be had, by their ids.
+        walk: Walk through the table.
+        failed: Errors of keys that are unavailable, by the ids of the keys.
     """
 
     def __init__(self, walk: Walk, failed: Mapping[str, Failure]) -> None:
@@ -209,30 +209,32 @@ class Keys:
         self._failed = dict(failed)
 
     def of_list(self, snapshot: Snapshot) -> StandardKeyMetadata | None:
-        """Give the key metadata of a manifest list; raises as `Walk.list_keys`."""
+        """Return the key metadata of a manifest list. Raises as `Walk.list_keys`."""
         entry = self.walk.metadata.keys.get(snapshot.key_id or "")
-        return self._asked(
+        return self._open_once(
             None if entry is None else entry.encrypted_by, lambda: self.walk.list_keys(snapshot)
         )
 
     def of_file(self, entry: FileEntry) -> StandardKeyMetadata | None:
-        """Give the key metadata of a data or delete file; raises as `Walk.file_keys`."""
-        by = sealing_key(entry.key_metadata)
-        return self._asked(None if by is None else by[0], lambda: self.walk.file_keys(entry))
+        """Return the key metadata of a data or delete file. Raises as `Walk.file_keys`."""
+        sealing = sealing_key(entry.key_metadata)
+        return self._open_once(
+            None if sealing is None else sealing[0], lambda: self.walk.file_keys(entry)
+        )
 
     def is_lost(self, key_id: str, *, single: bool) -> bool:
-        """Whether a KEK is neither in the table's metadata nor in the key store."""
+        """True if a KEK is neither in the table's metadata nor in the key store."""
         if single:
             return False
         try:
             self.walk.resolver.find(key_id, self.walk.metadata)
         except KeyNotFoundError:
             return True
-        except (ModcryptError, OSError):  # it is there, or nobody knows
+        except (ModcryptError, OSError):  # the KEK exists, or its existence is unknown
             return False
         return False
 
-    def _asked(self, key_id: str | None, call: Callable[[], R]) -> R:
+    def _open_once(self, key_id: str | None, call: Callable[[], R]) -> R:
         if key_id is not None and key_id in self._failed:
             raise self._failed[key_id]
         try:
@@ -241,9 +243,9 @@ class Keys:
             if key_id is not None:
                 self._failed[key_id] = error
             raise
-        except OSError as error:  # of the key store, not of the file
+        except OSError as error:  # an error of the key store, not of the file
             reason = error.strerror or type(error).__name__
-            raise KeyRetrievalError(f"the key store can't be read: {reason}") from None
+            raise KeyRetrievalError(f"the key store cannot be read: {reason}") from None
 
 
 def take_inventory(
@@ -255,47 +257,47 @@ def take_inventory(
     """Read all manifest lists and manifests of snapshots, and list the files that they name.
 
     Args:
-        keys: by which they are opened.
-        snapshots: whose files are wanted.
-        jobs: how many are read at the same time.
-        progress: called, in this thread, with the bytes of each that was read.
+        keys: Source of the key metadata that opens them.
+        snapshots: Snapshots whose files are listed.
+        jobs: Number of files that are read in parallel.
+        progress: Function that is called, in this thread, with the size of each file read.
     """
-    found = _Found(keys.walk)
-    found.add_snapshots(snapshots)
-    for one, rows in in_threads(partial(_read_list, keys), found.lists, jobs):
-        found.add_manifests(one, rows)
-        progress(one.size or 0)
-    for manifest, entries in in_threads(partial(_read_manifest, keys), found.manifests, jobs):
-        found.add_files(manifest, entries)
+    collector = _Collector(keys.walk)
+    collector.add_snapshots(snapshots)
+    for manifest_list, rows in in_threads(partial(_read_list, keys), collector.lists, jobs):
+        collector.add_manifests(manifest_list, rows)
+        progress(manifest_list.size or 0)
+    for manifest, entries in in_threads(partial(_read_manifest, keys), collector.manifests, jobs):
+        collector.add_files(manifest, entries)
         progress(manifest.manifest.length)
-    return Inventory(found.lists, found.manifests, found.files)
+    return Inventory(collector.lists, collector.manifests, collector.files)
 
 
 def sealing_key(metadata: bytes | None) -> tuple[str, bool] | None:
-    """Give which key seals key metadata in a manifest, and whether it is a master key itself.
+    """Return which key encrypts key metadata in a manifest, and whether it is a master key.
 
-    None where it lies in the clear within the sealed manifest, or names no key.
+    None if the key metadata is in plaintext within the encrypted manifest, or names no key.
     """
     if metadata is None or not is_sealed_metadata(metadata):
         return None
     try:
-        return sealed_by(metadata)
+        return parse_sealing_key(metadata)
     except KeyMaterialError:
         return None
 
 
 def sealed_part(metadata: bytes) -> bytes:
-    """Give what of key metadata in a manifest is sealed: what follows the key's id."""
+    """Return the encrypted part of key metadata in a manifest, which follows the key's id."""
     return metadata[3 + int.from_bytes(metadata[1:3], "big") :]
 
 
 def mark_of(metadata: StandardKeyMetadata) -> Mark:
-    """Give what tells a file's key from others; the key's own hash is keyed, and not kept."""
+    """Return the mark of a file's data key; the hash is keyed, and the key is not kept."""
     return hash(metadata.key), metadata.aad_prefix or b""
 
 
 def in_threads(work: Callable[[T], R], items: Iterable[T], jobs: int) -> Iterator[R]:
-    """Do work for each item, some at the same time; give the results in the order of the items."""
+    """Apply a function to items in threads; yield the results in the order of the items."""
     pool = ThreadPoolExecutor(jobs, "modcrypt-iceberg")
     waiting: deque[Future[R]] = deque()
     try:
@@ -312,53 +314,55 @@ def in_threads(work: Callable[[T], R], items: Iterable[T], jobs: int) -> Iterato
 # --- reading, in any thread ----------------------------------------------------------------------
 
 
-def _read_list(keys: Keys, one: ReachedList) -> tuple[ReachedList, list[ManifestFile]]:
+def _read_list(keys: Keys, manifest_list: ReachedList) -> tuple[ReachedList, list[ManifestFile]]:
     rows: list[ManifestFile] = []
     try:
-        metadata = keys.of_list(one.snapshots[0])
-        one.mark = None if metadata is None else mark_of(metadata)
-        one.size = None if metadata is None else metadata.file_length
-        rows = _list_rows(keys.walk, one, metadata)
+        metadata = keys.of_list(manifest_list.snapshots[0])
+        manifest_list.mark = None if metadata is None else mark_of(metadata)
+        manifest_list.size = None if metadata is None else metadata.file_length
+        rows = _list_rows(keys.walk, manifest_list, metadata)
     except (ModcryptError, OSError) as error:
-        one.error = error
-    return one, rows
+        manifest_list.error = error
+    return manifest_list, rows
 
 
-@hide_frames  # of the plaintext, which holds keys
+@hide_frames  # because the plaintext holds keys
 def _list_rows(
-    walk: Walk, one: ReachedList, metadata: StandardKeyMetadata | None
+    walk: Walk, manifest_list: ReachedList, metadata: StandardKeyMetadata | None
 ) -> list[ManifestFile]:
-    data, one.blocks, one.block_length = _read(walk, one.location, metadata, None)
-    one.size = one.size or len(data)
-    one.header = _header(data, one.location)
-    return read_manifest_list(data, one.location)
+    data, manifest_list.blocks, manifest_list.block_length = _read(
+        walk, manifest_list.location, metadata, None
+    )
+    manifest_list.size = manifest_list.size or len(data)
+    manifest_list.header = _header(data, manifest_list.location)
+    return read_manifest_list(data, manifest_list.location)
 
 
-def _read_manifest(keys: Keys, one: ReachedManifest) -> tuple[ReachedManifest, list[FileEntry]]:
-    manifest, entries = one.manifest, list[FileEntry]()
+def _read_manifest(keys: Keys, reached: ReachedManifest) -> tuple[ReachedManifest, list[FileEntry]]:
+    manifest, entries = reached.manifest, list[FileEntry]()
     try:
         metadata = keys.walk.manifest_keys(manifest)
-        one.mark = None if metadata is None else mark_of(metadata)
-        entries = _manifest_rows(keys.walk, one, metadata)
+        reached.mark = None if metadata is None else mark_of(metadata)
+        entries = _manifest_rows(keys.walk, reached, metadata)
     except (ModcryptError, OSError) as error:
-        one.error = error
-    return one, entries
+        reached.error = error
+    return reached, entries
 
 
-@hide_frames  # of the plaintext, which holds keys
+@hide_frames  # because the plaintext holds keys
 def _manifest_rows(
-    walk: Walk, one: ReachedManifest, metadata: StandardKeyMetadata | None
+    walk: Walk, reached: ReachedManifest, metadata: StandardKeyMetadata | None
 ) -> list[FileEntry]:
-    location, length = one.manifest.location, one.manifest.length
-    data, one.blocks, one.block_length = _read(walk, location, metadata, length)
-    one.header = _header(data, location)
-    return read_manifest(data, one.manifest, location)
+    location, length = reached.manifest.location, reached.manifest.length
+    data, reached.blocks, reached.block_length = _read(walk, location, metadata, length)
+    reached.header = _header(data, location)
+    return read_manifest(data, reached.manifest, location)
 
 
 def _read(
     walk: Walk, location: str, keys: StandardKeyMetadata | None, length: int | None
 ) -> tuple[bytes, int, int | None]:
-    """Give the plaintext of a file, and the number and length of its blocks; none in plaintext."""
+    """Return the plaintext of a file, and the number and length of its blocks, if it has blocks."""
     if keys is None:
         return walk.read(location, None, length), 0, None
     with walk.reader(location, keys, length) as reader:
@@ -366,22 +370,31 @@ def _read(
         return reader.read(), blocks, reader.block_length
 
 
-_TELLING = ("snapshot-id", "sequence-number", "schema", "partition-spec", "partition-spec-id")
+_HEADER_MEMBERS = (
+    "snapshot-id",
+    "sequence-number",
+    "schema",
+    "partition-spec",
+    "partition-spec-id",
+)
 
 
 def _header(data: bytes, name: str) -> dict[str, str]:
-    """Give what an Avro header tells of the table; of equal texts, which may be long, one."""
-    found = open_avro(data, name).metadata
-    return {key: sys.intern(found[key]) for key in _TELLING if key in found}
+    """Return the members of an Avro header about the table.
+
+    Equal texts, which may be long, are shared.
+    """
+    metadata = open_avro(data, name).metadata
+    return {key: sys.intern(metadata[key]) for key in _HEADER_MEMBERS if key in metadata}
 
 
 # --- putting together, in one thread -------------------------------------------------------------
 
-_KEPT = ("referenced_data_file", "content_offset", "content_size_in_bytes")
+_NEEDED = ("referenced_data_file", "content_offset", "content_size_in_bytes")
 
 
-class _Found:
-    """What was found so far, by place."""
+class _Collector:
+    """The items found so far, by path."""
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
@@ -392,19 +405,21 @@ class _Found:
         self._file_at: dict[str, ReachedFile] = {}
 
     def add_snapshots(self, snapshots: Iterable[Snapshot]) -> None:
-        at: dict[tuple[str, str | None], ReachedList] = {}
+        by_path: dict[tuple[str, str | None], ReachedList] = {}
         for snapshot in snapshots:
             path, error = self._path(snapshot.manifest_list)
-            known = at.get((path, snapshot.key_id))
+            known = by_path.get((path, snapshot.key_id))
             if known is not None:
                 known.snapshots.append(snapshot)
                 continue
             entry = self._walk.metadata.keys.get(snapshot.key_id or "")
-            one = ReachedList([snapshot], snapshot.manifest_list, path, entry, error=error)
-            at[path, snapshot.key_id] = one
-            self.lists.append(one)
+            manifest_list = ReachedList(
+                [snapshot], snapshot.manifest_list, path, entry, error=error
+            )
+            by_path[path, snapshot.key_id] = manifest_list
+            self.lists.append(manifest_list)
 
-    def add_manifests(self, one: ReachedList, rows: Iterable[ManifestFile]) -> None:
+    def add_manifests(self, manifest_list: ReachedList, rows: Iterable[ManifestFile]) -> None:
         for row in rows:
             path, error = self._path(row.location)
             known = self._manifest_at.get(path)
@@ -416,7 +431,7 @@ class _Found:
                 known.manifest.key_metadata,
             ):
                 known.contradicted = True
-            one.manifests.append(known)
+            manifest_list.manifests.append(known)
 
     def add_files(self, manifest: ReachedManifest, entries: Iterable[FileEntry]) -> None:
         counts = manifest.counts
@@ -424,8 +439,8 @@ class _Found:
             files, rows = counts.get(entry.status, (0, 0))
             counts[entry.status] = files + 1, rows + entry.record_count
             if entry.is_live:
-                manifest.files.append(self._file(_slim(entry)))
-        manifest.files = list({id(one): one for one in manifest.files}.values())
+                manifest.files.append(self._file(_drop_statistics(entry)))
+        manifest.files = list({id(file): file for file in manifest.files}.values())
 
     def _file(self, entry: FileEntry) -> ReachedFile:
         path, error = self._path(entry.location)
@@ -433,7 +448,7 @@ class _Found:
         if known is None:
             known = self._file_at[path] = ReachedFile(path, [entry], error)
             self.files.append(known)
-        elif not any(_tells_the_same(entry, one) for one in known.entries):
+        elif not any(_is_same_file(entry, other) for other in known.entries):
             known.entries.append(entry)
         return known
 
@@ -444,17 +459,17 @@ class _Found:
             return location, error
 
 
-def _slim(entry: FileEntry) -> FileEntry:
-    """Leave out what statistics there are: a table may have a million entries."""
-    kept: dict[str, Any] = {name: entry.file.get(name) for name in _KEPT}
-    return replace(entry, file=kept)
+def _drop_statistics(entry: FileEntry) -> FileEntry:
+    """Return an entry without its statistics: a table may have a million entries."""
+    needed: dict[str, Any] = {name: entry.file.get(name) for name in _NEEDED}
+    return replace(entry, file=needed)
 
 
-def _tells_the_same(one: FileEntry, other: FileEntry) -> bool:
+def _is_same_file(entry: FileEntry, other: FileEntry) -> bool:
     return (
-        one.size == other.size
-        and one.record_count == other.record_count
-        and one.key_metadata == other.key_metadata
-        and one.file_format == other.file_format
-        and one.file == other.file
+        entry.size == other.size
+        and entry.record_count == other.record_count
+        and entry.key_metadata == other.key_metadata
+        and entry.file_format == other.file_format
+        and entry.file == other.file
     )

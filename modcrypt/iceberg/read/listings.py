@@ -1,4 +1,4 @@
-"""What a table has, as Arrow tables: snapshots, keys, files."""
+"""List the snapshots, keys and files of a table as Arrow tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ import pyarrow as pa
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import DATA, FileEntry, ManifestFile
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
-from modcrypt.iceberg.keys.key_resolver import WRAPPING, KeyResolver, is_sealed_metadata, sealed_by
+from modcrypt.iceberg.keys.key_resolver import (
+    WRAPPING,
+    KeyResolver,
+    is_sealed_metadata,
+    parse_sealing_key,
+)
 from modcrypt.iceberg.read.table_walk import Walk
 
 __all__ = ["list_files", "list_keys", "list_snapshots"]
@@ -41,42 +46,48 @@ _FILES = pa.schema(
 
 
 def list_snapshots(metadata: TableMetadata) -> pa.Table:
-    """List the snapshots of a table: a row for each, as metadata.json has them.
+    """List the snapshots of a table as in metadata.json, one row for each.
 
     Raises:
-        FormatError: a number in it is none that a snapshot has.
+        FormatError: A number is outside the range of 64 bits.
     """
     current = metadata.document.get("current-snapshot-id")
-    rows = [_snapshot(one, metadata, one.id == current) for one in metadata.snapshots]
-    return _listed(rows, _SNAPSHOTS, metadata)
+    rows = [
+        _snapshot_row(snapshot, metadata, snapshot.id == current) for snapshot in metadata.snapshots
+    ]
+    return _build_table(rows, _SNAPSHOTS, metadata)
 
 
-def _listed(rows: list[dict[str, Any]], schema: pa.Schema, metadata: TableMetadata) -> pa.Table:
-    with as_format_errors(metadata.name):  # numbers of more than 64 bits
+def _build_table(
+    rows: list[dict[str, Any]], schema: pa.Schema, metadata: TableMetadata
+) -> pa.Table:
+    with as_format_errors(metadata.name):  # numbers may exceed 64 bits
         return pa.Table.from_pylist(rows, schema)
 
 
-def _snapshot(one: Snapshot, metadata: TableMetadata, current: bool) -> dict[str, Any]:
-    entry = metadata.keys.get(one.key_id or "")
+def _snapshot_row(snapshot: Snapshot, metadata: TableMetadata, current: bool) -> dict[str, Any]:
+    entry = metadata.keys.get(snapshot.key_id or "")
     return {
-        "snapshot_id": one.id,
-        "parent_id": one.parent,
-        "sequence_number": one.sequence_number,
-        "committed_at": one.timestamp_ms,
-        "operation": one.operation,
-        "manifest_list": one.manifest_list,
-        "key_id": one.key_id,
+        "snapshot_id": snapshot.id,
+        "parent_id": snapshot.parent,
+        "sequence_number": snapshot.sequence_number,
+        "committed_at": snapshot.timestamp_ms,
+        "operation": snapshot.operation,
+        "manifest_list": snapshot.manifest_list,
+        "key_id": snapshot.key_id,
         "kek_id": None if entry is None else entry.encrypted_by,
         "current": current,
     }
 
 
 def list_keys(metadata: TableMetadata, resolver: KeyResolver) -> pa.Table:
-    """List the keys of a table: KEKs, and the sealed key metadata of manifest lists.
+    """List the keys of a table: KEKs, and the encrypted key metadata of manifest lists.
 
-    `snapshots` counts the snapshots that need a key. No key is unwrapped.
+    The column `snapshots` counts the snapshots that need a key. No key is unwrapped.
     """
-    of_lists = Counter(one.key_id for one in metadata.snapshots if one.key_id is not None)
+    of_lists = Counter(
+        snapshot.key_id for snapshot in metadata.snapshots if snapshot.key_id is not None
+    )
     of_keks = Counter[str]()
     for key_id, count in of_lists.items():
         if (entry := metadata.keys.get(key_id)) is not None:
@@ -84,16 +95,16 @@ def list_keys(metadata: TableMetadata, resolver: KeyResolver) -> pa.Table:
     keks = resolver.keks(metadata)
     rows = [
         {
-            "key_id": one.id,
+            "key_id": kek.id,
             "kind": "KEK",
-            "encrypted_by": one.master_key_id,
+            "encrypted_by": kek.master_key_id,
             "wrapping": "master key",
-            "created_at": one.timestamp_ms,
-            "scope": one.scope or "table",
-            "store": "table" if one.id in metadata.keys else "key store",
-            "snapshots": of_keks[one.id],
+            "created_at": kek.timestamp_ms,
+            "scope": kek.scope or "table",
+            "store": "table" if kek.id in metadata.keys else "key store",
+            "snapshots": of_keks[kek.id],
         }
-        for one in keks.values()
+        for kek in keks.values()
     ]
     for entry in metadata.keys.values():
         if entry.id not in keks:
@@ -108,14 +119,14 @@ def list_keys(metadata: TableMetadata, resolver: KeyResolver) -> pa.Table:
                     "snapshots": of_lists[entry.id],
                 }
             )
-    return _listed(rows, _KEYS, metadata)
+    return _build_table(rows, _KEYS, metadata)
 
 
 def list_files(walk: Walk, snapshot: Snapshot | None) -> pa.Table:
     """List the files of a snapshot: its manifest list, manifests, and live data and delete files.
 
     Raises:
-        ModcryptError, OSError: as `Walk.manifests`.
+        ModcryptError, OSError: A file cannot be read, as for `Walk.manifests`.
     """
     rows: list[dict[str, Any]] = []
     if snapshot is not None:
@@ -124,7 +135,7 @@ def list_files(walk: Walk, snapshot: Snapshot | None) -> pa.Table:
             rows.append(_manifest_row(manifest, snapshot))
             live = (entry for entry in walk.entries(manifest) if entry.is_live)
             rows.extend(_file_row(entry, manifest) for entry in live)
-    return _listed(rows, _FILES, walk.metadata)
+    return _build_table(rows, _FILES, walk.metadata)
 
 
 def _list_row(walk: Walk, snapshot: Snapshot) -> dict[str, Any]:
@@ -165,7 +176,7 @@ def _file_row(entry: FileEntry, manifest: ManifestFile) -> dict[str, Any]:
         "bytes": entry.size,
         "records": entry.record_count,
         "encrypted": metadata is not None,
-        "sealed_by": sealed_by(metadata)[0] if sealed and metadata is not None else None,
+        "sealed_by": parse_sealing_key(metadata)[0] if sealed and metadata is not None else None,
         "sequence_number": entry.sequence_number,
         "manifest": manifest.location,
     }

@@ -1,9 +1,9 @@
-"""What PyArrow's threads hold of Python's: the interpreter ends when they have let go of it.
+"""Keep Python objects alive until PyArrow's threads release them (avoids an abort at exit).
 
-A thread of PyArrow may be the last to hold a file object or a buffer that it was given, a moment
-after what it was needed for is done. To let go, it needs the interpreter; if that is ending, Python
-(before 3.14) ends the thread instead, and with that, C++ the process: a script that had all its
-rows dies by SIGABRT.
+A thread of PyArrow may be the last to hold a file object or a buffer, a moment after the work that
+needed it is done. Releasing it requires the interpreter. If the interpreter is shutting down,
+Python (before 3.14) ends the thread instead, which makes C++ abort the process: a script that has
+read all its rows dies with SIGABRT.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ import time
 import weakref
 from typing import Any, TypeVar
 
-__all__ = ["lent"]
+__all__ = ["track_lifetime"]
 
 MAX_WAIT = 1.0
-"""Seconds: what a script itself has left open is not let go of."""
+"""Maximum waiting time at exit, in seconds: objects that the script itself left open stay alive."""
 
-_LENT: dict[int, weakref.ref[Any]] = {}
+_TRACKED: dict[int, weakref.ref[Any]] = {}
 
 T = TypeVar("T")
 
 
-def lent(thing: T) -> T:
-    """Give what PyArrow is to have, and wait for its end at the end of the interpreter."""
-    found: weakref.ref[Any] = weakref.ref(thing, _forget)
-    _LENT[id(found)] = found
+def track_lifetime(thing: T) -> T:
+    """Return an object for PyArrow, and wait at the interpreter's exit until it is released."""
+    reference: weakref.ref[Any] = weakref.ref(thing, _forget)
+    _TRACKED[id(reference)] = reference
     return thing
 
 
-def _forget(found: weakref.ref[Any]) -> None:
-    _LENT.pop(id(found), None)
+def _forget(reference: weakref.ref[Any]) -> None:
+    _TRACKED.pop(id(reference), None)
 
 
 @atexit.register
 def _wait() -> None:
     end = time.monotonic() + MAX_WAIT
-    while _LENT and time.monotonic() < end:
+    while _TRACKED and time.monotonic() < end:
         time.sleep(0.001)

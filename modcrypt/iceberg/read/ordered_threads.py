@@ -1,7 +1,7 @@
-"""Work of several threads, its results in order: each item of work is a lane of them.
+"""Run work in several threads and yield the results in order: each item of work is a lane.
 
-A lane waits when it is far ahead of the reader, so that of however much work there is only a
-little is in memory.
+A lane pauses when it is far ahead of the reader, so that only a small part of the results is in
+memory.
 """
 
 from __future__ import annotations
@@ -14,31 +14,33 @@ from typing import Generic, Protocol, TypeVar
 
 from modcrypt.fork_safety import fork_safe
 
-__all__ = ["in_order"]
+__all__ = ["run_in_order"]
 
 MAX_AHEAD = 64 << 20
-"""Bytes that a lane may have ready; one result more than that."""
+"""Size in bytes of the results that a lane may hold ready; it may exceed this by one result."""
 
 
 class _Sized(Protocol):
+    """A result of known size."""
+
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes."""
+        """Its size in bytes."""
 
 
 R = TypeVar("R", bound=_Sized)
 Source = Callable[[], Generator[R]]
 
 
-def in_order(sources: Sequence[Source[R]], threads: int) -> Generator[R]:
-    """Give the results of each source, one source after the other.
+def run_in_order(sources: Sequence[Source[R]], threads: int) -> Generator[R]:
+    """Yield the results of each source, one source after the other.
 
     Args:
-        sources: each is called and read in a thread of its own; some at the same time.
-        threads: how many.
+        sources: Functions that are called and iterated in threads, some of them in parallel.
+        threads: Number of threads.
 
     Raises:
-        Exception: what a source raises, in its place.
+        Exception: A source raised it; it is raised at the place of that source.
     """
     if threads < 2 or len(sources) < 2:
         for source in sources:
@@ -62,14 +64,14 @@ def in_order(sources: Sequence[Source[R]], threads: int) -> Generator[R]:
 
 
 class _Lane(Generic[R]):
-    """One source.
+    """The results of one source.
 
-    No thread waits for the reader, who may have gone without a word: at its end the interpreter
+    No thread waits for the reader, which may have stopped without notice: at exit the interpreter
     waits for all threads.
     """
 
     def __init__(self, source: Source[R], stop: threading.Event, pool: ThreadPoolExecutor) -> None:
-        self._found, self._stop, self._pool = source(), stop, pool
+        self._source_results, self._stop, self._pool = source(), stop, pool
         self._changed = fork_safe(threading.Condition())
         self._ready: deque[R] = deque()
         self._bytes = 0
@@ -77,21 +79,21 @@ class _Lane(Generic[R]):
         self._work: Future[None] = pool.submit(self._run)
 
     def _run(self) -> None:
-        """Read until enough is ready; `_take` has it go on from there."""
+        """Read until enough is ready; `_take` schedules the continuation."""
         try:
-            for one in self._found:
-                if not self._put(one):
+            for result in self._source_results:
+                if not self._add_result(result):
                     return
         except BaseException:
             self._end()
             raise
         self._end()
 
-    def _put(self, one: R) -> bool:
-        """Add a result; False if that is enough for now, or nobody wants them any more."""
+    def _add_result(self, result: R) -> bool:
+        """Add a result; return False if that is enough for now, or if the reader has stopped."""
         with self._changed:
-            self._ready.append(one)
-            self._bytes += one.nbytes
+            self._ready.append(result)
+            self._bytes += result.nbytes
             self._paused = self._bytes > MAX_AHEAD
             self._changed.notify_all()
             return not (self._paused or self._stop.is_set())
@@ -102,23 +104,23 @@ class _Lane(Generic[R]):
             self._changed.notify_all()
 
     def results(self) -> Iterator[R]:
-        """Take the results, as they come."""
-        while (one := self._take()) is not None:
-            yield one
-        self._work.result()  # which raises what stopped it
+        """Yield the results as they become ready."""
+        while (result := self._take()) is not None:
+            yield result
+        self._work.result()  # raises the error of the source
 
     def _take(self) -> R | None:
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._ended)
             if not self._ready:
                 return None
-            one = self._ready.popleft()
-            self._bytes -= one.nbytes
+            result = self._ready.popleft()
+            self._bytes -= result.nbytes
             if self._paused and self._bytes <= MAX_AHEAD:
                 self._paused = False
                 self._work = self._pool.submit(self._run)
-            return one
+            return result
 
     def close(self) -> None:
-        """Let go of what the source holds; no thread may be reading it any more."""
-        self._found.close()
+        """Release the resources of the source; no thread may be reading it any more."""
+        self._source_results.close()

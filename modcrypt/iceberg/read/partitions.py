@@ -1,7 +1,7 @@
-"""Rows told apart by their partitions, with the transforms of pyiceberg.
+"""Split rows by their partitions, with the transforms of pyiceberg.
 
-Not by pyiceberg's own grouping, which compares values: 0.0 and -0.0, two partitions to Iceberg,
-each got the rows of both, and NaN, unlike itself, those of none.
+pyiceberg's own grouping compares values and is therefore wrong for some: 0.0 and -0.0, which are
+two partitions in Iceberg, each got the rows of both, and NaN, which is unlike itself, got no rows.
 """
 
 from __future__ import annotations
@@ -25,73 +25,81 @@ from modcrypt.errors import FormatError
 from modcrypt.fork_safety import cached_property
 from modcrypt.iceberg.format.library_errors import as_format_errors
 
-__all__ = ["by_partition", "comparable"]
+__all__ = ["comparable", "split_by_partition"]
 
 _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 _ROW = "row"
 
 
-def by_partition(
+def split_by_partition(
     rows: pa.Table, spec: PartitionSpec, schema: Schema
 ) -> Iterator[tuple[pa.Table, PartitionKey]]:
-    """Split rows into those of each partition.
+    """Yield the rows of each partition, and the partition.
 
     Args:
-        rows: with the columns of the schema, in its order.
-        spec: of partitions.
-        schema: of the table.
+        rows: Rows with the columns of the schema, in its order.
+        spec: Partition spec.
+        schema: Schema of the table.
 
     Raises:
-        FormatError: the spec does not fit the schema, or has a transform that is not known.
+        FormatError: The spec does not fit the schema, or has an unknown transform.
     """
-    values = [_transformed(rows, one, schema) for one in spec.fields]
-    values = [one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one for one in values]
+    values = [_transform(rows, field, schema) for field in spec.fields]
+    values = [
+        column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        for column in values
+    ]
     names = [f"k{number}" for number in range(len(values))]
     number = pa.array(range(rows.num_rows), pa.int64())
-    keys = pa.table([*(comparable(one) for one in values), number], [*names, _ROW])
+    keys = pa.table([*(comparable(column) for column in values), number], [*names, _ROW])
     grouped = keys.group_by(names, use_threads=False).aggregate([(_ROW, "list")])
-    stored = [_as_stored(one) for one in values]
+    stored = [_as_stored(column) for column in values]
     for taken in grouped.column(f"{_ROW}_list"):
         first = taken.values[0].as_py()
-        told = [
-            PartitionFieldValue(field, one[first].as_py())
-            for field, one in zip(spec.fields, stored, strict=True)
+        field_values = [
+            PartitionFieldValue(field, column[first].as_py())
+            for field, column in zip(spec.fields, stored, strict=True)
         ]
-        yield rows.take(taken.values).combine_chunks(), _Key(told, spec, schema)
+        yield rows.take(taken.values).combine_chunks(), _Key(field_values, spec, schema)
 
 
 class _Key(PartitionKey):
-    """A partition by values as manifests have them.
+    """A partition with values in the form of manifests.
 
-    pyiceberg would convert them, but not nanoseconds nor buckets of times, and refuses a spec with
-    two fields of one column.
+    pyiceberg would convert them, but it cannot convert nanoseconds or buckets of times, and it
+    rejects a spec with two fields of one column.
     """
 
     @cached_property
     def partition(self) -> Record:
-        """Its values, as manifests have them."""
-        return Record(*(one.value for one in self.field_values))
+        """The partition values in the form of manifests."""
+        return Record(*(field.value for field in self.field_values))
 
 
 _WIDTHS = range(1, 1 << 31)
 
 
-def _transformed(rows: pa.Table, field: PartitionField, schema: Schema) -> Any:
-    """Give the values of a partition field."""
+def _transform(rows: pa.Table, field: PartitionField, schema: Schema) -> Any:
+    """Return the values of a partition field."""
     transform = field.transform
     width = getattr(transform, "num_buckets", getattr(transform, "width", 1))
-    if width not in _WIDTHS:  # pyiceberg's Rust panics, which no `except Exception` ends
-        raise FormatError(f"the table is partitioned by {transform}: there is no such transform")
+    if width not in _WIDTHS:  # pyiceberg's Rust panics, which `except Exception` does not catch
+        raise FormatError(
+            f"the table is partitioned by {transform}, which is not a valid transform"
+        )
     with as_format_errors("the table's partition spec"):
-        kind, source = schema.find_type(field.source_id), _source(rows, schema, field.source_id)
+        kind, source = (
+            schema.find_type(field.source_id),
+            _source_column(rows, schema, field.source_id),
+        )
         if isinstance(transform, HourTransform) and pa.types.is_timestamp(source.type):
-            # pyiceberg's Rust has no hours of nanoseconds.
+            # pyiceberg's Rust cannot convert nanoseconds to hours.
             source = pc.floor_temporal(source, unit="hour").cast(pa.timestamp("us", source.type.tz))
         return transform.pyarrow_transform(kind)(source)
 
 
-def _source(rows: pa.Table, schema: Schema, field_id: int) -> pa.ChunkedArray:
-    """Give the column of a field, which may lie within structs: null where one of them is."""
+def _source_column(rows: pa.Table, schema: Schema, field_id: int) -> pa.ChunkedArray:
+    """Return the column of a field, which may be within structs: null if one of them is null."""
     path = schema.accessor_for_field(field_id)
     column, accessor = rows.column(path.position), path.inner
     while accessor is not None:
@@ -101,7 +109,7 @@ def _source(rows: pa.Table, schema: Schema, field_id: int) -> pa.ChunkedArray:
 
 
 def _as_stored(values: pa.Array) -> pa.Array:
-    """Give values as manifests have them: of times, what they count."""
+    """Return values in the form of manifests: dates and times become numbers."""
     if isinstance(values, pa.ExtensionArray):  # uuid
         return values.storage
     if pa.types.is_date(values.type):
@@ -110,11 +118,11 @@ def _as_stored(values: pa.Array) -> pa.Array:
 
 
 def comparable(values: pa.Array) -> pa.Array:
-    """Give what can be grouped, and is equal where Iceberg's Java takes values for equal."""
+    """Return values that can be grouped and are equal if Iceberg's Java treats them as equal."""
     if isinstance(values, pa.ExtensionArray):  # uuid
         values = values.storage
     bits = _BITS.get(values.type)
     if bits is None:
         return values
-    one_nan = pa.scalar(float("nan"), values.type)
-    return pc.if_else(pc.is_nan(values), one_nan, values).view(bits)
+    canonical_nan = pa.scalar(float("nan"), values.type)
+    return pc.if_else(pc.is_nan(values), canonical_nan, values).view(bits)

@@ -1,26 +1,26 @@
-"""Deletes of a table: which delete files apply to a data file, and the positions that they name.
+"""Find the delete files that apply to a data file, and read the positions that they delete.
 
-Spec, "Scan Planning" and "Deletion Vectors". A deletion vector (Puffin) takes the place of position
-delete files of its data file. What equality deletes name is found by `equality_deletes`.
+Spec, "Scan Planning" and "Deletion Vectors". A deletion vector (Puffin) replaces the position
+delete files of its data file. `equality_deletes` applies equality deletes.
 """
 
 from __future__ import annotations
 
 import threading
 import zlib
+from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
 from modcrypt.fork_safety import fork_safe
-from modcrypt.iceberg.format.avro_files import read_avro
+from modcrypt.iceberg.format.avro_files import open_avro
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import EQUALITY_DELETES, POSITION_DELETES, FileEntry
 from modcrypt.iceberg.read.data_files import open_parquet_file
@@ -28,7 +28,7 @@ from modcrypt.iceberg.read.schema_projection import field_id
 from modcrypt.iceberg.read.table_walk import Walk
 
 __all__ = [
-    "DeleteIndex", "EqualityDeletes", "Partitions", "Positions", "deleted_positions", "read_vector",
+    "DeleteIndex", "DeletedRows", "EqualityDeletes", "Partitions", "Positions", "read_vector",
 ]  # fmt: skip
 
 _DV_MAGIC = b"\xd1\xd3\x39\x64"
@@ -37,28 +37,42 @@ _PATH, _POS = "file_path", "pos"
 
 _LAST_POSITION = 1 << 63
 
-MAX_DELETED = 1 << 28
-"""Most deleted rows of a data file: as positions they take 2 GiB, as a bitmap a few bytes."""
+MAX_POSITIONS, MAX_RATIO = 64 << 20, 16
+"""Maximum size in bytes of the positions of a position delete file; and per byte of the file.
+
+Bitmaps hold the positions: neighbouring positions take a bit each, distant ones 100 bytes.
+"""
+
+_CONTAINER = 100  # overhead in bytes of a bitmap for each 65,536 positions
+
+_BITMAP = 500  # size in bytes of a path and an empty bitmap
+
+_CHECKED_AFTER = (
+    1 << 18
+)  # number of positions between checks, because counting all containers is slow
+
+_ROWS = 1 << 17
+"""Number of rows of a position delete file that are decoded at once."""
 
 
 class Partitions(Protocol):
-    """Partitions of one spec."""
+    """The partitions of one partition spec."""
 
     is_unpartitioned: bool
 
     def of(self, entry: FileEntry) -> Any:
-        """Give what is equal of two files in one partition, and of no others."""
+        """Return a value that is equal for two files exactly if they are in the same partition."""
 
 
 @dataclass(eq=False, slots=True)
 class EqualityDeletes:
-    """Files of equality deletes that go by the same columns, and apply to the same partitions.
+    """Equality delete files with the same columns that apply to the same partitions.
 
     Attributes:
-        ids: of the columns, ascending.
-        files: each deletes the rows of older data files that have, in all of these columns, the
-            values of one of its own.
-        newest: the greatest of their sequence numbers.
+        ids: Ids of the columns, ascending.
+        files: Delete files. Each deletes the rows of older data files that have, in all of these
+            columns, the values of one of its rows.
+        newest: Greatest sequence number of the files.
     """
 
     ids: tuple[int, ...]
@@ -66,23 +80,23 @@ class EqualityDeletes:
     newest: int = 0
 
     def add(self, file: FileEntry) -> None:
-        """Add a file."""
+        """Add a delete file."""
         self.files.append(file)
         self.newest = max(self.newest, _number(file))
 
 
 class DeleteIndex:
-    """The delete files of a snapshot, to be found by the data files that they apply to.
+    """An index of a snapshot's delete files by the data files that they apply to.
 
     Args:
-        walk: which tells spellings of one location for the same.
-        partitions: those of a spec, by its id.
-        deletes: live entries of delete manifests.
-        oldest: the least sequence number of the data files that will be asked for.
+        walk: Walk through the table, which recognises spellings of the same location.
+        partitions: Function that returns the partitions of a spec by its id.
+        deletes: Live entries of delete manifests.
+        oldest: Smallest sequence number of the data files that are looked up.
 
     Raises:
-        FormatError: what is no delete file is, equality deletes name no columns, or a location is
-            outside of the table.
+        FormatError: An entry is not a delete file, equality deletes name no columns, or a location
+            is outside the table.
     """
 
     def __init__(
@@ -97,62 +111,64 @@ class DeleteIndex:
         self._of_file: dict[str, list[FileEntry]] = defaultdict(list)
         self._of_partition: dict[Any, list[FileEntry]] = defaultdict(list)
         self._equality: dict[Any, dict[tuple[int, ...], EqualityDeletes]] = defaultdict(dict)
-        for one in deletes:
-            self._add(one)
+        for file in deletes:
+            self._add(file)
 
-    def _add(self, one: FileEntry) -> None:
-        if one.content == EQUALITY_DELETES:
-            self._add_equality(one)
+    def _add(self, file: FileEntry) -> None:
+        if file.content == EQUALITY_DELETES:
+            self._add_equality(file)
             return
-        if one.content != POSITION_DELETES:
-            raise FormatError(f"{one.location}: a delete manifest has a file that is none")
-        target = one.file.get("referenced_data_file")
-        if one.file_format == "PUFFIN":
+        if file.content != POSITION_DELETES:
+            raise FormatError(
+                f"{file.location}: a delete manifest has a file that is not a delete file"
+            )
+        target = file.file.get("referenced_data_file")
+        if file.file_format == "PUFFIN":
             if target is None:
-                raise FormatError(f"{one.location}: a deletion vector that names no data file")
+                raise FormatError(f"{file.location}: a deletion vector names no data file")
             key = self._walk.locations.key(target)
             if key in self._vectors:
                 raise FormatError(f"{target}: two deletion vectors apply to it")
-            self._vectors[key] = one
+            self._vectors[key] = file
         elif target is not None:
-            self._of_file[self._walk.locations.key(target)].append(one)
+            self._of_file[self._walk.locations.key(target)].append(file)
         else:
-            self._of_partition[self._partition(one)].append(one)
+            self._of_partition[self._partition(file)].append(file)
 
-    def _add_equality(self, one: FileEntry) -> None:
-        ids = one.file.get("equality_ids")
+    def _add_equality(self, file: FileEntry) -> None:
+        ids = file.file.get("equality_ids")
         if not (isinstance(ids, list) and ids and all(type(id_) is int for id_ in ids)):
-            raise FormatError(f"{one.location}: equality deletes that name no columns")
-        if _number(one) <= self._oldest:
+            raise FormatError(f"{file.location}: equality deletes name no columns")
+        if _number(file) <= self._oldest:
             return
-        with as_format_errors(one.location):
-            is_global = self._partitions(one.spec_id).is_unpartitioned
-        found = self._equality[None if is_global else self._partition(one)]
+        with as_format_errors(file.location):
+            is_global = self._partitions(file.spec_id).is_unpartitioned
+        by_ids = self._equality[None if is_global else self._partition(file)]
         key = tuple(sorted(set(ids)))
-        found.setdefault(key, EqualityDeletes(key)).add(one)
+        by_ids.setdefault(key, EqualityDeletes(key)).add(file)
 
     def of(self, data: FileEntry) -> list[FileEntry]:
-        """Give the delete files of positions that apply to a data file."""
+        """Return the position delete files and deletion vectors that apply to a data file."""
         if not (self._vectors or self._of_file or self._of_partition):
             return []
         key = self._walk.locations.key(data.location)
         vector = self._vectors.get(key)
         if vector is not None and _applies(vector, data):
             return [vector]
-        found = self._of_file.get(key, [])
+        files = self._of_file.get(key, [])
         if self._of_partition:
-            found = found + self._of_partition.get(self._partition(data), [])
-        return [one for one in found if _applies(one, data)]
+            files = files + self._of_partition.get(self._partition(data), [])
+        return [file for file in files if _applies(file, data)]
 
     def equality_of(self, data: FileEntry) -> list[EqualityDeletes]:
-        """Give the equality deletes of which some apply to a data file."""
+        """Return the groups of equality deletes that may apply to a data file."""
         if not self._equality:
             return []
         return [
-            one
+            deletes
             for scope in (None, self._partition(data))
-            for one in self._equality.get(scope, {}).values()
-            if _number(data) < one.newest
+            for deletes in self._equality.get(scope, {}).values()
+            if _number(data) < deletes.newest
         ]
 
     def _partition(self, entry: FileEntry) -> Any:
@@ -161,97 +177,95 @@ class DeleteIndex:
 
 
 def _applies(delete: FileEntry, data: FileEntry) -> bool:
-    """Deletes of positions apply to data of their own commit and of those before."""
+    """Return whether position deletes apply to data: of their own commit, or of an earlier one."""
     return _number(data) <= _number(delete)
 
 
 def _number(entry: FileEntry) -> int:
-    return entry.sequence_number or 0  # none in tables of version 1
+    return entry.sequence_number or 0  # tables of version 1 have none
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRows:
+    """A bitmap of the positions of a data file's deleted rows."""
+
+    _positions: BitMap64 = field(repr=False)
+
+    def between(self, start: int, stop: int) -> Sequence[int]:
+        """Return the positions in [start, stop), ascending."""
+        return (self._positions & BitMap64(range(start, stop))).to_array()
 
 
 class Positions:
-    """Positions of deleted rows, as the delete files of a scan name them.
+    """The positions of deleted rows in the delete files of a scan; thread-safe.
 
-    Each position delete file is read once, though it may name many data files. Any number of
-    threads may ask.
+    Each position delete file is read once, although it may name many data files.
     """
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
         self._lock = fork_safe(threading.Lock())
-        self._files: dict[str, Mapping[str, pa.Array]] = {}
+        self._files: dict[str, Mapping[str, BitMap64]] = {}
 
-    def of(self, data: FileEntry, deletes: Sequence[FileEntry]) -> memoryview:
-        """Give the positions of a data file's deleted rows: as int64, ascending, each once.
+    def of(self, data: FileEntry, deletes: Sequence[FileEntry]) -> DeletedRows:
+        """Return the positions of a data file's deleted rows.
 
         Raises:
-            ModcryptError: a delete file can't be had, or is not what was written.
-            OSError: from the file system.
+            ModcryptError: A delete file is not available, or is not what was written.
+            OSError: The file system reports an error.
         """
-        found = [self._of(one, data) for one in deletes]
-        if len(found) != 1 or deletes[0].file_format != "PUFFIN":
-            positions = pc.unique(pa.concat_arrays([pa.array([], pa.int64()), *found]))
-            found = [positions.take(pc.array_sort_indices(positions))]
-        values = pa.concat_arrays(found)  # one without an offset
-        buffer = values.buffers()[1]
-        return memoryview(buffer or b"")[: 8 * len(values)].cast("q")
+        bitmaps = [self._of(entry, data) for entry in deletes]
+        return DeletedRows(bitmaps[0] if len(bitmaps) == 1 else BitMap64.union(*bitmaps))
 
-    def _of(self, entry: FileEntry, data: FileEntry) -> pa.Array:
+    def _of(self, entry: FileEntry, data: FileEntry) -> BitMap64:
         with as_format_errors(entry.location):
             if entry.file_format == "PUFFIN":
-                return _of_vector(self._walk, entry, data)
+                return _read_data_file_vector(self._walk, entry, data)
             key = self._walk.locations.key(data.location)
-            return self._of_file(entry).get(key, pa.array([], pa.int64()))
+            return self._read_once(entry).get(key, BitMap64())
 
-    def _of_file(self, entry: FileEntry) -> Mapping[str, pa.Array]:
+    def _read_once(self, entry: FileEntry) -> Mapping[str, BitMap64]:
         with self._lock:
             if entry.location not in self._files:
-                self._files[entry.location] = _by_file(self._walk, entry)
+                self._files[entry.location] = _read_position_deletes(self._walk, entry)
             return self._files[entry.location]
-
-
-def deleted_positions(walk: Walk, data: FileEntry, deletes: Sequence[FileEntry]) -> pa.Array:
-    """Give the positions of the deleted rows of a data file, as int64; raises as `Positions.of`."""
-    positions = Positions(walk).of(data, deletes)
-    return pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
 
 
 # --- deletion vectors ----------------------------------------------------------------------------
 
 
-def _of_vector(walk: Walk, entry: FileEntry, data: FileEntry) -> pa.Array:
-    """Read the deletion vector of a data file: its part of the Puffin file alone."""
+def _read_data_file_vector(walk: Walk, entry: FileEntry, data: FileEntry) -> BitMap64:
+    """Read the deletion vector of a data file: only its part of the Puffin file."""
     start, size = entry.file.get("content_offset"), entry.file.get("content_size_in_bytes")
     if type(start) is not int or type(size) is not int or start < 0 or size < 0:
-        raise FormatError(f"{entry.location}: a deletion vector that does not lie in its file")
+        raise FormatError(f"{entry.location}: a deletion vector lies outside its file")
     if entry.record_count > data.record_count:
         raise FormatError(f"{entry.location}: more rows are deleted than {data.location} has")
-    if entry.record_count > MAX_DELETED:
-        raise LimitError(f"{entry.location}: more than {MAX_DELETED} deleted rows of one file")
     keys = walk.file_keys(entry)
     blob = walk.read(entry.location, keys, entry.size, start=start, size=size)
-    return pa.array(read_vector(blob, entry).to_array(), pa.int64())
+    return read_vector(blob, entry)
 
 
 def read_vector(blob: bytes, entry: FileEntry) -> BitMap64:
-    """Read a deletion vector (Puffin spec, `deletion-vector-v1`).
+    """Decode a deletion vector (Puffin spec, `deletion-vector-v1`).
 
     Args:
-        blob: the bytes of its Puffin file that its entry names.
-        entry: of its manifest.
+        blob: Bytes of the Puffin file that the entry names.
+        entry: Entry of the deletion vector in its manifest.
 
     Raises:
-        FormatError: it is none, is damaged, or has other than `record_count` positions.
+        FormatError: The data is not a deletion vector, is damaged, or does not have `record_count`
+            positions.
     """
     name, length = entry.location, int.from_bytes(blob[:4], "big")
     if len(blob) < 20 or length != len(blob) - 8 or blob[4:8] != _DV_MAGIC:
-        raise FormatError(f"{name}: no deletion vector where its manifest says")
+        raise FormatError(f"{name}: the place that its manifest names holds no deletion vector")
     if zlib.crc32(blob[4:-4]) != int.from_bytes(blob[-4:], "big"):
-        raise FormatError(f"{name}: the checksum of the deletion vector does not fit")
+        raise FormatError(f"{name}: the checksum of the deletion vector does not match")
     try:
         bitmap = BitMap64.deserialize(blob[8:-4])
     except ValueError:
-        raise FormatError(f"{name}: the deletion vector is no bitmap") from None
+        raise FormatError(f"{name}: the deletion vector is not a bitmap") from None
     if len(bitmap) != entry.record_count or (bitmap and bitmap.max() >= _LAST_POSITION):
         raise FormatError(
             f"{name}: the deletion vector has {len(bitmap)} positions, its manifest says "
@@ -263,38 +277,77 @@ def read_vector(blob: bytes, entry: FileEntry) -> BitMap64:
 # --- position delete files -----------------------------------------------------------------------
 
 
-def _by_file(walk: Walk, entry: FileEntry) -> Mapping[str, pa.Array]:
+def _read_position_deletes(walk: Walk, entry: FileEntry) -> Mapping[str, BitMap64]:
     """Read a position delete file: positions by the key of their data file's location."""
     if entry.file_format == "AVRO":
-        paths, positions = _of_avro(walk, entry)
+        parts = _read_avro_positions(walk, entry)
     elif entry.file_format == "PARQUET":
-        paths, positions = _of_parquet(walk, entry)
+        parts = _read_parquet_positions(walk, entry)
     else:
-        raise UnsupportedFormatError(f"{entry.location}: deletes in {entry.file_format}")
-    if paths.null_count or positions.null_count:
-        raise FormatError(f"{entry.location}: a position delete that names no position")
-    found: dict[str, list[pa.Array]] = defaultdict(list)
-    for path in pc.unique(paths).to_pylist():  # two spellings may stand for one file
-        found[walk.locations.key(path)].append(positions.filter(pc.equal(paths, path)))
-    return {key: pa.concat_arrays(parts) for key, parts in found.items()}
+        raise UnsupportedFormatError(
+            f"{entry.location}: deletes in {entry.file_format} are not supported"
+        )
+    bitmaps: dict[str, BitMap64] = defaultdict(BitMap64)
+    added = 0
+    for paths, positions in parts:
+        if paths.null_count or positions.null_count:
+            raise FormatError(f"{entry.location}: a position delete has no path or no position")
+        for path, unsigned in _group_by_path(paths, positions):  # two spellings may name one file
+            bitmaps[walk.locations.key(path)].update(unsigned)
+        added += len(positions)
+        if added >= _CHECKED_AFTER:
+            _check_size(bitmaps, entry)
+            added = 0
+    return bitmaps
 
 
-def _of_avro(walk: Walk, entry: FileEntry) -> tuple[pa.Array, pa.Array]:
+def _group_by_path(paths: pa.Array, positions: pa.Array) -> Iterator[tuple[str, array[int]]]:
+    """Group positions by their dictionary-encoded paths; yield each path once."""
+    names = paths.dictionary.cast(pa.string())
+    table = pa.table([paths.indices, positions], ["path", "position"])
+    for group in (
+        table.group_by("path", use_threads=False).aggregate([("position", "list")]).to_batches()
+    ):
+        for path, of_path in zip(*group.columns, strict=True):
+            unsigned = array("Q")  # a negative position becomes a position beyond any file
+            unsigned.frombytes(of_path.values.cast(pa.int64()).to_numpy().tobytes())
+            yield names[path.as_py()].as_py(), unsigned
+
+
+def _check_size(bitmaps: Mapping[str, BitMap64], entry: FileEntry) -> None:
+    """Raise a LimitError if positions far from each other take more memory than is allowed."""
+    held = _BITMAP * len(bitmaps)
+    for positions in bitmaps.values():
+        sizes = positions.get_statistics()
+        held += sizes["n_bytes_array_containers"] + sizes["n_bytes_bitset_containers"]
+        held += sizes["n_bytes_run_containers"] + _CONTAINER * sizes["n_containers"]
+    if held > max(MAX_POSITIONS, MAX_RATIO * entry.size):
+        raise LimitError(
+            f"{entry.location}: a file of {entry.size} bytes deletes so many rows that their "
+            f"positions take more than {MAX_POSITIONS} bytes: compact the table"
+        )
+
+
+def _read_avro_positions(walk: Walk, entry: FileEntry) -> Iterator[tuple[pa.Array, pa.Array]]:
     data = walk.read(entry.location, walk.file_keys(entry), entry.size)
-    avro = read_avro(data, entry.location)
-    names = {one.get("field-id"): one["name"] for one in avro.schema["fields"]}
+    avro = open_avro(data, entry.location)
+    names = {field.get("field-id"): field["name"] for field in avro.schema["fields"]}
     path, position = names.get(_PATH_ID, _PATH), names.get(_POS_ID, _POS)
-    return (
-        pa.array((row.get(path) for row in avro.records), pa.string()),
-        pa.array((row.get(position) for row in avro.records), pa.int64()),
-    )
+    for rows in avro.lots:
+        paths = pa.array((row.get(path) for row in rows), pa.string())
+        yield paths.dictionary_encode(), pa.array((row.get(position) for row in rows), pa.int64())
 
 
-def _of_parquet(walk: Walk, entry: FileEntry) -> tuple[pa.Array, pa.Array]:
-    with open_parquet_file(walk, entry) as opened:
-        file = pq.ParquetFile(opened)
-        names = {field_id(one): one.name for one in file.schema_arrow}
+def _read_parquet_positions(walk: Walk, entry: FileEntry) -> Iterator[tuple[pa.Array, pa.Array]]:
+    """Yield positions with paths as a dictionary: a page can repeat a long path for a few bits."""
+    with open_parquet_file(walk, entry) as plaintext:
+        schema = pq.read_schema(plaintext)
+        names = {field_id(column): column.name for column in schema}
         path, position = names.get(_PATH_ID, _PATH), names.get(_POS_ID, _POS)
-        table = file.read([path, position])
-    paths = table.column(path).cast(pa.string()).combine_chunks()
-    return paths, table.column(position).cast(pa.int64()).combine_chunks()
+        plaintext.seek(0)
+        file = pq.ParquetFile(plaintext, read_dictionary=[path])
+        for batch in file.iter_batches(_ROWS, columns=[path, position]):
+            paths = batch.column(path)
+            if not pa.types.is_dictionary(paths.type):
+                paths = paths.cast(pa.string()).dictionary_encode()
+            yield paths, batch.column(position).cast(pa.int64())

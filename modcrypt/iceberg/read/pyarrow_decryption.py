@@ -1,10 +1,10 @@
-"""Encrypted Parquet files that PyArrow's own decryption may read, which takes it half the time.
+"""Read encrypted Parquet files with PyArrow's own decryption, which takes half the time.
 
 PyArrow takes the name of the algorithm from the file, where nothing authenticates it: a forged
-`AES_GCM_CTR_V1` would turn authentication off. So the file's end is looked at before, and what
-was looked at is what PyArrow is given, whatever the storage says when it is asked again. Only what
-Iceberg writes comes here: a sealed footer, AES_GCM_V1, an AAD prefix that is not stored. The rest,
-and whatever PyArrow refuses, is `view`'s, which says what is wrong.
+`AES_GCM_CTR_V1` would disable authentication. Therefore this module checks the end of the file
+first, and passes the checked bytes to PyArrow, whatever the storage returns later. It accepts only
+what Iceberg writes: an encrypted footer, AES_GCM_V1, an AAD prefix that is not stored. `view` reads
+all other files, and those that PyArrow rejects, and reports errors.
 """
 
 from __future__ import annotations
@@ -18,64 +18,64 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from modcrypt.errors import FormatError
-from modcrypt.iceberg.read.object_lifetimes import lent
+from modcrypt.iceberg.read.object_lifetimes import track_lifetime
 from modcrypt.io.buffers import Shared
 from modcrypt.io.seekable import SeekableFile
 from modcrypt.io.storage import MemorySource, Source
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import key_bytes
-from modcrypt.parquet.crypto.footer import named_algorithm
+from modcrypt.parquet.crypto.footer import read_algorithm
 from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, GCM_V1
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, TAIL_SIZE, read_tail
 from modcrypt.parquet.format.idl import decode
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["HeldSource", "Readable", "StoredFile", "open_natively", "whole_if_small"]
+__all__ = ["HeldSource", "Readable", "StoredFile", "load_if_small", "open_natively"]
 
 SMALL = 1 << 20
-"""Bytes of a file that is read at once, and not in parts."""
+"""Maximum size in bytes of a file that is read at once instead of in parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """A file as PyArrow may read it.
+    """A file that PyArrow may read.
 
     Attributes:
-        file: its bytes, as a file object of Python or PyArrow.
-        properties: by which PyArrow decrypts it; None for plaintext.
+        file: Bytes of the file, as a file object of Python or PyArrow.
+        properties: Properties for PyArrow's decryption; None for plaintext.
     """
 
     file: Any
     properties: Any = field(default=None, repr=False)
 
     def parquet(self) -> pq.ParquetFile:
-        """Open it."""
+        """Open the file."""
         self.file.seek(0)
-        # Column chunks of a store are asked for all at once; of a disk, one by one takes less time.
+        # Object stores: request all column chunks at once. Local disks: one by one is faster.
         ahead = isinstance(self.file, StoredFile) and self.file.is_remote
         return pq.ParquetFile(self.file, decryption_properties=self.properties, pre_buffer=ahead)
 
     def groups(self, filters: pc.Expression, schema: pa.Schema) -> set[int]:
-        """Give the row groups whose statistics don't rule out a filter."""
+        """Return the row groups whose statistics do not exclude a filter."""
         self.file.seek(0)
         options = {} if self.properties is None else {"decryption_properties": self.properties}
-        how = ds.ParquetFileFormat(
+        file_format = ds.ParquetFileFormat(
             default_fragment_scan_options=ds.ParquetFragmentScanOptions(**options)
         )
-        fragment = how.make_fragment(self.file)
-        return {one.row_groups[0].id for one in fragment.split_by_row_group(filters, schema)}
+        fragment = file_format.make_fragment(self.file)
+        return {part.row_groups[0].id for part in fragment.split_by_row_group(filters, schema)}
 
 
-def whole_if_small(file: SeekableFile) -> Any:
-    """Give a file in memory, if it is small: PyArrow's reads of its parts take longer."""
-    return _in_memory(file.read()) if file.size <= SMALL else file
+def load_if_small(file: SeekableFile) -> Any:
+    """Return a file in memory if it is small: PyArrow's reads of its parts take longer."""
+    return _copy_to_arrow(file.read()) if file.size <= SMALL else file
 
 
-def _in_memory(data: bytes | memoryview) -> pa.BufferReader:
-    """Give bytes in memory of PyArrow's own.
+def _copy_to_arrow(data: bytes | memoryview) -> pa.BufferReader:
+    """Return a reader of a copy in PyArrow's own memory.
 
-    Its threads may let go of them when Python is ending already, and with memory of Python's they
-    would bring the process down.
+    PyArrow's threads may release it during Python's shutdown; with Python's memory, that would
+    abort the process.
     """
     buffer = pa.allocate_buffer(len(data))
     memoryview(buffer).cast("B")[:] = data
@@ -83,39 +83,39 @@ def _in_memory(data: bytes | memoryview) -> pa.BufferReader:
 
 
 def open_natively(source: Source, keys: StandardKeyMetadata) -> Readable | None:
-    """Give a file to PyArrow's decryption; None if that is not to read it, or can't.
+    """Return a file for PyArrow's decryption; None if PyArrow must not or cannot read it.
 
     Raises:
-        OSError: from the file system.
-        FormatError, LimitError, TruncationError: it is no Parquet file, or was cut short.
+        OSError: The file system reports an error.
+        FormatError, LimitError, TruncationError: The file is not a Parquet file, or is truncated.
     """
-    properties = _properties(keys)
+    properties = _decryption_properties(keys)
     if properties is None:
         return None
     if source.size <= SMALL:
         source = MemorySource(source.read_at(0, source.size), source.name)
     tail = read_tail(source)
-    if tail.magic != MAGIC_ENCRYPTED or not _is_icebergs(tail.data, keys):
+    if tail.magic != MAGIC_ENCRYPTED or not _is_written_by_iceberg(tail.data, keys):
         return None
     if isinstance(source, MemorySource):
-        return Readable(_in_memory(source.view), properties)
+        return Readable(_copy_to_arrow(source.view), properties)
     end = tail.data + len(tail.data).to_bytes(TAIL_SIZE - len(tail.magic), "little") + tail.magic
     return Readable(StoredFile(source, end), properties)
 
 
 @hide_frames
-def _properties(keys: StandardKeyMetadata) -> Any:
+def _decryption_properties(keys: StandardKeyMetadata) -> Any:
     import pyarrow.parquet.encryption as pe
 
-    make = getattr(pe, "create_decryption_properties", None)  # older versions have none
+    make = getattr(pe, "create_decryption_properties", None)  # missing in older versions
     return make and make(key_bytes(keys.key), aad_prefix=keys.aad_prefix or None)
 
 
-def _is_icebergs(tail: bytes, keys: StandardKeyMetadata) -> bool:
-    """Tell whether what a file says of its encryption is what Iceberg's writers say."""
+def _is_written_by_iceberg(tail: bytes, keys: StandardKeyMetadata) -> bool:
+    """Return whether a file declares the encryption that Iceberg's writers use."""
     crypto, _ = decode("FileCryptoMetaData", tail)
     try:
-        name, algorithm = named_algorithm(crypto.encryption_algorithm)
+        name, algorithm = read_algorithm(crypto.encryption_algorithm)
     except FormatError:
         return False
     unique, supplied = algorithm.aad_file_unique, bool(algorithm.supply_aad_prefix)
@@ -128,7 +128,7 @@ def _is_icebergs(tail: bytes, keys: StandardKeyMetadata) -> bool:
 
 
 class HeldSource(Source):
-    """A source that is closed after the last read of it, whoever closes it before."""
+    """A source that stays open until the last read ends, even if it is closed before."""
 
     def __init__(self, source: Source, shared: Shared) -> None:
         self._source, self._shared = source, shared
@@ -136,36 +136,36 @@ class HeldSource(Source):
         self.stamp, self.least_read = source.stamp, source.least_read
 
     def read_into(self, offset: int, view: memoryview) -> None:
-        """Fill `view` from `offset`."""
+        """Fill `view` with bytes from `offset`."""
         with self._shared.use():
             self._source.read_into(offset, view)
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Give exactly `length` bytes from `offset`."""
+        """Return exactly `length` bytes from `offset`."""
         with self._shared.use():
             return self._source.read_at(offset, length)
 
 
 class StoredFile(SeekableFile):
-    """A file as it is stored; its end may be kept as it was when it was checked."""
+    """A file as stored; its end may be replaced by the bytes that were checked."""
 
     def __init__(self, source: Source, end: bytes = b"") -> None:
         self.size = source.size
         self.is_remote = source.least_read > 0
         self._source, self._end = source, end
-        lent(self)
+        track_lifetime(self)
 
     def read_buffer(self, size: int) -> pa.Buffer:
-        """Give a pyarrow Buffer of up to `size` bytes: pyarrow calls this where it is there."""
+        """Return a PyArrow buffer of up to `size` bytes; PyArrow calls this method if it exists."""
         buffer = pa.allocate_buffer(self._clipped(self._cursor, size))
         self._advance(memoryview(buffer).cast("B"))
-        return lent(buffer)
+        return track_lifetime(buffer)
 
     def _fill(self, offset: int, out: memoryview) -> None:
-        kept = self.size - len(self._end)
-        stored = max(0, min(len(out), kept - offset))
+        end_start = self.size - len(self._end)
+        stored = max(0, min(len(out), end_start - offset))
         if stored:
             self._source.read_into(offset, out[:stored])
         if stored < len(out):
-            start = offset + stored - kept
+            start = offset + stored - end_start
             out[stored:] = self._end[start : start + len(out) - stored]

@@ -1,7 +1,7 @@
-"""A filter of rows: of the table's rows, and of those of a file as far as nothing can go wrong.
+"""Filter the rows of a table, and skip row groups of a file where their statistics are reliable.
 
-Iceberg's expressions are pyiceberg's, and mean in a scan what they mean there: a comparison with
-null is not true, as in SQL, but `not in` takes nulls in.
+The expressions are those of pyiceberg, with the meaning that they have there in a scan: a
+comparison with null is not true, as in SQL, but `not in` includes nulls.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from pyiceberg.types import FixedType, IcebergType, NestedField, StructType, UUI
 
 from modcrypt.iceberg.read.schema_projection import arrow_type, field_id
 
-__all__ = ["RowFilter", "as_expression", "null_with_parents"]
+__all__ = ["RowFilter", "null_with_parents", "parse_filter"]
 
 
-def as_expression(filters: str | BooleanExpression | None) -> BooleanExpression:
-    """Give the expression that is meant.
+def parse_filter(filters: str | BooleanExpression | None) -> BooleanExpression:
+    """Return a filter as an expression; text is parsed.
 
     Raises:
-        ValueError: the text is none.
+        ValueError: The text is not a valid expression.
     """
     from pyiceberg.expressions.parser import parse
 
@@ -57,77 +57,80 @@ def as_expression(filters: str | BooleanExpression | None) -> BooleanExpression:
         return filters
     try:
         return parse(filters)
-    except Exception as error:  # pyparsing's, whose text has the whole grammar
+    except Exception as error:  # pyparsing's, whose text repeats the whole grammar
         place = getattr(error, "loc", None)
-        where = "" if place is None else f": it stops being one at character {place}"
+        where = "" if place is None else f": error at character {place}"
         raise ValueError(
-            f"the filter is no expression{where}; one is 'id > 5 and name is not null'"
+            f"the filter is not an expression{where}; for example: 'id > 5 and name is not null'"
         ) from None
 
 
 def null_with_parents(schema: Schema) -> Schema:
-    """Give a schema for filters: no field is required of a struct that may be null.
+    """Return a schema for filters, in which no field of a nullable struct is required.
 
-    To pyiceberg such a field is never null, and `is null` false of it wherever it stands.
+    pyiceberg assumes that a required field is never null, and that `is null` is always false for
+    it.
     """
-    fields = [_within(one, optional=False) for one in schema.fields]
+    fields = [_make_optional(field, optional=False) for field in schema.fields]
     return Schema(*fields, schema_id=schema.schema_id)
 
 
-def _within(field: NestedField, *, optional: bool) -> NestedField:
+def _make_optional(field: NestedField, *, optional: bool) -> NestedField:
     optional = optional or field.optional
     kind = field.field_type
     if isinstance(kind, StructType):
-        kind = StructType(*(_within(one, optional=optional) for one in kind.fields))
+        kind = StructType(*(_make_optional(inner, optional=optional) for inner in kind.fields))
     return field.model_copy(update={"field_type": kind, "required": not optional})
 
 
 class RowFilter:
-    """A filter, bound to a schema.
+    """A filter that is bound to a schema.
 
     Args:
-        schema: of the table, as `null_with_parents` gives it.
-        expression: not bound yet.
+        schema: Schema of the table, as returned by `null_with_parents`.
+        expression: Unbound expression.
 
     Raises:
-        ValueError: the schema lacks one of its columns, or a value does not fit.
+        ValueError: The schema lacks a column of the expression, or a value does not fit.
     """
 
     def __init__(self, schema: Schema, expression: BooleanExpression) -> None:
         try:
             bound = bind(schema, rewrite_not(expression), case_sensitive=True)
-        except TypeError as error:  # a literal of another type than the column has
+        except TypeError as error:  # a literal has another type than its column
             raise ValueError(f"the filter does not fit the table: {error}") from None
         except ValueError as error:
-            told = str(error).removesuffix(", case_sensitive=True")
-            name = told.removeprefix("Could not find field with name ")
-            why = told if name == told else f"it has no column {name!r}"
+            reason = str(error).removesuffix(", case_sensitive=True")
+            name = reason.removeprefix("Could not find field with name ")
+            why = reason if name == reason else f"the table has no column {name!r}"
             raise ValueError(f"the filter does not fit the table: {why}") from None
-        self._bound = _zeros_apart(bound)
+        self._bound = _separate_zeros(bound)
         ids = extract_field_ids(self._bound)
         self.schema = prune_columns(schema, ids)
-        """Of the columns that it needs."""
-        self._paths = {one: path for one, path in _paths(self.schema.as_struct()) if one in ids}
-        # By id, since names may have dots in them, which pyiceberg takes for fields of structs.
-        flat = Schema(*(NestedField(one, f"f{one}", _stored(schema.find_type(one))) for one in ids))
+        """Schema of the columns that the filter needs."""
+        self._paths = {id_: path for id_, path in _paths(self.schema.as_struct()) if id_ in ids}
+        # Names by id: pyiceberg would take a dotted name for a field of a struct.
+        flat = Schema(
+            *(NestedField(id_, f"f{id_}", _comparison_type(schema.find_type(id_))) for id_ in ids)
+        )
         renamed = translate_column_names(self._bound, flat, case_sensitive=True)
         self._flat = None if self.is_all else expression_to_pyarrow(bind(flat, renamed, True))
 
     @property
     def is_all(self) -> bool:
-        """Whether it is true of every row."""
+        """True if the filter is true for every row."""
         return isinstance(self._bound, AlwaysTrue)
 
     def apply(self, rows: pa.RecordBatch, needed: pa.RecordBatch) -> pa.RecordBatch:
-        """Give the rows for which it is true.
+        """Return the rows for which the filter is true.
 
         Args:
-            rows: of which to choose.
-            needed: the same rows, with the columns of `schema`.
+            rows: Rows to filter.
+            needed: The same rows, with the columns of `schema`.
         """
         if self._flat is None:
             return rows
-        columns = {f"f{one}": _at(needed, path) for one, path in self._paths.items()}
+        columns = {f"f{id_}": _extract(needed, path) for id_, path in self._paths.items()}
         number = pc.cumulative_sum(pa.repeat(pa.scalar(1), rows.num_rows), start=-1)
         chosen = pa.table({**columns, "row": number}).filter(self._flat).column("row")
         if len(chosen) == rows.num_rows:
@@ -135,27 +138,30 @@ class RowFilter:
         return rows.take(chosen.combine_chunks())
 
     def of_file(self, schema: pa.Schema) -> pc.Expression | None:
-        """Give what of it may be asked of a file's statistics.
+        """Return the part of the filter that may be applied to a file's statistics.
 
-        Only top-level columns that have the type of the table's: between types a comparison may
-        come out differently, and what a file lacks has a value nevertheless.
+        Only top-level columns with the same type as in the table are included: a comparison may
+        differ between types, and a column that the file lacks still has a value.
         """
-        return _pushed(self._bound, {field_id(one): one for one in schema})
+        return _push_down(self._bound, {field_id(column): column for column in schema})
 
 
-def _zeros_apart(expression: BooleanExpression) -> BooleanExpression:
-    """Compare with zero by itself: PyArrow's sets go by bits, in which 0.0 is another than -0.0."""
+def _separate_zeros(expression: BooleanExpression) -> BooleanExpression:
+    """Compare with zero separately: PyArrow's sets compare bits, in which 0.0 differs from -0.0."""
     if isinstance(expression, And | Or):
-        return type(expression)(_zeros_apart(expression.left), _zeros_apart(expression.right))
+        return type(expression)(_separate_zeros(expression.left), _separate_zeros(expression.right))
     if not isinstance(expression, BoundIn | BoundNotIn):
         return expression
-    term, zeros = expression.term, {one for one in expression.literals if _is_zero(one.value)}
+    term, zeros = (
+        expression.term,
+        {literal for literal in expression.literals if _is_zero(literal.value)},
+    )
     if not zeros:
         return expression
     (zero,), others = zeros, expression.literals - zeros
     if isinstance(expression, BoundIn):
         return Or(BoundEqualTo(term=term, literal=zero), BoundIn(term=term, literals=others))
-    # Nulls are in no set, and equal to nothing.
+    # Nulls are not in any set, and equal nothing.
     apart = And(BoundNotEqualTo(term=term, literal=zero), BoundNotIn(term=term, literals=others))
     return Or(BoundIsNull(term=term), apart)
 
@@ -174,12 +180,14 @@ _WITHOUT_NANS = (
     BoundLessThanOrEqual,
     BoundNotNull,
 )
-"""Predicates that are false of NaN, or look at nulls alone."""
+"""Predicates that are false for NaN, or test only for null."""
 
 
-def _pushed(expression: BooleanExpression, columns: Mapping[Any, pa.Field]) -> pc.Expression | None:
+def _push_down(
+    expression: BooleanExpression, columns: Mapping[Any, pa.Field]
+) -> pc.Expression | None:
     if isinstance(expression, And | Or):
-        left, right = (_pushed(one, columns) for one in (expression.left, expression.right))
+        left, right = (_push_down(side, columns) for side in (expression.left, expression.right))
         if left is not None and right is not None:
             return left & right if isinstance(expression, And) else left | right
         if isinstance(expression, Or):
@@ -188,33 +196,33 @@ def _pushed(expression: BooleanExpression, columns: Mapping[Any, pa.Field]) -> p
     if not isinstance(expression, BoundPredicate):
         return None
     wanted = expression.term.ref().field
-    found = columns.get(wanted.field_id)
-    if found is None or found.type != arrow_type(wanted.field_type):
+    column = columns.get(wanted.field_id)
+    if column is None or column.type != arrow_type(wanted.field_type):
         return None
-    if isinstance(found.type, pa.BaseExtensionType):
+    if isinstance(column.type, pa.BaseExtensionType):
         return None
-    if pa.types.is_floating(found.type) and not isinstance(expression, _WITHOUT_NANS):
-        return None  # statistics leave NaN out, so that it seems not to be there
-    renamed = Schema(NestedField(wanted.field_id, found.name, wanted.field_type))
+    if pa.types.is_floating(column.type) and not isinstance(expression, _WITHOUT_NANS):
+        return None  # statistics ignore NaN, so that it would seem absent
+    renamed = Schema(NestedField(wanted.field_id, column.name, wanted.field_type))
     translated = translate_column_names(expression, renamed, case_sensitive=True)
     return expression_to_pyarrow(bind(renamed, translated, case_sensitive=True))
 
 
-def _stored(kind: IcebergType) -> IcebergType:
-    """Give the type that is compared: PyArrow compares no uuids, but their bytes."""
+def _comparison_type(kind: IcebergType) -> IcebergType:
+    """Return the type for comparison: PyArrow cannot compare uuids, only their bytes."""
     return FixedType(16) if isinstance(kind, UUIDType) else kind
 
 
 def _paths(struct: StructType, before: tuple[int, ...] = ()) -> Iterator[tuple[int, Sequence[int]]]:
-    """Give the way to each field of structs, in indexes."""
-    for number, one in enumerate(struct.fields):
-        yield one.field_id, (*before, number)
-        if isinstance(one.field_type, StructType):
-            yield from _paths(one.field_type, (*before, number))
+    """Yield each field's id and its path through structs, in indexes."""
+    for number, field in enumerate(struct.fields):
+        yield field.field_id, (*before, number)
+        if isinstance(field.field_type, StructType):
+            yield from _paths(field.field_type, (*before, number))
 
 
-def _at(batch: pa.RecordBatch, path: Sequence[int]) -> pa.Array:
+def _extract(batch: pa.RecordBatch, path: Sequence[int]) -> pa.Array:
     column = batch.column(path[0])
-    if len(path) > 1:  # null where one around it is
+    if len(path) > 1:  # null if an enclosing struct is null
         column = pc.struct_field(column, list(path[1:]))
     return column.storage if isinstance(column, pa.ExtensionArray) else column

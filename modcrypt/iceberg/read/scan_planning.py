@@ -1,6 +1,6 @@
-"""What a scan has to read: pruning by partitions and statistics, and the deletes of each file.
+"""Plan a scan: prune files by partitions and statistics, and find the deletes of each file.
 
-pyiceberg's evaluators decide; its own planning reads no format version 3, and knows no keys.
+pyiceberg's evaluators prune; its own planning does not support format version 3 or keys.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ __all__ = ["PlannedFile", "Planner", "as_data_file", "internal_value"]
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A data file that is to be read.
+    """A data file to read.
 
     Attributes:
-        data: the file.
-        deletes: the delete files of positions that apply to it.
-        equality: the equality deletes of which some apply to it.
-        constants: values of columns that are the same in all its rows, by field id.
+        data: Data file.
+        deletes: Position delete files that apply to it.
+        equality: Groups of equality deletes that may apply to it.
+        constants: Values of columns that are the same in all its rows, by field id.
     """
 
     data: FileEntry
@@ -65,12 +65,12 @@ class PlannedFile:
 
 
 class Planner:
-    """Finds the files of a snapshot that may have rows for a filter.
+    """A planner that finds the files of a snapshot that may have rows for a filter.
 
     Args:
-        walk: through the table.
-        schema: that the filter is for.
-        row_filter: an expression, not bound yet.
+        walk: Walk through the table.
+        schema: Schema that the filter refers to.
+        row_filter: Unbound expression.
     """
 
     def __init__(self, walk: Walk, schema: Schema, row_filter: BooleanExpression) -> None:
@@ -78,47 +78,56 @@ class Planner:
         self._specs: dict[int, _SpecFilter] = {}
 
     def files(self, snapshot: Snapshot) -> list[PlannedFile]:
-        """Give the data files, in the order of the manifests.
+        """Return the data files in the order of the manifests.
 
         Raises:
-            ModcryptError: a manifest can't be had, or is not what was written.
-            OSError: from the file system.
+            ModcryptError: A manifest is not available, or is not what was written.
+            OSError: The file system reports an error.
         """
         every = self._walk.manifests(snapshot)
-        manifests = [one for one in every if self._may_match(one)]
+        manifests = [manifest for manifest in every if self._may_match(manifest)]
         self._check_pruned(every, manifests)
         data = [
             entry
-            for one in manifests
-            if one.content == DATA
-            for entry in self._live(one)
+            for manifest in manifests
+            if manifest.content == DATA
+            for entry in self._live(manifest)
             if self._file_may_match(entry)
         ]
         if not data:
             return []
-        # A delete file has the partition of the data files that it applies to, or an unpartitioned
-        # spec, of which nothing is pruned: so pruning its manifest is safe. Its statistics are of
-        # positions, or of what rows were when they were deleted by only some of their columns.
+        # Pruning manifests of delete files is safe: a delete file has the partition of its data
+        # files, or an unpartitioned spec, which is never pruned. Its statistics are not used: they
+        # describe positions, or only some columns of the deleted rows.
         deletes = DeleteIndex(
             self._walk,
             self._spec,
-            (entry for one in manifests if one.content == DELETES for entry in self._live(one)),
-            oldest=min(one.sequence_number or 0 for one in data),
+            (
+                entry
+                for manifest in manifests
+                if manifest.content == DELETES
+                for entry in self._live(manifest)
+            ),
+            oldest=min(file.sequence_number or 0 for file in data),
         )
         return [
-            PlannedFile(one, deletes.of(one), deletes.equality_of(one), self._constants(one))
-            for one in data
+            PlannedFile(file, deletes.of(file), deletes.equality_of(file), self._constants(file))
+            for file in data
         ]
 
     def _check_pruned(self, every: list[ManifestFile], kept: list[ManifestFile]) -> None:
-        """Check the specs by which manifests were pruned; those of manifests are when it is read.
+        """Check the specs by which manifests were pruned; other specs are checked when read.
 
-        metadata.json, which nothing signs, could have another one, for rows to be missing.
+        Nothing signs metadata.json: a forged spec could hide rows.
         """
-        checked = {one.spec_id for one in kept if one.content == DATA}
-        pruned = {one.location for one in every} - {one.location for one in kept}
+        checked = {manifest.spec_id for manifest in kept if manifest.content == DATA}
+        pruned = {manifest.location for manifest in every} - {
+            manifest.location for manifest in kept
+        }
         self._walk.check_specs(
-            one for one in every if one.location in pruned and one.spec_id not in checked
+            manifest
+            for manifest in every
+            if manifest.location in pruned and manifest.spec_id not in checked
         )
 
     def _live(self, manifest: ManifestFile) -> Iterator[FileEntry]:
@@ -134,7 +143,9 @@ class Planner:
 
     def _file_may_match(self, entry: FileEntry) -> bool:
         if entry.content != DATA:
-            raise FormatError(f"{entry.location}: a data manifest has a file that is no data file")
+            raise FormatError(
+                f"{entry.location}: a data manifest has a file that is not a data file"
+            )
         if self._is_all:
             return True
         with as_format_errors(entry.location):
@@ -161,16 +172,18 @@ class Planner:
 
 
 class _SpecFilter:
-    """A spec's partitions, and a filter, as far as it is one of them."""
+    """The partitions of a spec, and the projection of a filter on them."""
 
     def __init__(self, spec: PartitionSpec, schema: Schema, row_filter: BooleanExpression) -> None:
         self._spec = spec
         self._type: StructType = spec.partition_type(schema)
-        # Whose fields were removed in version 1 has them still, as `void`.
-        self.is_unpartitioned = all(isinstance(one.transform, VoidTransform) for one in spec.fields)
+        # In version 1, removed fields remain as `void`.
+        self.is_unpartitioned = all(
+            isinstance(field.transform, VoidTransform) for field in spec.fields
+        )
         try:
             projected = inclusive_projection(schema, spec)(row_filter)
-        except OverflowError:  # of Python's dates: the day before the first, or after the last
+        except OverflowError:  # beyond the range of Python's dates
             projected = AlwaysTrue()
         partition_schema = Schema(*self._type.fields)
         self._matches: Callable[[Record], bool] = expression_evaluator(
@@ -180,71 +193,80 @@ class _SpecFilter:
             spec, schema, projected
         )
         self._wrapped = {
-            one.field_id: _wrapped_from(one.transform, kind.field_type)
-            for one, kind in zip(spec.fields, self._type.fields, strict=True)
+            field.field_id: _first_wrapped(field.transform, kind.field_type)
+            for field, kind in zip(spec.fields, self._type.fields, strict=True)
         }
 
     def manifest_may_match(self, manifest: ManifestFile) -> bool:
-        """Tell by what a manifest's row says of the partitions of its files."""
-        told = _as_manifest(manifest, self._type)
-        for one, least in zip(told.partitions or (), self._wrapped.values(), strict=False):
-            if least is None or not one.upper_bound:
+        """Return whether a manifest may have matching files, by its partition summaries."""
+        py_manifest = _as_manifest(manifest, self._type)
+        for summary, least in zip(
+            py_manifest.partitions or (), self._wrapped.values(), strict=False
+        ):
+            if least is None or not summary.upper_bound:
                 continue
-            if int.from_bytes(one.upper_bound, "little", signed=True) >= least:
+            if int.from_bytes(summary.upper_bound, "little", signed=True) >= least:
                 return True
-        return self._matches_in(told)
+        return self._matches_in(py_manifest)
 
     def file_may_match(self, entry: FileEntry) -> bool:
-        """Tell by the partition of a file; one that is not told may match."""
+        """Return whether a file may match by its partition; true if the partition is unknown."""
         values = entry.partition_by_id
-        if any(one.field_id not in values for one in self._type.fields):
+        if any(field.field_id not in values for field in self._type.fields):
             return True
         for id_, least in self._wrapped.items():
             if least is not None and isinstance(values[id_], int) and values[id_] >= least:
                 return True
         return self._matches(
-            Record(*(_as_type(values[one.field_id], one.field_type) for one in self._type.fields))
+            Record(
+                *(_as_type(values[field.field_id], field.field_type) for field in self._type.fields)
+            )
         )
 
     def of(self, entry: FileEntry) -> Any:
-        """Give what is equal of two files in one partition, and of no others."""
+        """Return a value that is equal for two files exactly if they are in the same partition."""
         values = entry.partition_by_id
         return tuple(
-            _comparable(_as_type(values.get(one.field_id), one.field_type))
-            for one in self._type.fields
+            _comparable(_as_type(values.get(field.field_id), field.field_type))
+            for field in self._type.fields
         )
 
     def constants(self, entry: FileEntry) -> Mapping[int, Any]:
-        """Give the values of a file's columns that its partition is made of as they are."""
+        """Return the values of a file's columns that its partition contains unchanged."""
         values = entry.partition_by_id
         return {
-            one.source_id: _as_type(values.get(one.field_id), kind.field_type)
-            for one, kind in zip(self._spec.fields, self._type.fields, strict=True)
-            if isinstance(one.transform, IdentityTransform) and values.get(one.field_id) is not None
+            field.source_id: _as_type(values.get(field.field_id), kind.field_type)
+            for field, kind in zip(self._spec.fields, self._type.fields, strict=True)
+            if isinstance(field.transform, IdentityTransform)
+            and values.get(field.field_id) is not None
         }
 
 
-def _wrapped_from(transform: Any, kind: IcebergType) -> int | None:
-    """Give from where on a partition's value may stand for the least numbers of its type.
+def _first_wrapped(transform: Any, kind: IcebergType) -> int | None:
+    """Return the first value of a partition that may stand for the smallest numbers of its type.
 
-    These have no multiple below them: to Java it is the greatest number of the type, or one near.
+    These have no multiple of the width below them: in Java the result wraps to the greatest number
+    of the type, or one near it.
     """
     if not isinstance(transform, TruncateTransform) or not isinstance(kind, IntegerType | LongType):
         return None
     return (1 << (31 if isinstance(kind, IntegerType) else 63)) - transform.width + 1
 
 
-# --- as pyiceberg has them -----------------------------------------------------------------------
+# --- pyiceberg's classes -------------------------------------------------------------------------
 
 
 def _as_manifest(manifest: ManifestFile, partition: StructType) -> PyManifestFile:
-    kinds = (one.field_type for one in partition.fields)
+    kinds = (field.field_type for field in partition.fields)
     summaries = []
-    for one, kind in zip(manifest.row.get("partitions") or (), kinds, strict=False):
-        lower, upper = _bounds(one.get("lower_bound"), one.get("upper_bound"), kind)
-        told = {"contains_null": one.get("contains_null"), "contains_nan": one.get("contains_nan")}
+    for summary, kind in zip(manifest.row.get("partitions") or (), kinds, strict=False):
+        lower, upper = _bounds(summary.get("lower_bound"), summary.get("upper_bound"), kind)
+        counts = {
+            "contains_null": summary.get("contains_null"),
+            "contains_nan": summary.get("contains_nan"),
+        }
         summaries.append(
-            PartitionFieldSummary.from_args(**told, lower_bound=lower, upper_bound=upper)
+            PartitionFieldSummary.from_args(**counts, lower_bound=lower, upper_bound=upper)
         )
     return PyManifestFile.from_args(
         manifest_path=manifest.location,
@@ -254,12 +276,12 @@ def _as_manifest(manifest: ManifestFile, partition: StructType) -> PyManifestFil
 
 
 def _bounds(lower: Any, upper: Any, kind: IcebergType) -> tuple[Any, Any]:
-    """Give bounds by which pyiceberg, too, may leave out a manifest."""
+    """Return bounds by which pyiceberg may safely prune a manifest."""
     is_uuid = isinstance(kind, UUIDType) and isinstance(lower, bytes) and isinstance(upper, bytes)
     if not is_uuid:
-        return _narrowed(lower, kind), _narrowed(upper, kind)
-    # To Java a uuid is two signed numbers of 64 bits, to others its bytes: within one half of the
-    # first number's range the orders differ in the second number alone.
+        return _narrow(lower, kind), _narrow(upper, kind)
+    # Java compares a uuid as two signed numbers of 64 bits, others compare its bytes: if the first
+    # numbers have the same sign, the orders differ only in the second number.
     first, last = lower[:8], upper[:8]
     return (first + bytes(8), last + _LAST) if first <= last else (bytes(16), 2 * _LAST)
 
@@ -267,8 +289,8 @@ def _bounds(lower: Any, upper: Any, kind: IcebergType) -> tuple[Any, Any]:
 _LAST = b"\xff" * 8
 
 
-def _narrowed(bound: Any, kind: IcebergType) -> Any:
-    """Give a bound of a type as it is in the schema of an older snapshot, before it was widened."""
+def _narrow(bound: Any, kind: IcebergType) -> Any:
+    """Return a bound in the type of an older snapshot's schema, before the type was widened."""
     if isinstance(bound, bytes) and len(bound) == 8:
         if isinstance(kind, IntegerType):
             return bound[:4]
@@ -284,13 +306,13 @@ _MAPS = (
 
 
 def as_data_file(entry: FileEntry) -> DataFile:
-    """Give a file as pyiceberg has it, without its key."""
+    """Return a file as pyiceberg's class, without its key."""
     maps: dict[str, Any] = {name: _as_map(entry.file.get(name)) for name in _MAPS}
     file = DataFile.from_args(
         content=DataFileContent(entry.content),
         file_path=entry.location,
         file_format=FileFormat(entry.file_format),
-        partition=Record(*(internal_value(one) for one in entry.partition.values())),
+        partition=Record(*(internal_value(value) for value in entry.partition.values())),
         record_count=entry.record_count,
         file_size_in_bytes=entry.size,
         **maps,
@@ -300,11 +322,11 @@ def as_data_file(entry: FileEntry) -> DataFile:
 
 
 def _as_map(pairs: list[Mapping[str, Any]] | None) -> dict[int, Any] | None:
-    return None if pairs is None else {one["key"]: one["value"] for one in pairs}
+    return None if pairs is None else {pair["key"]: pair["value"] for pair in pairs}
 
 
 def _as_type(value: Any, kind: IcebergType) -> Any:
-    """Give a value of Avro, which has no logical types there, as pyiceberg keeps it."""
+    """Convert a value of Avro, which has no logical types here, to pyiceberg's form."""
     if isinstance(value, bytes) and isinstance(kind, DecimalType):
         unscaled = int.from_bytes(value, "big", signed=True)
         return decimal.Decimal(unscaled).scaleb(-kind.scale, decimal.Context(prec=80))
@@ -314,7 +336,7 @@ def _as_type(value: Any, kind: IcebergType) -> Any:
 
 
 def _comparable(value: Any) -> Any:
-    """Give what is equal where partitions are: NaN equals itself, 0.0 is another than -0.0."""
+    """Return a value that is equal for equal partitions: NaN equals itself, 0.0 is not -0.0."""
     return repr(value) if isinstance(value, float) else value
 
 
@@ -322,9 +344,9 @@ _EPOCH = datetime.date(1970, 1, 1)
 
 
 def internal_value(value: Any) -> Any:
-    """Give a partition's value as pyiceberg keeps it: days and microseconds, not dates."""
+    """Convert a partition's value to pyiceberg's form: days and microseconds instead of dates."""
     if isinstance(value, datetime.datetime):
-        return _micros(value)
+        return _to_microseconds(value)
     if isinstance(value, datetime.date):
         return (value - _EPOCH).days
     if isinstance(value, datetime.time):
@@ -333,7 +355,7 @@ def internal_value(value: Any) -> Any:
     return value
 
 
-def _micros(value: datetime.datetime) -> int:
+def _to_microseconds(value: datetime.datetime) -> int:
     zone = value.tzinfo or datetime.UTC
     since = value.replace(tzinfo=zone) - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
     return since // datetime.timedelta(microseconds=1)

@@ -1,11 +1,12 @@
-"""Columns of a data file as the table's schema has them now, found by their field ids.
+"""Project columns of a data file onto the table's current schema, by their field ids.
 
-Spec, "Column Projection" and "Schema Evolution": a file keeps the names, the order and the types
-that the schema had when it was written. A field is found by its id; one that the file lacks has
-the partition's value, if that is the column itself, or its initial default, or is null.
+Spec, "Column Projection" and "Schema Evolution": a file keeps the names, the order and the types of
+the schema with which it was written. A field is found by its id. A field that the file lacks has
+the partition's value if the partition contains the column unchanged, or its initial default, or is
+null.
 
-pyiceberg's own projection takes null lists and maps of structs for empty ones, hence this one. Its
-result has one schema, whatever the file: pyiceberg's types, with 32 bits for offsets.
+pyiceberg's own projection turns null lists and maps of structs into empty ones, hence this module.
+Its result has one schema for all files: pyiceberg's types, with 32 bits for offsets.
 """
 
 from __future__ import annotations
@@ -35,46 +36,48 @@ __all__ = ["Projection", "arrow_schema", "arrow_type", "field_id", "with_field_i
 Convert = Callable[[pa.Array], pa.Array]
 
 MAX_FILLED = 32 << 20
-"""Bytes of the values that columns which a file lacks have at one time.
+"""Maximum size in bytes of the values of columns that a file lacks, held at one time.
 
-metadata.json says how wide these are: `fixed[2000000000]` in 75 bytes. So rows come in parts, which
-share one array of each value.
+metadata.json defines their width: `fixed[2000000000]` takes 75 bytes there. Therefore rows are
+returned in parts that share one array of each value.
 """
 
 MAX_WIDTH = 256 << 10
-"""Bytes of the values that a row is filled in with, each counted once; parts have 128 rows or more.
+"""Maximum size in bytes of a row's filled-in values, each counted once: parts have >= 128 rows.
 
-Shorter parts would take more memory for their columns than for what is in them.
+Shorter parts would take more memory for their columns than for their values.
 """
 
 WIDE = 1024
-"""Bytes of the widest value that fields within lists and maps are filled in with, at any number."""
+"""Width in bytes above which the number of filled-in values is limited too, in lists and maps."""
 
 Filled = dict[tuple[pa.DataType, str], pa.Array]
-"""Arrays of one value, by type and spelling, that all batches of a scan take their columns from."""
+"""Arrays of one repeated value, by type and text of the value, shared by all batches of a scan."""
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """Give the Arrow schema of a table's rows."""
-    return pa.schema([_arrow_field(one) for one in schema.fields])
+    """Return the Arrow schema of a table's rows."""
+    return pa.schema([_arrow_field(field) for field in schema.fields])
 
 
 def arrow_type(kind: IcebergType) -> pa.DataType:
     """Return the Arrow type of a table's values.
 
     Raises:
-        LimitError: its values are wider than `MAX_FILLED`.
+        LimitError: The values are wider than `MAX_FILLED`.
     """
     if isinstance(kind, FixedType) and len(kind) > MAX_FILLED:
-        raise LimitError(f"columns of {kind} are not read: more than {MAX_FILLED:,} bytes a value")
+        raise LimitError(
+            f"columns of {kind} are not supported: a value exceeds {MAX_FILLED:,} bytes"
+        )
     if isinstance(kind, StructType):
-        return pa.struct([_arrow_field(one) for one in kind.fields])
+        return pa.struct([_arrow_field(field) for field in kind.fields])
     if isinstance(kind, ListType):
         return pa.list_(_arrow_field(kind.element_field))
     if isinstance(kind, MapType):
         return pa.map_(_arrow_field(kind.key_field), _arrow_field(kind.value_field))
-    found = schema_to_pyarrow(kind, include_field_ids=False)
-    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(found, found)
+    arrow = schema_to_pyarrow(kind, include_field_ids=False)
+    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(arrow, arrow)
 
 
 def _arrow_field(field: NestedField) -> pa.Field:
@@ -82,18 +85,18 @@ def _arrow_field(field: NestedField) -> pa.Field:
 
 
 def field_id(field: pa.Field) -> int | None:
-    """Give the id of a file's field, if it has one."""
+    """Return the id of a file's field, or None."""
     text = (field.metadata or {}).get(FIELD_ID, b"")
     return int(text) if text.isdigit() and len(text) < 11 else None
 
 
 def with_field_ids(schema: pa.Schema, mapping: NameMapping | None, name: str) -> pa.Schema:
-    """Give the schema of a file with field ids: its own, or those of the name mapping.
+    """Return the schema of a file with field ids: its own, or those of the name mapping.
 
     Raises:
-        FormatError: it has none, and neither has the table.
+        FormatError: The file has no ids, and the table has no name mapping.
     """
-    if any(field_id(one) is not None for one in schema):
+    if any(field_id(field) is not None for field in schema):
         return schema
     if mapping is None:
         raise FormatError(f"{name}: its fields have no ids, and the table has no name mapping")
@@ -101,19 +104,19 @@ def with_field_ids(schema: pa.Schema, mapping: NameMapping | None, name: str) ->
 
 
 class Projection:
-    """Makes rows of a table of those of one file.
+    """A projection of the rows of one file onto the schema of a table.
 
     Args:
-        schema: of the file's columns, with field ids.
-        wanted: fields of the table.
-        constants: values of fields that the file may lack, by their ids.
-        name: of the file, for messages.
-        filled: Columns that the file lacks, which other projections share.
+        schema: Schema of the file's columns, with field ids.
+        wanted: Fields of the table.
+        constants: Values of fields that the file may lack, by their ids.
+        name: Name of the file for messages.
+        filled: Columns that the file lacks, shared with other projections.
 
     Raises:
-        FormatError: a field of the file has a type that its column never had; or a required one
-            is not there.
-        LimitError: the columns that the file lacks are wider than `MAX_WIDTH`.
+        FormatError: A field of the file has a type that its column never had, or a required field
+            is missing.
+        LimitError: The columns that the file lacks are wider than `MAX_WIDTH`.
     """
 
     def __init__(
@@ -128,7 +131,7 @@ class Projection:
         self._filled: Filled = {} if filled is None else filled
         self._widths: dict[tuple[pa.DataType, str], int] = {}
         self.schema = arrow_schema(wanted)
-        ids = {field_id(one): one.name for one in schema}
+        ids = {field_id(column): column.name for column in schema}
         self._columns: list[tuple[str | None, Callable[..., pa.Array]]] = []
         for field, shown in zip(wanted.fields, self.schema, strict=True):
             column = ids.get(field.field_id)
@@ -140,21 +143,21 @@ class Projection:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns of the file that are needed."""
+        """Names of the needed columns of the file."""
         return [name for name, _ in self._columns if name is not None]
 
     @property
     def at_once(self) -> int:
-        """The number of rows that may be given at once."""
+        """Number of rows that may be returned at once."""
         return MAX_FILLED // max(1, sum(self._widths.values()))
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Give the rows of the table."""
+        """Return the rows of the table."""
         arrays = [
             convert(batch.num_rows) if name is None else convert(batch.column(name))
             for name, convert in self._columns
         ]
-        if not arrays:  # whose number of rows would be lost
+        if not arrays:  # RecordBatch would lose the number of rows
             return batch.select([])
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -169,43 +172,45 @@ class Projection:
             return self._map(wanted, source.type, shown)
         if isinstance(wanted, PrimitiveType):
             return self._primitive(source, shown)
-        raise self._unlike(source)
+        raise self._type_mismatch(source)
 
     def _struct(self, wanted: StructType, source: pa.DataType, shown: pa.DataType) -> Convert:
         ids = {field_id(source.field(n)): n for n in range(source.num_fields)}
         shown_fields = [shown.field(n) for n in range(shown.num_fields)]
         parts: list[tuple[int | None, Callable[..., pa.Array]]] = []
-        for field, one in zip(wanted.fields, shown_fields, strict=True):
+        for field, shown_field in zip(wanted.fields, shown_fields, strict=True):
             index = ids.get(field.field_id)
             if index is None:
-                parts.append((None, self._constant(field, one.type)))
+                parts.append((None, self._constant(field, shown_field.type)))
             else:
-                convert = self._converter(field.field_type, source.field(index), one.type)
+                convert = self._converter(field.field_type, source.field(index), shown_field.type)
                 parts.append((index, convert))
 
-        def structs(array: pa.Array) -> pa.Array:
-            if not parts:  # whose number of values would be lost
-                valid = _whole(array.is_valid())
+        def convert_structs(array: pa.Array) -> pa.Array:
+            if not parts:  # StructArray would lose the number of values
+                valid = _align(array.is_valid())
                 return pa.Array.from_buffers(shown, len(array), valid.buffers()[1:])
             arrays = [
                 convert(len(array)) if index is None else convert(array.field(index))
                 for index, convert in parts
             ]
-            return pa.StructArray.from_arrays(arrays, fields=shown_fields, mask=_mask(array))
+            return pa.StructArray.from_arrays(arrays, fields=shown_fields, mask=_null_mask(array))
 
-        return structs
+        return convert_structs
 
     def _list(self, wanted: ListType, source: pa.DataType, shown: pa.DataType) -> Convert:
         self._check_id(source.value_field, wanted.element_id)
         convert = self._converter(wanted.element_type, source.value_field, shown.value_type)
         plain = pa.list_(source.value_field)
 
-        def lists(array: pa.Array) -> pa.Array:
-            array = _whole(array if array.type == plain else array.cast(plain))
+        def convert_lists(array: pa.Array) -> pa.Array:
+            array = _align(array if array.type == plain else array.cast(plain))
             items = convert(array.values)
-            return pa.ListArray.from_arrays(array.offsets, items, type=shown, mask=_mask(array))
+            return pa.ListArray.from_arrays(
+                array.offsets, items, type=shown, mask=_null_mask(array)
+            )
 
-        return lists
+        return convert_lists
 
     def _map(self, wanted: MapType, source: pa.DataType, shown: pa.DataType) -> Convert:
         self._check_id(source.key_field, wanted.key_id)
@@ -213,107 +218,107 @@ class Projection:
         key = self._converter(wanted.key_type, source.key_field, shown.key_type)
         item = self._converter(wanted.value_type, source.item_field, shown.item_type)
 
-        def maps(array: pa.Array) -> pa.Array:
-            array = _whole(array)
+        def convert_maps(array: pa.Array) -> pa.Array:
+            array = _align(array)
             keys, items = key(array.keys), item(array.items)
             return pa.MapArray.from_arrays(
-                array.offsets, keys, items, type=shown, mask=_mask(array)
+                array.offsets, keys, items, type=shown, mask=_null_mask(array)
             )
 
-        return maps
+        return convert_maps
 
     def _primitive(self, source: pa.Field, shown: pa.DataType) -> Convert:
         if source.type == shown:
             return lambda array: array
         stored = source.type
-        if not _becomes(_stored(stored), _stored(shown)):
-            raise self._unlike(source)
-        # What is finer than microseconds is cut off, as pyiceberg and Java do (INT96).
+        if not _can_become(_storage_type(stored), _storage_type(shown)):
+            raise self._type_mismatch(source)
+        # Truncate to microseconds, as pyiceberg and Java do (INT96).
         finer = pa.types.is_timestamp(stored) and stored.unit == "ns"
 
-        def values(array: pa.Array) -> pa.Array:
+        def convert_values(array: pa.Array) -> pa.Array:
             if isinstance(array, pa.ExtensionArray):
                 array = array.storage
             if isinstance(shown, pa.BaseExtensionType):
                 return pa.ExtensionArray.from_storage(shown, array.cast(shown.storage_type))
             return array.cast(shown, safe=not finer)
 
-        return values
+        return convert_values
 
     def _constant(self, field: NestedField, shown: pa.DataType) -> Callable[[int], pa.Array]:
-        """Give what a field that the file lacks has in each row."""
+        """Return a function that fills in a field that the file lacks, for a number of rows."""
         value = self._constants.get(field.field_id, field.initial_default)
         if value is None and field.required:
             raise FormatError(f"{self._name}: a required column is not in the file")
         width = _null_width(shown) if value is None else _width(value)
-        key = shown, repr(value)  # by which 0.0 is another than -0.0
+        key = shown, repr(value)  # repr distinguishes 0.0 from -0.0
         self._widths[key] = width
         if sum(self._widths.values()) > MAX_WIDTH:
             raise self._too_wide(MAX_WIDTH)
-        if field.field_id in self._constants:  # others in the files of another partition
-            return lambda count: _repeated(value, shown, count)
+        if field.field_id in self._constants:  # differs between partitions
+            return lambda count: _repeat(value, shown, count)
 
-        def filled(count: int) -> pa.Array:
+        def fill(count: int) -> pa.Array:
             if width > WIDE and width * count > MAX_FILLED:
                 raise self._too_wide(MAX_FILLED)
             known = self._filled.get(key)
             if known is None or len(known) < count:
-                known = self._filled[key] = _repeated(value, shown, count)
+                known = self._filled[key] = _repeat(value, shown, count)
             return known.slice(0, count)
 
-        return filled
+        return fill
 
     def _too_wide(self, limit: int) -> LimitError:
         return LimitError(
-            f"{self._name}: the columns that it lacks, and that the table's metadata has, would "
-            f"take more than {limit:,} bytes: leave out those that are wide"
+            f"{self._name}: the columns that the table has and this file lacks would take more "
+            f"than {limit:,} bytes: pass columns without the wide ones"
         )
 
     def _check_id(self, field: pa.Field, wanted: int) -> None:
         if field_id(field) not in (None, wanted):
-            raise self._unlike(field)
+            raise self._type_mismatch(field)
 
-    def _unlike(self, source: pa.Field) -> FormatError:
+    def _type_mismatch(self, source: pa.Field) -> FormatError:
         return FormatError(
-            f"{self._name}: field {field_id(source)} of the file is {source.type}, which its "
-            "column never was"
+            f"{self._name}: field {field_id(source)} of the file has the type {source.type}, which "
+            "its column never had"
         )
 
 
-def _repeated(value: Any, shown: pa.DataType, count: int) -> pa.Array:
+def _repeat(value: Any, shown: pa.DataType, count: int) -> pa.Array:
     """Return an array of one value."""
     if value is None:
         return pa.nulls(count, shown)
-    storage = _stored(shown)
-    found = pa.repeat(pa.scalar(value, storage), count)
-    return found if storage == shown else pa.ExtensionArray.from_storage(shown, found)
+    storage = _storage_type(shown)
+    values = pa.repeat(pa.scalar(value, storage), count)
+    return values if storage == shown else pa.ExtensionArray.from_storage(shown, values)
 
 
 def _null_width(kind: pa.DataType) -> int:
-    """Return the bytes that a null takes."""
-    kind = _stored(kind)
+    """Return the size of a null in bytes."""
+    kind = _storage_type(kind)
     if pa.types.is_struct(kind):
         return sum(_null_width(kind.field(number).type) for number in range(kind.num_fields))
     return kind.byte_width if pa.types.is_fixed_size_binary(kind) else _SLOT
 
 
 def _width(value: Any) -> int:
-    """Return the bytes that a value takes."""
+    """Return the size of a value in bytes."""
     if isinstance(value, str):
         return len(value.encode()) + _SLOT
     return len(value) + _SLOT if isinstance(value, bytes) else _SLOT
 
 
 _SLOT = 16
-"""Bytes of the widest number, or of the offsets of a text."""
+"""Size in bytes of the widest number, or of the offsets of a text."""
 
 
-def _whole(array: pa.Array) -> pa.Array:
-    """Give an array that begins where its buffers begin: offsets of others aren't taken apart."""
+def _align(array: pa.Array) -> pa.Array:
+    """Return an array that begins where its buffers begin, because offsets are used directly."""
     return pa.concat_arrays([array]) if array.offset else array
 
 
-def _mask(array: pa.Array) -> pa.Array | None:
+def _null_mask(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
 
@@ -322,7 +327,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return any(test(kind) for test in is_one_of)
 
 
-def _stored(kind: pa.DataType) -> pa.DataType:
+def _storage_type(kind: pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType):
         return kind.storage_type
     return kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -338,8 +343,8 @@ _BYTES: Sequence[Callable[[pa.DataType], bool]] = (
 _UTC = ("UTC", "+00:00", "Etc/UTC", "Z")
 
 
-def _becomes(stored: pa.DataType, shown: pa.DataType) -> bool:
-    """Tell a type that a column of another one may have in an older file, or in Arrow's spelling.
+def _can_become(stored: pa.DataType, shown: pa.DataType) -> bool:
+    """Return whether a column of one type may have another type in an older file, or in Arrow.
 
     Spec, "Schema Evolution": int to long, float to double, decimals to more digits of the same
     scale, date to timestamp, and unknown to anything.
@@ -355,7 +360,7 @@ def _becomes(stored: pa.DataType, shown: pa.DataType) -> bool:
         fits = types.is_decimal(stored) and stored.precision <= shown.precision
         return bool(fits and stored.scale == shown.scale)
     if types.is_timestamp(shown):
-        if types.is_timestamp(stored):  # an older writer's, without a zone, is of UTC
+        if types.is_timestamp(stored):  # timestamps without a zone by older writers are in UTC
             return shown.tz is not None or stored.tz in (None, *_UTC)
         return bool(types.is_date(stored) and shown.tz is None)
     if types.is_time(shown):

@@ -1,17 +1,17 @@
-"""The files of a table's current snapshot under new data keys (DEKs), as a new snapshot.
+"""Rewrite the files of a table's current snapshot under new data keys (DEKs), as a new snapshot.
 
-    data, equality deletes      opened and sealed again page by page, or block by block
-    position deletes, vectors   the same, and they name the new locations of data files
-    manifests                   for each old one a new one: the new files as added, the old ones as
-                                deleted, with the sequence numbers and row ids that they have, but
-                                no more with their keys
+    data, equality deletes      decrypted and encrypted again page by page, or block by block
+    position deletes, vectors   the same, with the new locations of data files
+    manifests                   one new manifest for each old one: it adds the new files and
+                                deletes the old ones, with their sequence numbers and row ids, but
+                                without the old keys
 
-Rows, and what is deleted of them, stay what they are (operation `replace`). Older snapshots keep
-their files, under the old keys, until `expire_history` drops them. What seals the new keys is what
-the table's policy says by now.
+Rows and deleted rows do not change (operation `replace`). Older snapshots keep their files under
+the old keys until `expire_history` drops them. The table's current policy decides which keys
+protect the new keys.
 
-The key metadata of files goes to whoever rewrites them, and comes back, sealed under a KEK that is
-for this job alone: so other processes may do it that can use the table's master key.
+Key metadata is passed to and from the processes that rewrite files. It is encrypted under a KEK
+that is used only for this job, so every process that can use the table's master key can take part.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pyiceberg.schema import make_compatible_name
 from modcrypt.ags1.reader import Ags1Reader
 from modcrypt.ags1.writer import Ags1Writer
 from modcrypt.errors import IntegrityError, PlaintextError, TruncationError, UnsupportedFormatError
-from modcrypt.iceberg.format.ags1_files import write_sealed
+from modcrypt.iceberg.format.ags1_files import write_ags1
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.format.manifests import (
     ADDED,
@@ -48,24 +48,22 @@ from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import file_names
 from modcrypt.iceberg.keys.key_policies import KeyPolicy, writing_keys, writing_policy
 from modcrypt.iceberg.keys.key_resolver import (
-    is_sealed_metadata,
     open_from_manifest,
     seal_for_manifest,
-    sealed_by,
 )
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.read.data_files import open_parquet_file
-from modcrypt.iceberg.rotate.deletion_rule import remove_written
 from modcrypt.iceberg.rotate.rotation_report import (
     TableRotation,
-    counting,
+    count_kms_calls,
     older_versions,
     target_of,
     with_resolver,
 )
+from modcrypt.iceberg.rotate.wrapped_in_manifests import sealing_keys
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.iceberg.write.append import sealed_keys
-from modcrypt.iceberg.write.commit import commit, surely_failed
+from modcrypt.iceberg.write.append import encrypt_key_metadata
+from modcrypt.iceberg.write.commit import commit, has_certainly_failed
 from modcrypt.iceberg.write.manifest_writing import (
     PartitionPaths,
     entry_row,
@@ -73,18 +71,20 @@ from modcrypt.iceberg.write.manifest_writing import (
     partition_spec,
     write_manifest,
 )
-from modcrypt.iceberg.write.moved_deletes import moved_bounds, moved_deletes
-from modcrypt.iceberg.write.snapshot_writing import MAIN, add_snapshot, new_snapshot_id, with_totals
+from modcrypt.iceberg.write.moved_deletes import move_bounds, move_deletes
+from modcrypt.iceberg.write.removal import remove_written
+from modcrypt.iceberg.write.snapshot_writing import MAIN, add_snapshot, add_totals, new_snapshot_id
 from modcrypt.io.buffers import usable_cores
 from modcrypt.io.storage import MemorySource, Place
 from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys import Secret
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, FileEncryptionProperties
 from modcrypt.parquet.rewrite.rekey import rekey_parquet
 
-__all__ = ["RekeyItem", "RekeyedFile", "Run", "in_their_order", "rekey_file", "rotate_deks"]
+__all__ = ["RekeyItem", "RekeyedFile", "Run", "match_results", "rekey_file", "rotate_deks"]
 
 _COPIED = 4 << 20
-"""Bytes of plaintext at once."""
+"""Number of bytes of plaintext copied at a time."""
 
 
 # --- one file, in any process --------------------------------------------------------------------
@@ -92,13 +92,13 @@ _COPIED = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class RekeyItem:
-    """A file that is to have another key; it can be pickled, and holds no secret.
+    """A file to rewrite under another key; it can be pickled and contains no secret.
 
     Attributes:
-        location: of the file.
+        location: Location of the file.
         file_format: `PARQUET` or `AVRO`.
-        size: its trusted length in bytes.
-        sealed: its key metadata, sealed under the KEK of the job.
+        size: Trusted length of the file in bytes.
+        sealed: Key metadata of the file, encrypted under the KEK of the job.
     """
 
     location: str
@@ -109,13 +109,13 @@ class RekeyItem:
 
 @dataclass(frozen=True, slots=True)
 class RekeyedFile:
-    """A file that was written anew; it can be pickled, and holds no secret.
+    """A rewritten file; it can be pickled and contains no secret.
 
     Attributes:
-        old: location of the file before.
-        location: of the new one.
-        size: its length in bytes, as it is stored.
-        sealed: its key metadata, sealed under the KEK of the job.
+        old: Location of the old file.
+        location: Location of the new file.
+        size: Stored length of the new file in bytes.
+        sealed: Key metadata of the new file, encrypted under the KEK of the job.
     """
 
     old: str
@@ -127,61 +127,60 @@ class RekeyedFile:
 Run: TypeAlias = Callable[
     [IcebergTable, IcebergKey, str, Sequence[RekeyItem]], Iterable[RekeyedFile]
 ]
-"""Rewrites files by `rekey_file`, wherever: of a table, with the KEK of the job and its name."""
+"""Rewrites files of a table with `rekey_file` in any process; gets the job's KEK and name."""
 
 
 def rekey_file(
     locations: Locations, item: RekeyItem, job: OpenKey, name: str, key_length: int
 ) -> RekeyedFile:
-    """Write a file anew, under a fresh key and a location of its own.
+    """Rewrite a file under a fresh key at a new location.
 
     Args:
-        locations: say where files are.
-        item: the file.
-        job: the KEK of the job, which opens its key metadata.
-        name: of the job: what the name of the new file begins with.
-        key_length: bytes of the fresh key.
+        locations: Mapping of locations to places.
+        item: The file.
+        job: KEK of the job, which decrypts the file's key metadata.
+        name: Name of the job, used as prefix of the new file's name.
+        key_length: Length of the fresh key in bytes.
 
     Raises:
-        UnsupportedFormatError: a format that Iceberg does not encrypt.
-        TruncationError: the file has another length.
-        ModcryptError, OSError: it is not what was written, or can't be.
+        UnsupportedFormatError: Iceberg does not encrypt the file's format.
+        TruncationError: The file has another length.
+        ModcryptError, OSError: The file is not authentic, or cannot be read or written.
     """
     old = open_from_manifest(item.sealed, job)
     new = StandardKeyMetadata.generate(key_length)
     folder, _, base = item.location.rpartition("/")
-    # Drawn here: of two attempts at one file, each has its own.
+    # Drawn here, so that two attempts at the same file write to different locations.
     location = f"{folder}/{name}-{uuid.uuid4().hex}{posixpath.splitext(base)[1]}"
     source, target = locations.place(item.location), locations.place(location)
     with source.open() as opened:
         if opened.size != item.size:
             raise TruncationError(
-                f"{item.location}: the file has {opened.size} bytes, its manifest says {item.size}"
+                f"{item.location}: the file has {opened.size} bytes, "
+                f"but its manifest says {item.size}"
             )
     if item.file_format == "PARQUET":
         size = _rekey_parquet(source, target, old, new)
     elif item.file_format == "AVRO":
         size = _rekey_ags1(source, target, old.with_length(item.size), new)
     else:
-        raise _unsupported(item.location, item.file_format)
+        raise _unsupported_error(item.location, item.file_format)
     (sealed,) = seal_for_manifest([new.with_length(size)], job)
     return RekeyedFile(item.location, location, size, sealed)
 
 
-def in_their_order(
-    items: Sequence[RekeyItem], done: Sequence[RekeyedFile]
-) -> Iterator[RekeyedFile]:
-    """Give what came of files in the order in which they were asked for.
+def match_results(items: Sequence[RekeyItem], done: Sequence[RekeyedFile]) -> Iterator[RekeyedFile]:
+    """Return the rewritten files in the order of the requested items.
 
     Raises:
-        IntegrityError: it is not one for each of them, and no more.
+        IntegrityError: The results are not exactly one for each item.
     """
-    found = {one.old: one for one in done}
-    if len(found) != len(done) or found.keys() != {one.location for one in items}:
+    by_old = {file.old: file for file in done}
+    if len(by_old) != len(done) or by_old.keys() != {item.location for item in items}:
         raise IntegrityError(
-            "the files that were written anew are not exactly those that were to be"
+            "the rewritten files are not exactly the requested ones; check the workers and retry"
         )
-    return (found[one.location] for one in items)
+    return (by_old[item.location] for item in items)
 
 
 def _rekey_parquet(
@@ -196,7 +195,7 @@ def _rekey_parquet(
         ),
         filesystem=source.filesystem,
         overwrite=False,
-        threads=1,  # several files are written at the same time
+        threads=1,  # several files are rewritten concurrently
     )
     with target.open() as opened:
         return opened.size
@@ -213,16 +212,16 @@ def _rekey_ags1(
     return writer.encrypted_length
 
 
-def _unsupported(location: str, file_format: str) -> UnsupportedFormatError:
-    return UnsupportedFormatError(f"{location}: Iceberg encrypts no files in {file_format}")
+def _unsupported_error(location: str, file_format: str) -> UnsupportedFormatError:
+    return UnsupportedFormatError(f"{location}: Iceberg does not encrypt files in {file_format}")
 
 
 # --- a table -------------------------------------------------------------------------------------
 
 
 def rotate_deks(table: IcebergTable, dry_run: bool, run: Run | None = None) -> TableRotation:
-    """Give the files of the current snapshot new keys; as `rotate_table`."""
-    counted, client = counting(table)
+    """Rewrite the files of the current snapshot under new keys; see `rotate_table`."""
+    counted, client = count_kms_calls(table)
     target = target_of(counted, None)
     writing_policy(counted.metadata, table.metadata)
     files = _Files.of(counted)
@@ -230,9 +229,10 @@ def rotate_deks(table: IcebergTable, dry_run: bool, run: Run | None = None) -> T
         return replace(
             files.report(counted), table=table, dry_run=dry_run, master_key_id=target,
             kms_calls=client.calls + (files.kms_calls(counted) if files.live else 0),
-            older_versions=older_versions(counted), **_older(counted, replaced=bool(files.live)),
+            older_versions=older_versions(counted),
+            **_older_files(counted, replaced=bool(files.live)),
         )  # fmt: skip
-    masters, length = counted.walk.resolver.masters, counted.metadata.key_length
+    masters, length = counted.resolver.masters, counted.metadata.key_length
     rekeying = _Rekeying(run, masters.new_kek(target, length), files, table.metadata)
     try:
         new = commit(counted, rekeying.next_version)
@@ -240,26 +240,26 @@ def rotate_deks(table: IcebergTable, dry_run: bool, run: Run | None = None) -> T
         rekeying.give_up(error, counted)
         raise
     rekeying.sweep(new)
-    result = with_resolver(new, table.walk.resolver)
+    result = with_resolver(new, table.resolver)
     return replace(
         rekeying.files.report(result), committed=True,
         master_key_id=result.metadata.master_key_id or "", kms_calls=client.calls,
-        older_versions=older_versions(result), **_older(result, replaced=False),
+        older_versions=older_versions(result), **_older_files(result, replaced=False),
     )  # fmt: skip
 
 
-def _older(table: IcebergTable, *, replaced: bool) -> dict[str, Any]:
-    """Tell the snapshots that keep their files, and the branches and tags that keep these.
+def _older_files(table: IcebergTable, *, replaced: bool) -> dict[str, Any]:
+    """Return the older snapshots, which keep their files, and the refs that name them.
 
     Args:
-        table: whose snapshots are meant.
-        replaced: whether the current one, too, is to become an older one.
+        table: The table.
+        replaced: Whether the current snapshot will be replaced, and counts as an older one.
     """
     current = table.metadata.current
-    ids = [one.id for one in table.metadata.snapshots if replaced or one is not current]
+    ids = [old.id for old in table.metadata.snapshots if replaced or old is not current]
     refs = table.metadata.refs.items()
-    kept = [name for name, one in refs if name != MAIN and one.get("snapshot-id") in ids]
-    return {"older_snapshots": tuple(ids), "older_refs": tuple(kept)}
+    old_refs = [name for name, ref in refs if name != MAIN and ref.get("snapshot-id") in ids]
+    return {"older_snapshots": tuple(ids), "older_refs": tuple(old_refs)}
 
 
 @dataclass(frozen=True)
@@ -267,9 +267,9 @@ class _Files:
     """The files of a version's current snapshot.
 
     Attributes:
-        place: of the version.
-        entries: by manifest, in their order.
-        live: those that the snapshot has, by path; of a Puffin file, one of its vectors.
+        place: Place of the version.
+        entries: Entries by manifest, in order.
+        live: Live files of the snapshot by path; a Puffin file by one of its vectors.
     """
 
     place: Place
@@ -278,39 +278,40 @@ class _Files:
 
     @classmethod
     def of(cls, table: IcebergTable) -> _Files:
-        """Read them.
+        """Read the files of a table's current snapshot.
 
         Raises:
-            UnsupportedFormatError: a format that is not encrypted.
-            PlaintextError: a file in plaintext.
-            ModcryptError, OSError: as `Walk.manifests`.
+            UnsupportedFormatError: A file has a format that Iceberg does not encrypt.
+            PlaintextError: A file is in plaintext.
+            ModcryptError, OSError: See `Walk.manifests`.
         """
         walk, snapshot = table.walk, table.metadata.current
         manifests = [] if snapshot is None else walk.manifests(snapshot)
-        found = [(one, walk.entries(one)) for one in manifests]
-        every = [entry for _, entries in found for entry in entries if entry.is_live]
+        by_manifest = [(manifest, walk.entries(manifest)) for manifest in manifests]
+        every = [entry for _, entries in by_manifest for entry in entries if entry.is_live]
         for entry in every:
             vector = entry.content == POSITION_DELETES and entry.file_format == "PUFFIN"
             if entry.file_format not in ("PARQUET", "AVRO") and not vector:
-                raise _unsupported(entry.location, entry.file_format)
+                raise _unsupported_error(entry.location, entry.file_format)
             if entry.key_metadata is None:
-                raise PlaintextError(f"{entry.location}: the file is in plaintext: it has no key")
+                raise PlaintextError(
+                    f"{entry.location}: the file is in plaintext and has no key to rotate"
+                )
         live = {walk.locations.key(entry.location): entry for entry in every}
-        return cls(table.place, found, live)
+        return cls(table.place, by_manifest, live)
 
     def partition_paths(self, metadata: TableMetadata) -> list[str]:
-        """Spell the partition of each live entry, in their order, as the paths of files do."""
+        """Return the partition of each live entry, in order, as the paths of files contain it."""
         live = self._live()
-        paths = {id_: PartitionPaths(metadata, id_) for id_ in {one.spec_id for one in live}}
-        return [paths[one.spec_id].path(_partition(metadata, one)) for one in live]
+        paths = {id_: PartitionPaths(metadata, id_) for id_ in {entry.spec_id for entry in live}}
+        return [paths[entry.spec_id].path(_partition_values(metadata, entry)) for entry in live]
 
     def _live(self) -> list[FileEntry]:
-        return [one for _, entries in self.entries for one in entries if one.is_live]
+        return [entry for _, entries in self.entries for entry in entries if entry.is_live]
 
     def kms_calls(self, table: IcebergTable) -> int:
-        """Tell how many it takes to write them, but for KEKs that the table's policy wants new."""
-        keys = [one.key_metadata for one in self.live.values() if one.key_metadata is not None]
-        by = [sealed_by(one) for one in keys if is_sealed_metadata(one)]
+        """Return the number of KMS calls to rewrite the files, without new KEKs of the policy."""
+        by = sealing_keys(self.live.values())
         opened = sum(single for _, single in by) + len({id_ for id_, single in by if not single})
         policy = KeyPolicy.of(table.metadata)
         if policy.wrapping == "double":
@@ -318,17 +319,17 @@ class _Files:
         return 1 + opened + 1 + (len(self._live()) if policy.kek_per == "files" else 0)
 
     def report(self, table: IcebergTable) -> TableRotation:
-        data = sum(one.content == DATA for one in self.live.values())
+        data = sum(entry.content == DATA for entry in self.live.values())
         return TableRotation(
             what="dek", table=table, data_files=data, delete_files=len(self.live) - data,
-            manifests=sum(any(one.is_live for one in entries) for _, entries in self.entries),
+            manifests=sum(any(entry.is_live for entry in entries) for _, entries in self.entries),
             manifest_lists=int(bool(self.live)),
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class _Moved:
-    """A file that was written anew: where it is, how it opens, and what else its entry says."""
+class _RewrittenFile:
+    """A rewritten file: its location, its key metadata and the changed members of its entry."""
 
     location: str
     keys: StandardKeyMetadata = field(repr=False)
@@ -337,19 +338,19 @@ class _Moved:
 
 @dataclass
 class _Rekeying:
-    """Makes the next version; files that were written once serve again when it is tried again.
+    """The making of the next version; a retry reuses the files that are already rewritten.
 
     Attributes:
-        run: rewrites data files; None: threads of this process do.
-        job: the KEK of the job.
-        files: of the version that the newest attempt is made of.
-        seen: The version that the caller has.
-        name: of the job.
-        moved: what was written, by the paths of the files before.
-        folders: locations of the folders that files are written to.
-        snapshot_id: of the newest attempt.
-        written: locations of its manifests and manifest list.
-        offered: the version that it is to follow, once it is complete.
+        run: Function that rewrites data files; None to use threads of this process.
+        job: KEK of the job.
+        files: Files of the version on which the latest attempt is based.
+        seen: Metadata of the version that the caller has seen.
+        name: Name of the job.
+        moved: Rewritten files, by the paths of the old files.
+        folders: Locations of the folders that files are written to.
+        snapshot_id: Id of the latest attempt's snapshot.
+        written: Locations of the latest attempt's manifests and manifest list.
+        offered: Place of the version that the latest attempt follows, once it is complete.
     """
 
     run: Run | None
@@ -357,19 +358,19 @@ class _Rekeying:
     files: _Files = field(repr=False)
     seen: TableMetadata = field(repr=False)
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
-    moved: dict[str, _Moved] = field(default_factory=dict, repr=False)
+    moved: dict[str, _RewrittenFile] = field(default_factory=dict, repr=False)
     folders: set[str] = field(default_factory=set)
     snapshot_id: int | None = None
     written: list[str] = field(default_factory=list)
     offered: Place | None = None
 
     def next_version(self, table: IcebergTable) -> TableMetadata:
-        """Write what is not written yet, and give the metadata of the next version."""
+        """Write missing files and return the metadata of the next version."""
         self.offered = None
         self._remove_written(table)
         if table.place != self.files.place:
             self.files = _Files.of(table)
-        self._rekey(table)
+        self._rekey_files(table)
         self._move_deletes(table)
         metadata, self.snapshot_id = table.metadata, new_snapshot_id(table.metadata)
         policy = writing_policy(metadata, self.seen)
@@ -378,7 +379,7 @@ class _Rekeying:
         rows = [
             self._write_manifest(table, manifest, entries, of_files)
             for manifest, entries in self.files.entries
-            if any(one.is_live for one in entries)
+            if any(entry.is_live for entry in entries)
         ]
         new = add_snapshot(
             table,
@@ -386,7 +387,7 @@ class _Rekeying:
             rows,
             keys.of_list,
             operation="replace",
-            summary=with_totals(self._summary(), metadata.current),
+            summary=add_totals(self._summary(), metadata.current),
             new_keys=keys.entries,
         )
         self.written.append(new.snapshot(self.snapshot_id).manifest_list)
@@ -395,32 +396,36 @@ class _Rekeying:
 
     # --- files ----------------------------------------------------------------------------------
 
-    def _rekey(self, table: IcebergTable) -> None:
-        """Have data files, and those of equality deletes, written anew."""
+    def _rekey_files(self, table: IcebergTable) -> None:
+        """Rewrite data files and equality delete files."""
         left = {
             path: entry
             for path, entry in self.files.live.items()
             if entry.content != POSITION_DELETES and path not in self.moved
         }
-        self.folders |= {posixpath.dirname(one.location) for one in self.files.live.values()}
+        self.folders |= {posixpath.dirname(entry.location) for entry in self.files.live.values()}
         items = [
             RekeyItem(entry.location, entry.file_format, entry.size, sealed)
-            for entry, sealed in zip(left.values(), self._sealed(table, left), strict=True)
+            for entry, sealed in zip(left.values(), self._encrypt_keys(table, left), strict=True)
         ]
-        done = self._here(table, items) if self.run is None else self._there(table, items)
-        for path, new in zip(left, in_their_order(items, done), strict=True):
+        done = (
+            self._run_in_threads(table, items)
+            if self.run is None
+            else self._run_elsewhere(table, items)
+        )
+        for path, new in zip(left, match_results(items, done), strict=True):
             keys = open_from_manifest(new.sealed, self.job)
-            self.moved[path] = _Moved(new.location, keys.with_length(new.size))
+            self.moved[path] = _RewrittenFile(new.location, keys.with_length(new.size))
 
-    def _sealed(self, table: IcebergTable, left: Mapping[str, FileEntry]) -> list[bytes]:
+    def _encrypt_keys(self, table: IcebergTable, left: Mapping[str, FileEntry]) -> list[bytes]:
         keys = [table.walk.file_keys(entry) for entry in left.values()]
-        return seal_for_manifest([one for one in keys if one is not None], self.job)
+        return seal_for_manifest([metadata for metadata in keys if metadata is not None], self.job)
 
-    def _there(self, table: IcebergTable, items: Sequence[RekeyItem]) -> list[RekeyedFile]:
+    def _run_elsewhere(self, table: IcebergTable, items: Sequence[RekeyItem]) -> list[RekeyedFile]:
         assert self.run is not None
         return list(self.run(table, self.job.key, self.name, items)) if items else []
 
-    def _here(self, table: IcebergTable, items: Sequence[RekeyItem]) -> list[RekeyedFile]:
+    def _run_in_threads(self, table: IcebergTable, items: Sequence[RekeyItem]) -> list[RekeyedFile]:
         def work(item: RekeyItem) -> RekeyedFile:
             length = table.metadata.key_length
             return rekey_file(table.walk.locations, item, self.job, self.name, length)
@@ -432,12 +437,12 @@ class _Rekeying:
             pool.shutdown(cancel_futures=True)
 
     def _move_deletes(self, table: IcebergTable) -> None:
-        """Write files of position deletes anew, with the new locations of data files in them."""
+        """Rewrite position delete files with the new locations of data files."""
         for path, entry in self.files.live.items():
             if entry.content == POSITION_DELETES and path not in self.moved:
-                self.moved[path] = self._moved_deletes(table, entry)
+                self.moved[path] = self._move_delete_file(table, entry)
 
-    def _moved_deletes(self, table: IcebergTable, entry: FileEntry) -> _Moved:
+    def _move_delete_file(self, table: IcebergTable, entry: FileEntry) -> _RewrittenFile:
         walk, length = table.walk, table.metadata.key_length
         folder, _, base = entry.location.rpartition("/")
         location = f"{folder}/{self.name}-{uuid.uuid4().hex}{posixpath.splitext(base)[1]}"
@@ -446,19 +451,19 @@ class _Rekeying:
                 data = file.read()
         else:
             data = walk.read(entry.location, walk.file_keys(entry), entry.size)
-        moved = moved_deletes(data, entry.file_format, self._renamed(table), entry.location)
-        changes = moved_bounds(entry, moved.bounds)
+        moved = move_deletes(data, entry.file_format, self._renaming(table), entry.location)
+        changes = move_bounds(entry, moved.bounds)
         if entry.file_format != "PARQUET":
-            keys = write_sealed(walk.locations, location, moved.data, length)
-            return _Moved(location, keys, changes)
+            keys = write_ags1(walk.locations, location, moved.data, length)
+            return _RewrittenFile(location, keys, changes)
         source = MemorySource(moved.data, entry.location)
         written = write_parquet(walk.locations, location, source, length)
         changes = {**changes, "split_offsets": written.split_offsets}
-        return _Moved(location, written.keys, changes)
+        return _RewrittenFile(location, written.keys, changes)
 
-    def _renamed(self, table: IcebergTable) -> Callable[[str], str]:
+    def _renaming(self, table: IcebergTable) -> Callable[[str], str]:
         def rename(location: str) -> str:
-            with contextlib.suppress(ValueError):  # outside of the table: no file of it
+            with contextlib.suppress(ValueError):  # it is outside of the table
                 moved = self.moved.get(table.walk.locations.key(location))
                 return location if moved is None else moved.location
             return location
@@ -479,8 +484,8 @@ class _Rekeying:
             for entry, first in zip(entries, first_row_ids(manifest, entries), strict=True)
             if entry.is_live
         ]
-        keys = [self._of(table, entry).keys for entry, _ in numbered]
-        sealed = sealed_keys(keys, list(islice(of_files, len(keys))))
+        keys = [self._find_rewritten(table, entry).keys for entry, _ in numbered]
+        sealed = encrypt_key_metadata(keys, list(islice(of_files, len(keys))))
         rows = []
         for (entry, first), key_metadata in zip(numbered, sealed, strict=True):
             rows += self._rows(table, entry, first, key_metadata)
@@ -489,43 +494,47 @@ class _Rekeying:
             table, manifest.spec_id, rows, content=manifest.content, snapshot_id=self.snapshot_id
         )
         self.written.append(row["manifest_path"])
-        # All of its files have row ids of their own, unless the old manifest has given none.
+        # Its files have explicit row ids, except where the old manifest assigned none.
         return {**row, "first_row_id": manifest.row.get("first_row_id")}
 
     def _rows(
-        self, table: IcebergTable, entry: FileEntry, first: int | None, key_metadata: bytes
+        self,
+        table: IcebergTable,
+        entry: FileEntry,
+        first: int | None,
+        key_metadata: Secret[bytes],
     ) -> list[dict[str, Any]]:
-        """Give the entries of the new file and of the old one."""
-        moved = self._of(table, entry)
-        told: dict[str, Any] = {
+        """Return the rows of the new file and of the old file."""
+        moved = self._find_rewritten(table, entry)
+        members: dict[str, Any] = {
             "snapshot_id": self.snapshot_id,
             "first_row_id": first,
-            "partition": _partition(table.metadata, entry),
+            "partition": _partition_values(table.metadata, entry),
         }
         changes = {**moved.changes, "key_metadata": key_metadata}
         if (target := entry.file.get("referenced_data_file")) is not None:
-            changes["referenced_data_file"] = self._renamed(table)(target)
+            changes["referenced_data_file"] = self._renaming(table)(target)
         size = moved.keys.file_length
         new = entry_row(
-            entry, status=ADDED, **told, file_path=moved.location, file_size_in_bytes=size,
+            entry, status=ADDED, **members, file_path=moved.location, file_size_in_bytes=size,
             **changes,
         )  # fmt: skip
-        new["file_sequence_number"] = None  # that of the commit
-        # The old key goes with the snapshots that have the old file.
-        return [new, entry_row(entry, status=DELETED, **told, key_metadata=None)]
+        new["file_sequence_number"] = None  # inherited from the commit
+        # Without the old key: only the older snapshots keep it.
+        return [new, entry_row(entry, status=DELETED, **members, key_metadata=None)]
 
-    def _of(self, table: IcebergTable, entry: FileEntry) -> _Moved:
+    def _find_rewritten(self, table: IcebergTable, entry: FileEntry) -> _RewrittenFile:
         return self.moved[table.walk.locations.key(entry.location)]
 
     def _summary(self) -> dict[str, str]:
-        """Count what is replaced, as Java does: as much is added as is removed, but for bytes."""
+        """Count what is replaced, as Java does: added equals removed, except for bytes."""
         counts = Counter[str]()
         partitions = set()
         for _, entries in self.files.entries:
-            for entry in (one for one in entries if one.is_live):
+            for entry in (entry for entry in entries if entry.is_live):
                 partitions.add((entry.spec_id, repr(sorted(entry.partition_by_id.items()))))
                 counts[_RECORDS[entry.content]] += entry.record_count
-                if entry.file_format == "PUFFIN":  # which may have many vectors: each is counted
+                if entry.file_format == "PUFFIN":  # counted once for each of its vectors
                     counts["delete-files"] += 1
                     for name in ("removed-files-size", "added-files-size"):
                         counts[name] += entry.file["content_size_in_bytes"]
@@ -534,13 +543,15 @@ class _Rekeying:
                 counts["data-files" if entry.content == DATA else "delete-files"] += 1
                 counts["removed-files-size"] += entry.size
                 counts["added-files-size"] += self.moved[path].keys.file_length or 0
-        found = {name: str(counts.pop(name)) for name in ("added-files-size", "removed-files-size")}
+        summary = {
+            name: str(counts.pop(name)) for name in ("added-files-size", "removed-files-size")
+        }
         for name, count in sorted(counts.items()):
             removed = "deleted" if name in ("data-files", "records") else "removed"
-            found |= {f"added-{name}": str(count), f"{removed}-{name}": str(count)}
-        created = sum(any(one.is_live for one in entries) for _, entries in self.files.entries)
+            summary |= {f"added-{name}": str(count), f"{removed}-{name}": str(count)}
+        created = sum(any(entry.is_live for entry in entries) for _, entries in self.files.entries)
         return {
-            **found,
+            **summary,
             "changed-partition-count": str(len(partitions)),
             "manifests-created": str(created),
             "manifests-kept": "0",
@@ -550,26 +561,26 @@ class _Rekeying:
     # --- the end --------------------------------------------------------------------------------
 
     def give_up(self, error: BaseException, table: IcebergTable) -> None:
-        """Remove all that was written, if the table surely does not have it."""
-        with contextlib.suppress(Exception):  # then it can't be told
-            if surely_failed(error, table, self.offered):
+        """Remove all files written, if the commit certainly failed."""
+        with contextlib.suppress(Exception):  # then the outcome is unknown
+            if has_certainly_failed(error, table, self.offered):
                 self._remove_written(table)
                 self.moved.clear()
                 self.sweep(table)
 
     def sweep(self, table: IcebergTable) -> None:
-        """Remove files of the job that the new snapshot does not have."""
+        """Remove files of the job that the new snapshot does not contain."""
         walk = table.walk
-        used = {walk.locations.key(self.moved[path].location) for path in self._paths()}
+        used = {walk.locations.key(self.moved[path].location) for path in self._rewritten_paths()}
         for folder in self.folders:
-            with contextlib.suppress(OSError, ValueError):  # what stays is named by nothing
+            with contextlib.suppress(OSError, ValueError):  # nothing names files that stay
                 inside = walk.place(f"{folder}/{self.name}")
                 names = file_names(Place(inside.filesystem, posixpath.dirname(inside.path)))
                 own = [f"{folder}/{name}" for name in names if name.startswith(self.name)]
-                unused = (one for one in own if walk.locations.key(one) not in used)
+                unused = (location for location in own if walk.locations.key(location) not in used)
                 remove_written(walk.locations, unused)
 
-    def _paths(self) -> list[str]:
+    def _rewritten_paths(self) -> list[str]:
         return [path for path in self.files.live if path in self.moved] if self.moved else []
 
     def _remove_written(self, table: IcebergTable) -> None:
@@ -582,8 +593,8 @@ _RECORDS = {
 }  # fmt: skip
 
 
-def _partition(metadata: TableMetadata, entry: FileEntry) -> dict[str, Any]:
-    """Give the partition of a file under the names and in the order of its spec."""
+def _partition_values(metadata: TableMetadata, entry: FileEntry) -> dict[str, Any]:
+    """Return the partition of a file with the names and in the order of its spec."""
     values = entry.partition_by_id
     spec = partition_spec(metadata, entry.spec_id)
-    return {make_compatible_name(one.name): values.get(one.field_id) for one in spec.fields}
+    return {make_compatible_name(field.name): values.get(field.field_id) for field in spec.fields}

@@ -1,14 +1,14 @@
-"""A table's history dropped, with what holds its old keys: snapshots, files, older metadata.json.
+"""Drop a table's history and everything that holds its old keys.
 
-A rotation leaves older metadata.json files behind, which hold the keys as they were; who has one of
-them and the old keys reads what it leads to. First a version of the table is committed that has
-the kept snapshots alone. Then goes what these don't need, in an order in which a later run can take
-it up again, whenever this one stops:
+A rotation leaves older metadata.json files with the old wrapped keys; anyone who has such a file
+and the old keys can read the files that it names. First a version of the table is committed that
+has only the kept snapshots. Then the files that these do not need are deleted, in an order that
+lets a later run continue wherever this one stops:
 
     data and delete files, statistics -> manifests -> manifest lists -> older metadata.json files
     -> KEKs of the key store
 
-Which of them may go, the rule in `deletion` says.
+The rule in `deletion_rule` decides which of them may be deleted.
 """
 
 from __future__ import annotations
@@ -21,19 +21,15 @@ from typing import Any
 from modcrypt.errors import ModcryptError
 from modcrypt.iceberg.format.table_metadata import STATISTICS, Snapshot, TableMetadata
 from modcrypt.iceberg.format.table_versions import HINT, is_later, version_number, write_hint
+from modcrypt.iceberg.keys.wrapping_keys import TABLE
 from modcrypt.iceberg.read.inventory import Failure, Inventory, Keys, take_inventory
-from modcrypt.iceberg.rotate.deletion_rule import (
-    JOBS,
-    DeletionRule,
-    check_lasting,
-    metadata_files,
-    remove_files,
-    vouched_versions,
-)
+from modcrypt.iceberg.rotate.deletion_rule import DeletionRule, check_newest_stay
 from modcrypt.iceberg.rotate.key_pruning import retired_keks, used_keys
 from modcrypt.iceberg.rotate.rotation_report import latest, logged_versions
 from modcrypt.iceberg.tables.table import IcebergTable
+from modcrypt.iceberg.tables.vouched_versions import check_lasting, metadata_files, vouched_versions
 from modcrypt.iceberg.write.commit import commit
+from modcrypt.iceberg.write.removal import JOBS, remove_files
 from modcrypt.io.storage import Place
 
 __all__ = ["Expired", "expire_history"]
@@ -41,24 +37,23 @@ __all__ = ["Expired", "expire_history"]
 
 @dataclass(frozen=True, kw_only=True)
 class Expired:
-    """What `expire_history` has dropped; in a dry run, what it would drop.
+    """The result of `expire_history`: what was dropped, or in a dry run would be dropped.
 
     Attributes:
-        table: at its new version; in a dry run, and where nothing was to be changed, as it was.
-        dry_run: whether nothing was changed.
-        kept: ids of the snapshots that stay, and why each does.
-        snapshots: that nobody can go back to any more, the oldest first; also those that only
-            older metadata.json files still had.
-        refs: branches and tags that go with them.
-        keys: ids of entries of `encryption-keys` that go, and of the table's own KEKs in the key
-            store that neither a kept snapshot needs nor a next commit would take.
-        data_files, delete_files, statistics, manifests, manifest_lists, metadata_files: locations
-            of files that go.
-        unreadable: locations of manifest lists and manifests that can't be opened, or not be
-            looked for; of metadata.json files that no log vouches for; and of other files that
-            the rule for deletions does not free. They stay, and so does what they name and nobody
-            else does.
-        left: locations of files that could not be deleted, of those that stay because they lead to
+        table: The table at its new version; unchanged in a dry run or without changes.
+        dry_run: Whether it was a dry run, which changes nothing.
+        kept: Ids of the kept snapshots, each with the reason.
+        snapshots: Dropped snapshots, the oldest first, including those that only older
+            metadata.json files named.
+        refs: Dropped branches and tags.
+        keys: Ids of dropped entries of `encryption-keys`, and of the table's own KEKs in the key
+            store that no kept snapshot needs and no later commit would use.
+        data_files, delete_files, statistics, manifests, manifest_lists, metadata_files: Locations
+            of deleted files.
+        unreadable: Locations of manifest lists and manifests that cannot be decrypted or located,
+            of metadata.json files that no log vouches for, and of other files that the deletion
+            rule protects. They are kept, and so are the files that only they name.
+        left: Locations of files that could not be deleted, of files kept because they lead to
             these, and ids of KEKs that are still in the key store; the next run tries again.
     """
 
@@ -78,7 +73,7 @@ class Expired:
     left: tuple[str, ...] = ()
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes, without the table."""
+        """Return the result as values for JSON, without the table."""
         lists = (
             "refs", "keys", "data_files", "delete_files", "statistics", "manifests",
             "manifest_lists", "metadata_files", "unreadable", "left",
@@ -101,84 +96,90 @@ def expire_history(
     force: bool = False,
     dry_run: bool = False,
 ) -> Expired:
-    """Drop the history of a table: for good, with its files and its older metadata.json files.
+    """Drop the history of a table irreversibly, with its files and older metadata.json files.
 
     Only files that the current version or a logged older one vouches for are deleted; see
-    `deletion`.
+    `deletion_rule`.
 
     Args:
-        table: the current version is changed, also if `table` is an older one.
-        keep: ids of the snapshots that stay besides the current one; by default none.
-        force: branches and tags don't keep their snapshots: those that name others go, too.
-        dry_run: change nothing, and say what would go.
+        table: Any version of the table; the current version is changed.
+        keep: Ids of snapshots to keep besides the current one; by default none. After an
+            intentional rollback, name the newest snapshot to keep: otherwise newer ones are not
+            dropped.
+        force: Whether to drop branches and tags that name other snapshots; by default they keep
+            their snapshots.
+        dry_run: Whether to change nothing and only return what would be dropped.
 
     Raises:
-        ValueError: there is no such snapshot; or the table's gc.enabled is false, which says that
-            other tables may share its files.
-        CommitConflictError: somebody else was faster again and again.
-        ModcryptError, OSError: what the kept snapshots need can't be told, the key service or file
-            system fails for the moment, or the commit does: nothing was dropped.
+        IntegrityError: A snapshot would be dropped that is newer than all kept ones.
+        ValueError: A snapshot does not exist; or the table's gc.enabled is not true, which means
+            that other tables may share its files.
+        CommitConflictError: Another writer committed first at every attempt.
+        ModcryptError, OSError: The files that the kept snapshots need cannot be determined, the
+            key service or file system failed temporarily, or the commit failed; nothing was
+            dropped.
     """
     expiry = _Expiry(tuple(keep or ()), force)
     before = latest(table)
-    if before.metadata.properties.get("gc.enabled", "true").lower() == "false":
+    if before.metadata.properties.get("gc.enabled", "true").lower() != "true":  # as in Java
         raise ValueError(
-            "the table property gc.enabled is false: others may need the files of this table"
+            "the table property gc.enabled is not true: other tables may need this table's files; "
+            "set it to true if none does"
         )
     expiry.next_version(before)
     if dry_run:
         return expiry.report(table, dry_run=True)
     if not expiry.changes:
-        return replace(expiry.report(before), left=_delete(before, expiry.losses))
+        return replace(expiry.report(before), left=_delete_files(before, expiry.losses))
     after = commit(before, expiry.next_version)
-    left = _delete(after, expiry.losses)
-    left += _dropped(after, expiry.retired, keep=bool(left))
+    left = _delete_files(after, expiry.losses)
+    left += _drop_keks(after, expiry.retired, keep=bool(left))
     return replace(expiry.report(after), left=left)
 
 
 # --- which snapshots stay ------------------------------------------------------------------------
 
 
-def _kept(metadata: TableMetadata, keep: Sequence[int], force: bool) -> dict[int, str]:
-    """Give the ids of the snapshots that stay, each with the reason."""
-    there = {one.id for one in metadata.snapshots}
+def _kept_snapshots(metadata: TableMetadata, keep: Sequence[int], force: bool) -> dict[int, str]:
+    """Return the ids of the kept snapshots, each with the reason."""
+    there = {snapshot.id for snapshot in metadata.snapshots}
     if missing := sorted(set(keep) - there):
-        raise ValueError(f"there is no snapshot {missing[0]}")
-    found: dict[int, str] = {}
+        raise ValueError(f"keep: snapshot {missing[0]} does not exist")
+    reasons: dict[int, str] = {}
     if metadata.current is not None:
-        found[metadata.current.id] = "current"
+        reasons[metadata.current.id] = "current"
     for name, ref in metadata.refs.items():
         if not force and ref.get("snapshot-id") in there:
-            found.setdefault(ref["snapshot-id"], f"{ref.get('type')} {name}")
-    return {**dict.fromkeys(keep, "named"), **found}
+            reasons.setdefault(ref["snapshot-id"], f"{ref.get('type')} {name}")
+    return {**dict.fromkeys(keep, "named"), **reasons}
 
 
-def _without(table: IcebergTable, kept: Mapping[int, str]) -> TableMetadata:
-    """Give the metadata of the version that has the kept snapshots alone, and their keys."""
+def _drop_snapshots(table: IcebergTable, kept: Mapping[int, str]) -> TableMetadata:
+    """Return the metadata of the version that has only the kept snapshots and their keys."""
     metadata, document = table.metadata, table.metadata.document
     log: list[Any] = []
-    for one in document.get("snapshot-log") or ():
-        # As Java has it: what was before a gap in the history is not told any more.
-        log = [*log, one] if one.get("snapshot-id") in kept else []
+    for entry in document.get("snapshot-log") or ():
+        # As in Java, the log starts after the last gap in the history.
+        log = [*log, entry] if entry.get("snapshot-id") in kept else []
     members: dict[str, Any] = {
-        "snapshots": [one.document for one in metadata.snapshots if one.id in kept],
+        "snapshots": [snapshot.document for snapshot in metadata.snapshots if snapshot.id in kept],
         "snapshot_log": log,
         "metadata_log": [],  # the commit adds the version before
-        "refs": {name: one for name, one in metadata.refs.items() if _stays(one, kept)},
+        "refs": {name: ref for name, ref in metadata.refs.items() if _stays(ref, kept)},
     }
     for name in STATISTICS:
         if name in document:
-            stay = [one for one in document[name] or () if _stays(one, kept)]
+            stay = [entry for entry in document[name] or () if _stays(entry, kept)]
             members[name.replace("-", "_")] = stay
-    new = metadata.edited(**members)
-    return new.with_keys(used_keys(_at(table, new))) if metadata.keys else new
+    new = metadata.with_members(**members)
+    return new.with_keys(used_keys(_at_version(table, new))) if metadata.keys else new
 
 
-def _stays(named: Any, kept: Mapping[int, str]) -> bool:
-    return isinstance(named, dict) and named.get("snapshot-id") in kept
+def _stays(entry: Any, kept: Mapping[int, str]) -> bool:
+    return isinstance(entry, dict) and entry.get("snapshot-id") in kept
 
 
-def _at(table: IcebergTable, metadata: TableMetadata) -> IcebergTable:
+def _at_version(table: IcebergTable, metadata: TableMetadata) -> IcebergTable:
     return replace(table, metadata=metadata, walk=table.walk.through(metadata))
 
 
@@ -187,13 +188,13 @@ def _at(table: IcebergTable, metadata: TableMetadata) -> IcebergTable:
 
 @dataclass
 class _Losses:
-    """What goes, as locations by path.
+    """The snapshots and files that an expiry drops, as locations by path.
 
     Attributes:
-        snapshots: by id.
-        data, deletes, statistics, manifests, lists: of files.
-        metadata: of older metadata.json files, in the order in which they go.
-        unreadable: of what stays though it is named, or lies there.
+        snapshots: Dropped snapshots by id.
+        data, deletes, statistics, manifests, lists: Files to delete.
+        metadata: Older metadata.json files, in the order of deletion.
+        unreadable: Files that are named or exist, but must be kept.
     """
 
     snapshots: dict[int, Snapshot] = field(default_factory=dict)
@@ -208,16 +209,17 @@ class _Losses:
 
 @dataclass
 class _Expiry:
-    """Makes the next version, and finds what goes with it.
+    """The making of the next version, and what is dropped with it.
 
     Attributes:
-        keep, force: as of `expire_history`.
-        place: of the version that the rest is of.
-        base, new: that version, and the next one.
-        kept: ids of the snapshots that stay, and why.
-        losses: what goes.
-        retired: ids of KEKs that the key store drops after the commit. Whoever had one in hand
-            before has to make his commit anew, and looks for a KEK again.
+        keep, force: See `expire_history`.
+        place: Place of the version on which the other attributes are based.
+        base: Metadata of that version.
+        new: Metadata of the next version.
+        kept: Ids of the kept snapshots, each with the reason.
+        losses: What is dropped.
+        retired: Ids of KEKs to drop from the key store after the commit. A concurrent writer that
+            uses one of them must repeat its commit, and then selects a KEK again.
     """
 
     keep: tuple[int, ...]
@@ -230,113 +232,147 @@ class _Expiry:
     retired: tuple[str, ...] = field(init=False)
 
     def next_version(self, table: IcebergTable) -> TableMetadata:
-        """Give the metadata of the next version; what goes with it is known before the commit."""
+        """Return the metadata of the next version; determine the losses before the commit."""
         if table.place != self.place:
-            self.base, self.kept = table.metadata, _kept(table.metadata, self.keep, self.force)
-            self.new = _without(table, self.kept)
-            self.retired = retired_keks(_at(table, self.new))
-            self.losses = _losses(table, self.new, self.changes)
+            self.base, self.kept = (
+                table.metadata,
+                _kept_snapshots(table.metadata, self.keep, self.force),
+            )
+            self.new = _drop_snapshots(table, self.kept)
+            self.retired = retired_keks(_at_version(table, self.new)) if _uses_store(table) else ()
+            self.losses = _find_losses(table, self.new, self.keep, self.changes)
             self.place = table.place
         return self.new
 
     @property
     def changes(self) -> bool:
-        """Whether the table needs a new version: nothing but files may be left to be deleted."""
+        """Whether the table needs a new version, and not only files have to be deleted."""
         old, new = self.base, self.new
         return (
             len(new.snapshots) < len(old.snapshots)
             or len(new.keys) < len(old.keys)
             or len(new.refs) < len(old.refs)
             or bool(self.retired)
-            or len(logged_versions(old)) > 1  # one of them is told of the newest version, too
+            or len(logged_versions(old)) > 1  # the new version logs its predecessor anyway
         )
 
     def report(self, table: IcebergTable, *, dry_run: bool = False) -> Expired:
-        """Give what goes."""
-        gone = self.losses
+        """Return what is dropped."""
+        losses = self.losses
         return Expired(
             table=table,
             dry_run=dry_run,
             kept=self.kept,
             snapshots=tuple(
-                sorted(gone.snapshots.values(), key=lambda one: (one.sequence_number, one.id))
+                sorted(
+                    losses.snapshots.values(),
+                    key=lambda snapshot: (snapshot.sequence_number, snapshot.id),
+                )
             ),
             refs=tuple(name for name in self.base.refs if name not in self.new.refs),
             keys=(*(id_ for id_ in self.base.keys if id_ not in self.new.keys), *self.retired),
-            data_files=tuple(gone.data.values()),
-            delete_files=tuple(gone.deletes.values()),
-            statistics=tuple(gone.statistics.values()),
-            manifests=tuple(gone.manifests.values()),
-            manifest_lists=tuple(gone.lists.values()),
-            metadata_files=tuple(location for location, _ in gone.metadata.values()),
-            unreadable=tuple(gone.unreadable.values()),
+            data_files=tuple(losses.data.values()),
+            delete_files=tuple(losses.deletes.values()),
+            statistics=tuple(losses.statistics.values()),
+            manifests=tuple(losses.manifests.values()),
+            manifest_lists=tuple(losses.lists.values()),
+            metadata_files=tuple(location for location, _ in losses.metadata.values()),
+            unreadable=tuple(losses.unreadable.values()),
         )
 
 
-def _losses(table: IcebergTable, new: TableMetadata, changes: bool) -> _Losses:
-    """Find what goes once a new version of a table is there.
+def _uses_store(table: IcebergTable) -> bool:
+    """Return whether the KEKs in the key store certainly belong to the table: it uses one of them.
+
+    KEKs name the UUID of their table. The UUID in metadata.json is not signed, but the caller may
+    know it.
+    """
+    store, uuid = table.walk.resolver.store, table.metadata.uuid
+    held = {} if store is None else store.keys()
+    used = [
+        held[entry.encrypted_by]
+        for entry in table.metadata.keys.values()
+        if entry.encrypted_by in held
+    ]
+    return table.expected.table_uuid is not None or any(
+        kek.properties.get(TABLE) == uuid for kek in used
+    )
+
+
+def _find_losses(
+    table: IcebergTable, new: TableMetadata, keep: Sequence[int], changes: bool
+) -> _Losses:
+    """Find what can be dropped once a new version of a table is committed.
 
     Args:
-        table: the version before.
-        new: that has the kept snapshots.
-        changes: whether it is another version, so that the one before goes, too.
+        table: The version before.
+        new: Metadata of the new version, which has the kept snapshots.
+        keep: Ids of the snapshots that the caller names.
+        changes: Whether the new version differs, so that the version before is dropped too.
     """
-    rule, found = DeletionRule.of(table, new), _Losses()
-    # The newest first: keys that were rotated since open by it.
+    rule, losses = DeletionRule.of(table, new), _Losses()
+    # The newest first: its keys also decrypt files whose keys were rotated since.
     for place, metadata in vouched_versions(table):
         current = place == table.place
         if changes or not current:
-            found.metadata[place.path] = _location(table, place), place
+            losses.metadata[place.path] = _location(table, place), place
         walk = table.walk.through(metadata)
         snapshots = []
-        for one in metadata.snapshots:
-            path = rule.path(one.manifest_list)
+        for snapshot in metadata.snapshots:
+            path = rule.path(snapshot.manifest_list)
             if path is None:
-                found.unreadable[one.manifest_list] = one.manifest_list
-            elif path not in rule.needed and path not in found.lists:
-                snapshots.append(one)
+                losses.unreadable[snapshot.manifest_list] = snapshot.manifest_list
+            elif path not in rule.needed and path not in losses.lists:
+                snapshots.append(snapshot)
         reached = take_inventory(Keys(walk, {}), snapshots, JOBS)
-        _add(found, reached, rule, new, current=current)
-        _add_statistics(found, metadata, rule)
-    _add_unvouched(found, table)
-    # What was not opened by the keys of one version, and then by those of another.
-    for path in (*found.lists, *found.manifests, *found.data, *found.deletes, *found.statistics):
-        found.unreadable.pop(path, None)
-    found.metadata = dict(reversed(found.metadata.items()))
-    return found
+        check_newest_stay(reached.lists, new.snapshots, keep, place.path)
+        _add_reached(losses, reached, rule, new, current=current)
+        _add_statistics(losses, metadata, rule)
+    _add_unvouched(losses, table)
+    # A file that the keys of one version cannot decrypt may be decrypted with those of another.
+    for path in (
+        *losses.lists,
+        *losses.manifests,
+        *losses.data,
+        *losses.deletes,
+        *losses.statistics,
+    ):
+        losses.unreadable.pop(path, None)
+    losses.metadata = dict(reversed(losses.metadata.items()))
+    return losses
 
 
 def _location(table: IcebergTable, place: Place) -> str:
     return table.walk.locations.location(place) or place.path
 
 
-def _add(
-    found: _Losses, reached: Inventory, rule: DeletionRule, new: TableMetadata, *, current: bool
+def _add_reached(
+    losses: _Losses, reached: Inventory, rule: DeletionRule, new: TableMetadata, *, current: bool
 ) -> None:
-    """Add what snapshots of a version reach, and the rule frees."""
-    kept = {one.id for one in new.snapshots}
+    """Add files that snapshots of a version reach and that the rule allows to delete."""
+    kept = {snapshot.id for snapshot in new.snapshots}
 
     def add(kind: dict[str, str], path: str, location: str, error: Failure | None) -> None:
         if isinstance(error, FileNotFoundError) or path in rule.needed:
             return
         check_lasting(error)
         freed = error is None and rule.frees(location, current=current)
-        (kind if freed else found.unreadable)[path] = location
+        (kind if freed else losses.unreadable)[path] = location
 
-    for one in reached.lists:
-        add(found.lists, one.path, one.location, one.error)
-        if one.path in found.lists:
-            lost = {s.id: s for s in one.snapshots if s.id not in kept}
-            found.snapshots = {**lost, **found.snapshots}
+    for manifest_list in reached.lists:
+        add(losses.lists, manifest_list.path, manifest_list.location, manifest_list.error)
+        if manifest_list.path in losses.lists:
+            lost = {s.id: s for s in manifest_list.snapshots if s.id not in kept}
+            losses.snapshots = {**lost, **losses.snapshots}
     for manifest in reached.manifests:
-        add(found.manifests, manifest.path, manifest.manifest.location, manifest.error)
+        add(losses.manifests, manifest.path, manifest.manifest.location, manifest.error)
     for file in reached.files:
-        kind = found.data if file.kind == "data" else found.deletes
+        kind = losses.data if file.kind == "data" else losses.deletes
         add(kind, file.path, file.entry.location, file.error)
 
 
-def _add_statistics(found: _Losses, metadata: TableMetadata, rule: DeletionRule) -> None:
-    """Add the files of statistics that a version names, and the rule frees."""
+def _add_statistics(losses: _Losses, metadata: TableMetadata, rule: DeletionRule) -> None:
+    """Add statistics files that a version names and that the rule allows to delete."""
     for location in metadata.statistics():
         path, freed = rule.path(location), False
         if path is None or path in rule.needed:
@@ -347,45 +383,45 @@ def _add_statistics(found: _Losses, metadata: TableMetadata, rule: DeletionRule)
             continue
         except OSError as error:
             check_lasting(error)
-        (found.statistics if freed else found.unreadable)[path] = location
+        (losses.statistics if freed else losses.unreadable)[path] = location
 
 
-def _add_unvouched(found: _Losses, table: IcebergTable) -> None:
-    """Add the metadata.json files that stay because no log vouches for them."""
-    known = {place.name for _, place in found.metadata.values()} | {table.place.name}
+def _add_unvouched(losses: _Losses, table: IcebergTable) -> None:
+    """Add the metadata.json files that are kept because no log vouches for them."""
+    known = {place.name for _, place in losses.metadata.values()} | {table.place.name}
     for name in metadata_files(table):
         if name not in known and not is_later(name, table.place.name):
             place = table.place.beside(name)
-            found.unreadable[place.path] = _location(table, place)
+            losses.unreadable[place.path] = _location(table, place)
 
 
 # --- deleting ------------------------------------------------------------------------------------
 
 
-def _delete(table: IcebergTable, losses: _Losses) -> tuple[str, ...]:
-    """Delete what goes, after the commit; give the locations of what could not be deleted.
+def _delete_files(table: IcebergTable, losses: _Losses) -> tuple[str, ...]:
+    """Delete files after the commit; return the locations of those that could not be deleted.
 
-    What leads to a file that is still there stays, too: the next run finds it by that.
+    Files that lead to a remaining file are kept too, so that the next run finds it through them.
     """
     walk = table.walk
     files = [*losses.data.values(), *losses.deletes.values(), *losses.statistics.values()]
     stages: list[list[tuple[str, Place]]] = [
-        [(one, walk.place(one)) for one in some]
-        for some in (files, losses.manifests.values(), losses.lists.values())
+        [(location, walk.place(location)) for location in locations]
+        for locations in (files, losses.manifests.values(), losses.lists.values())
     ]
     left: list[str] = []
     for stage in stages:
         left += remove_files(stage) if not left else (location for location, _ in stage)
-    stays = bool(left) or not _hint_is_right(table)
-    for one in losses.metadata.values():  # the newest last: each is known by the log of the next
-        gone = remove_files([one]) if not stays else [one[0]]
-        left, stays = [*left, *gone], stays or bool(gone)
+    stays = bool(left) or not _update_hint(table)
+    for file in losses.metadata.values():  # the newest last: its log vouches for the one before
+        remaining = remove_files([file]) if not stays else [file[0]]
+        left, stays = [*left, *remaining], stays or bool(remaining)
     return tuple(left)
 
 
-def _dropped(table: IcebergTable, keks: Sequence[str], *, keep: bool) -> tuple[str, ...]:
-    """Drop KEKs from the key store, unless they may be needed; give those that are still there."""
-    store = table.walk.resolver.store
+def _drop_keks(table: IcebergTable, keks: Sequence[str], *, keep: bool) -> tuple[str, ...]:
+    """Drop KEKs from the key store unless `keep` is true; return those that are still there."""
+    store = table.resolver.store
     if store is None or not keks:
         return ()
     with contextlib.suppress(ModcryptError, OSError):
@@ -396,21 +432,21 @@ def _dropped(table: IcebergTable, keks: Sequence[str], *, keep: bool) -> tuple[s
 
 
 _HINT_SIZE = 100
-"""Bytes of a version hint that are read: a number of at most 18 digits, and space around it."""
+"""Maximum bytes read of a version hint: a number of at most 18 digits and white space."""
 
 
-def _hint_is_right(table: IcebergTable) -> bool:
-    """See to it that `version-hint.text` names no version that goes.
+def _update_hint(table: IcebergTable) -> bool:
+    """Update `version-hint.text` if it names a version to delete; return False on failure.
 
-    Iceberg's Java looks for the current version from there on, and finds no table if it isn't
-    there. A commit that could not write the hint is none the worse for it, until now.
+    Iceberg's Java starts its search for the current version at the hinted one, and finds no table
+    if that is missing. A commit whose hint could not be written was harmless until now.
     """
     number = version_number(table.place.name)
     hint = table.place.beside(HINT)
     try:
         with hint.open() as source:
-            told = source.read_at(0, min(source.size, _HINT_SIZE)).strip()
-        if number is None or not told.isdigit() or int(told) >= number:
+            hinted = source.read_at(0, min(source.size, _HINT_SIZE)).strip()
+        if number is None or not hinted.isdigit() or int(hinted) >= number:
             return True
         write_hint(hint, number)
     except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""Keys that no snapshot uses, dropped from a table's metadata.json (apache/iceberg#16352).
+"""Drop keys that no snapshot uses from a table's metadata.json (apache/iceberg#16352).
 
-Iceberg's Java drops snapshots and keeps their keys. An entry of a manifest list goes when no
-snapshot names it; a KEK when it seals nothing that is left. KEKs by partition or by number of files
-seal key metadata in manifests: where a table has such, its manifests are read. What is in a key
-store stays: whoever is about to commit may have put it there, and older versions may need it.
+Iceberg's Java drops snapshots and keeps their keys. The entry of a manifest list is dropped when no
+snapshot names it; a KEK when no remaining key is encrypted under it. KEKs by partition or by number
+of files encrypt key metadata in manifests: if a table has such KEKs, its manifests are read. KEKs
+in a key store are kept: a concurrent commit may have added them, and older versions may need them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, TableMetadata
-from modcrypt.iceberg.keys.key_policies import retired
-from modcrypt.iceberg.keys.wrapping_keys import TABLE
+from modcrypt.iceberg.keys.key_policies import retired_kek_ids
+from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey
 from modcrypt.iceberg.rotate.rotation_report import latest, older_versions
 from modcrypt.iceberg.rotate.wrapped_in_manifests import sealed_manifests
 from modcrypt.iceberg.tables.table import IcebergTable
@@ -26,16 +26,16 @@ __all__ = ["Pruned", "prune_keys", "retired_keks", "used_keys"]
 
 @dataclass(frozen=True, kw_only=True)
 class Pruned:
-    """What `prune_keys` has done; in a dry run, what it would do.
+    """The result of `prune_keys`: what was dropped, or in a dry run would be dropped.
 
     Attributes:
-        table: at its new version; in a dry run, and where nothing was to be done, as it was.
-        dry_run: whether nothing was changed.
-        keks: ids of the KEKs that go.
-        entries: ids of the entries of manifest lists that go.
-        kept: how many keys stay.
-        saved: bytes by which metadata.json gets shorter.
-        older_versions: locations of older metadata.json files, which keep the keys.
+        table: The table at its new version; unchanged in a dry run or without changes.
+        dry_run: Whether it was a dry run, which changes nothing.
+        keks: Ids of the dropped KEKs.
+        entries: Ids of the dropped entries of manifest lists.
+        kept: Number of keys kept.
+        saved: Number of bytes by which metadata.json gets shorter.
+        older_versions: Locations of older metadata.json files, which still contain the keys.
     """
 
     table: IcebergTable = field(repr=False)
@@ -47,7 +47,7 @@ class Pruned:
     older_versions: tuple[str, ...] = ()
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes, without the table."""
+        """Return the result as values for JSON, without the table."""
         return {
             "dry_run": self.dry_run,
             "keks": list(self.keks),
@@ -61,70 +61,80 @@ class Pruned:
 def prune_keys(table: IcebergTable, *, dry_run: bool = False) -> Pruned:
     """Drop the keys of a table's metadata that no snapshot uses.
 
-    The key service is asked only where manifests have to be read.
+    The key service is called only if manifests have to be read.
 
     Args:
-        table: the current version is pruned, also if `table` is an older one.
-        dry_run: change nothing, and say what would be dropped.
+        table: Any version of the table; the current version is pruned.
+        dry_run: Whether to change nothing and only return what would be dropped.
 
     Raises:
-        CommitConflictError: somebody else was faster again and again.
-        ModcryptError, OSError: manifests have to be read, and can't be.
+        CommitConflictError: Another writer committed first at every attempt.
+        ModcryptError, OSError: Manifests have to be read, but cannot be.
     """
     before = latest(table)
-    found = _pruned(before, used_keys(before))
-    if dry_run or not (found.keks or found.entries):
-        return replace(found, table=table, dry_run=dry_run)
+    result = _plan_pruning(before, used_keys(before))
+    if dry_run or not (result.keks or result.entries):
+        return replace(result, table=table, dry_run=dry_run)
 
     def next_version(current: IcebergTable) -> TableMetadata:
-        nonlocal found
+        nonlocal result
         kept = used_keys(current)
-        found = _pruned(current, kept)
+        result = _plan_pruning(current, kept)
         return current.metadata.with_keys(kept)
 
     new = commit(before, next_version)
-    return replace(found, table=new, older_versions=older_versions(new))
+    return replace(result, table=new, older_versions=older_versions(new))
 
 
 def used_keys(table: IcebergTable) -> list[EncryptedKey]:
-    """Give the keys of a table's metadata that its snapshots use.
+    """Return the keys of a table's metadata that its snapshots use.
 
     Raises:
-        ModcryptError, OSError: as `sealed_manifests`.
+        ModcryptError, OSError: See `sealed_manifests`.
     """
     keys = table.metadata.keys
-    named = {one.key_id for one in table.metadata.snapshots}
-    sealing = {one.encrypted_by for id_, one in keys.items() if id_ in named}
+    named = {snapshot.key_id for snapshot in table.metadata.snapshots}
+    sealing = {entry.encrypted_by for id_, entry in keys.items() if id_ in named}
     used = named | sealing | sealed_manifests(table).keks
-    return [one for id_, one in keys.items() if id_ in used]
+    return [entry for id_, entry in keys.items() if id_ in used]
 
 
 def retired_keks(table: IcebergTable) -> tuple[str, ...]:
-    """Give the ids of a table's own KEKs in the key store that nothing needs, nor will.
+    """Return the ids of a table's own KEKs in the key store that will never be needed again.
 
-    No snapshot does, and no commit on top of this version would seal under them.
+    No snapshot needs them, and no commit after this version would encrypt keys under them. The
+    metadata.json is not signed and could be an old copy; so no KEK is returned that is newer than
+    all KEKs that the snapshots need.
 
     Raises:
-        ModcryptError, OSError: as `sealed_manifests`; or from the key store.
+        ModcryptError, OSError: See `sealed_manifests`; or the key store failed.
     """
-    metadata, store = table.metadata, table.walk.resolver.store
-    held = () if store is None else store.keys().values()
-    found = retired((one for one in held if one.properties.get(TABLE) == metadata.uuid), metadata)
-    if found:
-        found -= {one.encrypted_by for one in metadata.keys.values()}
-        found -= sealed_manifests(table).keks
-    return tuple(sorted(found))
+    metadata, store = table.metadata, table.resolver.store
+    held = {} if store is None else store.keys()
+    held = {id_: kek for id_, kek in held.items() if kek.properties.get(TABLE) == metadata.uuid}
+    retired_ids = retired_kek_ids(held.values(), metadata)
+    if not retired_ids:
+        return ()
+    listing = {entry.encrypted_by for entry in metadata.keys.values()}
+    needed = listing | sealed_manifests(table).keks
+    known = [held[id_] for id_ in needed if id_ in held]
+    # The time of a KEK in metadata.json is authenticated if the KEK encrypts a list's key.
+    known += [IcebergKey.of(metadata.keys[id_]) for id_ in metadata.kek_ids() if id_ in listing]
+    newest = max((kek.timestamp_ms for kek in known), default=-1)
+    return tuple(sorted(id_ for id_ in retired_ids - needed if held[id_].timestamp_ms <= newest))
 
 
-def _pruned(table: IcebergTable, kept: Sequence[EncryptedKey]) -> Pruned:
+def _plan_pruning(table: IcebergTable, kept: Sequence[EncryptedKey]) -> Pruned:
     metadata = table.metadata
-    stay, keks = {one.id for one in kept}, set(metadata.kek_ids())
-    gone = [one for id_, one in metadata.keys.items() if id_ not in stay]
+    stay, keks = {entry.id for entry in kept}, set(metadata.kek_ids())
+    dropped = [entry for id_, entry in metadata.keys.items() if id_ not in stay]
     return Pruned(
         table=table,
-        keks=tuple(one.id for one in gone if one.id in keks),
-        entries=tuple(one.id for one in gone if one.id not in keks),
+        keks=tuple(entry.id for entry in dropped if entry.id in keks),
+        entries=tuple(entry.id for entry in dropped if entry.id not in keks),
         kept=len(kept),
-        saved=sum(len(json.dumps(one.document(), separators=(",", ":"))) + 1 for one in gone),
+        saved=sum(
+            len(json.dumps(entry.document(), separators=(",", ":"))) + 1 for entry in dropped
+        ),
         older_versions=older_versions(table),
     )

@@ -1,8 +1,8 @@
-"""A manifest written anew, the key metadata of files in it sealed under other keys; in any process.
+"""Rewrite a manifest with the key metadata of its files encrypted under other keys.
 
-Nothing else of it changes: entries, Avro schema and header stay as they are, and the files that it
-names. Other processes get the manifest's own key sealed under a KEK that is for one job alone, as
-in `dek_rotation`, and KEKs as their master key has wrapped them.
+Nothing else changes: entries, Avro schema, header and the named files stay the same. It works in
+any process. Other processes get the manifest's own key encrypted under a KEK that is used for only
+one job, as in `dek_rotation`, and KEKs wrapped by their master key.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from modcrypt.iceberg.keys.key_resolver import (
     KeyResolver,
     is_sealed_metadata,
     open_from_manifest,
+    parse_sealing_key,
     seal_for_manifest,
-    sealed_by,
 )
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.rotate.dek_rotation import RekeyedFile, RekeyItem
@@ -31,15 +31,15 @@ __all__ = ["Exchange", "Reseal", "reseal_item", "reseal_manifest"]
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """Which keys take the places of which; it can be pickled, and holds no secret.
+    """A mapping of old keys to new keys; it can be pickled and contains no secret.
 
     Attributes:
-        old: the KEKs that there are, by id.
-        new: what takes the place of each.
-        single: what takes the place of a master key that wraps by itself.
-        folder: location of the folder that manifests are written to.
-        name: what their names begin with.
-        key_length: bytes of their own keys.
+        old: Old KEKs by id.
+        new: New KEKs by the id of the KEK that they replace.
+        single: Replacement of a master key that wraps data keys directly.
+        folder: Location of the folder that manifests are written to.
+        name: Prefix of their names.
+        key_length: Length of their own keys in bytes.
     """
 
     old: Mapping[str, IcebergKey]
@@ -50,9 +50,9 @@ class Exchange:
     key_length: int
 
     def keys(self, by: tuple[str, bool]) -> tuple[IcebergKey, IcebergKey] | None:
-        """Give what seals key metadata, as `sealed_by` tells it, and what is to.
+        """Return the old and the new key for key metadata; `by` is the result of `sealed_by`.
 
-        None of a KEK that is nowhere, as of a partition that was shredded.
+        Return None for a missing KEK, for example of a partition that was shredded.
         """
         id_, single = by
         if single:
@@ -63,7 +63,7 @@ class Exchange:
 Reseal: TypeAlias = Callable[
     [IcebergTable, IcebergKey, Exchange, Sequence[RekeyItem]], Iterable[RekeyedFile]
 ]
-"""Writes manifests anew by `reseal_item`, wherever: of a table, with the KEK of the job."""
+"""Rewrites manifests of a table with `reseal_item` in any process; gets the job's KEK."""
 
 
 def reseal_manifest(
@@ -73,25 +73,25 @@ def reseal_manifest(
     exchange: Exchange,
     resolver: KeyResolver,
 ) -> tuple[str, StandardKeyMetadata]:
-    """Write a manifest anew.
+    """Rewrite a manifest with key metadata encrypted under other keys.
 
     Args:
-        locations: say where files are.
-        location: of the manifest.
-        keys: its key metadata, with its trusted length.
-        exchange: which keys take the places of which.
-        resolver: opens these.
+        locations: Mapping of locations to places.
+        location: Location of the manifest.
+        keys: Key metadata of the manifest, with its trusted length.
+        exchange: Mapping of old keys to new keys.
+        resolver: Resolver that unwraps these keys.
 
     Returns:
-        Location and key metadata of the new one.
+        Location and key metadata of the new manifest.
 
     Raises:
-        ModcryptError, OSError: it is not what was written, or a key can't be had.
+        ModcryptError, OSError: The manifest is not authentic, or a key is not available.
     """
 
     def change(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        found = [row["data_file"].get("key_metadata") for row in rows]
-        changed = _resealed(found, exchange, resolver)
+        before = [row["data_file"].get("key_metadata") for row in rows]
+        changed = _reseal_metadata(before, exchange, resolver)
         return [
             {**row, "data_file": {**row["data_file"], "key_metadata": metadata}}
             for row, metadata in zip(rows, changed, strict=True)
@@ -102,31 +102,31 @@ def reseal_manifest(
     return target, rewrite_manifest(locations, location, keys, change, target, length)
 
 
-def _resealed(
-    found: Sequence[bytes | None], exchange: Exchange, resolver: KeyResolver
+def _reseal_metadata(
+    metadata: Sequence[bytes | None], exchange: Exchange, resolver: KeyResolver
 ) -> list[bytes | None]:
-    """Seal key metadata anew, that of one key all at once.
+    """Encrypt key metadata under the new keys, grouped by the old key.
 
-    What is in the clear stays so, and what nobody can open any more stays as it is.
+    Plaintext key metadata, and key metadata whose KEK is missing, is unchanged.
     """
     by_key: dict[tuple[str, bool], list[bytes]] = {}
-    for one in found:
-        if one is not None and is_sealed_metadata(one):
-            by_key.setdefault(sealed_by(one), []).append(one)
+    for data in metadata:
+        if data is not None and is_sealed_metadata(data):
+            by_key.setdefault(parse_sealing_key(data), []).append(data)
     changed: dict[bytes | None, bytes] = {}
     for by, before in by_key.items():
         if (keys := exchange.keys(by)) is None:
             continue
-        old, new = (resolver.opened(one) for one in keys)
-        opened = [open_from_manifest(one, old) for one in before]
+        old, new = (resolver.open_key(key) for key in keys)
+        opened = [open_from_manifest(data, old) for data in before]
         changed.update(zip(before, seal_for_manifest(opened, new), strict=True))
-    return [changed.get(one, one) for one in found]
+    return [changed.get(data, data) for data in metadata]
 
 
 def reseal_item(
     locations: Locations, item: RekeyItem, job: OpenKey, exchange: Exchange, resolver: KeyResolver
 ) -> RekeyedFile:
-    """Write a manifest anew that another process asks for; as `reseal_manifest`."""
+    """Rewrite a manifest for another process; see `reseal_manifest`."""
     keys = open_from_manifest(item.sealed, job).with_length(item.size)
     location, new = reseal_manifest(locations, item.location, keys, exchange, resolver)
     assert new.file_length is not None

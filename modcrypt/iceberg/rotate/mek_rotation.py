@@ -1,11 +1,12 @@
-"""Every KEK of a table wrapped anew by a master key (MEK), and nothing else: double wrapping.
+"""Wrap every KEK of a table again with a master key (MEK); requires double wrapping.
 
-    KEKs in metadata.json   same ids, same KEY_TIMESTAMP: what they seal stays as it is
+    KEKs in metadata.json   same ids, same KEY_TIMESTAMP: keys encrypted under them do not change
     KEKs in a key store     the same, without a new version of the table
-    encryption.key-id       follows: Java unwraps every KEK with it, so all of them move at once
+    encryption.key-id       changes with them: Java unwraps every KEK with this key, so all KEKs
+                            move at once
 
-A store changes before the table does. Its KEKs name their own master key, so that every version
-stays readable, and who sees the table under the new master key can do without the old one.
+A key store changes before the table. Its KEKs name their own master key, so every version of the
+table stays readable, and a reader of the table under the new master key does not need the old one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.rotate.key_pruning import retired_keks
 from modcrypt.iceberg.rotate.rotation_report import (
     TableRotation,
-    counting,
+    count_kms_calls,
     move_calls,
     older_versions,
     target_of,
@@ -36,16 +37,16 @@ __all__ = ["rotate_mek"]
 
 
 def rotate_mek(table: IcebergTable, new_id: str | None, dry_run: bool) -> TableRotation:
-    """Wrap the KEKs of a table anew; as `rotate_table`."""
-    counted, client = counting(table)
-    resolver = counted.walk.resolver
+    """Wrap the KEKs of a table again; see `rotate_table`."""
+    counted, client = count_kms_calls(table)
+    resolver = counted.resolver
     keks, target = resolver.keks(counted.metadata).values(), target_of(counted, new_id)
     _check_double(counted)
     check_store(counted)
     if dry_run:
         return TableRotation(
             what="mek", table=table, dry_run=True, master_key_id=target, keks=len(keks),
-            kms_calls=sum(move_calls(client, one.master_key_id, target) for one in keks),
+            kms_calls=sum(move_calls(client, kek.master_key_id, target) for kek in keks),
             older_versions=older_versions(counted),
         )  # fmt: skip
     moving = _Moving(resolver, new_id)
@@ -56,7 +57,7 @@ def rotate_mek(table: IcebergTable, new_id: str | None, dry_run: bool) -> TableR
         late = moving.move_late(counted)
     else:
         moving.move_store(counted, target)
-    result = with_resolver(counted, table.walk.resolver)
+    result = with_resolver(counted, table.resolver)
     return TableRotation(
         what="mek", table=result, committed=in_table, keks=moving.count,
         master_key_id=result.metadata.master_key_id or "", kms_calls=client.calls,
@@ -65,23 +66,23 @@ def rotate_mek(table: IcebergTable, new_id: str | None, dry_run: bool) -> TableR
 
 
 def _check_double(table: IcebergTable) -> None:
-    """Refuse what would need the old master key all the same."""
+    """Raise if the master key wraps data keys directly, which would still need the old one."""
     if has_singles(table):
         raise ValueError(
-            f"{table.metadata.name}: data keys of this table are wrapped by the master key itself, "
-            'without KEKs between: rotate "kek" wraps them anew'
+            f"{table.metadata.name}: the master key wraps data keys of this table directly, "
+            'without KEKs; rotate "kek" to wrap them again'
         )
 
 
 @dataclass
 class _Moving:
-    """Moves KEKs; what it has moved once stays so when the commit is tried again.
+    """A move of KEKs to a master key; a retry of the commit reuses the KEKs already moved.
 
     Attributes:
-        resolver: of the table, counted.
-        new_id: of the master key that is asked for.
-        moved: KEKs by what they were before: id and wrapped.
-        stuck: ids of those in the store that only older versions need, and that can't be moved.
+        resolver: Key resolver of the table; its KMS calls are counted.
+        new_id: Id of the requested master key; None for the table's own.
+        moved: Moved KEKs, by the id and the wrapped key before the move.
+        stuck: Ids of KEKs in the store that only older versions need and that cannot be moved.
     """
 
     resolver: KeyResolver
@@ -91,24 +92,24 @@ class _Moving:
 
     @property
     def count(self) -> int:
-        """How many different KEKs were moved."""
-        return len({one.id for one in self.moved.values()})
+        """Number of different KEKs moved."""
+        return len({kek.id for kek in self.moved.values()})
 
     def next_version(self, table: IcebergTable) -> TableMetadata:
         metadata, target = table.metadata, target_of(table, self.new_id)
         _check_double(table)
         check_store(table)
-        sealed = _one_for_each(metadata)
+        sealed = _sample_entries(metadata)
         keks = {id_: self.resolver.find(id_, metadata) for id_ in metadata.kek_ids()}
-        moved = {id_: self._moved(one, target, sealed).entry() for id_, one in keks.items()}
+        moved = {id_: self._move_kek(kek, target, sealed).entry() for id_, kek in keks.items()}
         self.move_store(table, target)
-        keys = [moved.get(id_, one) for id_, one in metadata.keys.items()]
+        keys = [moved.get(id_, entry) for id_, entry in metadata.keys.items()]
         return metadata.with_keys(keys, properties={**metadata.properties, KEY_ID: target})
 
     def move_late(self, table: IcebergTable) -> tuple[str, ...]:
-        """Move the KEKs that somebody put into the store, for the version before, meanwhile.
+        """Move KEKs that other writers put into the store for the version before.
 
-        Gives the ids of those that could not be moved: the table is rotated by now.
+        Return the ids of those that could not be moved; the table is already rotated.
         """
         metadata, target = table.metadata, table.metadata.master_key_id or ""
         if self.resolver.store is None:
@@ -116,27 +117,27 @@ class _Moving:
         late: list[str] = []
         with contextlib.suppress(ModcryptError, OSError):
             keks = self.resolver.keks(metadata)
-            under = {id_ for id_, one in keks.items() if one.master_key_id != target}
+            under = {id_ for id_, kek in keks.items() if kek.master_key_id != target}
             late += sorted(under - metadata.keys.keys() - self.stuck)
             self.move_store(table, target, but=target)
             return ()
         return tuple(late)
 
     def move_store(self, table: IcebergTable, target: str, but: str | None = None) -> None:
-        """Move the KEKs of the store that are not moved yet, but those under one master key.
+        """Move the KEKs of the store that are not moved yet, except those under one master key.
 
-        One that a KEK rotation left for older versions keeps nothing up: its master key may be
-        gone, as those of older metadata.json files may.
+        A KEK that only older versions need does not block the move if it cannot be unwrapped: its
+        master key may be deleted, as may those of older metadata.json files.
         """
         metadata, store = table.metadata, self.resolver.store
-        sealed, done = _one_for_each(metadata), list(self.moved.values())
+        sealed, done = _sample_entries(metadata), list(self.moved.values())
         moved: list[IcebergKey] = []
-        for id_, one in self.resolver.keks(metadata).items():
-            known = one in done or one.master_key_id == but or id_ in self.stuck
+        for id_, kek in self.resolver.keks(metadata).items():
+            known = kek in done or kek.master_key_id == but or id_ in self.stuck
             if id_ in metadata.keys or known:
                 continue
             try:
-                moved.append(self._moved(self.resolver.find(id_, metadata), target, sealed))
+                moved.append(self._move_kek(self.resolver.find(id_, metadata), target, sealed))
             except KeyRetrievalError:
                 if id_ not in retired_keks(table):
                     raise
@@ -144,28 +145,28 @@ class _Moving:
         if store is not None and moved:
             store.replace(moved)
 
-    def _moved(
+    def _move_kek(
         self, key: IcebergKey, target: str, sealed: Mapping[str, EncryptedKey]
     ) -> IcebergKey:
         place = key.id, key.wrapped
         if place not in self.moved:
-            wrapped = self._wrapped(key, target, sealed.get(key.id))
+            wrapped = self._wrap_again(key, target, sealed.get(key.id))
             self.moved[place] = replace(key, master_key_id=target, wrapped=wrapped)
         return self.moved[place]
 
-    def _wrapped(self, key: IcebergKey, target: str, sealed: EncryptedKey | None) -> bytes:
+    def _wrap_again(self, key: IcebergKey, target: str, sealed: EncryptedKey | None) -> bytes:
         masters = self.resolver.masters
         assert key.wrapped is not None  # it is a KEK
         same = key.master_key_id == target
-        if same and capabilities_of(masters.client).rewrap:  # the service gives no key out
+        if same and capabilities_of(masters.client).rewrap:  # the key does not leave the service
             return masters.move(key.wrapped, target, target, key.id)
         kek = masters.unwrap(key.wrapped, key.master_key_id, key.id)
         if sealed is not None:
-            # Or a service that unwraps to something else would have all of it lost.
+            # Check the unwrapped key: a wrong one would make all its data unreadable.
             OpenKey(key, masters, kek).open(sealed.encrypted)
         return masters.wrap(kek, target, key.id)
 
 
-def _one_for_each(metadata: TableMetadata) -> dict[str, EncryptedKey]:
-    """Give by each KEK's id one key metadata that it seals."""
-    return {one.encrypted_by: one for one in metadata.keys.values()}
+def _sample_entries(metadata: TableMetadata) -> dict[str, EncryptedKey]:
+    """Return one entry encrypted by each KEK, by the KEK's id."""
+    return {entry.encrypted_by: entry for entry in metadata.keys.values()}

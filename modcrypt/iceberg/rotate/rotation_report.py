@@ -1,4 +1,4 @@
-"""What a rotation of a table's keys has done, or would do."""
+"""Report what a rotation of a table's keys has done, or would do."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from modcrypt.iceberg.keys.key_policies import master_key_of
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.kms.client import KmsClient, capabilities_of
-from modcrypt.report.page import counted
+from modcrypt.report.sizes import format_count
 
 __all__ = [
-    "Counted",
+    "CountingClient",
     "Rotated",
     "TableRotation",
-    "counting",
+    "count_kms_calls",
     "latest",
     "logged_versions",
     "move_calls",
@@ -30,38 +30,40 @@ __all__ = [
 ]
 
 LISTED = 5
-"""Ids of lost keys in the advice."""
+"""Maximum number of ids of lost keys in the advice."""
 
 Rotated: TypeAlias = Literal["mek", "kek", "dek"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableRotation:
-    """What `rotate_table` has done; in a dry run, what it would do.
+    """The result of `rotate_table`: what was done, or in a dry run would be done.
 
     Attributes:
-        what: was rotated.
-        table: at its new version; in a dry run, and where nothing was to be done, as it was.
-        dry_run: whether nothing was changed.
-        committed: whether the table has a new version.
-        master_key_id: of the master key that the table is under by now.
-        keks: KEKs that were wrapped anew ("mek"), or are no more ("kek").
-        new_keks: that were made.
-        entries: manifest lists whose key metadata was sealed anew, without a change of the file.
-        manifest_lists, manifests, data_files, delete_files: that were written anew.
-        kms_calls: of the key service; in a dry run, as many as it takes if none has to be repeated
-            (of "dek", but for KEKs that the table's policy wants new).
-        seconds: that it took.
-        left: ids of KEKs that are in the key store as they were ("mek"): the store or key service
-            failed when the table was rotated already, or refuses those of older versions. Or that
-            are nowhere ("kek"), as of a partition that was shredded: what they seal stays so.
-        lost: Ids of keys that snapshots need, and that neither the table nor its key store has:
-            these snapshots can't be read, and their keys were not rotated.
-        older_versions: locations of older metadata.json files that the table's log names.
-            They hold keys as they were, or need KEKs that stay in the key store for them: who has
-            them and the old keys reads what they lead to.
-        older_snapshots: ids of those that keep their files, under the old data keys ("dek").
-        older_refs: branches and tags that name one of them.
+        what: Kind of keys rotated: "mek", "kek" or "dek".
+        table: The table at its new version; unchanged in a dry run or without changes.
+        dry_run: Whether it was a dry run, which changes nothing.
+        committed: Whether the table has a new version.
+        master_key_id: Id of the master key that the table is under now.
+        keks: Number of KEKs wrapped again ("mek") or replaced ("kek").
+        new_keks: Number of KEKs made.
+        entries: Number of manifest lists whose key metadata was encrypted again without rewriting
+            the list.
+        manifest_lists, manifests, data_files, delete_files: Numbers of rewritten files.
+        kms_calls: Number of calls of the key service; in a dry run, the expected number without
+            retries (for "dek", without the new KEKs that the table's policy requires).
+        seconds: Duration in seconds.
+        left: For "mek", ids of KEKs that are unchanged in the key store, because the store or the
+            key service failed after the commit, or refuses KEKs of older versions. For "kek", ids
+            of missing KEKs, for example of a shredded partition: keys encrypted under them are
+            unchanged.
+        lost: Ids of keys that snapshots need and that neither the table nor its key store has:
+            these snapshots cannot be read, and their keys were not rotated.
+        older_versions: Locations of older metadata.json files that the table's log names. They
+            contain the old wrapped keys, or need KEKs that stay in the key store for them: anyone
+            who has them and the old keys can read the files that they lead to.
+        older_snapshots: Ids of snapshots that keep their files under the old data keys ("dek").
+        older_refs: Branches and tags that name one of these snapshots.
     """
 
     what: Rotated
@@ -86,57 +88,63 @@ class TableRotation:
 
     @property
     def advice(self) -> str | None:
-        """What is left to do before the old keys are of no use; None if nothing is."""
-        found = []
+        """Remaining steps until the old keys are useless; None if there are none."""
+        steps = []
         if self.left and self.what == "kek":
-            found.append(
-                f"{len(self.left)} KEKs are neither in the table nor in the key store: the files "
-                "whose keys they seal can't be read; should one come back, rotate again"
+            steps.append(
+                f"{len(self.left)} KEKs are neither in the table nor in the key store, so files "
+                "whose keys they encrypt cannot be read; if you restore a KEK, rotate again"
             )
         elif self.left:
-            found.append(
-                f"{len(self.left)} KEKs are in the key store as they were before: rotate again, "
-                "or have expire_history drop those of older versions"
+            steps.append(
+                f"{len(self.left)} KEKs in the key store are unchanged: rotate again, "
+                "or drop those of older versions with expire_history"
             )
         if self.lost:
-            ids = ", ".join(self.lost[:LISTED])
-            found.append(
-                f"{counted(len(self.lost), 'key')} that snapshots need can't be found ({ids}), so "
-                "that these can't be read: verify_table names them; have expire_history drop them, "
-                "or restore the keys from an older metadata.json and rotate again"
+            ids, lost = ", ".join(self.lost[:LISTED]), format_count(len(self.lost), "key")
+            steps.append(
+                f"{lost} that snapshots need cannot be found ({ids}), so these snapshots cannot be "
+                "read: verify_table names them; drop them with expire_history, or restore the keys "
+                "from an older metadata.json and rotate again"
             )
         if self.older_snapshots:
-            found.append(
+            steps.append(
                 f"{len(self.older_snapshots)} older snapshots keep their files under the old data "
                 "keys: expire_history drops them"
             )
         if self.older_refs:
-            found.append(
-                f"but not those of branches and tags ({', '.join(self.older_refs)}), unless by "
-                "force=True, which drops these, too"
+            steps.append(
+                f"it keeps those of branches and tags ({', '.join(self.older_refs)}), unless you "
+                "pass force=True, which drops these too"
             )
         if self.older_versions:
-            found.append(
-                f"{len(self.older_versions)} older metadata.json files of the table hold keys as "
-                "they were before: expire_history drops them, and the history that they lead to"
+            steps.append(
+                f"{len(self.older_versions)} older metadata.json files of the table contain the "
+                "old keys: expire_history drops them, and the history that they lead to"
             )
-        return "; ".join(found) or None
+        return "; ".join(steps) or None
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes, without the table."""
-        told = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "table"}
-        lists = {name: list(one) for name, one in told.items() if isinstance(one, tuple)}
-        return {**told, **lists, "advice": self.advice}
+        """Return the result as values for JSON, without the table."""
+        values = {
+            member.name: getattr(self, member.name)
+            for member in fields(self)
+            if member.name != "table"
+        }
+        lists = {name: list(value) for name, value in values.items() if isinstance(value, tuple)}
+        return {**values, **lists, "advice": self.advice}
 
 
 def logged_versions(metadata: TableMetadata) -> tuple[str, ...]:
-    """Give the locations of the older versions that a table's log names."""
-    return tuple(metadata.named("metadata-log", "metadata-file"))
+    """Return the locations of the older versions that a table's log names."""
+    return tuple(metadata.texts_of("metadata-log", "metadata-file"))
 
 
 def older_versions(table: IcebergTable) -> tuple[str, ...]:
-    """Give the locations of those that are still there, or are outside of the table's folders."""
-    return tuple(one for one in logged_versions(table.metadata) if not _is_gone(table, one))
+    """Return logged locations that still exist or are outside of the table's folders."""
+    return tuple(
+        version for version in logged_versions(table.metadata) if not _is_gone(table, version)
+    )
 
 
 def _is_gone(table: IcebergTable, location: str) -> bool:
@@ -146,11 +154,11 @@ def _is_gone(table: IcebergTable, location: str) -> bool:
 
 
 def latest(table: IcebergTable) -> IcebergTable:
-    """Give the current version of a table, which is not read again if that is the one."""
+    """Return the current version of a table; read it only if it is another than `table`."""
     current = table.versions.current()
-    found = table if current == table.place else table.refreshed()
-    found.metadata.check_members()
-    return found
+    newest = table if current == table.place else table.refreshed()
+    newest.metadata.check_members()
+    return newest
 
 
 # --- calls of the key service --------------------------------------------------------------------
@@ -158,37 +166,37 @@ def latest(table: IcebergTable) -> IcebergTable:
 _CALLS = ("wrap", "unwrap", "rewrap", "wrap_many")
 
 
-class Counted:
-    """A client of a key service that counts its calls, those that are repeated, too."""
+class CountingClient:
+    """A client of a key service that counts its calls, including repeated ones."""
 
     def __init__(self, client: KmsClient) -> None:
         self._client, self._lock = client, fork_safe(threading.Lock())
         self.calls = 0
 
     def __repr__(self) -> str:
-        return f"Counted({type(self._client).__name__})"
+        return f"CountingClient({type(self._client).__name__})"
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._client, name)
+        method = getattr(self._client, name)
         if name not in _CALLS:
-            return found
+            return method
 
-        def counted(*arguments: Any, **options: Any) -> Any:
+        def count_and_call(*arguments: Any, **options: Any) -> Any:
             with self._lock:
                 self.calls += 1
-            return found(*arguments, **options)
+            return method(*arguments, **options)
 
-        return counted
+        return count_and_call
 
 
-def counting(table: IcebergTable) -> tuple[IcebergTable, Counted]:
-    """Give the current version of a table, whose calls of the key service are counted.
+def count_kms_calls(table: IcebergTable) -> tuple[IcebergTable, CountingClient]:
+    """Return the current version of a table with a client that counts calls of the key service.
 
-    No key of it is open yet.
+    Its resolver has no unwrapped keys yet.
     """
     table = latest(table)
-    resolver = table.walk.resolver
-    client: Any = Counted(resolver.masters.client)
+    resolver = table.resolver
+    client: Any = CountingClient(resolver.masters.client)
     fresh = KeyResolver(
         client,
         resolver.store,
@@ -199,30 +207,30 @@ def counting(table: IcebergTable) -> tuple[IcebergTable, Counted]:
 
 
 def with_resolver(table: IcebergTable, resolver: KeyResolver) -> IcebergTable:
-    """Give a table that opens its keys by another resolver."""
+    """Return a table with another key resolver."""
     return replace(table, walk=replace(table.walk, resolver=resolver))
 
 
 def move_calls(client: KmsClient, old_id: str, new_id: str) -> int:
-    """Give the calls that it takes to have a key wrapped by another master key, or anew."""
+    """Return the number of calls to wrap a key again, by another or the same master key."""
     return 1 if old_id == new_id and capabilities_of(client).rewrap else 2
 
 
 def target_of(table: IcebergTable, new_id: str | None) -> str:
-    """Give the id of the master key that a table is to be under.
+    """Return the id of the master key that a table will be under.
 
     Raises:
-        PlaintextError: the table is under none.
-        ValueError: whoever opened the table expects others.
-        ModcryptError, OSError: without `new_id`, as `master_key_of`.
+        PlaintextError: The table has no master key.
+        ValueError: The caller who opened the table expects other master keys.
+        ModcryptError, OSError: Without `new_id`, see `master_key_of`.
     """
     if table.metadata.master_key_id is None:
         raise PlaintextError(f"{table.metadata.name}: the table has no keys to rotate")
-    found = new_id or master_key_of(table)
+    key_id = new_id or master_key_of(table)
     allowed = table.expected.master_key_ids
-    if allowed is not None and found not in allowed:
+    if allowed is not None and key_id not in allowed:
         raise ValueError(
-            f"the table was opened with master_key_ids that {found!r} is none of: nobody who "
-            "expects these could open it any more"
+            f"master key {key_id!r} is not among the master_key_ids with which the table was "
+            "opened; add it to master_key_ids, or rotate to one of them"
         )
-    return found
+    return key_id

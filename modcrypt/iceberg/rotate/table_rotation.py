@@ -1,10 +1,10 @@
-"""A table's keys rotated: the master key (MEK), the KEKs, or the data keys (DEKs) of its files.
+"""Rotate a table's master key (MEK), its KEKs, or the data keys (DEKs) of its files.
 
-    rotate_table(table, "mek", new_master_key_id="keyB")   KEKs wrapped anew
-    rotate_table(table, "kek")                             new KEKs; all under them sealed anew
-    rotate_table(table, "dek")                             data files under new keys
+    rotate_table(table, "mek", new_master_key_id="keyB")   wrap the KEKs again
+    rotate_table(table, "kek")                             make new KEKs, encrypt keys under them
+    rotate_table(table, "dek")                             rewrite data files under new keys
 
-Each is one commit to the table, made again if somebody else was faster, or nothing at all.
+Each rotation is one commit to the table, repeated if another writer was faster, or has no effect.
 """
 
 from __future__ import annotations
@@ -36,42 +36,44 @@ def rotate_table(
 ) -> TableRotation:
     """Rotate keys of a table.
 
-    Older metadata.json files keep the keys as they were, and a key store the KEKs that these need:
-    whoever has one of them, and the old keys, reads what it leads to, until `expire_history` has
-    removed both.
+    Older metadata.json files keep the old wrapped keys, and a key store keeps the KEKs that they
+    need: anyone who has such a file and the old keys can read the files that it leads to, until
+    `expire_history` has removed both.
 
     Args:
-        table: the current version is rotated, also if `table` is an older one.
-        what: `"mek"`: all KEKs are wrapped anew, by another master key or the newest version of
-            the same one; nothing but metadata.json changes, or the key store. `"kek"`: new KEKs
-            take the places of all the old ones, and key metadata is sealed anew under them; in
-            single wrapping, it is wrapped anew by the master key. Manifests are written anew only
-            where they hold key metadata that is sealed. `"dek"`: the files of the current
-            snapshot are written anew under fresh keys, which are kept as the table's policy says
-            by now, as a new snapshot; older snapshots, branches and tags keep their files.
-        new_master_key_id: the master key that the table is to be under; by default, the one that
-            it is under, whose newest version then counts.
-        dry_run: change nothing, call the key service for nothing that opening doesn't need, and
-            say what would be done.
-        run: of "dek": rewrites data files elsewhere, by `rekey_file`; by default threads do here.
-        reseal: of "kek": the same for manifests, by `reseal_item`.
+        table: Any version of the table; the keys of the current version are rotated.
+        what: Kind of keys. `"mek"` wraps all KEKs again with another master key, or with the
+            newest version of the same one; only metadata.json or the key store changes. `"kek"`
+            replaces all KEKs by new ones and encrypts key metadata under them; with single
+            wrapping, the master key wraps it again. Manifests are rewritten only if they contain
+            encrypted key metadata. `"dek"` rewrites the files of the current snapshot under fresh
+            keys as a new snapshot; the table's current policy decides how these are protected.
+            Older snapshots, branches and tags keep their files.
+        new_master_key_id: Id of the new master key; by default the table's own, whose newest
+            version is then used.
+        dry_run: Whether to change nothing, call the key service only as far as reading requires,
+            and return what would be done.
+        run: For "dek", function that rewrites data files elsewhere with `rekey_file`; by default
+            threads of this process do.
+        reseal: For "kek", function that rewrites manifests elsewhere with `reseal_item`.
 
     Raises:
-        ValueError: `what` is none of these; "mek" of single wrapping; "dek" with another master
-            key; or a master key that the reader's expectation excludes.
-        CommitConflictError: somebody else was faster again and again.
-        KeyRetrievalError: the key service does not unwrap or wrap a key; the table is as it was.
-        ModcryptError, OSError: a file is not what was written, or can't be.
+        ValueError: `what` is unknown; the table has single wrapping ("mek"); another master key is
+            given ("dek"); or the master key is not among those that the reader expects.
+        CommitConflictError: Another writer committed first at every attempt.
+        KeyRetrievalError: The key service does not unwrap or wrap a key; the table is unchanged.
+        ModcryptError, OSError: A file is not authentic, or cannot be read or written.
     """
     if (run is not None and what != "dek") or (reseal is not None and what != "kek"):
         raise ValueError(
-            f'of work elsewhere, run is for "dek" and reseal for "kek": not for {what!r}'
+            f'run is only for "dek", and reseal only for "kek"; remove the one not for {what!r}'
         )
     started = time.monotonic()
     if what == "dek":
         if new_master_key_id is not None:
             raise ValueError(
-                'new data keys are under the KEKs that there are: rotate "kek" or "mek"'
+                'rotating "dek" keeps the master key; remove new_master_key_id, or rotate "kek" '
+                'or "mek"'
             )
         done = rotate_deks(table, dry_run, run)
     elif what == "mek":
@@ -79,8 +81,8 @@ def rotate_table(
     elif what == "kek":
         done = rotate_kek(table, new_master_key_id, dry_run, reseal)
     else:
-        raise ValueError(f'what is to be rotated is "mek", "kek" or "dek", not {what!r}')
+        raise ValueError(f'what must be "mek", "kek" or "dek", not {what!r}')
     lost: tuple[str, ...] = ()
-    with contextlib.suppress(ModcryptError, OSError):  # of a key store, when all is done
+    with contextlib.suppress(ModcryptError, OSError):  # the key store failed after the rotation
         lost = lost_keys(done.table)
     return replace(done, lost=lost, seconds=time.monotonic() - started)

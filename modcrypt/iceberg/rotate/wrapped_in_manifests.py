@@ -1,24 +1,25 @@
-"""Which manifests of a table hold key metadata that is sealed, and under which keys.
+"""Find manifests of a table that contain encrypted key metadata, and the keys that encrypt it.
 
-Tables all of whose KEKs seal manifest lists alone, as those that Java makes, have none: no manifest
-of them is read.
+Tables whose KEKs encrypt only keys of manifest lists, such as those of Java, have no such
+manifests; their manifests are not read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from modcrypt.iceberg.format.manifests import ManifestFile
+from modcrypt.iceberg.format.manifests import FileEntry, ManifestFile
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_policies import FILES_SCOPE, KEKS_SINCE, SINGLES, partition_scope
-from modcrypt.iceberg.keys.key_resolver import WRAPPING, is_sealed_metadata, sealed_by
+from modcrypt.iceberg.keys.key_resolver import WRAPPING, is_sealed_metadata, parse_sealing_key
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 from modcrypt.iceberg.read.inventory import in_threads
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.tracebacks import hide_frames
 
 __all__ = [
     "Opened",
@@ -30,21 +31,22 @@ __all__ = [
     "lost_keys",
     "place_of",
     "sealed_manifests",
+    "sealing_keys",
     "seals_files",
 ]
 
 THREADS = 16
-"""Files or keys at once: in single wrapping each waits for the key service."""
+"""Number of files or keys processed concurrently: single wrapping waits for the key service."""
 
 
 @dataclass(frozen=True)
 class SealedManifest:
-    """A manifest that holds sealed key metadata.
+    """A manifest that contains encrypted key metadata.
 
     Attributes:
-        manifest: it.
-        keks: ids of the KEKs.
-        single: how many files' key metadata the master key itself wraps.
+        manifest: The manifest.
+        keks: Ids of the KEKs that encrypt key metadata in it.
+        single: Number of files whose key metadata the master key itself wraps.
     """
 
     manifest: ManifestFile
@@ -54,11 +56,11 @@ class SealedManifest:
 
 @dataclass(frozen=True)
 class SealedManifests:
-    """Those of all snapshots.
+    """The manifests with encrypted key metadata in all snapshots of a table.
 
     Attributes:
-        manifests: by location.
-        lists: locations of the manifest lists that name one of them.
+        manifests: The manifests by location.
+        lists: Locations of the manifest lists that name one of them.
     """
 
     manifests: Mapping[str, SealedManifest]
@@ -66,79 +68,81 @@ class SealedManifests:
 
     @property
     def keks(self) -> frozenset[str]:
-        """Ids of all KEKs that seal key metadata in them."""
-        return frozenset().union(*(one.keks for one in self.manifests.values()))
+        """Ids of all KEKs that encrypt key metadata in the manifests."""
+        return frozenset().union(*(manifest.keks for manifest in self.manifests.values()))
 
 
 Opened: TypeAlias = "MutableMapping[tuple[str, bytes], StandardKeyMetadata]"
-"""Key metadata of manifest lists, by `place_of`: in single wrapping each costs a call."""
+"""Key metadata of manifest lists by `place_of`: with single wrapping each costs a KMS call."""
 
 
 def sealed_manifests(table: IcebergTable, opened: Opened | None = None) -> SealedManifests:
-    """Find the manifests of all snapshots that hold sealed key metadata; no key of a file is asked.
+    """Find the manifests of all snapshots with encrypted key metadata; unwrap no file keys.
 
     Args:
-        table: whose snapshots are looked at.
-        opened: what is known of manifest lists, and is added to.
+        table: The table.
+        opened: Known key metadata of manifest lists; new ones are added.
 
     Raises:
-        ModcryptError, OSError: as `Walk.manifests`.
+        ModcryptError, OSError: See `Walk.manifests`.
     """
-    found: dict[str, SealedManifest | None] = {}
+    results: dict[str, SealedManifest | None] = {}
     lists, known = set[str](), {} if opened is None else opened
     snapshots = table.metadata.snapshots if _may_hold_any(table) else ()
-    read = in_threads(lambda one: (one, _manifests(table, one, known)), snapshots, THREADS)
+    read = in_threads(lambda old: (old, _read_manifests(table, old, known)), snapshots, THREADS)
     for snapshot, manifests in read:
-        fresh = [one for one in manifests if one.location not in found]
-        sealed = in_threads(partial(_sealed, table), fresh, THREADS)
-        found |= {one.location: held for one, held in zip(fresh, sealed, strict=True)}
-        if any(found[one.location] is not None for one in manifests):
+        fresh = [manifest for manifest in manifests if manifest.location not in results]
+        sealed = in_threads(partial(_read_sealed, table), fresh, THREADS)
+        results |= {new.location: held for new, held in zip(fresh, sealed, strict=True)}
+        if any(results[manifest.location] is not None for manifest in manifests):
             lists.add(snapshot.manifest_list)
-    held = {location: one for location, one in found.items() if one is not None}
+    held = {location: result for location, result in results.items() if result is not None}
     return SealedManifests(held, frozenset(lists))
 
 
 def list_keys(
     table: IcebergTable, snapshot: Snapshot, opened: Opened
 ) -> StandardKeyMetadata | None:
-    """Give the key metadata of a manifest list, opened once; raises as `Walk.list_keys`."""
+    """Return the key metadata of a manifest list, decrypted once; raises as `Walk.list_keys`."""
     entry = table.metadata.keys.get(snapshot.key_id or "")
-    if entry is None or (found := opened.get(place_of(entry))) is None:
-        found = table.walk.list_keys(snapshot)
-        if entry is not None and found is not None:
-            opened[place_of(entry)] = found
-    return found
+    if entry is None or (keys := opened.get(place_of(entry))) is None:
+        keys = table.walk.list_keys(snapshot)
+        if entry is not None and keys is not None:
+            opened[place_of(entry)] = keys
+    return keys
 
 
 def place_of(entry: EncryptedKey) -> tuple[str, bytes]:
-    """Give what tells an entry from others, also of another version of the table."""
+    """Return a key that identifies an entry across versions of the table."""
     return entry.id, entry.encrypted
 
 
-def _manifests(table: IcebergTable, snapshot: Snapshot, opened: Opened) -> list[ManifestFile]:
+def _read_manifests(table: IcebergTable, snapshot: Snapshot, opened: Opened) -> list[ManifestFile]:
     return table.walk.manifests_by(list_keys(table, snapshot, opened), snapshot)
 
 
 def _may_hold_any(table: IcebergTable) -> bool:
-    """Tell by the keys of the table whether it is worth looking.
+    """Return whether the keys of the table indicate manifests with encrypted key metadata.
 
-    It is for KEKs that are made for files, and for any other that is not for the whole table and
-    seals no manifest list: nobody else could need it.
+    They do if a KEK is made for files, or has another scope than the whole table and encrypts no
+    key of a manifest list: then only manifests can need it.
     """
-    keks = table.walk.resolver.keks(table.metadata).values()
-    sealing = {one.encrypted_by for one in table.metadata.keys.values()}
+    keks = table.resolver.keks(table.metadata).values()
+    sealing = {entry.encrypted_by for entry in table.metadata.keys.values()}
     single = _has_single_entries(table.metadata) or SINGLES in table.metadata.properties
-    if table.walk.resolver.store is None and KEKS_SINCE in table.metadata.properties:
-        return True  # there are KEKs that nobody sees
-    return single or any(seals_files(one) or (one.scope and one.id not in sealing) for one in keks)
+    if table.resolver.store is None and KEKS_SINCE in table.metadata.properties:
+        return True  # KEKs may be in a key store that is not given
+    return single or any(seals_files(kek) or (kek.scope and kek.id not in sealing) for kek in keks)
 
 
 def has_singles(table: IcebergTable) -> bool:
-    """Tell whether the master key itself wraps keys of files; raises as `sealed_manifests`."""
+    """Return whether the master key itself wraps file keys; raises as `sealed_manifests`."""
     if _has_single_entries(table.metadata):
         return True
-    told = SINGLES in table.metadata.properties
-    return told and any(one.single for one in sealed_manifests(table).manifests.values())
+    is_recorded = SINGLES in table.metadata.properties
+    return is_recorded and any(
+        manifest.single for manifest in sealed_manifests(table).manifests.values()
+    )
 
 
 def _has_single_entries(metadata: TableMetadata) -> bool:
@@ -153,15 +157,17 @@ def check_store(table: IcebergTable) -> None:
     """Check that a table opened without a key store has no KEKs in one: a rotation would miss them.
 
     Raises:
-        KeyNotFoundError: it has.
-        ModcryptError, OSError: as `sealed_manifests`.
+        KeyNotFoundError: The table needs KEKs of a key store.
+        ModcryptError, OSError: See `sealed_manifests`.
     """
-    metadata, resolver = table.metadata, table.walk.resolver
+    metadata, resolver = table.metadata, table.resolver
     if resolver.store is not None:
         return
     keks = set(metadata.kek_ids())
-    lists = [one for id_, one in metadata.keys.items() if id_ not in keks and not _is_single(one)]
-    needed = {one.encrypted_by for one in lists}
+    lists = [
+        entry for id_, entry in metadata.keys.items() if id_ not in keks and not _is_single(entry)
+    ]
+    needed = {entry.encrypted_by for entry in lists}
     if KEKS_SINCE in metadata.properties:
         needed |= sealed_manifests(table).keks
     for missing in sorted(needed - keks):
@@ -169,28 +175,42 @@ def check_store(table: IcebergTable) -> None:
 
 
 def lost_keys(table: IcebergTable) -> tuple[str, ...]:
-    """Return the ids of keys that snapshots need, and that neither the table nor its key store has.
+    """Return the ids of keys that snapshots need, but neither the table nor its key store has.
 
     Iceberg's Java 1.11 commits such snapshots (apache/iceberg#17989).
 
     Raises:
-        ModcryptError, OSError: from the key store.
+        ModcryptError, OSError: The key store failed.
     """
     keys = table.metadata.keys
-    named = {one.key_id for one in table.metadata.snapshots if one.key_id is not None}
+    named = {old.key_id for old in table.metadata.snapshots if old.key_id is not None}
     by = {keys[id_].encrypted_by for id_ in named & keys.keys() if not _is_single(keys[id_])}
-    keks = table.walk.resolver.keks(table.metadata)
+    keks = table.resolver.keks(table.metadata)
     return tuple(sorted((named - keys.keys()) | (by - keks.keys())))
 
 
+@hide_frames  # plaintext key metadata contains data keys
+def sealing_keys(entries: Iterable[FileEntry]) -> list[tuple[str, bool]]:
+    """Return the keys that encrypt the key metadata of files, as `sealed_by`; skip plaintext.
+
+    Raises:
+        KeyMaterialError: Encrypted key metadata names no key.
+    """
+    metadata = [entry.key_metadata for entry in entries]
+    return [
+        parse_sealing_key(data)
+        for data in metadata
+        if data is not None and is_sealed_metadata(data)
+    ]
+
+
 def seals_files(key: IcebergKey) -> bool:
-    """Tell whether a KEK is made for key metadata in manifests."""
+    """Return whether a KEK is made for key metadata in manifests."""
     return key.scope == FILES_SCOPE or key.scope.startswith(partition_scope(""))
 
 
-def _sealed(table: IcebergTable, manifest: ManifestFile) -> SealedManifest | None:
-    told = [one.key_metadata for one in table.walk.entries(manifest)]
-    by = [sealed_by(one) for one in told if one is not None and is_sealed_metadata(one)]
+def _read_sealed(table: IcebergTable, manifest: ManifestFile) -> SealedManifest | None:
+    by = sealing_keys(table.walk.entries(manifest))
     if not by:
         return None
     keks = frozenset(id_ for id_, single in by if not single)

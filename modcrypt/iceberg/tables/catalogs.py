@@ -1,9 +1,9 @@
-"""Tables that a catalog of pyiceberg knows: which metadata.json is the current one, and the swap.
+"""Open and commit tables that are registered in a pyiceberg catalog.
 
-A `SqlCatalog` keeps the location of each table's metadata.json in a row. Reading takes it from
-there; a commit writes the next metadata.json beside it, and puts its location in the place of the
-old one if that still is what the row says: of several writers one succeeds. pyiceberg's own commit
-can't write format version 3. Of other catalogs tables are read, not changed.
+A `SqlCatalog` stores the location of each table's metadata.json in a row. A reader takes the
+location from the row. A commit writes the next metadata.json beside the old one and replaces the
+location in the row if it still is the old one: of several writers one succeeds. pyiceberg's own
+commit cannot write format version 3. Tables of other catalogs can be read, but not changed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from modcrypt.iceberg.tables.table import (
     Expectation,
     IcebergTable,
     expected_master_keys,
-    opened,
+    open_located_table,
     resolver_of,
 )
 from modcrypt.io.storage import Place
@@ -59,19 +59,20 @@ def load_table(
     at_least: int | None = None,
     master_key_ids: Collection[str] | None = None,
 ) -> IcebergTable:
-    """Open a table by its name in a catalog of pyiceberg.
+    """Open a table by its name in a pyiceberg catalog.
 
     Args:
-        catalog: as pyiceberg's `load_catalog` gives it; only a `SqlCatalog` takes commits.
-        identifier: of the table, as `"shop.orders"`.
-        kms, key_store, require_encrypted, table_uuid, at_least, master_key_ids: as of
+        catalog: Catalog from pyiceberg's `load_catalog`; commits need a `SqlCatalog`.
+        identifier: Identifier of the table in the catalog, for example `"shop.orders"`.
+        kms, key_store, require_encrypted, table_uuid, at_least, master_key_ids: See
             `open_table`.
-        location_map: as of `open_table`; the metadata.json is found by it, too.
-        filesystem: of pyarrow or fsspec, in which the folders are, and what isn't mapped.
+        location_map: See `open_table`; the mapping also applies to the metadata.json.
+        filesystem: File system of pyarrow or fsspec that holds the mapped folders and all
+            unmapped locations.
 
     Raises:
-        ValueError: there is no such table in the catalog.
-        ModcryptError, OSError: as `open_table`.
+        ValueError: The catalog has no such table.
+        ModcryptError, OSError: See `open_table`.
     """
     versions = CatalogVersions(catalog, identifier, filesystem, location_map or {})
     kms = open_kms(kms) if isinstance(kms, str) else kms
@@ -83,18 +84,20 @@ def load_table(
         master_key_ids=master_key_ids,
     )
     resolver = resolver_of(kms, key_store, master_key_ids)
-    return opened(versions.current, versions, resolver, expected, location_map, filesystem)
+    return open_located_table(
+        versions.current, versions, resolver, expected, location_map, filesystem
+    )
 
 
 @dataclass(frozen=True)
 class CatalogVersions:
-    """The versions of a table in a catalog of pyiceberg.
+    """The versions of a table in a pyiceberg catalog.
 
     Attributes:
-        catalog: that knows the table.
-        identifier: of the table in it.
-        filesystem: of pyarrow or fsspec; None: as the locations say.
-        location_map: as of `load_table`.
+        catalog: The catalog of the table.
+        identifier: Identifier of the table in the catalog.
+        filesystem: File system of pyarrow or fsspec; None to derive it from the locations.
+        location_map: See `load_table`.
     """
 
     catalog: Any = field(repr=False)
@@ -103,51 +106,52 @@ class CatalogVersions:
     location_map: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def current(self) -> Place:
-        """Give the place of the metadata.json that the catalog names.
+        """Return the place of the metadata.json that the catalog names.
 
         Raises:
-            ValueError: it has no such table.
-            OSError: its database can't be asked.
+            ValueError: The catalog has no such table.
+            OSError: The catalog's database failed.
         """
-        return self._place(self._location())
+        return self._find_place(self._location())
 
     def commit(self, base: Place, metadata: TableMetadata) -> Place:
-        """Write the next metadata.json, and have the catalog name it instead of `base`.
+        """Write the next metadata.json and make the catalog name it instead of `base`.
 
         Raises:
-            CommitConflictError: the catalog names another one already.
-            FormatError: the table was registered in the catalog, and its folder has gone on.
-            UnsupportedFormatError: the catalog is none that takes commits here.
-            OSError: from the file system, or the catalog's database can't be asked.
+            CommitConflictError: The catalog already names another metadata.json.
+            FormatError: The table's folder has newer versions than the catalog.
+            UnsupportedFormatError: The catalog does not support commits from modcrypt.
+            OSError: The file system or the catalog's database failed.
         """
         self._check_writable()
         old = self._location()
-        if self._place(old) != base:
-            raise self._conflict()
+        if self._find_place(old) != base:
+            raise self._conflict_error()
         check_newest(base)
         number = version_number(base.name)
         place = base.beside(_file_name(0 if number is None else number + 1))
         new = f"{old.rpartition('/')[0]}/{place.name}"
         create_once(place, metadata.encode())
         try:
-            swapped = self._swapped(old, new)
+            swapped = self._swap_location(old, new)
         except OSError:
             if self._location() != new:
                 raise
-            swapped = True  # and the answer was lost
+            swapped = True  # only the answer was lost
         if not swapped:
-            with contextlib.suppress(OSError):  # what stays is named by nothing
+            with contextlib.suppress(OSError):  # nothing names a file that stays
                 place.remove()
-            raise self._conflict()
+            raise self._conflict_error()
         return place
 
     def first(self, metadata: TableMetadata, folder: Place) -> Place:
-        """Write the first metadata.json of a new table into a folder, and register it.
+        """Write the first metadata.json of a new table into a folder and register the table.
 
         Raises:
-            FileExistsError: the catalog has a table of this name.
-            ValueError: the catalog has no such namespace, or is none that takes commits here.
-            OSError: from the file system, or the catalog's database can't be asked.
+            FileExistsError: The catalog has a table of this name.
+            ValueError: The catalog has no such namespace, or does not support commits from
+                modcrypt.
+            OSError: The file system or the catalog's database failed.
         """
         self.check_free()
         name = _file_name(0)
@@ -156,26 +160,28 @@ class CatalogVersions:
         location = f"{metadata.location}/metadata/{name}"
         row = self.catalog._create_table_row(*self._row, location)
         try:
-            with _asked(), Session(self.catalog.engine) as session:
+            with _database_errors(), Session(self.catalog.engine) as session:
                 session.execute(insert(IcebergTables).values(**row))
                 session.commit()
         except OSError as error:
-            if self._found() != location:  # else the answer was lost
+            if self._find_location() != location:  # else only the answer was lost
                 place.remove()
-                raise (self._taken() if isinstance(error, FileExistsError) else error) from None
+                raise (
+                    self._taken_error() if isinstance(error, FileExistsError) else error
+                ) from None
         return place
 
     def check_free(self) -> None:
-        """Check that the catalog would take a new table of this name; raises as `first`."""
+        """Check that the catalog accepts a new table of this name; raise as `first` does."""
         self._check_namespace()
-        if self._found() is not None:
-            raise self._taken()
+        if self._find_location() is not None:
+            raise self._taken_error()
 
     def default_location(self) -> str:
-        """Give the folder that the catalog's warehouse has for a new table.
+        """Return the folder for a new table in the catalog's warehouse.
 
         Raises:
-            ValueError: it has no warehouse; or as `first`.
+            ValueError: The catalog has no warehouse; or see `first`.
         """
         self._check_namespace()
         return str(self.catalog._resolve_table_location(None, *self._row))
@@ -200,33 +206,33 @@ class CatalogVersions:
         )
 
     def _location(self) -> str:
-        """Ask for the location of the current metadata.json.
+        """Read the location of the current metadata.json from the catalog.
 
-        A SQL catalog's row is read directly: pyiceberg would read the table, too, and import the
-        Python class for its files that the table's properties name.
+        The row of a SQL catalog is read directly: pyiceberg would also read the table, and import
+        the Python class for file access that the table's properties name.
         """
         if not isinstance(self.catalog, SqlCatalog):
             try:
                 return str(self.catalog.load_table(self.identifier).metadata_location)
             except NoSuchTableError:
-                raise self._absent() from None
-        found = self._found()
-        if not found:
-            raise self._absent()
-        return found
+                raise self._absence_error() from None
+        location = self._find_location()
+        if not location:
+            raise self._absence_error()
+        return location
 
-    def _found(self) -> str | None:
-        with _asked(), Session(self.catalog.engine) as session:
+    def _find_location(self) -> str | None:
+        with _database_errors(), Session(self.catalog.engine) as session:
             query = select(IcebergTables.metadata_location).where(*self._is_this_row())
             return session.scalar(query)
 
-    def _swapped(self, old: str, new: str) -> bool:
+    def _swap_location(self, old: str, new: str) -> bool:
         statement = (
             update(IcebergTables)
             .where(*self._is_this_row(), IcebergTables.metadata_location == old)
             .values(metadata_location=new, previous_metadata_location=old)
         )
-        with _asked(), Session(self.catalog.engine) as session:
+        with _database_errors(), Session(self.catalog.engine) as session:
             result = session.execute(statement)
             session.commit()
         return bool(result.rowcount)  # type: ignore[attr-defined]  # an UPDATE's result has it
@@ -240,15 +246,16 @@ class CatalogVersions:
     def _check_writable(self) -> None:
         if not isinstance(self.catalog, SqlCatalog):
             raise UnsupportedFormatError(
-                f"{self._name}: tables of a {type(self.catalog).__name__} are read, not changed: "
-                "pyiceberg's commits can't write format version 3; a SqlCatalog takes them"
+                f"{self._name}: tables of a {type(self.catalog).__name__} cannot be changed: "
+                "pyiceberg's commits cannot write format version 3; use a SqlCatalog"
             )
         if not self.catalog.engine.dialect.supports_sane_rowcount:
             raise UnsupportedFormatError(
-                f"{self._name}: the catalog's database does not say whether a row was changed"
+                f"{self._name}: the catalog's database does not report whether a row was changed, "
+                "so commits are not safe"
             )
 
-    def _place(self, location: str) -> Place:
+    def _find_place(self, location: str) -> Place:
         mapped = {
             prefix: find_place(where, self.filesystem)
             for prefix, where in self.location_map.items()
@@ -256,32 +263,32 @@ class CatalogVersions:
         prefixes = Locations(mapped)
         if prefixes.prefix(location) is not None:
             return prefixes.place(location)
-        if self.filesystem is not None:  # in which a path has no scheme
+        if self.filesystem is not None:  # its paths have no scheme
             location = plain_location(location).rpartition("://")[2]
         place = find_place(location, self.filesystem)
         return replace(place, root=posixpath.dirname(posixpath.dirname(place.path)))
 
-    def _absent(self) -> ValueError:
+    def _absence_error(self) -> ValueError:
         return ValueError(f"the catalog has no table {self._name}")
 
-    def _taken(self) -> FileExistsError:
-        return FileExistsError(f"the catalog has a table {self._name} already")
+    def _taken_error(self) -> FileExistsError:
+        return FileExistsError(f"the catalog already has a table {self._name}")
 
-    def _conflict(self) -> CommitConflictError:
+    def _conflict_error(self) -> CommitConflictError:
         return CommitConflictError(
-            f"{self._name}: the catalog names another version by now: somebody else has committed"
+            f"{self._name}: the catalog names another version now: another writer has committed"
         )
 
 
 @contextlib.contextmanager
-def _asked() -> Iterator[None]:
-    """Have failures of the database be errors of the file system: it is one of its files."""
+def _database_errors() -> Iterator[None]:
+    """Convert the database's errors to OSError: to the caller the database is a file."""
     try:
         yield
     except IntegrityError:
-        raise FileExistsError("the catalog has such a row") from None
+        raise FileExistsError("the catalog already has a row for this table") from None
     except SQLAlchemyError as error:
-        raise OSError(f"the catalog's database: {type(error).__name__}") from error
+        raise OSError(f"the catalog's database failed: {type(error).__name__}") from error
 
 
 def _file_name(number: int) -> str:

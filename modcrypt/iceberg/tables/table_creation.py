@@ -1,4 +1,4 @@
-"""New encrypted tables: in a folder of their own, or registered in a SQL catalog of pyiceberg."""
+"""Create encrypted tables, in a folder or registered in a SQL catalog of pyiceberg."""
 
 from __future__ import annotations
 
@@ -51,50 +51,51 @@ def create_table(
     key_store: KeyStore | None = None,
     filesystem: Any = None,
 ) -> IcebergTable:
-    """Create an empty encrypted table, of format version 3.
+    """Create an empty encrypted table of format version 3.
 
-    The key service is not asked yet: the first append makes the first KEK.
+    The key service is not used yet: the first append makes the first KEK.
 
     Args:
-        where: the table's folder, as a path, a URL, or a path in `filesystem`. With a catalog it
-            may be None: then where the catalog's warehouse has it.
-        schema: of pyiceberg, or of PyArrow; its fields get fresh ids, from 1 on.
-        kms: client of the key service, or its URI, as for `open_kms`.
-        master_key_id: of the master key (MEK) that the table's keys are to be under.
-        partition_spec: its source ids are those of `schema`, or of a PyArrow schema those that its
-            fields get: 1, 2 and so on, those of nested fields after all of their parents'.
-        properties: of the table, as `write.target-file-size-bytes`.
-        key_length: bytes of data keys and KEKs: 16, 24 or 32.
-        policy: which KEKs there are, and where; by default as in Java: one for the table, in it.
-        catalog: a `SqlCatalog` of pyiceberg; None for a table in a folder without one.
-        identifier: of the table in the catalog, as `"shop.orders"`.
-        location: what the table's metadata is to call its folder; by default its full path or URL.
-        key_store: where KEKs are kept besides the table's metadata.
-        filesystem: of pyarrow or fsspec.
+        where: The table's folder, as a path, a URL, or a path in `filesystem`. With a catalog,
+            None selects the folder in the catalog's warehouse.
+        schema: Schema of pyiceberg or PyArrow; fields of a PyArrow schema get fresh ids from 1 on.
+        kms: Client of the key service, or its URI as for `open_kms`.
+        master_key_id: Id of the master key (MEK) that protects the table's keys.
+        partition_spec: Partition spec with the field ids of `schema` as source ids. The fields of
+            a PyArrow schema get the ids 1, 2 and so on, nested fields after all of their parents.
+        properties: Properties of the table, for example `write.target-file-size-bytes`.
+        key_length: Length of data keys and KEKs in bytes: 16, 24 or 32.
+        policy: Number and place of the KEKs; by default as in Java: one KEK for the table, in its
+            metadata.
+        catalog: `SqlCatalog` of pyiceberg; None for a table in a folder without a catalog.
+        identifier: Identifier of the table in the catalog, for example `"shop.orders"`.
+        location: Location of the folder in the table's metadata; by default its full path or URL.
+        key_store: Store of KEKs outside of the table's metadata.
+        filesystem: File system of pyarrow or fsspec.
 
     Raises:
-        ValueError: an argument is none that can be taken.
-        FileExistsError: there is a table in the folder, or in the catalog under this name.
-        KeyRetrievalError: as `open_kms`.
-        OSError: from the file system.
+        ValueError: An argument is invalid.
+        FileExistsError: A table exists in the folder, or in the catalog under this name.
+        KeyRetrievalError: See `open_kms`.
+        OSError: The file system failed.
     """
     spec = UNPARTITIONED_PARTITION_SPEC if partition_spec is None else partition_spec
-    told = encryption_properties(properties or {}, master_key_id, key_length, policy)
+    all_properties = encryption_properties(properties or {}, master_key_id, key_length, policy)
     place = new_place(where, catalog, identifier, location, filesystem)
     with as_value_errors():
-        metadata = new_metadata(_with_ids(schema), spec, place.location, told)
+        metadata = new_metadata(_with_ids(schema), spec, place.location, all_properties)
     place.check_free()
     return place.publish(metadata, resolver_of(kms, key_store))
 
 
 @dataclass(frozen=True)
 class NewPlace:
-    """Where a new table is to be.
+    """The place of a new table.
 
     Attributes:
-        folder: of the table.
-        location: what the table's metadata calls it.
-        versions: that will know its versions.
+        folder: Folder of the table.
+        location: Location of the folder in the table's metadata.
+        versions: The table's future versions.
     """
 
     folder: Place
@@ -102,46 +103,46 @@ class NewPlace:
     versions: FolderVersions | CatalogVersions
 
     def check_free(self) -> None:
-        """Check that no table is there, nor in the catalog under its name.
+        """Check that the folder has no table, and the catalog none of this name.
 
         Raises:
-            FileExistsError: one is.
-            ValueError, OSError: as `create_table`.
+            FileExistsError: Such a table exists.
+            ValueError, OSError: See `create_table`.
         """
-        found = f"{self.folder.path}: there is a table in this folder"
+        problem = f"{self.folder.path}: this folder already has a table"
         if isinstance(self.versions, FolderVersions):
             if has_versions(self.folder):
-                raise FileExistsError(found)
+                raise FileExistsError(problem)
             self.versions.check_exclusive()
             return
         self.versions.check_free()
         if has_versions(self.folder):
             raise FileExistsError(
-                f"{found}, which the catalog does not have under this name: if an interrupted run "
-                "left its metadata.json, remove that"
+                f"{problem}, but the catalog has none of this name; if an interrupted run left the "
+                "metadata.json, remove that file"
             )
 
-    def staged(self, metadata: TableMetadata, resolver: KeyResolver) -> IcebergTable:
-        """Make the table's folder, and give the table, so that files can be written for it."""
+    def stage(self, metadata: TableMetadata, resolver: KeyResolver) -> IcebergTable:
+        """Create the table's folder and return the table, so that its files can be written."""
         make_folder(self._metadata_folder.below("v1.metadata.json"))
         locations = Locations.of(None, self.location, self.folder)
         walk = Walk(metadata, locations, resolver)
         return IcebergTable(metadata, self._metadata_folder, walk, self.versions, Expectation())
 
     def publish(self, metadata: TableMetadata, resolver: KeyResolver) -> IcebergTable:
-        """Put the first version of the table in its place: the last step of making one.
+        """Publish the first version of the table: the last step of its creation.
 
         Raises:
-            FileExistsError, ValueError, OSError: as `create_table`.
+            FileExistsError, ValueError, OSError: See `create_table`.
         """
         make_folder(self._metadata_folder.below("v1.metadata.json"))
         if isinstance(self.versions, FolderVersions):
             place = self.versions.first(metadata)
         else:
             place = self.versions.first(metadata, self._metadata_folder)
-        # The file is not read again: others might have altered it already.
+        # Do not read the file again: another process might have altered it.
         written = TableMetadata(metadata.encode(), place.path)
-        return replace(self.staged(written, resolver), place=place)
+        return replace(self.stage(written, resolver), place=place)
 
     @property
     def _metadata_folder(self) -> Place:
@@ -151,18 +152,18 @@ class NewPlace:
 def new_metadata(
     schema: Schema, spec: PartitionSpec, location: str, properties: Mapping[str, str]
 ) -> TableMetadata:
-    """Give the metadata of an empty table, with the members that Java writes.
+    """Return the metadata of an empty table, with the members that Java writes.
 
     Raises:
-        ValueError: the spec does not fit the schema.
+        ValueError: The spec does not fit the schema.
     """
-    made = new_table_metadata(
+    empty = new_table_metadata(
         schema, spec, UNSORTED_SORT_ORDER, location, {**properties, "format-version": "3"}
     )
-    document = made.model_dump(mode="json", by_alias=True, exclude_none=True)
-    for one in document["schemas"]:
-        if not one["identifier-field-ids"]:
-            del one["identifier-field-ids"]
+    document = empty.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for schema_document in document["schemas"]:
+        if not schema_document["identifier-field-ids"]:
+            del schema_document["identifier-field-ids"]
     document |= {"current-snapshot-id": None, "next-row-id": 0}
     first = ("format-version", "table-uuid", "location", "last-sequence-number")
     ordered = {name: document.pop(name) for name in first} | document
@@ -173,29 +174,29 @@ def _with_ids(schema: Schema | pa.Schema) -> Schema:
     if isinstance(schema, Schema):
         return schema
     if not isinstance(schema, pa.Schema):
-        raise ValueError(f"a schema is pyiceberg's or PyArrow's, not {type(schema).__name__}")
+        raise ValueError(f"schema must be of pyiceberg or PyArrow, not {type(schema).__name__}")
     return assign_fresh_schema_ids(Catalog._convert_schema_if_needed(schema, 3))
 
 
 def encryption_properties(
     given: Mapping[str, str], master_key_id: str, key_length: int, policy: KeyPolicy | None
 ) -> dict[str, str]:
-    """Give the properties of a new table: the caller's, and those that say how it is encrypted.
+    """Return the properties of a new table: the caller's and those of its encryption.
 
     Raises:
-        ValueError: one of them can't be taken.
+        ValueError: A property or argument is invalid.
     """
     if not master_key_id:
-        raise ValueError("master_key_id is empty")
+        raise ValueError("master_key_id is empty; pass the id of a master key")
     if key_length not in KEY_LENGTHS:
-        raise ValueError(f"key_length is 16, 24 or 32, not {key_length}")
+        raise ValueError(f"key_length must be 16, 24 or 32, not {key_length}")
     own = {KEY_ID: master_key_id, KEY_LENGTH: str(key_length)}
     own |= {} if policy is None else policy.properties()
     taken = sorted({*own, "format-version"} & given.keys())
     if taken:
-        raise ValueError(f"not a property of the caller's: {', '.join(taken)}")
+        raise ValueError(f"modcrypt sets these properties; remove them: {', '.join(taken)}")
     if not all(isinstance(value, str) for value in given.values()):
-        raise ValueError("properties are texts by name")
+        raise ValueError("properties must map names to strings")
     return {**own, **given}
 
 
@@ -206,9 +207,9 @@ def new_place(
     location: str | None,
     filesystem: Any,
 ) -> NewPlace:
-    """Find where a new table is to be; arguments and errors as of `create_table`."""
+    """Return the place of a new table; arguments and errors as of `create_table`."""
     if (catalog is None) != (identifier is None):
-        raise ValueError("a catalog and the identifier of the table in it go together")
+        raise ValueError("catalog and identifier must be passed together")
     if catalog is not None:
         from modcrypt.iceberg.tables.catalogs import CatalogVersions
 
@@ -216,7 +217,7 @@ def new_place(
         if where is None:
             where = location = location or in_catalog.default_location()
     if where is None:
-        raise ValueError("where the table is to be is not said")
+        raise ValueError("where is missing; pass the table's folder, or a catalog and identifier")
     folder = find_place(where, filesystem)
     folder = Place(folder.filesystem, folder.path.rstrip("/") or "/")
     location = (location or folder.full_name).rstrip("/")

@@ -1,12 +1,12 @@
-"""An existing table in plaintext as a new encrypted one, of format version 3.
+"""Encrypt an existing plaintext table as a new table of format version 3.
 
-    data files        Parquet sealed page by page, never decoded; Avro as AGS1
-    delete files      rewritten: they name data files, which have other locations now
-    manifests, lists  written anew; sequence numbers, snapshot ids and partitions are kept
-    row ids           kept; rows that have none get them, as after an upgrade to version 3
-    statistics        left out: Puffin files of statistics are not encrypted
+    data files        Parquet encrypted page by page, without decoding; Avro as AGS1
+    delete files      rewritten, because they name data files, whose locations change
+    manifests, lists  rewritten; sequence numbers, snapshot ids and partitions are kept
+    row ids           kept; rows without ids get them, as after an upgrade to version 3
+    statistics        dropped: Puffin files of statistics are not encrypted
 
-The source is only read. The new table appears at the end, complete, or not at all.
+The source is only read. The new table appears complete at the end, or not at all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import FolderVersions, newest_metadata
 from modcrypt.iceberg.keys.key_policies import KeyPolicy
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
-from modcrypt.iceberg.tables.table import Expectation, IcebergTable, opened, resolver_of
+from modcrypt.iceberg.tables.table import Expectation, IcebergTable, open_located_table, resolver_of
 from modcrypt.iceberg.tables.table_copying import Contents, Copy
 from modcrypt.iceberg.tables.table_creation import encryption_properties, new_place
 from modcrypt.io.storage import Place
@@ -47,8 +47,7 @@ _DROPPED = (
     "write.py-location-provider.impl", "py-io-impl", "format-version", "encryption.",
     "modcrypt.encryption.",
 )  # fmt: skip
-"""Properties of the source that say where its files are, how they get there, and under which keys;
-or beginnings of them."""
+"""Prefixes of source properties that are dropped: locations, file access and keys."""
 
 
 def encrypt_table(
@@ -68,58 +67,60 @@ def encrypt_table(
     key_store: KeyStore | None = None,
     filesystem: Any = None,
 ) -> IcebergTable:
-    """Make an encrypted copy of a table that is in plaintext.
+    """Make an encrypted copy of a plaintext table.
 
-    It gets a uuid of its own. Commits to the source meanwhile are not in it.
+    The copy has its own UUID. It does not contain commits made to the source during the copy.
 
     Args:
-        source: of format version 1, 2 or 3: a table of pyiceberg; or the path or URL of a
-            metadata.json, or of the folder of a table whose versions are counted.
+        source: Table of format version 1, 2 or 3: a table of pyiceberg, or the path or URL of a
+            metadata.json or of the folder of a table with numbered versions.
         where, kms, master_key_id, key_length, policy, catalog, identifier, location, key_store,
-            filesystem: as of `create_table`.
-        history: whether all snapshots are taken, with branches, tags and the log; by default only
-            the current one.
-        properties: of the new table, besides those of the source and in their place.
-        location_map: of the source, as of `open_table`.
+            filesystem: See `create_table`.
+        history: Whether to copy all snapshots with branches, tags and the log; by default only the
+            current snapshot is copied.
+        properties: Properties of the new table; they extend and override those of the source.
+        location_map: Location mapping of the source; see `open_table`.
 
     Raises:
-        ValueError: the source is encrypted already, or an argument is none that can be taken.
-        UnsupportedFormatError: it has files in ORC, which Iceberg does not encrypt, or snapshots
-            without a manifest list (format version 1).
-        FileExistsError: there is a table already where the new one is to be.
-        ModcryptError: the source can't be read, or the key service refuses.
-        OSError: from the file system.
+        ValueError: The source is already encrypted, or an argument is invalid.
+        UnsupportedFormatError: The source has ORC files, which Iceberg does not encrypt, or
+            snapshots without a manifest list (format version 1).
+        FileExistsError: The destination already has a table.
+        ModcryptError: The source cannot be read, or the key service refuses.
+        OSError: The file system failed.
     """
     resolver = resolver_of(kms, key_store)
-    old = _opened(source, resolver, location_map, filesystem)
+    old = _open_source(source, resolver, location_map, filesystem)
     if old.metadata.is_encrypted:
-        raise ValueError(f"{old.place.path}: the table is encrypted already")
+        raise ValueError(f"{old.place.path}: the table is already encrypted")
     old.metadata.check_members()
     place = new_place(where, catalog, identifier, location, filesystem)
     place.check_free()
-    kept = {k: v for k, v in old.metadata.properties.items() if not k.startswith(_DROPPED)}
-    told = encryption_properties({**kept, **(properties or {})}, master_key_id, key_length, policy)
+    inherited = {k: v for k, v in old.metadata.properties.items() if not k.startswith(_DROPPED)}
+    all_properties = encryption_properties(
+        {**inherited, **(properties or {})}, master_key_id, key_length, policy
+    )
     contents = Contents.of(old, history)
-    metadata = _empty(old.metadata, place.location, told)
-    copy = Copy(contents, place.staged(metadata, resolver))
+    metadata = _empty_metadata(old.metadata, place.location, all_properties)
+    copy = Copy(contents, place.stage(metadata, resolver))
     try:
-        new = copy.filled()
+        new = copy.write()
     except BaseException:
         copy.remove()
         raise
     try:
         return place.publish(new, resolver)
-    except FileExistsError:  # somebody else was faster
+    except FileExistsError:  # another writer was faster
         copy.remove()
         raise
     except BaseException:
-        with contextlib.suppress(Exception):  # the table may be there, or it can't be told
+        with contextlib.suppress(Exception):  # the table may exist, or its state is unknown
             place.check_free()
             copy.remove()
         raise
 
 
-def _opened(
+def _open_source(
     source: Any, resolver: KeyResolver, location_map: Mapping[str, Any] | None, filesystem: Any
 ) -> IcebergTable:
     where = getattr(source, "metadata_location", source)
@@ -128,14 +129,16 @@ def _opened(
         place = newest_metadata(place)
     versions = FolderVersions(Place(place.filesystem, posixpath.dirname(place.path)))
     expected = Expectation(require_encrypted=False)
-    return opened(lambda: place, versions, resolver, expected, location_map, filesystem)
+    return open_located_table(lambda: place, versions, resolver, expected, location_map, filesystem)
 
 
-def _empty(source: TableMetadata, location: str, properties: Mapping[str, str]) -> TableMetadata:
-    """Give the metadata of the new table before it has snapshots."""
+def _empty_metadata(
+    source: TableMetadata, location: str, properties: Mapping[str, str]
+) -> TableMetadata:
+    """Return the metadata of the new table before it has snapshots."""
     document = dict(source.document)
     if source.format_version == 1:
-        document |= _upgraded(source)
+        document |= _upgrade_members(source)
     for name in ("schema", "partition-spec", "encryption-keys", "partition-statistics"):
         document.pop(name, None)
     now = int(time.time() * 1000)
@@ -164,8 +167,8 @@ _OF_VERSION_2 = (
 )  # fmt: skip
 
 
-def _upgraded(source: TableMetadata) -> dict[str, Any]:
-    """Give the members that version 2 demands, and version 1 may lack, as pyiceberg makes them."""
+def _upgrade_members(source: TableMetadata) -> dict[str, Any]:
+    """Return members that version 2 requires and version 1 may lack, as pyiceberg makes them."""
     with as_format_errors(source.name):
         parsed = TableMetadataUtil.parse_raw(source.encode().decode())
     assert isinstance(parsed, TableMetadataV1)

@@ -1,7 +1,7 @@
-"""One data or delete file of a table: every tag, its length, its rows, and its deletion vectors.
+"""Check one data or delete file of a table: tags, length, number of rows and deletion vectors.
 
-Parquet files are verified page by page, others as AGS1 streams, block by block: no value is
-decoded, and nothing is kept but a block. A fault ends nothing that can still be looked at.
+Parquet files are verified page by page, others as AGS1 streams block by block. No value is decoded,
+and at most one block is in memory. Verification continues after a fault as far as possible.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from modcrypt.parquet.verify.findings import ALWAYS_OPEN
 __all__ = ["FileCheck", "check_file"]
 
 MAX_BLOCK_FINDINGS = 12
-"""Most blocks told of one file: a wrong key would give all of them."""
+"""Maximum number of blocks reported per file: with a wrong key, all blocks fail."""
 
 
 _READ = ("PARQUET", "AVRO", "PUFFIN")
@@ -40,13 +40,13 @@ _READ = ("PARQUET", "AVRO", "PUFFIN")
 
 @dataclass
 class FileCheck:
-    """How a file was found.
+    """The check of one file.
 
     Attributes:
-        reached: the file.
-        report: what was found.
-        tags: how many were verified.
-        mark: of its data key; None if that could not be had.
+        reached: The file.
+        report: Findings about the file.
+        tags: Number of tags verified.
+        mark: Keyed hash of its data key and its AAD prefix; None if the key is not available.
     """
 
     reached: ReachedFile
@@ -55,13 +55,13 @@ class FileCheck:
     mark: Mark | None = field(default=None, repr=False)
 
     def result(self) -> CheckedTableFile:
-        """Give it as it is told."""
+        """Return the result for `TableVerification.files`."""
         entry = self.reached.entry
         return CheckedTableFile(
             kind=self.reached.kind,
             location=entry.location,
             size=entry.size,
-            records=sum(one.record_count for one in self.reached.entries),
+            records=sum(entry.record_count for entry in self.reached.entries),
             encrypted=entry.key_metadata is not None,
             tags=self.tags,
             ok=self.report.faults == 0,
@@ -69,29 +69,29 @@ class FileCheck:
 
 
 def check_file(keys: Keys, reached: ReachedFile, threads: int | None = 1) -> FileCheck:
-    """Check a file that a snapshot reaches; whatever is wrong with it becomes a finding."""
+    """Check a file that a snapshot reaches, and report every fault as a finding."""
     check = FileCheck(reached)
     entry = reached.entry
     try:
         if reached.error is not None:
             raise reached.error
         if entry.file_format not in _READ:
-            message = f"files in {entry.file_format} are not read: only its length and tags are"
+            message = f"only length and tags are checked of files in {entry.file_format}"
             check.report.tell("unsupported", message, entry.location, warning=True)
-        found = _agreed(keys, check)
-        if found is None:
+        key_metadata = _read_agreed_keys(keys, check)
+        if key_metadata is None:
             _check_plain(keys, check)
         elif entry.file_format == "PARQUET":
-            _check_parquet(keys, check, found, threads)
+            _check_parquet(keys, check, key_metadata, threads)
         else:
-            _check_ags1(keys, check, found)
+            _check_ags1(keys, check, key_metadata)
     except (ModcryptError, OSError) as error:
-        check.report.failed(error, entry.location, lost=_is_lost(keys, entry, error))
+        check.report.add_failure(error, entry.location, lost=_is_lost(keys, entry, error))
     return check
 
 
 def _is_lost(keys: Keys, entry: FileEntry, error: Exception) -> bool:
-    """Whether the key is missing that the table itself should have."""
+    """Return whether a key is missing that the table itself should have."""
     sealed = sealing_key(entry.key_metadata)
     if not isinstance(error, KeyNotFoundError):
         return False
@@ -101,8 +101,8 @@ def _is_lost(keys: Keys, entry: FileEntry, error: Exception) -> bool:
 # --- keys ----------------------------------------------------------------------------------------
 
 
-def _agreed(keys: Keys, check: FileCheck) -> StandardKeyMetadata | None:
-    """Give the key metadata of a file, on which all manifests that name it should agree."""
+def _read_agreed_keys(keys: Keys, check: FileCheck) -> StandardKeyMetadata | None:
+    """Return the key metadata of a file; report if the manifests that name it disagree."""
     entries = check.reached.entries
     first = keys.of_file(entries[0])
     check.mark = None if first is None else mark_of(first)
@@ -110,25 +110,27 @@ def _agreed(keys: Keys, check: FileCheck) -> StandardKeyMetadata | None:
         if other.size != entries[0].size:
             check.report.tell(
                 "truncation",
-                f"one manifest says that it has {entries[0].size} bytes, another {other.size}",
+                f"manifests disagree about its size: {entries[0].size} and {other.size} bytes",
                 other.location,
             )
-        if _mark(keys, other, entries[0], check.mark) != check.mark:
+        if _mark_of_entry(keys, other, entries[0], check.mark) != check.mark:
             check.report.tell(
-                "key-material", "two manifests give it different keys", other.location
+                "key-material", "two manifests have different keys for it", other.location
             )
-    if not _is_puffin(entries[0]) and len({one.record_count for one in entries}) > 1:
+    if not _is_puffin(entries[0]) and len({entry.record_count for entry in entries}) > 1:
         check.report.tell(
-            "format", "two manifests give it different numbers of rows", entries[0].location
+            "format", "two manifests have different numbers of rows for it", entries[0].location
         )
     return first
 
 
-def _mark(keys: Keys, other: FileEntry, first: FileEntry, mark: Mark | None) -> Mark | None:
+def _mark_of_entry(
+    keys: Keys, other: FileEntry, first: FileEntry, mark: Mark | None
+) -> Mark | None:
     if other.key_metadata == first.key_metadata:
         return mark
-    found = keys.of_file(other)
-    return None if found is None else mark_of(found)
+    key_metadata = keys.of_file(other)
+    return None if key_metadata is None else mark_of(key_metadata)
 
 
 def _is_puffin(entry: FileEntry) -> bool:
@@ -139,39 +141,41 @@ def _is_puffin(entry: FileEntry) -> bool:
 
 
 def _check_plain(keys: Keys, check: FileCheck) -> None:
-    """Look at a file that has no key metadata, where that is accepted."""
+    """Check a file without key metadata, where plaintext is accepted."""
     entry = check.reached.entry
-    check.report.plain(entry.location, expected=not keys.walk.metadata.is_encrypted)
-    with keys.walk.opened(entry.location, entry.size) as source:
+    check.report.add_plaintext(entry.location, expected=not keys.walk.metadata.is_encrypted)
+    with keys.walk.open_stored(entry.location, entry.size) as source:
         if source.read_at(0, min(source.size, len(MAGIC))) in (MAGIC, MAGIC_ENCRYPTED):
-            raise KeyNotFoundError("it is encrypted, and no key metadata is kept for it")
+            raise KeyNotFoundError(
+                "the file is encrypted, but its manifest has no key metadata for it"
+            )
     if entry.file_format == "PARQUET":
         _check_parquet(keys, check, None, 1)
 
 
 def _check_parquet(
-    keys: Keys, check: FileCheck, found: StandardKeyMetadata | None, threads: int | None
+    keys: Keys, check: FileCheck, keys_of_file: StandardKeyMetadata | None, threads: int | None
 ) -> None:
     entry = check.reached.entry
     properties = None
-    if found is not None:  # Java writes uniform encryption, the prefix not stored
+    if keys_of_file is not None:  # Java encrypts uniformly and does not store the AAD prefix
         properties = FileDecryptionProperties(
-            footer_key=found.key, aad_prefix=found.aad_prefix or None
+            footer_key=keys_of_file.key, aad_prefix=keys_of_file.aad_prefix or None
         )
-    with keys.walk.opened(entry.location, entry.size) as source:
+    with keys.walk.open_stored(entry.location, entry.size) as source:
         verified = verify_source(
             source, properties, threads=threads, expected_rows=entry.record_count
         ).verification
     check.tags += verified.modules
-    for one in verified.findings:
+    for finding in verified.findings:
         check.report.add(
             TableFinding(
-                word=one.word,
-                message=one.message,
-                severity=one.severity,
-                start=one.start,
-                end=one.end,
-                module=one.module,
+                word=finding.word,
+                message=finding.message,
+                severity=finding.severity,
+                start=finding.start,
+                end=finding.end,
+                module=finding.module,
                 location=entry.location,
             )
         )
@@ -181,10 +185,10 @@ def _check_parquet(
             check.report.note(note.what, where, note.why)
 
 
-def _check_ags1(keys: Keys, check: FileCheck, found: StandardKeyMetadata) -> None:
+def _check_ags1(keys: Keys, check: FileCheck, keys_of_file: StandardKeyMetadata) -> None:
     entry = check.reached.entry
-    with keys.walk.reader(entry.location, found, entry.size) as reader:
-        check.report.block_length(reader.block_length, entry.location)
+    with keys.walk.reader(entry.location, keys_of_file, entry.size) as reader:
+        check.report.check_block_length(reader.block_length, entry.location)
         whole = _check_blocks(reader, check)
         if whole and entry.file_format == "AVRO":
             _check_records(reader, check)
@@ -194,7 +198,7 @@ def _check_ags1(keys: Keys, check: FileCheck, found: StandardKeyMetadata) -> Non
 
 
 def _check_blocks(reader: Ags1Reader, check: FileCheck) -> bool:
-    """Open every block, also those after one that does not open."""
+    """Decrypt every block, also after one that fails; return whether all succeeded."""
     location, bad = check.reached.entry.location, 0
     buffer = memoryview(bytearray(max(1, min(reader.size, reader.block_length))))
     for start in range(0, max(1, reader.size), reader.block_length):
@@ -209,16 +213,16 @@ def _check_blocks(reader: Ags1Reader, check: FileCheck) -> bool:
     if bad > MAX_BLOCK_FINDINGS:
         check.report.tell(
             TagMismatchError.word,
-            f"{bad - MAX_BLOCK_FINDINGS:,} more blocks do not open",
+            f"{bad - MAX_BLOCK_FINDINGS:,} more blocks cannot be decrypted",
             location,
         )
     if bad:
-        check.report.note("file", location, f"{bad:,} of its blocks do not open")
+        check.report.note("file", location, f"{bad:,} of its blocks cannot be decrypted")
     return not bad
 
 
 def _check_records(reader: Ags1Reader, check: FileCheck) -> None:
-    """Count the rows of an Avro file by its blocks, whose headers tell; none is decoded."""
+    """Count the rows of an Avro file from its block headers, without decoding a row."""
     entry = check.reached.entry
     reader.seek(0)
     try:
@@ -226,12 +230,12 @@ def _check_records(reader: Ags1Reader, check: FileCheck) -> None:
         count = sum(block.num_records for block in blocks)
     except (ModcryptError, OSError):
         raise
-    except Exception as error:  # fastavro lets through what its decoding runs into, and codecs
-        raise FormatError(f"no Avro file, or a damaged one ({type(error).__name__})") from None
+    except Exception as error:  # fastavro passes on errors of decoding and of codecs
+        raise FormatError(f"not an Avro file, or a damaged one ({type(error).__name__})") from None
     if count != entry.record_count:
         check.report.tell(
             "truncation",
-            f"the file has {count} rows, its manifest says {entry.record_count}",
+            f"the file has {count} rows, but its manifest says {entry.record_count}",
             entry.location,
         )
 
@@ -241,7 +245,7 @@ def _check_vector(reader: Ags1Reader, check: FileCheck, entry: FileEntry) -> Non
     start, size = entry.file.get("content_offset"), entry.file.get("content_size_in_bytes")
     try:
         if type(start) is not int or type(size) is not int or not 0 <= start <= reader.size - size:
-            raise FormatError("a deletion vector that does not lie in its file")
+            raise FormatError("the deletion vector is outside of its file")
         read_vector(reader.read_at(start, max(0, size)), entry)
     except FormatError as error:
         check.report.tell(error.word, str(error), entry.location)

@@ -1,7 +1,7 @@
-"""The keys of a table: what wraps and seals what, what nothing uses, what is old, what is reused.
+"""Check the keys of a table: wrapping, use, age and reuse.
 
-Every KEK is unwrapped by the key service, whose refusal says nothing of the table and is told as
-what it is. Keys are compared by a keyed hash; none is kept.
+The key service unwraps every KEK; its refusal is reported, but is not a fault of the table. Keys
+are compared by a keyed hash, and no key is kept.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
     ModcryptError,
+    list_names,
 )
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import KeyPolicy
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
-from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, OpenKey, wrapped_text
+from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, OpenKey, format_wrapped_key
 from modcrypt.iceberg.read.inventory import Failure, Inventory, Mark, in_threads, sealing_key
 from modcrypt.iceberg.verify.table_findings import CheckedKek, TableReport, is_refusal
-from modcrypt.jobs.key_scan import wrapped_version
+from modcrypt.jobs.key_scan import parse_wrapped_version
 from modcrypt.kms.client import is_current
 from modcrypt.parquet.verify.findings import FILE
 
@@ -33,31 +34,27 @@ __all__ = [
     "KeyChecks",
     "KeyUses",
     "check_keks",
-    "checked_keks",
     "compare_marks",
-    "listed",
+    "count_key_uses",
+    "describe_keks",
     "master_key_version",
     "newest_version",
-    "tell_unused",
-    "uses_of",
+    "report_unused_keys",
 ]
 
 DAY_MS = 24 * 60 * 60 * 1000
 
-LISTED = 20
-"""Ids or names told in one message."""
-
 
 @dataclass
 class KeyChecks:
-    """What is known of a table's KEKs.
+    """The results of checking a table's KEKs.
 
     Attributes:
-        keks: by id.
-        failed: why a KEK is not to be had, by its id; told already.
-        opened: whether the key service unwrapped it, by its id.
-        marks: keyed hashes of KEKs, to their ids.
-        now_ms: when they were looked at.
+        keks: KEKs by id.
+        failed: Errors of unavailable KEKs by id; they are already reported.
+        opened: Whether the key service unwrapped the KEK, by id.
+        marks: Ids of KEKs by their keyed hashes.
+        now_ms: Time of the check in milliseconds.
     """
 
     keks: dict[str, IcebergKey] = field(default_factory=dict)
@@ -70,7 +67,7 @@ class KeyChecks:
 def check_keks(
     metadata: TableMetadata, resolver: KeyResolver, report: TableReport, jobs: int
 ) -> KeyChecks:
-    """Find the KEKs of a table, have them unwrapped, and look at their master keys and ages."""
+    """Find the KEKs of a table, unwrap them, and check their master keys and ages."""
     checks = KeyChecks()
     for key_id in metadata.kek_ids():
         try:
@@ -79,49 +76,53 @@ def check_keks(
         except KeyMaterialError as error:
             checks.failed[key_id] = error
             report.tell(error.word, str(error))
-    for key in _stored(metadata, resolver, report):
+    for key in _stored_keks(metadata, resolver, report):
         checks.keks.setdefault(key.id, key)
     _unwrap(checks, resolver, report, jobs)
     _check_ages(checks, metadata, report)
     return checks
 
 
-def _stored(
+def _stored_keks(
     metadata: TableMetadata, resolver: KeyResolver, report: TableReport
 ) -> Iterable[IcebergKey]:
-    """Give the KEKs of the key store that say that they are of this table."""
+    """Return the KEKs of the key store that name this table."""
     if resolver.store is None:
         return []
     try:
         stored = resolver.store.keys()
     except (ModcryptError, OSError) as error:
         word = FILE if isinstance(error, OSError) else error.word
-        report.tell(word, f"it can't be read: {error}", "the key store", warning=True)
+        report.tell(word, f"it cannot be read: {error}", "the key store", warning=True)
         return []
-    return [one for one in stored.values() if one.properties.get(TABLE) == metadata.uuid]
+    return [
+        stored_file
+        for stored_file in stored.values()
+        if stored_file.properties.get(TABLE) == metadata.uuid
+    ]
 
 
 def _unwrap(checks: KeyChecks, resolver: KeyResolver, report: TableReport, jobs: int) -> None:
-    """Have KEKs unwrapped, in any case: what the resolver keeps may be an hour old."""
+    """Unwrap KEKs again: KEKs in the resolver's cache may be an hour old."""
     gone: dict[str, KmsUnavailableError] = {}
-    wanted = [one for one in checks.keks.values() if one.id not in checks.failed]
-    for key, found in in_threads(partial(_unwrapped, resolver, gone), wanted, jobs):
-        if isinstance(found, int):
+    wanted = [kek for kek in checks.keks.values() if kek.id not in checks.failed]
+    for key, result in in_threads(partial(_unwrap_kek, resolver, gone), wanted, jobs):
+        if isinstance(result, int):
             checks.opened[key.id] = True
-            checks.marks[found] = key.id
+            checks.marks[result] = key.id
             continue
         checks.opened[key.id] = False
-        checks.failed[key.id] = found
-        message = f"KEK {key.id} of the table: {found}"
-        report.tell(found.word, message, warning=is_refusal(found))
+        checks.failed[key.id] = result
+        message = f"KEK {key.id} of the table: {result}"
+        report.tell(result.word, message, warning=is_refusal(result))
 
 
-def _unwrapped(
+def _unwrap_kek(
     resolver: KeyResolver, gone: dict[str, KmsUnavailableError], key: IcebergKey
 ) -> tuple[IcebergKey, int | KeyRetrievalError]:
-    """Give the keyed hash of a KEK, and leave it with the resolver."""
+    """Return the keyed hash of a KEK, or the error; store the KEK in the resolver."""
     assert key.wrapped is not None
-    if key.master_key_id in gone:  # nobody waits for a service ten thousand times
+    if key.master_key_id in gone:  # do not wait for an unavailable service again
         return key, gone[key.master_key_id]
     try:
         kek = resolver.masters.unwrap(key.wrapped, key.master_key_id, key.id)
@@ -130,7 +131,7 @@ def _unwrapped(
         return key, error
     except KeyRetrievalError as error:
         return key, error
-    resolver.made(OpenKey(key, resolver.masters, kek))
+    resolver.cache_key(OpenKey(key, resolver.masters, kek))
     return key, hash(kek)
 
 
@@ -145,18 +146,18 @@ def _check_ages(checks: KeyChecks, metadata: TableMetadata, report: TableReport)
         if age >= lifetime:
             report.tell(
                 "key",
-                f"KEK {key.id} is {age} days old, and was to be used for {lifetime}: the next "
-                "commit makes another, and what this one seals stays under it until it is rotated",
+                f"KEK {key.id} is {age} days old, but the policy allows {lifetime}: the next "
+                'commit makes a new KEK; existing keys stay under this one until you rotate "kek"',
                 warning=True,
             )
-        elif age < -1:  # beyond what clocks differ by
-            report.tell("key", f"KEK {key.id} says that it was made in {-age} days", warning=True)
+        elif age < -1:  # more than clocks may differ
+            report.tell("key", f"KEK {key.id} is dated {-age} days in the future", warning=True)
         in_table = key.id in metadata.keys and key.id not in checks.failed
         if in_table and key.master_key_id != metadata.master_key_id:
             report.tell(
                 "key",
-                f"KEK {key.id} is under the master key {key.master_key_id!r}, the table under "
-                f"{metadata.master_key_id!r}: Iceberg's Java unwraps every KEK with the latter",
+                f"KEK {key.id} is under the master key {key.master_key_id!r}, but the table "
+                f"is under {metadata.master_key_id!r}: Iceberg's Java uses that one for every KEK",
             )
 
 
@@ -168,28 +169,28 @@ def _age_days(key: IcebergKey, now_ms: int) -> int:
 
 
 def master_key_version(wrapped: bytes) -> str | None:
-    """Give the version of the master key that wrapped a key, where the wrapped key tells it."""
-    return wrapped_version(wrapped_text(wrapped))
+    """Return the version of the master key that wrapped a key, if the wrapped key names it."""
+    return parse_wrapped_version(format_wrapped_key(wrapped))
 
 
 def newest_version(resolver: KeyResolver, keys: Iterable[IcebergKey]) -> dict[str, bool | None]:
-    """Tell by the ids of KEKs whether the newest version of the master key wraps them.
+    """Return, by KEK id, whether the newest version of the master key wraps the KEK.
 
-    None is unknown. The key service is asked once for each version that keys tell.
+    None means unknown. The key service is called once for each version of a master key.
     """
     answers: dict[tuple[str, str], bool | None] = {}
-    found: dict[str, bool | None] = {}
+    newest: dict[str, bool | None] = {}
     for key in keys:
         assert key.wrapped is not None
-        text = wrapped_text(key.wrapped)
+        text = format_wrapped_key(key.wrapped)
         place = (key.master_key_id, master_key_version(key.wrapped) or text)
         if place not in answers:
             try:
                 answers[place] = is_current(resolver.masters.client, text, key.master_key_id)
-            except KeyRetrievalError:  # told where the KEK is unwrapped
+            except KeyRetrievalError:  # reported where the KEK is unwrapped
                 answers[place] = None
-        found[key.id] = answers[place]
-    return found
+        newest[key.id] = answers[place]
+    return newest
 
 
 # --- uses ----------------------------------------------------------------------------------------
@@ -197,12 +198,12 @@ def newest_version(resolver: KeyResolver, keys: Iterable[IcebergKey]) -> dict[st
 
 @dataclass
 class KeyUses:
-    """How often each key is used.
+    """The uses of each key.
 
     Attributes:
-        lists, files: by the id of a KEK or master key: of how many manifest lists, and of how many
-            data and delete files, it seals the key metadata.
-        unused: ids of `encryption-keys` that nothing uses.
+        lists: Number of manifest lists whose key metadata a KEK or master key encrypts, by key id.
+        files: Number of data and delete files whose key metadata it encrypts, by key id.
+        unused: Ids of `encryption-keys` that nothing uses.
     """
 
     lists: Counter[str]
@@ -210,16 +211,16 @@ class KeyUses:
     unused: tuple[str, ...]
 
 
-def uses_of(metadata: TableMetadata, inventory: Inventory, *, whole: bool) -> KeyUses:
-    """Count what keys are used for.
+def count_key_uses(metadata: TableMetadata, inventory: Inventory, *, whole: bool) -> KeyUses:
+    """Count the uses of keys.
 
     Args:
-        metadata: of the table.
-        inventory: what was reached.
-        whole: whether that is all that the table has; else a KEK may have uses that aren't known.
+        metadata: Metadata of the table.
+        inventory: Files that were reached.
+        whole: Whether the inventory is complete; otherwise KEKs may have unknown uses.
     """
-    named = {one.key_id for one in metadata.snapshots if one.key_id is not None}
-    lists = Counter(metadata.keys[one].encrypted_by for one in named if one in metadata.keys)
+    named = {snapshot.key_id for snapshot in metadata.snapshots if snapshot.key_id is not None}
+    lists = Counter(metadata.keys[id_].encrypted_by for id_ in named if id_ in metadata.keys)
     files = Counter[str]()
     for reached in inventory.files:
         with_key = sealing_key(reached.entry.key_metadata)
@@ -232,10 +233,10 @@ def uses_of(metadata: TableMetadata, inventory: Inventory, *, whole: bool) -> Ke
     return KeyUses(lists, files, tuple(unused))
 
 
-def checked_keks(
+def describe_keks(
     checks: KeyChecks, uses: KeyUses, metadata: TableMetadata, resolver: KeyResolver
 ) -> tuple[CheckedKek, ...]:
-    """Give the KEKs as they are told."""
+    """Return the KEKs for `TableVerification.keks`."""
     current = newest_version(resolver, checks.keks.values())
     return tuple(
         CheckedKek(
@@ -254,14 +255,14 @@ def checked_keks(
     )
 
 
-def tell_unused(uses: KeyUses, report: TableReport, *, whole: bool) -> None:
-    """Say which of `encryption-keys` nothing uses; or seems to, where a `key-id` was taken away."""
+def report_unused_keys(uses: KeyUses, report: TableReport, *, whole: bool) -> None:
+    """Report unused `encryption-keys`; a removed `key-id` can also make a key look unused."""
     if uses.unused:
-        advice = ", and can be pruned" if whole else ""
+        advice = "; prune_keys drops them" if whole else ""
         report.tell(
             "key",
-            f"{len(uses.unused):,} of encryption-keys are used by no snapshot{advice}: "
-            + listed(uses.unused),
+            f"no snapshot uses {len(uses.unused):,} of encryption-keys{advice}: "
+            + list_names(uses.unused),
             warning=True,
         )
 
@@ -272,12 +273,12 @@ def tell_unused(uses: KeyUses, report: TableReport, *, whole: bool) -> None:
 def compare_marks(
     marks: Iterable[tuple[str, Mark]], checks: KeyChecks, report: TableReport
 ) -> None:
-    """Say which files have the same key or AAD prefix, and whose key is a KEK.
+    """Report files that share a key or AAD prefix, and files whose key is a KEK.
 
     Args:
-        marks: locations of files, and what tells their keys.
-        checks: knows the KEKs.
-        report: takes the findings.
+        marks: Locations of files with the keyed hash of the key and the AAD prefix.
+        checks: Results of checking the KEKs.
+        report: Report that gets the findings.
     """
     by_key: defaultdict[int, list[tuple[str, bytes]]] = defaultdict(list)
     by_prefix: defaultdict[bytes, list[tuple[str, int]]] = defaultdict(list)
@@ -287,33 +288,26 @@ def compare_marks(
             by_prefix[prefix].append((location, key))
         if key in checks.marks:
             report.tell("integrity", f"its key is the KEK {checks.marks[key]}", location)
-    for found in by_key.values():
-        if len(found) > 1:
-            _tell_reuse(found, report)
+    for files in by_key.values():
+        if len(files) > 1:
+            _report_reuse(files, report)
     for same in by_prefix.values():
         if len({key for _, key in same}) > 1:
-            names = listed(location for location, _ in same)
+            names = list_names(location for location, _ in same)
             report.tell(
                 "aad-prefix", f"{len(same)} files have the same AAD prefix: {names}", warning=True
             )
 
 
-def _tell_reuse(found: list[tuple[str, bytes]], report: TableReport) -> None:
-    """Tell of files with one key; with one prefix too, each can be put in the other's place."""
-    exchangeable = len({prefix for _, prefix in found}) < len(found)
-    names = listed(location for location, _ in found)
+def _report_reuse(files: list[tuple[str, bytes]], report: TableReport) -> None:
+    """Report files that share a key; if they share an AAD prefix too, they can be swapped."""
+    exchangeable = len({prefix for _, prefix in files}) < len(files)
+    names = list_names(location for location, _ in files)
     why = (
-        ", some with the same AAD prefix: blocks of one are taken for those of another"
+        ", some also the same AAD prefix: blocks of one file can replace those of another"
         if exchangeable
-        else ", which each file is to have for itself"
+        else "; each file should have its own"
     )
     report.tell(
-        "integrity", f"{len(found)} files have the same key{why}: {names}", warning=not exchangeable
+        "integrity", f"{len(files)} files have the same key{why}: {names}", warning=not exchangeable
     )
-
-
-def listed(names: Iterable[str]) -> str:
-    """Give names for a message; not all of many."""
-    known = list(names)
-    more = f" and {len(known) - LISTED:,} more" if len(known) > LISTED else ""
-    return ", ".join(known[:LISTED]) + more

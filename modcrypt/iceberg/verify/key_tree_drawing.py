@@ -1,7 +1,7 @@
-"""Draws a `KeyTree`: as text for a terminal, and as a page with a picture, a tree and a table.
+"""Draw a `KeyTree` as text for a terminal, or as a page with a picture, a tree and a table.
 
-Both are bounded, whatever the table: of many branches of one kind the first are drawn, and the
-others counted. A manifest that several snapshots share is drawn in full under the first of them.
+Both are bounded for every table: of many branches of one kind, the first are drawn and the others
+counted. A manifest that several snapshots share is drawn in full only under the first of them.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, TypeVar
 
-from modcrypt.html_parts import human
 from modcrypt.report.page import (
-    attribute,
-    counted,
-    day_of,
-    facts,
-    name_of,
-    page,
-    row,
-    shown,
-    table,
+    format_day,
+    format_name,
+    render_attribute,
+    render_facts,
+    render_page,
+    render_row,
+    render_table,
+    render_text,
 )
+from modcrypt.report.sizes import format_count, format_size
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.verify.key_trees import KeyTree, TreeFile, TreeKek, TreeList, TreeManifest
@@ -35,16 +34,16 @@ T = TypeVar("T")
 HUES = 8
 
 PAGE_BRANCHES = 60
-"""Branches of one kind drawn beneath another on a page, if there is room."""
+"""Maximum number of branches of one kind under a node of the page."""
 
 PAGE_NODES = 4_000
-"""Nodes of the page's tree, in all."""
+"""Maximum number of nodes in the tree."""
 
 PAGE_KEYS = 500
-"""Rows of the table of KEKs."""
+"""Maximum number of rows in the tables of keys."""
 
 
-# --- what both draw ------------------------------------------------------------------------------
+# --- the lines of the tree -----------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -52,14 +51,14 @@ class Node:
     """A line of the tree.
 
     Attributes:
-        chip: its kind, in a word.
-        name: what it is called.
-        meta: what else is said of it.
-        hue: of the key that it is under, or is.
-        tags: words that mark it, with the class that they are drawn in.
-        title: its name in full.
-        branches: the lines beneath it.
-        rest: what is said of those that are not drawn.
+        chip: Kind of the node in one word.
+        name: Name of the node.
+        meta: Details of the node.
+        hue: Colour of the node's key, or of the key that it is under.
+        tags: Words that mark the node, with their style classes.
+        title: Full name of the node.
+        branches: Nodes beneath it.
+        rest: Texts about nodes that are not drawn.
     """
 
     chip: str
@@ -72,12 +71,12 @@ class Node:
     rest: list[str] = field(default_factory=list)
 
 
-class _Plan:
-    """Makes the lines of a tree, at most `limit` branches of one kind, and `room` lines in all."""
+class _TreeLayout:
+    """The nodes of a tree: at most `limit` branches of one kind, and `capacity` nodes in total."""
 
-    def __init__(self, tree: KeyTree, limit: int, room: int) -> None:
-        self._tree, self._limit, self._room = tree, limit, room
-        self.hues = {one.id: number % HUES for number, one in enumerate(tree.keks)}
+    def __init__(self, tree: KeyTree, limit: int, capacity: int) -> None:
+        self._tree, self._limit, self._capacity = tree, limit, capacity
+        self.hues = {kek.id: number % HUES for number, kek in enumerate(tree.keks)}
         self._drawn: set[int] = set()
         self._own: dict[str, list[TreeFile]] = {}
         for file in tree.files:
@@ -85,58 +84,66 @@ class _Plan:
                 self._own.setdefault(file.sealed_by, []).append(file)
 
     def roots(self) -> list[Node]:
-        """Give a line for each master key, and one for what is under none."""
+        """Return a node for each master key, and nodes for lists without a known key."""
         tree = self._tree
-        keks = {one.id for one in tree.keks}
-        roots = [self._master(master) for master in tree.master_key_ids]
-        bare = [one for one in tree.lists if one.sealed_by is None]
+        keks = {kek.id for kek in tree.keks}
+        roots = [self._master_node(master) for master in tree.master_key_ids]
+        bare = [manifest_list for manifest_list in tree.lists if manifest_list.sealed_by is None]
         lost = [
-            one
-            for one in tree.lists
-            if one.sealed_by and not one.single and one.sealed_by not in keks
+            manifest_list
+            for manifest_list in tree.lists
+            if manifest_list.sealed_by
+            and not manifest_list.single
+            and manifest_list.sealed_by not in keks
         ]
-        for some, name, tag in (
+        for lists, name, tag in (
             (bare, "no key", ("plaintext, or key-id missing", "odd")),
-            (lost, "KEKs that are not there", ("lost", "bad")),
+            (lost, "missing KEKs", ("lost", "bad")),
         ):
-            if some:
-                root = Node("none", name, [self._beneath(some)], tags=[tag])
-                self._add(root, "manifest list", some, self._list)
+            if lists:
+                root = Node("none", name, [self._beneath(lists)], tags=[tag])
+                self._add_branches(root, "manifest list", lists, self._list_node)
                 roots.append(root)
         return roots
 
-    def _master(self, master: str) -> Node:
+    def _master_node(self, master: str) -> Node:
         tree = self._tree
-        keks = [one for one in tree.keks if one.master_key_id == master]
-        single = [one for one in tree.lists if one.single and one.sealed_by == master]
+        keks = [kek for kek in tree.keks if kek.master_key_id == master]
+        single = [
+            manifest_list
+            for manifest_list in tree.lists
+            if manifest_list.single and manifest_list.sealed_by == master
+        ]
         files = self._own.get(master, [])
         node = Node("MEK", master, [], hue=None, title=f"master key {master}")
-        ids = {one.id for one in keks}
-        under = [one for one in tree.lists if one.sealed_by in ids] + single
-        versions = sorted({one.version for one in keks if one.version is not None})
+        ids = {kek.id for kek in keks}
+        under = [
+            manifest_list for manifest_list in tree.lists if manifest_list.sealed_by in ids
+        ] + single
+        versions = sorted({kek.version for kek in keks if kek.version is not None})
         if versions:
             node.meta.append(f"version {', '.join(versions[:6])}")
         if keks:
-            node.meta.append(counted(len(keks), "KEK"))
+            node.meta.append(format_count(len(keks), "KEK"))
         if single:
-            node.meta.append(f"wraps the keys of {counted(len(single), 'manifest list')}")
+            node.meta.append(f"wraps the keys of {format_count(len(single), 'manifest list')}")
         if files:
-            node.meta.append(f"wraps the keys of {counted(len(files), 'file')}")
+            node.meta.append(f"wraps the keys of {format_count(len(files), 'file')}")
         if under:
             node.meta.append(self._beneath(under))
         if master == tree.master_key_id:
             node.tags.append(("the table's", ""))
         elif tree.master_key_id is not None:
             node.tags.append(("not the table's", "bad"))
-        used = sorted(keks, key=lambda one: (not one.lists + one.files, -one.created_ms))
-        self._add(node, "KEK", used, self._kek)
-        self._add(node, "manifest list", single, self._list)
+        used = sorted(keks, key=lambda kek: (not kek.lists + kek.files, -kek.created_ms))
+        self._add_branches(node, "KEK", used, self._kek_node)
+        self._add_branches(node, "manifest list", single, self._list_node)
         return node
 
-    def _kek(self, kek: TreeKek) -> Node:
+    def _kek_node(self, kek: TreeKek) -> Node:
         node = Node("KEK", kek.id, [], hue=self.hues[kek.id], title=f"KEK {kek.id}")
         node.meta.append(
-            f"made {day_of(kek.created_ms)}, {counted(max(0, kek.age_days), 'day')} old"
+            f"made {format_day(kek.created_ms)}, {format_count(max(0, kek.age_days), 'day')} old"
         )
         if kek.scope:
             node.meta.append(f"for {kek.scope}")
@@ -151,96 +158,114 @@ class _Plan:
             node.meta.append(kek.error)
         if not kek.lists and not kek.files:
             node.tags.append(("unused", "odd"))
-        lists = [one for one in self._tree.lists if one.sealed_by == kek.id and not one.single]
+        lists = [
+            manifest_list
+            for manifest_list in self._tree.lists
+            if manifest_list.sealed_by == kek.id and not manifest_list.single
+        ]
         if lists:
-            node.meta.append(f"{counted(len(lists), 'manifest list')}, {self._beneath(lists)}")
-        self._add(node, "manifest list", lists, self._list)
+            node.meta.append(f"{format_count(len(lists), 'manifest list')}, {self._beneath(lists)}")
+        self._add_branches(node, "manifest list", lists, self._list_node)
         own = self._own.get(kek.id, [])
         if own:
-            node.meta.append(f"seals the keys of {counted(len(own), 'file')}")
-        self._add(node, "file that it seals the key of", own, lambda one: self._file(one, kek.id))
+            node.meta.append(f"encrypts the keys of {format_count(len(own), 'file')}")
+        self._add_branches(node, "file key", own, lambda file: self._file_node(file, kek.id))
         return node
 
-    def _list(self, one: TreeList) -> Node:
-        ids = ", ".join(str(number) for number in one.snapshots)
-        node = Node("snapshot", ids, [], hue=self._hue(one), title=one.location)
-        node.meta += [day_of(one.timestamp_ms), name_of(one.location)]
-        if one.size is not None:
-            node.meta.append(human(one.size))
-        if one.current:
+    def _list_node(self, manifest_list: TreeList) -> Node:
+        ids = ", ".join(str(number) for number in manifest_list.snapshots)
+        node = Node("snapshot", ids, [], hue=self._hue(manifest_list), title=manifest_list.location)
+        node.meta += [format_day(manifest_list.timestamp_ms), format_name(manifest_list.location)]
+        if manifest_list.size is not None:
+            node.meta.append(format_size(manifest_list.size))
+        if manifest_list.current:
             node.tags.append(("current", ""))
-        if one.error is not None:
+        if manifest_list.error is not None:
             node.tags.append(("not read", "bad"))
-            node.meta.append(one.error)
+            node.meta.append(manifest_list.error)
         else:
-            node.meta.append(self._beneath([one]))
-        manifests = [self._tree.manifests[number] for number in one.manifests]
+            node.meta.append(self._beneath([manifest_list]))
+        manifests = [self._tree.manifests[number] for number in manifest_list.manifests]
         fresh = [
-            (n, m) for n, m in zip(one.manifests, manifests, strict=True) if n not in self._drawn
+            (n, m)
+            for n, m in zip(manifest_list.manifests, manifests, strict=True)
+            if n not in self._drawn
         ]
         shared = len(manifests) - len(fresh)
-        self._drawn.update(number for number, _ in fresh[: min(self._limit, self._room)])
-        hue = self._hue(one)
-        self._add(node, "manifest", [m for _, m in fresh], lambda m: self._manifest(m, hue))
+        self._drawn.update(number for number, _ in fresh[: min(self._limit, self._capacity)])
+        hue = self._hue(manifest_list)
+        self._add_branches(
+            node, "manifest", [m for _, m in fresh], lambda m: self._manifest_node(m, hue)
+        )
         if shared:
-            node.rest.append(f"and {counted(shared, 'manifest')} drawn above")
+            node.rest.append(f"and {format_count(shared, 'manifest')} drawn above")
         return node
 
-    def _manifest(self, one: TreeManifest, hue: int | None) -> Node:
-        node = Node(one.kind, name_of(one.location), [human(one.size)], hue, title=one.location)
-        if not one.encrypted:
+    def _manifest_node(self, manifest: TreeManifest, hue: int | None) -> Node:
+        node = Node(
+            manifest.kind,
+            format_name(manifest.location),
+            [format_size(manifest.size)],
+            hue,
+            title=manifest.location,
+        )
+        if not manifest.encrypted:
             node.tags.append(("plaintext", "odd"))
-        if one.error is not None:
+        if manifest.error is not None:
             node.tags.append(("not read", "bad"))
-            node.meta.append(one.error)
-        files = [self._tree.files[number] for number in one.files]
+            node.meta.append(manifest.error)
+        files = [self._tree.files[number] for number in manifest.files]
         if files:
-            node.meta.append(f"{counted(len(files), 'file')}, {human(_bytes(files))}")
-        self._add(node, "file", files, lambda file: self._file(file, None, hue))
+            node.meta.append(
+                f"{format_count(len(files), 'file')}, {format_size(_total_size(files))}"
+            )
+        self._add_branches(node, "file", files, lambda file: self._file_node(file, None, hue))
         return node
 
-    def _file(self, one: TreeFile, under: str | None, hue: int | None = None) -> Node:
-        meta = [human(one.size), counted(one.records, _unit(one))]
-        node = Node(one.kind, name_of(one.location), meta, hue, title=one.location)
-        if not one.encrypted:
+    def _file_node(self, file: TreeFile, under: str | None, hue: int | None = None) -> Node:
+        meta = [format_size(file.size), format_count(file.records, _unit(file))]
+        node = Node(file.kind, format_name(file.location), meta, hue, title=file.location)
+        if not file.encrypted:
             node.tags.append(("plaintext", "odd"))
         if under is not None:
             node.hue = self.hues.get(under)
-        elif one.sealed_by is not None:
-            node.meta.append(f"its key is under {one.sealed_by}")
+        elif file.sealed_by is not None:
+            node.meta.append(f"its key is under {file.sealed_by}")
         return node
 
-    def _hue(self, one: TreeList) -> int | None:
-        return None if one.sealed_by is None else self.hues.get(one.sealed_by)
+    def _hue(self, manifest_list: TreeList) -> int | None:
+        return None if manifest_list.sealed_by is None else self.hues.get(manifest_list.sealed_by)
 
     def _beneath(self, lists: list[TreeList]) -> str:
         manifests, numbers = self._tree.beneath(lists)
         files = [self._tree.files[number] for number in numbers]
         return (
-            f"{counted(len(manifests), 'manifest')}, {counted(len(files), 'file')}, "
-            f"{human(_bytes(files))}"
+            f"{format_count(len(manifests), 'manifest')}, {format_count(len(files), 'file')}, "
+            f"{format_size(_total_size(files))}"
         )
 
-    def _add(self, node: Node, what: str, items: list[T], branch: Callable[[T], Node]) -> None:
-        """Add a branch for each item, as long as there is room; count the others."""
-        count = max(0, min(len(items), self._limit, self._room))
-        self._room -= count
-        node.branches += [branch(one) for one in items[:count]]
+    def _add_branches(
+        self, node: Node, what: str, items: list[T], branch: Callable[[T], Node]
+    ) -> None:
+        """Add a branch for each item up to the limits; count the others."""
+        count = max(0, min(len(items), self._limit, self._capacity))
+        self._capacity -= count
+        node.branches += [branch(item) for item in items[:count]]
         if count < len(items):
             more = len(items) - count
-            size = sum(getattr(one, "size", None) or 0 for one in items[count:])
-            said = f", {human(size)}" if size else ""
-            node.rest.append(f"and {counted(more, 'more ' + what)}{said}")
+            size = sum(getattr(item, "size", None) or 0 for item in items[count:])
+            total_size = f", {format_size(size)}" if size else ""
+            node.rest.append(f"and {format_count(more, 'more ' + what)}{total_size}")
 
 
-def _unit(one: TreeFile) -> str:
+def _unit(file: TreeFile) -> str:
     return (
-        "row" if one.kind == "data" else "deleted row" if "equality" not in one.kind else "delete"
+        "row" if file.kind == "data" else "deleted row" if "equality" not in file.kind else "delete"
     )
 
 
-def _bytes(files: Iterable[TreeFile]) -> int:
-    return sum(one.size for one in files)
+def _total_size(files: Iterable[TreeFile]) -> int:
+    return sum(file.size for file in files)
 
 
 # --- text ----------------------------------------------------------------------------------------
@@ -248,37 +273,37 @@ def _bytes(files: Iterable[TreeFile]) -> int:
 
 def draw_text(tree: KeyTree, limit: int) -> str:
     """Draw a tree for a terminal; see `KeyTree.to_text`."""
-    plan = _Plan(tree, max(1, limit), PAGE_NODES)
+    plan = _TreeLayout(tree, max(1, limit), PAGE_NODES)
     lines = [_clean(f"table {tree.uuid} in {tree.location}")]
     for root in plan.roots():
-        lines += _lines(root, "", "")
+        lines += _draw_lines(root, "", "")
     if tree.unused:
-        lines.append(f"{counted(len(tree.unused), 'key')} that nothing uses:")
-        lines += [f"  {_clean(one)}" for one in tree.unused[:limit]]
+        lines.append(f"{format_count(len(tree.unused), 'unused key')}:")
+        lines += [f"  {_clean(key_id)}" for key_id in tree.unused[:limit]]
         if len(tree.unused) > limit:
             lines.append(f"  and {len(tree.unused) - limit:,} more")
     if not tree.whole:
-        lines.append("Not all could be read: a key may open more than is drawn.")
+        lines.append("Some files could not be read: a key may decrypt more files than are drawn.")
     return "\n".join(lines) + "\n"
 
 
-def _lines(node: Node, first: str, below: str) -> Iterator[str]:
+def _draw_lines(node: Node, first: str, below: str) -> Iterator[str]:
     tags = "".join(f" [{word}]" for word, _ in node.tags)
-    meta = "; ".join(one for one in node.meta if one)
-    said = _clean(f"{node.chip} {node.name}{tags}" + (f": {meta}" if meta else ""))
-    yield first + said
+    meta = "; ".join(part for part in node.meta if part)
+    text = _clean(f"{node.chip} {node.name}{tags}" + (f": {meta}" if meta else ""))
+    yield first + text
     ends = len(node.branches) + len(node.rest)
-    for number, one in enumerate(node.branches, 1):
+    for number, branch in enumerate(node.branches, 1):
         last = number == ends
-        yield from _lines(
-            one, below + ("└─ " if last else "├─ "), below + ("   " if last else "│  ")
+        yield from _draw_lines(
+            branch, below + ("└─ " if last else "├─ "), below + ("   " if last else "│  ")
         )
-    for number, said in enumerate(node.rest, len(node.branches) + 1):
-        yield below + ("└─ " if number == ends else "├─ ") + said
+    for number, text in enumerate(node.rest, len(node.branches) + 1):
+        yield below + ("└─ " if number == ends else "├─ ") + text
 
 
 def _clean(text: str) -> str:
-    """Spell out what a terminal would obey."""
+    """Escape characters that a terminal would interpret."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -287,54 +312,56 @@ def _clean(text: str) -> str:
 
 def draw_page(tree: KeyTree) -> str:
     """Draw a tree as a page; see `KeyTree.to_html`."""
-    plan = _Plan(tree, PAGE_BRANCHES, PAGE_NODES)
-    nodes = "".join(_item(root, depth=0) for root in plan.roots())
+    plan = _TreeLayout(tree, PAGE_BRANCHES, PAGE_NODES)
+    nodes = "".join(_draw_item(root, depth=0) for root in plan.roots())
     picture = _Picture(tree, plan.hues).svg()
-    whole = "" if tree.whole else '<span class="verdict warning">Not all could be read</span>'
+    whole = (
+        "" if tree.whole else '<span class="verdict warning">Some files could not be read</span>'
+    )
     body = [
-        facts(_facts(tree)),
-        '<section><h2>What opens what</h2><p class="note">A line leads from a key to what it '
-        "opens; its colour is the KEK's. Dashed: a key that is sealed in a manifest, and needs its "
-        f'own KEK as well.</p><div class="picture">{picture}</div></section>',
+        render_facts(_facts(tree)),
+        '<section><h2>Keys and files</h2><p class="note">A line leads from a key to what it '
+        "decrypts; its colour is the KEK's. Dashed: the file's key is encrypted in its manifest "
+        f'and needs its own KEK as well.</p><div class="picture">{picture}</div></section>',
         f'<section><h2>The tree</h2><div class="tree"><ul>{nodes}</ul></div></section>',
         _kek_table(tree, plan.hues),
         _unused_table(tree),
     ]
-    return page(f"Keys of {name_of(tree.location)}", whole, "\n".join(body))
+    return render_page(f"Keys of {format_name(tree.location)}", whole, "\n".join(body))
 
 
 def _facts(tree: KeyTree) -> list[tuple[str, str]]:
-    ages = [one.age_days for one in tree.keks]
-    oldest = counted(max(0, *ages), "day") if ages else "none"
-    encrypted = [one for one in tree.files if one.encrypted]
+    ages = [kek.age_days for kek in tree.keks]
+    oldest = format_count(max(0, *ages), "day") if ages else "none"
+    encrypted = [file for file in tree.files if file.encrypted]
     return [
         ("Table", tree.location),
         ("UUID", tree.uuid),
         ("Master key", tree.master_key_id or "none"),
         ("KEKs", f"{len(tree.keks):,}"),
         ("Oldest KEK", oldest),
-        ("Snapshots", f"{sum(len(one.snapshots) for one in tree.lists):,}"),
+        ("Snapshots", f"{sum(len(manifest_list.snapshots) for manifest_list in tree.lists):,}"),
         ("Manifests", f"{len(tree.manifests):,}"),
-        ("Data and delete files", f"{len(tree.files):,}, {human(_bytes(tree.files))}"),
+        ("Data and delete files", f"{len(tree.files):,}, {format_size(_total_size(tree.files))}"),
         ("Encrypted", f"{len(encrypted):,} of {len(tree.files):,}"),
         ("Unused keys", f"{len(tree.unused):,}"),
     ]
 
 
-def _item(node: Node, depth: int) -> str:
-    """Give a line of the tree, and what is beneath it: open at first down to snapshots."""
+def _draw_item(node: Node, depth: int) -> str:
+    """Return a node and the nodes beneath it as HTML; initially unfolded down to snapshots."""
     hue = f" k{node.hue}" if node.hue is not None else ""
     tags = "".join(f'<span class="tag {kind}">{word}</span>' for word, kind in node.tags)
-    meta = "; ".join(one for one in node.meta if one)
+    meta = "; ".join(part for part in node.meta if part)
     line = (
-        f'<span class="chip{hue}">{shown(node.chip)}</span>'
-        f'<strong title="{attribute(node.title)}">{shown(node.name)}</strong>{tags}'
-        f'<span class="meta">{shown(meta, 400)}</span>'
+        f'<span class="chip{hue}">{render_text(node.chip)}</span>'
+        f'<strong title="{render_attribute(node.title)}">{render_text(node.name)}</strong>{tags}'
+        f'<span class="meta">{render_text(meta, 400)}</span>'
     )
     if not node.branches and not node.rest:
         return f'<li><div class="leaf">{line}</div>'
-    below = "".join(_item(one, depth + 1) for one in node.branches)
-    below += "".join(f'<li class="rest">{said}' for said in node.rest)
+    below = "".join(_draw_item(branch, depth + 1) for branch in node.branches)
+    below += "".join(f'<li class="rest">{text}' for text in node.rest)
     first = " open" if depth < 2 else ""
     return (
         f'<li><details{first}><summary>{line}</summary><ul class="{hue.strip()}">{below}</ul>'
@@ -348,24 +375,25 @@ def _kek_table(tree: KeyTree, hues: dict[str, int]) -> str:
     for number, file in enumerate(tree.files):
         if file.sealed_by is not None:
             own[file.sealed_by].append(number)
-    for one in tree.keks[:PAGE_KEYS]:
-        lists = [each for each in tree.lists if each.sealed_by == one.id and not each.single]
-        numbers = {*tree.beneath(lists)[1], *own.get(one.id, ())}
-        current = {True: "newest", False: "older", None: ""}[one.current]
-        state = "not unwrapped" if one.error else "unused" if not one.lists + one.files else ""
+    for kek in tree.keks[:PAGE_KEYS]:
+        lists = [each for each in tree.lists if each.sealed_by == kek.id and not each.single]
+        numbers = {*tree.beneath(lists)[1], *own.get(kek.id, ())}
+        current = {True: "newest", False: "older", None: ""}[kek.current]
+        state = "not unwrapped" if kek.error else "unused" if not kek.lists + kek.files else ""
         rows.append(
-            row(
+            render_row(
                 [
-                    f'<span class="chip k{hues[one.id]}">KEK</span><code>{shown(one.id)}</code>',
-                    shown(one.master_key_id),
-                    shown(f"{one.version or ''} {current}".strip() or "not told"),
-                    f"{day_of(one.created_ms)}",
-                    f"{one.age_days:,}",
-                    shown(one.scope or "table"),
-                    one.store,
-                    f"{one.lists:,}",
-                    f"{one.files:,}",
-                    human(_bytes(tree.files[number] for number in numbers)),
+                    f'<span class="chip k{hues[kek.id]}">KEK</span>'
+                    f"<code>{render_text(kek.id)}</code>",
+                    render_text(kek.master_key_id),
+                    render_text(f"{kek.version or ''} {current}".strip() or "unknown"),
+                    f"{format_day(kek.created_ms)}",
+                    f"{kek.age_days:,}",
+                    render_text(kek.scope or "table"),
+                    kek.store,
+                    f"{kek.lists:,}",
+                    f"{kek.files:,}",
+                    format_size(_total_size(tree.files[number] for number in numbers)),
                     f'<span class="odd">{state}</span>',
                 ],
                 (4, 7, 8, 9),
@@ -373,24 +401,26 @@ def _kek_table(tree: KeyTree, hues: dict[str, int]) -> str:
         )
     heads = (
         "KEK", "Master key", "Its version", "Made", "Days old", "For", "Kept in", "Manifest lists",
-        "Files it seals the key of", "Bytes beneath", "",
+        "Files whose key it encrypts", "Bytes beneath", "",
     )  # fmt: skip
-    return table("KEKs", heads, rows, len(tree.keks) - len(rows), (4, 7, 8, 9))
+    return render_table("KEKs", heads, rows, len(tree.keks) - len(rows), (4, 7, 8, 9))
 
 
 def _unused_table(tree: KeyTree) -> str:
-    rows = [row([f"<code>{shown(one)}</code>"]) for one in tree.unused[:PAGE_KEYS]]
-    return table("Keys that nothing uses", ("Key",), rows, len(tree.unused) - len(rows))
+    rows = [
+        render_row([f"<code>{render_text(key_id)}</code>"]) for key_id in tree.unused[:PAGE_KEYS]
+    ]
+    return render_table("Unused keys", ("Key",), rows, len(tree.unused) - len(rows))
 
 
 # --- the picture ---------------------------------------------------------------------------------
 
 WIDTH, HEIGHT, GAP, BETWEEN = 216, 40, 10, 68
 MOST = 14
-"""Boxes in one column; the last stands for all others."""
+"""Maximum number of boxes in a column; the last one represents all others."""
 
 LABEL = 20
-"""Characters that fit into a box."""
+"""Number of characters that fit into a box."""
 
 
 @dataclass(slots=True)
@@ -403,105 +433,113 @@ class _Box:
 
 
 class _Picture:
-    """Five columns of boxes, and lines between those of which one opens the other."""
+    """A picture with five columns of boxes, and lines from keys to what they decrypt."""
 
     def __init__(self, tree: KeyTree, hues: dict[str, int]) -> None:
         self._tree, self._hues = tree, hues
         self._columns: list[list[_Box]] = [[], [], [], [], []]
         self._at: list[dict[object, int]] = [{}, {}, {}, {}, {}]
         self._edges: Counter[tuple[int, int, int, int, int | None, bool]] = Counter()
-        self._fill()
+        self._add_boxes()
         self._tallest = max(1, *map(len, self._columns))
-        self._join()
+        self._add_edges()
 
-    def _fill(self) -> None:
+    def _add_boxes(self) -> None:
         tree, hues = self._tree, self._hues
-        masters = [_Box(one, "master key", one) for one in tree.master_key_ids[:MOST]]
-        self._column(0, tree.master_key_ids, masters, "master keys")
-        used = sorted(tree.keks, key=lambda one: (not one.lists + one.files, -one.created_ms))
+        masters = [_Box(key_id, "master key", key_id) for key_id in tree.master_key_ids[:MOST]]
+        self._add_column(0, tree.master_key_ids, masters, "master keys")
+        used = sorted(tree.keks, key=lambda kek: (not kek.lists + kek.files, -kek.created_ms))
         boxes = [
             _Box(
-                one.id,
-                f"{one.age_days:,} days old" + (f", {one.scope}" if one.scope else ""),
-                f"KEK {one.id} {one.scope}",
-                hues[one.id],
-                "failed" if one.error else "",
+                kek.id,
+                f"{kek.age_days:,} days old" + (f", {kek.scope}" if kek.scope else ""),
+                f"KEK {kek.id} {kek.scope}",
+                hues[kek.id],
+                "failed" if kek.error else "",
             )
-            for one in used[:MOST]
+            for kek in used[:MOST]
         ]
-        self._column(1, [one.id for one in used], boxes, "KEKs")
+        self._add_column(1, [kek.id for kek in used], boxes, "KEKs")
         lists = [
             _Box(
-                f"snapshot {', '.join(map(str, one.snapshots))}",
-                "not read" if one.error else f"{name_of(one.location)}",
-                one.location,
-                hues.get(one.sealed_by or ""),
-                _state(one.error, encrypted=one.sealed_by is not None),
+                f"snapshot {', '.join(map(str, manifest_list.snapshots))}",
+                "not read" if manifest_list.error else f"{format_name(manifest_list.location)}",
+                manifest_list.location,
+                hues.get(manifest_list.sealed_by or ""),
+                _state(manifest_list.error, encrypted=manifest_list.sealed_by is not None),
             )
-            for one in tree.lists[:MOST]
+            for manifest_list in tree.lists[:MOST]
         ]
-        self._column(2, range(len(tree.lists)), lists, "manifest lists")
+        self._add_column(2, range(len(tree.lists)), lists, "manifest lists")
         manifests = [
             _Box(
-                name_of(one.location),
-                "not read" if one.error else f"{one.kind}, {human(one.size)}",
-                one.location,
+                format_name(manifest.location),
+                "not read" if manifest.error else f"{manifest.kind}, {format_size(manifest.size)}",
+                manifest.location,
                 None,
-                _state(one.error, encrypted=one.encrypted),
+                _state(manifest.error, encrypted=manifest.encrypted),
             )
-            for one in tree.manifests[:MOST]
+            for manifest in tree.manifests[:MOST]
         ]
-        self._column(3, range(len(tree.manifests)), manifests, "manifests")
+        self._add_column(3, range(len(tree.manifests)), manifests, "manifests")
         files = [
             _Box(
-                name_of(one.location),
-                f"{one.kind}, {human(one.size)}",
-                one.location,
-                hues.get(one.sealed_by or ""),
-                _state(None, encrypted=one.encrypted),
+                format_name(file.location),
+                f"{file.kind}, {format_size(file.size)}",
+                file.location,
+                hues.get(file.sealed_by or ""),
+                _state(None, encrypted=file.encrypted),
             )
-            for one in tree.files[:MOST]
+            for file in tree.files[:MOST]
         ]
-        self._column(4, range(len(tree.files)), files, "files")
+        self._add_column(4, range(len(tree.files)), files, "files")
 
-    def _column(self, place: int, ids: Sequence[object], boxes: list[_Box], what: str) -> None:
-        """Put boxes into a column; the last one stands for all that have none of their own."""
+    def _add_column(self, place: int, ids: Sequence[object], boxes: list[_Box], what: str) -> None:
+        """Put boxes into a column; the last one represents all items without their own box."""
         own = len(ids) if len(ids) <= MOST else MOST - 1
-        self._at[place] = {one: min(number, own) for number, one in enumerate(ids)}
+        self._at[place] = {id_: min(number, own) for number, id_ in enumerate(ids)}
         self._columns[place] = boxes[:own]
         if more := len(ids) - own:
             self._columns[place].append(_Box(f"{more:,} more", what, f"{more:,} more {what}"))
 
-    def _join(self) -> None:
+    def _add_edges(self) -> None:
         tree = self._tree
         for kek in tree.keks:
-            self._edge(0, kek.master_key_id, 1, kek.id, self._hues[kek.id])
+            self._add_edge(0, kek.master_key_id, 1, kek.id, self._hues[kek.id])
         manifest_hues: dict[int, set[int | None]] = {}
-        for number, one in enumerate(tree.lists):
-            hue = self._hues.get(one.sealed_by or "")
-            self._edge(0 if one.single else 1, one.sealed_by, 2, number, hue)
-            for manifest in one.manifests:
-                self._edge(2, number, 3, manifest, hue)
+        for number, manifest_list in enumerate(tree.lists):
+            hue = self._hues.get(manifest_list.sealed_by or "")
+            self._add_edge(
+                0 if manifest_list.single else 1, manifest_list.sealed_by, 2, number, hue
+            )
+            for manifest in manifest_list.manifests:
+                self._add_edge(2, number, 3, manifest, hue)
                 manifest_hues.setdefault(manifest, set()).add(hue)
         for number, manifest_node in enumerate(tree.manifests):
             hues = manifest_hues.get(number, set())
             for file in manifest_node.files:
-                self._edge(3, number, 4, file, min(hues, key=str) if len(hues) == 1 else None)
+                self._add_edge(3, number, 4, file, min(hues, key=str) if len(hues) == 1 else None)
         for number, file_node in enumerate(tree.files):
             by = file_node.sealed_by
             if by is not None:
                 place = 0 if file_node.single else 1
-                self._edge(place, by, 4, number, self._hues.get(by), own=True)
+                self._add_edge(place, by, 4, number, self._hues.get(by), own=True)
 
-    def _edge(
-        self, left: int, one: object, right: int, other: object, hue: int | None, own: bool = False
+    def _add_edge(
+        self,
+        left: int,
+        first: object,
+        right: int,
+        second: object,
+        hue: int | None,
+        own: bool = False,
     ) -> None:
-        start, end = self._at[left].get(one), self._at[right].get(other)
+        start, end = self._at[left].get(first), self._at[right].get(second)
         if start is not None and end is not None:
             self._edges[left, start, right, end, hue, own] += 1
 
     def svg(self) -> str:
-        """Give the picture."""
+        """Return the picture as SVG."""
         height = 34 + self._tallest * (HEIGHT + GAP)
         width = 5 * WIDTH + 4 * BETWEEN
         heads = ("Master keys", "KEKs", "Manifest lists", "Manifests", "Data and delete files")
@@ -509,12 +547,12 @@ class _Picture:
             f'<text class="head" x="{self._x(place)}" y="14">{head}</text>'
             for place, head in enumerate(heads)
         ]
-        parts += [self._path(*edge) for edge in self._edges]
+        parts += [self._draw_edge(*edge) for edge in self._edges]
         for place, boxes in enumerate(self._columns):
-            for number, one in enumerate(boxes):
-                parts.append(self._box(one, self._x(place), self._y(place, number)))
+            for number, box in enumerate(boxes):
+                parts.append(self._draw_box(box, self._x(place), self._y(place, number)))
         return (
-            f'<svg role="img" aria-label="Keys, and the files that they open" width="{width}" '
+            f'<svg role="img" aria-label="Keys and the files that they decrypt" width="{width}" '
             f'height="{height}" viewBox="0 0 {width} {height}">{"".join(parts)}</svg>'
         )
 
@@ -523,27 +561,29 @@ class _Picture:
         return place * (WIDTH + BETWEEN)
 
     def _y(self, place: int, number: int) -> int:
-        """Give the top of a box: short columns stand in the middle of the longest."""
+        """Return the top of a box; short columns are centred."""
         spare = self._tallest - len(self._columns[place])
         return 28 + number * (HEIGHT + GAP) + spare * (HEIGHT + GAP) // 2
 
-    def _path(self, left: int, one: int, right: int, other: int, hue: int | None, own: bool) -> str:
-        x, y = self._x(left) + WIDTH, self._y(left, one) + HEIGHT // 2
-        end_x, end_y = self._x(right), self._y(right, other) + HEIGHT // 2
+    def _draw_edge(
+        self, left: int, start: int, right: int, end: int, hue: int | None, own: bool
+    ) -> str:
+        x, y = self._x(left) + WIDTH, self._y(left, start) + HEIGHT // 2
+        end_x, end_y = self._x(right), self._y(right, end) + HEIGHT // 2
         bend = (end_x - x) // 2
         classes = "edge" + (f" k{hue}" if hue is not None else "") + (" own" if own else "")
         curve = f"M{x} {y}C{x + bend} {y} {end_x - bend} {end_y} {end_x} {end_y}"
         return f'<path class="{classes}" d="{curve}"/>'
 
     @staticmethod
-    def _box(one: _Box, x: int, y: int) -> str:
-        hue = f" k{one.hue}" if one.hue is not None else ""
+    def _draw_box(box: _Box, x: int, y: int) -> str:
+        hue = f" k{box.hue}" if box.hue is not None else ""
         return (
-            f'<g class="box{hue} {one.kind}"><title>{attribute(one.title)}</title>'
+            f'<g class="box{hue} {box.kind}"><title>{render_attribute(box.title)}</title>'
             f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="5"/>'
             f'<rect class="bar" x="{x}" y="{y}" width="4" height="{HEIGHT}" rx="2"/>'
-            f'<text class="label" x="{x + 12}" y="{y + 17}">{escape(_fit(one.label, LABEL))}</text>'
-            f'<text class="sub" x="{x + 12}" y="{y + 33}">{escape(_fit(one.sub, LABEL + 8))}</text>'
+            f'<text class="label" x="{x + 12}" y="{y + 17}">{escape(_fit(box.label, LABEL))}</text>'
+            f'<text class="sub" x="{x + 12}" y="{y + 33}">{escape(_fit(box.sub, LABEL + 8))}</text>'
             "</g>"
         )
 
@@ -553,6 +593,6 @@ def _state(error: str | None, *, encrypted: bool) -> str:
 
 
 def _fit(text: str, limit: int) -> str:
-    """Cut text in its middle, and spell out what is not printable."""
+    """Shorten text in its middle, and escape unprintable characters."""
     clean = _clean(text)
     return clean if len(clean) <= limit else f"{clean[: limit // 2]}…{clean[-(limit // 2 - 1) :]}"

@@ -1,10 +1,10 @@
-"""Which key opens what of a table, from the master key (MEK) down to its files: `key_tree`.
+"""Find which keys decrypt which files of a table, from the master key (MEK) down: `key_tree`.
 
     MEK -> KEKs -> manifest lists (snapshots) -> manifests -> data and delete files
 
-In single wrapping the KEK's place is empty. A file whose key metadata is sealed in its manifest
-needs two keys: that of a manifest list that leads to it, and its own. The tree holds no key, and
-what could not be opened says why.
+With single wrapping there is no KEK. A file whose key metadata is encrypted in its manifest needs
+two keys: that of a manifest list that leads to it, and its own. The tree contains no keys. Keys and
+files that are not available have an error.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from modcrypt.iceberg.read.inventory import (
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.verify.key_checks import (
     check_keks,
+    count_key_uses,
     master_key_version,
     newest_version,
-    uses_of,
 )
 from modcrypt.iceberg.verify.table_findings import TableReport
 from modcrypt.io.buffers import check_threads, usable_cores
@@ -54,15 +54,16 @@ class TreeKek:
     """A KEK.
 
     Attributes:
-        id: its own.
-        master_key_id: of the master key that wraps it.
-        version: of that, where the wrapped key tells it.
-        current: whether that is the newest version; None for unknown.
-        created_ms, age_days: when it was made.
-        scope: which files it is for; empty for the whole table.
+        id: Id of the KEK.
+        master_key_id: Id of the master key that wraps it.
+        version: Version of that master key, if the wrapped key contains it.
+        current: Whether that is the newest version; None for unknown.
+        created_ms, age_days: Creation time and age.
+        scope: Files that the KEK is for; empty for the whole table.
         store: `table` or `key store`.
-        lists, files: of how many manifest lists, and data and delete files, it seals the keys.
-        error: why the key service did not unwrap it.
+        lists, files: Numbers of manifest lists and of data and delete files whose keys it
+            encrypts.
+        error: Reason why the key service did not unwrap it; None if it did.
     """
 
     id: str
@@ -83,16 +84,16 @@ class TreeList:
     """A manifest list.
 
     Attributes:
-        location, size: of the file; the size is None where it could not be opened.
-        snapshots: ids of those that have it.
-        sequence_number, timestamp_ms: of the first of them.
-        current: whether the current snapshot is among them.
-        key_id: of its entry in `encryption-keys`; None in plaintext.
-        sealed_by: id of the KEK that seals its key metadata; of the master key where `single`.
-        single: whether a master key by itself wraps its key.
-        version: of that master key, where it is told.
-        manifests: their numbers in the tree.
-        error: why it could not be read.
+        location, size: Location and size of the file; the size is None if it cannot be read.
+        snapshots: Ids of the snapshots that have this list.
+        sequence_number, timestamp_ms: Sequence number and time of the first of these snapshots.
+        current: Whether the current snapshot is among them.
+        key_id: Id of its entry in `encryption-keys`; None in plaintext.
+        sealed_by: Id of the KEK that encrypts its key metadata, or of the master key if `single`.
+        single: Whether a master key wraps its key directly.
+        version: Version of that master key, if known.
+        manifests: Numbers of its manifests in the tree.
+        error: Reason why it could not be read; None if it could.
     """
 
     location: str
@@ -115,10 +116,10 @@ class TreeManifest:
 
     Attributes:
         kind: `manifest` or `delete manifest`.
-        location, size: of the file.
-        encrypted: whether it is.
-        files: their numbers in the tree.
-        error: why it could not be read.
+        location, size: Location and size of the file.
+        encrypted: Whether the manifest is encrypted.
+        files: Numbers of its files in the tree.
+        error: Reason why it could not be read; None if it could.
     """
 
     kind: str
@@ -134,13 +135,13 @@ class TreeFile:
     """A data or delete file.
 
     Attributes:
-        kind: as of `ReachedFile`.
-        location, size, records: of the file.
-        encrypted: whether it has key metadata.
-        sealed_by: id of the KEK, or master key, that seals its key metadata in the manifest; None
-            where that lies in the clear there.
-        single: whether that is a master key.
-        version: of that master key, where it is told.
+        kind: Kind of file; see `ReachedFile`.
+        location, size, records: Location, size and number of records of the file.
+        encrypted: Whether the file has key metadata.
+        sealed_by: Id of the KEK or master key that encrypts its key metadata in the manifest; None
+            for plaintext key metadata.
+        single: Whether that key is a master key.
+        version: Version of that master key, if known.
     """
 
     kind: str
@@ -155,12 +156,13 @@ class TreeFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtectedFile:
-    """A file that a key protects: with the key, and the table's files, it can be opened.
+    """A file that a key protects: the key and the table's files suffice to decrypt it.
 
     Attributes:
-        kind, location, size: of the file.
-        only: no other key leads to it: without this one it is lost.
-        certain: whether the master key's version is told; what may be under one is under it.
+        kind, location, size: Kind, location and size of the file.
+        only: Whether no other key leads to the file: without this key it is lost.
+        certain: Whether the version of the master key is known; an unknown version counts as the
+            requested one.
     """
 
     kind: str
@@ -170,22 +172,22 @@ class ProtectedFile:
     certain: bool
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the values for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyTree:
-    """The keys of a table, and what they open.
+    """The keys of a table, and the files that they decrypt.
 
     Attributes:
-        location, uuid: of the table.
-        master_key_id: that new keys are under.
-        keks, lists, manifests, files: what there is; manifest lists name manifests by number, and
-            manifests files.
-        unused: ids of `encryption-keys` that nothing uses.
-        whole: whether every manifest list and manifest could be read.
-        kms_unavailable: Whether one could not because the key service was unavailable.
+        location, uuid: Location and UUID of the table.
+        master_key_id: Id of the master key for new keys.
+        keks, lists, manifests, files: Nodes of the tree; lists refer to manifests, and manifests to
+            files, by number.
+        unused: Ids of `encryption-keys` that nothing uses.
+        whole: Whether every manifest list and manifest could be read.
+        kms_unavailable: Whether reading failed because the key service was unavailable.
     """
 
     location: str
@@ -201,62 +203,64 @@ class KeyTree:
 
     @cached_property
     def master_key_ids(self) -> tuple[str, ...]:
-        """The master keys that anything is under, the table's own first."""
-        found = dict.fromkeys([self.master_key_id] if self.master_key_id else [])
-        found |= dict.fromkeys(one.master_key_id for one in self.keks)
+        """Ids of all master keys in use, the table's own first."""
+        ids = dict.fromkeys([self.master_key_id] if self.master_key_id else [])
+        ids |= dict.fromkeys(kek.master_key_id for kek in self.keks)
         single: list[TreeList | TreeFile] = [*self.lists, *self.files]
-        found |= dict.fromkeys(
-            one.sealed_by for one in single if one.single and one.sealed_by is not None
+        ids |= dict.fromkeys(
+            item.sealed_by for item in single if item.single and item.sealed_by is not None
         )
-        return tuple(found)
+        return tuple(ids)
 
     def protected_by(self, key_id: str, version: str | int | None = None) -> list[ProtectedFile]:
         """List the encrypted files that a master key or KEK still protects.
 
-        Older metadata.json files, which may keep the same keys under other master keys, are not
-        looked at: `verify_table` tells of them.
+        Older metadata.json files, which may contain the same keys under other master keys, are not
+        considered: `verify_table` reports them.
 
         Args:
-            key_id: of a master key or KEK; one that nothing is under protects nothing.
-            version: of the master key. What does not tell its version counts as under it.
+            key_id: Id of a master key or KEK; an unused key protects nothing.
+            version: Version of the master key. Keys of unknown version count as under it.
 
         Returns:
-            Manifest lists, manifests, data and delete files. Beneath those that could not be read
-            there may be more, see `whole`.
+            Manifest lists, manifests, data and delete files. Unreadable lists and manifests may
+            lead to further files, see `whole`.
         """
         return _Protection(self, key_id, None if version is None else str(version)).files()
 
     def beneath(self, lists: Iterable[TreeList]) -> tuple[list[int], list[int]]:
-        """Give the numbers of the manifests and files that manifest lists lead to, each once."""
-        manifests = dict.fromkeys(number for one in lists for number in one.manifests)
+        """Return the numbers of the manifests and files that manifest lists lead to, each once."""
+        manifests = dict.fromkeys(
+            number for manifest_list in lists for number in manifest_list.manifests
+        )
         files = dict.fromkeys(
             number for manifest in manifests for number in self.manifests[manifest].files
         )
         return list(manifests), list(files)
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the values for JSON."""
         return {
             "location": self.location,
             "uuid": self.uuid,
             "master_key_id": self.master_key_id,
-            "keks": [asdict(one) for one in self.keks],
-            "lists": [asdict(one) for one in self.lists],
-            "manifests": [asdict(one) for one in self.manifests],
-            "files": [asdict(one) for one in self.files],
+            "keks": [asdict(kek) for kek in self.keks],
+            "lists": [asdict(manifest_list) for manifest_list in self.lists],
+            "manifests": [asdict(manifest) for manifest in self.manifests],
+            "files": [asdict(file) for file in self.files],
             "unused": list(self.unused),
             "whole": self.whole,
             "kms_unavailable": self.kms_unavailable,
         }
 
     def to_text(self, *, limit: int = 6) -> str:
-        """Draw it for a terminal; of many branches of one kind, the first `limit` are drawn."""
+        """Draw the tree for a terminal, with at most `limit` branches of one kind per node."""
         from modcrypt.iceberg.verify.key_tree_drawing import draw_text
 
         return draw_text(self, limit)
 
     def to_html(self) -> str:
-        """Draw it as one self-contained page, without any script."""
+        """Draw the tree as one self-contained HTML page without scripts."""
         from modcrypt.iceberg.verify.key_tree_drawing import draw_page
 
         return draw_page(self)
@@ -268,34 +272,37 @@ def key_tree(
     jobs: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> KeyTree:
-    """Find which key opens what of a table, in all of its snapshots; data files are not opened.
+    """Find which keys decrypt which files of a table, in all snapshots; data files are not read.
 
     Args:
-        table: the version to be looked at.
-        jobs: manifest lists and manifests read at the same time; None chooses.
-        progress: called now and then, in the calling thread, with the bytes read so far.
+        table: The version of the table to examine.
+        jobs: Number of manifest lists and manifests read concurrently; None selects a default.
+        progress: Function called from time to time, in the calling thread, with the number of bytes
+            read so far.
 
     Returns:
-        The tree; what could not be opened is in it, and says why.
+        The tree; unavailable keys and files in it have an error.
 
     Raises:
         ValueError: `jobs` is below 1.
-        ModcryptError, OSError: from the key store.
+        ModcryptError, OSError: The key store failed.
     """
     check_threads(jobs)
     jobs = min(usable_cores(), MAX_JOBS) if jobs is None else jobs
     done = 0
 
-    def passed(size: int) -> None:
+    def add_progress(size: int) -> None:
         nonlocal done
         done += size
         if progress is not None:
             progress(done)
 
-    metadata, resolver = table.metadata, table.walk.resolver
+    metadata, resolver = table.metadata, table.resolver
     checks = check_keks(metadata, resolver, TableReport(), jobs)
-    inventory = take_inventory(Keys(table.walk, checks.failed), metadata.snapshots, jobs, passed)
-    uses = uses_of(metadata, inventory, whole=inventory.is_whole)
+    inventory = take_inventory(
+        Keys(table.walk, checks.failed), metadata.snapshots, jobs, add_progress
+    )
+    uses = count_key_uses(metadata, inventory, whole=inventory.is_whole)
     newest = newest_version(resolver, checks.keks.values())
     now = int(time.time() * 1000)
     keks = [
@@ -314,76 +321,84 @@ def key_tree(
         )
         for key in checks.keks.values()
     ]
-    return _built(table, inventory, tuple(keks), uses.unused)
+    return _build_tree(table, inventory, tuple(keks), uses.unused)
 
 
-def _built(
+def _build_tree(
     table: IcebergTable, inventory: Inventory, keks: tuple[TreeKek, ...], unused: tuple[str, ...]
 ) -> KeyTree:
     metadata = table.metadata
-    manifest_numbers = {id(one): number for number, one in enumerate(inventory.manifests)}
-    file_numbers = {id(one): number for number, one in enumerate(inventory.files)}
+    manifest_numbers = {id(manifest): number for number, manifest in enumerate(inventory.manifests)}
+    file_numbers = {id(file): number for number, file in enumerate(inventory.files)}
     current = metadata.document.get("current-snapshot-id")
     lists = [
-        _list(one, current, tuple(manifest_numbers[id(each)] for each in one.manifests))
-        for one in inventory.lists
+        _tree_list(
+            manifest_list,
+            current,
+            tuple(manifest_numbers[id(each)] for each in manifest_list.manifests),
+        )
+        for manifest_list in inventory.lists
     ]
     manifests = [
-        _manifest(one, tuple(file_numbers[id(each)] for each in one.files))
-        for one in inventory.manifests
+        _tree_manifest(manifest, tuple(file_numbers[id(each)] for each in manifest.files))
+        for manifest in inventory.manifests
     ]
     return KeyTree(
         location=metadata.location,
         uuid=metadata.uuid,
         master_key_id=metadata.master_key_id,
         keks=keks,
-        lists=tuple(sorted(lists, key=lambda one: one.sequence_number, reverse=True)),
+        lists=tuple(
+            sorted(lists, key=lambda manifest_list: manifest_list.sequence_number, reverse=True)
+        ),
         manifests=tuple(manifests),
-        files=tuple(_file(one) for one in inventory.files),
+        files=tuple(_tree_file(file) for file in inventory.files),
         unused=unused,
         whole=inventory.is_whole,
         kms_unavailable=inventory.kms_unavailable,
     )
 
 
-def _list(one: ReachedList, current: Any, manifests: tuple[int, ...]) -> TreeList:
-    ids = tuple(snapshot.id for snapshot in one.snapshots)
+def _tree_list(reached: ReachedList, current: Any, manifests: tuple[int, ...]) -> TreeList:
+    ids = tuple(snapshot.id for snapshot in reached.snapshots)
     return TreeList(
-        location=one.location,
-        size=one.size,
+        location=reached.location,
+        size=reached.size,
         snapshots=ids,
-        sequence_number=one.snapshots[0].sequence_number,
-        timestamp_ms=one.snapshots[0].timestamp_ms,
+        sequence_number=reached.snapshots[0].sequence_number,
+        timestamp_ms=reached.snapshots[0].timestamp_ms,
         current=current in ids,
-        key_id=one.snapshots[0].key_id,
-        sealed_by=None if one.key is None else one.key.encrypted_by,
-        single=one.is_single,
-        version=_single_version(one.key.encrypted) if one.key and one.is_single else None,
+        key_id=reached.snapshots[0].key_id,
+        sealed_by=None if reached.key is None else reached.key.encrypted_by,
+        single=reached.is_single,
+        version=_single_version(reached.key.encrypted)
+        if reached.key and reached.is_single
+        else None,
         manifests=manifests,
-        error=None if one.error is None else str(one.error),
+        error=None if reached.error is None else str(reached.error),
     )
 
 
-def _manifest(one: ReachedManifest, files: tuple[int, ...]) -> TreeManifest:
+def _tree_manifest(reached: ReachedManifest, files: tuple[int, ...]) -> TreeManifest:
     return TreeManifest(
-        kind=one.kind,
-        location=one.manifest.location,
-        size=one.manifest.length,
-        encrypted=one.manifest.key_metadata is not None,
+        kind=reached.kind,
+        location=reached.manifest.location,
+        size=reached.manifest.length,
+        encrypted=reached.manifest.key_metadata is not None,
         files=files,
-        error=None if one.error is None else str(one.error),
+        error=None if reached.error is None else str(reached.error),
     )
 
 
-def _file(one: ReachedFile) -> TreeFile:
-    entry, by = one.entry, one.sealed_by
+def _tree_file(reached: ReachedFile) -> TreeFile:
+    entry, by = reached.entry, reached.sealed_by
     single = by is not None and by[1]
     sealed = sealed_part(entry.key_metadata) if single and entry.key_metadata else None
     return TreeFile(
-        kind=one.kind,
+        kind=reached.kind,
         location=entry.location,
         size=entry.size,
-        records=sum(each.record_count for each in one.entries),
+        records=sum(part.record_count for part in reached.entries),
         encrypted=entry.key_metadata is not None,
         sealed_by=None if by is None else by[0],
         single=single,
@@ -392,7 +407,7 @@ def _file(one: ReachedFile) -> TreeFile:
 
 
 def _single_version(sealed: bytes) -> str | None:
-    """Give the version of the master key that wraps a data key by itself, where it is told."""
+    """Return the version of the master key that wraps a data key directly; None if unknown."""
     try:
         return master_key_version(wrapped_part(sealed))
     except KeyMaterialError:
@@ -403,56 +418,65 @@ def _single_version(sealed: bytes) -> str | None:
 
 
 class _Protection:
-    """Finds what is lost without a key, and what else has another way to it."""
+    """The files that a key protects; some may also be reached with another key."""
 
     def __init__(self, tree: KeyTree, key_id: str, version: str | None) -> None:
         self._tree, self._key_id, self._version = tree, key_id, version
-        self._keks = {one.id: one for one in tree.keks}
+        self._keks = {kek.id: kek for kek in tree.keks}
 
     def files(self) -> list[ProtectedFile]:
-        """Give what the key protects, from manifest lists down."""
+        """Return the files that the key protects, from manifest lists down."""
         tree = self._tree
-        needs = [(one, self._needs(one)) for one in tree.lists]
-        manifests, files = _sets(tree, (one for one, need in needs if need is not None))
-        other_manifests, other_files = _sets(tree, (one for one, need in needs if need is None))
-        sure_manifests, sure_files = _sets(tree, (one for one, need in needs if need))
-        found = [
-            self._found("manifest list", one, only=True, certain=need)
-            for one, need in needs
+        needs = [(manifest_list, self._needs(manifest_list)) for manifest_list in tree.lists]
+        manifests, files = _numbers_beneath(
+            tree, (manifest_list for manifest_list, need in needs if need is not None)
+        )
+        other_manifests, other_files = _numbers_beneath(
+            tree, (manifest_list for manifest_list, need in needs if need is None)
+        )
+        sure_manifests, sure_files = _numbers_beneath(
+            tree, (manifest_list for manifest_list, need in needs if need)
+        )
+        protected = [
+            self._protected_file("manifest list", manifest_list, only=True, certain=need)
+            for manifest_list, need in needs
             if need is not None
         ]
-        found += [
-            self._found(
-                one.kind, one, only=number not in other_manifests, certain=number in sure_manifests
+        protected += [
+            self._protected_file(
+                manifest.kind,
+                manifest,
+                only=number not in other_manifests,
+                certain=number in sure_manifests,
             )
-            for number, one in enumerate(tree.manifests)
-            if number in manifests and one.encrypted
+            for number, manifest in enumerate(tree.manifests)
+            if number in manifests and manifest.encrypted
         ]
         for number, file in enumerate(tree.files):
             own = self._needs(file)
             if file.encrypted and (number in files or own is not None):
                 only = own is not None or number not in other_files
                 certain = bool(own) or number in sure_files
-                found.append(self._found(file.kind, file, only=only, certain=certain))
-        return found
+                protected.append(self._protected_file(file.kind, file, only=only, certain=certain))
+        return protected
 
     @staticmethod
-    def _found(
-        kind: str, one: TreeList | TreeManifest | TreeFile, *, only: bool, certain: bool
+    def _protected_file(
+        kind: str, item: TreeList | TreeManifest | TreeFile, *, only: bool, certain: bool
     ) -> ProtectedFile:
         return ProtectedFile(
-            kind=kind, location=one.location, size=one.size or 0, only=only, certain=certain
+            kind=kind, location=item.location, size=item.size or 0, only=only, certain=certain
         )
 
-    def _needs(self, one: TreeList | TreeFile) -> bool | None:
-        """Whether the key seals what leads to a file: None for no, False for perhaps."""
-        if one.sealed_by is None:
+    def _needs(self, item: TreeList | TreeFile) -> bool | None:
+        """Return whether a list or file needs the key: None for no, False for perhaps."""
+        if item.sealed_by is None:
             return None
-        if one.single:
-            return self._fits(one.version) if one.sealed_by == self._key_id else None
-        if one.sealed_by == self._key_id:
+        if item.single:
+            return self._fits(item.version) if item.sealed_by == self._key_id else None
+        if item.sealed_by == self._key_id:
             return True
-        kek = self._keks.get(one.sealed_by)
+        kek = self._keks.get(item.sealed_by)
         if kek is None or kek.master_key_id != self._key_id:
             return None
         return self._fits(kek.version)
@@ -465,7 +489,7 @@ class _Protection:
         return True if version == self._version else None
 
 
-def _sets(tree: KeyTree, lists: Iterable[TreeList]) -> tuple[set[int], set[int]]:
-    """Give the numbers of the manifests and files that manifest lists lead to."""
+def _numbers_beneath(tree: KeyTree, lists: Iterable[TreeList]) -> tuple[set[int], set[int]]:
+    """Return the numbers of the manifests and files that manifest lists lead to."""
     manifests, files = tree.beneath(lists)
     return set(manifests), set(files)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from modcrypt.errors import FormatError
-from modcrypt.iceberg.format.manifest_headers import misplaced, redefined
+from modcrypt.iceberg.format.manifest_headers import find_misplacements, find_redefinitions
 from modcrypt.iceberg.format.manifests import ADDED, DELETED, EXISTING
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.read.inventory import ReachedList, ReachedManifest
@@ -12,46 +12,48 @@ from modcrypt.iceberg.verify.table_findings import TableReport
 __all__ = ["check_list", "check_manifest"]
 
 
-def check_list(one: ReachedList, report: TableReport) -> None:
-    """Hold a manifest list against its snapshots: its header, which is sealed, names its own."""
-    for snapshot in one.snapshots:
+def check_list(reached: ReachedList, report: TableReport) -> None:
+    """Check a manifest list against its snapshots, which its encrypted header names."""
+    for snapshot in reached.snapshots:
         for name in ("snapshot-id", "sequence-number"):
-            if name not in one.header:
-                report.note("snapshot", one.location, f"it does not say its {name}")
-        for what in misplaced(one.header, snapshot):
-            report.tell("integrity", what, one.location)
-        newer = [m for m in one.manifests if m.manifest.sequence_number > snapshot.sequence_number]
+            if name not in reached.header:
+                report.note("snapshot", reached.location, f"its header has no {name}")
+        for what in find_misplacements(reached.header, snapshot):
+            report.tell("integrity", what, reached.location)
+        newer = [
+            m for m in reached.manifests if m.manifest.sequence_number > snapshot.sequence_number
+        ]
         if newer:
             report.tell(
                 "integrity",
                 f"{len(newer)} of its manifests are newer than snapshot {snapshot.id}",
-                one.location,
+                reached.location,
             )
 
 
 _STATUSES = ((ADDED, "added"), (EXISTING, "existing"), (DELETED, "deleted"))
 
 
-def check_manifest(one: ReachedManifest, metadata: TableMetadata, report: TableReport) -> None:
-    """Hold a manifest against what its manifest list and metadata.json say of it."""
-    _check_counts(one, report)
+def check_manifest(reached: ReachedManifest, metadata: TableMetadata, report: TableReport) -> None:
+    """Check a manifest against its manifest list and metadata.json."""
+    _check_counts(reached, report)
     try:
-        for what in redefined(one.header, metadata):
-            report.tell("integrity", what, one.manifest.location)
+        for what in find_redefinitions(reached.header, metadata):
+            report.tell("integrity", what, reached.manifest.location)
     except FormatError as error:
         report.tell(error.word, str(error))
 
 
-def _check_counts(one: ReachedManifest, report: TableReport) -> None:
-    """Hold what a manifest list says of a manifest against its entries."""
-    row = one.manifest.row
+def _check_counts(reached: ReachedManifest, report: TableReport) -> None:
+    """Check the counts in a manifest list against the entries of a manifest."""
+    row = reached.manifest.row
     for status, name in _STATUSES:
-        found = one.counts.get(status, (0, 0))
-        for number, what in zip(found, ("files", "rows"), strict=True):
-            said = row.get(f"{name}_{what}_count")
-            if said is not None and said != number:
+        counted = reached.counts.get(status, (0, 0))
+        for number, what in zip(counted, ("files", "rows"), strict=True):
+            listed = row.get(f"{name}_{what}_count")
+            if listed is not None and listed != number:
                 report.tell(
                     "truncation",
-                    f"it has {number} {name} {what}, the manifest list says {said}",
-                    one.manifest.location,
+                    f"it has {number} {name} {what}, but the manifest list says {listed}",
+                    reached.manifest.location,
                 )

@@ -1,8 +1,8 @@
-"""What lies in a table's folder besides what its snapshots reach: orphans, and older metadata.
+"""Find orphan files and older metadata.json files in a table's folder.
 
-Orphans are what interrupted writes and expired snapshots left, or what somebody would like to be
-forgotten. Older metadata.json files keep the keys that they had, wrapped as they were then: whoever
-has that master key, or that version of it, still opens what those keys seal.
+Orphans are left by interrupted writes and expired snapshots, or are files that were removed from
+the table to hide them. Older metadata.json files contain KEKs as they were wrapped then: anyone who
+has the master key of that time, or that version of it, can still use these keys.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from functools import cache
 import pyarrow.fs as pafs
 
 from modcrypt.ags1.layout import MAGIC
-from modcrypt.errors import FormatError, ModcryptError
+from modcrypt.errors import FormatError, ModcryptError, list_names
 from modcrypt.iceberg.format.table_metadata import TableMetadata
-from modcrypt.iceberg.format.table_versions import HINT, log_of
+from modcrypt.iceberg.format.table_versions import HINT, METADATA, log_of
 from modcrypt.iceberg.read.inventory import Inventory, in_threads
-from modcrypt.iceberg.rotate.deletion_rule import METADATA, vouched_versions
 from modcrypt.iceberg.tables.table import IcebergTable, read_metadata
-from modcrypt.iceberg.verify.key_checks import listed
+from modcrypt.iceberg.tables.vouched_versions import vouched_versions
 from modcrypt.iceberg.verify.table_findings import (
     ORPHAN,
     ORPHANS,
@@ -36,12 +35,12 @@ from modcrypt.iceberg.verify.table_findings import (
 from modcrypt.io.storage import Place
 from modcrypt.parquet.datasets.discovery import as_arrow
 
-__all__ = ["check_strays"]
+__all__ = ["check_orphans"]
 
 DAY = 24 * 60 * 60
 
 SETTLED_DAYS = 3
-"""Days after which nobody still writes a file; the default of Iceberg's remove_orphan_files."""
+"""Days after which a file is no longer being written; default of remove_orphan_files."""
 
 _TEMPORARY = re.compile(r"\.modcrypt-[0-9a-f]{16}\.tmp")
 
@@ -52,26 +51,26 @@ _MAGIC_SIZE = 4
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A file of the table's folder; its path is without links in the folders above it."""
+    """A file in the table's folder; symbolic links in its path are resolved, except the last."""
 
     path: str
     size: int
     changed: float | None  # seconds since 1970
 
 
-def check_strays(
+def check_orphans(
     table: IcebergTable, inventory: Inventory, report: TableReport, jobs: int
 ) -> tuple[StrayFile, ...] | None:
-    """Look at what else is in a table's folder.
+    """Find and report orphan files and older metadata.json files in a table's folder.
 
     Args:
-        table: the version that was verified.
-        inventory: everything that all its snapshots reach.
-        report: takes the findings.
-        jobs: files read at the same time.
+        table: The verified version.
+        inventory: All files that its snapshots reach.
+        report: Report that gets the findings.
+        jobs: Number of files read concurrently.
 
     Returns:
-        The files that nothing reaches; None where that can't be told.
+        The orphan files; None if they cannot be determined.
     """
     _check_statistics(table.metadata, report)
     folder = _folder(table)
@@ -79,28 +78,34 @@ def check_strays(
         report.note(ORPHANS, None, "the table's location is mapped to no folder")
         return None
     try:
-        stored = list(_listed(folder))
+        stored = list(_list_files(folder))
     except OSError as error:
-        report.failed(error, table.metadata.location)
+        report.add_failure(error, table.metadata.location)
         return None
-    older = [one for one in stored if METADATA.fullmatch(posixpath.basename(one.path))]
+    older = [
+        stored_file
+        for stored_file in stored
+        if METADATA.fullmatch(posixpath.basename(stored_file.path))
+    ]
     _check_older(table, folder, older, report, jobs)
     _check_log(table, report)
     if not inventory.is_whole:
-        why = "a manifest list or manifest could not be read, which may name any file"
+        why = "a manifest list or manifest could not be read, and it may name any file"
         report.note(ORPHANS, None, why)
         return None
-    reached = _reached(table, inventory)
+    reached = _reached_paths(table, inventory)
     base = os.path.realpath(folder.path) if folder.filesystem is None else folder.path
-    if any(not one.startswith(base.rstrip("/") + "/") for one in reached):
-        why = "some of its files are kept elsewhere, where none were looked for"
+    if any(not path.startswith(base.rstrip("/") + "/") for path in reached):
+        why = "some files are in other folders, which were not searched"
         report.note(ORPHANS, None, why)
-    strays = [one for one in stored if not _belongs(one.path, reached)]
+    strays = [stored_file for stored_file in stored if not _belongs(stored_file.path, reached)]
     now = time.time()
-    states = in_threads(lambda one: _state(Place(folder.filesystem, one.path)), strays, jobs)
-    found = tuple(_stray(one, state, now) for one, state in zip(strays, states, strict=True))
-    _tell(found, report)
-    return found
+    states = in_threads(lambda file: _state(Place(folder.filesystem, file.path)), strays, jobs)
+    orphans = tuple(
+        _describe_orphan(file, state, now) for file, state in zip(strays, states, strict=True)
+    )
+    _report_orphans(orphans, report)
+    return orphans
 
 
 # --- the folder ----------------------------------------------------------------------------------
@@ -110,14 +115,14 @@ def _folder(table: IcebergTable) -> Place | None:
     return table.walk.locations.folders.get(table.metadata.location)
 
 
-def _listed(folder: Place) -> Iterator[_Stored]:
-    """List all files below a folder, hidden ones too.
+def _list_files(folder: Place) -> Iterator[_Stored]:
+    """Yield all files below a folder, including hidden ones.
 
     Raises:
-        OSError: a folder can't be listed.
+        OSError: A folder cannot be listed.
     """
     if folder.filesystem is not None:
-        if hasattr(folder.filesystem, "invalidate_cache"):  # fsspec: what it listed may be old
+        if hasattr(folder.filesystem, "invalidate_cache"):  # fsspec caches listings
             folder.filesystem.invalidate_cache()
         selector = pafs.FileSelector(folder.path, recursive=True)
         for info in as_arrow(folder.filesystem).get_file_info(selector):
@@ -125,37 +130,37 @@ def _listed(folder: Place) -> Iterator[_Stored]:
                 changed = None if info.mtime_ns is None else info.mtime_ns / 1e9
                 yield _Stored(info.path, info.size, changed)
         return
-    for base, _, names in os.walk(os.path.realpath(folder.path), onerror=_raised):
+    for base, _, names in os.walk(os.path.realpath(folder.path), onerror=_raise):
         for name in names:
             path = os.path.join(base, name)
-            with contextlib.suppress(FileNotFoundError):  # it was there a moment ago
+            with contextlib.suppress(FileNotFoundError):  # it was deleted after the listing
                 status = os.lstat(path)
                 yield _Stored(path, status.st_size, status.st_mtime)
 
 
-def _raised(error: OSError) -> None:
+def _raise(error: OSError) -> None:
     raise error
 
 
-def _reached(table: IcebergTable, inventory: Inventory) -> set[str]:
-    """Give the paths of all files that belong to the table, without links in folders above them."""
+def _reached_paths(table: IcebergTable, inventory: Inventory) -> set[str]:
+    """Return the paths of all files of the table, with links in their folders resolved."""
     real = cache(os.path.realpath)
 
-    def path(found: str) -> str:
-        return posixpath.join(real(posixpath.dirname(found)), posixpath.basename(found))
+    def resolve(path: str) -> str:
+        return posixpath.join(real(posixpath.dirname(path)), posixpath.basename(path))
 
-    paths: list[str] = [one.path for one in inventory.lists]
-    paths += [one.path for one in inventory.manifests]
-    paths += [one.path for one in inventory.files]
+    paths: list[str] = [manifest_list.path for manifest_list in inventory.lists]
+    paths += [manifest.path for manifest in inventory.manifests]
+    paths += [file.path for file in inventory.files]
     for location in table.metadata.statistics():
         with contextlib.suppress(FormatError):
             paths.append(table.walk.locations.key(location))
     local = table.place.filesystem is None
-    return {path(one) for one in paths} if local else set(paths)
+    return {resolve(path) for path in paths} if local else set(paths)
 
 
 def _belongs(path: str, reached: set[str]) -> bool:
-    """Whether a file is the table's, or what is kept beside such a one."""
+    """Return whether a file belongs to the table, or is a companion such as a checksum."""
     name = posixpath.basename(path)
     if path in reached or METADATA.fullmatch(name) or name == HINT:
         return True
@@ -164,14 +169,14 @@ def _belongs(path: str, reached: set[str]) -> bool:
     return False
 
 
-def _stray(one: _Stored, state: str, now: float) -> StrayFile:
-    age = None if one.changed is None else round((now - one.changed) / DAY, 2)
-    temporary = _TEMPORARY.fullmatch(posixpath.basename(one.path)) is not None
-    return StrayFile(path=one.path, size=one.size, age_days=age, state=state, temporary=temporary)
+def _describe_orphan(file: _Stored, state: str, now: float) -> StrayFile:
+    age = None if file.changed is None else round((now - file.changed) / DAY, 2)
+    temporary = _TEMPORARY.fullmatch(posixpath.basename(file.path)) is not None
+    return StrayFile(path=file.path, size=file.size, age_days=age, state=state, temporary=temporary)
 
 
 def _state(place: Place) -> str:
-    """Tell by its first bytes whether a file is encrypted."""
+    """Return whether a file is encrypted, judged by its first bytes."""
     try:
         with place.open() as source:
             head = source.read_at(0, min(_MAGIC_SIZE, source.size))
@@ -183,32 +188,32 @@ def _state(place: Place) -> str:
 
 
 _KINDS = {
-    "plain": ("plaintext", "in plaintext lie in the folder of an encrypted table"),
-    "left": (ORPHAN, "are left from writes of modcrypt that were interrupted, or go on"),
-    "old": (ORPHAN, "in the table's folder are reached by no snapshot"),
-    "young": (ORPHAN, f"younger than {SETTLED_DAYS} days are of no snapshot, or not yet"),
+    "plain": ("plaintext", "in plaintext are in the folder of an encrypted table"),
+    "left": (ORPHAN, "are temporary files of interrupted or running modcrypt writes"),
+    "old": (ORPHAN, "in the table's folder are not reached by any snapshot"),
+    "young": (ORPHAN, f"younger than {SETTLED_DAYS} days belong to no snapshot, or not yet"),
 }
 
 
-def _kind(one: StrayFile) -> str:
-    if one.state == "plaintext":
+def _kind(orphan: StrayFile) -> str:
+    if orphan.state == "plaintext":
         return "plain"
-    if one.temporary:
+    if orphan.temporary:
         return "left"
-    return "old" if one.age_days is None or one.age_days >= SETTLED_DAYS else "young"
+    return "old" if orphan.age_days is None or orphan.age_days >= SETTLED_DAYS else "young"
 
 
-def _tell(strays: tuple[StrayFile, ...], report: TableReport) -> None:
-    """Tell of strays by kind; those that somebody may be about to commit apart."""
+def _report_orphans(strays: tuple[StrayFile, ...], report: TableReport) -> None:
+    """Report orphans by kind; recent files, which may soon be committed, separately."""
     by_kind: dict[str, list[StrayFile]] = {kind: [] for kind in _KINDS}
-    for one in strays:
-        by_kind[_kind(one)].append(one)
-    for kind, some in by_kind.items():
-        if some:
+    for stray in strays:
+        by_kind[_kind(stray)].append(stray)
+    for kind, group in by_kind.items():
+        if group:
             word, what = _KINDS[kind]
-            size = sum(one.size for one in some)
-            names = listed(one.path for one in some)
-            message = f"{len(some):,} files ({size:,} bytes) {what}: {names}"
+            size = sum(file.size for file in group)
+            names = list_names(file.path for file in group)
+            message = f"{len(group):,} files ({size:,} bytes) {what}: {names}"
             report.tell(word, message, warning=True)
 
 
@@ -217,25 +222,25 @@ def _tell(strays: tuple[StrayFile, ...], report: TableReport) -> None:
 
 def _check_statistics(metadata: TableMetadata, report: TableReport) -> None:
     for location in metadata.statistics():
-        report.note(STATISTICS, location, "Iceberg keeps statistics files in plaintext")
+        report.note(STATISTICS, location, "Iceberg does not encrypt statistics files")
 
 
 def _check_log(table: IcebergTable, report: TableReport) -> None:
-    """Say which entries of `metadata-log` name files that are gone."""
+    """Report entries of `metadata-log` whose files are missing."""
     missing = []
-    logged = list(table.metadata.named("metadata-log", "metadata-file"))
+    logged = list(table.metadata.texts_of("metadata-log", "metadata-file"))
     for location in logged:
         try:
             with table.walk.place(location).open():
                 pass
         except (ModcryptError, OSError):
             missing.append(location)
-    # An expiry deletes the version before its own last, when the log has been written.
+    # The last entry may be missing: an expiry deletes its predecessor after writing the log.
     if missing and missing != logged[-1:]:
         report.tell(
             "file",
-            f"{len(missing):,} of the files that metadata-log names are gone, or can't be read: "
-            + listed(missing),
+            f"{len(missing):,} of the files that metadata-log names are missing or cannot be read: "
+            + list_names(missing),
             warning=True,
         )
 
@@ -243,40 +248,42 @@ def _check_log(table: IcebergTable, report: TableReport) -> None:
 def _check_older(
     table: IcebergTable, folder: Place, stored: Iterable[_Stored], report: TableReport, jobs: int
 ) -> None:
-    """Look at the other metadata.json files: for newer states, old keys, and for planted ones."""
+    """Check the other metadata.json files for newer states, old keys and planted files."""
     own = _without_links(table.place)
-    others = [one.path for one in stored if one.path != own]
-    now = _wrapped(table.metadata)
+    others = [stored_file.path for stored_file in stored if stored_file.path != own]
+    now = _wrapped_keks(table.metadata)
     odd: set[str] = set()
     keeping: dict[str, int] = {}
     newer: list[str] = []
-    for path, found in in_threads(lambda one: _read(folder, one), others, jobs):
-        if not isinstance(found, TableMetadata):
+    for path, metadata in in_threads(lambda other: _read(folder, other), others, jobs):
+        if not isinstance(metadata, TableMetadata):
             odd.add(path)
-            report.tell("format", f"metadata.json can't be read: {found}", path, warning=True)
-        elif found.uuid != table.metadata.uuid:
+            report.tell("format", f"metadata.json cannot be read: {metadata}", path, warning=True)
+        elif metadata.uuid != table.metadata.uuid:
             odd.add(path)
-            report.tell("integrity", f"it is of another table, {found.uuid}", path, warning=True)
+            report.tell(
+                "integrity", f"it belongs to another table, {metadata.uuid}", path, warning=True
+            )
         else:
-            if found.last_sequence_number > table.metadata.last_sequence_number:
+            if metadata.last_sequence_number > table.metadata.last_sequence_number:
                 newer.append(path)
-            if old := _wrapped(found) - now:
+            if old := _wrapped_keks(metadata) - now:
                 keeping[path] = len(old)
-    _tell_newer(newer, report)
-    _tell_keeping(keeping, report)
+    _report_newer(newer, report)
+    _report_old_keks(keeping, report)
     _check_vouched(table, others, {*odd, *newer, *keeping}, report)
 
 
 def _check_vouched(
     table: IcebergTable, others: Iterable[str], known: set[str], report: TableReport
 ) -> None:
-    """Report the other metadata.json files that no log names, or names otherwise.
+    """Report other metadata.json files that no log names, or that have another time than the log.
 
     Args:
-        table: The version that is verified.
+        table: The verified version.
         others: Paths of the other files.
-        known: Paths of those that something is reported of already.
-        report: Takes the finding.
+        known: Paths of files that are already reported.
+        report: Report that gets the finding.
     """
     vouched, named = set[str](), set[str]()
     try:
@@ -284,25 +291,25 @@ def _check_vouched(
             vouched.add(_without_links(place))
             named |= {name for _, name in log_of(metadata)}
     except OSError as error:
-        report.failed(error, table.metadata.location)
+        report.add_failure(error, table.metadata.location)
         return
-    found = [
+    unvouched = [
         path
         for path in others
         if path not in vouched and (path not in known or posixpath.basename(path) not in named)
     ]
-    if found:
+    if unvouched:
         report.tell(
             "integrity",
-            f"{len(found):,} metadata.json files are versions that no log of this one names, or "
-            "names with another time: planted, or of a commit that failed, is under way or came "
-            f"later; expire_history neither uses nor deletes them: {listed(sorted(found))}",
+            f"{len(unvouched):,} metadata.json files are not in the log of this version, or have "
+            "another time there: planted, or from a failed, running or later commit; "
+            f"expire_history neither uses nor deletes them: {list_names(sorted(unvouched))}",
             warning=True,
         )
 
 
 def _without_links(place: Place) -> str:
-    """Return the path of a file without links in the folders above it."""
+    """Return the path of a file with links in its folders resolved."""
     if place.filesystem is not None:
         return place.path
     return posixpath.join(os.path.realpath(posixpath.dirname(place.path)), place.name)
@@ -315,28 +322,28 @@ def _read(folder: Place, path: str) -> tuple[str, TableMetadata | Exception]:
         return path, error
 
 
-def _wrapped(metadata: TableMetadata) -> set[tuple[str, bytes]]:
-    """Give all KEKs of a version, as they are wrapped in it."""
+def _wrapped_keks(metadata: TableMetadata) -> set[tuple[str, bytes]]:
+    """Return the ids and wrapped keys of all KEKs of a version."""
     return {(id_, metadata.keys[id_].encrypted) for id_ in metadata.kek_ids()}
 
 
-def _tell_newer(newer: list[str], report: TableReport) -> None:
+def _report_newer(newer: list[str], report: TableReport) -> None:
     if newer:
         report.tell(
             "integrity",
-            f"{len(newer):,} metadata.json files are of a newer state of the table than the one "
-            f"verified, which may have been put back: {listed(sorted(newer))}",
+            f"{len(newer):,} metadata.json files have a newer state of the table than the "
+            f"verified one, which may be a replaced old state: {list_names(sorted(newer))}",
             warning=True,
         )
 
 
-def _tell_keeping(keeping: dict[str, int], report: TableReport) -> None:
+def _report_old_keks(keeping: dict[str, int], report: TableReport) -> None:
     if keeping:
         report.tell(
             "key",
-            f"{len(keeping):,} older metadata.json files keep wrapped KEKs that the table has no "
-            "more, or wraps otherwise: who has the master key of then still opens what they seal, "
-            "until these files are removed (expire_history removes those that the log names): "
-            f"{listed(sorted(keeping))}",
+            f"{len(keeping):,} older metadata.json files contain KEKs that the table has dropped "
+            "or wrapped again: anyone who has the old master key can use these KEKs until the "
+            "files are removed (expire_history removes those that the log names): "
+            f"{list_names(sorted(keeping))}",
             warning=True,
         )

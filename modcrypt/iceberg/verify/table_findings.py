@@ -1,7 +1,7 @@
-"""What verifying a table finds: plain values, without any key.
+"""Results and findings of verifying a table: plain values without keys.
 
-Findings are those of files, with the file's location: a fault says that something is not as it
-must be, a warning that something is not as it should be, or could not be told.
+A finding has the location of its file. A fault is a violation of the format or a failed check; a
+warning is something unusual, or something that could not be checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from modcrypt.parquet.verify.findings import (
     Unauthenticated,
     raise_first,
 )
-from modcrypt.report.page import counted
+from modcrypt.report.sizes import format_count
 
 __all__ = [
     "CheckedKek",
@@ -36,46 +36,46 @@ __all__ = [
 ]
 
 ORPHAN = "orphan"
-"""The word for a file that nothing reaches."""
+"""Error code for a file that nothing reaches."""
 
 UNSIGNED = "table metadata"
 STATISTICS = "statistics"
 ORPHANS = "orphans"
 _OPEN = (ALWAYS_OPEN, UNSIGNED, STATISTICS, ORPHANS)
-"""What the formats seal in no table, or is none of it."""
+"""Parts that the format encrypts in no table, or that do not belong to the table."""
 
 MAX_TABLE_FINDINGS = 10_000
-"""Most findings told of one table; what goes beyond is counted."""
+"""Maximum number of findings listed per table; further ones are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFinding(Finding):
-    """A finding, and the file that it is about.
+    """A finding about a file of a table, or about the table.
 
     Attributes:
-        location: of the file, as the table names it; None where it is about the table.
+        location: Location of the file in the table; None if the finding is about the table.
     """
 
     location: str | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the values for JSON."""
         return {**Finding.fields(self), "location": self.location}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedTableFile:
-    """A file that a snapshot reaches, and how it was found.
+    """A verified file that a snapshot reaches.
 
     Attributes:
         kind: `manifest list`, `manifest`, `delete manifest`, `data`, `position deletes`, `equality
             deletes` or `deletion vectors`.
-        location: as the table names it.
-        size: bytes, as what names it says; None where that could not be read.
-        records: rows or deleted rows, as what names it says; None of manifests.
-        encrypted: whether it has key metadata.
-        tags: how many were verified.
-        ok: whether there is no fault about it.
+        location: Location of the file in the table.
+        size: Size in bytes according to the manifest or list that names it; None if unknown.
+        records: Number of rows or deleted rows according to its manifest; None for manifests.
+        encrypted: Whether the file has key metadata.
+        tags: Number of tags verified.
+        ok: Whether the file has no fault.
     """
 
     kind: str
@@ -87,7 +87,7 @@ class CheckedTableFile:
     ok: bool
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the values for JSON."""
         return asdict(self)
 
 
@@ -96,13 +96,14 @@ class CheckedKek:
     """A KEK of the table.
 
     Attributes:
-        id, master_key_id: its own, and that of the master key that wraps it.
-        created_ms, age_days: when it was made, as it says.
+        id: Id of the KEK.
+        master_key_id: Id of the master key that wraps the KEK.
+        created_ms, age_days: Creation time and age according to the KEK's metadata.
         store: `table` or `key store`.
-        scope: which files it is for; empty for the whole table.
-        current: whether the newest version of the master key wraps it; None for unknown.
-        manifest_lists, files: how many it seals the key metadata of.
-        opened: whether the key service unwrapped it; None if it was not asked.
+        scope: Files that the KEK is for; empty for the whole table.
+        current: Whether the newest version of the master key wraps the KEK; None for unknown.
+        manifest_lists, files: Number of lists and files whose key metadata the KEK encrypts.
+        opened: Whether the key service unwrapped the KEK; None if it was not called.
     """
 
     id: str
@@ -117,7 +118,7 @@ class CheckedKek:
     opened: bool | None
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the values for JSON."""
         return asdict(self)
 
 
@@ -126,11 +127,11 @@ class StrayFile:
     """A file in the table's folder that nothing reaches.
 
     Attributes:
-        path: where it is.
-        size: bytes.
-        age_days: since it was changed; None where the file system doesn't tell.
-        state: `encrypted`, `plaintext` or `unknown`, by its first bytes.
-        temporary: it is what an interrupted write of modcrypt left.
+        path: Path of the file.
+        size: Size in bytes.
+        age_days: Days since the last change; None if the file system does not report it.
+        state: `encrypted`, `plaintext` or `unknown`, judged by its first bytes.
+        temporary: Whether it is a temporary file of an interrupted modcrypt write.
     """
 
     path: str
@@ -140,26 +141,26 @@ class StrayFile:
     temporary: bool
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the values for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableVerification:
-    """What `verify_table` says of a table.
+    """The result of `verify_table`.
 
     Attributes:
-        name: of its metadata.json.
-        location, uuid: of the table.
-        master_key_id: of the master key that it says to be under.
-        snapshots: ids of those that were looked at.
-        all_snapshots: whether these are all that it has.
-        files: that they reach, each once.
-        keks: the KEKs of the table.
-        unused_keys: ids of `encryption-keys` that nothing uses.
-        orphans: files in its folder that nothing reaches; None where that can't be told.
-        findings: faults and warnings.
-        not_authenticated: what no tag was verified for, and why.
+        name: Name of the metadata.json.
+        location, uuid: Location and UUID of the table.
+        master_key_id: Id of the table's master key according to its metadata.json.
+        snapshots: Ids of the verified snapshots.
+        all_snapshots: Whether these are all snapshots of the table.
+        files: Files that the snapshots reach, each once.
+        keks: KEKs of the table.
+        unused_keys: Ids of `encryption-keys` that nothing uses.
+        orphans: Files in the table's folder that nothing reaches; None if not determined.
+        findings: Faults and warnings.
+        not_authenticated: Parts for which no tag was verified, with the reason.
     """
 
     name: str
@@ -177,39 +178,39 @@ class TableVerification:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no fault; warnings, and what was not authenticated, aside."""
-        return not any(one.severity == "fault" for one in self.findings)
+        """Whether there is no fault; warnings and unauthenticated parts are allowed."""
+        return not any(finding.severity == "fault" for finding in self.findings)
 
     @property
     def complete(self) -> bool:
-        """Whether there is no fault, and a tag stands for all that the table's format seals.
+        """Whether there is no fault, and tags of all parts that the format encrypts are verified.
 
-        metadata.json and statistics files, which it seals in no table, don't count.
+        metadata.json and statistics files, which the format never encrypts, do not count.
         """
         return self.ok and not self.gaps
 
     @property
     def gaps(self) -> tuple[Unauthenticated, ...]:
-        """Parts that the format encrypts, and that were not authenticated."""
-        return tuple(one for one in self.not_authenticated if one.what not in _OPEN)
+        """Parts that the format encrypts, but that were not authenticated."""
+        return tuple(note for note in self.not_authenticated if note.what not in _OPEN)
 
     @property
     def limits(self) -> tuple[Unauthenticated, ...]:
         """Parts that the format authenticates in no table."""
-        return tuple(one for one in self.not_authenticated if one.what in _OPEN)
+        return tuple(note for note in self.not_authenticated if note.what in _OPEN)
 
     @property
     def tags(self) -> int:
-        """How many were verified."""
-        return sum(one.tags for one in self.files)
+        """Number of tags verified."""
+        return sum(file.tags for file in self.files)
 
     @property
     def bytes(self) -> int:
-        """Of all files that were reached, as what names them says."""
-        return sum(one.size or 0 for one in self.files)
+        """Total size of all files reached, according to the manifests and lists that name them."""
+        return sum(file.size or 0 for file in self.files)
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the values for JSON."""
         return {
             "name": self.name,
             "location": self.location,
@@ -221,30 +222,32 @@ class TableVerification:
             "all_snapshots": self.all_snapshots,
             "tags": self.tags,
             "bytes": self.bytes,
-            "findings": [one.fields() for one in self.findings],
-            "not_authenticated": [one.fields() for one in self.not_authenticated],
-            "files": [one.fields() for one in self.files],
-            "keks": [one.fields() for one in self.keks],
+            "findings": [finding.fields() for finding in self.findings],
+            "not_authenticated": [note.fields() for note in self.not_authenticated],
+            "files": [file.fields() for file in self.files],
+            "keks": [kek.fields() for kek in self.keks],
             "unused_keys": list(self.unused_keys),
-            "orphans": None if self.orphans is None else [one.fields() for one in self.orphans],
+            "orphans": None
+            if self.orphans is None
+            else [orphan.fields() for orphan in self.orphans],
         }
 
     def raise_for_faults(self) -> None:
         """Raise the first fault as the error that reading the table would raise.
 
         Raises:
-            ModcryptError: there is one.
-            OSError: a file could not be read.
+            ModcryptError: There is a fault.
+            OSError: A file could not be read.
         """
         raise_first(self.findings)
 
     def facts(self) -> list[tuple[str, str]]:
-        """Give labels and values for people."""
-        faults = sum(one.severity == "fault" for one in self.findings)
+        """Return labels and values for display."""
+        faults = sum(finding.severity == "fault" for finding in self.findings)
         warnings = len(self.findings) - faults
-        kinds = [one.kind for one in self.files]
+        kinds = [file.kind for file in self.files]
         manifests = sum("manifest" in kind for kind in kinds) - kinds.count("manifest list")
-        result = [counted(faults, "fault"), counted(warnings, "warning")]
+        result = [format_count(faults, "fault"), format_count(warnings, "warning")]
         return [
             ("Result", ", ".join(result) if self.findings else "no findings"),
             ("Everything authenticated", "yes" if self.complete else "no"),
@@ -256,18 +259,18 @@ class TableVerification:
             ("Master key", self.master_key_id or "none"),
             ("KEKs", f"{len(self.keks):,}"),
             ("Unused keys", f"{len(self.unused_keys):,}"),
-            ("Orphans", "not looked for" if self.orphans is None else f"{len(self.orphans):,}"),
+            ("Orphans", "not checked" if self.orphans is None else f"{len(self.orphans):,}"),
         ]
 
     def to_html(self) -> str:
-        """Give it as one self-contained page, without any script."""
+        """Return the result as one self-contained HTML page without scripts."""
         from modcrypt.iceberg.verify.verification_page import draw_verification
 
         return draw_verification(self)
 
 
 class TableReport:
-    """What was found so far, of a file or of the table: bounded, whatever there is."""
+    """A collector of findings about a file or a table, bounded in size."""
 
     def __init__(self) -> None:
         self.findings: list[TableFinding] = []
@@ -279,12 +282,12 @@ class TableReport:
     def tell(
         self, word: str, message: str, location: str | None = None, *, warning: bool = False
     ) -> None:
-        """Take a finding by its parts."""
+        """Add a finding."""
         severity: Any = "warning" if warning else "fault"
         self.add(TableFinding(word=word, message=message, severity=severity, location=location))
 
     def add(self, finding: TableFinding) -> None:
-        """Take a finding, or only count it where there are many."""
+        """Add a finding, or only count it beyond the limit."""
         if len(self.findings) < MAX_TABLE_FINDINGS:
             self.findings.append(finding)
         elif finding.severity == "fault":
@@ -292,16 +295,18 @@ class TableReport:
         else:
             self._more += 1
 
-    def failed(self, error: ModcryptError | OSError, location: str, *, lost: bool = False) -> None:
-        """Take what reading a file ran into.
+    def add_failure(
+        self, error: ModcryptError | OSError, location: str, *, lost: bool = False
+    ) -> None:
+        """Add an error that occurred while reading a file.
 
-        What a key service refuses is no fault of the table: it is a warning, and what was not
-        looked at is told.
+        A refusal of the key service is not a fault of the table: it is a warning, and the file is
+        noted as not authenticated.
 
         Args:
-            error: that was raised.
-            location: of the file.
-            lost: the key that is missing is one that the table itself should have.
+            error: The error.
+            location: Location of the file.
+            lost: Whether a key is missing that the table itself should have.
         """
         if isinstance(error, OSError):
             reason = error.strerror or type(error).__name__
@@ -312,29 +317,29 @@ class TableReport:
             self.tell(error.word, str(error), location)
         self.note("file", location, "it could not be read")
 
-    def plain(self, location: str, *, expected: bool) -> None:
-        """Take a file in plaintext, which the caller accepts; of an encrypted table it is odd."""
+    def add_plaintext(self, location: str, *, expected: bool) -> None:
+        """Add a plaintext file that the caller accepts; a warning in an encrypted table."""
         if not expected:
-            message = "it is in plaintext in an encrypted table"
+            message = "the file of an encrypted table is in plaintext"
             self.tell(PlaintextError.word, message, location, warning=True)
         self.note("file", location, "it is in plaintext")
 
-    def block_length(self, length: int | None, location: str) -> None:
-        """Take the block length of an AGS1 file, which no tag of a single block stands for."""
+    def check_block_length(self, length: int | None, location: str) -> None:
+        """Check the block length of an AGS1 file, which the tag of one block does not cover."""
         if length not in (None, DEFAULT_BLOCK_LENGTH):
             self.tell(
                 "format",
-                f"its header says that blocks have {length} bytes: Iceberg's Java writes and reads "
-                f"{DEFAULT_BLOCK_LENGTH} alone, so that it was altered or another writer's",
+                f"its header has a block length of {length} bytes, but Iceberg's Java supports "
+                f"only {DEFAULT_BLOCK_LENGTH}: the file was altered, or is of another writer",
                 location,
             )
 
     def note(self, what: str, path: str | None, why: str) -> None:
-        """Say what was not authenticated."""
+        """Add a part that was not authenticated."""
         self.notes.setdefault((what, path), why)
 
     def merge(self, other: TableReport) -> None:
-        """Take over what was found elsewhere; of refusals in the same words, the first."""
+        """Add the findings of another report; only the first of equal refusals."""
         for finding in other.findings:
             if finding.severity == "warning" and finding.word in _REFUSALS:
                 if finding.message in self._refusals:
@@ -344,22 +349,22 @@ class TableReport:
         for (what, path), why in other.notes.items():
             self.note(what, path, why)
 
-    def closed(self) -> tuple[TableFinding, ...]:
-        """Give the findings, and how many more there were."""
+    def all_findings(self) -> tuple[TableFinding, ...]:
+        """Return the findings, with the number of those beyond the limit."""
         for count, warning in ((self._more_faults, False), (self._more, True)):
             if count:
                 kind = "warning" if warning else "fault"
                 self.findings.append(
                     TableFinding(
                         word="integrity",
-                        message=f"{counted(count, 'more ' + kind)}, not listed",
+                        message=f"{format_count(count, 'more ' + kind)}, not listed",
                         severity="warning" if warning else "fault",
                     )
                 )
         return tuple(self.findings)
 
-    def unauthenticated(self) -> tuple[Unauthenticated, ...]:
-        """Give what was not authenticated."""
+    def unauthenticated_parts(self) -> tuple[Unauthenticated, ...]:
+        """Return the parts that were not authenticated."""
         return tuple(
             Unauthenticated(what=what, path=path, why=why)
             for (what, path), why in self.notes.items()
@@ -367,13 +372,13 @@ class TableReport:
 
     @property
     def faults(self) -> int:
-        """How many faults there are."""
-        return self._more_faults + sum(one.severity == "fault" for one in self.findings)
+        """Number of faults."""
+        return self._more_faults + sum(finding.severity == "fault" for finding in self.findings)
 
 
 _REFUSALS = ("key", "no-key", "denied", "disabled", "unavailable")
 
 
 def is_refusal(error: ModcryptError | OSError) -> bool:
-    """Whether a key could not be had, which says nothing of the table."""
+    """Return whether an error is an unavailable key, which is not a fault of the table."""
     return isinstance(error, KeyRetrievalError) and not isinstance(error, KeyMaterialError)

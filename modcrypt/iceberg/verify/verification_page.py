@@ -1,4 +1,4 @@
-"""Draws what verifying a table found as a page: findings first, then keys, files and leftovers."""
+"""Draw the verification of a table as a page: findings first, then keys, files and orphans."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from modcrypt.html_parts import human
 from modcrypt.report.page import (
-    counted,
-    day_of,
-    facts,
-    name_of,
-    page,
-    row,
-    shown,
-    table,
+    format_day,
+    format_name,
+    render_facts,
+    render_page,
+    render_row,
+    render_table,
+    render_text,
 )
+from modcrypt.report.sizes import format_count, format_size
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.verify.table_findings import (
@@ -31,176 +30,180 @@ if TYPE_CHECKING:
 __all__ = ["draw_verification"]
 
 MAX_ROWS = 1_000
-"""Rows of one table; what goes beyond is counted."""
+"""Maximum number of rows of a table; further ones are counted."""
 
 MAX_NOTES = 200
 MAX_MESSAGE = 600
 
 
-def draw_verification(found: TableVerification) -> str:
+def draw_verification(result: TableVerification) -> str:
     """Draw a verification; see `TableVerification.to_html`."""
     body = [
-        facts([("Table", found.location), ("UUID", found.uuid), *found.facts()]),
-        _findings(found.findings),
-        _notes(found),
-        _keks(found.keks),
-        _kinds(found.files),
-        _strays(found.orphans or ()),
-        _files(found.files),
+        render_facts([("Table", result.location), ("UUID", result.uuid), *result.facts()]),
+        _findings_table(result.findings),
+        _notes_section(result),
+        _keks_table(result.keks),
+        _kinds_table(result.files),
+        _orphans_table(result.orphans or ()),
+        _files_table(result.files),
     ]
-    return page(f"Verification of {name_of(found.location)}", _verdict(found), "\n".join(body))
+    return render_page(
+        f"Verification of {format_name(result.location)}", _verdict(result), "\n".join(body)
+    )
 
 
-def _verdict(found: TableVerification) -> str:
-    counts = Counter(one.severity for one in found.findings)
-    spelt = [
-        f'<span class="verdict {kind}">{counted(counts[kind], kind)}</span>'
+def _verdict(result: TableVerification) -> str:
+    counts = Counter(finding.severity for finding in result.findings)
+    parts = [
+        f'<span class="verdict {kind}">{format_count(counts[kind], kind)}</span>'
         for kind in ("fault", "warning")
         if counts[kind]
     ]
-    if found.ok and not spelt:
-        spelt.append('<span class="verdict">No findings</span>')
-    if found.complete:
-        spelt.append('<span class="verdict">Everything authenticated</span>')
-    elif found.ok:
-        spelt.append('<span class="verdict warning">Not everything could be looked at</span>')
-    return "".join(spelt)
+    if result.ok and not parts:
+        parts.append('<span class="verdict">No findings</span>')
+    if result.complete:
+        parts.append('<span class="verdict">Everything authenticated</span>')
+    elif result.ok:
+        parts.append('<span class="verdict warning">Not everything could be checked</span>')
+    return "".join(parts)
 
 
-def _findings(findings: Iterable[TableFinding]) -> str:
-    ordered = sorted(findings, key=lambda one: one.severity != "fault")
+def _findings_table(findings: Iterable[TableFinding]) -> str:
+    ordered = sorted(findings, key=lambda finding: finding.severity != "fault")
     rows = [
-        row(
+        render_row(
             [
-                f'<span class="word"><i class="flag {one.severity}"></i>{one.severity}</span>',
-                f'<code class="word">{shown(one.word, 40)}</code>',
-                f'<span class="where">{shown(one.location or "the table")}</span>',
-                "" if one.module is None else shown(str(one.module)),
-                f'<span class="message">{shown(one.message, MAX_MESSAGE)}</span>',
+                f'<span class="word"><i class="flag {item.severity}"></i>{item.severity}</span>',
+                f'<code class="word">{render_text(item.word, 40)}</code>',
+                f'<span class="where">{render_text(item.location or "the table")}</span>',
+                "" if item.module is None else render_text(str(item.module)),
+                f'<span class="message">{render_text(item.message, MAX_MESSAGE)}</span>',
             ]
         )
-        for one in ordered[:MAX_ROWS]
+        for item in ordered[:MAX_ROWS]
     ]
-    heads = ("Severity", "Word", "File", "Where in it", "What was found")
-    return table("Findings", heads, rows, len(ordered) - len(rows))
+    heads = ("Severity", "Error code", "File", "Place in the file", "Finding")
+    return render_table("Findings", heads, rows, len(ordered) - len(rows))
 
 
-def _notes(found: TableVerification) -> str:
-    """Return what was not authenticated, and folded what the format authenticates in no table."""
-    spelt = ""
-    if found.gaps:
-        spelt = f"<section><h2>Not authenticated</h2>{_listed(found.gaps)}</section>"
-    if found.limits:
-        spelt += (
+def _notes_section(result: TableVerification) -> str:
+    """Return unauthenticated parts; those that the format never authenticates are folded."""
+    parts = ""
+    if result.gaps:
+        parts = f"<section><h2>Not authenticated</h2>{_list_notes(result.gaps)}</section>"
+    if result.limits:
+        parts += (
             "<section><details><summary>Limits of the format</summary>"
-            f"{_listed(found.limits)}</details></section>"
+            f"{_list_notes(result.limits)}</details></section>"
         )
-    return spelt
+    return parts
 
 
-def _listed(notes: Iterable[Unauthenticated]) -> str:
-    """Return a list of notes; what is said of many files, once."""
+def _list_notes(notes: Iterable[Unauthenticated]) -> str:
+    """Return a list of notes; a note about several files is listed once."""
     about: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for one in notes:
-        about[one.what, one.why].append(one.path or "the table")
-    spelt = [
-        f"<div><dt>{shown(what)}: {shown(paths[0])}"
+    for note in notes:
+        about[note.what, note.why].append(note.path or "the table")
+    parts = [
+        f"<div><dt>{render_text(what)}: {render_text(paths[0])}"
         + (f" and {len(paths) - 1:,} more" if len(paths) > 1 else "")
-        + f"</dt><dd>{shown(why, MAX_MESSAGE)}</dd></div>"
+        + f"</dt><dd>{render_text(why, MAX_MESSAGE)}</dd></div>"
         for (what, why), paths in list(about.items())[:MAX_NOTES]
     ]
     if len(about) > MAX_NOTES:
-        spelt.append(f"<div><dt>and {len(about) - MAX_NOTES:,} more</dt></div>")
-    return f'<dl class="notes">{"".join(spelt)}</dl>'
+        parts.append(f"<div><dt>and {len(about) - MAX_NOTES:,} more</dt></div>")
+    return f'<dl class="notes">{"".join(parts)}</dl>'
 
 
-def _keks(keks: tuple[CheckedKek, ...]) -> str:
+def _keks_table(keks: tuple[CheckedKek, ...]) -> str:
     rows = [
-        row(
+        render_row(
             [
-                f"<code>{shown(one.id)}</code>",
-                shown(one.master_key_id),
-                {True: "newest", False: "older", None: "not told"}[one.current],
-                day_of(one.created_ms),
-                f"{one.age_days:,}",
-                shown(one.scope or "table"),
-                one.store,
-                f"{one.manifest_lists:,}",
-                f"{one.files:,}",
-                {True: "yes", False: '<span class="bad">no</span>', None: "not asked"}[one.opened],
+                f"<code>{render_text(kek.id)}</code>",
+                render_text(kek.master_key_id),
+                {True: "newest", False: "older", None: "unknown"}[kek.current],
+                format_day(kek.created_ms),
+                f"{kek.age_days:,}",
+                render_text(kek.scope or "table"),
+                kek.store,
+                f"{kek.manifest_lists:,}",
+                f"{kek.files:,}",
+                {True: "yes", False: '<span class="bad">no</span>', None: "not called"}[kek.opened],
             ],
             (4, 7, 8),
         )
-        for one in keks[:MAX_ROWS]
+        for kek in keks[:MAX_ROWS]
     ]
     heads = (
         "KEK", "Master key", "Its version", "Made", "Days old", "For", "Kept in", "Manifest lists",
-        "Files it seals the key of", "Unwrapped",
+        "Files whose key it encrypts", "Unwrapped",
     )  # fmt: skip
-    return table("KEKs", heads, rows, len(keks) - len(rows), (4, 7, 8))
+    return render_table("KEKs", heads, rows, len(keks) - len(rows), (4, 7, 8))
 
 
-def _kinds(files: tuple[CheckedTableFile, ...]) -> str:
+def _kinds_table(files: tuple[CheckedTableFile, ...]) -> str:
     """Count the files by kind."""
     kinds: defaultdict[str, list[CheckedTableFile]] = defaultdict(list)
-    for one in files:
-        kinds[one.kind].append(one)
+    for file in files:
+        kinds[file.kind].append(file)
     rows = [
-        row(
+        render_row(
             [
-                shown(kind),
-                f"{len(some):,}",
-                human(sum(one.size or 0 for one in some)),
-                f"{sum(one.encrypted for one in some):,}",
-                f"{sum(one.tags for one in some):,}",
-                _bad(sum(not one.ok for one in some)),
+                render_text(kind),
+                f"{len(group):,}",
+                format_size(sum(file.size or 0 for file in group)),
+                f"{sum(file.encrypted for file in group):,}",
+                f"{sum(file.tags for file in group):,}",
+                _bad(sum(not file.ok for file in group)),
             ],
             (1, 2, 3, 4, 5),
         )
-        for kind, some in kinds.items()
+        for kind, group in kinds.items()
     ]
     heads = ("Kind", "Files", "Bytes", "Encrypted", "Tags verified", "Faulty")
-    return table("What was looked at", heads, rows, 0, (1, 2, 3, 4, 5))
+    return render_table("Files by kind", heads, rows, 0, (1, 2, 3, 4, 5))
 
 
 def _bad(number: int) -> str:
     return f'<span class="bad">{number:,}</span>' if number else "0"
 
 
-def _strays(strays: tuple[StrayFile, ...]) -> str:
+def _orphans_table(strays: tuple[StrayFile, ...]) -> str:
     rows = [
-        row(
+        render_row(
             [
-                shown(one.path),
-                human(one.size),
-                "" if one.age_days is None else f"{one.age_days:,.1f}",
-                f'<span class="odd">{one.state}</span>' if one.state == "plaintext" else one.state,
-                "yes" if one.temporary else "",
+                render_text(stray.path),
+                format_size(stray.size),
+                "" if stray.age_days is None else f"{stray.age_days:,.1f}",
+                f'<span class="odd">{stray.state}</span>'
+                if stray.state == "plaintext"
+                else stray.state,
+                "yes" if stray.temporary else "",
             ],
             (1, 2),
         )
-        for one in strays[:MAX_ROWS]
+        for stray in strays[:MAX_ROWS]
     ]
-    heads = ("File that nothing reaches", "Bytes", "Days old", "State", "Temporary")
-    return table("Orphans", heads, rows, len(strays) - len(rows), (1, 2))
+    heads = ("Orphan file", "Bytes", "Days old", "State", "Temporary")
+    return render_table("Orphans", heads, rows, len(strays) - len(rows), (1, 2))
 
 
-def _files(files: tuple[CheckedTableFile, ...]) -> str:
-    """List the files: those with faults first."""
-    ordered = sorted(files, key=lambda one: one.ok)
+def _files_table(files: tuple[CheckedTableFile, ...]) -> str:
+    """List the files, those with faults first."""
+    ordered = sorted(files, key=lambda file: file.ok)
     rows = [
-        row(
+        render_row(
             [
-                shown(one.kind),
-                shown(one.location),
-                "" if one.size is None else human(one.size),
-                "" if one.records is None else f"{one.records:,}",
-                f"{one.tags:,}",
-                "ok" if one.ok else '<span class="bad">faulty</span>',
+                render_text(item.kind),
+                render_text(item.location),
+                "" if item.size is None else format_size(item.size),
+                "" if item.records is None else f"{item.records:,}",
+                f"{item.tags:,}",
+                "ok" if item.ok else '<span class="bad">faulty</span>',
             ],
             (2, 3, 4),
         )
-        for one in ordered[:MAX_ROWS]
+        for item in ordered[:MAX_ROWS]
     ]
     heads = ("Kind", "File", "Bytes", "Records", "Tags verified", "Result")
-    return table("Files", heads, rows, len(ordered) - len(rows), (2, 3, 4))
+    return render_table("Files", heads, rows, len(ordered) - len(rows), (2, 3, 4))

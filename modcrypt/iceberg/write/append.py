@@ -1,11 +1,11 @@
-"""Appending to a table: new data files, and a snapshot that has them besides those there are.
+"""Append rows to a table: write data files, then commit a snapshot that adds them.
 
     data files -> a manifest -> a manifest list -> metadata.json
 
-in this order, so that until the last step nobody sees anything of it. Data files are written once;
-manifest and list again for each attempt, as sequence numbers, row ids and keys are those of the
-version that the commit follows (Java's FastAppend). What a failed attempt wrote is removed, unless
-it can't be told whether it failed.
+The files are written in this order, so readers see nothing before the last step. Data files are
+written once. Manifest and manifest list are written again for each attempt, because sequence
+numbers, row ids and keys depend on the version that the commit follows (Java's FastAppend). Files
+of a failed attempt are removed, unless it is unknown whether the attempt failed.
 """
 
 from __future__ import annotations
@@ -21,40 +21,43 @@ from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.keys.key_policies import writing_keys, writing_policy
 from modcrypt.iceberg.keys.key_resolver import seal_for_manifest
 from modcrypt.iceberg.keys.wrapping_keys import OpenKey
-from modcrypt.iceberg.rotate.deletion_rule import remove_written
-from modcrypt.iceberg.write.commit import commit, surely_failed
+from modcrypt.iceberg.write.commit import Table, commit, has_certainly_failed
 from modcrypt.iceberg.write.data_writing import Data, DataWriter, NewFile
 from modcrypt.iceberg.write.manifest_writing import partition_spec, write_manifest
-from modcrypt.iceberg.write.snapshot_writing import add_snapshot, new_snapshot_id, with_totals
+from modcrypt.iceberg.write.removal import remove_written
+from modcrypt.iceberg.write.snapshot_writing import add_snapshot, add_totals, new_snapshot_id
 from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys import Secret
 
 if TYPE_CHECKING:
-    from modcrypt.iceberg.tables.table import IcebergTable
+    from modcrypt.iceberg.read.table_version import TableVersion
     from modcrypt.io.storage import Place
 
-__all__ = ["append", "sealed_keys"]
+__all__ = ["append", "encrypt_key_metadata"]
 
 
-def append(table: IcebergTable, data: Data) -> IcebergTable:
+def append(table: Table, data: Data) -> Table:
     """Append rows to a table, as a new snapshot on its main branch.
 
     Args:
-        table: any version of it: rows are added to the current one.
-        data: an Arrow table, or a reader of record batches, of which one file's worth is held in
-            memory. Its columns are found by their names.
+        table: Any version of the table; the rows are added to its current version.
+        data: An Arrow table, or a reader of record batches, of which the rows of one file are
+            held in memory at a time. Columns are matched by name.
 
     Returns:
-        The table with the rows. Without any, the current version of the table.
+        The table with the new rows; its current version if the data has no rows.
 
     Raises:
-        TypeError, ValueError: the data is no such thing, or its columns are not those of the
-            table: before anything is written.
-        PlaintextError, UnsupportedFormatError: the table is not encrypted, or can't be.
-        IntegrityError: the table is under another master key or policy than `table`, or is an
-            older state.
-        CommitConflictError: others were faster each time, or changed the partitioning.
-        KeyRetrievalError: the key service refuses.
-        ModcryptError, OSError: the table can't be read or written; it is as it was.
+        TypeError, ValueError: The data is not Arrow data, or its columns do not fit the table;
+            raised before anything is written.
+        PlaintextError, UnsupportedFormatError: The table is not encrypted, or its format version
+            has no encryption.
+        IntegrityError: The current version has another master key or policy than `table`, or is
+            older than `table`.
+        CommitConflictError: Other writers committed first at every attempt, or changed the
+            partitioning.
+        KeyRetrievalError: The key service refuses.
+        ModcryptError, OSError: The table cannot be read or written; it is unchanged.
     """
     current = table.refreshed()
     _check_encrypted(current.metadata)
@@ -78,17 +81,18 @@ def append(table: IcebergTable, data: Data) -> IcebergTable:
 def _check_encrypted(metadata: TableMetadata) -> None:
     if not metadata.master_key_id:
         raise PlaintextError(
-            f"{metadata.name}: the table is not encrypted: encrypt_table makes one of it that is"
+            f"{metadata.name}: the table is not encrypted; encrypt_table makes an encrypted copy"
         )
     if metadata.format_version < 3:
         raise UnsupportedFormatError(
-            f"{metadata.name}: format version {metadata.format_version} has no encryption"
+            f"{metadata.name}: Iceberg format version {metadata.format_version} "
+            "has no encryption; upgrade the table to version 3"
         )
 
 
 @dataclass
 class _Addition:
-    """The snapshot that adds files, made anew for each attempt to commit it."""
+    """The snapshot that adds files; written again for each attempt to commit it."""
 
     files: Sequence[NewFile]
     spec_id: int
@@ -98,27 +102,27 @@ class _Addition:
     written: list[str] = field(default_factory=list)
     offered: Place | None = None
 
-    def next_version(self, table: IcebergTable) -> TableMetadata:
-        """Write manifest and list, and give the metadata that names them."""
+    def next_version(self, table: TableVersion) -> TableMetadata:
+        """Write the manifest and the manifest list; return the metadata that names them."""
         self.offered = None
         self._remove_written(table)
         metadata = table.metadata
         if partition_spec(metadata, self.spec_id) != partition_spec(self.base, self.spec_id):
-            raise CommitConflictError(f"{metadata.name}: somebody else changed the partitioning")
+            raise CommitConflictError(f"{metadata.name}: another writer changed the partitioning")
         parent = metadata.current
         before = [] if parent is None else table.walk.manifests(parent)
-        table.walk.check_specs(one for one in before if one.spec_id == self.spec_id)
-        paths = [one.partition_path for one in self.files]
+        table.walk.check_specs(manifest for manifest in before if manifest.spec_id == self.spec_id)
+        paths = [file.partition_path for file in self.files]
         keys = writing_keys(table, writing_policy(metadata, self.seen), paths)
-        sealed = sealed_keys([one.keys for one in self.files], keys.of_files)
+        sealed = encrypt_key_metadata([file.keys for file in self.files], keys.of_files)
         self.snapshot_id = new_snapshot_id(metadata)
         rows = (
             {
                 "status": ADDED,
                 "snapshot_id": self.snapshot_id,
-                "data_file": {**one.file, "key_metadata": key_metadata},
+                "data_file": {**file.file, "key_metadata": key_metadata},
             }
-            for one, key_metadata in zip(self.files, sealed, strict=True)
+            for file, key_metadata in zip(self.files, sealed, strict=True)
         )
         manifest = write_manifest(
             table, self.spec_id, rows, content=DATA, snapshot_id=self.snapshot_id
@@ -127,10 +131,10 @@ class _Addition:
         new = add_snapshot(
             table,
             self.snapshot_id,
-            [manifest, *(one.row for one in before)],
+            [manifest, *(old.row for old in before)],
             keys.of_list,
             operation="append",
-            summary=with_totals(self._summary(before), parent),
+            summary=add_totals(self._summary(before), parent),
             new_keys=keys.entries,
         )
         self.written.append(new.snapshot(self.snapshot_id).manifest_list)
@@ -138,54 +142,56 @@ class _Addition:
         return new
 
     def _summary(self, before: Sequence[ManifestFile]) -> dict[str, str]:
-        records = sum(one.file["record_count"] for one in self.files)
+        records = sum(file.file["record_count"] for file in self.files)
         return {
             "added-data-files": str(len(self.files)),
             "added-records": str(records),
-            "added-files-size": str(sum(one.file["file_size_in_bytes"] for one in self.files)),
-            "changed-partition-count": str(len({one.partition_path for one in self.files})),
+            "added-files-size": str(sum(file.file["file_size_in_bytes"] for file in self.files)),
+            "changed-partition-count": str(len({file.partition_path for file in self.files})),
             "manifests-created": "1",
             "manifests-kept": str(len(before)),
             "manifests-replaced": "0",
         }
 
-    def has_failed(self, error: BaseException, table: IcebergTable) -> bool:
-        """Remove the last attempt's manifests, and tell so, if the table surely does not have it.
+    def has_failed(self, error: BaseException, table: TableVersion) -> bool:
+        """Remove the last attempt's manifests and return True if the attempt certainly failed.
 
         Args:
-            error: that ended it.
-            table: any version of it.
+            error: The error that ended the attempt.
+            table: Any version of the table.
         """
-        with contextlib.suppress(Exception):  # then it can't be told
-            if surely_failed(error, table, self.offered):
+        with contextlib.suppress(Exception):  # then the outcome is unknown
+            if has_certainly_failed(error, table, self.offered):
                 self._remove_written(table)
                 return True
         return False
 
-    def _remove_written(self, table: IcebergTable) -> None:
+    def _remove_written(self, table: TableVersion) -> None:
         remove_written(table.walk.locations, self.written)
         self.written.clear()
 
 
-def sealed_keys(
+def encrypt_key_metadata(
     metadata: Sequence[StandardKeyMetadata], of_files: Sequence[OpenKey | None]
-) -> list[bytes]:
-    """Give the key metadata of new files as their manifest is to have it.
+) -> list[Secret[bytes]]:
+    """Return the key metadata of new files as their manifest stores it.
 
     Args:
-        metadata: of each file.
-        of_files: for each what seals it; None leaves it in the clear within the sealed manifest.
+        metadata: Key metadata of each file.
+        of_files: The key that encrypts the key metadata of each file; None leaves it as plaintext
+            within the encrypted manifest.
 
     Raises:
-        KeyRetrievalError, KeyExhaustedError: as `seal_for_manifest`.
+        KeyRetrievalError, KeyExhaustedError: See `seal_for_manifest`.
     """
-    found: list[Any] = [None] * len(metadata)
-    for opened in {id(one): one for one in of_files}.values():
-        at = [number for number, one in enumerate(of_files) if one is opened]
+    encrypted: list[Any] = [None] * len(metadata)
+    for key in {id(key): key for key in of_files}.values():
+        at = [number for number, other in enumerate(of_files) if other is key]
         group = [metadata[number] for number in at]
-        sealed = (
-            [one.encode() for one in group] if opened is None else seal_for_manifest(group, opened)
-        )
-        for number, data in zip(at, sealed, strict=True):
-            found[number] = data
-    return found
+        if key is None:
+            of_group = [Secret(keys.encode()) for keys in group]
+        else:
+            of_group = [Secret(data) for data in seal_for_manifest(group, key)]
+        for number, data in zip(at, of_group, strict=True):
+            encrypted[number] = data
+    return encrypted

@@ -1,4 +1,4 @@
-"""A table's next version: made of the current one, and made again if somebody else was faster."""
+"""Commit a table's next version, and retry on the newer version if another writer was faster."""
 
 from __future__ import annotations
 
@@ -6,74 +6,73 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias, TypeVar
 
 from modcrypt.errors import CommitConflictError, ModcryptError
 from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.iceberg.read.table_version import TableVersion
+from modcrypt.io.storage import Place
 
-if TYPE_CHECKING:
-    from modcrypt.iceberg.tables.table import IcebergTable
-    from modcrypt.io.storage import Place
+__all__ = ["Make", "commit", "has_certainly_failed", "successor"]
 
-__all__ = ["Make", "commit", "successor", "surely_failed"]
+Table = TypeVar("Table", bound=TableVersion)
 
-Make: TypeAlias = "Callable[[IcebergTable], TableMetadata]"
-"""Makes of a version of the table the metadata of the next one; may write files that it names."""
+Make: TypeAlias = Callable[[Table], TableMetadata]
+"""Returns the metadata of the version after the given one; may write files that it names."""
 
 ATTEMPTS = 5
-"""How often a commit is tried (Iceberg's `commit.retry.num-retries` is 4)."""
+"""Number of attempts to commit (Iceberg's `commit.retry.num-retries` is 4)."""
 
 FIRST_PAUSE = 0.1
-"""Seconds before the second attempt at most; before each further one twice as long."""
+"""Maximum seconds before the second attempt; doubled before each further attempt."""
 
 
-def commit(table: IcebergTable, make: Make, *, attempts: int = ATTEMPTS) -> IcebergTable:
-    """Commit a change: all of it, or nothing.
+def commit(table: Table, make: Make[Table], *, attempts: int = ATTEMPTS) -> Table:
+    """Commit a change completely or not at all.
 
     Args:
-        table: the version that the caller has seen; the change is made of the current one.
-        make: called again, with a newer version, when somebody else has committed meanwhile. It
-            raises what is to stop that, as a `CommitConflictError` where the other's change and
-            this one don't go together.
-        attempts: how often.
+        table: The version that the caller has seen; the change is applied to the current version.
+        make: Function that makes the next version. It is called again with a newer version when
+            another writer has committed in the meantime. It raises to stop the retries, for
+            example a `CommitConflictError` where the two changes are incompatible.
+        attempts: Maximum number of attempts.
 
     Returns:
         The table at its new version.
 
     Raises:
-        CommitConflictError: somebody else was faster every time.
-        ModcryptError, OSError: what `make` raises, and from the file system; the table is as it
-            was.
+        CommitConflictError: Another writer committed first at every attempt.
+        ModcryptError, OSError: `make` or the file system failed; the table is unchanged.
     """
     conflict: CommitConflictError | None = None
     for left in reversed(range(attempts)):
         try:
             table = table.refreshed()
         except ModcryptError as error:
-            raise error from conflict  # by which `surely_failed` knows
+            raise error from conflict  # `has_certainly_failed` looks at the cause
         table.metadata.check_members()
-        new = _made(table, make)
+        new = _make_successor(table, make)
         try:
             if new is None:
                 raise CommitConflictError(
-                    f"{table.place.path}: somebody else has committed, and dropped the history"
+                    f"{table.place.path}: another writer has committed and dropped the history"
                 )
             place = table.versions.commit(table.place, new)
         except CommitConflictError as error:
             if not left:
                 raise
             conflict = error
-        else:  # what is committed isn't read again: that could fail
+        else:  # use the committed metadata: reading it again could fail
             metadata = TableMetadata(new.encode(), place.path)
             through = table.walk.through(metadata)
             return replace(table, metadata=metadata, place=place, walk=through)
         pause = FIRST_PAUSE * 2 ** (attempts - 1 - left)
-        time.sleep(random.uniform(0.5, 1) * pause)  # noqa: S311  # a pause is no secret
+        time.sleep(random.uniform(0.5, 1) * pause)  # noqa: S311  # the pause need not be unpredictable
     raise AssertionError("attempts is 1 or more")
 
 
-def _made(table: IcebergTable, make: Make) -> TableMetadata | None:
-    """Make the next version; None if it can't be, since others have dropped what it is made of."""
+def _make_successor(table: Table, make: Make[Table]) -> TableMetadata | None:
+    """Make the next version; None if another writer has dropped files that it is made of."""
     try:
         return successor(make(table), of=table)
     except FileNotFoundError:
@@ -82,39 +81,40 @@ def _made(table: IcebergTable, make: Make) -> TableMetadata | None:
         return None
 
 
-def surely_failed(error: BaseException, table: IcebergTable, offered: Place | None) -> bool:
-    """Tell whether a commit that ended with an error surely came to nothing.
+def has_certainly_failed(error: BaseException, table: TableVersion, offered: Place | None) -> bool:
+    """Return whether a commit that ended with an error certainly did not take effect.
 
-    An error may come after the commit, or leave open whether a catalog has taken it, or a store,
-    which goes on with what it was asked for when nobody waits for the answer any more. That the
-    current version doesn't have what was committed tells nothing: others may have gone on from it,
-    and have dropped its snapshot and kept its files.
+    The error may come after the commit. It may also leave open whether a catalog or an object
+    store has applied the commit: a store can complete a request after the client stops waiting.
+    A current version without the committed snapshot proves nothing: other writers may have
+    continued from the commit, dropped its snapshot and kept its files.
 
     Args:
-        error: that ended it.
-        table: any version of it.
-        offered: the place of the version that was to be followed, once all was made of it; None
-            before that.
+        error: The error that ended the commit.
+        table: Any version of the table.
+        offered: Place of the version that the commit follows, once all its files are written;
+            None before that.
 
     Raises:
-        ModcryptError, OSError: the current version can't be told.
+        ModcryptError, OSError: The current version cannot be determined.
     """
     if offered is None or isinstance(error, CommitConflictError):
         return True
     if isinstance(error.__cause__, CommitConflictError):  # after which the table was refused
         return True
-    refused = isinstance(error, ModcryptError | ValueError)  # before a store was asked, or after
+    # modcrypt raises these before it calls a store, or after the store has answered.
+    refused = isinstance(error, ModcryptError | ValueError)
     return (refused or offered.filesystem is None) and table.versions.current() == offered
 
 
-def successor(new: TableMetadata, *, of: IcebergTable) -> TableMetadata:
-    """Give metadata the time of a next version, and the log in which the one before it stands."""
+def successor(new: TableMetadata, *, of: TableVersion) -> TableMetadata:
+    """Return metadata with the time of a next version and with its predecessor in the log."""
     base = of.metadata
     before = int(base.document.get("last-updated-ms") or 0)
     location = of.walk.locations.location(of.place) or of.place.path
     log = [*(new.document.get("metadata-log") or [])]
     log.append({"timestamp-ms": before, "metadata-file": location})
-    # One at least, as in Java: by that a writer sees that others have gone on from his version.
-    kept = max(1, base.number("write.metadata.previous-versions-max", 100))
+    # At least one, as in Java: it shows a writer that others have continued from its version.
+    max_logged = max(1, base.number("write.metadata.previous-versions-max", 100))
     now = max(int(time.time() * 1000), before + 1)
-    return new.edited(metadata_log=log[max(0, len(log) - kept) :], last_updated_ms=now)
+    return new.with_members(metadata_log=log[max(0, len(log) - max_logged) :], last_updated_ms=now)

@@ -1,7 +1,7 @@
-"""Arrow tables as new data files of a table: partitioned and counted by pyiceberg, sealed here.
+"""Write Arrow tables as encrypted data files of a table.
 
-Each file is encoded in memory and sealed, page by page, into its place: plaintext is never in a
-file.
+pyiceberg partitions the rows and computes the statistics. Each file is encoded in memory and
+encrypted page by page into its destination: plaintext is never written to a file.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import DATA
 from modcrypt.iceberg.format.parquet_files import write_parquet
 from modcrypt.iceberg.format.table_metadata import TableMetadata
-from modcrypt.iceberg.read.partitions import by_partition
-from modcrypt.iceberg.rotate.deletion_rule import remove_written
+from modcrypt.iceberg.read.partitions import split_by_partition
 from modcrypt.iceberg.write.manifest_writing import PartitionPaths
-from modcrypt.iceberg.write.schema_fitting import check_fits, file_schema, fitted, for_file
+from modcrypt.iceberg.write.removal import remove_written
+from modcrypt.iceberg.write.schema_fitting import check_fits, file_schema, fit_rows, rows_for_file
 from modcrypt.io.buffers import usable_cores
 from modcrypt.io.storage import MemorySource
 from modcrypt.key_metadata import StandardKeyMetadata
 
 if TYPE_CHECKING:
-    from modcrypt.iceberg.tables.table import IcebergTable
+    from modcrypt.iceberg.read.table_version import TableVersion
 
 __all__ = ["Data", "DataWriter", "NewFile"]
 
@@ -59,19 +59,19 @@ _PROPERTIES = (
     "write.parquet.", "write.metadata.metrics.", "write.target-file-size-bytes",
     "write.data.path", "write.object-storage.",
 )  # fmt: skip
-"""Table properties that pyiceberg is shown. Others name Python classes, which it would import."""
+"""Table properties passed to pyiceberg. Others name Python classes, which it would import."""
 _UNUSED = ("write.parquet.row-group-size-bytes", "write.parquet.bloom-filter-")
-"""Those of them that it only warns of."""
+"""Properties among them about which pyiceberg only warns."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A data file that was written, and is in no manifest yet.
+    """A data file that was written and is in no manifest yet.
 
     Attributes:
-        file: what a manifest says of it under the spec's names, but for its key metadata.
-        keys: its key metadata, with its length; a secret.
-        partition_path: its partition, as in the paths of files; empty without one.
+        file: Members of its manifest entry under the spec's names, without the key metadata.
+        keys: Its key metadata, with the file's length; a secret.
+        partition_path: Its partition as in the paths of files; empty in an unpartitioned table.
     """
 
     file: Mapping[str, Any] = field(repr=False)
@@ -80,19 +80,19 @@ class NewFile:
 
     @property
     def location(self) -> str:
-        """Where it is."""
+        """Location of the file."""
         return str(self.file["file_path"])
 
 
 class DataWriter:
-    """Writes Arrow tables as data files of a table's current schema and partition spec.
+    """A writer of data files with a table's current schema and partition spec.
 
     Args:
-        table: at the version whose schema and spec count.
+        table: The version of the table whose schema and spec are used.
     """
 
-    def __init__(self, table: IcebergTable) -> None:
-        self._table = _shown(table.metadata)
+    def __init__(self, table: TableVersion) -> None:
+        self._table = _minimal_metadata(table.metadata)
         self._locations, self._key_length = table.walk.locations, table.metadata.key_length
         self._provider = load_location_provider(self._table.location, self._table.properties)
         self._uuid, self._numbers = uuid.uuid4(), itertools.count()
@@ -104,56 +104,56 @@ class DataWriter:
         """Check that data fits the table.
 
         Raises:
-            TypeError: it is neither an Arrow table nor a reader of record batches.
-            ValueError: its columns are not those of the table.
+            TypeError: The data is neither an Arrow table nor a reader of record batches.
+            ValueError: Its columns do not fit the table.
         """
         if not isinstance(data, pa.Table | pa.RecordBatchReader):
             raise TypeError(
-                f"data is a pyarrow.Table or RecordBatchReader, not {type(data).__name__}"
+                f"data must be a pyarrow.Table or RecordBatchReader, not {type(data).__name__}"
             )
         check_fits(data.schema, self._table.schema())
 
     def write(self, data: Data) -> list[NewFile]:
-        """Write data that fits; a reader is held in memory by a file's worth.
+        """Write checked data; of a reader, the rows of one file are in memory at a time.
 
         Raises:
-            ModcryptError, OSError, pyarrow.ArrowException: a file can't be written; or what the
-                reader raises. `abandon` removes those that are there.
+            ModcryptError, OSError, pyarrow.ArrowException: A file cannot be written, or the
+                reader fails. `abandon` removes the files written so far.
         """
         files: list[NewFile] = []
         pool = ThreadPoolExecutor(min(usable_cores(), _MAX_THREADS))
         try:
-            for lot in self._lots(data):
-                files += pool.map(self._new_file, *self._parts(lot))
+            for lot in self._read_lots(data):
+                files += pool.map(self._write_file, *self._split_lot(lot))
         finally:
-            pool.shutdown(cancel_futures=True)  # and wait for those that are being written
+            pool.shutdown(cancel_futures=True)  # waits for files that are being written
         return files
 
     def abandon(self) -> None:
         """Remove all files that were written."""
         remove_written(self._locations, self._written)
 
-    # --- what a file gets -----------------------------------------------------------------------
+    # --- splitting rows into files --------------------------------------------------------------
 
-    def _lots(self, data: Data) -> Iterator[pa.Table]:
-        """Give the data as tables of which each fits in memory."""
+    def _read_lots(self, data: Data) -> Iterator[pa.Table]:
+        """Yield the data as tables that each fit in memory."""
         if isinstance(data, pa.Table):
             lots: Iterator[pa.Table] = iter((data,))
         else:
             lots = map(pa.Table.from_batches, bin_pack_record_batches(data, self._target_size))
-        return (fitted(lot, self._table.schema()) for lot in lots if lot.num_rows)
+        return (fit_rows(lot, self._table.schema()) for lot in lots if lot.num_rows)
 
-    def _parts(self, lot: pa.Table) -> tuple[list[pa.Table], list[PartitionKey | None]]:
-        """Split a table into those of single files, each of one partition."""
+    def _split_lot(self, lot: pa.Table) -> tuple[list[pa.Table], list[PartitionKey | None]]:
+        """Split a table into the tables of single files, each with one partition."""
         spec, schema = self._table.spec(), self._table.schema()
         if spec.is_unpartitioned():
             whole: list[tuple[pa.Table, PartitionKey | None]] = [(lot, None)]
         else:
-            whole = list(by_partition(lot, spec, schema))
+            whole = list(split_by_partition(lot, spec, schema))
         parts = [
             (pa.Table.from_batches(batches), key)
             for table, key in whole
-            # A table of nulls alone has no size to be divided by.
+            # A table that has only nulls has size 0, which bin_pack_arrow_table divides by.
             for batches in (
                 bin_pack_arrow_table(table, self._target_size)
                 if table.nbytes
@@ -164,49 +164,49 @@ class DataWriter:
 
     @property
     def _target_size(self) -> int:
-        found = property_as_int(
+        size = property_as_int(
             self._table.properties,
             TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
             TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
         )
-        return found or 1
+        return size or 1
 
     # --- files ----------------------------------------------------------------------------------
 
-    def _new_file(self, rows: pa.Table, key: PartitionKey | None) -> NewFile:
-        """Encode and seal a file; plaintext is in memory alone."""
+    def _write_file(self, rows: pa.Table, key: PartitionKey | None) -> NewFile:
+        """Encode and encrypt a file; the plaintext exists only in memory."""
         schema = file_schema(self._table.schema())
-        data, statistics = _encoded(
-            for_file(rows, self._table.schema()), schema, self._table.properties
+        data, statistics = _encode_rows(
+            rows_for_file(rows, self._table.schema()), schema, self._table.properties
         )
         name = f"{next(self._numbers):05}-0-{self._uuid}.parquet"
         location = self._provider.new_data_location(name, key)
-        sealed = write_parquet(self._locations, location, MemorySource(data), self._key_length)
+        encrypted = write_parquet(self._locations, location, MemorySource(data), self._key_length)
         self._written.append(location)
         ids = parquet_path_to_id_mapping(schema)
-        sizes = {ids[".".join(path)]: size for path, size in sealed.column_sizes.items()}
-        names = [make_compatible_name(one.name) for one in self._table.spec().fields]
+        sizes = {ids[".".join(path)]: size for path, size in encrypted.column_sizes.items()}
+        names = [make_compatible_name(field.name) for field in self._table.spec().fields]
         values = Record() if key is None else key.partition
         partition = {name: values[at] for at, name in enumerate(names)}
-        told = {
+        entry = {
             "content": DATA,
             "file_path": location,
             "file_format": "PARQUET",
             "partition": partition,
             "record_count": rows.num_rows,
-            "file_size_in_bytes": sealed.size,
+            "file_size_in_bytes": encrypted.size,
             **{name: _pairs(statistics.get(name)) for name in _STATISTICS},
             "column_sizes": _pairs(sizes),
-            "split_offsets": sealed.split_offsets,
+            "split_offsets": encrypted.split_offsets,
             "sort_order_id": 0,
         }
-        return NewFile(told, sealed.keys, self._paths.path(partition))
+        return NewFile(entry, encrypted.keys, self._paths.path(partition))
 
 
-def _encoded(
+def _encode_rows(
     rows: pa.Table, schema: Schema, properties: dict[str, str]
 ) -> tuple[bytes, dict[str, Any]]:
-    """Encode rows as Parquet, as the table's properties say; give the statistics of columns."""
+    """Encode rows as Parquet by the table's properties; return the file and its statistics."""
     out = io.BytesIO()
     limit = property_as_int(
         properties,
@@ -219,61 +219,63 @@ def _encoded(
         writer.write_table(rows, row_group_size=limit)
     metadata, ids = writer.writer.metadata, parquet_path_to_id_mapping(schema)
     try:
-        found = data_file_statistics_from_parquet_metadata(
+        statistics = data_file_statistics_from_parquet_metadata(
             metadata,
             stats_columns=compute_statistics_plan(schema, properties),
             parquet_column_mapping=ids,
         )
-    except OverflowError:  # of Python's datetime, which pyiceberg counts with
+    except OverflowError:  # from datetime, which pyiceberg uses for bounds
         raise ValueError("the data has dates before year 1 or after year 9999") from None
     for number in range(metadata.num_columns):
-        _bound(found.column_aggregates, ids[metadata.schema.column(number).path], metadata, number)
-    return out.getvalue(), found.to_serialized_dict()
+        _correct_bounds(
+            statistics.column_aggregates, ids[metadata.schema.column(number).path], metadata, number
+        )
+    return out.getvalue(), statistics.to_serialized_dict()
 
 
-def _bound(
+def _correct_bounds(
     bounds: dict[int, StatsAggregator], id_: int, metadata: pq.FileMetaData, number: int
 ) -> None:
-    """Mend the bounds of a column, as pyiceberg finds them: readers leave out files by them."""
+    """Correct the bounds that pyiceberg computes for a column: readers skip files by them."""
     if id_ not in bounds:
         return
     groups = range(metadata.num_row_groups)
-    found = [metadata.row_group(one).column(number).statistics for one in groups]
-    told = [one for one in found if one.has_min_max]
+    statistics = [metadata.row_group(group).column(number).statistics for group in groups]
+    bounded = [group for group in statistics if group.has_min_max]
     column = bounds[id_]
-    if any(_is_untold(one) for one in found):
+    if any(_lacks_bounds(group) for group in statistics):
         del bounds[id_]
-    elif told and isinstance(column.primitive_type, TimestampNanoType | TimestamptzNanoType):
-        # Python's datetime, which pyiceberg has them by, is of microseconds.
-        column.current_min = min(one.min_raw for one in told)
-        column.current_max = max(one.max_raw for one in told)
+    elif bounded and isinstance(column.primitive_type, TimestampNanoType | TimestamptzNanoType):
+        # pyiceberg computes them with datetime, which truncates to microseconds.
+        column.current_min = min(group.min_raw for group in bounded)
+        column.current_max = max(group.max_raw for group in bounded)
     elif isinstance(column.current_max, str):
-        # A text that is cut has to be text as an upper bound: what follows U+D7FF is none.
+        # A truncated upper bound must stay valid text: U+D800, after U+D7FF, is a surrogate.
         bound = truncate_upper_bound_text_string(column.current_max, column.trunc_length)
         if bound is not None and "\ud800" in bound:
             column.current_max = bound.replace("\ud800", "\ue000")
 
 
-def _is_untold(found: pq.Statistics) -> bool:
-    """Tell whether a row group has values, and no bounds: of long texts it has none."""
-    is_float = found.physical_type in ("FLOAT", "DOUBLE")  # NaN counts for nothing
-    return not is_float and not found.has_min_max and found.num_values > 0
+def _lacks_bounds(statistics: pq.Statistics) -> bool:
+    """Return whether a row group has values but no bounds, as with long texts."""
+    is_float = statistics.physical_type in ("FLOAT", "DOUBLE")  # NaNs have no bounds and need none
+    return not is_float and not statistics.has_min_max and statistics.num_values > 0
 
 
 _STATISTICS = (
     "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds",
 )  # fmt: skip
 _MAX_THREADS = 4
-"""Files that are encoded at once: each is in memory."""
+"""Number of files encoded concurrently; each is held in memory."""
 
 
 def _pairs(values: Mapping[int, Any] | None) -> list[dict[str, Any]]:
-    """Give a map by column as Avro has it: a list of pairs, in order."""
+    """Return a map by column as Avro stores it: a list of pairs in order."""
     return [{"key": key, "value": value} for key, value in sorted((values or {}).items())]
 
 
-def _shown(metadata: TableMetadata) -> PyTableMetadata:
-    """Give what pyiceberg needs of a table to write files: schemas and specs, without history."""
+def _minimal_metadata(metadata: TableMetadata) -> PyTableMetadata:
+    """Return the metadata that pyiceberg needs to write files: schemas and specs, no history."""
     properties = {
         name: value
         for name, value in metadata.properties.items()

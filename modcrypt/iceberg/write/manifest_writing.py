@@ -1,11 +1,11 @@
-"""New manifests and manifest lists of format version 3, sealed: each under a data key of its own.
+"""Write encrypted manifests and manifest lists of format version 3, each under its own data key.
 
     rows of data files -> manifest (AGS1) -> a row with its key metadata
-      -> manifest list (AGS1) -> its key metadata, sealed under the table's key: an entry of
+      -> manifest list (AGS1) -> its key metadata, encrypted under the table's key: an entry of
          `encryption-keys`
 
-Fields, ids, and what the headers say are those of Iceberg's Java (V3Metadata, ManifestWriter and
-ManifestListWriter). A file is there, under its final name, before anything names it.
+Fields, ids and headers are those of Iceberg's Java implementation (V3Metadata, ManifestWriter and
+ManifestListWriter). Each file exists under its final name before another file names it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pyiceberg.utils.decimal import (
 
 from modcrypt.ags1.reader import Ags1Reader
 from modcrypt.errors import FormatError
-from modcrypt.iceberg.format.ags1_files import write_sealed
+from modcrypt.iceberg.format.ags1_files import write_ags1
 from modcrypt.iceberg.format.avro_files import read_avro, write_avro
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.locations import Locations
@@ -44,8 +44,8 @@ from modcrypt.iceberg.format.manifest_schemas import (
     LIST_NAMES,
     LIST_SCHEMA,
     as_json,
+    encode_schema,
     entry_schema,
-    spelt,
 )
 from modcrypt.iceberg.format.manifests import (
     ADDED,
@@ -57,13 +57,14 @@ from modcrypt.iceberg.format.manifests import (
 )
 from modcrypt.iceberg.format.pyiceberg_schemas import spec_of
 from modcrypt.iceberg.format.table_metadata import EncryptedKey, TableMetadata
-from modcrypt.iceberg.rotate.deletion_rule import remove_written
+from modcrypt.iceberg.write.removal import remove_written
 from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys import Secret
 from modcrypt.tracebacks import hide_frames
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.keys.wrapping_keys import OpenKey
-    from modcrypt.iceberg.tables.table import IcebergTable
+    from modcrypt.iceberg.read.table_version import TableVersion
 
 __all__ = [
     "PartitionPaths",
@@ -83,12 +84,13 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFields:
-    """What a manifest list says of its snapshot.
+    """The fields of a snapshot that its manifest list contains.
 
     Attributes:
-        id, parent: of the snapshot, and of the one before it.
-        sequence_number: of the commit.
-        first_row_id: from which on the snapshot's new rows are counted.
+        id: Id of the snapshot.
+        parent: Id of the parent snapshot; None for the first snapshot.
+        sequence_number: Sequence number of the commit.
+        first_row_id: Row id of the first row that the snapshot adds.
     """
 
     id: int
@@ -97,7 +99,7 @@ class SnapshotFields:
     first_row_id: int
 
     def header(self) -> dict[str, str]:
-        """Give it as the header of the Avro file has it."""
+        """Return the fields as members of the Avro file's header."""
         return {
             "snapshot-id": str(self.id),
             "parent-snapshot-id": "null" if self.parent is None else str(self.parent),
@@ -111,7 +113,7 @@ class SnapshotFields:
 
 
 def write_manifest(
-    table: IcebergTable,
+    table: TableVersion,
     spec_id: int,
     rows: Iterable[Row],
     *,
@@ -122,54 +124,59 @@ def write_manifest(
     """Write a manifest of a table.
 
     Args:
-        table: whose location, schemas, specs and key length are used.
-        spec_id: of the partition spec of its files.
-        rows: its entries under the spec's names, as `entry_row` gives them; what one lacks is
-            null. Sequence numbers of added files may be null: they are inherited. Partitions'
-            values are raw, as `read_manifest` gives them, or as pyiceberg has them.
+        table: Table whose location, schemas, specs and key length are used.
+        spec_id: Id of the partition spec of the manifest's files.
+        rows: Entries under the spec's names, as `entry_row` returns them; missing members are
+            written as null. Key metadata is a `Secret`, or encrypted bytes. Sequence numbers of
+            added files may be null: they are inherited. Partition values are raw, as
+            `read_manifest` returns them, or pyiceberg's.
         content: 0 for data files, 1 for delete files.
-        snapshot_id: of the snapshot that adds it.
-        sequence_number: of the manifest; None: that of the manifest list which first has it.
+        snapshot_id: Id of the snapshot that adds the manifest.
+        sequence_number: Sequence number of the manifest; None for that of the first manifest list
+            that contains it.
 
     Returns:
-        Its row for a manifest list, under the spec's names.
+        The manifest's row for a manifest list, under the spec's names; its key metadata is a
+        `Secret`.
 
     Raises:
-        FormatError: the table has no such partition spec.
-        ValueError: a row does not fit the schema.
-        FormatError: the table's location is mapped to no folder.
-        OSError: from the file system.
+        FormatError: The table has no such partition spec, or its location is mapped to no folder.
+        ValueError: A row does not fit the schema.
+        OSError: The file system failed.
     """
     spec = partition_spec(table.metadata, spec_id)
     document = schema_of_spec(table.metadata, spec)
-    schema = _schema(document, table.metadata)
+    schema = _parse_schema(document, table.metadata)
     struct = spec.partition_type(schema)
-    types = {make_compatible_name(one.name): one.field_type for one in struct.fields}
+    types = {make_compatible_name(field.name): field.field_type for field in struct.fields}
     full = [_full_entry(row, types) for row in rows]
     header = {
         "schema": as_json(document),
-        "partition-spec": as_json([_spec_field(one) for one in spec.fields]),
+        "partition-spec": as_json([_spec_field_json(field) for field in spec.fields]),
         "partition-spec-id": str(spec_id),
         "format-version": "3",
         "content": "data" if content == DATA else "deletes",
     }
-    avro, header["iceberg.schema"] = spelt(entry_schema(struct), "manifest_entry")
-    path, length, key_metadata = _write(table, avro, full, header)
+    avro, header["iceberg.schema"] = encode_schema(entry_schema(struct), "manifest_entry")
+    path = f"{metadata_folder(table.metadata)}/{uuid.uuid4()}-m0.avro"
+    keys = write_ags1(
+        table.walk.locations, path, write_avro(avro, full, header), table.metadata.key_length
+    )
     partitions = [
         Record(*(_comparable(row["data_file"]["partition"][name], types[name]) for name in types))
         for row in full
     ]
     return {
         "manifest_path": path,
-        "manifest_length": length,
+        "manifest_length": keys.file_length,
         "partition_spec_id": spec_id,
         "content": content,
         "sequence_number": sequence_number,
         "min_sequence_number": _least_sequence_number(full, sequence_number),
         "added_snapshot_id": snapshot_id,
-        **_counts(full),
+        **_count_files(full),
         "partitions": _summaries(spec, schema, partitions),
-        "key_metadata": key_metadata,
+        "key_metadata": Secret(keys.encode()),
         "first_row_id": None,
     }
 
@@ -183,30 +190,30 @@ def rewrite_manifest(
     target: str,
     key_length: int,
 ) -> StandardKeyMetadata:
-    """Write a manifest again, under a fresh data key, with its entries changed.
+    """Write a manifest again with changed entries, under a fresh data key.
 
-    Its Avro schema and header stay as they are.
+    Its Avro schema and header are unchanged.
 
     Args:
-        locations: say where files are.
-        location: of the manifest.
-        keys: its key metadata, with its trusted length.
-        change: gives its entries as they are to be; no status or partition changes.
-        target: location of the new one.
-        key_length: bytes of its key.
+        locations: Mapping of locations to places.
+        location: Location of the manifest.
+        keys: Key metadata of the manifest, with its trusted length.
+        change: Function that returns the changed entries; statuses and partitions stay the same.
+        target: Location of the new manifest.
+        key_length: Length of the new data key in bytes.
 
     Returns:
-        The key metadata of the new one.
+        The key metadata of the new manifest.
 
     Raises:
-        ModcryptError: the manifest is not what was written; or what `change` raises.
-        OSError: from the file system.
+        ModcryptError: The manifest is not authentic or malformed, or `change` failed.
+        OSError: The file system failed.
     """
     place = locations.place(location)
     with Ags1Reader(place.path, keys, filesystem=place.filesystem) as reader:
         avro = read_avro(reader.read(), location)
     data = write_avro(avro.schema, change(avro.records), avro.metadata)
-    return write_sealed(locations, target, data, key_length)
+    return write_ags1(locations, target, data, key_length)
 
 
 def entry_row(
@@ -217,14 +224,14 @@ def entry_row(
     first_row_id: int | None = None,
     **file: Any,
 ) -> dict[str, Any]:
-    """Give an entry as a row of another manifest.
+    """Return an entry as a row for another manifest.
 
     Args:
-        entry: as it was read, with what it inherits.
-        status: that it is to have.
-        snapshot_id: of the snapshot that adds or deletes it; None keeps the one that it has.
-        first_row_id: of a data file, as `first_row_ids` gives it: it must not be lost.
-        file: members of its data file that are to be others, under the spec's names.
+        entry: The entry as it was read, with its inherited values.
+        status: Status in the new manifest.
+        snapshot_id: Id of the snapshot that adds or deletes the file; None keeps the entry's.
+        first_row_id: First row id of a data file, as `first_row_ids` returns it: it must be kept.
+        file: Members of the data file to replace, under the spec's names.
     """
     return {
         "status": status,
@@ -241,25 +248,25 @@ def entry_row(
 
 
 def first_row_ids(manifest: ManifestFile, entries: Sequence[FileEntry]) -> list[int | None]:
-    """Give the id of the first row of each file of a manifest (spec, "First Row ID Inheritance").
+    """Return the first row id of each file of a manifest (spec, "First Row ID Inheritance").
 
     Args:
-        manifest: that the entries are of.
-        entries: all of them, in order.
+        manifest: The manifest that contains the entries.
+        entries: All entries of the manifest, in order.
     """
     following = manifest.row.get("first_row_id")
-    found: list[int | None] = []
+    first_ids: list[int | None] = []
     for entry in entries:
         own = entry.file.get("first_row_id")
         if own is None and following is not None and entry.is_live:
             own = following
             following += entry.record_count
-        found.append(own)
-    return found
+        first_ids.append(own)
+    return first_ids
 
 
 def _full_entry(row: Row, partition: Mapping[str, IcebergType]) -> dict[str, Any]:
-    """Give a row all members that the schema has, and no others."""
+    """Return a row with exactly the members of the schema."""
     file: Row = row["data_file"]
     values: Row = file.get("partition") or {}
     full: dict[str, Any] = {name: file.get(name) for name in FILE_NAMES}
@@ -271,108 +278,111 @@ def _full_entry(row: Row, partition: Mapping[str, IcebergType]) -> dict[str, Any
 def _summaries(
     spec: PartitionSpec, schema: Schema, partitions: list[Record]
 ) -> list[dict[str, Any]] | None:
-    """Give what a manifest list says of the partitions in a manifest.
+    """Return the partition summaries of a manifest for its manifest list.
 
-    Nothing, if they have uuids whose bounds are others to Java, which takes a uuid for two signed
-    numbers: either side would leave out what it should read.
+    Return None if the partitions have uuids for which Java computes other bounds: it compares a
+    uuid as two signed numbers. With such bounds one of the two readers would skip matching files.
     """
-    for at, one in enumerate(spec.partition_type(schema).fields):
-        if isinstance(one.field_type, UUIDType):
+    for at, field in enumerate(spec.partition_type(schema).fields):
+        if isinstance(field.field_type, UUIDType):
             values = {row[at] for row in partitions} - {None}
             ordered, signed = sorted(values), sorted(values, key=Struct(">qq").unpack)
             if ordered[:1] != signed[:1] or ordered[-1:] != signed[-1:]:
                 return None
     return [
         {
-            "contains_null": one.contains_null,
-            "contains_nan": one.contains_nan,
-            "lower_bound": one.lower_bound,
-            "upper_bound": one.upper_bound,
+            "contains_null": summary.contains_null,
+            "contains_nan": summary.contains_nan,
+            "lower_bound": summary.lower_bound,
+            "upper_bound": summary.upper_bound,
         }
-        for one in construct_partition_summaries(spec, schema, partitions)
+        for summary in construct_partition_summaries(spec, schema, partitions)
     ]
 
 
 def _raw(value: Any, kind: IcebergType) -> Any:
-    """Give a partition's value as Avro has it without logical types; so it may be already."""
+    """Return a partition's value as Avro stores it without logical types; raw values stay."""
     if isinstance(value, uuid.UUID):
         return value.bytes
     if isinstance(kind, DecimalType) and value is not None:
         size = decimal_required_bytes(kind.precision)
         if isinstance(value, Decimal):
             return decimal_to_bytes(value, size)
-        # It may be of a time when the column had less digits.
+        # The value may have been written when the column had fewer digits.
         return int.from_bytes(value, "big", signed=True).to_bytes(size, "big", signed=True)
     return value
 
 
 def _comparable(value: Any, kind: IcebergType) -> Any:
-    """Give a raw value as pyiceberg compares it."""
+    """Convert a raw value to the type in which pyiceberg compares it."""
     if value is not None and isinstance(kind, DecimalType):
         return unscaled_to_decimal(int.from_bytes(value, "big", signed=True), kind.scale)
     return value
 
 
 def _least_sequence_number(rows: Sequence[Row], otherwise: int | None) -> int | None:
-    """Give the least sequence number of the live files, as Java has it."""
+    """Return the least sequence number of the live files, as Java does."""
     live = (row["sequence_number"] for row in rows if row["status"] != DELETED)
     return min((number for number in live if number is not None), default=otherwise)
 
 
-def _counts(rows: Sequence[Row]) -> dict[str, int]:
-    found: dict[str, int] = {}
+def _count_files(rows: Sequence[Row]) -> dict[str, int]:
+    counts: dict[str, int] = {}
     for status, name in ((ADDED, "added"), (EXISTING, "existing"), (DELETED, "deleted")):
         records = [row["data_file"]["record_count"] for row in rows if row["status"] == status]
-        found[f"{name}_files_count"], found[f"{name}_rows_count"] = len(records), sum(records)
-    return found
+        counts[f"{name}_files_count"], counts[f"{name}_rows_count"] = len(records), sum(records)
+    return counts
 
 
 # --- manifest lists ------------------------------------------------------------------------------
 
 
 def write_manifest_list(
-    table: IcebergTable, snapshot: SnapshotFields, rows: Iterable[Row], opened: OpenKey
+    table: TableVersion, snapshot: SnapshotFields, rows: Iterable[Row], opened: OpenKey
 ) -> tuple[str, EncryptedKey, int]:
     """Write the manifest list of a new snapshot.
 
-    Manifests that this commit adds get its sequence number; data manifests without a first row id
-    get one, each by the rows of those before it (spec, "First Row ID Assignment").
+    Manifests that this commit adds get its sequence number. Data manifests without a first row id
+    get one that follows the rows of the manifests before them (spec, "First Row ID Assignment").
 
     Args:
-        table: that it is of.
-        snapshot: that it is of.
-        rows: of the manifests, under the spec's names.
-        opened: the key under which its key metadata is sealed.
+        table: Table of the snapshot.
+        snapshot: Fields of the snapshot.
+        rows: Rows of the manifests, under the spec's names.
+        opened: Key that encrypts the key metadata of the list.
 
     Returns:
-        Its location, the entry of `encryption-keys` that opens it, and the table's next row id.
+        The list's location, the entry of `encryption-keys` that decrypts it, and the table's next
+        row id.
 
     Raises:
-        ValueError: a row does not fit the schema.
-        KeyRetrievalError: the key service does not wrap its key (single wrapping).
-        FormatError: the table's location is mapped to no folder.
-        OSError: from the file system.
+        ValueError: A row does not fit the schema.
+        KeyRetrievalError: The key service does not wrap the list's key (single wrapping).
+        FormatError: The table's location is mapped to no folder.
+        OSError: The file system failed.
     """
     next_row_id = snapshot.first_row_id
     full: list[Row] = []
     for row in rows:
-        one: dict[str, Any] = {name: row.get(name) for name in LIST_NAMES}
-        one["content"] = one["content"] or DATA
+        full_row: dict[str, Any] = {name: row.get(name) for name in LIST_NAMES}
+        full_row["content"] = full_row["content"] or DATA
         for name in ("sequence_number", "min_sequence_number"):
-            one[name] = snapshot.sequence_number if one[name] is None else one[name]
-        if one["content"] != DATA:
-            one["first_row_id"] = None
-        elif one["first_row_id"] is None:
-            one["first_row_id"] = next_row_id
-            # Also for existing files: those of older format versions have no row ids yet.
-            next_row_id += int(one["existing_rows_count"]) + int(one["added_rows_count"])
-        full.append(one)
+            full_row[name] = snapshot.sequence_number if full_row[name] is None else full_row[name]
+        if full_row["content"] != DATA:
+            full_row["first_row_id"] = None
+        elif full_row["first_row_id"] is None:
+            full_row["first_row_id"] = next_row_id
+            # Existing files count too: files of older format versions have no row ids yet.
+            next_row_id += int(full_row["existing_rows_count"]) + int(full_row["added_rows_count"])
+        full.append(full_row)
     location = f"{metadata_folder(table.metadata)}/snap-{snapshot.id}-1-{uuid.uuid4()}.avro"
-    avro, told = spelt(LIST_SCHEMA, "manifest_file")
-    data = write_avro(avro, full, {**snapshot.header(), "iceberg.schema": told})
-    keys = write_sealed(table.walk.locations, location, data, table.metadata.key_length)
+    avro, schema = encode_schema(LIST_SCHEMA, "manifest_file")
+    header = {**snapshot.header(), "iceberg.schema": schema}
+    keys = write_ags1(
+        table.walk.locations, location, write_avro(avro, full, header), table.metadata.key_length
+    )
     try:
-        entry = table.walk.resolver.seal_entry(keys, opened)
+        entry = table.resolver.seal_entry(keys, opened)
     except BaseException:
         remove_written(table.walk.locations, [location])
         raise
@@ -383,100 +393,89 @@ def write_manifest_list(
 
 
 def metadata_folder(metadata: TableMetadata) -> str:
-    """Give the location of a table's metadata files."""
-    found = metadata.properties.get("write.metadata.path", f"{metadata.location}/metadata")
-    return found.rstrip("/")
-
-
-def _write(
-    table: IcebergTable, schema: Mapping[str, Any], rows: Sequence[Row], header: Mapping[str, str]
-) -> tuple[str, int, bytes]:
-    """Write a manifest; give its location, its length as it is stored, and its key metadata."""
-    location = f"{metadata_folder(table.metadata)}/{uuid.uuid4()}-m0.avro"
-    data = write_avro(schema, rows, header)
-    keys = write_sealed(table.walk.locations, location, data, table.metadata.key_length)
-    assert keys.file_length is not None
-    return location, keys.file_length, keys.encode()
+    """Return the location of a table's metadata files."""
+    location = metadata.properties.get("write.metadata.path", f"{metadata.location}/metadata")
+    return location.rstrip("/")
 
 
 # --- specs and schemas of the table --------------------------------------------------------------
 
 
 def partition_spec(metadata: TableMetadata, spec_id: int) -> PartitionSpec:
-    """Give a partition spec of a table, whose fields have the names that a manifest needs.
+    """Return a partition spec of a table; its fields have the names that a manifest needs.
 
     Raises:
-        FormatError: it has none with this id.
+        FormatError: The table has no spec with this id, or a field has no name.
     """
-    found = spec_of(metadata, spec_id)
-    if not all(field.name for field in found.fields):
-        raise FormatError(f"{metadata.name}: a partition field without a name")
-    return found
+    spec = spec_of(metadata, spec_id)
+    if not all(field.name for field in spec.fields):
+        raise FormatError(f"{metadata.name}: a field of partition spec {spec_id} has no name")
+    return spec
 
 
 def schema_of_spec(metadata: TableMetadata, spec: PartitionSpec) -> dict[str, Any]:
-    """Give the newest schema, as JSON, that has all columns which a spec partitions by.
+    """Return the newest schema, as JSON, that has all columns by which a spec partitions.
 
-    That is the current one, unless such a column was dropped.
+    That is the current schema, unless such a column was dropped.
 
     Raises:
-        FormatError: there is none.
+        FormatError: No schema has all these columns.
     """
     current = metadata.document.get("current-schema-id")
     schemas = list(reversed(metadata.document.get("schemas") or ()))
     sources = {field.source_id for field in spec.fields}
-    for one in sorted(schemas, key=lambda found: found.get("schema-id") != current):
-        if sources <= _schema(one, metadata)._lazy_id_to_field.keys():
-            return dict(one)
+    for schema in sorted(schemas, key=lambda schema: schema.get("schema-id") != current):
+        if sources <= _parse_schema(schema, metadata)._lazy_id_to_field.keys():
+            return dict(schema)
     raise FormatError(f"{metadata.name}: no schema has the columns of spec {spec.spec_id}")
 
 
-def _schema(document: Row, metadata: TableMetadata) -> Schema:
+def _parse_schema(document: Row, metadata: TableMetadata) -> Schema:
     with as_format_errors(metadata.name):
         return Schema.model_validate(document)
 
 
 class PartitionPaths:
-    """Spells partitions as the paths of their files have them.
+    """A formatter of partitions as the paths of their files contain them.
 
     Args:
-        metadata: of the table.
-        spec_id: of the partition spec.
+        metadata: Metadata of the table.
+        spec_id: Id of the partition spec.
 
     Raises:
-        FormatError: there is no such spec.
+        FormatError: The table has no such spec.
     """
 
     def __init__(self, metadata: TableMetadata, spec_id: int) -> None:
         self._spec = partition_spec(metadata, spec_id)
-        self._schema = _schema(schema_of_spec(metadata, self._spec), metadata)
-        self._types = [one.field_type for one in self._spec.partition_type(self._schema).fields]
+        self._schema = _parse_schema(schema_of_spec(metadata, self._spec), metadata)
+        self._types = [field.field_type for field in self._spec.partition_type(self._schema).fields]
 
     def path(self, partition: Row) -> str:
-        """Give a partition, as `day=2026-11-21/b=3`; an empty text in a table without.
+        """Return a partition's path such as `day=2026-11-21/b=3`; empty without partitioning.
 
         Args:
-            partition: its values, as `write_manifest` takes them, in the order of the spec.
+            partition: Values, as `write_manifest` takes them, in the order of the spec.
 
         Raises:
-            FormatError: it has other fields than the spec.
+            FormatError: The partition has other fields than the spec.
         """
         if len(self._types) != len(partition):
             raise FormatError(f"a partition has other fields than spec {self._spec.spec_id}")
         values = (
-            _shown(_raw(value, kind), kind)
+            _path_value(_raw(value, kind), kind)
             for value, kind in zip(partition.values(), self._types, strict=True)
         )
         return self._spec.partition_to_path(Record(*values), self._schema)
 
 
-def _shown(value: Any, kind: IcebergType) -> Any:
+def _path_value(value: Any, kind: IcebergType) -> Any:
     if isinstance(value, bytes) and isinstance(kind, UUIDType):
         return uuid.UUID(bytes=value)
     return _comparable(value, kind)
 
 
-def _spec_field(field: PartitionField) -> dict[str, Any]:
+def _spec_field_json(field: PartitionField) -> dict[str, Any]:
     return {
         "name": field.name,
         "transform": str(field.transform),

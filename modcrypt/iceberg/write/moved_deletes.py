@@ -1,7 +1,7 @@
-"""Delete files of positions, for data files that have moved: plaintext in, plaintext out.
+"""Replace the locations of data files in position delete files; input and output are plaintext.
 
-Position deletes name their data files row by row, in Parquet or Avro; a deletion vector in the
-footer of its Puffin file. Whoever gives data files other locations gives deletes other ones, too.
+Position deletes in Parquet or Avro name their data file in every row; a deletion vector names it in
+the footer of its Puffin file. When data files move, these names must change too.
 """
 
 from __future__ import annotations
@@ -21,97 +21,99 @@ from modcrypt.iceberg.format.avro_files import read_avro, write_avro
 from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifests import FileEntry
 
-__all__ = ["MovedDeletes", "moved_bounds", "moved_deletes"]
+__all__ = ["MovedDeletes", "move_bounds", "move_deletes"]
 
 Rename = Callable[[str], str]
-"""Gives the new location of a data file by the old one; those that stay, as they are."""
+"""Returns the new location of a data file for its old one; an unmoved location is unchanged."""
 
 _FILE_PATH_ID = 2147483546
 """Field id of the column that names data files (spec, "Reserved Field IDs")."""
 
 _PATH, _POS = "file_path", "pos"
 _PUFFIN = b"PFA1"
-_TAIL = 12  # size of the footer's payload, flags, magic
+_TAIL = 12  # size of the footer's payload (4), flags (4), magic (4)
 
 
 @dataclass(frozen=True, slots=True)
 class MovedDeletes:
-    """A delete file that names other locations.
+    """A delete file that names the new locations.
 
     Attributes:
-        data: the file in plaintext.
-        bounds: least and greatest location, of a file that names them row by row.
+        data: The file in plaintext.
+        bounds: Least and greatest location in a Parquet or Avro file that has rows; else None.
     """
 
     data: bytes = field(repr=False)
     bounds: tuple[str, str] | None = None
 
 
-def moved_deletes(data: bytes, file_format: str, rename: Rename, name: str) -> MovedDeletes:
-    """Give a delete file of positions with other locations of data files.
+def move_deletes(data: bytes, file_format: str, rename: Rename, name: str) -> MovedDeletes:
+    """Return a position delete file with new locations of data files.
 
     Args:
-        data: the file in plaintext.
-        file_format: `PARQUET`, `AVRO` or `PUFFIN`; in the latter blobs stay where they are.
-        rename: as above.
-        name: of the file, for messages.
+        data: The file in plaintext.
+        file_format: `PARQUET`, `AVRO` or `PUFFIN`; the blobs of a Puffin file keep their offsets.
+        rename: Function that returns the new location for an old one.
+        name: Name of the file, for messages.
 
     Raises:
-        FormatError: it is no such file.
-        UnsupportedFormatError: another format, or a footer of Puffin that is compressed.
+        FormatError: The data is not a position delete file.
+        UnsupportedFormatError: The format is another one, or a Puffin footer is compressed.
     """
     with as_format_errors(name):
         if file_format == "PARQUET":
-            return _parquet(data, rename, name)
+            return _move_parquet(data, rename, name)
         if file_format == "AVRO":
-            return _avro(data, rename, name)
+            return _move_avro(data, rename, name)
         if file_format == "PUFFIN":
-            return MovedDeletes(_puffin(data, rename, name))
-        raise UnsupportedFormatError(f"{name}: deletes in {file_format}")
+            return MovedDeletes(_move_puffin(data, rename, name))
+        raise UnsupportedFormatError(f"{name}: delete files in {file_format} are not supported")
 
 
-def moved_bounds(entry: FileEntry, bounds: tuple[str, str] | None) -> dict[str, Any]:
-    """Give the bounds in the manifest of a file of position deletes, for those of the paths.
+def move_bounds(entry: FileEntry, bounds: tuple[str, str] | None) -> dict[str, Any]:
+    """Return the bounds in the entry of a position delete file, with new bounds of the paths.
 
     Args:
-        entry: of the file, as it was.
-        bounds: as `MovedDeletes` has them.
+        entry: The file's entry before the move.
+        bounds: Bounds of the paths, as in `MovedDeletes`.
 
     Returns:
-        The members `lower_bounds` and `upper_bounds` of its entry.
+        The members `lower_bounds` and `upper_bounds` of the new entry.
     """
     changes = {}
     for name, path in zip(("lower_bounds", "upper_bounds"), bounds or (), strict=False):
         changes[name] = [
-            {**one, "value": path.encode()} if one["key"] == _FILE_PATH_ID else one
-            for one in entry.file.get(name) or ()
+            {**bound, "value": path.encode()} if bound["key"] == _FILE_PATH_ID else bound
+            for bound in entry.file.get(name) or ()
         ]
     return changes
 
 
-def _parquet(data: bytes, rename: Rename, name: str) -> MovedDeletes:
+def _move_parquet(data: bytes, rename: Rename, name: str) -> MovedDeletes:
     try:
         table = pq.read_table(io.BytesIO(data))
         paths = table.column(_PATH).cast(pa.string()).to_pylist()
         nulls = paths.count(None) + table.column(_POS).null_count
     except (pa.ArrowException, OSError, KeyError):
-        raise FormatError(f"{name}: no file of position deletes in Parquet") from None
+        raise FormatError(f"{name}: not a Parquet file of position deletes") from None
     if nulls:
-        raise FormatError(f"{name}: a position delete that names no position")
+        raise FormatError(f"{name}: a position delete has no file path or no position")
     at = table.schema.get_field_index(_PATH)
-    moved = pa.array([rename(path) for path in paths], pa.string())
+    new_paths = pa.array([rename(path) for path in paths], pa.string())
     kind = table.schema.field(at).with_type(pa.string())
-    # Sorted, as the spec demands: the new locations may be in another order.
-    table = table.set_column(at, kind, moved).sort_by([(_PATH, "ascending"), (_POS, "ascending")])
+    # The spec demands sorted rows, and the new locations may have another order.
+    table = table.set_column(at, kind, new_paths).sort_by(
+        [(_PATH, "ascending"), (_POS, "ascending")]
+    )
     out = io.BytesIO()
     pq.write_table(table, out, compression="zstd", store_schema=False)
-    return MovedDeletes(out.getvalue(), _bounds(moved.to_pylist()))
+    return MovedDeletes(out.getvalue(), _bounds(new_paths.to_pylist()))
 
 
-def _avro(data: bytes, rename: Rename, name: str) -> MovedDeletes:
+def _move_avro(data: bytes, rename: Rename, name: str) -> MovedDeletes:
     avro = read_avro(data, name)
     if not all(isinstance(row.get(_PATH), str) for row in avro.records):
-        raise FormatError(f"{name}: no file of position deletes in Avro")
+        raise FormatError(f"{name}: not an Avro file of position deletes")
     rows = [{**row, _PATH: rename(row[_PATH])} for row in avro.records]
     rows.sort(key=lambda row: (row[_PATH], row[_POS]))
     return MovedDeletes(
@@ -123,7 +125,7 @@ def _bounds(paths: list[str]) -> tuple[str, str] | None:
     return (min(paths), max(paths)) if paths else None
 
 
-def _puffin(data: bytes, rename: Rename, name: str) -> bytes:
+def _move_puffin(data: bytes, rename: Rename, name: str) -> bytes:
     """Rewrite the footer: magic | payload (JSON) | its size (4, little-endian) | flags | magic."""
     size = int.from_bytes(data[-_TAIL : -_TAIL + 4], "little")
     start = len(data) - _TAIL - size
@@ -132,14 +134,16 @@ def _puffin(data: bytes, rename: Rename, name: str) -> bytes:
         and data.endswith(_PUFFIN)
         and data[start - len(_PUFFIN) : start] == _PUFFIN
     ):
-        raise FormatError(f"{name}: no Puffin file")
+        raise FormatError(f"{name}: not a Puffin file")
     if any(data[-8:-4]):
-        raise UnsupportedFormatError(f"{name}: a Puffin file with a compressed footer")
+        raise UnsupportedFormatError(
+            f"{name}: Puffin files with a compressed footer are not supported"
+        )
     footer: Any = None
     with contextlib.suppress(ValueError, RecursionError):
         footer = json.loads(data[start:-_TAIL])
     blobs = footer.get("blobs") if isinstance(footer, dict) else None
-    if not isinstance(blobs, list) or not all(isinstance(one, dict) for one in blobs):
+    if not isinstance(blobs, list) or not all(isinstance(blob, dict) for blob in blobs):
         raise FormatError(f"{name}: the footer of the Puffin file has no blobs")
     for blob in blobs:
         properties = blob.get("properties") or {}

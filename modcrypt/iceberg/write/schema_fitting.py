@@ -1,7 +1,7 @@
-"""Arrow data as a table's data files have it: columns by their names, with field ids and defaults.
+"""Fit Arrow data to a table's schema: match columns by name, add field ids, apply defaults.
 
-pyiceberg's own fitting takes null lists and maps of structs for empty ones, so that the rows would
-be others. Here the projection that reads files fits data, too: once names are field ids.
+pyiceberg's own fitting turns null lists and maps of structs into empty ones, which would change
+rows. So this module maps names to field ids and then uses the projection that reads files.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg.format.avro_rows import FIELD_ID
 from modcrypt.iceberg.read.schema_projection import Projection, arrow_schema
 
-__all__ = ["as_value_errors", "check_fits", "file_schema", "fitted", "for_file"]
+__all__ = ["as_value_errors", "check_fits", "file_schema", "fit_rows", "rows_for_file"]
 
 _DATA = "the data"
 
 
 @contextlib.contextmanager
 def as_value_errors() -> Iterator[None]:
-    """Make a ValueError of what pyiceberg says of a schema that it can't take."""
+    """Convert pyiceberg's errors about an unsupported schema to ValueError."""
     try:
         yield
     except (UnsupportedPyArrowTypeException, ValidationError, TypeError) as error:
@@ -46,41 +46,44 @@ def as_value_errors() -> Iterator[None]:
 
 
 def check_fits(given: pa.Schema, schema: Schema) -> None:
-    """Check that data has columns that those of a table can be made of; names count, not ids.
+    """Check that columns of data can be converted to those of a table; matched by name, not id.
 
     Raises:
-        ValueError: it hasn't; the message names each column, and what is wrong with it.
+        ValueError: A column does not fit; the message names each such column and the reason.
     """
-    plain = pa.schema([_without_ids(one) for one in given])
+    plain = pa.schema([_without_ids(field) for field in given])
     with as_value_errors():
-        found = _pyarrow_to_schema_without_ids(plain, format_version=3)
-        more = found._name_to_id.keys() - schema._name_to_id.keys()
+        converted = _pyarrow_to_schema_without_ids(plain, format_version=3)
+        more = converted._name_to_id.keys() - schema._name_to_id.keys()
         if more:
-            raise ValueError(f"the table has no columns {', '.join(sorted(more))}: leave them out")
+            raise ValueError(f"the table has no columns {', '.join(sorted(more))}; remove them")
         named = pyarrow_to_schema(plain, schema.name_mapping, format_version=3)
-    wrong = "; ".join(_misfits(schema, named))
+    wrong = "; ".join(_describe_misfits(schema, named))
     if wrong:
         raise ValueError(f"the data does not fit the table: {wrong}")
 
 
-def _misfits(wanted: Schema, found: Schema) -> Iterator[str]:
-    """Say what is wrong with the fields of data, which have the ids that the table's have."""
+def _describe_misfits(wanted: Schema, found: Schema) -> Iterator[str]:
+    """Yield a description of each field of data that does not fit; ids are those of the table."""
     parents, there = wanted._lazy_id_to_parent, found._lazy_id_to_field
     for id_, field in wanted._lazy_id_to_field.items():
         name, has = wanted.find_column_name(id_), there.get(id_)
         if has is None:
-            told = field.write_default is not None
-            if field.required and not told and (id_ not in parents or parents[id_] in there):
-                yield f"{name} is required, and lacks"
+            has_default = field.write_default is not None
+            if field.required and not has_default and (id_ not in parents or parents[id_] in there):
+                yield f"{name} is required, and missing in the data"
         elif field.required and not has.required:
-            yield f"{name} is required, and may be null in the data: its Arrow field is nullable"
-        elif not _is_made_of(field.field_type, has.field_type):
-            yield f"{name} is {_spelt(field.field_type)}, and {_spelt(has.field_type)} in the data"
+            yield f"{name} is required, but its Arrow field is nullable; make it non-nullable"
+        elif not _is_convertible(field.field_type, has.field_type):
+            yield (
+                f"{name} is {_format_type(field.field_type)}, "
+                f"but {_format_type(has.field_type)} in the data"
+            )
 
 
-def _is_made_of(wanted: IcebergType, found: IcebergType) -> bool:
+def _is_convertible(wanted: IcebergType, found: IcebergType) -> bool:
     if isinstance(wanted, StructType | ListType | MapType):
-        return isinstance(found, type(wanted))  # their fields have ids of their own
+        return isinstance(found, type(wanted))  # their fields are checked by their own ids
     try:
         promote(found, wanted)
     except ResolveError:
@@ -88,129 +91,133 @@ def _is_made_of(wanted: IcebergType, found: IcebergType) -> bool:
     return True
 
 
-def _spelt(kind: IcebergType) -> str:
+def _format_type(kind: IcebergType) -> str:
     nested = {StructType: "a struct", ListType: "a list", MapType: "a map"}
     return nested.get(type(kind), str(kind))
 
 
-def fitted(rows: pa.Table, schema: Schema) -> pa.Table:
-    """Give rows with the columns of a table: in order, cast, and those that lack by default.
+def fit_rows(rows: pa.Table, schema: Schema) -> pa.Table:
+    """Return rows with a table's columns: ordered, cast, and missing ones filled with defaults.
 
     Raises:
-        FormatError: a column has a type that the table's can't be made of, or a required one
-            lacks.
-        ValueError: a value does not fit.
+        FormatError: A column's type cannot be converted to the table's, or a required column is
+            missing.
+        ValueError: A value does not fit.
     """
     defaults = {
-        one.field_id: one.write_default
-        for one in schema._lazy_id_to_field.values()
-        if one.write_default is not None
+        field.field_id: field.write_default
+        for field in schema._lazy_id_to_field.values()
+        if field.write_default is not None
     }
-    return _projected(
+    return _project(
         rows, schema, Projection(_with_ids(rows.schema, schema), schema, defaults, _DATA)
     )
 
 
 def file_schema(schema: Schema) -> Schema:
-    """Give the schema of a table's data files: names that Avro has, and no unknown columns.
+    """Return the schema of a table's data files: names valid in Avro, no unknown columns.
 
     Spec, "Primitive Types": columns of the type unknown are not stored in data files.
 
     Raises:
-        UnsupportedFormatError: of a struct, a list or a map nothing is left, which Parquet has not.
+        UnsupportedFormatError: A struct, list or map has only unknown fields; Parquet cannot store
+            it.
     """
-    return sanitize_column_names(Schema(*_known(schema.fields), schema_id=schema.schema_id))
+    return sanitize_column_names(Schema(*_known_fields(schema.fields), schema_id=schema.schema_id))
 
 
-def _known(fields: Sequence[NestedField]) -> list[NestedField]:
+def _known_fields(fields: Sequence[NestedField]) -> list[NestedField]:
     return [
-        one.model_copy(update={"field_type": _of_known(one.field_type, one.name)})
-        for one in fields
-        if not isinstance(one.field_type, UnknownType)
+        field.model_copy(update={"field_type": _drop_unknown(field.field_type, field.name)})
+        for field in fields
+        if not isinstance(field.field_type, UnknownType)
     ]
 
 
-def _of_known(kind: IcebergType, name: str) -> IcebergType:
-    if isinstance(kind, StructType) and (known := _known(kind.fields)):
+def _drop_unknown(kind: IcebergType, name: str) -> IcebergType:
+    if isinstance(kind, StructType) and (known := _known_fields(kind.fields)):
         return StructType(*known)
     if isinstance(kind, StructType | UnknownType):
         raise UnsupportedFormatError(
-            f"column {name}: Parquet has no structs without fields, nor lists of nothing"
+            f"column {name}: Parquet cannot store a struct, list or map of only unknown fields"
         )
     if isinstance(kind, ListType):
-        return kind.model_copy(update={"element_type": _of_known(kind.element_type, name)})
+        return kind.model_copy(update={"element_type": _drop_unknown(kind.element_type, name)})
     if isinstance(kind, MapType):
-        return kind.model_copy(update={"value_type": _of_known(kind.value_type, name)})
+        return kind.model_copy(update={"value_type": _drop_unknown(kind.value_type, name)})
     return kind
 
 
-def for_file(rows: pa.Table, schema: Schema) -> pa.Table:
-    """Give rows that `fitted` gave as a data file has them, with the field ids for Parquet."""
+def rows_for_file(rows: pa.Table, schema: Schema) -> pa.Table:
+    """Return rows from `fit_rows` as a data file stores them, with the field ids for Parquet."""
     wanted = file_schema(schema)
     projection = Projection(_with_ids(rows.schema, schema), wanted, {}, _DATA)
-    named = _projected(rows, wanted, projection)
-    shown = _with_ids(named.schema, wanted)
+    named = _project(rows, wanted, projection)
+    schema_with_ids = _with_ids(named.schema, wanted)
     batches = [
         pa.RecordBatch.from_arrays(
-            [_written(array, one, None) for array, one in zip(batch.columns, shown, strict=True)],
-            schema=shown,
+            [
+                _match_field(array, field, None)
+                for array, field in zip(batch.columns, schema_with_ids, strict=True)
+            ],
+            schema=schema_with_ids,
         )
         for batch in named.to_batches()
     ]
-    return pa.Table.from_batches(batches, shown)
+    return pa.Table.from_batches(batches, schema_with_ids)
 
 
-def _projected(rows: pa.Table, wanted: Schema, projection: Projection) -> pa.Table:
+def _project(rows: pa.Table, wanted: Schema, projection: Projection) -> pa.Table:
     try:
         parts = rows.to_batches(max_chunksize=projection.at_once)
-        batches = [projection.rows(one) for one in parts]
-    except pa.ArrowInvalid:  # whose text has the value
-        raise ValueError("the data has values that the table's types do not hold") from None
+        batches = [projection.rows(part) for part in parts]
+    except pa.ArrowInvalid:  # its message contains the value
+        raise ValueError("the data has values that do not fit the table's types") from None
     return pa.Table.from_batches(batches, arrow_schema(wanted))
 
 
-# --- as Parquet's writer takes it ----------------------------------------------------------------
+# --- arrays for Parquet's writer -----------------------------------------------------------------
 
 
-def _written(array: pa.Array, field: pa.Field, there: pa.Array | None) -> pa.Array:
-    """Give values as a field with ids; none of a required one is null.
+def _match_field(array: pa.Array, field: pa.Field, there: pa.Array | None) -> pa.Array:
+    """Return values with the type of a field with ids, and without nulls in required fields.
 
-    Within a struct that is null they may be: Parquet's writer of Arrow refuses that, as it does
-    other nulls, and doesn't store what they are.
+    A required field of a null struct may be null. Arrow's Parquet writer refuses such nulls too,
+    so they are replaced by arbitrary values, which Parquet does not store.
 
     Args:
-        array: the values.
-        field: as which they are to be.
-        there: which of them are in no null struct; None for all.
+        array: The values.
+        field: The field that the values are to match.
+        there: Boolean array, true for values that are not in a null struct; None for all true.
 
     Raises:
-        ValueError: one is null.
+        ValueError: A required value is null.
     """
     valid = array.is_valid() if there is None else pc.and_(array.is_valid(), there)
     expected = len(array) if there is None else there.true_count
     if not field.nullable and valid.true_count < expected:
-        raise ValueError(f"{field.name} is required, and null in the data")
+        raise ValueError(f"{field.name} is required, but null in the data")
     mask = array.is_null() if field.nullable and array.null_count else None
     kind, types = field.type, pa.types
     if types.is_struct(kind):
-        parts = [_written(array.field(n), one, valid) for n, one in enumerate(kind.fields)]
+        parts = [_match_field(array.field(n), child, valid) for n, child in enumerate(kind.fields)]
         return pa.StructArray.from_arrays(parts, fields=kind.fields, mask=mask)
     if types.is_list(kind):
         array = pa.concat_arrays([array])  # without an offset
-        items = _written(array.values, kind.value_field, None)
+        items = _match_field(array.values, kind.value_field, None)
         return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=mask)
     if types.is_map(kind):
         array = pa.concat_arrays([array])
-        keys = _written(array.keys, kind.key_field, None)
-        items = _written(array.items, kind.item_field, None)
+        keys = _match_field(array.keys, kind.key_field, None)
+        items = _match_field(array.items, kind.item_field, None)
         return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=mask)
-    return array if field.nullable or not array.null_count else _filled(array)
+    return array if field.nullable or not array.null_count else _fill_nulls(array)
 
 
-def _filled(array: pa.Array) -> pa.Array:
-    """Give values in the place of nulls, whichever."""
+def _fill_nulls(array: pa.Array) -> pa.Array:
+    """Replace nulls by arbitrary values."""
     if isinstance(array, pa.ExtensionArray):
-        return pa.ExtensionArray.from_storage(array.type, _filled(array.storage))
+        return pa.ExtensionArray.from_storage(array.type, _fill_nulls(array.storage))
     rest = array.buffers()[1:]
     return pa.Array.from_buffers(array.type, len(array), [None, *rest], 0, array.offset)
 
@@ -219,10 +226,10 @@ def _filled(array: pa.Array) -> pa.Array:
 
 
 def _without_ids(given: pa.Field) -> pa.Field:
-    """Leave out ids that the data has from another table."""
+    """Return a field without ids, which the data may have from another table."""
     types, kind = pa.types, given.type
     if types.is_struct(kind):
-        kind = pa.struct([_without_ids(one) for one in kind.fields])
+        kind = pa.struct([_without_ids(child) for child in kind.fields])
     elif types.is_map(kind):
         kind = pa.map_(_without_ids(kind.key_field), _without_ids(kind.item_field))
     elif types.is_fixed_size_list(kind):
@@ -235,30 +242,30 @@ def _without_ids(given: pa.Field) -> pa.Field:
 
 
 def _with_ids(given: pa.Schema, wanted: Schema) -> pa.Schema:
-    """Give an Arrow schema with the field ids that a table's schema has for its names."""
-    by_name = {one.name: one for one in wanted.fields}
-    return pa.schema([_field(one, by_name.get(one.name)) for one in given])
+    """Return an Arrow schema with the field ids that a table's schema has for its names."""
+    by_name = {field.name: field for field in wanted.fields}
+    return pa.schema([_field_with_id(field, by_name.get(field.name)) for field in given])
 
 
-def _field(given: pa.Field, wanted: NestedField | None) -> pa.Field:
+def _field_with_id(given: pa.Field, wanted: NestedField | None) -> pa.Field:
     if wanted is None:
         return given.remove_metadata()
-    kind = _type(given.type, wanted.field_type)
+    kind = _type_with_ids(given.type, wanted.field_type)
     metadata = {FIELD_ID: str(wanted.field_id)}
     return pa.field(given.name, kind, given.nullable, metadata)
 
 
-def _type(given: pa.DataType, wanted: IcebergType) -> pa.DataType:
+def _type_with_ids(given: pa.DataType, wanted: IcebergType) -> pa.DataType:
     types = pa.types
     if isinstance(wanted, StructType) and types.is_struct(given):
-        by_name = {one.name: one for one in wanted.fields}
-        return pa.struct([_field(one, by_name.get(one.name)) for one in given.fields])
+        by_name = {field.name: field for field in wanted.fields}
+        return pa.struct([_field_with_id(field, by_name.get(field.name)) for field in given.fields])
     if isinstance(wanted, ListType) and hasattr(given, "value_field"):
-        item = _field(given.value_field, wanted.element_field)
+        item = _field_with_id(given.value_field, wanted.element_field)
         if types.is_fixed_size_list(given):
             return pa.list_(item, given.list_size)
         return pa.large_list(item) if types.is_large_list(given) else pa.list_(item)
     if isinstance(wanted, MapType) and types.is_map(given):
-        key = _field(given.key_field, wanted.key_field)
-        return pa.map_(key, _field(given.item_field, wanted.value_field))
+        key = _field_with_id(given.key_field, wanted.key_field)
+        return pa.map_(key, _field_with_id(given.item_field, wanted.value_field))
     return given

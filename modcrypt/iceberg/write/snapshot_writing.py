@@ -1,6 +1,6 @@
-"""A new snapshot of a table: its manifest list, and what metadata.json says of it.
+"""Add a snapshot to a table: write its manifest list and make the metadata.json that names it.
 
-Members and numbers are those of Iceberg's Java (SnapshotProducer, SnapshotSummary, TableMetadata).
+Members and numbers match Iceberg's Java (SnapshotProducer, SnapshotSummary, TableMetadata).
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from modcrypt.iceberg.write.manifest_writing import SnapshotFields, write_manife
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.keys.wrapping_keys import OpenKey
-    from modcrypt.iceberg.tables.table import IcebergTable
+    from modcrypt.iceberg.read.table_version import TableVersion
 
-__all__ = ["MAIN", "add_snapshot", "new_snapshot_id", "with_totals"]
+__all__ = ["MAIN", "add_snapshot", "add_totals", "new_snapshot_id"]
 
 MAIN = "main"
 """The branch whose newest snapshot is the table's current one."""
 
 
 def new_snapshot_id(metadata: TableMetadata) -> int:
-    """Give a fresh random id: positive, of 63 bits, and none that the table has."""
-    taken = {0, *(one.id for one in metadata.snapshots)}
-    while (found := secrets.randbits(63)) in taken:
+    """Return a random positive id of 63 bits that the table does not use yet."""
+    taken = {0, *(snapshot.id for snapshot in metadata.snapshots)}
+    while (snapshot_id := secrets.randbits(63)) in taken:
         pass
-    return found
+    return snapshot_id
 
 
 def add_snapshot(
-    table: IcebergTable,
+    table: TableVersion,
     snapshot_id: int,
     rows: Iterable[Mapping[str, Any]],
     opened: OpenKey,
@@ -42,22 +42,22 @@ def add_snapshot(
     summary: Mapping[str, str],
     new_keys: Sequence[EncryptedKey] = (),
 ) -> TableMetadata:
-    """Write the manifest list of a new current snapshot, and give the table's next metadata.
+    """Write the manifest list of a new current snapshot; return the table's next metadata.
 
     Args:
-        table: at the version that the next one follows.
-        snapshot_id: as `new_snapshot_id` gives it.
-        rows: of all its manifests, the new ones first, as Java has it.
-        opened: the key under which the list's key metadata is sealed.
+        table: The version of the table that the next version follows.
+        snapshot_id: Id from `new_snapshot_id`.
+        rows: Rows of all manifests of the snapshot, the new ones first, as in Java.
+        opened: Key that encrypts the list's key metadata.
         operation: `append`, `replace`, `overwrite` or `delete`.
-        summary: what else the snapshot's summary says.
-        new_keys: KEKs that the table's `encryption-keys` are to have besides those they have.
+        summary: Other members of the snapshot's summary.
+        new_keys: KEKs to add to the table's `encryption-keys`.
 
     Returns:
-        Metadata to be committed; the caller removes its manifest list if it is not.
+        Metadata to commit; the caller removes its manifest list if the commit fails.
 
     Raises:
-        ValueError, FormatError, KeyRetrievalError, OSError: as `write_manifest_list`.
+        ValueError, FormatError, KeyRetrievalError, OSError: See `write_manifest_list`.
     """
     base = table.metadata
     parent = base.current
@@ -107,17 +107,17 @@ _TOTALS = (
 )
 
 
-def with_totals(summary: Mapping[str, str], parent: Snapshot | None) -> dict[str, str]:
-    """Add the totals to a snapshot's summary: those of its parent, and what it changes.
+def add_totals(summary: Mapping[str, str], parent: Snapshot | None) -> dict[str, str]:
+    """Return a snapshot's summary with totals: those of its parent plus the snapshot's changes.
 
-    A total that the parent does not tell, or not as a number, is left out.
+    Totals that the parent lacks, or has in another form than a number, are omitted.
     """
     before = {} if parent is None else parent.document.get("summary") or {}
-    found = dict(summary)
+    totals = dict(summary)
     for total, added, removed in _TOTALS:
         old = "0" if parent is None else before.get(total)
         if isinstance(old, str) and _TOTAL.fullmatch(old):
             new = int(old) + int(summary.get(added, "0")) - int(summary.get(removed, "0"))
             if new >= 0:
-                found[total] = str(new)
-    return found
+                totals[total] = str(new)
+    return totals

@@ -1,7 +1,7 @@
 """The local keyring, a key service in one file: `file:PATH`.
 
-What the file says is `keyring_document`'s, how it is read and replaced `keyring_file`'s, and the
-form of wrapped keys `local_wrap`'s.
+`keyring_document` has the format of the file, `keyring_file` reads and replaces the file, and
+`local_wrap` has the format of wrapped keys.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from modcrypt.kms.keyring.keyring_passphrase import (
     Ask,
     Passphrase,
     Seals,
-    asker,
-    asker_of_reference,
+    make_asker,
+    make_reference_asker,
 )
-from modcrypt.kms.local_wrap import local_aad, parse_wrapped, wrapped_text
+from modcrypt.kms.local_wrap import format_wrapped_key, local_aad, parse_wrapped
 from modcrypt.kms.private_files import check_owner, check_private
 from modcrypt.kms.uris import KmsUri, parse_kms_uri
 from modcrypt.tracebacks import hide_frames
@@ -53,24 +53,24 @@ from modcrypt.tracebacks import hide_frames
 __all__ = ["Keyring", "Passphrase", "check_key_id", "keyring_path", "open_keyring"]
 
 SCRYPT_N = 2**17
-"""Cost of a new passphrase: 128 MiB and about a third of a second, as OWASP recommends."""
+"""Scrypt cost of a new passphrase: 128 MiB and about a third of a second, as OWASP recommends."""
 
 BATCH = 1000
 
 
 def check_key_id(master_key_id: str) -> None:
-    """Check that a keyring can have a master key of this id.
+    """Check that an id is valid for a master key of a keyring.
 
     Raises:
-        ValueError: it can't.
+        ValueError: The id is not valid.
     """
     if not is_id(master_key_id):
-        raise ValueError(f"a master key's id has 1 to {MAX_ID} printable characters")
+        raise ValueError(f"the id of a master key must have 1 to {MAX_ID} printable characters")
 
 
 @dataclass(frozen=True)
 class _State:
-    """What was read of a file, and by what one sees that it is another one now."""
+    """The content of a file, and the stamp that reveals a replacement of the file."""
 
     stamp: keyring_file.Stamp
     edition: Edition
@@ -79,28 +79,28 @@ class _State:
 
 
 _newest: dict[str, dict[str | None, int]] = {}
-"""Path to the keyrings, by id, that this process has seen there: the newest generation of each."""
+"""Newest generation of each keyring that this process has read, by path and keyring id."""
 
 
 class Keyring:
-    """A key service in a file: a `KmsClient` and a `KeyAdmin`, from any thread and process.
+    """A key service in a file: a `KmsClient` and a `KeyAdmin`, for any thread and process.
 
-    What another process changes holds from the next call on. Updates wait for each other and are
-    complete or not there. Master key ids have 1 to 1024 printable characters.
+    Changes by another process apply from the next call on. Updates wait for each other and are
+    atomic. Master key ids have 1 to 1024 printable characters.
 
     Args:
-        path: of the file, which `create` makes.
-        passphrase: under which it is sealed; with one, a keyring in the clear is refused, since
-            it may have been put in the place of the sealed one.
-        default_key: id of the master key to use where none is named.
+        path: Path of an existing file; `create` writes a new one.
+        passphrase: Passphrase that encrypts the file. With one, a plaintext keyring is refused,
+            because it may have replaced the encrypted one.
+        default_key: Id of the master key to use if none is named.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        KeyAccessDeniedError: the passphrase is missing or wrong.
-        KeyMaterialError: the file is no keyring, or a malformed one.
-        KeyRetrievalError: it is in the clear and others can read it, or it was not to be; it
-            belongs to another user; or it is older than one that this process has seen.
-        ValueError: an empty or overlong passphrase.
+        FileNotFoundError: The file does not exist.
+        KeyAccessDeniedError: The passphrase is missing or wrong.
+        KeyMaterialError: The file is not a keyring, or malformed.
+        KeyRetrievalError: The file is in plaintext, although others can read it or a passphrase was
+            passed; it belongs to another user; or it is older than one that this process has read.
+        ValueError: The passphrase is empty or too long.
     """
 
     capabilities = Capabilities(aad=True, rewrap=True, batch=BATCH)
@@ -113,7 +113,7 @@ class Keyring:
         passphrase: Passphrase | None = None,
         default_key: str | None = None,
     ) -> None:
-        self._prepare(path, asker(passphrase), default_key)
+        self._prepare(path, make_asker(passphrase), default_key)
         self._state = self._load(self.path)
 
     def _prepare(
@@ -135,23 +135,23 @@ class Keyring:
         passphrase: Passphrase | None = None,
         plaintext: bool = False,
     ) -> Keyring:
-        """Make a new keyring, without keys, that only its owner can read (mode 0600).
+        """Create a keyring without keys that only its owner can read (mode 0600).
 
         Args:
-            path: of the file.
-            passphrase: to seal it under.
-            plaintext: whether its keys shall be in the clear instead.
+            path: Path of the new file.
+            passphrase: Passphrase that encrypts the file.
+            plaintext: Whether to store the keys in plaintext instead.
 
         Raises:
-            FileExistsError: there is a file.
-            ValueError: neither a passphrase nor `plaintext`, or both.
+            FileExistsError: The file exists.
+            ValueError: Neither a passphrase nor `plaintext` is given, or both are.
         """
-        ask = _checked_protection(passphrase, plaintext)
+        ask = _check_protection(passphrase, plaintext)
         ring = cls.__new__(cls)
         ring._prepare(path, ask)
-        keyring_file.check_absent(ring.path)  # before anyone is asked for a passphrase
+        keyring_file.check_absent(ring.path)  # before a user has to enter a passphrase
         seal = ring._seals.make(ask, SCRYPT_N)
-        keyring_file.create(ring.path, encode_document({}, seal, FIRST.following()))
+        keyring_file.create(ring.path, encode_document({}, seal, FIRST.next_edition()))
         ring._state = ring._load(ring.path)
         return ring
 
@@ -159,7 +159,7 @@ class Keyring:
         return f"Keyring({self.path!r})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Keyring can't be pickled or copied: open its URI again instead")
+        raise TypeError("a Keyring can't be pickled or copied; open its URI again instead")
 
     # --- as a KmsClient ---
 
@@ -168,9 +168,9 @@ class Keyring:
         """Wrap a key of 16, 24 or 32 bytes under the master key's newest version.
 
         Raises:
-            KeyNotFoundError: there is no such master key.
-            KeyDisabledError: it is disabled or destroyed.
-            ValueError: a key of another length.
+            KeyNotFoundError: The master key does not exist.
+            KeyDisabledError: The master key is disabled or destroyed.
+            ValueError: The key has another length.
         """
         return self.wrap_many([key], master_key_id, aad=aad)[0]
 
@@ -178,42 +178,43 @@ class Keyring:
     def wrap_many(
         self, keys: Sequence[bytes], master_key_id: str, *, aad: bytes = b""
     ) -> list[str]:
-        """Wrap several keys; raises as `wrap`."""
+        """Wrap several keys; raise as `wrap`."""
         for key in keys:
             if len(key) not in KEY_LENGTHS:
-                raise ValueError(f"an AES key has 16, 24 or 32 bytes, not {len(key)}")
-        version = self._master(master_key_id).wrapping()
+                raise ValueError(f"an AES key must have 16, 24 or 32 bytes, not {len(key)}")
+        version = self._find_master(master_key_id).find_wrapping_version()
         seal, bound = version.cipher.seal_block, local_aad(master_key_id, aad)
-        return [wrapped_text(version.number, seal(key, bound)) for key in keys]
+        return [format_wrapped_key(version.number, seal(key, bound)) for key in keys]
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
-        """Unwrap a key under the version that wrapped it, or any that fits if it doesn't say.
+        """Unwrap a key under the version it names, or under any matching version without one.
 
         Raises:
-            KeyNotFoundError: there is no such master key, or no such version.
-            KeyDisabledError: it, or that version, is disabled or destroyed.
-            KeyMaterialError: no wrapped key; or altered, of another master key or other AAD.
+            KeyNotFoundError: The master key, or the version, does not exist.
+            KeyDisabledError: The master key, or the version, is disabled or destroyed.
+            KeyMaterialError: The text is not a wrapped key, or was altered, or was wrapped under
+                another master key or with other AAD.
         """
-        master = self._master(master_key_id)
+        master = self._find_master(master_key_id)
         number, block = parse_wrapped(wrapped)
         bound = local_aad(master_key_id, aad)
-        for version in master.unwrapping(number):
+        for version in master.find_unwrapping_versions(number):
             with contextlib.suppress(TagError):
                 return version.cipher.open_block(block, bound)
         raise KeyMaterialError(
-            f"a wrapped key does not unwrap under master key {master_key_id}: altered, wrapped "
-            "under another one or for another use; AES-GCM cannot tell which"
+            f"a wrapped key does not unwrap under master key {master_key_id}: it was altered, or "
+            "wrapped under another master key or with other AAD; AES-GCM cannot tell which"
         )
 
     @hide_frames
     def rewrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> str:
-        """Wrap a key anew under the master key's newest version; raises as `unwrap`."""
+        """Rewrap a key under the newest version of its master key; raise as `unwrap`."""
         return self.wrap(self.unwrap(wrapped, master_key_id, aad=aad), master_key_id, aad=aad)
 
     def is_current(self, wrapped: str, master_key_id: str) -> bool | None:
-        """Tell whether the newest version wrapped a key; None where the text doesn't tell."""
-        newest = self._master(master_key_id).versions[-1]
+        """Return whether the newest version wrapped a key; None if that is unknown."""
+        newest = self._find_master(master_key_id).versions[-1]
         number, block = parse_wrapped(wrapped)
         if number is not None:
             return number == newest.number
@@ -221,7 +222,7 @@ class Keyring:
             with contextlib.suppress(TagError):
                 newest.cipher.open_block(block, local_aad(master_key_id, b""))
                 return True
-        return None  # of an older version, or bound to an AAD that isn't known here
+        return None  # wrapped by an older version, or bound to AAD, which is unknown here
 
     # --- as a KeyAdmin ---
 
@@ -232,78 +233,79 @@ class Keyring:
         """Add a master key.
 
         Args:
-            master_key_id: its id: not that of a destroyed one either.
-            value: Key, or its 16, 24 or 32 bytes, if it is one that is in use elsewhere.
-            length: of a random one, in bytes.
+            master_key_id: Id of the new master key, different even from those of destroyed ones.
+            value: Key, or its 16, 24 or 32 bytes, to import a key that is in use elsewhere.
+            length: Length of a random key in bytes.
 
         Raises:
-            ValueError: there is one of that id, or the id or the length is none.
+            ValueError: The id exists, or the id or the length is not valid.
         """
         check_key_id(master_key_id)
         if value is not None and not isinstance(value, Key | bytes):
-            raise TypeError(f"a master key is bytes, not {type(value).__name__}")
+            raise TypeError(f"value must be a Key or bytes, not {type(value).__name__}")
         if (length if value is None else len(value)) not in KEY_LENGTHS:
-            raise ValueError("a master key has 16, 24 or 32 bytes")
+            raise ValueError("a master key must have 16, 24 or 32 bytes")
         key = Key.generate(length) if value is None else as_key(value)
 
         def change(masters: dict[str, Master]) -> None:
             if master_key_id in masters:
-                raise ValueError(f"{self.path} has a master key {master_key_id} already")
+                raise ValueError(f"{self.path} already contains a master key {master_key_id}")
             masters[master_key_id] = Master(master_key_id, True, (new_version(1, key),))
 
-        return self._update(change).masters[master_key_id].described()
+        return self._update(change).masters[master_key_id].describe()
 
     def list_keys(self) -> list[MasterKey]:
-        """Give all master keys, by id."""
-        masters = self._current().masters
-        return [masters[name].described() for name in sorted(masters)]
+        """Return all master keys, sorted by id."""
+        masters = self._load_current().masters
+        return [masters[name].describe() for name in sorted(masters)]
 
     def rotate_key(self, master_key_id: str) -> MasterKey:
-        """Add a version of 256 bits, which wraps from now on; older ones unwrap as before.
+        """Add a version of 256 bits, which wraps from now on; older versions still unwrap.
 
         Raises:
-            KeyNotFoundError: there is no such master key.
-            KeyDisabledError: it is disabled or destroyed.
+            KeyNotFoundError: The master key does not exist.
+            KeyDisabledError: The master key is disabled or destroyed.
         """
 
         def change(master: Master) -> Master:
-            version = new_version(master.wrapping().number + 1, Key.generate(32))
+            version = new_version(master.find_wrapping_version().number + 1, Key.generate(32))
             return replace(master, versions=(*master.versions, version))
 
         return self._update_key(master_key_id, change)
 
     def disable_key(self, master_key_id: str, version: int | None = None) -> MasterKey:
-        """Stop a master key from wrapping and unwrapping; or only older versions from unwrapping.
+        """Disable wrapping and unwrapping by a master key, or only unwrapping by older versions.
 
         Args:
-            master_key_id: its id.
-            version: up to which, this one included, versions unwrap no more; not the newest.
+            master_key_id: Id of the master key.
+            version: Last version to disable, together with all before it; not the newest one. None
+                for the whole master key.
 
         Raises:
-            KeyNotFoundError: there is no such master key.
-            ValueError: there is no such version, or it is the newest.
+            KeyNotFoundError: The master key does not exist.
+            ValueError: The version does not exist, or is the newest.
         """
 
         def change(master: Master) -> Master:
             if version is None:
                 return replace(master, enabled=False)
             _check_older(master, version)
-            return master.in_states(range(1, version + 1), DISABLED)
+            return master.with_states(range(1, version + 1), DISABLED)
 
         return self._update_key(master_key_id, change)
 
     def enable_key(self, master_key_id: str, version: int | None = None) -> MasterKey:
-        """Undo `disable_key`: have a master key wrap and unwrap again, or one version unwrap.
+        """Undo `disable_key`, for a whole master key or for one version.
 
         Args:
-            master_key_id: its id.
-            version: the one version to enable; None for the master key, whose versions are each
-                enabled or disabled as before.
+            master_key_id: Id of the master key.
+            version: Version to enable; None for the master key, whose versions stay enabled or
+                disabled as they are.
 
         Raises:
-            KeyNotFoundError: there is no such master key.
-            KeyDisabledError: it, or that version, is destroyed: for good.
-            ValueError: there is no such version.
+            KeyNotFoundError: The master key does not exist.
+            KeyDisabledError: The master key, or the version, is destroyed permanently.
+            ValueError: The version does not exist.
         """
 
         def change(master: Master) -> Master:
@@ -312,31 +314,31 @@ class Keyring:
             master.check_kept(master.versions[number - 1])
             if version is None:
                 return replace(master, enabled=True)
-            return master.in_states(range(number, number + 1), ENABLED)
+            return master.with_states(range(number, number + 1), ENABLED)
 
         return self._update_key(master_key_id, change)
 
     def destroy_key(self, master_key_id: str, version: int | None = None) -> MasterKey:
-        """Take a master key, or one older version of it, out of the file for good.
+        """Remove a master key, or one older version of it, from the file permanently.
 
-        What it wrapped can never be unwrapped again, where no copy of the file is left: in a
-        backup, a snapshot or the disk's free blocks. Its id and versions stay on record.
+        Keys that it wrapped can never be unwrapped again, unless a copy of the file remains in a
+        backup, a snapshot or the free blocks of the disk. The id and the versions stay on record.
 
         Args:
-            master_key_id: its id.
-            version: the one version to destroy, not the newest; None for all of them.
+            master_key_id: Id of the master key.
+            version: Version to destroy, not the newest one; None for all of them.
 
         Raises:
-            KeyNotFoundError: there is no such master key.
-            ValueError: there is no such version, or it is the newest.
+            KeyNotFoundError: The master key does not exist.
+            ValueError: The version does not exist, or is the newest.
         """
 
         def change(master: Master) -> Master:
             if version is None:
                 every = range(1, len(master.versions) + 1)
-                return replace(master, enabled=False).in_states(every, DESTROYED)
+                return replace(master, enabled=False).with_states(every, DESTROYED)
             _check_older(master, version)
-            return master.in_states(range(version, version + 1), DESTROYED)
+            return master.with_states(range(version, version + 1), DESTROYED)
 
         return self._update_key(master_key_id, change)
 
@@ -344,161 +346,165 @@ class Keyring:
     def change_passphrase(
         self, passphrase: Passphrase | None = None, *, plaintext: bool = False
     ) -> None:
-        """Seal the keyring under another passphrase, or no longer.
+        """Encrypt the keyring under another passphrase, or store it in plaintext.
 
-        The master keys stay the same: who has an older copy of the file and its passphrase has
+        The master keys stay the same: anyone with an older copy of the file and its passphrase has
         them. Other processes need the new passphrase from now on.
 
         Args:
-            passphrase: the new one.
-            plaintext: whether the keys shall be in the clear instead.
+            passphrase: New passphrase.
+            plaintext: Whether to store the keys in plaintext instead.
 
         Raises:
-            ValueError: neither a passphrase nor `plaintext`, or both.
+            ValueError: Neither a passphrase nor `plaintext` is given, or both are.
         """
-        ask = _checked_protection(passphrase, plaintext)
+        ask = _check_protection(passphrase, plaintext)
         self._update(lambda masters: None, reseal=(ask, self._seals.make(ask, SCRYPT_N)))
 
-    # --- the file behind it ---
+    # --- the file ---
 
-    def _master(self, master_key_id: str) -> Master:
-        master = self._current().masters.get(master_key_id)
+    def _find_master(self, master_key_id: str) -> Master:
+        master = self._load_current().masters.get(master_key_id)
         if master is None:
-            raise self._unknown(master_key_id)
+            raise self._make_missing_error(master_key_id)
         return master
 
-    def _unknown(self, master_key_id: str) -> KeyNotFoundError:
-        # An id may come from a file that someone made up.
-        shown = master_key_id if is_id(master_key_id) else "of such an id"
+    def _make_missing_error(self, master_key_id: str) -> KeyNotFoundError:
+        # The message repeats only valid ids, because a forged file may contain anything.
+        shown = master_key_id if is_id(master_key_id) else "with this id"
         return KeyNotFoundError(f"the keyring {self.path} has no master key {shown}")
 
-    def _current(self) -> _State:
-        """Return what the file says now."""
-        if keyring_file.stamp(os.stat(self.path)) != self._state.stamp:
+    def _load_current(self) -> _State:
+        """Return the current content of the file."""
+        if keyring_file.make_stamp(os.stat(self.path)) != self._state.stamp:
             self._state = self._load(self.path)
         return self._state
 
-    @hide_frames  # a document in the clear among them
+    @hide_frames  # a frame may contain a plaintext document
     def _load(self, path: str) -> _State:
-        """Read the file, and refuse one that is older than another that was seen at its place."""
+        """Read the file; refuse a file older than one that this process has read at its path."""
         while True:
             try:
                 state = self._read(path)
             except KeyMaterialError as error:
                 raise KeyMaterialError(f"the keyring {self.path}: {error}") from None
-            if self._seen(state.edition):
+            if self._record_edition(state.edition):
                 return state
-            if keyring_file.stamp(os.stat(path)) == state.stamp:  # or it was replaced meanwhile
+            if (
+                keyring_file.make_stamp(os.stat(path)) == state.stamp
+            ):  # else it was replaced: read again
                 raise KeyRetrievalError(
-                    f"the keyring {self.path} is older than this process has seen it: it was "
-                    "rolled back to a state in which keys may work that were disabled or destroyed "
-                    "since; restart the process if you restored a backup on purpose"
+                    f"the keyring {self.path} is older than the one that this process has read: it "
+                    "was rolled back to a state in which keys may work that were disabled or "
+                    "destroyed since; restart the process if you restored a backup on purpose"
                 )
 
     def _read(self, path: str) -> _State:
         data, status = keyring_file.read(path)
         check_owner(status, f"the keyring {self.path}")
         document = decode_document(data)
-        stamp, content, seal = keyring_file.stamp(status), document.content, None
+        stamp, content, seal = keyring_file.make_stamp(status), document.content, None
         if isinstance(content, Sealed):
-            content, seal = self._unsealed(content)
+            content, seal = self._decrypt_content(content)
         else:
             self._check_clear(status)
         return _State(stamp, document.edition, content, seal)
 
-    def _seen(self, edition: Edition) -> bool:
-        """Note an edition; return False if it is older than one that was seen in its place.
+    def _record_edition(self, edition: Edition) -> bool:
+        """Record an edition; return False if it is older than one recorded for its path.
 
-        Another keyring may take the place of one, but not one from before keyrings had ids.
+        Another keyring may replace this one, but not a keyring of the format without ids.
         """
         for path in {self.path, os.path.realpath(self.path)}:
-            seen = _newest.setdefault(path, {})
+            generations = _newest.setdefault(path, {})
             if edition.generation < (
-                max(seen.values(), default=0) if edition.id is None else seen.get(edition.id, 0)
+                max(generations.values(), default=0)
+                if edition.id is None
+                else generations.get(edition.id, 0)
             ):
                 return False
-            seen[edition.id] = edition.generation
+            generations[edition.id] = edition.generation
         return True
 
     def _check_clear(self, status: os.stat_result) -> None:
         if self._seals.ask is not None:
             raise KeyRetrievalError(
-                f"a passphrase is given, but the keyring {self.path} is in the clear; it may have "
-                "been put in the place of a sealed one: if not, open it without a passphrase"
+                f"a passphrase was passed, but the keyring {self.path} is in plaintext and may "
+                "have replaced an encrypted one; if it has not, open it without a passphrase"
             )
-        check_private(status, f"the keyring {self.path} has its keys in the clear")
+        check_private(status, f"the keyring {self.path} contains its keys in plaintext")
 
-    def _unsealed(self, sealed: Sealed) -> tuple[dict[str, Master], Seal]:
+    def _decrypt_content(self, sealed: Sealed) -> tuple[dict[str, Master], Seal]:
         seal = self._seals.find(sealed.scrypt)
         with contextlib.suppress(TagError):
-            return sealed.opened(seal), seal
+            return sealed.decrypt_keys(seal), seal
         self._seals.forget(sealed.scrypt)
         raise KeyAccessDeniedError(
-            f"the keyring {self.path} does not open: a wrong passphrase or altered bytes; AES-GCM "
-            "cannot tell which"
+            f"the keyring {self.path} does not decrypt: the passphrase is wrong or bytes were "
+            "altered; AES-GCM cannot tell which"
         )
 
     def _update_key(self, master_key_id: str, change: Callable[[Master], Master]) -> MasterKey:
-        def change_it(masters: dict[str, Master]) -> None:
+        def change_key(masters: dict[str, Master]) -> None:
             if master_key_id not in masters:
-                raise self._unknown(master_key_id)
+                raise self._make_missing_error(master_key_id)
             masters[master_key_id] = change(masters[master_key_id])
 
-        return self._update(change_it).masters[master_key_id].described()
+        return self._update(change_key).masters[master_key_id].describe()
 
     def _update(
         self,
         change: Callable[[dict[str, Master]], None],
         reseal: tuple[Ask | None, Seal | None] | None = None,
     ) -> _State:
-        """Read, change and replace the file while no one else does.
+        """Read, change and replace the file under a lock.
 
         Args:
-            change: takes the master keys as the file has them, and alters the dict.
-            reseal: what tells the passphrase from now on, and the key derived from it.
+            change: Function that alters the dict of the file's master keys.
+            reseal: Function that returns the new passphrase, and the key derived from it.
         """
-        self._current()  # asks for a passphrase, if it must, before others have to wait
-        path = os.path.realpath(self.path)  # a symbolic link stays one
-        with keyring_file.locked(path) as old:
+        self._load_current()  # may ask for a passphrase, before others have to wait for the lock
+        path = os.path.realpath(self.path)  # so that a symbolic link remains one
+        with keyring_file.lock_file(path) as old:
             state = self._load(path)
-            masters, edition = dict(state.masters), state.edition.following()
+            masters, edition = dict(state.masters), state.edition.next_edition()
             change(masters)
             ask, seal = reseal or (self._seals.ask, state.seal)
-            # No local variable holds the document: it may be in the clear.
+            # No local variable holds the document, because it may be in plaintext.
             status = keyring_file.replace(
                 path, encode_document(masters, seal, edition), old, private=seal is None
             )
             self._seals.ask = ask
-            self._state = _State(keyring_file.stamp(status), edition, masters, seal)
-            self._seen(edition)
+            self._state = _State(keyring_file.make_stamp(status), edition, masters, seal)
+            self._record_edition(edition)
             return self._state
 
 
 @hide_frames
-def _checked_protection(passphrase: Passphrase | None, plaintext: bool) -> Ask | None:
+def _check_protection(passphrase: Passphrase | None, plaintext: bool) -> Ask | None:
     if (passphrase is not None) == plaintext:
         raise ValueError(
-            "a keyring is sealed under a passphrase or, with plaintext=True, in the clear: give "
-            "one of the two"
+            "a keyring is encrypted under a passphrase or, with plaintext=True, in plaintext: pass "
+            "exactly one of passphrase and plaintext"
         )
-    return asker(passphrase)
+    return make_asker(passphrase)
 
 
 def _check_version(master: Master, version: int) -> None:
     newest = len(master.versions)
     if not 0 < version <= newest:
-        raise ValueError(f"master key {master.id} has no version {version}, but 1 to {newest}")
+        raise ValueError(f"master key {master.id} has versions 1 to {newest}, but no {version}")
 
 
 def _check_older(master: Master, version: int) -> None:
     _check_version(master, version)
     if version == len(master.versions):
         raise ValueError(
-            f"version {version} is the newest of master key {master.id}: rotate the key first"
+            f"version {version} of master key {master.id} is the newest: rotate the key first"
         )
 
 
-# --- its URI -------------------------------------------------------------------------------------
+# --- the URI -------------------------------------------------------------------------------------
 
 
 @hide_frames
@@ -506,48 +512,52 @@ def open_keyring(uri: str, *, passphrase: Passphrase | None = None) -> Keyring:
     """Open the keyring that a URI names: `file:PATH[?passphrase=env:NAME|file:PATH][#KEY]`.
 
     Args:
-        uri: its path is relative or absolute, with percent-escapes. The query says where the
-            passphrase is: in an environment variable, or in the first line of a file. The
-            fragment names the default master key.
-        passphrase: if the URI doesn't say where it is.
+        uri: URI with a relative or absolute path, with percent-escapes. The query names the place
+            of the passphrase: an environment variable, or the first line of a file. The fragment
+            names the default master key.
+        passphrase: Passphrase, if the URI does not name its place.
 
     Raises:
-        ValueError: no such URI, or a passphrase is given twice.
-        FileNotFoundError: there is no such file; `Keyring.create` makes one.
-        KeyRetrievalError: as of `Keyring`.
+        ValueError: The URI has another form, or there are two passphrases.
+        FileNotFoundError: The file does not exist; `Keyring.create` writes one.
+        KeyRetrievalError: As `Keyring`.
     """
-    parsed = _parsed(uri)
-    path = _path_of(parsed.location)
+    parsed = _parse_keyring_uri(uri)
+    path = _extract_path(parsed.location)
     if "passphrase" in parsed.query:
         if passphrase is not None:
-            raise ValueError("the passphrase is given, and the keyring's URI says where it is, too")
-        passphrase = asker_of_reference(parsed.query["passphrase"])
+            raise ValueError(
+                "two passphrases: remove passphrase=, or passphrase= from the keyring's URI"
+            )
+        passphrase = make_reference_asker(parsed.query["passphrase"])
     return Keyring(path, passphrase=passphrase, default_key=parsed.fragment or None)
 
 
 def keyring_path(uri: str) -> str:
-    """Give the path of the file that a keyring's URI names, whether it is there or not.
+    """Return the path of the file that a keyring's URI names, whether it exists or not.
 
     Raises:
-        ValueError: no such URI.
+        ValueError: The URI has another form.
     """
-    return _path_of(_parsed(uri).location)
+    return _extract_path(_parse_keyring_uri(uri).location)
 
 
-def _parsed(uri: str) -> KmsUri:
+def _parse_keyring_uri(uri: str) -> KmsUri:
     parsed = parse_kms_uri(uri, frozenset({"passphrase"}))
     if parsed.scheme != "file":
-        raise ValueError("the URI of a keyring is file:PATH")
+        raise ValueError("the URI of a keyring must have the form file:PATH")
     return parsed
 
 
-def _path_of(location: str) -> str:
+def _extract_path(location: str) -> str:
     if location.startswith("//"):
         host, _, rest = location[2:].partition("/")
         if host not in ("", "localhost"):
-            raise ValueError("a file: URI names no other machine: file:PATH or file:///PATH")
+            raise ValueError(
+                "a file: URI must not name another machine: use file:PATH or file:///PATH"
+            )
         location = "/" + rest
     path = os.fsdecode(urllib.parse.unquote_to_bytes(os.fsencode(location)))
     if not path.strip("/"):
-        raise ValueError("the URI of a keyring names its file: file:PATH")
-    return os.path.expanduser(path)  # the shell leaves the ~ of file:~/x alone
+        raise ValueError("the URI of a keyring must name a file: file:PATH")
+    return os.path.expanduser(path)  # because shells do not expand the ~ of file:~/x

@@ -1,8 +1,8 @@
-"""The file of a keyring: read, locked, and only ever replaced as a whole.
+"""Reading, locking and atomic replacement of a keyring's file.
 
-An update is locked, written beside, synced, renamed. So readers need no lock, and a process that is
-killed leaves the old file or the new one. What an update leaves on the disk's free blocks, in
-snapshots and in backups is still sealed under the old passphrase.
+An update locks the file, writes a temporary file beside it, syncs that and renames it. Readers
+therefore need no lock, and a process that is killed leaves the old file or the new one. Free blocks
+of the disk, snapshots and backups still contain the old file, encrypted under the old passphrase.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from modcrypt.errors import KeyMaterialError
 from modcrypt.io.storage import FileSource, fsync_folder, naming, publish
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["Stamp", "check_absent", "create", "locked", "read", "replace", "stamp"]
+__all__ = ["Stamp", "check_absent", "create", "lock_file", "make_stamp", "read", "replace"]
 
 MAX_FILE = 64 << 20
-"""Bytes of the largest keyring file."""
+"""Size limit of a keyring file, in bytes."""
 
 Stamp: TypeAlias = tuple[int, int, int, int]
-"""By what one sees that a file is another one now."""
+"""Values that change when a file is replaced."""
 
 
-def stamp(status: os.stat_result) -> Stamp:
-    """Give the stamp of a file's status."""
+def make_stamp(status: os.stat_result) -> Stamp:
+    """Return the stamp for a file's status."""
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def read(path: str) -> tuple[bytes, os.stat_result]:
-    """Read a file, and give the status of just that file.
+    """Return the content of a file, and the status of the same open file.
 
     Raises:
-        OSError: it is not there, no regular file, or can't be read.
-        KeyMaterialError: it is too long.
+        OSError: The file does not exist, is not a regular file, or cannot be read.
+        KeyMaterialError: The file is too long.
     """
     with contextlib.closing(FileSource(path)) as source:
         if source.size > MAX_FILE:
-            raise KeyMaterialError(f"it has more than {MAX_FILE >> 20} MiB")
+            raise KeyMaterialError(f"the file is longer than {MAX_FILE >> 20} MiB")
         return source.read_at(0, source.size), os.fstat(source.fd)
 
 
 @contextlib.contextmanager
-def locked(path: str) -> Iterator[os.stat_result]:
-    """Keep other updates out, of this process and others, and give the file's status.
+def lock_file(path: str) -> Iterator[os.stat_result]:
+    """Lock a file against updates by this and other processes, and yield the file's status.
 
-    The lock is on the file itself, so nothing is left behind. Whoever waited for it may hold the
-    lock of a file that was replaced meanwhile, and tries again.
+    The lock is on the file itself, so no lock file remains. After the wait, the locked file may
+    have been replaced; then the loop locks its successor.
     """
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # NFS locks only what is open for writing
@@ -70,19 +70,19 @@ def locked(path: str) -> Iterator[os.stat_result]:
             os.close(fd)
 
 
-@hide_frames  # of a document that may be in the clear
+@hide_frames  # the document may be in plaintext
 def replace(path: str, data: bytes, old: os.stat_result, *, private: bool) -> os.stat_result:
-    """Replace a file whose lock is held; gives the new one's status.
+    """Replace a file whose lock the caller holds, and return the new file's status.
 
     Args:
-        path: of the file, and of no symbolic link to it.
-        data: what it shall say.
-        old: its status, of which owner and mode are kept.
-        private: whether its group and others may do nothing with it any more.
+        path: Path of the file itself, not of a symbolic link to it.
+        data: New content.
+        old: Status of the old file, whose owner and mode the new file gets.
+        private: Whether to remove all permissions of the group and others.
 
     Raises:
-        ValueError: it would be too long to be read again.
-        OSError: from the file system, naming `path`; the file is as it was.
+        ValueError: The content would be too long to read again.
+        OSError: The file system reports an error for `path`; the file is unchanged.
     """
     if len(data) > MAX_FILE:
         raise ValueError(f"{path}: a keyring has at most {MAX_FILE >> 20} MiB")
@@ -104,18 +104,18 @@ def replace(path: str, data: bytes, old: os.stat_result, *, private: bool) -> os
 
 
 def check_absent(path: str) -> None:
-    """Raise FileExistsError if there is a file, as far as a look can tell: `create` looks again."""
+    """Raise FileExistsError if the file exists; best effort, `create` checks again atomically."""
     if os.path.lexists(path):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
 
 
 @hide_frames
 def create(path: str, data: bytes) -> None:
-    """Write a new file, of mode 0600.
+    """Write a new file of mode 0600.
 
     Raises:
-        FileExistsError: there is one.
-        OSError: from the file system, naming `path`.
+        FileExistsError: The file exists.
+        OSError: The file system reports an error for `path`.
     """
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
@@ -130,7 +130,7 @@ def create(path: str, data: bytes) -> None:
 
 
 def _write_private(path: str, data: bytes, old: os.stat_result | None, mode: int) -> os.stat_result:
-    """Write and sync a new file that nobody else can read before it is whole."""
+    """Write and sync a new file that no other user can read before it is complete."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         view = memoryview(data)
@@ -139,8 +139,8 @@ def _write_private(path: str, data: bytes, old: os.stat_result | None, mode: int
         if old is not None:
             _keep_owner(fd, old, mode)
         os.fchmod(fd, mode)
-        # Clocks of file systems are coarse, and inodes are used again: two updates in a row must
-        # not look the same to who compares stamps.
+        # File system clocks are coarse, and inodes are reused: without this time, two successive
+        # updates could have the same stamp.
         os.utime(fd, ns=(now := time.time_ns(), now))
         os.fsync(fd)
         return os.fstat(fd)
@@ -150,7 +150,7 @@ def _write_private(path: str, data: bytes, old: os.stat_result | None, mode: int
 
 def _keep_owner(fd: int, old: os.stat_result, mode: int) -> None:
     status = os.fstat(fd)
-    if status.st_uid != old.st_uid:  # root's; root's own updates never find another's
+    if status.st_uid != old.st_uid:  # only root replaces files of other users
         os.fchown(fd, old.st_uid, -1)
     if mode & stat.S_IRWXG and status.st_gid != old.st_gid:
         os.fchown(fd, -1, old.st_gid)

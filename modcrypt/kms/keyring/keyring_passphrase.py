@@ -1,4 +1,4 @@
-"""The passphrase of a keyring: where it comes from, and the keys that are derived from it."""
+"""The passphrase of a keyring: its sources, and the keys derived from it."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from modcrypt.kms.keyring.keyring_document import Scrypt, Seal
 from modcrypt.kms.private_files import read_secret
 from modcrypt.tracebacks import hide_frames
 
-__all__ = ["Ask", "Passphrase", "Seals", "asker", "asker_of_reference"]
+__all__ = ["Ask", "Passphrase", "Seals", "make_asker", "make_reference_asker"]
 
 Ask: TypeAlias = Callable[[], str | bytes]
-"""A function that asks for a passphrase when it is needed."""
+"""A function that returns a passphrase, called when the passphrase is needed."""
 
 Passphrase: TypeAlias = str | bytes | Ask
-"""A passphrase (text is taken as UTF-8), or a function that asks for it when it is needed."""
+"""A passphrase (text becomes UTF-8), or a function that returns one when it is needed."""
 
 MAX_PASSPHRASE = 4096
-"""Bytes of the longest passphrase."""
+"""Length limit of a passphrase, in bytes."""
 
 
 @hide_frames
-def asker(passphrase: Passphrase | None) -> Ask | None:
-    """Give the function that tells the passphrase; a wrong argument is an error at once.
+def make_asker(passphrase: Passphrase | None) -> Ask | None:
+    """Return a function that returns the passphrase; raise at once for an invalid argument.
 
     Raises:
-        ValueError: an empty or overlong passphrase.
-        TypeError: no passphrase.
+        ValueError: The passphrase is empty or too long.
+        TypeError: The passphrase is neither text nor bytes.
     """
     if passphrase is None or callable(passphrase):
         return passphrase
-    return Secret(_checked(passphrase))
+    return Secret(_encode_passphrase(passphrase))
 
 
-def _checked(value: str | bytes) -> bytes:
+def _encode_passphrase(value: str | bytes) -> bytes:
     if not isinstance(value, str | bytes):
-        raise TypeError(f"a passphrase is a str or bytes, not {type(value).__name__}")
+        raise TypeError(f"a passphrase must be str or bytes, not {type(value).__name__}")
     data = None
     if isinstance(value, bytes):
         data = value
     else:
-        with contextlib.suppress(UnicodeEncodeError):  # which holds the passphrase
-            data = value.encode("utf-8", "surrogateescape")  # as environment variables have it
+        with contextlib.suppress(UnicodeEncodeError):  # which contains the passphrase
+            data = value.encode("utf-8", "surrogateescape")  # as for environment variables
     if not data or len(data) > MAX_PASSPHRASE:
-        raise ValueError(f"a passphrase has 1 to {MAX_PASSPHRASE} bytes of UTF-8")
+        raise ValueError(f"a passphrase must have 1 to {MAX_PASSPHRASE} bytes of UTF-8")
     return data
 
 
 class Seals:
-    """The keys derived from a keyring's passphrases, each once, however often the file is read.
+    """The keys derived from a keyring's passphrases, each derived only once.
 
     Args:
-        path: of the keyring, for messages.
-        ask: tells the passphrase; None where there is none.
+        path: Path of the keyring, for messages.
+        ask: Function that returns the passphrase; None without a passphrase.
     """
 
     def __init__(self, path: str, ask: Ask | None) -> None:
@@ -70,74 +70,74 @@ class Seals:
 
     @hide_frames
     def find(self, scrypt: Scrypt) -> Seal:
-        """Give the key that a file is sealed under.
+        """Return the derived key that encrypts a file.
 
         Raises:
-            KeyAccessDeniedError: there is no passphrase, or it is none.
-            KeyRetrievalError: there is not the memory that deriving takes.
+            KeyAccessDeniedError: The passphrase is missing or invalid.
+            KeyRetrievalError: The memory for the derivation is not available.
         """
         with self._deriving:
             if scrypt not in self._known:
-                self._known[scrypt] = Seal(scrypt, scrypt.cipher(self._told(self.ask)))
+                self._known[scrypt] = Seal(scrypt, scrypt.cipher(self._ask_passphrase(self.ask)))
             return self._known[scrypt]
 
     def forget(self, scrypt: Scrypt) -> None:
-        """Ask again next time: whoever is asked may tell another passphrase."""
+        """Forget a derived key, because the user may enter another passphrase next time."""
         self._known.pop(scrypt, None)
 
     @hide_frames
     def make(self, ask: Ask | None, n: int) -> Seal | None:
-        """Derive and keep a key of a new passphrase, at the cost `n`; raises as `find`."""
+        """Derive and cache a key from a new passphrase at the cost `n`; raise as `find`."""
         if ask is None:
             return None
-        seal = Seal.new(self._told(ask), n)
+        seal = Seal.new(self._ask_passphrase(ask), n)
         self._known[seal.scrypt] = seal
         return seal
 
-    def _told(self, ask: Ask | None) -> bytes:
+    def _ask_passphrase(self, ask: Ask | None) -> bytes:
         if ask is None:
             raise KeyAccessDeniedError(
-                f"the keyring {self._path} is sealed: give passphrase=, or have the URI say where "
-                "it is: ?passphrase=env:NAME or ?passphrase=file:PATH"
+                f"the keyring {self._path} is encrypted: pass passphrase=, or add its place to the "
+                "URI: ?passphrase=env:NAME or ?passphrase=file:PATH"
             )
-        told = ask()
+        passphrase = ask()
         try:
-            return _checked(told)
+            return _encode_passphrase(passphrase)
         except ValueError as error:
             raise KeyAccessDeniedError(f"the keyring {self._path}: {error}") from None
 
 
-# --- where a URI says it is ----------------------------------------------------------------------
+# --- the place of the passphrase in a URI --------------------------------------------------------
 
 
-def asker_of_reference(reference: str) -> Ask:
-    """Give the function that reads the passphrase at `env:NAME` or `file:PATH`.
+def make_reference_asker(reference: str) -> Ask:
+    """Return a function that reads the passphrase at `env:NAME` or `file:PATH`.
 
     Raises:
-        ValueError: no such reference.
+        ValueError: The reference has another form.
     """
     kind, _, where = reference.partition(":")
     if kind == "env" and where:
-        return lambda: _from_environment(where)
+        return lambda: _read_environment(where)
     if kind == "file" and where:
-        return lambda: _from_file(os.path.expanduser(where))
+        return lambda: _read_file(os.path.expanduser(where))
     raise ValueError(
-        "passphrase= takes env:NAME or file:PATH, never the passphrase itself (it is not repeated "
-        "here)"
+        "passphrase= in a URI takes env:NAME or file:PATH, never the passphrase itself (the value "
+        "is not repeated here)"
     )
 
 
-def _from_environment(name: str) -> bytes:
+def _read_environment(name: str) -> bytes:
     value = os.environb.get(os.fsencode(name))
     if not value:
         raise KeyAccessDeniedError(
-            f"the environment variable {name} should hold a keyring's passphrase; it is not set"
+            f"the environment variable {name} with the passphrase of a keyring is not set"
         )
     return value
 
 
 @hide_frames
-def _from_file(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     try:
         data = read_secret(path, MAX_PASSPHRASE + 2, "passphrase file")
         return data.partition(b"\n")[0].rstrip(b"\r")

@@ -1,18 +1,18 @@
-"""AWS KMS, by the extra `aws`.
+"""AWS KMS, with the extra `aws`.
 
     aws-kms://arn:aws:kms:eu-central-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab
-    aws-kms://alias/footer?region=eu-central-1   the key of an alias by default
-    aws-kms://?region=eu-central-1               keys named elsewhere; by default AWS_REGION
+    aws-kms://alias/footer?region=eu-central-1   with the key of an alias as default key
+    aws-kms://?region=eu-central-1               without a default key; region or AWS_REGION
 
-A master key is asked for by its ARN, its id or its alias, as KMS has it; a plain name NAME stands
-for `alias/NAME`. Credentials are found as boto3 finds them. What is stored is base64 of KMS's
-CiphertextBlob. AAD becomes the encryption context, which CloudTrail shows in the clear:
+The id of a master key is its ARN, its KMS id or its alias; a plain name NAME stands for
+`alias/NAME`. boto3 finds the credentials in its usual places. Files store KMS's CiphertextBlob in
+base64. AAD becomes the encryption context, which CloudTrail shows in plaintext:
 
     {"modcrypt:aad": base64(AAD)}
 
-Requests go to the region of the URI (or the environment), whatever a file says. An ARN of another
-region is refused, and where the URI names an ARN, one of another account, too. A blob is unwrapped
-under the master key that the caller's material names, not under that which the blob names.
+Requests go to the region of the URI (or the environment), whatever a file names. modcrypt refuses
+an ARN of another region and, if the URI contains an ARN, one of another account. It unwraps a blob
+under the master key in the caller's material, not under the one that the blob names.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
+from itertools import islice
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
@@ -53,18 +55,18 @@ except ModuleNotFoundError as error:
 __all__ = ["AwsKms", "open_aws"]
 
 MAX_BLOB = 6144
-"""Longest CiphertextBlob, in bytes (KMS API Reference, Decrypt)."""
+"""Length limit of a CiphertextBlob, in bytes (KMS API Reference, Decrypt)."""
 
 MAX_LISTED = 1000
-"""Most keys that `list_keys` looks at: one request is made for each."""
+"""Largest number of keys for `list_keys`, which makes one request for each."""
 
 DELETION_DAYS = 7
-"""How long KMS keeps a destroyed key before it is gone, in days; KMS's least."""
+"""Days for which KMS keeps a destroyed key before it deletes it; the minimum of KMS."""
 
 CONTEXT = "modcrypt:aad"
-"""Under which name AAD stands in the encryption context."""
+"""Name of the AAD in the encryption context."""
 
-# `client.py` alone retries. One connection for each of so many threads is kept open.
+# Only `client.py` retries. The pool keeps one connection open for each of up to 32 threads.
 _CONFIG = Config(
     connect_timeout=10,
     read_timeout=10,
@@ -127,15 +129,15 @@ T = TypeVar("T")
 
 
 def open_aws(uri: str, *, client: Any = None) -> AwsKms:
-    """Give the client of AWS KMS in one region. Nothing is sent yet.
+    """Return a client of AWS KMS in one region; it sends nothing yet.
 
     Args:
-        uri: as at the head of this room.
-        client: boto3's own client of KMS, for other credentials or another endpoint.
+        uri: URI as in the module's documentation.
+        client: boto3's client of KMS, for other credentials or another endpoint.
 
     Raises:
-        ValueError: the URI has another form, or no region is told, or the client's is another one,
-            or it would send keys in the clear.
+        ValueError: The URI has another form, no region is named, the region is not the client's, or
+            the endpoint would receive keys without TLS.
     """
     parts = parse_kms_uri(uri, frozenset({"region"}))
     key = parts.location.removeprefix("//") or None
@@ -143,16 +145,18 @@ def open_aws(uri: str, *, client: Any = None) -> AwsKms:
     named = key is None or arn or _KEY_ID.fullmatch(key) or _ALIAS.fullmatch(key)
     if parts.fragment or not named or not parts.location.startswith("//"):
         raise ValueError(
-            "a key of AWS KMS is named by aws-kms://arn:aws:kms:REGION:ACCOUNT:key/ID or "
-            "aws-kms://alias/NAME; keys named elsewhere by aws-kms://?region=REGION"
+            "the URI of a key in AWS KMS is aws-kms://arn:aws:kms:REGION:ACCOUNT:key/ID or "
+            "aws-kms://alias/NAME, that of a region without a default key aws-kms://?region=REGION"
         )
     region = parts.query.get("region") or (arn["region"] if arn else None)
     if arn and region != arn["region"]:
-        raise ValueError("aws-kms: the URI names two regions, one in the ARN and another in region")
+        raise ValueError("aws-kms: the region in the ARN and region= differ; remove region=")
     if client is None:
         return AwsKms(lambda: _connect(region), key, arn and arn["account"])
     if region is not None and client.meta.region_name != region:
-        raise ValueError(f"the URI names region {region}, the client {client.meta.region_name}")
+        raise ValueError(
+            f"the URI names region {region}, but the client is for {client.meta.region_name}"
+        )
     return AwsKms(lambda: client, key, arn and arn["account"])
 
 
@@ -173,36 +177,46 @@ class AwsKms:
         return f"AwsKms({self.region})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a key service's client can't be pickled: pass its URI instead")
+        raise TypeError("a key service client can't be pickled; pass its URI instead")
 
-    # --- what `KmsClient` asks for ---------------------------------------------------------------
+    # --- methods of `KmsClient` ------------------------------------------------------------------
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key under KMS's newest key material; see `KmsClient.wrap`."""
-        name = self._target(master_key_id)
-        answer = self._asked(
-            lambda kms: kms.encrypt(KeyId=name, Plaintext=key, EncryptionContext=_context(aad)),
+        name = self._check_target(master_key_id)
+        answer = self._call_kms(
+            lambda kms: kms.encrypt(
+                KeyId=name, Plaintext=key, EncryptionContext=_format_context(aad)
+            ),
             master_key_id,
         )
-        return _wrapped(answer)
+        return _encode_blob(answer)
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
-        """Unwrap a key under the master key, in any of its versions; see `KmsClient.unwrap`."""
-        name, blob, context = self._target(master_key_id), _blob(wrapped), _context(aad)
-        answer = self._asked(
+        """Unwrap a key under any version of the master key; see `KmsClient.unwrap`."""
+        name, blob, context = (
+            self._check_target(master_key_id),
+            _decode_blob(wrapped),
+            _format_context(aad),
+        )
+        answer = self._call_kms(
             lambda kms: kms.decrypt(KeyId=name, CiphertextBlob=blob, EncryptionContext=context),
             master_key_id,
         )
-        plain: bytes = answer.get("Plaintext", b"")  # `kms.client` refuses what is no key
+        plain: bytes = _require_member(answer, "Plaintext", bytes)  # `kms.client` checks its length
         return plain
 
     @hide_frames
     def rewrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> str:
-        """Wrap a key anew inside KMS, under its newest key material; see `KmsClient.rewrap`."""
-        name, blob, context = self._target(master_key_id), _blob(wrapped), _context(aad)
-        answer = self._asked(
+        """Rewrap a key inside KMS, under its newest key material; see `KmsClient.rewrap`."""
+        name, blob, context = (
+            self._check_target(master_key_id),
+            _decode_blob(wrapped),
+            _format_context(aad),
+        )
+        answer = self._call_kms(
             lambda kms: kms.re_encrypt(
                 CiphertextBlob=blob,
                 SourceKeyId=name,
@@ -212,189 +226,209 @@ class AwsKms:
             ),
             master_key_id,
         )
-        return _wrapped(answer)
+        return _encode_blob(answer)
 
-    # --- what `KeyAdmin` asks for ----------------------------------------------------------------
+    # --- methods of `KeyAdmin` -------------------------------------------------------------------
 
     def create_key(self, master_key_id: str) -> MasterKey:
-        """Make a master key (SYMMETRIC_DEFAULT, AES-256), and an alias for it.
+        """Create a master key (SYMMETRIC_DEFAULT, AES-256) and an alias for it.
 
         Args:
-            master_key_id: the alias, as `alias/NAME` or NAME.
+            master_key_id: Alias, as `alias/NAME` or NAME.
 
         Raises:
-            ValueError: it is there, or is no alias: KMS itself chooses ids and ARNs.
-            KeyRetrievalError: as `KmsClient.wrap`.
+            ValueError: The alias exists, or is not valid; KMS itself chooses ids and ARNs.
+            KeyRetrievalError: As `KmsClient.wrap`.
         """
-        alias = _alias(master_key_id)
+        alias = _format_alias(master_key_id)
         if not _ALIAS.fullmatch(alias) or alias.startswith("alias/aws/"):
-            raise ValueError("a new key in AWS KMS gets an alias: letters, digits, / _ and -")
+            raise ValueError(
+                "a new key in AWS KMS needs an alias of letters, digits, / _ and -, not alias/aws/"
+            )
         try:
-            self._metadata(alias)
+            self._fetch_metadata(alias)
         except KeyNotFoundError:
-            made = self._asked(lambda kms: kms.create_key()["KeyMetadata"], alias)
-            self._call_it(made["KeyId"], alias)
-            return MasterKey(id=alias, created=made["CreationDate"].isoformat(timespec="seconds"))
-        raise ValueError(f"AWS KMS has a key of {alias} in {self.region} already")
+            answer = self._call_kms(lambda kms: kms.create_key(), alias)
+            metadata = _require_member(answer, "KeyMetadata", dict)
+            self._create_alias(_require_member(metadata, "KeyId", str), alias)
+            created = _require_member(metadata, "CreationDate", datetime)
+            return MasterKey(id=alias, created=created.isoformat(timespec="seconds"))
+        raise ValueError(f"AWS KMS already has a key {alias} in {self.region}")
 
     def list_keys(self) -> list[MasterKey]:
-        """Give the customer's symmetric keys, by alias; those that have none by id.
+        """Return the customer's symmetric keys, by alias or, without an alias, by id.
 
         Raises:
-            KeyRetrievalError: as `KmsClient.wrap`; or there are more than 1,000 keys.
+            KeyRetrievalError: As `KmsClient.wrap`; or there are more than 1,000 keys.
         """
         aliases: dict[str, list[str]] = {}
-        for alias in self._all("list_aliases", "Aliases"):
+        for alias in self._list_all("list_aliases", "Aliases"):
             if "TargetKeyId" in alias:
-                aliases.setdefault(alias["TargetKeyId"], []).append(alias["AliasName"])
-        found = []
-        for entry in self._all("list_keys", "Keys"):
-            key_id = entry["KeyId"]
-            key = self._metadata(key_id)
-            if key["KeyManager"] == "CUSTOMER" and key["KeySpec"] == "SYMMETRIC_DEFAULT":
-                enabled, destroyed = key["KeyState"] == "Enabled", key["KeyState"] in _DELETED
+                target, name = (
+                    _require_member(alias, member, str) for member in ("TargetKeyId", "AliasName")
+                )
+                aliases.setdefault(target, []).append(name)
+        keys = []
+        for entry in self._list_all("list_keys", "Keys"):
+            key_id = _require_member(entry, "KeyId", str)
+            key = self._fetch_metadata(key_id)
+            manager, spec, state = (
+                _require_member(key, name, str) for name in ("KeyManager", "KeySpec", "KeyState")
+            )
+            if manager == "CUSTOMER" and spec == "SYMMETRIC_DEFAULT":
+                enabled, destroyed = state == "Enabled", state in _DELETED
                 names = aliases.get(key_id, [key_id])
-                found += [
-                    MasterKey(id=name, enabled=enabled, destroyed=destroyed) for name in names
-                ]
-        return sorted(found, key=lambda key: key.id)
+                keys += [MasterKey(id=name, enabled=enabled, destroyed=destroyed) for name in names]
+        return sorted(keys, key=lambda key: key.id)
 
     def rotate_key(self, master_key_id: str) -> MasterKey:
-        """Have KMS make new key material, which wraps from now on (RotateKeyOnDemand)."""
-        key_id = self._metadata(master_key_id)["KeyId"]
-        self._asked(lambda kms: kms.rotate_key_on_demand(KeyId=key_id), master_key_id)
+        """Create new key material in KMS, which wraps from now on (RotateKeyOnDemand)."""
+        key_id = self._fetch_metadata(master_key_id)["KeyId"]
+        self._call_kms(lambda kms: kms.rotate_key_on_demand(KeyId=key_id), master_key_id)
         return MasterKey(id=master_key_id)
 
     def disable_key(self, master_key_id: str, version: int | None = None) -> MasterKey:
-        """Stop a master key from wrapping and unwrapping, until it is enabled in AWS.
+        """Disable a master key until it is enabled in AWS.
 
         Raises:
-            KeyRetrievalError: a version is given: KMS stops none alone.
+            KeyRetrievalError: A version is given; KMS disables only whole keys.
         """
         if version is not None:
             raise KeyRetrievalError(
-                f"master key {master_key_id}: AWS KMS stops no version of a key alone; rewrap all "
-                "that it wrapped under another master key, and disable this one"
+                f"master key {master_key_id}: AWS KMS cannot disable a single version of a key; "
+                "rewrap all that it wrapped under another master key, then disable the whole key"
             )
-        key_id = self._metadata(master_key_id)["KeyId"]
-        self._asked(lambda kms: kms.disable_key(KeyId=key_id), master_key_id)
+        key_id = self._fetch_metadata(master_key_id)["KeyId"]
+        self._call_kms(lambda kms: kms.disable_key(KeyId=key_id), master_key_id)
         return MasterKey(id=master_key_id, enabled=False)
 
     def destroy_key(self, master_key_id: str) -> None:
-        """Destroy a master key in 7 days: nothing that it wrapped will ever be read again.
+        """Destroy a master key in 7 days; nothing that it wrapped can be read after that.
 
-        It is disabled at once; until then AWS can cancel it (CancelKeyDeletion).
+        KMS disables the key at once. Until the deletion, AWS can cancel it (CancelKeyDeletion).
         """
-        self._schedule_deletion(self._metadata(master_key_id)["KeyId"], master_key_id)
+        self._schedule_deletion(self._fetch_metadata(master_key_id)["KeyId"], master_key_id)
 
     def _schedule_deletion(self, key_id: str, master_key_id: str) -> None:
-        self._asked(
+        self._call_kms(
             lambda kms: kms.schedule_key_deletion(KeyId=key_id, PendingWindowInDays=DELETION_DAYS),
             master_key_id,
         )
 
-    def _call_it(self, key_id: str, alias: str) -> None:
-        """Give a new key its alias; without one it would cost money and serve nobody."""
+    def _create_alias(self, key_id: str, alias: str) -> None:
+        """Create the alias of a new key; on failure, delete the key, which costs money."""
         try:
-            self._asked(lambda kms: kms.create_alias(AliasName=alias, TargetKeyId=key_id), alias)
+            self._call_kms(lambda kms: kms.create_alias(AliasName=alias, TargetKeyId=key_id), alias)
         except KeyRetrievalError:
             self._schedule_deletion(key_id, alias)
             raise
 
-    def _metadata(self, master_key_id: str) -> dict[str, Any]:
-        """Describe a key; what manages keys takes their id, and no alias."""
-        name = self._target(master_key_id)
-        found: dict[str, Any] = self._asked(
-            lambda kms: kms.describe_key(KeyId=name)["KeyMetadata"], master_key_id
-        )
-        return found
+    def _fetch_metadata(self, master_key_id: str) -> dict[str, Any]:
+        """Return the metadata of a key, with its id, which KMS requires for key management."""
+        name = self._check_target(master_key_id)
+        answer = self._call_kms(lambda kms: kms.describe_key(KeyId=name), master_key_id)
+        metadata: dict[str, Any] = _require_member(answer, "KeyMetadata", dict)
+        _require_member(metadata, "KeyId", str)
+        return metadata
 
-    def _all(self, operation: str, member: str) -> list[dict[str, Any]]:
-        def pages(kms: Any) -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = []
-            for page in kms.get_paginator(operation).paginate():
-                found += page[member]
-                if len(found) > MAX_LISTED:
-                    break
-            return found
+    def _list_all(self, operation: str, member: str) -> list[dict[str, Any]]:
+        def fetch_pages(kms: Any) -> list[dict[str, Any]]:
+            entries: list[dict[str, Any]] = []
+            for page in islice(kms.get_paginator(operation).paginate(), MAX_LISTED):
+                entries += _require_member(page, member, list)
+                if len(entries) > MAX_LISTED:
+                    return entries
+            if page.get("Truncated"):  # no marker of the next page, or too many pages
+                raise _make_answer_error(member)
+            return entries
 
-        entries = self._asked(pages, operation)
+        entries = self._call_kms(fetch_pages, operation)
         if len(entries) > MAX_LISTED:
             raise KeyRetrievalError(
-                f"AWS KMS has more than {MAX_LISTED} keys or aliases in {self.region}: list them "
+                f"AWS KMS has more than {MAX_LISTED} keys or aliases in {self.region}; list them "
                 f"with AWS's own tools"
             )
         return entries
 
-    # --- asking KMS ------------------------------------------------------------------------------
+    # --- requests to KMS -------------------------------------------------------------------------
 
-    def _target(self, master_key_id: str) -> str:
-        """Give what KMS is asked for, which no file can lead elsewhere.
+    def _check_target(self, master_key_id: str) -> str:
+        """Return the key id for a request, after a check that it leads to no other region.
 
         Raises:
-            KeyNotFoundError: no name, or an ARN of another region or account.
+            KeyNotFoundError: The id has another form, or is an ARN of another region or account.
         """
         arn = _ARN.fullmatch(master_key_id)
         if arn is None:
-            name = _alias(master_key_id)
+            name = _format_alias(master_key_id)
             if _KEY_ID.fullmatch(name) or _ALIAS.fullmatch(name):
                 return name
             raise KeyNotFoundError(
-                f"master key {master_key_id[:80]!r} is no ARN, id, alias or name of AWS KMS"
+                f"master key {master_key_id[:80]!r} is not an ARN, id, alias or name of AWS KMS"
             )
         if arn["region"] != self.region:
             raise KeyNotFoundError(
-                f"master key {master_key_id} is of another region than this client, which asks "
-                f"in {self.region}: open aws-kms://?region={arn['region']} for it"
+                f"master key {master_key_id} is in another region than this client, which is for "
+                f"{self.region}: open aws-kms://?region={arn['region']} for it"
             )
         if self._account not in (None, arn["account"]):
             raise KeyNotFoundError(
-                f"master key {master_key_id} is of another account than the URI's key: open "
+                f"master key {master_key_id} is in another account than the key in the URI: open "
                 f"aws-kms://?region={arn['region']} to use keys of several accounts"
             )
         return master_key_id
 
-    def _asked(self, ask: Callable[[Any], T], master_key_id: str) -> T:
-        """Ask KMS once; what goes wrong is not chained: it may hold the request."""
-        if self._pid != os.getpid():  # a forked process doesn't share its parent's connections
+    def _call_kms(self, ask: Callable[[Any], T], master_key_id: str) -> T:
+        """Call KMS once; do not chain errors, because they may contain the request."""
+        if self._pid != os.getpid():  # a forked process must not share its parent's connections
             self._client, self._pid = self._connect(), os.getpid()
         failed: KeyRetrievalError
         try:
-            with _unlogged():
+            with _suppress_logging():
                 return ask(self._client)
         except aws_errors.ClientError as error:
-            failed = _refusal(error, f"master key {master_key_id}: AWS KMS in {self.region}")
+            failed = _convert_error(error, f"master key {master_key_id}: AWS KMS in {self.region}")
         except aws_errors.SSLError:
-            failed = KeyRetrievalError("AWS KMS has no certificate that is trusted here")
+            failed = KeyRetrievalError(
+                f"the TLS certificate of AWS KMS in {self.region} is not trusted here; set "
+                "AWS_CA_BUNDLE to the file of its authority"
+            )
         except _NO_CREDENTIALS as error:
             failed = KeyAccessDeniedError(
-                f"there are no credentials for AWS ({type(error).__name__}): set "
-                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give a role"
+                f"no credentials for AWS ({type(error).__name__}): set AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or use a role"
             )
         except _NO_ANSWER as error:
             failed = KmsUnavailableError(
                 f"AWS KMS in {self.region} is unavailable: {type(error).__name__}"
             )
         except aws_errors.BotoCoreError as error:
-            failed = KeyRetrievalError(f"asking AWS KMS failed with {type(error).__name__}")
+            failed = KeyRetrievalError(
+                f"the request to AWS KMS in {self.region} failed with {type(error).__name__}"
+            )
+        except (AttributeError, TypeError, ValueError, RecursionError):  # from botocore's parser
+            failed = _make_answer_error("JSON")
         raise failed
 
 
-def _refusal(error: Any, what: str) -> KeyRetrievalError:
-    """Turn an answer into an error; of KMS's own words the code alone is repeated."""
+def _convert_error(error: Any, what: str) -> KeyRetrievalError:
+    """Convert an answer to an error, which repeats only KMS's error code."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     code = code if _CODE.fullmatch(code) else "an unknown error"
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    answer = f"{what} answers {code}"
+    answer = f"{what} answered {code}"
     if code in _NOT_FOUND:
-        return KeyNotFoundError(f"{answer}: there is no such key")
+        return KeyNotFoundError(f"{answer}: the key does not exist")
     if code in _DISABLED:
-        return KeyDisabledError(f"{answer}: the key is disabled, or waits for its deletion")
+        return KeyDisabledError(f"{answer}: the key is disabled, or scheduled for deletion")
     if code in _DENIED:
-        return KeyAccessDeniedError(f"{answer}: the credentials or the key's policy don't allow it")
+        return KeyAccessDeniedError(
+            f"{answer}: the credentials or the key's policy do not permit the request"
+        )
     if code in _MATERIAL:
         return KeyMaterialError(
-            f"{answer}: it does not unwrap the key: altered bytes, another master key or other AAD"
+            f"{answer}: the wrapped key does not unwrap: altered bytes, another master key or "
+            "other AAD"
         )
     if code in _UNAVAILABLE or code.startswith("Throttl") or status == 429 or status >= 500:
         return KmsUnavailableError(answer)
@@ -409,11 +443,11 @@ def _connect(region: str | None) -> Any:
         return boto3.session.Session().client("kms", region_name=region, config=_CONFIG)
     except aws_errors.NoRegionError:
         pass
-    raise ValueError("aws-kms: name the region, by aws-kms://?region=REGION or AWS_REGION")
+    raise ValueError("aws-kms: no region; add ?region=REGION to the URI or set AWS_REGION")
 
 
 def _refuse_clear_text(endpoint: str) -> None:
-    """Refuse an endpoint (AWS_ENDPOINT_URL_KMS) to which keys would go unencrypted."""
+    """Raise ValueError for an endpoint (AWS_ENDPOINT_URL_KMS) without TLS."""
     where = urlsplit(endpoint)
     host = where.hostname or ""
     try:
@@ -421,39 +455,59 @@ def _refuse_clear_text(endpoint: str) -> None:
     except ValueError:
         loopback = False
     if where.scheme != "https" and not loopback:
-        raise ValueError("aws-kms: the endpoint has no TLS: keys would travel in the clear")
+        raise ValueError(
+            "aws-kms: the endpoint has no TLS, which would expose keys; set AWS_ENDPOINT_URL_KMS "
+            "to an https: address"
+        )
 
 
-def _alias(name: str) -> str:
-    """Give the alias that a plain name stands for; anything else as it is."""
+def _format_alias(name: str) -> str:
+    """Return the alias that a plain name stands for; return anything else unchanged."""
     plain = not name.startswith(("alias/", "arn:")) and not _KEY_ID.fullmatch(name)
     return f"alias/{name}" if plain else name
 
 
-def _context(aad: bytes) -> dict[str, str]:
+def _format_context(aad: bytes) -> dict[str, str]:
     return {CONTEXT: base64.b64encode(aad).decode("ascii")} if aad else {}
 
 
-def _wrapped(answer: dict[str, Any]) -> str:
+def _require_member(answer: dict[str, Any], name: str, kind: type) -> Any:
+    """Return a member of an answer; raise KeyRetrievalError if it is missing or not a `kind`."""
+    value = answer.get(name)
+    if not isinstance(value, kind):
+        raise _make_answer_error(name)
+    return value
+
+
+def _make_answer_error(name: str) -> KeyRetrievalError:
+    return KeyRetrievalError(
+        f"the answer is not from AWS KMS: {name} is missing or malformed; check the endpoint "
+        "(AWS_ENDPOINT_URL_KMS) and proxies"
+    )
+
+
+def _encode_blob(answer: dict[str, Any]) -> str:
     blob = answer.get("CiphertextBlob")
     if not isinstance(blob, bytes) or not 0 < len(blob) <= MAX_BLOB:
         raise KeyRetrievalError(
-            f"AWS KMS returned no wrapped key: expected a CiphertextBlob of 1 to {MAX_BLOB} bytes"
+            f"AWS KMS returned no wrapped key; expected a CiphertextBlob of 1 to {MAX_BLOB} bytes"
         )
     return base64.b64encode(blob).decode("ascii")
 
 
-def _blob(wrapped: str) -> bytes:
+def _decode_blob(wrapped: str) -> bytes:
     try:
         if 0 < len(wrapped) <= (MAX_BLOB + 2) // 3 * 4:
             return base64.b64decode(wrapped, validate=True)
     except (binascii.Error, ValueError):
         pass
-    raise KeyMaterialError("what AWS KMS is to unwrap is no base64, or too long")
+    raise KeyMaterialError(
+        f"the wrapped key for AWS KMS is not valid base64, or exceeds {MAX_BLOB} bytes"
+    )
 
 
-# botocore writes requests and answers to its log at level DEBUG: keys, and a session's token.
-# Nothing of that is written while this room asks; what others ask for is, as ever.
+# botocore logs requests and answers at level DEBUG, with keys and session tokens. It logs nothing
+# during calls by this module; calls by others are logged as usual.
 _asking = threading.local()
 
 
@@ -466,7 +520,7 @@ for _logger in (botocore.endpoint.logger, botocore.parsers.LOG, botocore.auth.lo
 
 
 @contextmanager
-def _unlogged() -> Iterator[None]:
+def _suppress_logging() -> Iterator[None]:
     _asking.now = True
     try:
         yield

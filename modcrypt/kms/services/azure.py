@@ -1,19 +1,19 @@
-"""Azure Key Vault and Managed HSM, by the extra `azure`; tested against a stub only.
+"""Azure Key Vault and Managed HSM, with the extra `azure`; tested only against a stub.
 
     azure-kms://NAME.vault.azure.net                       keys of this vault
-    azure-kms://NAME.vault.azure.net/keys/KEY              ... and KEY by default
+    azure-kms://NAME.vault.azure.net/keys/KEY              ... with the default key KEY
     azure-kms://NAME.managedhsm.azure.net?algorithm=A256KW AES keys of a managed HSM
 
-A master key is asked for by its name. The vault is always the URI's, and its host one of Azure's;
-from a file come a key's name and version alone, and both are held to their form before they go
-into an address. What is stored has the form of parquet-java's local wrapping:
+The id of a master key is its name. The vault is always the one in the URI, and its host must be one
+of Azure's. A file provides only a key's name and version, and modcrypt checks the form of both
+before it builds an address. Files store the format of parquet-java's local wrapping:
 
     {"masterKeyVersion":"<32 hex digits>","encryptedKey":"<base64>"}
 
-The service's wrapKey takes no AAD. It is called through Azure's KeyClient, never through its
-CryptographyClient: that one wraps by itself where it can, with an RSA key even if it is disabled;
-and for an AES key, whose value no managed HSM tells, it draws a random one, wraps by that, and
-forgets it (seen in azure-keyvault-keys 4.11.3).
+The service's wrapKey does not support AAD. modcrypt calls it through Azure's KeyClient and never
+through Azure's CryptographyClient. The latter wraps locally if it can, with an RSA key even if that
+is disabled. For an AES key, whose value a managed HSM does not release, it generates a random key,
+wraps by that, and forgets it (seen in azure-keyvault-keys 4.11.3).
 """
 
 from __future__ import annotations
@@ -33,33 +33,37 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
-from modcrypt.kms.client import MAX_WRAPPED, Capabilities
+from modcrypt.kms.client import Capabilities
 from modcrypt.kms.uris import missing_extra, parse_kms_uri
+from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
 from modcrypt.tracebacks import hide_frames
 
 try:
     from azure.core import exceptions as azure_errors
+    from azure.core.pipeline.transport import RequestsTransport
     from azure.core.rest import HttpRequest
     from azure.identity import DefaultAzureCredential
     from azure.keyvault.keys import KeyClient
+
+    from modcrypt.kms.services.bounded_http import UnacceptableAnswerError, bounded_session
 except ModuleNotFoundError as error:
     raise missing_extra("Azure Key Vault", "azure") from error
 
 __all__ = ["AzureKms", "open_azure"]
 
 DOMAINS = ("vault.azure.net", "vault.azure.cn", "vault.usgovcloudapi.net", "managedhsm.azure.net")
-"""Where Azure's vaults are."""
+"""Domains of Azure's vaults."""
 
 ALGORITHMS = ("RSA-OAEP-256", "A256KW")
-"""How a vault wraps: by RSA keys, and by AES keys (RFC 3394)."""
+"""Wrapping algorithms of a vault: for RSA keys, and for AES keys (RFC 3394)."""
 
 _HOST = re.compile(rf"[a-z0-9-]{{1,63}}\.(?:{'|'.join(map(re.escape, DOMAINS))})", re.ASCII)
 _NAME = re.compile(r"[0-9A-Za-z-]{1,127}", re.ASCII)
 _CODE = re.compile(r"[A-Za-z]{1,40}", re.ASCII)
 _VERSION = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
-# Options of Azure's client: `client.py` alone retries; bodies, which hold keys, go to no other
-# host, and stay out of the log even of a client that was made with logging_enable.
+# Options of Azure's client. Only `client.py` retries. Bodies contain keys, so they go to no other
+# host, and do not go to the log, even if the client was created with logging_enable.
 _EACH_CALL: dict[str, Any] = {
     "retry_total": 0,
     "permit_redirects": False,
@@ -70,32 +74,31 @@ _EACH_CALL: dict[str, Any] = {
 
 
 def open_azure(uri: str, *, client: KeyClient | None = None) -> AzureKms:
-    """Give the client of a vault of Azure Key Vault.
+    """Return the client of a vault of Azure Key Vault.
 
     Args:
-        uri: as at the head of this room; `algorithm` is RSA-OAEP-256, which is the default, or
+        uri: URI as in the module's documentation. `algorithm` is RSA-OAEP-256, the default, or
             A256KW.
-        client: Azure's own client of the same vault; by default one with Azure's default
-            credentials.
+        client: Azure's client of the same vault; by default, one with Azure's default credentials.
 
     Raises:
-        ValueError: the URI names no vault of Azure, or another one than the client's.
+        ValueError: The URI names no vault of Azure, or another vault than the client's.
     """
     parts = parse_kms_uri(uri, frozenset({"algorithm"}))
     host, _, name = parts.location.removeprefix("//").partition("/keys/")
     named = _NAME.fullmatch(name) or "/keys/" not in uri
     if parts.fragment or not named or (client is None and not _HOST.fullmatch(host)):
         raise ValueError(
-            "a vault is named by azure-kms://NAME.vault.azure.net, a key in it by /keys/KEY after "
-            f"that; hosts end in {', '.join(DOMAINS)}"
+            "the URI of a vault is azure-kms://NAME.vault.azure.net, that of a key in it ends in "
+            f"/keys/KEY; hosts end in {', '.join(DOMAINS)}"
         )
     algorithm = parts.query.get("algorithm", "RSA-OAEP-256")
     if algorithm not in ALGORITHMS:
-        raise ValueError(f"azure-kms: wraps by {' or '.join(ALGORITHMS)}, not by {algorithm}")
+        raise ValueError(f"azure-kms: algorithm must be {' or '.join(ALGORITHMS)}, not {algorithm}")
     if client is None:
-        client = KeyClient(f"https://{host}", DefaultAzureCredential())
+        client = KeyClient(f"https://{host}", DefaultAzureCredential(), transport=_make_transport())
     elif client.vault_url.rstrip("/") != f"https://{host}":
-        raise ValueError(f"the URI names vault {host}, the client is one of {client.vault_url}")
+        raise ValueError(f"the URI names vault {host}, but the client is for {client.vault_url}")
     return AzureKms(client, host, algorithm, name or None)
 
 
@@ -114,22 +117,22 @@ class AzureKms:
         return f"AzureKms({self._host}, {self._algorithm})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a key service's client can't be pickled: pass its URI instead")
+        raise TypeError("a key service client can't be pickled; pass its URI instead")
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key under the newest version; see `KmsClient.wrap`.
 
         Raises:
-            ValueError: there is AAD, which the service can't bind.
+            ValueError: The AAD is not empty; the service does not support AAD.
         """
         _refuse_aad(aad)
-        name = _checked_name(master_key_id)
+        name = _check_name(master_key_id)
         kid, wrapped = self._call(name, "", "wrapkey", key)  # no version: the newest
         version = kid.rpartition("/")[2]
         if not (_VERSION.fullmatch(version) and wrapped):
             raise KeyRetrievalError(
-                f"master key {name}: vault {self._host} tells no version of it, or no wrapped key"
+                f"master key {name}: vault {self._host} returned no key version or no wrapped key"
             )
         members = {"masterKeyVersion": version, "encryptedKey": base64.b64encode(wrapped).decode()}
         return json.dumps(members, separators=(",", ":"))
@@ -139,60 +142,79 @@ class AzureKms:
         """Unwrap a key under the version that wrapped it; see `KmsClient.unwrap`.
 
         Raises:
-            ValueError: there is AAD, which the service can't bind.
+            ValueError: The AAD is not empty; the service does not support AAD.
         """
         _refuse_aad(aad)
-        name = _checked_name(master_key_id)
-        version, encrypted = _parse(wrapped)
+        name = _check_name(master_key_id)
+        version, encrypted = _parse_wrapped(wrapped)
         return self._call(name, version, "unwrapkey", encrypted)[1]
 
+    @hide_frames  # the client contains a token
     def is_current(self, wrapped: str, master_key_id: str) -> bool:
-        """Tell whether a key is wrapped under the newest version; see `KmsClient`."""
-        name = _checked_name(master_key_id)
-        version, _ = _parse(wrapped)
-        with _translated(name):
-            return bool(self._client.get_key(name, **_EACH_CALL).properties.version == version)
+        """Return whether a key is wrapped under the newest version; see `KmsClient`."""
+        name = _check_name(master_key_id)
+        version, _ = _parse_wrapped(wrapped)
+        with _convert_errors(name), contextlib.suppress(AttributeError, TypeError, ValueError):
+            newest = self._client.get_key(name, **_EACH_CALL).properties.version
+            if _VERSION.fullmatch(newest or ""):
+                return bool(newest == version)
+        raise self._make_answer_error(name)
 
     def _call(self, name: str, version: str, operation: str, value: bytes) -> tuple[str, bytes]:
-        """Have the service wrap or unwrap; give the full id of the key, and the result."""
+        """Call the service to wrap or unwrap; return the full id of the key, and the result."""
         path = f"/keys/{name}/{version}/{operation}"
-        asked = {"alg": self._algorithm, "value": _base64url(value)}
-        with _translated(name, unwrapping=operation == "unwrapkey"):
-            answer = self._client.send_request(HttpRequest("POST", path, json=asked), **_EACH_CALL)
+        content = {"alg": self._algorithm, "value": _encode_base64url(value)}
+        with _convert_errors(name, unwrapping=operation == "unwrapkey"):
+            answer = self._client.send_request(
+                HttpRequest("POST", path, json=content), **_EACH_CALL
+            )
             answer.raise_for_status()
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # whose text may hold the key
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # whose text may contain the key
             members = answer.json()
-            return str(members["kid"]), _from_base64url(members["value"])
-        raise KeyRetrievalError(f"master key {name}: vault {self._host} answers no JSON of a key")
+            return str(members["kid"]), _decode_base64url(members["value"])
+        raise self._make_answer_error(name)
+
+    def _make_answer_error(self, name: str) -> KeyRetrievalError:
+        return KeyRetrievalError(
+            f"master key {name}: the answer of vault {self._host} is not the JSON of a key"
+        )
 
 
-def _base64url(data: bytes) -> str:
-    # Without padding: managed HSMs have been seen to take it for bytes of the key.
+def _make_transport() -> RequestsTransport:
+    """Return a transport that limits the size and duration of a whole answer."""
+    return RequestsTransport(session=bounded_session(), session_owner=False)
+
+
+def _encode_base64url(data: bytes) -> str:
+    # Without padding, because managed HSMs have been seen to take padding for bytes of the key.
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def _from_base64url(text: str) -> bytes:
+def _decode_base64url(text: str) -> bytes:
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
 def _refuse_aad(aad: bytes) -> None:
     if aad:
-        raise ValueError("Azure Key Vault binds a wrapped key to no AAD; use another key service")
+        raise ValueError(
+            "Azure Key Vault does not support AAD; remove kms_aad, or use another key service"
+        )
 
 
-def _checked_name(master_key_id: str) -> str:
+def _check_name(master_key_id: str) -> str:
     if not _NAME.fullmatch(master_key_id):
         raise KeyNotFoundError(
-            f"master key {master_key_id}: keys in Azure's vaults are named by letters, digits and -"
+            f"master key {master_key_id}: names of keys in Azure's vaults consist of letters, "
+            "digits and -"
         )
     return master_key_id
 
 
-def _parse(wrapped: str) -> tuple[str, bytes]:
-    """Give version and ciphertext of what `wrap` gave.
+def _parse_wrapped(wrapped: str) -> tuple[str, bytes]:
+    """Return version and ciphertext from the result of `wrap`.
 
     Raises:
-        KeyMaterialError: it is not of this form.
+        KeyMaterialError: The text has another form.
     """
     with contextlib.suppress(KeyError, TypeError, RecursionError, ValueError):
         members = json.loads(wrapped) if len(wrapped) <= MAX_WRAPPED else {}
@@ -200,51 +222,53 @@ def _parse(wrapped: str) -> tuple[str, bytes]:
         if _VERSION.fullmatch(version):
             return version, base64.b64decode(encrypted, validate=True)
     raise KeyMaterialError(
-        'what Azure Key Vault is to unwrap is no {"masterKeyVersion":"<32 hex digits>",'
+        'the wrapped key for Azure Key Vault is not {"masterKeyVersion":"<32 hex digits>",'
         '"encryptedKey":"<base64>"}'
     )
 
 
 @contextlib.contextmanager
-def _translated(master_key_id: str, unwrapping: bool = False) -> Iterator[None]:
-    """Turn Azure's errors into ours; those with an answer are not chained: it may hold a key."""
+def _convert_errors(master_key_id: str, unwrapping: bool = False) -> Iterator[None]:
+    """Convert Azure's errors without chaining: theirs contain requests, with keys and tokens."""
     what = f"master key {master_key_id}: Azure Key Vault"
     try:
         yield
     except azure_errors.HttpResponseError as error:
-        raise _refusal(error, what, unwrapping) from None
+        raise _convert_error(error, what, unwrapping) from None
     except azure_errors.AzureError as error:  # no answer
-        raise KmsUnavailableError(f"{what} is unavailable: {type(error).__name__}") from error
+        raise KmsUnavailableError(f"{what} is unavailable: {type(error).__name__}") from None
+    except UnacceptableAnswerError as error:
+        raise KeyRetrievalError(f"{what}: invalid answer: {error}") from None
 
 
-def _refusal(
+def _convert_error(
     error: azure_errors.HttpResponseError, what: str, unwrapping: bool
 ) -> KeyRetrievalError:
-    codes = _codes(error)
+    codes = _extract_codes(error)
     status = error.status_code or 0
-    answer = f"{what} answers {' '.join([str(status), *sorted(codes)])}"
+    answer = f"{what} answered {' '.join([str(status), *sorted(codes)])}"
     if 200 <= status < 300:
-        return KeyRetrievalError(f"{answer}, but no JSON")
+        return KeyRetrievalError(f"{answer}, but not with JSON")
     if status == 401 or isinstance(error, azure_errors.ClientAuthenticationError):  # or no token
         return KeyAccessDeniedError(f"{what} does not accept the credentials")
     if status == 404:
-        return KeyNotFoundError(f"{answer}: there is no such key, or no such version of it")
+        return KeyNotFoundError(f"{answer}: the key, or that version of it, does not exist")
     if status == 403 and codes & {"KeyDisabled", "KeyExpired", "KeyNotYetValid"}:
-        return KeyDisabledError(f"{answer}: the key is disabled, or out of its time")
+        return KeyDisabledError(f"{answer}: the key is disabled, expired or not yet valid")
     if status == 403:
-        return KeyAccessDeniedError(f"{answer}: the credentials may not use the key")
+        return KeyAccessDeniedError(f"{answer}: the credentials do not permit the use of the key")
     if status in (408, 429) or status >= 500:
         return KmsUnavailableError(answer)
     if status == 400 and unwrapping:
         return KeyMaterialError(
-            f"{answer}: it does not unwrap the key: altered bytes, another master key, or another "
-            "algorithm"
+            f"{answer}: the wrapped key does not unwrap: altered bytes, another master key, or "
+            "another algorithm"
         )
-    return KeyRetrievalError(f"{answer}: does the key's type fit the algorithm?")
+    return KeyRetrievalError(f"{answer}: check that the key's type fits the algorithm")
 
 
-def _codes(error: azure_errors.HttpResponseError) -> set[str]:
-    """Give the service's own words for an error, if words they are."""
+def _extract_codes(error: azure_errors.HttpResponseError) -> set[str]:
+    """Return the service's error codes, if they have the form of codes."""
     inner = getattr(error.error, "innererror", None)
     codes = (getattr(error.error, "code", None), inner and inner.get("code"))
     return {code for code in codes if isinstance(code, str) and _CODE.fullmatch(code)}

@@ -1,7 +1,7 @@
-"""HTTP answers of limited size and time, for `requests`.
+"""HTTP sessions of `requests` that limit the size and duration of answers.
 
-The timeout of `requests` is one of each read: a server that sends a byte now and then, or never
-stops sending, would keep a caller for ever.
+The timeout of `requests` applies to each read, so a server that sends a byte now and then, or never
+stops sending, could block a caller forever.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 __all__ = ["UnacceptableAnswerError", "bounded_session"]
 
 MAX_ANSWER = 4 << 20
-"""Bytes of the longest answer, headers included: a list of tens of thousands of keys."""
+"""Size limit of an answer with its headers, in bytes: a list of tens of thousands of keys."""
 
 MAX_SECONDS = 10.0
-"""Seconds for a whole answer, from the end of the request to the last byte."""
+"""Time limit of an answer in seconds, from the end of the request to the last byte."""
 
 
 class UnacceptableAnswerError(Exception):
-    """An answer is longer than `MAX_ANSWER`, or compressed although nobody asked for that."""
+    """An answer that is longer than `MAX_ANSWER`, or compressed without a request for that."""
 
 
 def bounded_session() -> requests.Session:
-    """Return a session whose answers are limited, but for those through a SOCKS proxy."""
+    """Return a session with limited answers; through a SOCKS proxy, the limits do not apply."""
     session = requests.Session()
-    session.headers["Accept-Encoding"] = "identity"  # a few bytes could expand to a gigabyte
+    session.headers["Accept-Encoding"] = "identity"  # compressed bytes could expand to a gigabyte
     for scheme in ("https://", "http://"):
         session.mount(scheme, _Adapter())
     return session
 
 
 class _Limited(io.RawIOBase):
-    """A server's answer, limited in bytes and by a deadline."""
+    """A server's answer with a size limit and a deadline."""
 
     def __init__(self, file: Any, sock: socket.socket) -> None:
         self._file, self._sock = file, sock
@@ -52,9 +52,9 @@ class _Limited(io.RawIOBase):
     def readinto(self, buffer: Any) -> int | None:
         remaining = self._deadline - monotonic()
         if remaining <= 0:
-            raise TimeoutError(f"no whole answer within {MAX_SECONDS:g} s")
+            raise TimeoutError(f"answer incomplete after {MAX_SECONDS:g} s")
         if not self._left:
-            raise UnacceptableAnswerError(f"it is longer than {MAX_ANSWER} bytes")
+            raise UnacceptableAnswerError(f"the answer is longer than {MAX_ANSWER} bytes")
         self._sock.settimeout(remaining)
         count: int | None = self._file.readinto(memoryview(buffer)[: self._left])
         self._left -= count or 0
@@ -73,7 +73,7 @@ class _Response(http.client.HTTPResponse):
     def begin(self) -> None:
         super().begin()
         if self.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
-            raise UnacceptableAnswerError("it is compressed")
+            raise UnacceptableAnswerError("the answer is compressed")
 
 
 class _Connection(HTTPConnection):

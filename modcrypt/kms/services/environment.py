@@ -1,8 +1,9 @@
-"""One master key in an environment variable: `env:NAME`, its hex or base64 text.
+"""One master key in an environment variable, as hex or base64 text: `env:NAME`.
 
-For containers and jobs that are given a secret that way. The master key's id is the variable's
-name; keys are wrapped as the keyring wraps them, without a version. There are no administration
-and no rotation: a keyring has both, and takes the key over (`Keyring.create_key`, `value=`).
+This service is for containers and jobs that receive a secret that way. The master key's id is the
+name of the variable. Keys are wrapped as a keyring wraps them, but without a version. The service
+has no administration and no rotation. A keyring has both, and `Keyring.create_key` imports the key
+by its argument `value`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from modcrypt.errors import KeyMaterialError, KeyNotFoundError
 from modcrypt.key_text import key_from_base64, key_from_hex
 from modcrypt.keys import KEY_LENGTHS, Key
 from modcrypt.kms.client import Capabilities
-from modcrypt.kms.local_wrap import local_aad, parse_wrapped, wrapped_text
+from modcrypt.kms.local_wrap import format_wrapped_key, local_aad, parse_wrapped
 from modcrypt.kms.uris import parse_kms_uri
 from modcrypt.tracebacks import hide_frames
 
@@ -25,11 +26,11 @@ __all__ = ["EnvironmentKms", "open_environment"]
 
 
 class EnvironmentKms:
-    """A `KmsClient` of one master key, which was read from an environment variable.
+    """A `KmsClient` with one master key, which was read from an environment variable.
 
     Args:
-        name: of the master key.
-        key: its value.
+        name: Id of the master key.
+        key: Value of the master key.
     """
 
     capabilities = Capabilities(aad=True)
@@ -42,78 +43,81 @@ class EnvironmentKms:
         return f"EnvironmentKms({self.default_key!r})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("an EnvironmentKms can't be pickled or copied: open its URI again instead")
+        raise TypeError("an EnvironmentKms can't be pickled or copied; open its URI again instead")
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key of 16, 24 or 32 bytes.
 
         Raises:
-            KeyNotFoundError: another master key is asked for.
-            ValueError: a key of another length.
+            KeyNotFoundError: The id is not that of the one master key.
+            ValueError: The key has another length.
         """
         if len(key) not in KEY_LENGTHS:
-            raise ValueError(f"an AES key has 16, 24 or 32 bytes, not {len(key)}")
+            raise ValueError(f"an AES key must have 16, 24 or 32 bytes, not {len(key)}")
         self._check(master_key_id)
-        return wrapped_text(None, self._cipher.seal_block(key, local_aad(master_key_id, aad)))
+        return format_wrapped_key(None, self._cipher.seal_block(key, local_aad(master_key_id, aad)))
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         """Unwrap a key.
 
         Raises:
-            KeyNotFoundError: another master key is asked for, or a version of one.
-            KeyMaterialError: no wrapped key; or altered, of another master key or other AAD.
+            KeyNotFoundError: The id is not that of the one master key, or the wrapped key names a
+                version.
+            KeyMaterialError: The text is not a wrapped key, or was altered, or was wrapped under
+                another master key or with other AAD.
         """
         self._check(master_key_id)
         version, block = parse_wrapped(wrapped)
         if version is not None:
             raise KeyNotFoundError(
-                f"a key is wrapped under version {version} of master key {self.default_key}; one "
-                "in an environment variable has no versions"
+                f"a key is wrapped under version {version} of master key {self.default_key}, but a "
+                "master key in an environment variable has no versions; use its keyring"
             )
         with contextlib.suppress(TagError):
             return self._cipher.open_block(block, local_aad(master_key_id, aad))
         raise KeyMaterialError(
-            f"a wrapped key does not unwrap under master key {self.default_key}: altered, wrapped "
-            "under another one or for another use; AES-GCM cannot tell which"
+            f"a wrapped key does not unwrap under master key {self.default_key}: it was altered, "
+            "or wrapped under another master key or with other AAD; AES-GCM cannot tell which"
         )
 
     def _check(self, master_key_id: str) -> None:
         if master_key_id != self.default_key:
             raise KeyNotFoundError(
-                f"the environment variable {self.default_key} is the only master key here"
+                f"the environment variable {self.default_key} contains the only master key of this "
+                "key service"
             )
 
 
 @hide_frames
 def open_environment(uri: str) -> EnvironmentKms:
-    """Read the master key that a URI names: `env:NAME`.
+    """Read the master key that a URI of the form `env:NAME` names.
 
     Raises:
-        KeyNotFoundError: the variable is not set.
-        KeyMaterialError: no key is in it.
-        ValueError: no such URI.
+        KeyNotFoundError: The variable is not set.
+        KeyMaterialError: The variable does not contain a key.
+        ValueError: The URI has another form.
     """
     parsed = parse_kms_uri(uri)
     name = urllib.parse.unquote(parsed.location)
     if parsed.scheme != "env" or not name.isprintable() or not name or "=" in name:
-        raise ValueError("a master key in an environment variable is named by env:NAME")
+        raise ValueError("the URI of a master key in an environment variable is env:NAME")
     if parsed.fragment not in ("", name):
-        raise ValueError("env:NAME has one master key, of that name; its URI names no other")
+        raise ValueError("the fragment of env:NAME names another master key; remove it")
     text = os.fsencode(name)
     value = os.environb.get(text)
     if not value:
-        shown = name if _key(text) is None else "(not repeated, it looks like a key)"
+        shown = name if _parse_key(text) is None else "(not repeated, it looks like a key)"
         raise KeyNotFoundError(f"the environment variable {shown} is not set")
-    key = _key(value.strip())
+    key = _parse_key(value.strip())
     if key is None:
         raise KeyMaterialError(
-            f"the environment variable {name} holds no key: the hex or base64 text of 16, 24 or "
-            f"32 bytes is wanted, it has {len(value)} characters"
+            f"the environment variable {name} does not contain a key: expected the hex or base64 "
+            f"text of 16, 24 or 32 bytes, found {len(value)} characters"
         )
     return EnvironmentKms(name, key)
 
 
-def _key(text: bytes) -> Key | None:
+def _parse_key(text: bytes) -> Key | None:
     return key_from_hex(text) or key_from_base64(text)

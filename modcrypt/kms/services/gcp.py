@@ -1,15 +1,15 @@
-"""Google Cloud KMS, by the extra `gcp`; tested against a stub only: no emulator of it is known.
+"""Google Cloud KMS, with the extra `gcp`; tested only against a stub, for lack of an emulator.
 
     gcp-kms://projects/P/locations/L/keyRings/R                     keys of this ring
-    gcp-kms://projects/P/locations/L/keyRings/R/cryptoKeys/NAME     ... and NAME by default
+    gcp-kms://projects/P/locations/L/keyRings/R/cryptoKeys/NAME     ... with the default key NAME
 
-A master key is asked for by its full resource name, or by its short name within the URI's key
-ring. Names of other rings are refused before any call: a file may name any, and an answer from a
-ring that its writer controls would be no key of ours. The service's address and the credentials
-are those of Google's own client, which finds them in its usual places.
+The id of a master key is its full resource name, or its short name within the key ring of the URI.
+modcrypt refuses names of other rings before any call: a file may name any ring, and its writer may
+control that ring. Google's client determines the address of the service and finds the credentials
+in their usual places.
 
-Keys go out and come back with CRC-32C checksums, as Google asks for: what was damaged on the way
-is asked for again.
+Keys travel with CRC-32C checksums, as Google recommends. modcrypt repeats a request after damage in
+transit.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import base64
 import contextlib
 import logging
 import re
+from functools import partial
 from typing import Any, NoReturn
 
 from modcrypt.errors import (
@@ -28,8 +29,9 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
-from modcrypt.kms.client import MAX_WRAPPED, Capabilities
+from modcrypt.kms.client import Capabilities
 from modcrypt.kms.uris import missing_extra, parse_kms_uri
+from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
 from modcrypt.tracebacks import hide_frames
 
 try:
@@ -42,16 +44,21 @@ except ModuleNotFoundError as error:
 __all__ = ["GcpKms", "crc32c", "open_gcp"]
 
 MAX_AAD = 64 << 10
-"""Longest AAD that the service takes, in bytes."""
+"""Length limit of AAD, set by the service, in bytes."""
+
+MAX_ANSWER = 4 << 20
+"""Size limit of an answer in bytes; Google's client sets none."""
 
 TIMEOUT = 20.0
-"""Seconds for one call."""
+"""Time limit of one call in seconds."""
+
+_Transport: Any = kms_v1.KeyManagementServiceClient.get_transport_class("grpc")
 
 _RING = re.compile(r"projects/[\w.:-]{1,100}/locations/[\w-]{1,63}/keyRings/[\w-]{1,63}", re.ASCII)
 _NAME = re.compile(r"[\w-]{1,63}", re.ASCII)
 
 _UNAVAILABLE = (
-    google_errors.ServerError,  # internal, unavailable, out of time
+    google_errors.ServerError,  # internal, unavailable, deadline exceeded
     google_errors.TooManyRequests,
     google_errors.Aborted,
     google_errors.RetryError,
@@ -60,39 +67,46 @@ _UNAVAILABLE = (
 _DENIED = (
     google_errors.Forbidden,
     google_errors.Unauthorized,
-    auth_errors.GoogleAuthError,  # after its TransportError, which is one
+    auth_errors.GoogleAuthError,  # checked after its subclass TransportError
 )
 
 
 def open_gcp(uri: str, *, client: kms_v1.KeyManagementServiceClient | None = None) -> GcpKms:
-    """Give the client of a key ring of Google Cloud KMS.
+    """Return the client of a key ring of Google Cloud KMS.
 
     Args:
-        uri: as at the head of this room.
-        client: Google's own client; by default one with Google's default credentials.
+        uri: URI as in the module's documentation.
+        client: Google's client; by default, one with Google's default credentials.
 
     Raises:
-        ValueError: the URI names no key ring.
-        KeyAccessDeniedError: there are no default credentials.
+        ValueError: The URI names no key ring.
+        KeyAccessDeniedError: No default credentials exist.
     """
     parts = parse_kms_uri(uri)
     ring, _, name = parts.location.removeprefix("//").partition("/cryptoKeys/")
     named = _NAME.fullmatch(name) or "/cryptoKeys/" not in uri
     if not _RING.fullmatch(ring) or not named or parts.fragment:
         raise ValueError(
-            "a key ring is named by gcp-kms://projects/P/locations/L/keyRings/R, a key in it by "
-            "/cryptoKeys/NAME after that"
+            "the URI of a key ring is gcp-kms://projects/P/locations/L/keyRings/R, that of a key "
+            "in it ends in /cryptoKeys/NAME"
         )
     _keep_keys_out_of_logs()
     if client is None:
         try:
-            client = kms_v1.KeyManagementServiceClient()
+            transport = partial(_Transport, channel=_create_channel)
+            client = kms_v1.KeyManagementServiceClient(transport=transport)
         except auth_errors.GoogleAuthError as error:
             raise KeyAccessDeniedError(
-                "Google Cloud KMS: no default credentials; set them up with gcloud auth "
-                "application-default login, or by GOOGLE_APPLICATION_CREDENTIALS"
+                "Google Cloud KMS: no default credentials; run gcloud auth application-default "
+                "login, or set GOOGLE_APPLICATION_CREDENTIALS"
             ) from error
     return GcpKms(client, ring, name or None)
+
+
+def _create_channel(host: str, **options: Any) -> Any:
+    """Return a channel like that of Google's client, but with a size limit for answers."""
+    limit = ("grpc.max_receive_message_length", MAX_ANSWER)
+    return _Transport.create_channel(host, **{**options, "options": [limit]})
 
 
 class GcpKms:
@@ -111,35 +125,35 @@ class GcpKms:
         return f"GcpKms({self._ring})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a key service's client can't be pickled: pass its URI instead")
+        raise TypeError("a key service client can't be pickled; pass its URI instead")
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key under the primary version; see `KmsClient.wrap`.
 
         Raises:
-            ValueError: the AAD is longer than `MAX_AAD`.
+            ValueError: The AAD is longer than `MAX_AAD`.
         """
         request = kms_v1.EncryptRequest(
-            name=self._resource(master_key_id),
+            name=self._format_resource(master_key_id),
             plaintext=key,
             plaintext_crc32c=crc32c(key),
-            **_checked_aad(aad),
+            **_format_aad(aad),
         )
         try:
             answer = self._client.encrypt(request=request, retry=None, timeout=TIMEOUT)
-        except google_errors.InvalidArgument:  # not chained: its text may repeat arguments
+        except google_errors.InvalidArgument:  # not chained, because its text may repeat arguments
             raise KeyRetrievalError(
-                f"master key {master_key_id}: Google Cloud KMS can't wrap by it: is its purpose "
-                "ENCRYPT_DECRYPT?"
+                f"master key {master_key_id}: Google Cloud KMS cannot wrap with it; check that its "
+                "purpose is ENCRYPT_DECRYPT"
             ) from None
         except (google_errors.GoogleAPIError, auth_errors.GoogleAuthError) as error:
-            raise _failure(error, master_key_id) from error
+            raise _convert_error(error, master_key_id) from None  # it may contain a token request
         arrived = answer.verified_plaintext_crc32c and (
             answer.verified_additional_authenticated_data_crc32c or not aad
         )
         if not arrived or answer.ciphertext_crc32c != crc32c(answer.ciphertext):
-            raise _damaged(master_key_id)
+            raise _make_checksum_error(master_key_id)
         return base64.b64encode(answer.ciphertext).decode()
 
     @hide_frames
@@ -147,14 +161,14 @@ class GcpKms:
         """Unwrap a key; see `KmsClient.unwrap`.
 
         Raises:
-            ValueError: the AAD is longer than `MAX_AAD`.
+            ValueError: The AAD is longer than `MAX_AAD`.
         """
-        ciphertext = _ciphertext(wrapped, master_key_id)
+        ciphertext = _decode_wrapped(wrapped, master_key_id)
         request = kms_v1.DecryptRequest(
-            name=self._resource(master_key_id),
+            name=self._format_resource(master_key_id),
             ciphertext=ciphertext,
             ciphertext_crc32c=crc32c(ciphertext),
-            **_checked_aad(aad),
+            **_format_aad(aad),
         )
         try:
             answer = self._client.decrypt(request=request, retry=None, timeout=TIMEOUT)
@@ -164,24 +178,24 @@ class GcpKms:
                 "another master key or other AAD"
             ) from error
         except (google_errors.GoogleAPIError, auth_errors.GoogleAuthError) as error:
-            raise _failure(error, master_key_id) from error
+            raise _convert_error(error, master_key_id) from None  # it may contain a token request
         if answer.plaintext_crc32c != crc32c(answer.plaintext):
-            raise _damaged(master_key_id)
+            raise _make_checksum_error(master_key_id)
         return bytes(answer.plaintext)
 
-    def _resource(self, master_key_id: str) -> str:
+    def _format_resource(self, master_key_id: str) -> str:
         name = master_key_id.removeprefix(f"{self._ring}/cryptoKeys/")
         if not _NAME.fullmatch(name):
             raise KeyNotFoundError(
-                f"master key {master_key_id} is none of key ring {self._ring}, the only one that "
-                "is asked; open the ring that it is in"
+                f"master key {master_key_id} is not in key ring {self._ring}, the only one that "
+                "this client uses; open the URI of its own ring"
             )
         return f"{self._ring}/cryptoKeys/{name}"
 
 
-def _checked_aad(aad: bytes) -> dict[str, Any]:
+def _format_aad(aad: bytes) -> dict[str, Any]:
     if len(aad) > MAX_AAD:
-        raise ValueError(f"Google Cloud KMS takes AAD of {MAX_AAD} bytes at most, not {len(aad)}")
+        raise ValueError(f"Google Cloud KMS supports AAD of up to {MAX_AAD} bytes, not {len(aad)}")
     if not aad:
         return {}
     return {
@@ -190,36 +204,34 @@ def _checked_aad(aad: bytes) -> dict[str, Any]:
     }
 
 
-def _ciphertext(wrapped: str, master_key_id: str) -> bytes:
+def _decode_wrapped(wrapped: str, master_key_id: str) -> bytes:
     with contextlib.suppress(ValueError):
         if 0 < len(wrapped) <= MAX_WRAPPED:
             return base64.b64decode(wrapped, validate=True)
-    raise KeyMaterialError(f"what master key {master_key_id} is to unwrap is no base64 of a key")
+    raise KeyMaterialError(f"the wrapped key for master key {master_key_id} is not base64")
 
 
-def _damaged(master_key_id: str) -> KmsUnavailableError:
+def _make_checksum_error(master_key_id: str) -> KmsUnavailableError:
     return KmsUnavailableError(
-        f"master key {master_key_id}: a checksum of Google Cloud KMS does not match; something "
-        "was damaged on the way"
+        f"master key {master_key_id}: a checksum of Google Cloud KMS does not match; data was "
+        "damaged in transit"
     )
 
 
-def _failure(error: Exception, master_key_id: str) -> KeyRetrievalError:
-    what = f"master key {master_key_id}: Google Cloud KMS answers {type(error).__name__}"
+def _convert_error(error: Exception, master_key_id: str) -> KeyRetrievalError:
+    what = f"master key {master_key_id}: Google Cloud KMS answered {type(error).__name__}"
     if isinstance(error, google_errors.NotFound):
         return KeyNotFoundError(f"Google Cloud KMS has no master key {master_key_id}")
     if isinstance(error, google_errors.FailedPrecondition):
-        return KeyDisabledError(
-            f"{what}: the key, or the version of it that is needed, is disabled or destroyed"
-        )
+        return KeyDisabledError(f"{what}: the key, or the version needed, is disabled or destroyed")
     if isinstance(error, _UNAVAILABLE):
         return KmsUnavailableError(what)
     if isinstance(error, _DENIED):
-        return KeyAccessDeniedError(f"{what}: the credentials may not use it")
+        return KeyAccessDeniedError(f"{what}: the credentials do not permit the use of the key")
     return KeyRetrievalError(what)
 
 
-# --- what Google's client logs -------------------------------------------------------------------
+# --- the log of Google's client ------------------------------------------------------------------
 
 _LOGGERS = tuple(
     f"google.cloud.kms_v1.services.key_management_service.transports.{name}"
@@ -228,9 +240,9 @@ _LOGGERS = tuple(
 
 
 def _keep_keys_out_of_logs() -> None:
-    """Stop Google's client from logging requests and answers, and so keys, at DEBUG."""
+    """Prevent Google's client from logging requests and answers, with keys, at level DEBUG."""
     for name in _LOGGERS:
-        logging.getLogger(name).addFilter(_holds_no_key)  # once only, however often it is added
+        logging.getLogger(name).addFilter(_holds_no_key)  # adding it again has no effect
 
 
 def _holds_no_key(record: logging.LogRecord) -> bool:
@@ -240,18 +252,18 @@ def _holds_no_key(record: logging.LogRecord) -> bool:
 # --- CRC-32C -------------------------------------------------------------------------------------
 
 
-def _crc_table() -> list[int]:
+def _build_crc_table() -> list[int]:
     table = list(range(256))
     for _ in range(8):
         table = [value >> 1 ^ (value & 1) * 0x82F63B78 for value in table]
     return table
 
 
-_TABLE = _crc_table()
+_TABLE = _build_crc_table()
 
 
 def crc32c(data: bytes) -> int:
-    """Give the CRC-32C (Castagnoli; RFC 3720, B.4): keys are short, so a table of bytes will do."""
+    """Return the CRC-32C (Castagnoli; RFC 3720, B.4); keys are short, so a byte table suffices."""
     value = 0xFFFFFFFF
     for byte in data:
         value = value >> 8 ^ _TABLE[(value ^ byte) & 0xFF]

@@ -1,20 +1,21 @@
-"""Keys on a PKCS#11 token (HSM, smart card, SoftHSM), by the extra `pkcs11`.
+"""Keys on a PKCS#11 token (HSM, smart card, SoftHSM), with the extra `pkcs11`.
 
     pkcs11:token=lake;object=NAME?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=env:PIN
 
-The URI is RFC 7512's. `token`, `manufacturer`, `model`, `serial` and `slot-id` choose the token,
-`object` the default master key, `id` one of several keys of that label. The module is
-`module-path`, or the environment's MODCRYPT_PKCS11_MODULE; the PIN stands in `pin-source`
-(file:PATH or env:NAME), or in MODCRYPT_PKCS11_PIN. A URI never holds it.
+The URI follows RFC 7512. `token`, `manufacturer`, `model`, `serial` and `slot-id` select the token,
+`object` names the default master key, and `id` selects one of several keys with that label. The
+PKCS#11 module is `module-path`, or the environment variable MODCRYPT_PKCS11_MODULE. `pin-source`
+names the place of the PIN (file:PATH or env:NAME), by default env:MODCRYPT_PKCS11_PIN. A URI never
+contains the PIN.
 
-A master key is an AES key that the token keeps to itself; its id is its label (CKA_LABEL). Keys are
-wrapped by the token's AES-GCM, in the form of parquet-java's local wrapping:
+A master key is an AES key that never leaves the token; its id is its label (CKA_LABEL). The token's
+AES-GCM wraps keys, in the format of parquet-java's local wrapping:
 
     {"masterKeyVersion":"NO_VERSION","encryptedKey":base64( nonce (12) | ciphertext | tag (16) )}
-    AAD: the master key id in UTF-8; with AAD of the caller's: master key id | 00 | AAD
+    AAD: the master key id in UTF-8; with AAD of the caller: master key id | 00 | AAD
 
-PKCS#11 logs in an application, not a session: where this process is logged in to the token
-already, no PIN is asked for; and who logs out hides the keys from all others in it.
+PKCS#11 logs in the application and not a session. If this process is already logged in to the
+token, no PIN is needed; and if any part of the process logs out, no part can use the keys.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from modcrypt.errors import (
 from modcrypt.fork_safety import fork_safe
 from modcrypt.keys import Secret
 from modcrypt.kms.client import Capabilities, MasterKey
-from modcrypt.kms.local_wrap import local_aad, parse_wrapped, wrapped_text
+from modcrypt.kms.local_wrap import format_wrapped_key, local_aad, parse_wrapped
 from modcrypt.kms.private_files import read_secret
 from modcrypt.kms.uris import missing_extra
 from modcrypt.tracebacks import hide_frames
@@ -57,7 +58,7 @@ __all__ = ["Pkcs11Kms", "Pkcs11Uri", "open_pkcs11", "parse_pkcs11_uri"]
 NONCE_SIZE = 12
 
 MAX_PIN = 255
-"""Longest PIN that is taken from a file, in bytes."""
+"""Length limit of a PIN from a file, in bytes."""
 
 _PATH_NAMES = {"token", "manufacturer", "model", "serial", "slot-id", "object", "id", "type"}
 _TRAITS = {"token": "label", "manufacturer": "manufacturer_id", "model": "model"}
@@ -90,7 +91,7 @@ _UNAVAILABLE = (
     token_errors.UserNotLoggedIn,
 )
 _DOES_NOT_DECRYPT = (token_errors.EncryptedDataInvalid, token_errors.EncryptedDataLenRange)
-# Tokens say these of a wrong tag as well as of their own failures: SoftHSM the first.
+# Tokens report these for a wrong tag as well as for failures of their own; SoftHSM the first.
 _AMBIGUOUS = (token_errors.GeneralError, token_errors.FunctionFailed)
 
 
@@ -99,14 +100,14 @@ _AMBIGUOUS = (token_errors.GeneralError, token_errors.FunctionFailed)
 
 @dataclass(frozen=True, kw_only=True)
 class Pkcs11Uri:
-    """What a PKCS#11 URI says; None for what it doesn't.
+    """The parts of a PKCS#11 URI; None for absent parts.
 
     Attributes:
-        token: how the token must describe itself: label, manufacturer_id, model, serial, slot_id.
-        object: label of the default master key.
-        id: CKA_ID that it must have.
-        module: path of the PKCS#11 module.
-        pin_source: where the PIN is.
+        token: Required traits of the token: label, manufacturer_id, model, serial, slot_id.
+        object: Label of the default master key.
+        id: Required CKA_ID of the default master key.
+        module: Path of the PKCS#11 module.
+        pin_source: Place of the PIN.
     """
 
     token: Mapping[str, str | bytes | int]
@@ -117,33 +118,37 @@ class Pkcs11Uri:
 
 
 def parse_pkcs11_uri(uri: str) -> Pkcs11Uri:
-    """Read a PKCS#11 URI (RFC 7512): attributes stand between `;`, the query's between `&`.
+    """Parse a PKCS#11 URI (RFC 7512) with attributes between `;` and its query between `&`.
 
     Raises:
-        ValueError: malformed, or attributes that aren't known; RFC 7512 has more, but one that is
-            passed over would let in other tokens than the URI means.
+        ValueError: The URI is malformed, or has unknown attributes. RFC 7512 has more attributes,
+            but ignoring one would admit other tokens than the URI means.
     """
     scheme, _, rest = uri.partition(":")
     if scheme != "pkcs11":
-        raise ValueError("a PKCS#11 URI starts with pkcs11:")
+        raise ValueError("a PKCS#11 URI must start with pkcs11:")
     path, _, query = rest.partition("?")
-    values = _attributes(path, ";", _PATH_NAMES)
-    asked = _attributes(query, "&", _QUERY_NAMES)
-    text = {name: _text(name, value) for name, value in values.items() if name != "id"}
+    values = _parse_attributes(path, ";", _PATH_NAMES)
+    options = _parse_attributes(query, "&", _QUERY_NAMES)
+    text = {name: _decode_text(name, value) for name, value in values.items() if name != "id"}
     if text.get("type", "secret-key") != "secret-key":
-        raise ValueError("PKCS#11 URI: master keys are of type=secret-key")
+        raise ValueError("PKCS#11 URI: type must be secret-key, the type of master keys")
     if "id" in values and "object" not in values:
-        raise ValueError("PKCS#11 URI: keys go by label; an id needs an object beside it")
+        raise ValueError("PKCS#11 URI: id requires object, because labels identify master keys")
     return Pkcs11Uri(
-        token=_token_traits(text),
+        token=_parse_token_traits(text),
         object=text.get("object"),
         id=values.get("id"),
-        module=_text("module-path", asked["module-path"]) if "module-path" in asked else None,
-        pin_source=_text("pin-source", asked["pin-source"]) if "pin-source" in asked else None,
+        module=_decode_text("module-path", options["module-path"])
+        if "module-path" in options
+        else None,
+        pin_source=_decode_text("pin-source", options["pin-source"])
+        if "pin-source" in options
+        else None,
     )
 
 
-def _token_traits(text: Mapping[str, str]) -> dict[str, str | bytes | int]:
+def _parse_token_traits(text: Mapping[str, str]) -> dict[str, str | bytes | int]:
     traits: dict[str, str | bytes | int] = {}
     for name, trait in (
         ("token", "label"),
@@ -156,44 +161,44 @@ def _token_traits(text: Mapping[str, str]) -> dict[str, str | bytes | int]:
         traits["serial"] = text["serial"].encode()
     if "slot-id" in text:
         if not re.fullmatch(r"[0-9]{1,20}", text["slot-id"]):
-            raise ValueError("PKCS#11 URI: slot-id is a decimal number")
+            raise ValueError("PKCS#11 URI: slot-id must be a decimal number")
         traits["slot_id"] = int(text["slot-id"])
     return traits
 
 
-def _attributes(part: str, separator: str, allowed: set[str]) -> dict[str, bytes]:
-    """Split one half of the URI into names and decoded values; no message repeats a value."""
-    found: dict[str, bytes] = {}
+def _parse_attributes(part: str, separator: str, allowed: set[str]) -> dict[str, bytes]:
+    """Parse one half of the URI into names and decoded values; no message repeats a value."""
+    values: dict[str, bytes] = {}
     for attribute in part.split(separator) if part else []:
         name, equals, value = attribute.partition("=")
         if name == "pin-value":
             raise ValueError(
-                "PKCS#11 URI: no PIN in a URI, which lands in logs, process lists and histories: "
-                "drop pin-value, and name pin-source=file:PATH or env:NAME"
+                "PKCS#11 URI: remove pin-value, because URIs appear in logs, process lists and "
+                "histories; use pin-source=file:PATH or pin-source=env:NAME"
             )
         if name == "module-name":
             raise ValueError(
-                "PKCS#11 URI: a module-name is whatever the loader finds first by that name: give "
-                "module-path=/absolute/path"
+                "PKCS#11 URI: replace module-name, which depends on the search path of the loader, "
+                "by module-path=/absolute/path"
             )
         if name not in allowed or not equals:
             raise ValueError(
-                f"PKCS#11 URI: between {separator!r} stand NAME=VALUE with a NAME of "
-                f"{', '.join(sorted(allowed))}; number {len(found) + 1} is none"
+                f"PKCS#11 URI: attributes between {separator!r} must be NAME=VALUE with a NAME of "
+                f"{', '.join(sorted(allowed))}; attribute {len(values) + 1} is not"
             )
-        if name in found:
-            raise ValueError(f"PKCS#11 URI: {name} is there twice")
+        if name in values:
+            raise ValueError(f"PKCS#11 URI: {name} is repeated")
         if re.search(r"%(?![0-9A-Fa-f]{2})", value):
-            raise ValueError(f"PKCS#11 URI: {name} has a % without two hex digits after it")
-        found[name] = urllib.parse.unquote_to_bytes(value)
-    return found
+            raise ValueError(f"PKCS#11 URI: {name} contains a % without two hex digits after it")
+        values[name] = urllib.parse.unquote_to_bytes(value)
+    return values
 
 
-def _text(name: str, value: bytes) -> str:
+def _decode_text(name: str, value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise ValueError(f"PKCS#11 URI: {name} is no UTF-8") from None
+        raise ValueError(f"PKCS#11 URI: {name} is not UTF-8") from None
 
 
 # --- opening -------------------------------------------------------------------------------------
@@ -201,115 +206,119 @@ def _text(name: str, value: bytes) -> str:
 
 @hide_frames
 def open_pkcs11(uri: str, *, pin: str | Callable[[], str] | None = None) -> Pkcs11Kms:
-    """Give the client of a PKCS#11 token, logged in.
+    """Return the client of a PKCS#11 token, logged in.
 
     Args:
-        uri: as at the head of this room.
-        pin: the PIN, or what gives it; asked for at each login: now, and after the token was away.
+        uri: URI as in the module's documentation.
+        pin: PIN, or a function that returns it, called at each login: now, and after the token was
+            removed.
 
     Raises:
-        ValueError: a URI that is none, or no module, or no PIN.
-        KeyNotFoundError: no such token.
-        KeyAccessDeniedError: the token refuses the PIN.
-        KeyRetrievalError: several such tokens, or a module that can't be loaded.
-        KmsUnavailableError: the token fails.
-        OSError: the PIN's file can't be read.
+        ValueError: The URI is not valid, or the module or the PIN is missing.
+        KeyNotFoundError: The token does not exist.
+        KeyAccessDeniedError: The token refuses the PIN.
+        KeyRetrievalError: Several tokens match, or the module cannot be loaded.
+        KmsUnavailableError: The token fails.
+        OSError: The file with the PIN cannot be read.
     """
     where = parse_pkcs11_uri(uri)
     module = where.module or os.environ.get("MODCRYPT_PKCS11_MODULE", "")
     if not os.path.isabs(module):
         raise ValueError(
-            "a PKCS#11 module is named by its absolute path, in the URI's module-path or in "
+            "the PKCS#11 module is missing or has no absolute path: set module-path in the URI, or "
             "MODCRYPT_PKCS11_MODULE"
         )
-    return Pkcs11Kms(where, module, _pin_giver(pin, where.pin_source))
+    return Pkcs11Kms(where, module, _make_pin_source(pin, where.pin_source))
 
 
-def _pin_giver(pin: str | Callable[[], str] | None, source: str | None) -> Callable[[], str]:
-    """Say where the PIN comes from; what is there is read at each login."""
+def _make_pin_source(pin: str | Callable[[], str] | None, source: str | None) -> Callable[[], str]:
+    """Return a function that returns the PIN, which it reads anew at each login."""
     if callable(pin):
         return pin
     if pin is not None:
         return Secret(pin)
     kind, _, name = (source or "env:MODCRYPT_PKCS11_PIN").partition(":")
     if kind == "file" and name:
-        return lambda: _pin_in_file(name)
+        return lambda: _read_pin(name)
     if kind == "env" and name:
         return lambda: os.environ.get(name, "")
-    raise ValueError("PKCS#11 URI: pin-source is file:PATH or env:NAME")
+    raise ValueError("PKCS#11 URI: pin-source must be file:PATH or env:NAME")
 
 
-def _pin_in_file(path: str) -> str:
+def _read_pin(path: str) -> str:
     pin = read_secret(path, MAX_PIN + 3, "PIN file").rstrip(b"\r\n")
     if len(pin) > MAX_PIN:
-        raise ValueError(f"the PIN's file {path} holds more than {MAX_PIN} bytes")
+        raise ValueError(f"the PIN file {path} is longer than {MAX_PIN} bytes")
     try:
         return pin.decode()
     except UnicodeDecodeError:
-        raise ValueError(f"the PIN's file {path} holds no UTF-8") from None
+        raise ValueError(f"the PIN file {path} is not UTF-8") from None
 
 
-def _checked_pin(pin: object) -> str:
+def _check_pin(pin: object) -> str:
     if not isinstance(pin, str):
-        raise TypeError(f"a PIN is a str, not {type(pin).__name__}")
+        raise TypeError(f"a PIN must be str, not {type(pin).__name__}")
     if not pin:
         raise ValueError(
-            "a PKCS#11 token needs a PIN: pin=, the URI's pin-source, or MODCRYPT_PKCS11_PIN"
+            "the PIN of the PKCS#11 token is missing: pass pin=, set pin-source in the URI, or set "
+            "MODCRYPT_PKCS11_PIN"
         )
-    if not pin.isprintable():  # nor half a character, of which the error would repeat it all
-        raise ValueError("the PIN for a PKCS#11 token holds characters that no one can type")
+    if not pin.isprintable():  # includes surrogates, whose encoding error would repeat the PIN
+        raise ValueError("the PIN of the PKCS#11 token contains unprintable characters")
     return pin
 
 
-_started: dict[str, int] = {}  # modules, and the processes that they were started in
+_started: dict[str, int] = {}  # module to the process that initialized it
 _lock = fork_safe(threading.Lock())
-"""One lock for all clients: python-pkcs11 starts modules for one thread at a time (C_Initialize
-without arguments), and releases the interpreter's lock while it calls them."""
+"""Lock of all clients: python-pkcs11 initializes modules for use by one thread at a time
+(C_Initialize without arguments), but releases the interpreter's lock during calls."""
 
 
-def _library(module: str) -> Any:
-    """Load a module; after a fork, start it anew in the child, as PKCS#11 asks for."""
+def _load_library(module: str) -> Any:
+    """Load a module; in a forked process, initialize it anew, as PKCS#11 requires."""
     try:
         library = pkcs11.lib(module)
         if _started.setdefault(module, os.getpid()) != os.getpid():
             with contextlib.suppress(token_errors.PKCS11Error):
-                library.finalize()  # some have noticed the fork, and refuse
+                library.finalize()  # some modules detect the fork and refuse
             library.initialize()
             _started[module] = os.getpid()
     except token_errors.PKCS11Error as error:
-        raise KeyRetrievalError(f"PKCS#11 module {module} can't be loaded") from error
+        raise KeyRetrievalError(f"PKCS#11 module {module} cannot be loaded") from error
     return library
 
 
-def _token(module: str, traits: Mapping[str, str | bytes | int]) -> Any:
-    found = [
+def _find_token(module: str, traits: Mapping[str, str | bytes | int]) -> Any:
+    tokens = [
         token
-        for token in _library(module).get_tokens(token_flags=pkcs11.TokenFlag.TOKEN_INITIALIZED)
+        for token in _load_library(module).get_tokens(
+            token_flags=pkcs11.TokenFlag.TOKEN_INITIALIZED
+        )
         if all(
             getattr(token.slot if trait == "slot_id" else token, trait) == value
             for trait, value in traits.items()
         )
     ]
-    if not found:
-        raise KeyNotFoundError(f"PKCS#11 module {module} has no token that the URI describes")
-    if len(found) > 1:
+    if not tokens:
+        raise KeyNotFoundError(f"PKCS#11 module {module} has no token that matches the URI")
+    if len(tokens) > 1:
         labels = ", ".join(
-            sorted(f"{token.label} ({token.serial.decode(errors='replace')})" for token in found)
+            sorted(f"{token.label} ({token.serial.decode(errors='replace')})" for token in tokens)
         )
         raise KeyRetrievalError(
-            f"the PKCS#11 URI describes several tokens: {labels}; add token= or serial="
+            f"the PKCS#11 URI matches several tokens: {labels}; add token= or serial="
         )
-    return found[0]
+    return tokens[0]
 
 
 # --- the client ----------------------------------------------------------------------------------
 
 
 class Pkcs11Kms:
-    """A PKCS#11 token as a key service, and the keeper of its master keys.
+    """A PKCS#11 token as a key service, with administration of its master keys.
 
-    Keys on a token have no versions: to rotate, make a key with another label, and have files
-    wrapped under that.
+    Keys on a token have no versions. To rotate a key, create one with another label, and rewrap the
+    files under that.
     """
 
     capabilities = Capabilities(aad=True)
@@ -323,51 +332,61 @@ class Pkcs11Kms:
         self._seen = False
         self._session: Any = None
         self.default_key = where.object
-        with self._at_token("the PKCS#11 token"):
+        with self._open_session("the PKCS#11 token"):
             pass
 
     def __repr__(self) -> str:
         return f"Pkcs11Kms({self._module})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a key service's client can't be pickled: pass its URI instead")
+        raise TypeError("a key service client can't be pickled; pass its URI instead")
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key; see `KmsClient.wrap`."""
-        with self._at_token(f"master key {master_key_id}") as session:
-            master = self._found(session, master_key_id)
+        with self._open_session(f"master key {master_key_id}") as session:
+            master = self._find_key(session, master_key_id)
             _check_enabled(master, pkcs11.Attribute.ENCRYPT)
-            sealed = _seal(master, key, local_aad(master_key_id, aad))
-        return wrapped_text(None, sealed)
+            sealed = _encrypt(master, key, local_aad(master_key_id, aad))
+        if len(sealed) != NONCE_SIZE + len(key) + TAG_SIZE:
+            raise KeyRetrievalError(
+                f"master key {master_key_id}: the token's AES-GCM returned {len(sealed)} bytes for "
+                f"a key of {len(key)}; expected a nonce of {NONCE_SIZE} bytes and a tag of "
+                f"{TAG_SIZE}"
+            )
+        return format_wrapped_key(None, sealed)
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         """Unwrap a key; see `KmsClient.unwrap`."""
         version, sealed = parse_wrapped(wrapped)
         if version is not None:
-            raise KeyMaterialError("keys on a PKCS#11 token have no versions, this wrapped key has")
-        with self._at_token(f"master key {master_key_id}") as session:
-            master = self._found(session, master_key_id)
+            raise KeyMaterialError(
+                "the wrapped key names a version, but keys on a PKCS#11 token have none"
+            )
+        with self._open_session(f"master key {master_key_id}") as session:
+            master = self._find_key(session, master_key_id)
             _check_enabled(master, pkcs11.Attribute.DECRYPT)
             try:
-                return _open(master, sealed, local_aad(master_key_id, aad))
+                return _decrypt(master, sealed, local_aad(master_key_id, aad))
             except _DOES_NOT_DECRYPT as error:
-                raise _no_fit(master_key_id) from error
+                raise _make_mismatch_error(master_key_id) from error
             except _AMBIGUOUS as error:
                 if master[pkcs11.Attribute.ENCRYPT]:
-                    _seal(master, bytes(16), b"")  # fails, too, if it is the token that fails
-                raise _no_fit(master_key_id) from error
+                    _encrypt(master, bytes(16), b"")  # fails as well if the token itself fails
+                raise _make_mismatch_error(master_key_id) from error
 
     def create_key(self, master_key_id: str) -> MasterKey:
-        """Make an AES key of 256 bits that the token never gives out.
+        """Create an AES key of 256 bits that never leaves the token.
 
         Raises:
-            ValueError: there is a key with this label, or the label is empty.
+            ValueError: A key with this label exists, or the label is empty.
         """
-        with self._at_token(f"master key {master_key_id}", writing=True) as session:
-            if not master_key_id or _keys(session, master_key_id):
-                raise ValueError(f"the token has a master key {master_key_id!r}, or can't have it")
+        with self._open_session(f"master key {master_key_id}", writing=True) as session:
+            if not master_key_id or _list_keys(session, master_key_id):
+                raise ValueError(
+                    f"the token already has a master key {master_key_id!r}, or the label is empty"
+                )
             session.generate_key(
                 pkcs11.KeyType.AES,
                 256,
@@ -383,97 +402,99 @@ class Pkcs11Kms:
         return MasterKey(id=master_key_id)
 
     def list_keys(self) -> list[MasterKey]:
-        """Give all AES keys of the token that have a label, by label."""
-        with self._at_token("the PKCS#11 token") as session:
-            found = [_described(key) for key in _keys(session, None) if key.label]
-        return sorted(found, key=lambda key: key.id)
+        """Return all labelled AES keys of the token, sorted by label."""
+        with self._open_session("the PKCS#11 token") as session:
+            keys = [_describe(key) for key in _list_keys(session, None) if key.label]
+        return sorted(keys, key=lambda key: key.id)
 
     def rotate_key(self, master_key_id: str) -> MasterKey:
-        """Refuse: keys on a token have no versions.
+        """Raise an error, because keys on a token have no versions.
 
         Raises:
-            KeyRetrievalError: always; it says what to do instead.
+            KeyRetrievalError: Always; the message describes the alternative.
         """
         raise KeyRetrievalError(
-            f"master key {master_key_id}: keys on a PKCS#11 token have no versions; make one with "
-            "another label, and have the files wrapped under that"
+            f"master key {master_key_id}: keys on a PKCS#11 token have no versions; create a key "
+            "with another label, and rewrap the files under that"
         )
 
     def disable_key(self, master_key_id: str, version: int | None = None) -> MasterKey:
-        """Take the key's leave to encrypt and decrypt (CKA_ENCRYPT, CKA_DECRYPT).
+        """Remove the key's permission to encrypt and decrypt (CKA_ENCRYPT, CKA_DECRYPT).
 
-        Who may log in can give it back; `destroy_key` is for good.
+        Anyone who may log in can restore it; `destroy_key` is permanent.
 
         Raises:
-            KeyRetrievalError: a version is named, or the token lets nothing of a key be changed.
+            KeyRetrievalError: A version is given, or the token does not allow changes of a key.
         """
         if version is not None:
             raise KeyRetrievalError(
                 f"master key {master_key_id}: keys on a PKCS#11 token have no versions; disable "
                 "the whole key"
             )
-        with self._at_token(f"master key {master_key_id}", writing=True) as session:
-            key = self._found(session, master_key_id)
+        with self._open_session(f"master key {master_key_id}", writing=True) as session:
+            key = self._find_key(session, master_key_id)
             try:
                 key[pkcs11.Attribute.DECRYPT] = False
                 key[pkcs11.Attribute.ENCRYPT] = False
             except token_errors.PKCS11Error as error:
                 raise KeyRetrievalError(
-                    f"master key {master_key_id}: the token can't disable it; destroy_key would "
-                    "take it away for good"
+                    f"master key {master_key_id}: the token cannot disable it; destroy_key removes "
+                    "it permanently"
                 ) from error
         return MasterKey(id=master_key_id, enabled=False)
 
     def destroy_key(self, master_key_id: str) -> None:
-        """Destroy a key, and with it all that is wrapped under it."""
-        with self._at_token(f"master key {master_key_id}", writing=True) as session:
-            self._found(session, master_key_id).destroy()
+        """Destroy a key, and so all that is wrapped under it."""
+        with self._open_session(f"master key {master_key_id}", writing=True) as session:
+            self._find_key(session, master_key_id).destroy()
 
-    def _found(self, session: Any, label: str) -> Any:
-        keys = _keys(session, label, self._where.id if label == self._where.object else None)
+    def _find_key(self, session: Any, label: str) -> Any:
+        keys = _list_keys(session, label, self._where.id if label == self._where.object else None)
         if not keys:
             raise KeyNotFoundError(f"the token has no AES key with the label {label}")
         if len(keys) > 1:
             raise KeyRetrievalError(
-                f"the token has {len(keys)} AES keys with the label {label}, and no one says which "
-                "is meant; give all but one another label"
+                f"the token has {len(keys)} AES keys with the label {label}; add id= to the URI, "
+                "or change the labels of all but one"
             )
         return keys[0]
 
     @contextlib.contextmanager
-    def _at_token(self, what: str, writing: bool = False) -> Iterator[Any]:
-        """Give a session, to one thread at a time; turn the token's errors into ours."""
+    def _open_session(self, what: str, writing: bool = False) -> Iterator[Any]:
+        """Yield a session, to one thread at a time; convert the token's errors."""
         if os.getpid() != self._process:
             raise KeyRetrievalError(
-                "this PKCS#11 client was opened before a fork, over which no session lasts; open "
-                "it again in this process"
+                "this PKCS#11 client was opened before a fork, and sessions do not survive a fork; "
+                "open the client again in this process"
             )
         with _lock:
             try:
                 if self._session is None:
                     self._session = self._login()
                 if writing:
-                    with self._session.token.open(rw=True) as session:  # logged in like the other
+                    with self._session.token.open(rw=True) as session:  # shares the login
                         yield session
                 else:
                     yield self._session
             except ModcryptError:
                 raise
             except token_errors.PKCS11Error as error:
-                raise self._failure(error, what) from error
+                raise self._convert_error(error, what) from error
 
     @hide_frames
     def _login(self) -> Any:
-        if self._refused:  # one more wrong PIN, for every key of every file, would lock the token
-            raise KeyAccessDeniedError("the token has refused the PIN; open it anew with another")
+        if self._refused:  # retrying a wrong PIN for every key would lock the token
+            raise KeyAccessDeniedError(
+                "the token refused the PIN; open the client again with another PIN"
+            )
         try:
-            token = _token(self._module, self._where.token)
+            token = _find_token(self._module, self._where.token)
         except KeyNotFoundError as error:
             if self._seen:
-                raise KmsUnavailableError("the PKCS#11 token is away") from error
+                raise KmsUnavailableError("the PKCS#11 token was removed") from error
             raise
         self._seen = True
-        pin = _checked_pin(self._pin())
+        pin = _check_pin(self._pin())
         try:
             return token.open(user_pin=pin)
         except token_errors.UserAlreadyLoggedIn:
@@ -482,29 +503,29 @@ class Pkcs11Kms:
             self._refused = True
             raise
 
-    def _failure(self, error: token_errors.PKCS11Error, what: str) -> KeyRetrievalError:
-        said = f"{what}: the token says {type(error).__name__}"
+    def _convert_error(self, error: token_errors.PKCS11Error, what: str) -> KeyRetrievalError:
+        message = f"{what}: the token reports {type(error).__name__}"
         if isinstance(error, _DENIED):
-            return KeyAccessDeniedError(said)
+            return KeyAccessDeniedError(message)
         if isinstance(error, token_errors.TokenWriteProtected | token_errors.SessionReadOnly):
-            return KeyAccessDeniedError(said)
-        self._session = None  # the next attempt logs in anew
+            return KeyAccessDeniedError(message)
+        self._session = None  # the next attempt logs in again
         if isinstance(error, _UNAVAILABLE):
-            return KmsUnavailableError(said)
-        return KeyRetrievalError(f"{said} {error}".rstrip())
+            return KmsUnavailableError(message)
+        return KeyRetrievalError(f"{message} {error}".rstrip())
 
 
-# --- keys and their use --------------------------------------------------------------------------
+# --- operations on keys --------------------------------------------------------------------------
 
 
-def _keys(session: Any, label: str | None, id_: bytes | None = None) -> list[Any]:
+def _list_keys(session: Any, label: str | None, id_: bytes | None = None) -> list[Any]:
     template: dict[Any, Any] = {
         pkcs11.Attribute.CLASS: pkcs11.ObjectClass.SECRET_KEY,
         pkcs11.Attribute.KEY_TYPE: pkcs11.KeyType.AES,
         pkcs11.Attribute.TOKEN: True,
     }
     if label == "":
-        return []  # would be all keys without one
+        return []  # an empty label would match all keys without a label
     if label is not None:
         template[pkcs11.Attribute.LABEL] = label
     if id_ is not None:
@@ -512,33 +533,35 @@ def _keys(session: Any, label: str | None, id_: bytes | None = None) -> list[Any
     return list(session.get_objects(template))
 
 
-def _described(key: Any) -> MasterKey:
+def _describe(key: Any) -> MasterKey:
     able = key[pkcs11.Attribute.ENCRYPT] and key[pkcs11.Attribute.DECRYPT]
     return MasterKey(id=key.label, enabled=bool(able))
 
 
-def _check_enabled(key: Any, leave: Any) -> None:
-    if not key[leave]:
-        raise KeyDisabledError(f"master key {key.label} is disabled: it has no CKA_{leave.name}")
+def _check_enabled(key: Any, permission: Any) -> None:
+    if not key[permission]:
+        raise KeyDisabledError(
+            f"master key {key.label} is disabled: it lacks CKA_{permission.name}"
+        )
 
 
-def _seal(master: Any, key: bytes, aad: bytes) -> bytes:
-    # The nonce is drawn here (NIST SP 800-38D 8.2.2); a token that insists on its own writes it
-    # over this one, so it is taken from the parameters afterwards.
+def _encrypt(master: Any, key: bytes, aad: bytes) -> bytes:
+    # modcrypt generates the nonce (NIST SP 800-38D 8.2.2). A token may insist on its own and
+    # overwrite this one, so the nonce is read from the parameters afterwards.
     parameters = pkcs11.GCMParams(os.urandom(NONCE_SIZE), aad, TAG_SIZE * 8)
     sealed = master.encrypt(key, mechanism=pkcs11.Mechanism.AES_GCM, mechanism_param=parameters)
     return bytes(parameters.nonce) + bytes(sealed)
 
 
-def _open(master: Any, sealed: bytes, aad: bytes) -> bytes:
+def _decrypt(master: Any, sealed: bytes, aad: bytes) -> bytes:
     parameters = pkcs11.GCMParams(sealed[:NONCE_SIZE], aad, TAG_SIZE * 8)
-    opened = master.decrypt(
+    key = master.decrypt(
         sealed[NONCE_SIZE:], mechanism=pkcs11.Mechanism.AES_GCM, mechanism_param=parameters
     )
-    return bytes(opened)
+    return bytes(key)
 
 
-def _no_fit(master_key_id: str) -> KeyMaterialError:
+def _make_mismatch_error(master_key_id: str) -> KeyMaterialError:
     return KeyMaterialError(
         f"the key does not unwrap under master key {master_key_id}: altered bytes, another master "
         "key or other AAD"

@@ -1,10 +1,10 @@
-"""Key services for PyArrow's CryptoFactory, and PyArrow's for modcrypt.
+"""Adapters between modcrypt's key services and PyArrow's CryptoFactory, in both directions.
 
     factory = pe.CryptoFactory(as_pyarrow_client(open_kms("file:keyring.json")))
     kms = from_pyarrow_client(TheirKmsClient(config))
 
-PyArrow's protocol has no AAD. It wraps and unwraps without a word about the file, so what
-`as_pyarrow_client` binds is one value for all.
+PyArrow's protocol has no AAD and passes nothing about the file. `as_pyarrow_client` therefore binds
+the same value to all keys.
 """
 
 from __future__ import annotations
@@ -25,30 +25,31 @@ __all__ = ["as_pyarrow_client", "from_pyarrow_client"]
 def as_pyarrow_client(
     client: KmsClient, *, aad: bytes = b""
 ) -> Callable[[pe.KmsConnectionConfig], pe.KmsClient]:
-    """Give what `pe.CryptoFactory` takes: PyArrow then wraps and unwraps by `client`.
+    """Return a client factory for `pe.CryptoFactory`: PyArrow then wraps and unwraps by `client`.
 
-    Retries and errors are modcrypt's: PyArrow passes a `KeyAccessDeniedError` on as it is. The
-    KmsConnectionConfig is not used: an address in it may come from a file, and so from anyone.
+    modcrypt makes the retries and raises the errors: PyArrow passes on a `KeyAccessDeniedError`
+    unchanged. The KmsConnectionConfig is ignored, because an address in it may come from a file,
+    and so from anyone.
 
     Args:
-        client: it is asked from PyArrow's threads.
-        aad: bound to every key; files are read with the same.
+        client: Client of the key service, which PyArrow's threads call.
+        aad: AAD bound to every key; reading files requires the same AAD.
 
     Raises:
-        ValueError: `client` can't bind AAD, and there is some.
+        ValueError: `client` does not support AAD, and `aad` is not empty.
     """
     if aad and not kms.capabilities_of(client).aad:
-        raise ValueError("this key service binds a wrapped key to no AAD")
+        raise ValueError("this key service does not support AAD; remove aad")
     return lambda config: _ForPyArrow(client, aad)
 
 
 def from_pyarrow_client(client: pe.KmsClient) -> KmsClient:
-    """Give a PyArrow KmsClient as one of modcrypt's."""
+    """Return a PyArrow KmsClient as a modcrypt `KmsClient`."""
     return _OfPyArrow(client)
 
 
 class _ForPyArrow(pe.KmsClient):  # type: ignore[misc]  # PyArrow ships no types
-    """A modcrypt client, as PyArrow asks for one."""
+    """A modcrypt client with the interface that PyArrow expects."""
 
     def __init__(self, client: KmsClient, aad: bytes) -> None:
         super().__init__()
@@ -59,7 +60,7 @@ class _ForPyArrow(pe.KmsClient):  # type: ignore[misc]  # PyArrow ships no types
         return f"as_pyarrow_client({self._client!r})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a key service's client can't be pickled: pass its URI instead")
+        raise TypeError("a key service client can't be pickled; pass its URI instead")
 
     @hide_frames
     def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> str:
@@ -67,12 +68,12 @@ class _ForPyArrow(pe.KmsClient):  # type: ignore[misc]  # PyArrow ships no types
 
     @hide_frames
     def unwrap_key(self, wrapped_key: str | bytes, master_key_identifier: str) -> bytes:
-        wrapped = _text(wrapped_key, master_key_identifier)
+        wrapped = _decode_wrapped(wrapped_key, master_key_identifier)
         return kms.unwrap(self._client, wrapped, master_key_identifier, self._aad)
 
 
 class _OfPyArrow:
-    """A PyArrow client, as modcrypt asks for one."""
+    """A PyArrow client with the interface that modcrypt expects."""
 
     capabilities = Capabilities()
 
@@ -83,30 +84,30 @@ class _OfPyArrow:
         return f"from_pyarrow_client({type(self._client).__name__})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a key service's client can't be pickled: pass its URI instead")
+        raise TypeError("a key service client can't be pickled; pass its URI instead")
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         _refuse_aad(aad)
-        return _text(self._client.wrap_key(key, master_key_id), master_key_id)
+        return _decode_wrapped(self._client.wrap_key(key, master_key_id), master_key_id)
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         _refuse_aad(aad)
         key: bytes = self._client.unwrap_key(wrapped, master_key_id)
-        return key  # which `client.unwrap` holds to an AES key's form
+        return key  # `client.unwrap` checks that it is an AES key
 
 
 def _refuse_aad(aad: bytes) -> None:
     if aad:
-        raise ValueError("PyArrow's key services bind a wrapped key to no AAD")
+        raise ValueError("PyArrow's key services do not support AAD; remove the AAD")
 
 
-def _text(wrapped: object, master_key_id: str) -> str:
-    """Give a wrapped key as text: PyArrow hands it out as str, its clients as either.
+def _decode_wrapped(wrapped: object, master_key_id: str) -> str:
+    """Return a wrapped key as text; PyArrow passes str, and its clients return str or bytes.
 
     Raises:
-        KeyMaterialError: it is neither, or no UTF-8.
+        KeyMaterialError: The wrapped key is neither, or not UTF-8.
     """
     if isinstance(wrapped, str):
         return wrapped
@@ -115,4 +116,4 @@ def _text(wrapped: object, master_key_id: str) -> str:
             return wrapped.decode()
     except UnicodeDecodeError:
         pass
-    raise KeyMaterialError(f"master key {master_key_id}: a wrapped key is text")
+    raise KeyMaterialError(f"master key {master_key_id}: the wrapped key is not UTF-8 text")

@@ -1,26 +1,26 @@
-"""HashiCorp Vault and OpenBao: keys of the transit engine, by the extra `vault`.
+"""HashiCorp Vault and OpenBao: keys of the transit engine, with the extra `vault`.
 
     hcvault://vault.example:8200/transit              keys of the engine mounted at transit
-    hcvault://vault.example:8200/team/transit/keys/K  ... at team/transit, and K by default
+    hcvault://vault.example:8200/team/transit/keys/K  ... at team/transit, with the default key K
     ...?derived=true                                  AAD derives the key: see below
-    ...?namespace=lake&token=file:/run/vault-token    Vault's namespace; where the token is
-    hcvault://127.0.0.1:8200/transit?tls=off          no TLS: on the loopback interface alone
+    ...?namespace=lake&token=file:/run/vault-token    Vault's namespace; place of the token
+    hcvault://127.0.0.1:8200/transit?tls=off          no TLS, on the loopback interface only
 
 The token is `token=env:NAME` or `token=file:PATH`, by default VAULT_TOKEN, BAO_TOKEN or
-~/.vault-token; it is looked up before each request, so one that an agent renews may change. The
-server's certificate is checked against VAULT_CACERT, BAO_CACERT or VAULT_CAPATH, if set.
+~/.vault-token. modcrypt reads it before each request, so that an agent may renew it. VAULT_CACERT,
+BAO_CACERT or VAULT_CAPATH, if set, determine which server certificates are trusted.
 
-A master key is asked for by its name. What is stored is Vault's own text, as parquet-java's
-sample client has it:
+The id of a master key is its name. Files store Vault's own text, like that of parquet-java's sample
+client:
 
     vault:v<version>:base64( nonce (12) | ciphertext | tag (16) )
 
-AAD is Vault's `associated_data`, which its rewrap can't take: such a key comes out to be wrapped
-anew. With `derived=true` AAD is the `context` that derives the key (the master key's id where
-there is no AAD), and rewrap happens inside Vault. It takes Vault 1.9 or later: an older one
-ignores associated data.
+AAD becomes Vault's `associated_data`. Vault's rewrap does not support that, so modcrypt unwraps
+such a key and wraps it again. With `derived=true`, AAD becomes the `context` that derives the key
+(the master key's id without AAD), and Vault rewraps internally. AAD requires Vault 1.9 or later; an
+older version ignores associated data.
 
-No redirect is followed: it would take the token along.
+modcrypt follows no redirects, because they would receive the token.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.keys import Secret
-from modcrypt.kms.client import MAX_WRAPPED, Capabilities, MasterKey
+from modcrypt.kms.client import Capabilities, MasterKey
 from modcrypt.kms.private_files import read_secret
 from modcrypt.kms.uris import KmsUri, missing_extra, parse_kms_uri
+from modcrypt.pkmt1.wrapped_keys import MAX_WRAPPED
 from modcrypt.tracebacks import hide_frames
 
 try:
@@ -62,22 +63,28 @@ except ModuleNotFoundError as error:
 __all__ = ["VaultKms", "open_vault"]
 
 MAX_BATCH = 200
-"""Keys that go into one request."""
+"""Largest number of keys in one request."""
 
 MAX_TOKEN = 16 << 10
-"""Longest token that is taken, in characters."""
+"""Length limit of a token, in characters."""
 
 TIMEOUT = 10
-"""Seconds to wait for a connection; `bounded_http` limits the answer."""
+"""Time limit for a connection in seconds; `bounded_http` limits the answer."""
+
+MAX_VERSIONS = 1 << 20
+"""Largest number of versions of one key: one for each hour of a century."""
+
+MAX_TIME = 253402300799
+"""Latest time that Python can represent, the end of the year 9999, in seconds since 1970."""
 
 VERSION_LIFETIME = 60
-"""Seconds for which a key's newest version is remembered."""
+"""Seconds for which a key's newest version is cached."""
 
 NO_KEY_TYPE = "modcrypt-creates-no-keys"
-"""A type of key that Vault lacks. Its encrypt creates a missing key if the token may do so; asked
-for one of an unknown type it refuses, and of a key that is there it takes no notice of the type."""
+"""A key type that Vault does not have. If the token permits it, Vault's encrypt creates a missing
+key. With an unknown type it refuses to do so; for an existing key it ignores the type."""
 
-# The names that Vault's routes take (its GenericNameRegex); no dots alone, which are a path's.
+# The names that Vault's routes accept (its GenericNameRegex), but no dots alone, as in paths.
 _NAME = re.compile(r"(?=.{1,255}\Z)\w(?:[\w.-]*\w)?", re.ASCII)
 _LOCATION = re.compile(
     r"//(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?(?P<path>/.*)",
@@ -92,7 +99,7 @@ _FORM = "hcvault://HOST[:PORT]/MOUNT[/keys/NAME]"
 
 @dataclass(frozen=True)
 class _Engine:
-    """A transit engine: where it is, and how its keys are used."""
+    """A transit engine: its address, and the use of its keys."""
 
     address: str
     loopback: bool
@@ -108,29 +115,29 @@ class _Engine:
 def open_vault(
     uri: str, *, token: str | Callable[[], str] | None = None, client: Any = None
 ) -> VaultKms:
-    """Give the client of a transit engine of Vault or OpenBao. Nothing is sent yet.
+    """Return a client of a transit engine of Vault or OpenBao; it sends nothing yet.
 
     Args:
-        uri: as at the head of this room.
-        token: Vault's token, or what gives it before each request.
-        client: an `hvac.Client`, for other ways to log in; then host, TLS, namespace and token
-            are its own.
+        uri: URI as in the module's documentation.
+        token: Vault's token, or a function that returns it before each request.
+        client: An `hvac.Client`, for other login methods; it then determines host, TLS, namespace
+            and token.
 
     Raises:
-        ValueError: the URI has another form, or would send the token in the clear.
-        KeyAccessDeniedError: there is no token.
-        OSError: the file of the token can't be read.
+        ValueError: The URI has another form, or would send the token without TLS.
+        KeyAccessDeniedError: The token is missing.
+        OSError: The file with the token cannot be read.
     """
     parts = parse_kms_uri(uri, _QUERY_NAMES)
-    engine, name = _parse(parts)
+    engine, name = _parse_location(parts)
     if client is not None:
         if token is not None or "token" in parts.query:
-            raise ValueError("hcvault: a client has its token; give one of the two")
+            raise ValueError("hcvault: a client has its own token; remove client or the token")
         return VaultKms(engine, name, client=client)
     if token is not None and "token" in parts.query:
-        raise ValueError("hcvault: the token is given twice, by the URI and by token=")
-    source = _token_source(token, parts.query.get("token"))
-    source()  # the lack of one shows now
+        raise ValueError("hcvault: two tokens: remove token= from the URI or the argument token")
+    source = _make_token_source(token, parts.query.get("token"))
+    source()  # so that a missing token raises an error now
     return VaultKms(engine, name, token=source)
 
 
@@ -159,124 +166,133 @@ class VaultKms:
         return f"VaultKms({self._engine})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a key service's client can't be pickled: pass its URI instead")
+        raise TypeError("a key service client can't be pickled; pass its URI instead")
 
-    # --- what `KmsClient` asks for ---------------------------------------------------------------
+    # --- methods of `KmsClient` ------------------------------------------------------------------
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
-        """Wrap a key under the newest version; see `KmsClient.wrap`. No key is created."""
-        body = {"plaintext": _base64(key), "type": NO_KEY_TYPE, **self._bound(master_key_id, aad)}
-        return self._wrapped(self._transit("encrypt", body, master_key_id, "ciphertext"))
+        """Wrap a key under the newest version; see `KmsClient.wrap`. Never create a master key."""
+        body = {
+            "plaintext": _encode_base64(key),
+            "type": NO_KEY_TYPE,
+            **self._bind_aad(master_key_id, aad),
+        }
+        return self._check_wrapped(self._call_transit("encrypt", body, master_key_id, "ciphertext"))
 
     @hide_frames
     def wrap_many(
         self, keys: Sequence[bytes], master_key_id: str, *, aad: bytes = b""
     ) -> list[str]:
-        """Wrap up to 200 keys by one request; raises as `wrap`."""
-        bound = self._bound(master_key_id, aad)
-        items = [{"plaintext": _base64(key), **bound} for key in keys]
+        """Wrap up to 200 keys in one request; raise as `wrap`."""
+        bound = self._bind_aad(master_key_id, aad)
+        items = [{"plaintext": _encode_base64(key), **bound} for key in keys]
         body = {"batch_input": items, "type": NO_KEY_TYPE}
         if self._engine.derived and items:
             self._demand_derived("encrypt", items[0] | {"type": NO_KEY_TYPE}, master_key_id)
-        data = self._ask("post", f"encrypt/{_checked(master_key_id)}", body, master_key_id)
+        data = self._ask("post", f"encrypt/{_check_name(master_key_id)}", body, master_key_id)
         results = data.get("batch_results")
         if not isinstance(results, list) or len(results) != len(items):
-            raise self._unlike_vault()
-        return [self._wrapped(self._member(result, "ciphertext")) for result in results]
+            raise self._make_answer_error()
+        return [
+            self._check_wrapped(self._require_member(result, "ciphertext")) for result in results
+        ]
 
     @hide_frames
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         """Unwrap a key under the version that wrapped it; see `KmsClient.unwrap`."""
-        _version_of(wrapped)
-        body = {"ciphertext": wrapped, **self._bound(master_key_id, aad)}
-        plain = self._transit("decrypt", body, master_key_id, "plaintext")
+        _parse_version(wrapped)
+        body = {"ciphertext": wrapped, **self._bind_aad(master_key_id, aad)}
+        plain = self._call_transit("decrypt", body, master_key_id, "plaintext")
         try:
             return base64.b64decode(plain, validate=True)
         except ValueError:
-            failed = self._unlike_vault()
+            failed = self._make_answer_error()
         raise failed
 
     @hide_frames
     def rewrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> str:
-        """Wrap a key anew under the newest version; see `KmsClient.rewrap`.
+        """Rewrap a key under the newest version; see `KmsClient.rewrap`.
 
-        Inside Vault, unless there is AAD and the key is not a derived one.
+        Vault does so internally, unless there is AAD and the key is not a derived one.
         """
         if aad and not self._engine.derived:
             return self.wrap(self.unwrap(wrapped, master_key_id, aad=aad), master_key_id, aad=aad)
-        _version_of(wrapped)
-        body = {"ciphertext": wrapped, **self._bound(master_key_id, aad)}
-        return self._wrapped(self._transit("rewrap", body, master_key_id, "ciphertext"))
+        _parse_version(wrapped)
+        body = {"ciphertext": wrapped, **self._bind_aad(master_key_id, aad)}
+        return self._check_wrapped(self._call_transit("rewrap", body, master_key_id, "ciphertext"))
 
     def is_current(self, wrapped: str, master_key_id: str) -> bool | None:
-        """Tell whether the newest version wrapped a key; None if the token may not read that."""
-        version = _version_of(wrapped)
+        """Return whether the newest version wrapped a key; None if the token may not read that."""
+        version = _parse_version(wrapped)
         newest, until = self._newest.get(master_key_id, (None, 0.0))
         if time.monotonic() >= until:
             try:
-                newest = self._described(master_key_id).version
+                newest = self._describe(master_key_id).version
             except KeyAccessDeniedError:
                 newest = None
             self._newest[master_key_id] = newest, time.monotonic() + VERSION_LIFETIME
         return None if newest is None else version >= newest
 
-    # --- what `KeyAdmin` asks for ----------------------------------------------------------------
+    # --- methods of `KeyAdmin` -------------------------------------------------------------------
 
     def create_key(self, master_key_id: str) -> MasterKey:
-        """Make a master key (aes256-gcm96), a derived one if the URI says so.
+        """Create a master key (aes256-gcm96), a derived one if the URI specifies it.
 
         Raises:
-            ValueError: it is there, or Vault takes no such name.
-            KeyRetrievalError: as `KmsClient.wrap`.
+            ValueError: The key exists, or Vault does not accept its name.
+            KeyRetrievalError: As `KmsClient.wrap`.
         """
         if not _NAME.fullmatch(master_key_id):
-            raise ValueError("a key in Vault is named by letters, digits, _, and . or - in between")
+            raise ValueError(
+                "a key name in Vault consists of letters, digits, _, and . or - in between"
+            )
         if self._read(master_key_id) is not None:
-            raise ValueError(f"master key {master_key_id} is in {self._engine} already")
+            raise ValueError(f"master key {master_key_id} already exists in {self._engine}")
         body = {"type": "aes256-gcm96", "derived": self._engine.derived}
         self._ask("post", f"keys/{master_key_id}", body, master_key_id)
-        return self._described(master_key_id)
+        return self._describe(master_key_id)
 
     def list_keys(self) -> list[MasterKey]:
-        """Give all keys of the engine that encrypt; by name alone where more can't be read."""
-        names = self._ask("list", "keys", missing_is_empty=True).get("keys", [])
-        if not isinstance(names, list):
-            raise self._unlike_vault()
-        return [key for name in sorted(names) if (key := self._listed(name)) is not None]
+        """Return all encryption keys of the engine; unreadable ones by name only."""
+        data = self._ask("list", "keys", missing_is_empty=True)
+        names = data.get("keys") if data else []
+        if not isinstance(names, list) or not all(map(_is_name, names)):
+            raise self._make_answer_error()
+        return [key for name in sorted(names) if (key := self._describe_listed(name)) is not None]
 
     def rotate_key(self, master_key_id: str) -> MasterKey:
         """Add a version to a master key, which wraps from now on."""
-        self._ask("post", f"keys/{_checked(master_key_id)}/rotate", {}, master_key_id)
-        return self._changed(master_key_id)
+        self._ask("post", f"keys/{_check_name(master_key_id)}/rotate", {}, master_key_id)
+        return self._describe_changed(master_key_id)
 
     def disable_key(self, master_key_id: str, version: int | None = None) -> MasterKey:
-        """Stop all versions up to `version` from unwrapping; OpenBao stops a whole key, too.
+        """Disable unwrapping by all versions up to `version`; OpenBao can disable a whole key, too.
 
         Raises:
-            ValueError: the version is less than 1.
-            KeyRetrievalError: it is the newest one; or Vault is to stop a whole key.
+            ValueError: The version is less than 1.
+            KeyRetrievalError: The version is the newest; or Vault is to disable a whole key.
         """
         if version is not None and version < 1:
-            raise ValueError(f"a key's versions count from 1: there is no {version}")
+            raise ValueError(f"versions of a key start at 1; there is no version {version}")
         data = self._read(master_key_id)
         if data is None:
-            raise self._missing(master_key_id)
+            raise self._make_missing_error(master_key_id)
         if version is None:
             self._soft_delete(data, master_key_id)
         elif version >= data["latest_version"]:
             raise KeyRetrievalError(
-                f"master key {master_key_id}: version {version} is not older than its newest, "
-                f"{data['latest_version']}, which wraps: rotate it first"
+                f"master key {master_key_id}: version {version} is not older than the newest, "
+                f"{data['latest_version']}, which wraps; rotate the key first"
             )
         elif version >= data["min_decryption_version"]:
             body = {"min_decryption_version": version + 1}
             self._ask("post", f"keys/{master_key_id}/config", body, master_key_id)
-        return self._changed(master_key_id)
+        return self._describe_changed(master_key_id)
 
     def destroy_key(self, master_key_id: str) -> None:
-        """Destroy a master key: nothing that it wrapped will ever be read again."""
-        path = f"keys/{_checked(master_key_id)}"
+        """Destroy a master key; nothing that it wrapped can be read after that."""
+        path = f"keys/{_check_name(master_key_id)}"
         self._ask("post", f"{path}/config", {"deletion_allowed": True}, master_key_id)
         self._ask("delete", path, None, master_key_id)
         self._newest.pop(master_key_id, None)
@@ -285,73 +301,80 @@ class VaultKms:
     def _soft_delete(self, data: dict[str, Any], master_key_id: str) -> None:
         if "soft_deleted" not in data:
             raise KeyRetrievalError(
-                f"master key {master_key_id}: this Vault stops no whole key. Take decrypt and "
-                "rewrap from its users' policies; or rotate it and disable the older versions; or "
-                "destroy it for good"
+                f"master key {master_key_id}: this Vault version cannot disable a key (OpenBao "
+                "can). Remove decrypt and rewrap from the policies of its users; or rotate it and "
+                "disable the older versions; or destroy it permanently"
             )
         if not data["soft_deleted"]:
             self._ask("delete", f"keys/{master_key_id}/soft-delete", None, master_key_id)
 
-    def _changed(self, master_key_id: str) -> MasterKey:
+    def _describe_changed(self, master_key_id: str) -> MasterKey:
         self._newest.pop(master_key_id, None)
-        return self._described(master_key_id)
+        return self._describe(master_key_id)
 
-    def _described(self, master_key_id: str) -> MasterKey:
+    def _describe(self, master_key_id: str) -> MasterKey:
         data = self._read(master_key_id)
         if data is None:
-            raise self._missing(master_key_id)
-        return _master_key(master_key_id, data)
+            raise self._make_missing_error(master_key_id)
+        return _parse_master_key(master_key_id, data)
 
-    def _listed(self, name: str) -> MasterKey | None:
+    def _describe_listed(self, name: str) -> MasterKey | None:
         try:
             data = self._read(name)
         except KeyAccessDeniedError:
             return MasterKey(id=name)
-        return _master_key(name, data) if data and data.get("supports_encryption", True) else None
+        return (
+            _parse_master_key(name, data)
+            if data and data.get("supports_encryption", True)
+            else None
+        )
 
     def _read(self, master_key_id: str) -> dict[str, Any] | None:
-        """Give what Vault tells of a key; None if there is no such key."""
-        path = f"keys/{_checked(master_key_id)}"
+        """Return Vault's data about a key; None if the key does not exist."""
+        path = f"keys/{_check_name(master_key_id)}"
         data = self._ask("get", path, None, master_key_id, missing_is_empty=True)
         if not data:
             return None
-        if not all(isinstance(data.get(name), int) for name in _VERSIONS):
-            raise self._unlike_vault()
+        if not all(_is_version(data.get(name), least) for name, least in _VERSIONS.items()):
+            raise self._make_answer_error()
         return data
 
     # --- derived keys ----------------------------------------------------------------------------
 
-    def _bound(self, master_key_id: str, aad: bytes) -> dict[str, str]:
-        """Give the members of a request that bind a key to AAD."""
+    def _bind_aad(self, master_key_id: str, aad: bytes) -> dict[str, str]:
+        """Return the members of a request that bind a key to AAD."""
         if self._engine.derived:
-            return {"context": _base64(aad or _checked(master_key_id).encode())}
-        return {"associated_data": _base64(aad)} if aad else {}
+            return {"context": _encode_base64(aad or _check_name(master_key_id).encode())}
+        return {"associated_data": _encode_base64(aad)} if aad else {}
 
     def _demand_derived(self, verb: str, body: dict[str, Any], master_key_id: str) -> None:
-        """Make sure that the context counts: for a key that isn't a derived one Vault ignores it.
+        """Raise if a key is not a derived one, because Vault then ignores the context.
 
-        The same request without it must be refused; any token that may use a key can see that.
+        Vault must refuse the same request without the context. Any token with access to the key
+        can see that.
         """
         if master_key_id in self._found_derived:
             return
         bare = {name: value for name, value in body.items() if name != "context"}
         try:
-            self._ask("post", f"{verb}/{_checked(master_key_id)}", bare, master_key_id)
+            self._ask("post", f"{verb}/{_check_name(master_key_id)}", bare, master_key_id)
         except _ContextMissingError:
             self._found_derived.add(master_key_id)
             return
         raise KeyRetrievalError(
-            f"master key {master_key_id} is not a derived key: Vault would bind nothing to the "
-            "AAD. Leave derived=true out of the URI, or use a key that was created as derived"
+            f"master key {master_key_id} is not a derived key, so Vault would ignore the AAD; "
+            "remove derived=true from the URI, or use a key that was created as a derived key"
         )
 
-    # --- asking Vault ----------------------------------------------------------------------------
+    # --- requests to Vault -----------------------------------------------------------------------
 
-    def _transit(self, verb: str, body: dict[str, Any], master_key_id: str, member: str) -> str:
-        path = f"{verb}/{_checked(master_key_id)}"
+    def _call_transit(
+        self, verb: str, body: dict[str, Any], master_key_id: str, member: str
+    ) -> str:
+        path = f"{verb}/{_check_name(master_key_id)}"
         if self._engine.derived:
             self._demand_derived(verb, body, master_key_id)
-        return self._member(self._ask("post", path, body, master_key_id), member)
+        return self._require_member(self._ask("post", path, body, master_key_id), member)
 
     def _ask(
         self,
@@ -361,56 +384,72 @@ class VaultKms:
         master_key_id: str = "",
         missing_is_empty: bool = False,
     ) -> dict[str, Any]:
-        """Send one request; give the answer's data.
+        """Send one request, and return the answer's data.
+
+        Args:
+            method: HTTP method, or "list".
+            path: Path below the engine's mount.
+            body: JSON object to send.
+            master_key_id: Id of the master key, for messages.
+            missing_is_empty: Whether to return no data if Vault reports that nothing exists; an
+                answer of status 200 must then contain data.
 
         Raises:
-            KeyRetrievalError: Vault refuses, fails, or can't be reached.
+            KeyRetrievalError: Vault refuses, fails or is unreachable, or the answer is not Vault's.
         """
         status, content = self._send(method, path, body)
-        if status in (200, 204):
-            data = content.get("data")
-            return data if isinstance(data, dict) else {}
+        if status == 204:
+            return {}
+        if status == 200:
+            return self._extract_data(content, demanded=missing_is_empty)
         if status == 404 and missing_is_empty and content.get("errors") == []:
-            return {}  # no such key; without the engine there are errors
+            return {}  # the key does not exist; a missing engine would report errors
         verb = path.partition("/")[0]
-        raise self._refusal(status, _texts(content), master_key_id, verb)
+        raise self._convert_error(status, _extract_errors(content), master_key_id, verb)
 
-    @hide_frames  # they hold the token
+    def _extract_data(self, content: dict[str, Any], *, demanded: bool) -> dict[str, Any]:
+        """Return the data of an answer of status 200, which is an object or null in Vault."""
+        data = content.get("data", ...)
+        if (data is None and not demanded) or (isinstance(data, dict) and (data or not demanded)):
+            return data or {}
+        raise self._make_answer_error()
+
+    @hide_frames  # frames contain the token
     def _send(
         self, method: str, path: str, body: dict[str, Any] | None
     ) -> tuple[int, dict[str, Any]]:
-        """Give the status of Vault's answer, and the object that it is."""
-        adapter = self._adapter()
+        """Return the status of Vault's answer, and its JSON object."""
+        adapter = self._get_adapter()
         url = f"/v1/{self._engine.mount}/{path}"
         failed: KeyRetrievalError
         try:
-            return _status_and_content(
-                adapter.request(method, url, json=body, raise_exception=False)
-            )
+            return _split_answer(adapter.request(method, url, json=body, raise_exception=False))
         except UnacceptableAnswerError as error:
-            failed = KeyRetrievalError(f"the answer of {self._engine} is refused: {error}")
-        except RecursionError:  # JSON that is nested too deeply
-            failed = self._unlike_vault()
+            failed = KeyRetrievalError(f"invalid answer from {self._engine}: {error}")
+        except RecursionError:  # deeply nested JSON
+            failed = self._make_answer_error()
         except requests.exceptions.SSLError:
             failed = KeyRetrievalError(
-                f"Vault at {self._engine} has no certificate that is trusted here; VAULT_CACERT "
-                "names the file of another authority"
+                f"the TLS certificate of Vault at {self._engine} is not trusted here; set "
+                "VAULT_CACERT to the file of its authority"
             )
         except (requests.ConnectionError, requests.Timeout, _CutShort) as error:
             failed = KmsUnavailableError(
                 f"Vault at {self._engine} is unavailable: {type(error).__name__}"
             )
         except requests.RequestException as error:
-            failed = KeyRetrievalError(f"asking {self._engine} failed with {type(error).__name__}")
-        except ValueError:  # of `http.client`: a chunk of negative size
-            failed = self._unlike_vault()
+            failed = KeyRetrievalError(
+                f"the request to {self._engine} failed with {type(error).__name__}"
+            )
+        except ValueError:  # from `http.client`: a chunk of negative size
+            failed = self._make_answer_error()
         finally:
             if self._token is not None:
-                adapter.token = ""  # looked up before each request
-        raise failed  # out here: the error before it carries the request, with token and key
+                adapter.token = ""  # read anew before each request
+        raise failed  # outside the handler: the original error contains request, token and key
 
-    def _adapter(self) -> Any:
-        """Give this thread's connection; a forked process doesn't share its parent's."""
+    def _get_adapter(self) -> Any:
+        """Return this thread's connection; a forked process does not share its parent's."""
         if self._token is None:
             return self._client.adapter
         if getattr(self._own, "pid", None) != os.getpid():
@@ -418,109 +457,114 @@ class VaultKms:
         self._own.client.token = self._token()
         return self._own.client.adapter
 
-    def _refusal(
+    def _convert_error(
         self, status: int, texts: list[str], master_key_id: str, verb: str
     ) -> KeyRetrievalError:
-        """Turn an answer into an error; of Vault's own words none is repeated."""
-        said = " ".join(texts)
+        """Convert an answer to an error, which repeats none of Vault's text."""
+        text = " ".join(texts)
         what = f"master key {master_key_id}: " if master_key_id else ""
         if status in (401, 403):
             return KeyAccessDeniedError(
                 f"{what}Vault at {self._engine} refuses to {verb}: the token has expired, or its "
-                "policies don't allow it"
+                "policies do not permit it"
             )
-        if status == 404 or any(text in said for text in _NO_KEY):
-            return self._missing(master_key_id)
+        if status == 404 or any(phrase in text for phrase in _NO_KEY):
+            return self._make_missing_error(master_key_id)
         if status in (412, 429, 472, 473) or status >= 500:
-            return KmsUnavailableError(f"{what}Vault at {self._engine} answers {status}")
+            return KmsUnavailableError(f"{what}Vault at {self._engine} answered {status}")
         if 300 <= status < 400:
             return KeyRetrievalError(
-                f"Vault at {self._engine} sends us to another address, which is not followed: "
-                "name the active node in the URI"
+                f"Vault at {self._engine} redirects to another address, which modcrypt does not "
+                "follow; use the address of the active node in the URI"
             )
         if status == 400:
-            return self._objection(said, what, verb)
-        return KeyRetrievalError(f"{what}Vault at {self._engine} answers {status}")
+            return self._convert_rejection(text, what, verb)
+        return KeyRetrievalError(f"{what}Vault at {self._engine} answered {status}")
 
-    def _objection(self, said: str, what: str, verb: str) -> KeyRetrievalError:
-        if "too old" in said:
+    def _convert_rejection(self, text: str, what: str, verb: str) -> KeyRetrievalError:
+        if "too old" in text:
             return KeyDisabledError(f"{what}the version that wrapped the key is disabled in Vault")
-        if "soft-deleted" in said:
-            return KeyDisabledError(f"{what}it is disabled (soft-deleted) in Vault")
-        if "missing 'context'" in said:
-            return _ContextMissingError(f"{what}it is a derived key: the URI needs derived=true")
+        if "soft-deleted" in text:
+            return KeyDisabledError(f"{what}the key is disabled (soft-deleted) in Vault")
+        if "missing 'context'" in text:
+            return _ContextMissingError(
+                f"{what}the key is a derived key; add derived=true to the URI"
+            )
         if verb in ("decrypt", "rewrap"):
             return KeyMaterialError(
-                f"{what}it does not unwrap the key: altered text, another master key or other AAD; "
-                "Vault doesn't tell which"
+                f"{what}the wrapped key does not unwrap: altered text, another master key or other "
+                "AAD; Vault does not report which"
             )
-        return KeyRetrievalError(f"{what}Vault at {self._engine} takes no such request ({verb})")
+        return KeyRetrievalError(f"{what}Vault at {self._engine} rejected the request to {verb}")
 
-    def _missing(self, master_key_id: str) -> KeyNotFoundError:
+    def _make_missing_error(self, master_key_id: str) -> KeyNotFoundError:
         what = f"master key {master_key_id}" if master_key_id else "transit engine"
         return KeyNotFoundError(f"Vault has no {what} at {self._engine}")
 
-    def _member(self, data: Any, name: str) -> str:
+    def _require_member(self, data: Any, name: str) -> str:
         value = data.get(name) if isinstance(data, dict) else None
         if not isinstance(value, str):
-            raise self._unlike_vault()
+            raise self._make_answer_error()
         return value
 
-    def _wrapped(self, text: str) -> str:
-        """Check a wrapped key as `unwrap` will."""
+    def _check_wrapped(self, text: str) -> str:
+        """Return a wrapped key after the check that `unwrap` will make."""
         try:
-            _version_of(text)
+            _parse_version(text)
         except KeyMaterialError:
-            raise self._unlike_vault() from None
+            raise self._make_answer_error() from None
         return text
 
-    def _unlike_vault(self) -> KeyRetrievalError:
-        return KeyRetrievalError(f"what answers at {self._engine} is no transit engine of Vault")
+    def _make_answer_error(self) -> KeyRetrievalError:
+        return KeyRetrievalError(f"the server at {self._engine} is not a transit engine of Vault")
 
 
 class _ContextMissingError(KeyRetrievalError):
-    """A derived key was asked without a context."""
+    """A request without a context for a derived key."""
 
 
 _CutShort = requests.exceptions.ChunkedEncodingError
 _NO_KEY = ("key not found", "unknown key type", "no existing key")
-_VERSIONS = ("latest_version", "min_decryption_version")
+_VERSIONS = {"latest_version": 1, "min_decryption_version": 0}  # names and minimum values
 
 
 # --- the parts of a URI --------------------------------------------------------------------------
 
 
-def _parse(parts: KmsUri) -> tuple[_Engine, str | None]:
-    """Give the engine that a URI names, and the default key.
+def _parse_location(parts: KmsUri) -> tuple[_Engine, str | None]:
+    """Return the engine that a URI names, and the default key.
 
     Raises:
-        ValueError: it has another form. It isn't repeated: someone may have put a password there.
+        ValueError: The URI has another form. The message does not repeat the URI, which may contain
+            a password.
     """
     found = _LOCATION.fullmatch(parts.location)
     if found is None or parts.fragment or int(found["port"] or 0) >= 1 << 16:
-        raise ValueError(f"an engine of Vault is named by {_FORM}")
+        raise ValueError(f"the URI of a Vault engine must have the form {_FORM}")
     host, port = found["host"], found["port"]
     steps = found["path"][1:].split("/")
     name = steps.pop() if len(steps) > 2 and steps[-2] == "keys" else None
     if name is not None:
         steps.pop()
     if not all(_NAME.fullmatch(step) for step in (*steps, *([] if name is None else [name]))):
-        raise ValueError(f"an engine of Vault is named by {_FORM}: MOUNT and NAME are plain names")
+        raise ValueError(f"in {_FORM}, MOUNT and NAME must be plain names")
     loopback = _is_loopback(host)
-    tls = _switch(parts.query.get("tls", "on"), "tls", "on", "off")
+    tls = _parse_switch(parts.query.get("tls", "on"), "tls", "on", "off")
     if not tls and not loopback:
-        raise ValueError("hcvault: tls=off would send the token in the clear; only to loopback")
+        raise ValueError(
+            "hcvault: tls=off is only for loopback addresses, because it exposes the token"
+        )
     address = f"{'https' if tls else 'http'}://{host}{f':{port}' if port else ''}"
-    derived = _switch(parts.query.get("derived", "false"), "derived", "true", "false")
+    derived = _parse_switch(parts.query.get("derived", "false"), "derived", "true", "false")
     namespace = parts.query.get("namespace") or None
     if namespace and not all(_NAME.fullmatch(step) for step in namespace.strip("/").split("/")):
-        raise ValueError("hcvault: namespace= is one or more plain names with / in between")
+        raise ValueError("hcvault: namespace= must be plain names with / in between")
     return _Engine(address, loopback, namespace, "/".join(steps), derived), name
 
 
-def _switch(value: str, name: str, yes: str, no: str) -> bool:
+def _parse_switch(value: str, name: str, yes: str, no: str) -> bool:
     if value not in (yes, no):
-        raise ValueError(f"hcvault: {name} is {yes} or {no}")
+        raise ValueError(f"hcvault: {name} must be {yes} or {no}")
     return value == yes
 
 
@@ -531,17 +575,19 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _token_source(given: str | Callable[[], str] | None, place: str | None) -> Callable[[], str]:
-    """Give what looks a token up, each time anew."""
+def _make_token_source(
+    given: str | Callable[[], str] | None, place: str | None
+) -> Callable[[], str]:
+    """Return a function that reads the token anew at each call."""
     if given is None:
-        return lambda: _sound(_found_token(place))
+        return lambda: _check_token(_find_token(place))
     if callable(given):
-        return lambda: _sound(given())
-    known = Secret(given)
-    return lambda: _sound(known())
+        return lambda: _check_token(given())
+    secret = Secret(given)
+    return lambda: _check_token(secret())
 
 
-def _found_token(place: str | None) -> str:
+def _find_token(place: str | None) -> str:
     if place is None:
         home = Path.home() / ".vault-token"
         fixed = os.environ.get("VAULT_TOKEN") or os.environ.get("BAO_TOKEN")
@@ -551,7 +597,7 @@ def _found_token(place: str | None) -> str:
         return os.environ.get(name, "")
     if kind == "file" and name:
         return _read_token(Path(name))
-    raise ValueError("hcvault: token= is env:NAME or file:PATH, never the token itself")
+    raise ValueError("hcvault: token= must be env:NAME or file:PATH, never the token itself")
 
 
 def _read_token(path: Path) -> str:
@@ -559,15 +605,17 @@ def _read_token(path: Path) -> str:
 
 
 @hide_frames
-def _sound(token: str) -> str:
-    """Give a token that is one: of another `requests` would show the value."""
+def _check_token(token: str) -> str:
+    """Return a token if it is valid; `requests` would show an invalid one in its error."""
     if not token:
         raise KeyAccessDeniedError(
-            "there is no token for Vault: set VAULT_TOKEN, or name its place in the URI by "
-            "token=env:NAME or token=file:PATH"
+            "no token for Vault: set VAULT_TOKEN, or name its place in the URI by token=env:NAME "
+            "or token=file:PATH"
         )
     if len(token) > MAX_TOKEN or not _TOKEN.fullmatch(token):
-        raise KeyAccessDeniedError("what is given as token for Vault is none: spaces, or too long")
+        raise KeyAccessDeniedError(
+            f"the token for Vault contains spaces, or is longer than {MAX_TOKEN} characters"
+        )
     return token
 
 
@@ -576,12 +624,12 @@ def _sound(token: str) -> str:
 
 def _connect(engine: _Engine) -> Any:
     session = bounded_session()
-    session.trust_env = not engine.loopback  # no proxy between us and ourselves
+    session.trust_env = not engine.loopback  # no proxy for loopback addresses
     authority = (os.environ.get(n) for n in ("VAULT_CACERT", "BAO_CACERT", "VAULT_CAPATH"))
     session.verify = next(filter(None, authority), True)
     return hvac.Client(
         engine.address,
-        token="",  # it comes before each request
+        token="",  # set before each request
         timeout=TIMEOUT,
         session=session,
         namespace=engine.namespace,
@@ -589,41 +637,56 @@ def _connect(engine: _Engine) -> Any:
     )
 
 
-def _checked(master_key_id: str) -> str:
-    """Give a name that is safe in a path: it may come from a file."""
+def _check_name(master_key_id: str) -> str:
+    """Return a name if it is safe in a path, because it may come from a file."""
     if not _NAME.fullmatch(master_key_id):
         raise KeyNotFoundError(
-            f"master key {master_key_id[:80]!r}: a key in Vault is named by letters, digits, _, "
-            "and . or - in between"
+            f"master key {master_key_id[:80]!r}: a key name in Vault consists of letters, digits, "
+            "_, and . or - in between"
         )
     return master_key_id
 
 
-def _version_of(wrapped: str) -> int:
+def _parse_version(wrapped: str) -> int:
     found = _WRAPPED.fullmatch(wrapped) if len(wrapped) <= MAX_WRAPPED else None
     if found is None:
-        raise KeyMaterialError("what Vault is to unwrap is no vault:v<version>:<base64>")
+        raise KeyMaterialError("the wrapped key for Vault is not vault:v<version>:<base64>")
     return int(found[1])
 
 
-def _master_key(name: str, data: dict[str, Any]) -> MasterKey:
+def _parse_master_key(name: str, data: dict[str, Any]) -> MasterKey:
     newest = data["latest_version"]
-    made = data["keys"].get(str(newest)) if isinstance(data.get("keys"), dict) else None
+    created = data["keys"].get(str(newest)) if isinstance(data.get("keys"), dict) else None
     return MasterKey(
         id=name,
         version=newest,
         enabled=not data.get("soft_deleted"),
-        created=datetime.fromtimestamp(made, UTC).isoformat() if isinstance(made, int) else None,
+        created=_format_time(created),
         disabled_versions=tuple(range(1, min(data["min_decryption_version"], newest + 1))),
     )
 
 
-def _base64(data: bytes) -> str:
+def _format_time(seconds: object) -> str | None:
+    """Return a time in seconds since 1970 as text; None for other values."""
+    if type(seconds) is not int or not 0 <= seconds <= MAX_TIME:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def _is_version(number: object, least: int) -> bool:
+    return type(number) is int and least <= number <= MAX_VERSIONS
+
+
+def _encode_base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def _status_and_content(answer: Any) -> tuple[int, dict[str, Any]]:
-    """Take apart what hvac gives: with status 200 the JSON value, else the response."""
+def _split_answer(answer: Any) -> tuple[int, dict[str, Any]]:
+    """Split hvac's result, which is the JSON value for status 200 and else the response."""
     status = getattr(answer, "status_code", 200)
     if hasattr(answer, "status_code"):
         try:
@@ -633,13 +696,13 @@ def _status_and_content(answer: Any) -> tuple[int, dict[str, Any]]:
     return status, answer if isinstance(answer, dict) else {}
 
 
-def _texts(content: dict[str, Any]) -> list[str]:
-    """Give what Vault says of errors, in the whole or in the parts of a batch."""
+def _extract_errors(content: dict[str, Any]) -> list[str]:
+    """Return Vault's error texts, from the whole answer or from the parts of a batch."""
     data = content.get("data")
-    results = _list(data.get("batch_results")) if isinstance(data, dict) else []
-    inner = [one.get("error") for one in results if isinstance(one, dict)]
-    return [text for text in (*_list(content.get("errors")), *inner) if isinstance(text, str)]
+    results = _as_list(data.get("batch_results")) if isinstance(data, dict) else []
+    inner = [result.get("error") for result in results if isinstance(result, dict)]
+    return [text for text in (*_as_list(content.get("errors")), *inner) if isinstance(text, str)]
 
 
-def _list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []

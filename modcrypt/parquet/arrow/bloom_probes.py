@@ -1,7 +1,8 @@
-"""What an expression asks of bloom filters, which know the absence of a value and nothing else.
+"""Translate a filter expression into lookups in bloom filters.
 
-Only equality with constants can be asked, and only of constants whose plain encoding in the column
-is certain. All else is None: every row may match.
+A bloom filter proves only that a value is absent. So only equality with constants can be looked up,
+and only constants whose plain encoding in the column is certain. For any other expression the
+answer is None: every row may match.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from modcrypt.parquet.arrow.expressions import AND, OR, Call, Field, Literal, Node, value_set
+from modcrypt.parquet.arrow.expressions import AND, OR, Call, Field, Literal, Node, read_value_set
 from modcrypt.parquet.crypto.bloom_filters import bloom_hash
 from modcrypt.parquet.format.idl import ThriftStruct
 
 __all__ = ["Probe", "find_probe", "may_match"]
 
 _MAX_VALUES = 1000
-"""Most values of one `is_in` asked for: a filter says yes by chance to one in a hundred or so."""
+"""Most values of one `is_in` that are looked up: about one in a hundred matches by chance."""
 
 INT32, INT64, FLOAT, DOUBLE, BYTE_ARRAY, FIXED = 1, 2, 4, 5, 6, 7  # Type of the IDL
 _UTF8 = 0  # ConvertedType of the IDL
@@ -32,7 +33,7 @@ _BYTES = {kind.id for kind in (*_TEXT, pa.binary(), pa.large_binary(), pa.binary
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """A column holds one of the values with these hashes."""
+    """A condition: the column holds at least one of the values with these hashes."""
 
     column: int
     hashes: list[int]
@@ -40,14 +41,14 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """All of these hold."""
+    """A condition: all of these conditions hold."""
 
     probes: list[Probe]
 
 
 @dataclass(frozen=True, slots=True)
 class Some:
-    """One of these holds."""
+    """A condition: at least one of these conditions holds."""
 
     probes: list[Probe]
 
@@ -58,11 +59,11 @@ Probe: TypeAlias = Values | Every | Some
 def find_probe(
     node: Node, columns: Mapping[tuple[str, ...], tuple[int, ThriftStruct]]
 ) -> Probe | None:
-    """Give what must hold of the columns where a row matches; None where nothing can be said.
+    """Return the condition that columns must meet for a row to match; None if none is known.
 
     Args:
-        node: an expression's tree.
-        columns: by path, index and schema element of the columns that may be asked for.
+        node: Tree of the expression.
+        columns: For each path of a column that may be looked up, its index and schema element.
     """
     if not isinstance(node, Call):
         return None
@@ -72,11 +73,11 @@ def find_probe(
         if node.name in AND:
             return Every(known) if known else None
         return Some(known) if len(known) == len(probes) else None
-    field, scalars = _equality(node)
+    field, scalars = _read_equality(node)
     if field is None or field.path not in columns:
         return None
     column, element = columns[field.path]
-    plain = [plain_encoding(scalar, element) for scalar in scalars]
+    plain = [encode_plain_value(scalar, element) for scalar in scalars]
     known_plain = [value for value in plain if value is not None]
     if len(known_plain) < len(plain):
         return None
@@ -84,23 +85,23 @@ def find_probe(
 
 
 def may_match(probe: Probe, holds: Callable[[Values], bool]) -> bool:
-    """Say whether a row of a row group may match, `holds` being asked only where it matters."""
+    """Return whether a row of a row group may match; `holds` is called only where it matters."""
     if isinstance(probe, Values):
         return holds(probe)
     answers = (may_match(part, holds) for part in probe.probes)
     return all(answers) if isinstance(probe, Every) else any(answers)
 
 
-def _equality(call: Call) -> tuple[Field | None, list[Any]]:
-    """Give the field and the constants, one of which it must equal."""
+def _read_equality(call: Call) -> tuple[Field | None, list[Any]]:
+    """Return the field of an equality and the constants, one of which it must equal."""
     if call.name == "equal":
-        one, other = call.arguments
-        if isinstance(one, Literal):
-            one, other = other, one
-        if isinstance(one, Field) and isinstance(other, Literal):
-            return one, [other.scalar]
+        left, right = call.arguments
+        if isinstance(left, Literal):
+            left, right = right, left
+        if isinstance(left, Field) and isinstance(right, Literal):
+            return left, [right.scalar]
     elif call.name == "is_in" and isinstance(call.arguments[0], Field):
-        values = value_set(call)
+        values = read_value_set(call)
         if values is not None and len(values) <= _MAX_VALUES:
             return call.arguments[0], list(values)
     return None, []
@@ -109,16 +110,16 @@ def _equality(call: Call) -> tuple[Field | None, list[Any]]:
 # --- plain encodings -----------------------------------------------------------------------------
 
 
-def plain_encoding(scalar: Any, element: ThriftStruct) -> bytes | None:
-    """Encode a constant as the column's only value that equals it; None where there is a doubt."""
+def encode_plain_value(scalar: Any, element: ThriftStruct) -> bytes | None:
+    """Encode a constant as the column's only value that equals it; None if that is uncertain."""
     if not scalar.is_valid:
         return None
     if element.type in (INT32, INT64):
-        number = _integer(scalar, element)
+        number = _convert_integer(scalar, element)
         size = 4 if element.type == INT32 else 8
         return None if number is None else (number % (1 << 8 * size)).to_bytes(size, "little")
     if element.type in (FLOAT, DOUBLE):
-        return _float(scalar, "<f" if element.type == FLOAT else "<d")
+        return _encode_float(scalar, "<f" if element.type == FLOAT else "<d")
     if element.type in (BYTE_ARRAY, FIXED) and _holds_bytes(element) and _is_bytes(scalar.type):
         value: bytes = scalar.as_buffer().to_pybytes()
         return value if element.type == BYTE_ARRAY or len(value) == element.type_length else None
@@ -135,21 +136,21 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return kind.id in _BYTES or pa.types.is_fixed_size_binary(kind)
 
 
-def _float(scalar: Any, spelling: str) -> bytes | None:
+def _encode_float(scalar: Any, format_code: str) -> bytes | None:
     if not pa.types.is_floating(scalar.type) and not pa.types.is_integer(scalar.type):
         return None
     value = scalar.as_py()
     try:
-        plain = struct.pack(spelling, value)
+        plain = struct.pack(format_code, value)
     except OverflowError:
         return None
-    (back,) = struct.unpack(spelling, plain)
-    # Zero equals the other zero; NaN equals nothing, and goes by many bit patterns.
+    (back,) = struct.unpack(format_code, plain)
+    # 0.0 equals -0.0, and NaN has many bit patterns and equals nothing.
     return plain if back == value and value != 0 and not math.isnan(value) else None
 
 
-def _integer(scalar: Any, element: ThriftStruct) -> int | None:
-    kind = _integer_type(element)
+def _convert_integer(scalar: Any, element: ThriftStruct) -> int | None:
+    kind = _find_integer_type(element)
     if kind is None:
         return None
     integers = pa.types.is_integer(kind) and pa.types.is_integer(scalar.type)
@@ -158,7 +159,7 @@ def _integer(scalar: Any, element: ThriftStruct) -> int | None:
         return None
     try:
         exact = scalar.cast(kind)
-    except pa.ArrowException:  # out of range, or finer than the column's unit
+    except pa.ArrowException:  # The value is out of range, or finer than the column's unit.
         return None
     value: int = exact.as_py() if integers else exact.value
     return value
@@ -168,7 +169,8 @@ def _has_zone(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) and kind.tz is not None
 
 
-# By ConvertedType, for files without logical types. Decimals have more than one encoding.
+# Types by ConvertedType, for files without logical types. Decimals are absent because they have
+# more than one encoding.
 _CONVERTED = {
     6: pa.date32(), 7: pa.time32("ms"), 8: pa.time64("us"),
     9: pa.timestamp("ms", "UTC"), 10: pa.timestamp("us", "UTC"),
@@ -178,8 +180,8 @@ _CONVERTED = {
 _INTEGERS = {str(kind): kind for kind in _CONVERTED.values() if pa.types.is_integer(kind)}
 
 
-def _integer_type(element: ThriftStruct) -> pa.DataType | None:
-    """Give the type of an INT32 or INT64 column whose values are numbers of their own."""
+def _find_integer_type(element: ThriftStruct) -> pa.DataType | None:
+    """Return the type of an INT32 or INT64 column that stores each value as one number."""
     logical = element.logicalType
     if logical is None and element.converted_type is None:
         return pa.int32() if element.type == INT32 else pa.int64()
@@ -190,10 +192,10 @@ def _integer_type(element: ThriftStruct) -> pa.DataType | None:
     if logical.INTEGER is not None:
         sign = "" if logical.INTEGER.isSigned else "u"
         return _INTEGERS.get(f"{sign}int{logical.INTEGER.bitWidth}")
-    return _clock_type(logical)
+    return _find_clock_type(logical)
 
 
-def _clock_type(logical: ThriftStruct) -> pa.DataType | None:
+def _find_clock_type(logical: ThriftStruct) -> pa.DataType | None:
     clock = logical.TIMESTAMP or logical.TIME
     if clock is None:
         return None

@@ -1,4 +1,4 @@
-"""Encrypted Parquet to Arrow: `ParquetFile`."""
+"""`ParquetFile`: read an encrypted Parquet file as Arrow data."""
 
 from __future__ import annotations
 
@@ -15,44 +15,50 @@ import pyarrow.parquet as pq
 from modcrypt.fork_safety import fork_safe
 from modcrypt.io.buffers import Shared, Threads, usable_cores
 from modcrypt.io.storage import SourceLike, open_source
-from modcrypt.parquet.arrow.chunk_loading import footer_alone
+from modcrypt.parquet.arrow.chunk_loading import make_footer_file
 from modcrypt.parquet.arrow.decoding import Decoder
-from modcrypt.parquet.arrow.file_scan import Request, Scan, Session, joined, schema_file
+from modcrypt.parquet.arrow.file_scan import (
+    Request,
+    Scan,
+    Session,
+    concatenate_tables,
+    make_schema_file,
+)
 from modcrypt.parquet.crypto.file_identity import FileIdentity
 from modcrypt.parquet.crypto.file_plan import OpenFile
-from modcrypt.parquet.crypto.plaintext_footer import plain_metadata, selected_row_groups
+from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 
-__all__ = ["Filters", "ParquetFile", "as_expression", "limited"]
+__all__ = ["Filters", "ParquetFile", "as_expression", "limit_rows"]
 
 Filters: TypeAlias = "pc.Expression | list[Any]"
-"""A pyarrow expression, or tuples as pyarrow.parquet takes them (disjunctive normal form)."""
+"""A pyarrow expression, or tuples as in pyarrow.parquet (disjunctive normal form)."""
 
 TABLE_BYTES = 64 << 20
-"""Sealed bytes of a lot when a table is read; two lots are read at once."""
+"""Encrypted bytes of a lot when a table is read; two lots are read at once."""
 
 BATCH_BYTES = 32 << 20
-"""The same for batches: one lot is decoded while the next one is opened."""
+"""Encrypted bytes of a lot when batches are read; one is decoded while the next is decrypted."""
 
 _MAX_THREADS = 8
 
 
 class ParquetFile:
-    """An encrypted Parquet file, to be read as Arrow data; safe to use from several threads.
+    """An encrypted Parquet file, read as Arrow data; safe to use from several threads.
 
-    The footer is read now. Keys are looked for, and chunks read and opened, when they are needed.
+    The constructor reads the footer. Keys are retrieved, and chunks read and decrypted, on demand.
 
     Args:
-        source: path, URL, bytes or seekable binary file object.
-        decryption: keys, and what the caller insists on.
-        filesystem: where a path is to be found: a filesystem of pyarrow or fsspec.
-        expected: Version of the file that it must be, if it was opened before; None for any.
-        options: how PyArrow is to decode: `read_dictionary`, `coerce_int96_timestamp_unit`,
+        source: Path, URL, bytes or seekable binary file object.
+        decryption: Keys, and the caller's requirements.
+        filesystem: Filesystem of pyarrow or fsspec that contains the path.
+        expected: Version that the file must have, if it was opened before; None for any.
+        options: PyArrow's options for decoding: `read_dictionary`, `coerce_int96_timestamp_unit`,
             `binary_type`, `list_type`, `page_checksum_verification`, `arrow_extensions_enabled`.
 
     Raises:
-        ModcryptError: as `decrypt_parquet`, for the footer now and for the rest on reading.
-        OSError: From the file system, or the file is another one than `expected`.
+        ModcryptError: As `decrypt_parquet`, for the footer now and for the rest on reading.
+        OSError: The file system reports an error, or the file is not the version `expected`.
     """
 
     def __init__(
@@ -64,7 +70,10 @@ class ParquetFile:
         expected: FileIdentity | None = None,
         **options: Any,
     ) -> None:
-        usual = {"pre_buffer": False, "arrow_extensions_enabled": True}  # as pyarrow.parquet has it
+        usual = {
+            "pre_buffer": False,
+            "arrow_extensions_enabled": True,
+        }  # as in pyarrow.parquet
         options = usual | options
         of_format = dict(options)
         if "read_dictionary" in options:
@@ -83,11 +92,11 @@ class ParquetFile:
                 shared=Shared(stack.pop_all()),
             )
 
-    # --- what is there ---------------------------------------------------------------------------
+    # --- metadata --------------------------------------------------------------------------------
 
     @property
     def opened(self) -> OpenFile:
-        """What the footer says, opened and checked."""
+        """The opened and checked footer, with its keys."""
         return self._session.file
 
     @property
@@ -97,33 +106,33 @@ class ParquetFile:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows, as the footer says."""
+        """Number of rows according to the footer."""
         return int(self._session.file.metadata.num_rows)
 
     @property
     def schema(self) -> pq.ParquetSchema:
-        """The Parquet schema, for which the footer key is enough."""
-        return self._session.decoder.open(self._schema_file()).schema
+        """The Parquet schema. Reading it needs only the footer key."""
+        return self._session.decoder.open(self._make_schema_file()).schema
 
     @property
     def schema_arrow(self) -> pa.Schema:
-        """The Arrow schema, for which the footer key is enough."""
-        return self._session.decoder.open(self._schema_file()).schema_arrow
+        """The Arrow schema. Reading it needs only the footer key."""
+        return self._session.decoder.open(self._make_schema_file()).schema_arrow
 
-    def _schema_file(self) -> pa.Buffer:
+    def _make_schema_file(self) -> pa.Buffer:
         file = self._session.file
-        return schema_file(file.metadata, range(len(file.leaves)), ())
+        return make_schema_file(file.metadata, range(len(file.leaves)), ())
 
     @property
     def metadata(self) -> pq.FileMetaData:
-        """The metadata of the columns whose keys are there, with offsets in the encrypted file.
+        """The metadata of the columns whose keys are available, with offsets in the encrypted file.
 
         Raises:
-            KeyNotFoundError: a key is missing, and `on_missing_key` is "error".
+            KeyNotFoundError: A key is missing, and `on_missing_key` is "error".
         """
         plan = self._session.select(None, None)
-        metadata, _ = plain_metadata(plan, selected_row_groups(plan), plan.footer.body_end)
-        return self._session.decoder.open(footer_alone(metadata)).metadata
+        metadata, _ = plain_metadata(plan, copy_row_groups(plan), plan.footer.body_end)
+        return self._session.decoder.open(make_footer_file(metadata)).metadata
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -138,22 +147,23 @@ class ParquetFile:
         """Read columns and rows as a table.
 
         Args:
-            columns: names of columns or groups, in the order wanted; None for all.
-            filters: rows to keep. Row groups and pages that can't have any are not opened.
-            row_groups: ordinals; None for all.
-            use_threads: decode on several threads.
+            columns: Names of columns or groups, in the order wanted; None for all.
+            filters: Condition for the rows to keep. Row groups and pages that cannot contain such
+                rows are not decrypted.
+            row_groups: Ordinals of row groups; None for all.
+            use_threads: Decode on several threads.
 
         Raises:
-            ValueError: the file doesn't have a column or row group.
-            KeyNotFoundError: a key is missing, and `on_missing_key` is "error"; or the filter
-                reads a column whose key is missing.
-            ModcryptError: something does not authenticate or breaks the format.
+            ValueError: The file does not have a column or row group.
+            KeyNotFoundError: A key is missing, and `on_missing_key` is "error"; or the filter reads
+                a column whose key is missing.
+            ModcryptError: A module does not authenticate or breaks the format.
         """
         request = Request(columns=columns, filter=as_expression(filters), row_groups=row_groups)
         return self.read_request(request, use_threads=use_threads)
 
     def read_row_group(self, i: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read one row group as a table; raises as `read`."""
+        """Read one row group as a table; raise as `read`."""
         return self.read(columns, row_groups=[i])
 
     def iter_batches(
@@ -166,43 +176,44 @@ class ParquetFile:
         limit: int | None = None,
         use_threads: bool = True,
     ) -> Iterator[pa.RecordBatch]:
-        """Read batches of at most `batch_size` rows, in order; raises as `read`.
+        """Yield batches of at most `batch_size` rows, in order; raise as `read`.
 
-        With `limit`, so many rows are given; without a filter, no page is opened that has none of
-        them, where a page index tells.
+        `limit` is the maximum number of rows. Without a filter, and if the file has page indexes,
+        pages beyond the limit are not decrypted.
 
-        In memory are at most two lots of 32 MiB of the file, or two row groups where those are
-        larger, and what PyArrow makes of one.
+        Memory holds at most two lots of 32 MiB of the file, or two row groups if those are larger,
+        and the decoded rows of one.
         """
         request = Request(
             columns=columns, filter=as_expression(filters), row_groups=row_groups, limit=limit
         )
         batches = self.batches_of_request(request, batch_size=batch_size, use_threads=use_threads)
-        return limited(batches, limit)
+        return limit_rows(batches, limit)
 
     def types_of(self, request: Request) -> tuple[pa.Schema, pa.Schema]:
-        """Give the schema of all that a request reads, and of what it gives out."""
-        scan = self._scan(request)
+        """Return the schemas of the fields that a request reads and of those that it returns."""
+        scan = self._make_scan(request)
         return scan.schema, scan.result
 
     def read_request(self, request: Request, **options: Any) -> pa.Table:
-        """Do what `read` does, for a file of a dataset."""
-        scan = self._scan(request)
-        with scan.explained():
-            return joined(scan.tables(TABLE_BYTES, **options), scan.result)
+        """Read a table as `read`, for a file of a dataset."""
+        scan = self._make_scan(request)
+        with scan.explain_cast_errors():
+            return concatenate_tables(scan.read_tables(TABLE_BYTES, **options), scan.result)
 
     def batches_of_request(self, request: Request, **options: Any) -> Iterator[pa.RecordBatch]:
-        """Do what `iter_batches` does, for a file of a dataset."""
-        return _batches(self._scan(request), options)  # planned now: a mistake shows at once
+        """Return batches as `iter_batches`, for a file of a dataset."""
+        # The scan is planned now, so that mistakes are reported at once.
+        return _read_batches(self._make_scan(request), options)
 
-    def _scan(self, request: Request) -> Scan:
+    def _make_scan(self, request: Request) -> Scan:
         with self._session.shared.use():
             return Scan(self._session, request)
 
     # --- closing ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the source, if it was opened here, after the last read. Again, it does nothing."""
+        """Close the source, if it was opened here, after the last read. Idempotent."""
         self._session.shared.close()
 
     def __enter__(self) -> ParquetFile:
@@ -212,50 +223,50 @@ class ParquetFile:
         self.close()
 
 
-def _batches(scan: Scan, options: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-    with scan.explained():
-        yield from scan.batches(BATCH_BYTES, **options)
+def _read_batches(scan: Scan, options: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    with scan.explain_cast_errors():
+        yield from scan.read_batches(BATCH_BYTES, **options)
 
 
-def limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    """Give the batches up to a number of rows.
+def limit_rows(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """Return the batches up to a number of rows.
 
     Raises:
-        ValueError: the number is negative.
+        ValueError: The number is negative.
     """
     if limit is None:
         return batches
     if limit < 0:
-        raise ValueError("limit is 0 or more")
-    return _first(batches, limit)
+        raise ValueError("limit must be 0 or more")
+    return _take_rows(batches, limit)
 
 
-def _first(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+def _take_rows(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
     while limit > 0 and (batch := next(batches, None)) is not None:
         yield batch.slice(0, limit)
         limit -= batch.num_rows
 
 
 def as_expression(filters: Filters | None) -> pc.Expression | None:
-    """Give what pyarrow.parquet's filters mean, as an expression."""
+    """Return pyarrow.parquet's filters as an expression."""
     if isinstance(filters, str):
-        raise TypeError("filters are a pyarrow expression or tuples, not a string")
+        raise TypeError("filters must be a pyarrow expression or tuples, not a string")
     if isinstance(filters, list):
-        filters = [_with_narrow_numbers(part) for part in filters]
+        filters = [_narrow_numbers(part) for part in filters]
     return None if filters is None else pq.filters_to_expression(filters)
 
 
-def _with_narrow_numbers(part: Any) -> Any:
+def _narrow_numbers(part: Any) -> Any:
     """Convert numbers in a filter's tuples to the narrowest unsigned type that holds them.
 
-    PyArrow takes them for int64, and casts columns of uint64 and decimals, whose values need not
-    fit.
+    PyArrow converts them to int64, and casts columns of uint64 and decimals to it, whose values may
+    not fit.
     """
     if isinstance(part, list):
-        return [_with_narrow_numbers(one) for one in part]
+        return [_narrow_numbers(element) for element in part]
     if not (isinstance(part, tuple) and len(part) == 3 and type(part[2]) is int):
         return part
     kinds = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
-    fitting = (kind for kind in kinds if 0 <= part[2] < 1 << kind.bit_width)
-    kind = next(fitting, None)
+    fitting_kinds = (kind for kind in kinds if 0 <= part[2] < 1 << kind.bit_width)
+    kind = next(fitting_kinds, None)
     return part if kind is None else (*part[:2], pa.scalar(part[2], kind))

@@ -1,8 +1,8 @@
-"""The parts of an encrypted file as the plaintext bytes that take their place in a view.
+"""Decrypt parts of an encrypted file to plaintext bytes of the same size and position.
 
-Every module keeps its place: the plaintext of a page, index or bloom filter is shorter than its
-modules by their nonces, tags and lengths, and its Thrift header is lengthened by just as much,
-with a field that readers skip.
+The plaintext of a page, index or bloom filter is shorter than its PME modules (separately encrypted
+parts of the file) by their nonces, tags and lengths. So its Thrift header is lengthened by the same
+amount, with a field that readers skip.
 
     encrypted   [header module      ][body module            ]
     plaintext   [header | filling   ][ body                  ]     the same bytes from start to end
@@ -27,36 +27,36 @@ from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
     EncryptedPage,
     Page,
+    drop_unknown_header_fields,
+    open_and_check_crc,
     open_body,
-    open_checked,
     open_header,
-    with_known_header,
 )
 from modcrypt.parquet.crypto.file_plan import Plan
 from modcrypt.parquet.format.idl import ThriftStruct, known_bytes, struct_end, varint, zigzag
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span
 from modcrypt.parquet.format.page_header import UNCOMPRESSED, splice
 
-__all__ = ["PageReader", "PartReader", "overlay", "part_readers"]
+__all__ = ["PageReader", "PartReader", "make_part_readers", "overlay"]
 
-# The head of a binary field, fifteen ids after the struct's last one: 20 to 23 in a page header. In
-# the short form, because fastparquet reads no other, and so not 32767, which the format reserves
-# for what readers skip.
+# The head of a binary field whose id is fifteen above the struct's last one: 20 to 23 in a page
+# header. The format reserves id 32767 for fields that readers skip, but that needs the long form
+# of the head, and fastparquet reads only the short one.
 _FILLING = b"\xf8"
 
-# How the ids from 32705 on are spelled, to 32767, which the format reserves for extensions. After
-# the last fifteen there is no id left for the filling, so readers of a view see such structs
-# without the fields that the IDL doesn't know.
+# The encoding of the ids 32705 to 32767; the format reserves the last for extensions. After the
+# last fifteen, no id is left for the filling, so fields that the IDL does not know are removed
+# from such structs.
 _HIGH_ID = varint(zigzag(32_767))[1:]
 
 
-def part_readers(source: Source, plan: Plan, spans: Iterable[Span]) -> list[PartReader]:
-    """Give a reader for each of these spans of a plan."""
+def make_part_readers(source: Source, plan: Plan, spans: Iterable[Span]) -> list[PartReader]:
+    """Return a reader for each of these spans of a plan."""
     windows = Windows(source)
-    return [_reader(windows, plan, span) for span in spans]
+    return [_make_part_reader(windows, plan, span) for span in spans]
 
 
-def _reader(windows: Windows, plan: Plan, span: Span) -> PartReader:
+def _make_part_reader(windows: Windows, plan: Plan, span: Span) -> PartReader:
     place = span.row_group, span.column
     cipher = plan.ciphers.get(place)
     if cipher is None:
@@ -67,15 +67,15 @@ def _reader(windows: Windows, plan: Plan, span: Span) -> PartReader:
 
 
 class Windows:
-    """As many windows on one source as there are threads at work on it."""
+    """A pool of windows on one source, one for each thread that reads it."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self._idle: SimpleQueue[Window] = SimpleQueue()
 
     @contextmanager
-    def one(self) -> Iterator[Window]:
-        """Lend a window."""
+    def borrow(self) -> Iterator[Window]:
+        """Lend a window to the calling thread."""
         try:
             window = self._idle.get_nowait()
         except Empty:
@@ -87,19 +87,19 @@ class Windows:
 
 
 class PartReader:
-    """A part of a plaintext column: bytes as they are."""
+    """A reader of one part. This class reads plaintext parts unchanged."""
 
     def __init__(self, windows: Windows, span: Span) -> None:
         self.span = span
         self._windows = windows
 
     def read(self, offset: int, out: memoryview) -> None:
-        """Put the part's bytes from `offset` on into `out`, which may begin before it.
+        """Put the part's bytes from `offset` on into `out`, which may begin before the part.
 
-        From any thread. Bytes of `out` that are not the part's stay as they are.
+        Any thread may call this. Bytes of `out` outside the part stay unchanged.
 
         Raises:
-            ModcryptError: a module that is needed does not authenticate or breaks the format.
+            ModcryptError: A module that is needed does not authenticate or breaks the format.
         """
         low = max(offset, self.span.start)
         high = min(offset + len(out), self.span.end)
@@ -107,8 +107,8 @@ class PartReader:
             self._windows.source.read_into(low, out[low - offset : high - offset])
 
 
-class _SealedPart(PartReader):
-    """A part that is opened, by one thread at a time."""
+class _EncryptedPart(PartReader):
+    """An encrypted part, which one thread at a time decrypts."""
 
     def __init__(self, windows: Windows, span: Span, cipher: ChunkCipher) -> None:
         super().__init__(windows, span)
@@ -118,11 +118,11 @@ class _SealedPart(PartReader):
     @cached_property
     def _cipher(self) -> ChunkCipher:
         """The chunk's cipher, for the thread that holds the lock."""
-        return self._of_chunk.apart()
+        return self._of_chunk.copy_for_thread()
 
 
-class _SmallPart(_SealedPart):
-    """An index or a bloom filter: opened whole, at its first reading, and kept."""
+class _SmallPart(_EncryptedPart):
+    """An index or bloom filter, decrypted as a whole on its first read and kept."""
 
     def __init__(self, windows: Windows, span: Span, cipher: ChunkCipher) -> None:
         super().__init__(windows, span, cipher)
@@ -140,38 +140,41 @@ class _SmallPart(_SealedPart):
         if part is not Part.BLOOM_FILTER:
             kind = ModuleType[part.name]
             plain = cipher.open(kind, data)
-            return _filled(self._fillable(plain[: struct_end(plain)]), len(data))
+            return _pad_struct(self._make_paddable(plain[: struct_end(plain)]), len(data))
         header, bitset, _ = open_bloom_filter(cipher, self.span, data)
-        return _filled(self._fillable(header), len(data) - len(bitset)) + bitset
+        return _pad_struct(self._make_paddable(header), len(data) - len(bitset)) + bitset
 
-    def _fillable(self, struct: bytes) -> bytes:
+    def _make_paddable(self, struct: bytes) -> bytes:
         return known_bytes(STRUCTS[self.span.part], struct) if _HIGH_ID in struct else struct
 
 
-class PageReader(_SealedPart):
-    """The pages of one chunk. Where pages begin is found by opening headers, and remembered."""
+class PageReader(_EncryptedPart):
+    """The pages of one chunk.
+
+    The reader opens headers to locate pages, and remembers the positions.
+    """
 
     def __init__(self, windows: Windows, span: Span, cipher: ChunkCipher, md: ThriftStruct) -> None:
         super().__init__(windows, span, cipher)
         self._uncompressed = md.codec == UNCOMPRESSED
         self._has_dictionary = bool(md.dictionary_page_offset)
-        self._starts = [span.start]  # of the pages found so far, and of the one after them
+        self._starts = [span.start]  # of the pages located so far, and of the next one
 
-    def know(self, starts: list[int]) -> None:
-        """Take over where pages begin, and where the last one ends, so that none is searched.
+    def set_page_starts(self, starts: list[int]) -> None:
+        """Set where pages begin and where the last one ends, so that no page is searched for.
 
-        That they are there is checked when they are read.
+        Reading checks these positions.
         """
         self._starts = starts
 
     def read(self, offset: int, out: memoryview) -> None:
         """Put the chunk's bytes from `offset` on into `out`; see `PartReader.read`."""
-        with self._lock, self._windows.one() as window:
-            self._read(window, offset, out)
+        with self._lock, self._windows.borrow() as window:
+            self._read_pages(window, offset, out)
 
-    def _read(self, window: Window, offset: int, out: memoryview) -> None:
+    def _read_pages(self, window: Window, offset: int, out: memoryview) -> None:
         high = min(offset + len(out), self.span.end)
-        after = bisect_left(self._starts, high)  # what lies behind known pages is not read ahead
+        after = bisect_left(self._starts, high)  # Do not read ahead beyond known pages.
         until = self._starts[after] if after < len(self._starts) else self.span.end
         index = max(0, bisect_right(self._starts, offset) - 1)
         while (start := self._starts[index]) < high:
@@ -182,11 +185,11 @@ class PageReader(_SealedPart):
                 self._starts.append(end)
             elif end != self._starts[index + 1]:
                 raise FormatError(
-                    f"{sealed.page.id()} ends at byte {end}, by the offset index at "
-                    f"{self._starts[index + 1]}"
+                    f"{sealed.page.id()} ends at byte {end}, but according to the offset index at "
+                    f"byte {self._starts[index + 1]}"
                 )
             if end > offset:
-                self._put(sealed, start, offset, out)
+                self._write_page(sealed, start, offset, out)
             index += 1
 
     def _open_header(self, window: Window, index: int, until: int) -> EncryptedPage:
@@ -194,47 +197,47 @@ class PageReader(_SealedPart):
         page = Page(self._cipher, is_dictionary, index - self._has_dictionary)
         return open_header(window, self._starts[index], until, page, self._uncompressed)
 
-    def _put(self, sealed: EncryptedPage, start: int, offset: int, out: memoryview) -> None:
+    def _write_page(self, sealed: EncryptedPage, start: int, offset: int, out: memoryview) -> None:
         if _HIGH_ID in sealed.plain:
-            sealed = with_known_header(sealed)
+            sealed = drop_unknown_header_fields(sealed)
         cipher = self._cipher.page
         size = len(sealed.body) - cipher.overhead
         body = start + sealed.total - size
         inside = offset <= body and body + size <= offset + len(out)
         crc = None
         if sealed.header.crc is not None:
-            opened = open_checked(sealed)
+            opened = open_and_check_crc(sealed)
             crc = zlib.crc32(opened)
             overlay(out, offset, body, opened)
-        elif inside and not cipher.slack:  # most pages of a large read: without a copy
+        elif inside and not cipher.slack:  # Most pages of a large read need no copy.
             open_body(sealed, out[body - offset : body - offset + size])
         else:
             opened = memoryview(bytearray(size + cipher.slack))
             open_body(sealed, opened)
             overlay(out, offset, body, opened[:size])
         header = splice(sealed.plain, 0, sealed.header, size, crc)
-        overlay(out, offset, start, _filled(header, body - start))
+        overlay(out, offset, start, _pad_struct(header, body - start))
 
 
 # --- bytes --------------------------------------------------------------------------------------
 
 
 def overlay(out: memoryview, offset: int, start: int, data: bytes | memoryview) -> None:
-    """Put what `data`, which stands at `start`, has of the bytes from `offset` on into `out`."""
+    """Copy the bytes of `data`, which begins at `start`, into `out`, which begins at `offset`."""
     low, high = max(offset, start), min(offset + len(out), start + len(data))
     if low < high:
         out[low - offset : high - offset] = data[low - start : high - start]
 
 
-def _filled(struct: bytes | bytearray, size: int) -> bytes:
-    """Lengthen a spelt struct to `size` bytes by a field that readers skip."""
+def _pad_struct(struct: bytes | bytearray, size: int) -> bytes:
+    """Lengthen an encoded struct to `size` bytes with a field that readers skip."""
     missing = size - len(struct)
     if missing == 0:
         return bytes(struct)
-    for digits in range(1, 6):  # of the length, which may begin with zeros: read by all
+    for digits in range(1, 6):  # Size of the length. All readers accept leading zeros.
         content = missing - len(_FILLING) - digits
         if 0 <= content < 1 << 7 * digits:
             length = bytes(content >> 7 * n & 127 | 128 for n in range(digits - 1))
             length += bytes((content >> 7 * (digits - 1),))
             return bytes(struct[:-1]) + _FILLING + length + bytes(content) + b"\0"
-    raise FormatError(f"a sealed header leaves {missing} bytes to fill")
+    raise FormatError(f"an encrypted header leaves {missing} bytes, which no field can fill")

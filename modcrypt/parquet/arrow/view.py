@@ -1,10 +1,10 @@
-"""A read-only file object that *is* a plaintext Parquet file, decrypting only what is read.
+"""A read-only file object that acts as a plaintext Parquet file and decrypts only what is read.
 
-Every module keeps its place: the plaintext of a page, index or bloom filter is shorter than its
-modules by their nonces, tags and lengths, and its Thrift header is lengthened by just as much,
-with a field that readers skip. So offsets and sizes in the footer and in offset indexes hold as
-they are, nothing needs to be decrypted to know where something lies, and one page can be read
-without those after it.
+The plaintext of a page, index or bloom filter is shorter than its PME modules (separately encrypted
+parts of the file) by their nonces, tags and lengths. So its Thrift header is lengthened by the same
+amount, with a field that readers skip. Offsets and sizes in the footer and in offset indexes
+therefore stay valid, nothing needs to be decrypted to locate a part, and a page can be read without
+those after it.
 
     encrypted   [header module      ][body module            ]
     view        [header | filling   ][ body                  ]     the same bytes from start to end
@@ -21,9 +21,9 @@ from typing import Any
 from modcrypt.io.buffers import Shared, Threads, usable_cores
 from modcrypt.io.seekable import SeekableFile
 from modcrypt.io.storage import Source, SourceLike, open_source
-from modcrypt.parquet.arrow.plaintext_parts import PartReader, overlay, part_readers
+from modcrypt.parquet.arrow.plaintext_parts import PartReader, make_part_readers, overlay
 from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
-from modcrypt.parquet.crypto.plaintext_footer import plain_metadata, selected_row_groups
+from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import encode
@@ -32,15 +32,15 @@ from modcrypt.parquet.format.schema import leaves_of
 __all__ = ["PlaintextView", "open_parquet"]
 
 _GAP = 64 << 10
-"""Zeros before the footer, in bytes. Readers begin with the last 64 KiB (PyArrow): without a gap
-that would be pages, perhaps of an unwanted column, and all those before them in their chunk."""
+"""Number of zeros before the footer. Readers begin with the last 64 KiB (PyArrow). Without a gap,
+that would decrypt pages, perhaps of an unwanted column, and all pages before them in the chunk."""
 
 
 _WORTH_THREADS = 4 << 20
-"""Bytes of one read from which on its parts are opened by several threads."""
+"""Smallest size in bytes of a read whose parts several threads decrypt."""
 
 _MAX_THREADS = 8
-"""Threads of one read; each has a buffer of at least a page."""
+"""Most threads of one read; each has a buffer of at least a page."""
 
 
 def open_parquet(
@@ -52,24 +52,24 @@ def open_parquet(
 ) -> PlaintextView:
     """Open an encrypted Parquet file as a plaintext one that any Parquet reader can read.
 
-    Only the footer is read now; pages, indexes and bloom filters are opened when they are read,
-    and authenticated before a byte of them is given out. The file that readers see has the rows,
-    encodings and statistics of the encrypted one, but not the bytes that `decrypt_parquet` gives.
+    This reads only the footer; pages, indexes and bloom filters are decrypted when they are read,
+    and authenticated before any of their bytes is returned. The file that readers see has the rows,
+    encodings and statistics of the encrypted one, but not the bytes that `decrypt_parquet` writes.
 
     Args:
-        source: path, fsspec URL, bytes or seekable binary file object.
-        decryption: keys, and what the caller insists on, as for `decrypt_parquet`.
-        columns: names of columns or groups that the file is to show, None for all. The keys of
-            the others are not looked for.
-        filesystem: where a path is to be found: a filesystem of pyarrow or fsspec.
+        source: Path, fsspec URL, bytes or seekable binary file object.
+        decryption: Keys, and the caller's requirements, as for `decrypt_parquet`.
+        columns: Names of columns or groups that the file shows; None for all. The keys of other
+            columns are not retrieved.
+        filesystem: Filesystem of pyarrow or fsspec that contains the path.
 
     Returns:
-        A seekable, read-only binary file object, safe to use from several threads; close it, or
-        use it in a `with` block.
+        A seekable, read-only binary file object, safe to use from several threads; close it, or use
+            it in a `with` block.
 
     Raises:
-        ValueError: the file doesn't have one of `columns`.
-        ModcryptError: as `decrypt_parquet`, for the footer now and for the rest on reading.
+        ValueError: The file does not have one of `columns`.
+        ModcryptError: As `decrypt_parquet`, for the footer now and for the rest on reading.
     """
     with ExitStack() as stack:
         opened = stack.enter_context(open_source(source, filesystem=filesystem))
@@ -79,7 +79,10 @@ def open_parquet(
 
 
 class PlaintextView(SeekableFile):
-    """What `open_parquet` gives. `read_at` reads without the cursor, from any thread."""
+    """The file object that `open_parquet` returns.
+
+    `read_at` ignores the cursor and may be called from any thread.
+    """
 
     def __init__(self, source: Source, plan: Plan, resources: ExitStack | None = None) -> None:
         self._threads = Threads(min(usable_cores(), _MAX_THREADS), "modcrypt-view")
@@ -87,11 +90,11 @@ class PlaintextView(SeekableFile):
         resources.callback(self._threads.close)
         self._shared = Shared(resources)
         body_end = plan.footer.body_end
-        metadata, nulls = plain_metadata(plan, selected_row_groups(plan), body_end + _GAP)
+        metadata, nulls = plain_metadata(plan, copy_row_groups(plan), body_end + _GAP)
         tail = bytes(_GAP) + nulls + close_tail(encode(metadata), MAGIC_PLAINTEXT)
         self.size = body_end + len(tail)
         self._body_end, self._tail = body_end, tail
-        self._parts = part_readers(source, plan, plan.spans)  # in file order, disjoint
+        self._parts = make_part_readers(source, plan, plan.spans)  # in file order, disjoint
         self._starts = [span.start for span in plan.spans]
 
     def _fill(self, offset: int, out: memoryview) -> None:
@@ -101,7 +104,7 @@ class PlaintextView(SeekableFile):
         if parts and parts[0].span.end <= offset:
             del parts[0]
         reached = offset
-        for part in parts:  # what lies between parts are zeros
+        for part in parts:  # Gaps between parts are filled with zeros.
             overlay(out, offset, reached, bytes(max(0, part.span.start - reached)))
             reached = max(reached, part.span.end)
         overlay(out, offset, reached, bytes(max(0, min(end, self._body_end) - reached)))
@@ -115,14 +118,14 @@ class PlaintextView(SeekableFile):
             for part in parts:
                 part.read(offset, out)
             return
-        # An error of one is raised when the others are done: they write into the same memory.
+        # Wait for all before raising an error: they write into the same memory.
         work = [self._threads.submit(part.read, offset, out) for part in parts]
         wait(work)
-        for done in work:
-            done.result()
+        for future in work:
+            future.result()
 
     def read_buffer(self, size: int) -> Any:
-        """Give a pyarrow Buffer of up to `size` bytes: pyarrow calls this where it is there."""
+        """Return a pyarrow Buffer of up to `size` bytes; pyarrow calls this method if it exists."""
         import pyarrow as pa
 
         buffer = pa.allocate_buffer(self._clipped(self._cursor, size))
@@ -130,6 +133,6 @@ class PlaintextView(SeekableFile):
         return buffer
 
     def close(self) -> None:
-        """Close the source, if it was opened here, after the last read. Again, it does nothing."""
+        """Close the source, if it was opened here, after the last read. Idempotent."""
         super().close()
         self._shared.close()

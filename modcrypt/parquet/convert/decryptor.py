@@ -1,8 +1,8 @@
-"""Encrypted Parquet to plaintext Parquet, pages never decoded.
+"""Decrypt Parquet files to plaintext Parquet without decoding pages.
 
-The reverse of the encryptor: every module is opened and appended in the order of the source.
-Nothing that a sealed header, a length prefix, a chunk size or an offset says is taken alone:
-they must all agree, and no page is passed on before its tag has been verified.
+This reverses the encryptor: every PME module (a separately encrypted part of the file) is decrypted
+and appended in the order of the source. Encrypted headers, length prefixes, chunk sizes and offsets
+must all agree; none is trusted alone. No page is passed on before its tag is verified.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
     EncryptedPage,
     Page,
+    drop_unknown_header_fields,
+    open_and_check_crc,
     open_body,
-    open_checked,
     open_header,
-    with_known_header,
 )
 from modcrypt.parquet.crypto.file_plan import Plan, plan_decryption
 from modcrypt.parquet.crypto.footer import FOOTER
-from modcrypt.parquet.crypto.plaintext_footer import plain_metadata, selected_row_groups
+from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.plaintext_pages import copy_known
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.crypto.relocation import ChunkMove, Relocation
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, close_tail
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, known_bytes, struct_end
-from modcrypt.parquet.format.modules import STRUCTS, Part, Span, in_writing_order
+from modcrypt.parquet.format.modules import STRUCTS, Part, Span, sort_for_writing
 from modcrypt.parquet.format.page_header import UNCOMPRESSED, splice
 
 __all__ = ["ModuleSpan", "decrypt_parquet", "list_modules", "write_plaintext"]
@@ -52,40 +52,42 @@ def decrypt_parquet(
 ) -> tuple[str, ...]:
     """Decrypt a Parquet file of any compliant writer, module by module, without decoding a value.
 
-    A file that `encrypt_parquet` made comes back byte for byte where the plaintext file had no
-    gaps and was spelt canonically, as those of PyArrow, parquet-java and DuckDB are; else module
-    for module: the same pages, indexes and bloom filters in the same order, offsets set anew.
-    The README lists what is not restored ("When decryption restores a file byte for byte").
+    The plaintext of a file from `encrypt_parquet` is restored byte for byte if it had no gaps and a
+    canonical encoding, as files of PyArrow, parquet-java and DuckDB do. Otherwise it is restored
+    module for module: the same pages, indexes and bloom filters in the same order, with new
+    offsets. The README lists what is not restored ("When decryption restores a file byte for
+    byte").
 
     Args:
-        source: path, fsspec URL, bytes or seekable binary file object.
-        destination: path or fsspec URL, which appears complete or not at all, or a writable
-            binary file object, which gets authenticated bytes only, but perhaps not all.
-        properties: keys, and what the caller insists on.
-        filesystem: of pyarrow or fsspec, in which both are paths.
-        overwrite: replace an existing destination; otherwise it is a FileExistsError.
-        threads: 1 does everything in the calling thread, 2 writes in a thread of its own; None
-            chooses by the file's size and the processors.
-        progress: called now and then, in the calling thread, with the bytes written so far; the
-            end is close to the source's size.
-        keep_unknown_fields: Keep Thrift fields that modcrypt does not know when columns are left
-            out or null. Newer writers may put statistics of any column there, so the default
-            leaves them out of such a file; a file with all columns keeps them.
+        source: Path, fsspec URL, bytes or seekable binary file object.
+        destination: Path or fsspec URL, at which the file appears complete or not at all; or a
+            writable binary file object, which receives only authenticated bytes, but after an error
+            not all.
+        properties: Keys, and the caller's requirements.
+        filesystem: Filesystem of pyarrow or fsspec in which source and destination are paths.
+        overwrite: Replace an existing destination; if False, raise FileExistsError.
+        threads: Number of threads: 1 does everything in the calling thread, 2 writes in a second
+            thread; None chooses by the size of the file and the number of processors.
+        progress: Function called from time to time, in the calling thread, with the number of bytes
+            written so far; the final number is close to the source's size.
+        keep_unknown_fields: Keep Thrift fields that modcrypt does not know if columns are omitted
+            or null. Newer writers may put statistics of any column there, so by default such a file
+            loses them; a file with all columns keeps them.
 
     Returns:
-        The columns without a key, which were left out or filled with nulls, as
-        `properties.on_missing_key` says.
+        The columns without a key, which were omitted or filled with nulls, depending on
+            `properties.on_missing_key`.
 
     Raises:
-        PlaintextError: the file is not encrypted, or its footer signature was stripped.
-        IntegrityError: something does not authenticate; its subclass and message say what.
-        KeyRetrievalError: a key is missing or was refused.
-        UnsupportedFormatError: the file's algorithm is not among `properties.algorithms`, or a
-            layout is known but not handled.
-        FormatError, LimitError: the bytes break the format, or a limit.
+        PlaintextError: The file is not encrypted, or its footer signature was removed.
+        IntegrityError: A module does not authenticate; the subclass and the message give details.
+        KeyRetrievalError: A key is missing or was refused.
+        UnsupportedFormatError: The file's algorithm is not among `properties.algorithms`, or
+            modcrypt does not support a known layout.
+        FormatError, LimitError: The file breaks the format, or a limit.
         ValueError: `threads` is below 1, or the destination is a file object on the source.
-        TypeError: an argument is of another kind.
-        FileExistsError, OSError: from the file system.
+        TypeError: An argument has the wrong type.
+        FileExistsError, OSError: The file system reports an error.
     """
     with open_source(source, filesystem=filesystem) as opened:
         plan = plan_decryption(opened, properties)
@@ -100,10 +102,10 @@ def decrypt_parquet(
 def write_plaintext(
     source: Source, out: Output, plan: Plan, *, keep_unknown_fields: bool = False
 ) -> bytes:
-    """Open the modules of a plan and append the plaintext file; give its footer, to its end.
+    """Decrypt the modules of a plan, append the plaintext file, and return its encoded footer.
 
     Raises:
-        ModcryptError: as `decrypt_parquet`.
+        ModcryptError: As `decrypt_parquet`.
     """
     known_only = bool(plan.missing) and not keep_unknown_fields
     return _Decryption(source, out, plan, known_only=known_only).run()
@@ -111,7 +113,7 @@ def write_plaintext(
 
 @dataclass(frozen=True, slots=True)
 class ModuleSpan:
-    """One module and the bytes [start, end) that it takes in the file, framing included."""
+    """One module and the bytes [start, end) that it occupies in the file, framing included."""
 
     module: ModuleId
     start: int
@@ -121,25 +123,26 @@ class ModuleSpan:
 def list_modules(
     source: SourceLike, properties: FileDecryptionProperties, *, filesystem: Any = None
 ) -> list[ModuleSpan]:
-    """Open every module of a file that the keys allow, and say where it is, in file order.
+    """Decrypt every module of a file that the keys allow, and return their positions in file order.
 
-    Modules inside the footer (column metadata) are not listed: they have no place of their own.
+    Modules inside the footer (column metadata) are not listed, because they have no position of
+    their own.
 
     Raises:
-        ModcryptError: as `decrypt_parquet`.
+        ModcryptError: As `decrypt_parquet`.
     """
-    found: list[ModuleSpan] = []
+    spans: list[ModuleSpan] = []
 
-    def note(module: ModuleId, start: int, end: int) -> None:
-        found.append(ModuleSpan(module, start, end))
+    def add_span(module: ModuleId, start: int, end: int) -> None:
+        spans.append(ModuleSpan(module, start, end))
 
     with open_source(source, filesystem=filesystem) as opened:
         plan = plan_decryption(opened, properties)
         out = Output(_Nowhere(), background=False)
-        _Decryption(opened, out, plan, note).run()
+        _Decryption(opened, out, plan, add_span).run()
         if plan.footer.encrypted:
-            found.append(ModuleSpan(FOOTER, plan.footer.module_start, opened.size - 8))
-    return sorted(found, key=lambda span: span.start)
+            spans.append(ModuleSpan(FOOTER, plan.footer.module_start, opened.size - 8))
+    return sorted(spans, key=lambda span: span.start)
 
 
 class _Nowhere(Sink):
@@ -150,33 +153,33 @@ class _Nowhere(Sink):
 Trace: TypeAlias = Callable[[ModuleId, int, int], None]
 
 
-# --- the walk ------------------------------------------------------------------------------------
+# --- one file ------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Decryption:
-    """One file on its way from encrypted to plain."""
+    """One file that is being decrypted."""
 
     source: Source
     out: Output
     plan: Plan
     trace: Trace | None = None
-    known_only: bool = False  # whether fields that the IDL doesn't know are left out
+    known_only: bool = False  # remove fields that the IDL does not know
     moves: Relocation = field(default_factory=Relocation)
 
     def run(self) -> bytes:
         out = self.out
         window = Window(self.source)
         out.write(MAGIC_PLAINTEXT)
-        for span in in_writing_order(self.plan.spans):
+        for span in sort_for_writing(self.plan.spans):
             start = out.position
             cipher = self.plan.ciphers.get((span.row_group, span.column))
             if span.part is Part.PAGES:
                 self._write_pages(window, span, cipher)
             else:
-                self._write_small(span, cipher)
+                self._write_index_or_filter(span, cipher)
             self.moves.add(span, start, out.position)
-        row_groups, _ = self.moves.row_groups(selected_row_groups(self.plan))
+        row_groups, _ = self.moves.row_groups(copy_row_groups(self.plan))
         metadata, nulls = plain_metadata(
             self.plan, row_groups, out.position, keep_unknown_fields=not self.known_only
         )
@@ -204,7 +207,7 @@ class _Decryption:
         move.new_end = self.out.position
         self.moves.chunks[span.row_group, span.column] = move
 
-    def _write_small(self, span: Span, cipher: ChunkCipher | None) -> None:
+    def _write_index_or_filter(self, span: Span, cipher: ChunkCipher | None) -> None:
         """Write an index or a bloom filter."""
         data = self.source.read_at(span.start, span.end - span.start)
         if cipher is not None and span.part is Part.BLOOM_FILTER:
@@ -242,12 +245,12 @@ def open_pages(
     window: Window, span: Span, cipher: ChunkCipher, out: Output, move: ChunkMove,
     md: ThriftStruct, trace: Trace | None, *, known_only: bool,
 ) -> None:  # fmt: skip
-    """Open the pages of one chunk: header module, page module, for each.
+    """Decrypt the pages of one chunk: for each, the header module and the page module.
 
-    `move` learns where pages went and how much the headers shrank. `known_only` leaves fields that
-    the IDL doesn't know out of the headers.
+    `move` records the new positions of pages and how much the headers shrank. `known_only` removes
+    fields that the IDL does not know from the headers.
     """
-    # Whether the first page is a dictionary decides its AAD, so it must be known beforehand.
+    # The AAD of the first page depends on whether it is a dictionary, so this must be known first.
     is_dictionary = move.has_dictionary = bool(md.dictionary_page_offset)
     uncompressed = md.codec == UNCOMPRESSED
     position, end = span.start, span.end
@@ -256,7 +259,7 @@ def open_pages(
         page = Page(cipher, is_dictionary, ordinal)
         sealed = open_header(window, position, end, page, uncompressed)
         if known_only:
-            sealed = with_known_header(sealed)
+            sealed = drop_unknown_header_fields(sealed)
         total = sealed[5]
         before = out.position
         if not is_dictionary:
@@ -276,28 +279,28 @@ def open_pages(
 
 
 def _write_page(out: Output, sealed: EncryptedPage) -> int:
-    """Open a page's body and append the page; give its new header's size."""
+    """Decrypt a page's body, append the page, and return the size of its new header."""
     page, plain, header, body, _, _ = sealed
     cipher = page.cipher.page
     plain_size = len(body) - cipher.overhead
     if header[6] is not None:
-        return _write_checked(out, sealed, plain_size)
+        return _write_page_with_crc(out, sealed, plain_size)
     new_header = splice(plain, 0, header, plain_size)
     header_size = len(new_header)
-    room = plain_size + cipher.slack
-    if out.at + header_size + room > len(out.view):
-        out.reserve(header_size + room)
+    space = plain_size + cipher.slack
+    if out.at + header_size + space > len(out.view):
+        out.reserve(header_size + space)
     at, view = out.at, out.view
     view[at : at + header_size] = new_header
     at += header_size
-    open_body(sealed, view[at : at + room])
+    open_body(sealed, view[at : at + space])
     out.at = at + plain_size
     return header_size
 
 
-def _write_checked(out: Output, sealed: EncryptedPage, plain_size: int) -> int:
-    """Do the same for a page with a CRC."""
-    opened = open_checked(sealed)
+def _write_page_with_crc(out: Output, sealed: EncryptedPage, plain_size: int) -> int:
+    """Decrypt and append a page with a CRC, and return the size of its new header."""
+    opened = open_and_check_crc(sealed)
     new_header = splice(sealed.plain, 0, sealed.header, plain_size, zlib.crc32(opened))
     out.write(new_header)
     out.write(opened)

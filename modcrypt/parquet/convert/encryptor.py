@@ -1,8 +1,9 @@
-"""Plaintext Parquet to encrypted Parquet, pages never decoded.
+"""Encrypt plaintext Parquet files without decoding pages.
 
-One forward pass: every page, index and bloom filter is sealed as it stands and appended, in the
-order of the source; what changes in the footer are offsets, sizes and the crypto metadata. A file
-may take the row groups of several sources, one after the other: so Arrow tables are written.
+The encryptor makes one forward pass: it encrypts and appends every page, index and bloom filter in
+the order of the source. In the footer, only offsets, sizes and the crypto metadata change. A file
+may receive the row groups of several sources, one after the other; Arrow tables are written this
+way.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from modcrypt.parquet.crypto.ciphers import (
     check_names,
 )
 from modcrypt.parquet.crypto.footer import build_tail, mark_absent, protect_chunk, read_plain
-from modcrypt.parquet.crypto.plaintext_pages import copy_known, encoding_stats, read_page
+from modcrypt.parquet.crypto.plaintext_pages import copy_known, count_encodings, read_page
 from modcrypt.parquet.crypto.properties import (
     FILE_UNIQUE_SIZE,
     FileEncryptionProperties,
@@ -52,10 +53,10 @@ from modcrypt.parquet.format.modules import (
     check_column_metadata,
     check_shape,
     file_spans,
-    in_writing_order,
     names_dictionary,
-    too_many_pages,
-    unexpected_page,
+    sort_for_writing,
+    too_many_pages_error,
+    unexpected_page_error,
 )
 from modcrypt.parquet.format.page_header import (
     DATA_PAGE,
@@ -76,8 +77,8 @@ __all__ = [
     "PageRules",
     "PlainFeed",
     "Plan",
-    "assign",
-    "clear_levels",
+    "assign_file_keys",
+    "count_level_bytes",
     "encrypt_parquet",
     "plan_encryption",
     "seal_body",
@@ -98,39 +99,39 @@ def encrypt_parquet(
 ) -> None:
     """Encrypt a plaintext Parquet file page by page (PME 4, 5), without decoding a value.
 
-    What the footer's known fields refer to is encrypted; bytes between those (Polars leaves a copy
-    of the column metadata, statistics included) are left out.
+    Everything that known fields of the footer refer to is encrypted. Other bytes are omitted
+    (Polars leaves a copy of the column metadata, statistics included).
 
     Args:
-        source: path, fsspec URL, bytes or seekable binary file object.
-        destination: path or fsspec URL, which appears complete or not at all, or a writable
-            binary file object.
-        properties: keys, footer mode, algorithm and AAD prefix; or what `KeyTools.encryption`
-            gives, which makes fresh keys for the file.
-        filesystem: of pyarrow or fsspec, in which both are paths.
-        overwrite: replace an existing destination; otherwise it is a FileExistsError.
-        threads: 1 does everything in the calling thread, 2 writes in a thread of its own; None
-            chooses by the file's size and the processors.
-        progress: called now and then, in the calling thread, with the bytes written so far; the
-            end is close to the source's size.
+        source: Path, fsspec URL, bytes or seekable binary file object.
+        destination: Path or fsspec URL, at which the file appears complete or not at all; or a
+            writable binary file object.
+        properties: Keys, footer mode, algorithm and AAD prefix; or the result of
+            `KeyTools.encryption`, which makes fresh keys for the file.
+        filesystem: Filesystem of pyarrow or fsspec in which source and destination are paths.
+        overwrite: Replace an existing destination; if False, raise FileExistsError.
+        threads: Number of threads: 1 does everything in the calling thread, 2 writes in a second
+            thread; None chooses by the size of the file and the number of processors.
+        progress: Function called from time to time, in the calling thread, with the number of bytes
+            written so far; the final number is close to the source's size.
         keep_unknown_fields: Keep Thrift fields that modcrypt does not know where readers without
-            the key of every column see them: in the footer, unless it is encrypted and all
+            the key of every column can see them: in the footer, unless it is encrypted and all
             columns are under the footer key, and in plaintext columns. Newer writers may put
-            statistics of any column there, so the default leaves them out.
+            statistics of any column there, so they are removed by default.
 
     Raises:
-        ValueError: the properties name columns that the file doesn't have, `threads` is below 1,
+        ValueError: The properties name columns that the file does not have, `threads` is below 1,
             or the destination is a file object on the source.
-        TypeError: an argument is of another kind.
-        UnsupportedFormatError: the source is encrypted already, or has pages of an unknown kind.
-        FormatError: the source breaks the format.
-        LimitError: more row groups, columns or pages than ordinals can number (PME 4.4.2): before
-            the first byte is written, but for pages that the writer did not count in
-            `encoding_stats`.
-        ChecksumError: a page of the source does not fit its CRC.
-        KeyExhaustedError: a key has done 2**32 seals.
-        KeyRetrievalError: the key service wraps no key.
-        FileExistsError, OSError: from the file system.
+        TypeError: An argument has the wrong type.
+        UnsupportedFormatError: The source is already encrypted, or has pages of an unknown kind.
+        FormatError: The source breaks the format.
+        LimitError: There are more row groups, columns or pages than ordinals can number (PME
+            4.4.2). This is raised before the first byte is written, unless the writer did not count
+            pages in `encoding_stats`.
+        ChecksumError: A page of the source does not match its CRC.
+        KeyExhaustedError: A key has been used for 2**32 encryptions.
+        KeyRetrievalError: The key service does not wrap a key.
+        FileExistsError, OSError: The file system reports an error.
     """
     check_encryption(properties)
     check_threads(threads)
@@ -138,7 +139,7 @@ def encrypt_parquet(
         place = place_of(destination, filesystem)
         plan = plan_encryption(opened, properties, place=place, overwrite=overwrite)
         with (
-            plan.properties.companion() as sealed,
+            plan.properties.companion() as record_seals,
             open_output(
                 destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
             ) as out,
@@ -147,20 +148,20 @@ def encrypt_parquet(
             encryption = Encryption(out, plan.properties, keep_unknown_fields=keep_unknown_fields)
             encryption.add(PlainFeed(opened), plan)
             encryption.close(plan.metadata)
-            if sealed is not None:
-                sealed()
+            if record_seals is not None:
+                record_seals()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that is known of a plaintext source, and checked, before a byte of it is written."""
+    """A plan for encrypting a plaintext source, checked before a byte is written."""
 
     metadata: ThriftStruct
     leaves: list[tuple[str, ...]]
     columns: list[ColumnKey | None]
     spans: list[Span]
     properties: FileEncryptionProperties
-    partial: bool = False  # whether columns of the source are left out or masked
+    partial: bool = False  # whether columns of the source are omitted or masked
 
 
 def plan_encryption(
@@ -171,13 +172,13 @@ def plan_encryption(
     place: Place | None = None,
     overwrite: bool = True,
 ) -> Plan:
-    """Read and check a plaintext footer whose first row group will be number `first`.
+    """Read and check a plaintext footer whose first row group gets the ordinal `first`.
 
-    Keys are made for the file at `place`, where `encryption` does so, when the columns' names have
-    been checked.
+    If `encryption` makes keys for the file at `place`, it makes them after the names of columns are
+    checked.
 
     Raises:
-        ValueError, UnsupportedFormatError, FormatError, LimitError, KeyRetrievalError: as
+        ValueError, UnsupportedFormatError, FormatError, LimitError, KeyRetrievalError: As
             `encrypt_parquet`.
     """
     footer = read_plain(source)
@@ -187,13 +188,15 @@ def plan_encryption(
     for r, row_group in enumerate(metadata.row_groups, first):
         for c, chunk in enumerate(row_group.columns):
             check_column_metadata(chunk.meta_data, elements[c], r, row_group.num_rows)
-    properties, columns = assign(metadata, encryption, first, place=place, overwrite=overwrite)
+    properties, columns = assign_file_keys(
+        metadata, encryption, first, place=place, overwrite=overwrite
+    )
     leaves = [leaf.path for leaf in elements]
     spans = file_spans(metadata, footer.body_end, source)
     return Plan(metadata, leaves, columns, spans, properties)
 
 
-def assign(
+def assign_file_keys(
     metadata: ThriftStruct,
     encryption: EncryptionLike,
     first: int = 0,
@@ -201,10 +204,10 @@ def assign(
     place: Place | None = None,
     overwrite: bool = True,
 ) -> tuple[FileEncryptionProperties, list[ColumnKey | None]]:
-    """Give the properties of a file to be written, and how each of its leaves is encrypted.
+    """Return the properties of a new file, and the key of each of its leaves (None for plaintext).
 
     Raises:
-        ValueError, LimitError, KeyRetrievalError: as `encrypt_parquet`.
+        ValueError, LimitError, KeyRetrievalError: As `encrypt_parquet`.
     """
     leaves = leaf_paths(metadata.schema)
     properties = encryption
@@ -220,23 +223,25 @@ def assign(
 
 
 def _check_page_count(md: ThriftStruct, row_group: int, column: int) -> None:
-    """Refuse too many pages before writing, where the writer counted them."""
+    """Raise LimitError for too many pages before writing, if the source's writer counted them."""
     stats = md.encoding_stats or ()
     pages = sum(s.count for s in stats if s.page_type in (DATA_PAGE, DATA_PAGE_V2))
     if pages > MAX_ORDINAL + 1:
-        raise too_many_pages(f"row group {row_group}, column {column} with {pages} data pages")
+        raise too_many_pages_error(
+            f"row group {row_group}, column {column} with {pages} data pages"
+        )
 
 
 class Feed(Protocol):
-    """Gives the parts of a file that is rewritten, as their plaintext."""
+    """A supplier of the parts of a file that is rewritten, as plaintext."""
 
     def write_pages(
         self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
     ) -> None:
-        """Append the pages of a chunk, sealed by `cipher` or in plaintext; tell `move`."""
+        """Append the pages of a chunk, encrypted by `cipher` or in plaintext, and update `move`."""
 
     def read(self, span: Span) -> bytes:
-        """Give an index or a bloom filter."""
+        """Return an index or a bloom filter."""
 
 
 class PlainFeed:
@@ -248,11 +253,11 @@ class PlainFeed:
     def write_pages(
         self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
     ) -> None:
-        """Seal the pages, or copy them."""
+        """Encrypt the pages, or copy them."""
         if cipher is not None:
             seal_pages(self._window, span, cipher, out, move, rules)
             if rules.names_dictionary not in (None, move.has_dictionary):
-                move.encoding_stats = encoding_stats(self._window, span)
+                move.encoding_stats = count_encodings(self._window, span)
         elif rules.known_only:
             copy_known(self._window, span, out, move)
         else:
@@ -260,18 +265,19 @@ class PlainFeed:
             out.copy_from(self._source, span.start, span.end)
 
     def read(self, span: Span) -> bytes:
-        """Give the bytes as they are."""
+        """Return the bytes unchanged."""
         return self._source.read_at(span.start, span.end - span.start)
 
 
 class Encryption:
-    """One encrypted file: begun, given the row groups of its sources, closed by a footer.
+    """An encrypted file that receives the row groups of its sources and ends with a footer.
 
     Args:
-        out: where it goes.
-        properties: keys and modes.
-        unique: its `aad_file_unique`; fresh, unless modules of another version of the file stay.
-        keep_unknown_fields: as of `encrypt_parquet`.
+        out: Output that receives the file.
+        properties: Keys and modes.
+        unique: The file's `aad_file_unique`; a fresh one by default. Pass the old one to keep
+            modules of another version of the file.
+        keep_unknown_fields: As for `encrypt_parquet`.
     """
 
     def __init__(
@@ -287,26 +293,26 @@ class Encryption:
         self.unique = urandom(FILE_UNIQUE_SIZE) if unique is None else unique
         file_aad = (properties.aad_prefix or b"") + self.unique
         self.cipher = FileCipher(file_aad, properties.encryption_algorithm)
-        self.row_groups: list[ThriftStruct] = []  # as the footer will have them
-        self.absent: set[str] = set()  # fields that the sources lacked
+        self.row_groups: list[ThriftStruct] = []  # row groups of the new footer
+        self.absent: set[str] = set()  # fields that the sources lack
         self.held: dict[Part, list[tuple[ThriftStruct, bytes]]] = {
             Part.COLUMN_INDEX: [], Part.OFFSET_INDEX: []
         }  # fmt: skip
         out.write(MAGIC_PLAINTEXT if properties.plaintext_footer else MAGIC_ENCRYPTED)
 
     def add(self, feed: Feed, plan: Plan, *, hold_indexes: bool = False) -> None:
-        """Seal a source's row groups and append them, with its bloom filters and indexes.
+        """Encrypt a source's row groups and append them, with their bloom filters and indexes.
 
-        `hold_indexes` keeps the sealed indexes in memory until `close`, so that those of all
-        sources lie together: readers fetch them by one request (arrow-rs). Then bloom filters
-        follow their row group, too.
+        `hold_indexes` keeps the encrypted indexes in memory until `close`, so that the indexes of
+        all sources are adjacent and readers fetch them with one request (arrow-rs). Bloom filters
+        then follow their row group.
         """
         addition = Addition(self, feed, plan)
         addition.write(hold_indexes=hold_indexes)
-        self.row_groups += addition.row_groups()
+        self.row_groups += addition.finish_row_groups()
 
     def close(self, metadata: ThriftStruct) -> None:
-        """Write the indexes that were held, and the footer: `metadata` with all row groups."""
+        """Write the held indexes and the footer: `metadata` with all row groups."""
         out = self.out
         for chunk, data in self.held[Part.COLUMN_INDEX]:
             chunk.column_index_offset, chunk.column_index_length = out.position, len(data)
@@ -327,7 +333,7 @@ class Encryption:
 
     @property
     def _has_one_key(self) -> bool:
-        """True if the footer is encrypted, and all columns with the same key."""
+        """True if the footer and all columns are encrypted with the same key."""
         properties = self.properties
         return not (
             properties.plaintext_footer or properties.column_keys or properties.plaintext_columns
@@ -335,37 +341,37 @@ class Encryption:
 
 
 class Addition:
-    """The row groups of one source on their way into an encrypted file."""
+    """The row groups of one source that are being added to an encrypted file."""
 
     def __init__(self, file: Encryption, feed: Feed, plan: Plan) -> None:
         self.file, self.feed, self.plan = file, feed, plan
         self.out = file.out
         self.first = len(file.row_groups)  # ordinal of the first row group
-        self.ciphers: dict[tuple[int, int], ChunkCipher] = {}  # of the chunks met so far
+        self.ciphers: dict[tuple[int, int], ChunkCipher] = {}  # of the chunks visited so far
         self.moves = Relocation()
         self.held: list[tuple[Span, bytes]] = []
 
     def write(self, *, hold_indexes: bool) -> None:
-        """Seal and append what the spans hold."""
-        out, spans = self.out, in_writing_order(self.plan.spans)
+        """Encrypt and append the parts in the plan's spans."""
+        out, spans = self.out, sort_for_writing(self.plan.spans)
         for span in sorted(spans, key=attrgetter("row_group")) if hold_indexes else spans:
             start = out.position
             cipher = self._chunk_cipher(span.row_group, span.column)
             if span.part is Part.PAGES:
                 self._write_pages(span, cipher)
             elif span.part is Part.BLOOM_FILTER:
-                bloom = self._read(span, cipher)
+                bloom = self._read_part(span, cipher)
                 out.write(bloom if cipher is None else seal_bloom_filter(cipher, span, bloom))
             else:
-                index = self._sealed_index(span, cipher)
+                index = self._encrypt_index(span, cipher)
                 if hold_indexes:
                     self.held.append((span, index))
                     continue
                 out.write(index)
             self.moves.add(span, start, out.position)
 
-    def row_groups(self) -> list[ThriftStruct]:
-        """Give the footer's row groups: offsets moved, column metadata sealed, ordinals set."""
+    def finish_row_groups(self) -> list[ThriftStruct]:
+        """Return row groups for the footer: new offsets and ordinals, encrypted column metadata."""
         row_groups, absent = self.moves.row_groups(self.plan.metadata.row_groups)
         plaintext_footer = self.file.properties.plaintext_footer
         for r, row_group in enumerate(row_groups):
@@ -382,7 +388,7 @@ class Addition:
         return row_groups
 
     def _chunk_cipher(self, row_group: int, column: int) -> ChunkCipher | None:
-        """Give the cipher of a chunk of the source, by its row group's number there."""
+        """Return the cipher of a chunk, given the number of its row group in the source."""
         rule = self.plan.columns[column]
         if rule is None:
             return None
@@ -400,60 +406,68 @@ class Addition:
         rules = PageRules(
             uncompressed=chunk.meta_data.codec == UNCOMPRESSED,
             levels_plain=self.file.properties.data_page_v2_levels == "plaintext",
-            known_only=self._known_only(cipher),
+            known_only=self._drops_unknown_fields(cipher),
             names_dictionary=names_dictionary(chunk.meta_data),
         )
         self.feed.write_pages(span, cipher, self.out, move, rules)
         move.new_end = self.out.position
         self.moves.chunks[span.row_group, span.column] = move
 
-    def _known_only(self, cipher: ChunkCipher | None) -> bool:
-        """Return whether a chunk's pages and indexes lose the fields that the IDL lacks.
+    def _drops_unknown_fields(self, cipher: ChunkCipher | None) -> bool:
+        """Return whether fields that the IDL lacks are removed from a chunk's pages and indexes.
 
-        Where they are encrypted, a reader who can open them may read their column.
+        They stay if they are encrypted, because a reader who can decrypt them may read the column.
         """
         return (cipher is None or self.plan.partial) and not self.file.keep_unknown_fields
 
-    def _read(self, span: Span, cipher: ChunkCipher | None) -> bytes:
+    def _read_part(self, span: Span, cipher: ChunkCipher | None) -> bytes:
         data = self.feed.read(span)
-        return known_bytes(STRUCTS[span.part], data) if self._known_only(cipher) else data
+        return known_bytes(STRUCTS[span.part], data) if self._drops_unknown_fields(cipher) else data
 
-    def _sealed_index(self, span: Span, cipher: ChunkCipher | None) -> bytes:
-        data = self._read(span, cipher)
+    def _encrypt_index(self, span: Span, cipher: ChunkCipher | None) -> bytes:
+        data = self._read_part(span, cipher)
         if span.part is Part.OFFSET_INDEX:
             index, end = decode("OffsetIndex", data)
-            _check_filled(span, end, data)
+            _check_no_extra_bytes(span, end, data)
             self.moves.relocate_index(span, index)
             data = encode(index)
-        elif cipher is not None:
-            _check_filled(span, decode("ColumnIndex", data)[1], data)
+        else:
+            _check_no_extra_bytes(span, decode("ColumnIndex", data)[1], data)
         return data if cipher is None else cipher.seal(ModuleType[span.part.name], data)
 
 
-def _check_filled(span: Span, size: int, data: bytes) -> None:
-    """Refuse what would be lost or refused on the way back."""
+def _check_no_extra_bytes(span: Span, size: int, data: bytes) -> None:
+    """Raise FormatError for trailing bytes, which decryption would lose or refuse."""
     if size != len(data):
-        raise FormatError(f"{span}: {len(data) - size} bytes stand after its end")
+        raise FormatError(f"{span}: {len(data) - size} extra bytes after its end")
 
 
 # --- the page loop -------------------------------------------------------------------------------
 
 
 class PageRules(NamedTuple):
-    """What the page loop must know of a chunk's codec and the caller's wishes."""
+    """Rules for the page loop, from a chunk's codec and the caller's options.
+
+    Attributes:
+        uncompressed: Whether pages are uncompressed.
+        levels_plain: Whether the levels of data pages V2 stay in plaintext.
+        known_only: Whether fields that the IDL does not know are removed from page headers.
+        names_dictionary: Whether the metadata names a dictionary, as the function
+            `names_dictionary` returns it.
+    """
 
     uncompressed: bool
-    levels_plain: bool  # whether the levels of data pages V2 stay in clear
-    known_only: bool  # whether fields that the IDL doesn't know are left out of page headers
-    names_dictionary: bool | None  # as the function of this name has it
+    levels_plain: bool
+    known_only: bool
+    names_dictionary: bool | None
 
 
 def seal_pages(
     window: Window, span: Span, cipher: ChunkCipher, out: Output, move: ChunkMove, rules: PageRules
 ) -> None:
-    """Seal the pages of one chunk: header module, page module, for each.
+    """Encrypt the pages of one chunk: for each, the header module and the page module.
 
-    `move` learns where pages went and how much the headers grew.
+    `move` records the new positions of pages and how much the headers grew.
     """
     seal_header, seal_page = cipher.header.seal_into, cipher.page.seal_into
     overhead, slack = cipher.page.overhead, cipher.page.slack
@@ -471,7 +485,7 @@ def seal_pages(
             header = scan(raw, 0, len(raw))
         if kind in (DATA_PAGE, DATA_PAGE_V2):
             if ordinal > MAX_ORDINAL:
-                raise too_many_pages(f"row group {cipher.row_group}, column {cipher.path}")
+                raise too_many_pages_error(f"row group {cipher.row_group}, column {cipher.path}")
             suffix = ordinal.to_bytes(2, "little")
             header_aad, page_aad = cipher.data_header + suffix, cipher.data + suffix
             if not ordinal:
@@ -481,14 +495,14 @@ def seal_pages(
             move.has_dictionary = True
             header_aad, page_aad = cipher.dictionary_header, cipher.dictionary
         else:
-            raise unexpected_page(f"row group {cipher.row_group}, column {cipher.path}", kind)
+            raise unexpected_page_error(f"row group {cipher.row_group}, column {cipher.path}", kind)
         if size != header[2] and contradicts(header, window.view[start:body], size, uncompressed):
             raise FormatError(
-                f"row group {cipher.row_group}, column {cipher.path}: an uncompressed page of "
-                f"{size} bytes, its header says {header[2]}"
+                f"row group {cipher.row_group}, column {cipher.path}: an uncompressed page has "
+                f"{size} bytes, but its header declares {header[2]}"
             )
         if header[6] is not None or (levels_plain and kind == DATA_PAGE_V2):
-            new_header, module = _seal_apart(
+            new_header, module = _seal_before_header(
                 raw, at_raw, header, window.view[body : body + size], cipher, page_aad, levels_plain
             )
         else:
@@ -512,33 +526,33 @@ def seal_pages(
     move.header_growth = grown
 
 
-def _seal_apart(
+def _seal_before_header(
     raw: bytes | bytearray, start: int, header: PageHeader, body: memoryview, cipher: ChunkCipher,
     aad: bytes, levels_plain: bool,
 ) -> tuple[bytes | bytearray, memoryview]:  # fmt: skip
-    """Seal a page before its header; give the new header and what takes the page's place.
+    """Encrypt a page before its header; return the new header and the bytes that replace the page.
 
-    For pages whose header needs the sealed bytes' CRC, and for data pages V2 in parquet-java's
-    layout: [levels in clear][module of the values].
+    This serves pages whose header needs the CRC of the encrypted bytes, and data pages V2 in
+    parquet-java's layout: [levels in plaintext][module of the values].
     """
     if header.crc is not None and zlib.crc32(body) != header.crc:
         raise ChecksumError(
-            f"row group {cipher.row_group}, column {cipher.path}: the CRC of a page does not fit "
-            "its bytes: the source is damaged, and encrypting it would hide that"
+            f"row group {cipher.row_group}, column {cipher.path}: the CRC of a page does not match "
+            "its bytes; the source is damaged, and encrypting it would hide that"
         )
     clear = 0
     if levels_plain and header.type == DATA_PAGE_V2:
-        clear = clear_levels(raw[start : header.end], len(body))
+        clear = count_level_bytes(raw[start : header.end], len(body))
     module = seal_body(cipher, body, clear, aad)
     crc = None if header.crc is None else zlib.crc32(module)
     return splice(raw, start, header, len(module), crc), module
 
 
-def clear_levels(header: bytes | bytearray | memoryview, size: int) -> int:
-    """Give how many of a data page V2's `size` plain bytes are levels, by its header.
+def count_level_bytes(header: bytes | bytearray | memoryview, size: int) -> int:
+    """Return how many of a data page V2's `size` plaintext bytes are levels, by its header.
 
     Raises:
-        FormatError: more than there are.
+        FormatError: The header declares more bytes than the page has.
     """
     clear = v2_layout(header).levels_size
     if clear > size:
@@ -547,7 +561,7 @@ def clear_levels(header: bytes | bytearray | memoryview, size: int) -> int:
 
 
 def seal_body(cipher: ChunkCipher, body: memoryview, clear: int, aad: bytes) -> memoryview:
-    """Give what takes a page's place: its first `clear` bytes as they are, and the rest sealed."""
+    """Return the bytes that replace a page: the first `clear` unchanged, the others encrypted."""
     page, size = cipher.page, len(body)
     out = memoryview(bytearray(size + page.overhead + page.slack))
     out[:clear] = body[:clear]

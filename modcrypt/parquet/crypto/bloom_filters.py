@@ -1,4 +1,4 @@
-"""A column chunk's bloom filter: header and bitset, a module each, one directly after the other."""
+"""Bloom filters of column chunks: a header module directly followed by a bitset module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BloomFilter", "bloom_hash", "may_hold", "open_bloom_filter", "seal_b
 
 
 class BloomFilter(NamedTuple):
-    """An opened bloom filter, and where in its span the header's module ends."""
+    """A decrypted bloom filter, and the position in its span at which the header module ends."""
 
     header: bytes
     bitset: bytes
@@ -23,10 +23,10 @@ class BloomFilter(NamedTuple):
 
 
 def seal_bloom_filter(cipher: ChunkCipher, span: Span, data: bytes) -> bytes:
-    """Seal the plain bloom filter that `span` holds (PME 4.4.2, types 8 and 9).
+    """Encrypt the plaintext bloom filter that `span` holds (PME 4.4.2, types 8 and 9).
 
     Raises:
-        FormatError: its header does not fit its bitset.
+        FormatError: The header's size does not match the bitset.
     """
     header, size = decode("BloomFilterHeader", data)
     _check_size(span, header.numBytes, len(data) - size)
@@ -36,12 +36,12 @@ def seal_bloom_filter(cipher: ChunkCipher, span: Span, data: bytes) -> bytes:
 
 
 def open_bloom_filter(cipher: ChunkCipher, span: Span, data: bytes) -> BloomFilter:
-    """Open the two modules that `span` holds.
+    """Decrypt the two modules that `span` holds.
 
     Raises:
-        TruncationError: their lengths do not add up to the span's.
-        TagMismatchError: one does not authenticate.
-        FormatError: the header does not fit the bitset.
+        TruncationError: The modules' lengths do not add up to the span's.
+        TagMismatchError: A module does not authenticate.
+        FormatError: The header's size does not match the bitset.
     """
     border = 4 + int.from_bytes(data[:4], "little")
     if border > len(data):
@@ -53,12 +53,12 @@ def open_bloom_filter(cipher: ChunkCipher, span: Span, data: bytes) -> BloomFilt
     return BloomFilter(header[:size], bitset, border)
 
 
-def _check_size(span: Span, declared: int, found: int) -> None:
-    if declared != found:
-        raise FormatError(f"{span}: its header declares {declared} bytes, {found} are there")
+def _check_size(span: Span, declared: int, actual: int) -> None:
+    if declared != actual:
+        raise FormatError(f"{span}: its header declares {declared} bytes, but {actual} exist")
 
 
-# --- asking it -----------------------------------------------------------------------------------
+# --- lookups -------------------------------------------------------------------------------------
 
 _BLOCK = 32
 # A bit in each of a block's eight words (BloomFilter.md, "Split block Bloom filters").
@@ -68,27 +68,29 @@ _SALTS = (
 
 
 def bloom_hash(value: bytes) -> int:
-    """Hash the plain encoding of a value, a byte array without its length: XXH64, seed 0."""
-    import xxhash  # only filters that ask for equality need it
+    """Hash a value's plain encoding (a byte array without its length) with XXH64, seed 0."""
+    import xxhash  # imported here because only equality filters need it
 
     return xxhash.xxh64_intdigest(value)
 
 
 def may_hold(header: ThriftStruct, bitset: bytes, hashes: Iterable[int]) -> bool:
-    """Say whether one of the values with these hashes may be there; so too of an unknown filter.
+    """Return whether the filter may hold one of these hashes; True for a filter of unknown kind.
 
     Raises:
-        FormatError: the bitset is no whole number of blocks.
+        FormatError: The bitset is not a whole number of blocks.
     """
     known = header.algorithm.BLOCK, header.hash.XXHASH, header.compression.UNCOMPRESSED
     if None in known:
         return True
     if not bitset or len(bitset) % _BLOCK:
-        raise FormatError(f"a bitset of {len(bitset)} bytes is no whole number of 32-byte blocks")
-    return any(_is_set(bitset, value) for value in hashes)
+        raise FormatError(
+            f"a bitset of {len(bitset)} bytes is not a whole number of 32-byte blocks"
+        )
+    return any(_has_hash(bitset, value) for value in hashes)
 
 
-def _is_set(bitset: bytes, value: int) -> bool:
+def _has_hash(bitset: bytes, value: int) -> bool:
     start = (value >> 32) * (len(bitset) // _BLOCK) >> 32
     block = int.from_bytes(bitset[start * _BLOCK : (start + 1) * _BLOCK], "little")
     key = value & 0xFFFFFFFF

@@ -1,6 +1,6 @@
-"""Which key and which mode serve which module, and the AADs of one column chunk.
+"""Keys and ciphers for each module of a file, and the AADs of one column chunk.
 
-Column keys are resolved before the first page is touched: a missing key costs no work.
+Column keys are resolved before the first page is processed, so a missing key wastes no work.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 PLAINTEXT, FOOTER_KEY, COLUMN_KEY = "plaintext", "footer key", "column key"
-"""How a column is encrypted."""
+"""The ways in which a column can be encrypted."""
 
 Question: TypeAlias = "tuple[Key | None, bytes | None, str | None]"
 """The inputs that a key retriever's answer depends on."""
@@ -59,7 +59,7 @@ Question: TypeAlias = "tuple[Key | None, bytes | None, str | None]"
 
 @dataclass(frozen=True, slots=True)
 class ColumnKey:
-    """How one column is encrypted: its key, and whether that key is its own or the footer's."""
+    """The key of one encrypted column, and whether it is the column's own key or the footer key."""
 
     key: Key
     own: bool
@@ -76,14 +76,14 @@ class FileCipher:
         self._ctr: dict[Key, CtrCipher] = {}
 
     def gcm(self, key: Key) -> GcmCipher:
-        """Give the GCM cipher of a key, made once."""
+        """Return the GCM cipher of a key, created on first use."""
         cipher = self._gcm.get(key)
         if cipher is None:
             cipher = self._gcm[key] = GcmCipher(key)
         return cipher
 
-    def pages(self, key: Key) -> GcmCipher | CtrCipher:
-        """Give the cipher of page bodies: CTR under AES_GCM_CTR_V1 (PME 4.2.2), else GCM."""
+    def page_cipher(self, key: Key) -> GcmCipher | CtrCipher:
+        """Return the cipher of page bodies: CTR under AES_GCM_CTR_V1 (PME 4.2.2), else GCM."""
         if self.algorithm != GCM_CTR_V1:
             return self.gcm(key)
         cipher = self._ctr.get(key)
@@ -92,21 +92,27 @@ class FileCipher:
         return cipher
 
     def seal(self, key: Key, module: ModuleId, plaintext: bytes) -> bytes:
-        """Seal one metadata module, framing included."""
+        """Encrypt one metadata module, including its framing."""
         return self.gcm(key).seal(plaintext, module_aad(self.file_aad, module))
 
     def open(self, key: Key, module: ModuleId, data: bytes | memoryview, hint: str = "") -> bytes:
-        """Open one metadata module that fills `data` exactly.
+        """Decrypt one metadata module that fills `data` exactly.
+
+        Args:
+            key: Key of the module.
+            module: Address of the module.
+            data: Bytes of the module, including its framing.
+            hint: Possible cause, added to the error for a wrong tag.
 
         Raises:
-            TruncationError: its length field and `data` disagree.
-            TagMismatchError: it does not authenticate.
+            TruncationError: The module's length field and `data` disagree.
+            TagMismatchError: The module does not authenticate.
         """
         view = memoryview(data)
         size = len(view) - 4
         if size < GcmCipher.overhead - 4 or int.from_bytes(view[:4], "little") != size:
             raise TruncationError(
-                f"{module}: its length field does not agree with the {len(view)} bytes it has"
+                f"{module}: its length field does not match the {len(view)} bytes it has"
             )
         try:
             return self.gcm(key).open(view, module_aad(self.file_aad, module))
@@ -117,7 +123,7 @@ class FileCipher:
 class ChunkCipher:
     """The ciphers and AADs of one encrypted column chunk.
 
-    The AADs of the four page modules are kept ready; data pages add their ordinal (PME 4.4.2).
+    The AADs of the four page modules are computed once; data pages add their ordinal (PME 4.4.2).
     """
 
     __slots__ = (
@@ -141,47 +147,47 @@ class ChunkCipher:
     ) -> None:
         self.file, self.key, self.row_group, self.column = file, key, row_group, column
         self.path, self.tag_hint = path, hint
-        self.levels: Levels | None = None  # what those in clear are held against
-        self.header, self.page = file.gcm(key), file.pages(key)
+        self.levels: Levels | None = None  # against which plaintext levels are checked
+        self.header, self.page = file.gcm(key), file.page_cipher(key)
         prefix, suffix = file.file_aad, module_aad(b"", self.id(ModuleType.COLUMN_METADATA))[1:]
         self.data = prefix + bytes((ModuleType.DATA_PAGE,)) + suffix
         self.data_header = prefix + bytes((ModuleType.DATA_PAGE_HEADER,)) + suffix
         self.dictionary = prefix + bytes((ModuleType.DICTIONARY_PAGE,)) + suffix
         self.dictionary_header = prefix + bytes((ModuleType.DICTIONARY_PAGE_HEADER,)) + suffix
 
-    def apart(self) -> ChunkCipher:
-        """Give the same with ciphers of its own, for another thread."""
+    def copy_for_thread(self) -> ChunkCipher:
+        """Return a copy with separate cipher objects, for another thread."""
         file = FileCipher(self.file.file_aad, self.file.algorithm)
         twin = ChunkCipher(file, self.key, self.row_group, self.column, self.path, self.tag_hint)
         twin.levels = self.levels
         return twin
 
     def id(self, module_type: ModuleType, page: int | None = None) -> ModuleId:
-        """Give the address of one of the chunk's modules."""
+        """Return the address of one of the chunk's modules."""
         return ModuleId(module_type, self.row_group, self.column, page, self.path)
 
     def seal(self, module_type: ModuleType, plaintext: bytes) -> bytes:
-        """Seal one of the chunk's metadata modules."""
+        """Encrypt one of the chunk's metadata modules."""
         return self.file.seal(self.key, self.id(module_type), plaintext)
 
     def open(self, module_type: ModuleType, data: bytes | memoryview) -> bytes:
-        """Open one of the chunk's metadata modules."""
+        """Decrypt one of the chunk's metadata modules."""
         return self.file.open(self.key, self.id(module_type), data)
 
 
 def assign_keys(
     leaves: list[tuple[str, ...]], properties: FileEncryptionProperties, *, checked: bool = False
 ) -> list[ColumnKey | None]:
-    """Say for each leaf how it is encrypted; None is plaintext.
+    """Return the key of each leaf; None for plaintext.
 
     Args:
-        leaves: of the file.
-        properties: keys by names of columns and groups.
-        checked: whether `check_names` has seen these names.
+        leaves: Paths of the file's leaves.
+        properties: Keys by names of columns and groups.
+        checked: Whether `check_names` has already accepted these names.
 
     Raises:
-        ValueError: the properties name columns that the file doesn't have, or by a name that
-            fits several.
+        ValueError: The properties name a column that the file does not have, or use a name that
+            matches several columns.
     """
     assert isinstance(properties.footer_key, Key)
     footer = ColumnKey(properties.footer_key, own=False)
@@ -195,43 +201,48 @@ def assign_keys(
 
 
 def check_names(leaves: list[tuple[str, ...]], names: Collection[str]) -> None:
-    """Check names of columns and groups against the leaves of a file; raises as `assign_keys`."""
+    """Raise if a name matches no column or group of a file, or several.
+
+    Raises:
+        ValueError: As for `assign_keys`.
+    """
     groups: dict[str, set[tuple[str, ...]]] = {}
     for path in leaves:
         for length in range(1, len(path) + 1):
             groups.setdefault(".".join(path[:length]), set()).add(path[:length])
-    if unclear := sorted(name for name in names if len(groups.get(name, ())) > 1):
+    if ambiguous := sorted(name for name in names if len(groups.get(name, ())) > 1):
         raise ValueError(
-            f"names that mean several columns, because some have dots: {', '.join(unclear)}; "
-            "such columns can only be left under the footer key"
+            f"names match several columns because column names contain dots: "
+            f"{', '.join(ambiguous)}; omit them, so that the footer key encrypts these columns"
         )
     if unknown := sorted(set(names) - groups.keys()):
         known = ", ".join(printable(".".join(path), MAX_NAME) for path in leaves[:20])
         raise ValueError(
-            f"columns that the file doesn't have: {', '.join(unknown)}; it has "
+            f"the file does not have these columns: {', '.join(unknown)}; it has "
             f"{known}{', ...' * (len(leaves) > 20)}"
         )
 
 
 def check_kind(properties: FileDecryptionProperties, leaf: tuple[str, ...], kind: str) -> None:
-    """Check that a column is encrypted as the caller insists: by names, or by a policy.
+    """Raise unless a column is encrypted as the caller's names or policy require.
 
     Args:
-        properties: What the caller insists on, bound to the file.
+        properties: Requirements of the caller, bound to the file.
         leaf: Path of the column.
         kind: How the column is encrypted: `PLAINTEXT`, `FOOTER_KEY` or `COLUMN_KEY`.
 
     Raises:
-        PlaintextError: The column is in plaintext, or under the footer key instead of its own.
+        PlaintextError: The column is plaintext, or encrypted with the footer key instead of its
+            own key.
     """
     names, path = properties.require_encrypted, ".".join(leaf)
     if not isinstance(names, bool) and covering_name(leaf, names) is not None:
         if kind == PLAINTEXT:
-            raise PlaintextError(f"column {path} is in plaintext, and must be encrypted")
-        # Who holds the footer key alone could put a column of their own in its place.
+            raise PlaintextError(f"column {path} is plaintext, but must be encrypted")
+        # Anyone who holds only the footer key could replace it with a forged column.
         if kind == FOOTER_KEY and covering_name(leaf, properties.column_keys):
             raise PlaintextError(
-                f"column {path} is encrypted with the footer key, and must be with its own"
+                f"column {path} is encrypted with the footer key, but must have its own key"
             )
     accepted = kind == PLAINTEXT and names is False
     if isinstance(properties.key_retriever, BoundRetriever) and not accepted:
@@ -247,10 +258,10 @@ def declares_plaintext(properties: FileDecryptionProperties, leaf: tuple[str, ..
 def question_of(
     properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None, column: str
 ) -> Question:
-    """Return what identifies a question to the key retriever, so that it is asked once.
+    """Return the inputs of a key lookup, so that each lookup runs only once.
 
-    A retriever that is bound to the file judges which master key a column may be under, so another
-    column with the same key metadata is another question.
+    A retriever that is bound to the file checks which master key may protect a column, so another
+    column with the same key metadata is another lookup.
     """
     bound = isinstance(properties.key_retriever, BoundRetriever)
     return given, metadata, column if bound else None
@@ -260,46 +271,57 @@ def find_key(
     properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None, what: str,
     column: str | None = None,
 ) -> Key | None:  # fmt: skip
-    """Give the key that the caller gave, or what the retriever has for the key metadata.
+    """Return the key that the caller gave, or the retriever's key for the key metadata.
+
+    Args:
+        properties: Properties with the key retriever.
+        given: Key that the caller gave; None for none.
+        metadata: Key metadata from the file.
+        what: Name of the key for error messages.
+        column: Dotted name of the column; None for the footer key.
 
     Raises:
-        KeyRetrievalError: the retriever failed; its own KeyRetrievalErrors pass through.
+        KeyRetrievalError: The retriever failed; its own KeyRetrievalErrors pass through.
     """
-    # Arrow C++ writes key metadata of no bytes where it has none: nothing to look up by.
+    # Arrow C++ writes empty key metadata if it has none, so there is nothing to look up.
     if given is not None or properties.key_retriever is None or not metadata:
         return given
     retriever = properties.key_retriever
-    if isinstance(retriever, BoundRetriever):  # says itself what failed
-        return _as_key(retriever(metadata, column), what)
+    if isinstance(retriever, BoundRetriever):  # its errors already name the key
+        return _check_answer(retriever(metadata, column), what)
     assert callable(retriever)
-    # No local variable holds the answer.
-    return _as_key(_guarded(lambda: retriever(metadata), what, column), what)
+    # No local variable holds the key, so that no traceback frame shows it.
+    return _check_answer(_call_retriever(lambda: retriever(metadata), what, column), what)
 
 
 @hide_frames
-def _as_key(answer: KeyLike | None, what: str) -> Key | None:
+def _check_answer(answer: KeyLike | None, what: str) -> Key | None:
     try:
         return None if answer is None else as_key(answer)
     except (TypeError, ValueError) as error:
-        raise KeyMaterialError(f"{what}: the key retriever's answer is no key: {error}") from None
+        raise KeyMaterialError(
+            f"{what}: the key retriever did not return a valid key: {error}"
+        ) from None
 
 
 T = TypeVar("T")
 
 
-def _guarded(call: Callable[[], T], what: str, column: str | None) -> T:
-    """Run the caller's callback; name the key it was asked for when it fails.
+def _call_retriever(call: Callable[[], T], what: str, column: str | None) -> T:
+    """Call the key retriever; if it fails, raise an error that names the requested key.
 
-    The callback's own message may hold key material, so only its type is repeated.
+    The retriever's own message may contain key material, so the error repeats only its type.
     """
     try:
         return call()
     except ModcryptError:
         raise
     except LookupError as error:
-        raise KeyNotFoundError(f"{what}: the key retriever knows no such key", column) from error
+        raise KeyNotFoundError(
+            f"{what}: the key retriever does not know this key", column
+        ) from error
     except PermissionError as error:
-        raise KeyAccessDeniedError(f"{what}: the key retriever was refused") from error
+        raise KeyAccessDeniedError(f"{what}: the key retriever was denied access") from error
     except Exception as error:
         kind = type(error).__name__
         raise KeyRetrievalError(f"{what}: the key retriever failed with {kind}") from error

@@ -1,6 +1,7 @@
-"""Leaving columns out of a plaintext footer, or giving them another type.
+"""Removing columns from a plaintext footer, or changing their type.
 
-Schema, chunks, orders, and the pairs in which engines repeat the schema.
+This affects the schema, column chunks, column orders, and the key-value pairs in which engines
+repeat the schema.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, TypeAlias
 
 from modcrypt.parquet.format.idl import ThriftStruct, copy, new
 from modcrypt.parquet.format.mask_note import PAIR as MASKED
-from modcrypt.parquet.format.mask_note import kept_note
+from modcrypt.parquet.format.mask_note import drop_missing_columns
 from modcrypt.parquet.format.schema import keep_leaves, leaf_elements, leaf_paths
 
 __all__ = ["drop_columns", "drop_foreign_pairs", "mask_columns"]
@@ -21,8 +22,8 @@ _ARROW_SCHEMA = b"ARROW:schema"
 _PANDAS = b"pandas"
 _GEO = b"geo"
 _BYTE_ARRAY, _UTF8 = 6, 0  # Type and ConvertedType of the IDL
-# Other engines' own schemas of the file: Spark, for one, fills a column that its schema names and
-# the file lacks with nulls. Without them, readers go by the Parquet schema.
+# Engines' own copies of the schema. Spark, for example, fills a column that its copy names and the
+# file lacks with nulls. Without the copy, readers use the Parquet schema.
 _FOREIGN_SCHEMAS = frozenset(
     {
         b"org.apache.spark.sql.parquet.row.metadata",
@@ -35,71 +36,80 @@ _FOREIGN_SCHEMAS = frozenset(
 
 
 Fate: TypeAlias = "bool | str"
-"""What becomes of a leaf: False leaves it out, True keeps it, `STRING` makes text of it.
+"""The change to a leaf: False removes it, True keeps it, `STRING` turns it into text.
 
-`NULLS` keeps it, but not what is told of its values.
+`NULLS` keeps it, but removes metadata about its values.
 """
 
 STRING, NULLS = "string", "nulls"
 
 
 def drop_columns(metadata: ThriftStruct, keep: list[bool]) -> ThriftStruct:
-    """Give the footer without the leaf columns whose flag in `keep` is False."""
+    """Return the footer without the leaf columns whose flag in `keep` is False."""
     kept = copy(metadata)
     kept.schema = keep_leaves(metadata.schema, keep)
-    kept.row_groups = [_row_group(row_group, keep) for row_group in metadata.row_groups]
+    kept.row_groups = [_project_row_group(row_group, keep) for row_group in metadata.row_groups]
     if metadata.column_orders is not None:
-        kept.column_orders = _kept(metadata.column_orders, keep)
+        kept.column_orders = _select_values(metadata.column_orders, keep)
     if metadata.key_value_metadata is not None:
-        kept.key_value_metadata = _key_values(metadata, keep)
+        kept.key_value_metadata = _adapt_pairs(metadata, keep)
     return kept
 
 
 def mask_columns(metadata: ThriftStruct, strings: Collection[int], nulls: Collection[int]) -> None:
-    """Make some leaves text: in the list of schema elements, and in the pairs that repeat it.
+    """Turn some leaves into text, in the schema elements and in the key-value pairs that repeat it.
 
-    Of these and of leaves that are null, the pairs of known engines tell no values any more.
+    For these leaves and for leaves that become null, metadata about values is removed from the
+    pairs of known engines.
+
+    Args:
+        metadata: FileMetaData, which is changed.
+        strings: Indexes of the leaves that become text.
+        nulls: Indexes of the leaves that become null.
     """
     leaves = leaf_elements(metadata.schema)
     if metadata.key_value_metadata is not None:
         fates: list[Fate] = [
             STRING if c in strings else NULLS if c in nulls else True for c in range(len(leaves))
         ]
-        metadata.key_value_metadata = _key_values(metadata, fates)
+        metadata.key_value_metadata = _adapt_pairs(metadata, fates)
     for c in strings:
         old = metadata.schema[leaves[c].element]
-        # Not its length, scale and precision.
+        # Length, scale and precision do not apply to text.
         element = copy(old, keep=("name", "repetition_type", "field_id"))
         element.type, element.converted_type = _BYTE_ARRAY, _UTF8
         element.logicalType = new("LogicalType", STRING=new("StringType"))
         metadata.schema[leaves[c].element] = element
-    if metadata.column_orders is not None:  # there are others for floats and INT96
+    if metadata.column_orders is not None:  # floats and INT96 may have other orders than text
         text = new("ColumnOrder", TYPE_ORDER=new("TypeDefinedOrder"))
         orders = enumerate(metadata.column_orders)
         metadata.column_orders = [text if c in strings else order for c, order in orders]
 
 
 def drop_foreign_pairs(metadata: ThriftStruct) -> None:
-    """Leave out all of the key-value pairs but what is known to tell of the columns there."""
-    there = set(leaf_paths(metadata.schema))
-    names = {path[0] for path in there}
+    """Remove all key-value pairs except the parts that are known to describe existing columns."""
+    present = set(leaf_paths(metadata.schema))
+    names = {path[0] for path in present}
     known: dict[bytes, Callable[[bytes], bytes | None]] = {
-        _ARROW_SCHEMA: _without_metadata,
-        _PANDAS: lambda value: _edited(value, lambda about: _pandas_alone(about, names)),
-        _GEO: lambda value: _edited(value, lambda about: _geo_alone(about, names)),
-        MASKED: lambda value: kept_note(value, there),
+        _ARROW_SCHEMA: _strip_arrow_metadata,
+        _PANDAS: lambda value: _edit_json(value, lambda about: _strip_pandas(about, names)),
+        _GEO: lambda value: _edit_json(value, lambda about: _strip_geo(about, names)),
+        MASKED: lambda value: drop_missing_columns(value, present),
     }
     out = []
     for pair in metadata.key_value_metadata or ():
         if pair.key in known and pair.value is not None:
-            alone = copy(pair)
-            alone.value = known[pair.key](pair.value)
-            out += [alone] if alone.value is not None else []
+            reduced = copy(pair)
+            reduced.value = known[pair.key](pair.value)
+            out += [reduced] if reduced.value is not None else []
     metadata.key_value_metadata = out or None
 
 
-def _pandas_alone(about: Any, names: set[str]) -> Any:
-    """Not its attributes, and no names but those of columns: index levels may have others."""
+def _strip_pandas(about: Any, names: set[str]) -> Any:
+    """Keep only known fields of pandas metadata, and only names of columns.
+
+    User attributes go, and so do names of index levels, which may be arbitrary text.
+    """
     indexes = about["index_columns"]
     return {
         "index_columns": [
@@ -110,7 +120,7 @@ def _pandas_alone(about: Any, names: set[str]) -> Any:
         "column_indexes": [
             level | {"name": None, "field_name": None} for level in about["column_indexes"]
         ],
-        "columns": [column for column in about["columns"] if column.get("field_name") in names],
+        "columns": [column for column in about["columns"] if _field_of(column) in names],
         "creator": about.get("creator"),
         "pandas_version": about.get("pandas_version"),
     }
@@ -119,8 +129,8 @@ def _pandas_alone(about: Any, names: set[str]) -> Any:
 _GEO_FIELDS = ("encoding", "geometry_types", "crs", "edges", "orientation", "epoch", "bbox")
 
 
-def _geo_alone(about: Any, names: set[str]) -> Any:
-    """Not its coverings, which name other columns."""
+def _strip_geo(about: Any, names: set[str]) -> Any:
+    """Keep only known fields of GeoParquet metadata; coverings go because they name columns."""
     if about["primary_column"] not in names:
         return None
     return {name: about[name] for name in ("version", "primary_column") if name in about} | {
@@ -132,8 +142,8 @@ def _geo_alone(about: Any, names: set[str]) -> Any:
     }
 
 
-def _edited(value: bytes, edit: Callable[[Any], Any]) -> bytes | None:
-    """Edit a pair's JSON; None where it must go, or is unreadable to its reader as well."""
+def _edit_json(value: bytes, edit: Callable[[Any], Any]) -> bytes | None:
+    """Edit a pair's JSON; return None if the pair must go, or if it is not valid for its reader."""
     try:
         about = edit(json.loads(value))
         return None if about is None else json.dumps(about).encode()
@@ -141,21 +151,21 @@ def _edited(value: bytes, edit: Callable[[Any], Any]) -> bytes | None:
         return None
 
 
-def _kept(values: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct]:
+def _select_values(values: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct]:
     return [value for value, flag in zip(values, keep, strict=False) if flag]
 
 
-def _row_group(row_group: ThriftStruct, keep: list[bool]) -> ThriftStruct:
+def _project_row_group(row_group: ThriftStruct, keep: list[bool]) -> ThriftStruct:
     kept = copy(row_group)
-    kept.columns = _kept(row_group.columns, keep)
+    kept.columns = _select_values(row_group.columns, keep)
     kept.total_byte_size = sum(chunk.meta_data.total_uncompressed_size for chunk in kept.columns)
     if row_group.sorting_columns is not None:
-        kept.sorting_columns = _sorting(row_group.sorting_columns, keep)
+        kept.sorting_columns = _renumber_sorting(row_group.sorting_columns, keep)
     return kept
 
 
-def _sorting(columns: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct] | None:
-    """Renumber the sort columns; rows stay sorted by those before the first that is gone."""
+def _renumber_sorting(columns: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct] | None:
+    """Renumber the sort columns; rows stay sorted by those before the first removed column."""
     out = []
     for column in columns:
         if not 0 <= column.column_idx < len(keep) or not keep[column.column_idx]:
@@ -166,80 +176,92 @@ def _sorting(columns: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct
     return out or None
 
 
-def _key_values(metadata: ThriftStruct, fates: Sequence[Fate]) -> list[ThriftStruct]:
+def _adapt_pairs(metadata: ThriftStruct, fates: Sequence[Fate]) -> list[ThriftStruct]:
     """Adapt or remove the pairs in which engines repeat the schema."""
     fields: dict[str, set[Fate]] = {}
     leaves = leaf_paths(metadata.schema)
     for path, fate in zip(leaves, fates, strict=True):
         fields.setdefault(path[0], set()).add(fate)
-    there = {path for path, fate in zip(leaves, fates, strict=True) if fate}
-    # What they say of a column that is text by now is as wrong as of one that is not there.
-    gone = {name for name, found in fields.items() if found <= {False, STRING}}
-    touched = {name for name, found in fields.items() if found != {True}}
+    present = {path for path, fate in zip(leaves, fates, strict=True) if fate}
+    # Metadata about a column that became text is as wrong as about a column that was removed.
+    gone = {name for name, changes in fields.items() if changes <= {False, STRING}}
+    touched = {name for name, changes in fields.items() if changes != {True}}
     out = []
     for pair in metadata.key_value_metadata:
         adapted = copy(pair)
         if pair.key == _ARROW_SCHEMA:
-            adapted.value = _arrow_schema(pair.value, gone, touched, fates)
+            adapted.value = _adapt_arrow_schema(pair.value, gone, touched, fates)
         elif pair.key == MASKED:
-            adapted.value = kept_note(pair.value or b"", there)
+            adapted.value = drop_missing_columns(pair.value or b"", present)
         else:
-            adapted.value = _adapted(pair.key, pair.value, gone, touched)
+            adapted.value = _adapt_value(pair.key, pair.value, gone, touched)
         if adapted.value is not None or pair.value is None:
             out.append(adapted)
     return out
 
 
-def _adapted(key: bytes, value: bytes | None, gone: set[str], touched: set[str]) -> bytes | None:
-    """Give a pair's value without the columns that are gone; None where the pair must go.
+def _adapt_value(
+    key: bytes, value: bytes | None, gone: set[str], touched: set[str]
+) -> bytes | None:
+    """Return a pair's value without removed columns; None if the pair must go.
 
-    Of columns that are there in part, or masked, nothing is told that comes from their values.
+    For columns that are masked or kept only in part, the value reveals nothing about their values.
     """
     if value is None or key not in {_PANDAS, _GEO, *_FOREIGN_SCHEMAS}:
         return value
-    if key in _FOREIGN_SCHEMAS:  # Spark's may have the labels of a column's categories
+    if key in _FOREIGN_SCHEMAS:  # Spark's schema may contain the labels of a column's categories
         return None
     if key == _PANDAS:
-        return _edited(value, lambda about: _pandas_adapted(about, gone, touched))
-    return _edited(value, lambda about: _geo_adapted(about, touched))
+        return _edit_json(value, lambda about: _adapt_pandas(about, gone, touched))
+    return _edit_json(value, lambda about: _adapt_geo(about, touched))
 
 
-def _pandas_adapted(about: Any, gone: set[str], touched: set[str]) -> Any:
-    about["columns"] = [c for c in about["columns"] if c.get("field_name") not in gone]
+def _adapt_pandas(about: Any, gone: set[str], touched: set[str]) -> Any:
+    about["columns"] = [c for c in about["columns"] if _field_of(c) not in gone]
     for column in about["columns"]:
-        if column.get("field_name") in touched:
+        if _field_of(column) in touched:
             column["metadata"] = None  # the number of categories
-    about.pop("attributes", None)  # a user's own, of any column
+    if "partition_columns" in about:
+        about["partition_columns"] = [p for p in about["partition_columns"] if p not in gone]
+    about.pop("attributes", None)  # user-defined, may describe any column
     indexes = about["index_columns"]
     about["index_columns"] = [i for i in indexes if isinstance(i, dict) or i not in gone]
     return about
 
 
-def _geo_adapted(about: Any, touched: set[str]) -> Any:
+def _field_of(column: Any) -> Any:
+    """Return the name in the file of a column that pandas metadata describes.
+
+    Old metadata has it in `name`. An index level may have another name, or none.
+    """
+    return column.get("field_name", column.get("name"))
+
+
+def _adapt_geo(about: Any, touched: set[str]) -> Any:
     about["columns"] = {n: c for n, c in about["columns"].items() if n not in touched}
     return None if about["primary_column"] in touched else about
 
 
-def _arrow_schema(
+def _adapt_arrow_schema(
     value: bytes | None, gone: set[str], touched: set[str], fates: Sequence[Fate]
 ) -> bytes | None:
     """Remove leaves from a serialised Arrow schema, or change their types, by position.
 
-    None where it is unreadable, or has other leaves than the Parquet schema, or a map that loses a
-    part: readers then go by the Parquet schema alone.
+    Return None if it cannot be decoded, has other leaves than the Parquet schema, or would have a
+    map without keys or values: readers then use the Parquet schema alone.
     """
     import pyarrow as pa
 
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value or b"")))
         remaining = iter(fates)
-        fields = [_pruned(field, remaining) for field in schema]
+        fields = [_project_field(field, remaining) for field in schema]
         if next(remaining, None) is not None:
             return None
     except (pa.ArrowException, ValueError, OSError, StopIteration):
         return None
-    about = {k: _adapted(k, v, gone, touched) for k, v in (schema.metadata or {}).items()}
-    about.pop(MASKED, None)  # PyArrow repeats pairs here; this one would be out of date
+    about = {k: _adapt_value(k, v, gone, touched) for k, v in (schema.metadata or {}).items()}
+    about.pop(MASKED, None)  # PyArrow repeats pairs here; this copy would be out of date
     kept = pa.schema(
         [field for field in fields if field is not None],
         {k: v for k, v in about.items() if v is not None},
@@ -247,8 +269,8 @@ def _arrow_schema(
     return base64.b64encode(kept.serialize().to_pybytes())
 
 
-def _without_metadata(value: bytes | None) -> bytes | None:
-    """Take its own metadata, which repeats pairs, out of a serialised Arrow schema."""
+def _strip_arrow_metadata(value: bytes | None) -> bytes | None:
+    """Remove the metadata, which repeats key-value pairs, from a serialised Arrow schema."""
     import pyarrow as pa
 
     try:
@@ -258,12 +280,12 @@ def _without_metadata(value: bytes | None) -> bytes | None:
     return base64.b64encode(schema.remove_metadata().serialize().to_pybytes())
 
 
-def _pruned(field: Any, fates: Iterator[Fate]) -> Any:
-    """Give an Arrow field as its leaves' fates make it; None where nothing is left of it.
+def _project_field(field: Any, fates: Iterator[Fate]) -> Any:
+    """Return an Arrow field after the changes to its leaves; None if no leaf remains.
 
     Raises:
-        StopIteration: there are more leaves than fates.
-        ValueError: half a map.
+        StopIteration: The field has more leaves than there are fates.
+        ValueError: A map loses its keys or its values.
     """
     import pyarrow as pa
 
@@ -271,26 +293,26 @@ def _pruned(field: Any, fates: Iterator[Fate]) -> Any:
     if not (pa.types.is_nested(kind) and kind.num_fields):
         fate = next(fates)
         if fate == STRING:
-            return field.with_type(pa.string()).remove_metadata()  # an extension's name is in it
+            return field.with_type(pa.string()).remove_metadata()  # it contains an extension's name
         return field if fate else None
     inner = [kind.field(index) for index in range(kind.num_fields)]
     if pa.types.is_map(kind):
         inner = [kind.key_field, kind.item_field]
-    kept = [_pruned(one, fates) for one in inner]
+    kept = [_project_field(child, fates) for child in inner]
     if all(new is old for new, old in zip(kept, inner, strict=True)):
         return field
-    there = [one for one in kept if one is not None]
-    if not there:
+    remaining = [child for child in kept if child is not None]
+    if not remaining:
         return None
-    if len(there) < len(inner):
-        field = field.remove_metadata()  # which may tell of what is gone
+    if len(remaining) < len(inner):
+        field = field.remove_metadata()  # it may describe the removed children
     if pa.types.is_struct(kind):
-        return field.with_type(pa.struct(there))
+        return field.with_type(pa.struct(remaining))
     if pa.types.is_map(kind):
-        if len(there) < 2:
-            raise ValueError("half a map has no Arrow type")
-        return field.with_type(pa.map_(*there))
+        if len(remaining) < 2:
+            raise ValueError("a map without keys or values has no Arrow type")
+        return field.with_type(pa.map_(*remaining))
     if pa.types.is_fixed_size_list(kind):
-        return field.with_type(pa.list_(there[0], kind.list_size))
+        return field.with_type(pa.list_(remaining[0], kind.list_size))
     make = pa.large_list if pa.types.is_large_list(kind) else pa.list_
-    return field.with_type(make(there[0]))
+    return field.with_type(make(remaining[0]))

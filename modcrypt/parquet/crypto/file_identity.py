@@ -1,13 +1,13 @@
-"""The identity of a file's version: what shows that a file opened again is the same one.
+"""The identity of a file's version, which proves that a file opened again is the same version.
 
-A name may lead to another file by the time it is opened again. Whatever was decided by the first
-look (which task reads which row groups, which part of a dataset a file is) would then be applied
-to a file that it does not fit, and no module tells: both versions are authentic.
+A path may lead to another file when it is opened again. Decisions from the first opening (which
+task reads which row groups, which part of a dataset the file is) would then apply to a file that
+they do not fit, and authentication does not detect it: both versions are authentic.
 
-The footer says which version it is. It has the file's `aad_file_unique`, drawn for each file (PME
-4.4), and a nonce of its own where it is encrypted or signed (PME 5.4, 5.5), so no two versions
-have one. Of a plaintext file, which a caller may accept, it is merely unlikely that two do. Nobody
-needs a key to compare them.
+The footer identifies the version. It contains `aad_file_unique`, which is random for each file (PME
+4.4), and a nonce if it is encrypted or signed (PME 5.4, 5.5), so no two versions have the same
+footer. Two versions of a plaintext file, which a caller may accept, could have equal footers, but
+this is unlikely. Comparing identities needs no key.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["FileIdentity"]
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
-    """Which version of a file this is; pickles, and holds nothing of its contents.
+    """The identity of one version of a file; it can be pickled and reveals no content.
 
     Attributes:
-        size: Bytes of the file.
-        footer: SHA-256 of what stands between the modules and the closing length: the footer,
-            and what says how it is encrypted, `aad_file_unique` included.
+        size: Size of the file in bytes.
+        footer: SHA-256 of the bytes between the modules and the closing length: the footer and
+            its crypto metadata, including `aad_file_unique`.
     """
 
     size: int
@@ -40,29 +40,29 @@ class FileIdentity:
         """Return the identity of an open Parquet file.
 
         Raises:
-            FormatError, LimitError: it is no Parquet file, or was cut short.
+            FormatError, LimitError: The file is not Parquet, or is truncated.
         """
         return cls.of_tail(read_tail(source), source)
 
     @classmethod
     def of_tail(cls, tail: Tail, source: Source) -> FileIdentity:
-        """Return the identity of a file whose tail was read already."""
+        """Return the identity of a file whose tail has been read."""
         return cls(source.size, sha256(tail.magic + tail.data).digest())
 
     def check(self, tail: Tail, source: Source) -> None:
-        """Check that a file opened again is the same one.
+        """Raise if a file that was opened again is another version.
 
         Args:
-            tail: Its tail. What is read afterwards must come from this one.
+            tail: Tail of the file as opened now; later reads must use this tail.
             source: The file.
 
         Raises:
-            OSError: It is another one.
+            OSError: The file is another version.
         """
         if self.of_tail(tail, source) != self:
             raise OSError(
                 errno.ESTALE,
-                "file was replaced while it was being read, and parts of two versions do not go "
+                "file was replaced while it was being read, and parts of two versions do not fit "
                 "together; read it again, and replace files only while nobody reads them",
                 source.name,
             )

@@ -1,7 +1,7 @@
-"""What is known of an encrypted file, and checked, before its first page.
+"""Opening an encrypted file: footer, keys and column metadata, checked before the first page.
 
-The footer is opened once. Keys are looked for, and column metadata opened, only for the columns
-and row groups that are wanted, and once.
+The footer is opened once. Keys are looked up and column metadata is decrypted only for the wanted
+columns and row groups, and only once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from modcrypt.errors import FormatError, KeyNotFoundError, PlaintextError
+from modcrypt.errors import FormatError, KeyNotFoundError, PlaintextError, list_names
 from modcrypt.io.storage import Source
 from modcrypt.keys import Key
 from modcrypt.parquet.crypto.ciphers import (
@@ -29,7 +29,7 @@ from modcrypt.parquet.crypto.footer import EncryptedFooter, open_column_metadata
 from modcrypt.parquet.crypto.properties import (
     BoundRetriever,
     FileDecryptionProperties,
-    bound,
+    bind_to_file,
     check_decryption,
 )
 from modcrypt.parquet.format.idl import ThriftStruct, copy
@@ -42,45 +42,49 @@ __all__ = ["OpenFile", "Plan", "plan_decryption"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The wanted columns and row groups of a file: their ciphers, metadata and places."""
+    """The wanted columns and row groups of a file: their ciphers, metadata and positions."""
 
     footer: EncryptedFooter
     leaves: list[tuple[str, ...]]
-    keep: list[bool]  # by leaf: wanted, and there is a key or none is needed
-    missing: list[int]  # leaves that are wanted, but have no key
-    nulls: list[int]  # those of them that are to be there, filled with nulls
+    keep: list[bool]  # by leaf: wanted, and its key is available or not needed
+    missing: list[int]  # leaves that are wanted, but whose key is missing
+    nulls: list[int]  # those missing leaves that are to be filled with nulls
     row_groups: list[int]
-    chunks: dict[tuple[int, int], ThriftStruct]  # ColumnChunks, their metadata opened
-    ciphers: dict[tuple[int, int], ChunkCipher]  # of the encrypted ones
+    chunks: dict[tuple[int, int], ThriftStruct]  # ColumnChunks with decrypted metadata
+    ciphers: dict[tuple[int, int], ChunkCipher]  # for the encrypted chunks
     spans: list[Span]
 
     @property
-    def shown(self) -> list[int]:
-        """Leaves of the plaintext footer: those kept, and those filled with nulls."""
+    def footer_leaves(self) -> list[int]:
+        """Indexes of the plaintext footer's leaves: kept leaves and leaves filled with nulls."""
         return [c for c, kept in enumerate(self.keep) if kept or c in self.nulls]
 
     @property
     def missing_names(self) -> tuple[str, ...]:
-        """Dotted names of the columns without a key."""
+        """Dotted names of the columns whose key is missing."""
         return tuple(".".join(self.leaves[c]) for c in self.missing)
 
 
 def plan_decryption(source: Source, properties: FileDecryptionProperties) -> Plan:
-    """Open the footer, find all keys, open the column metadata; raises as `decrypt_parquet`."""
+    """Open the footer, find all keys and decrypt the column metadata.
+
+    Raises:
+        ModcryptError: As for `decrypt_parquet`.
+    """
     return OpenFile(source, properties).select()
 
 
 class OpenFile:
-    """An encrypted file whose footer is open, and what was found out about it so far.
+    """An encrypted file with an open footer, which remembers keys and column metadata once found.
 
     Args:
         source: The file.
-        properties: Keys, and what the caller insists on.
-        expected: The version of the file that it must be; None for any.
+        properties: Keys and requirements of the caller.
+        expected: Version that the file must be; None for any version.
 
     Raises:
-        OSError: It is another version.
-        ModcryptError: As `decrypt_parquet`, for the footer.
+        OSError: The file is another version.
+        ModcryptError: As for `decrypt_parquet`, for the footer.
     """
 
     def __init__(
@@ -90,7 +94,7 @@ class OpenFile:
         expected: FileIdentity | None = None,
     ) -> None:
         check_decryption(properties)
-        properties = bound(properties, source)
+        properties = bind_to_file(properties, source)
         self.source, self.properties = source, properties
         self.footer = read_encrypted(source, properties, expected)
         self.metadata = self.footer.metadata
@@ -98,8 +102,8 @@ class OpenFile:
         self.leaves = [leaf.path for leaf in self._elements]
         check_shape(self.metadata, len(self.leaves), plain=not self.footer.encrypted)
         _check_ordinals(self.metadata)
-        self._keys: dict[Question, Key | None] = {}
-        self._opened: dict[tuple[int, int], tuple[ThriftStruct, ChunkCipher | None]] = {}
+        self._retrieved_keys: dict[Question, Key | None] = {}
+        self._open_chunks: dict[tuple[int, int], tuple[ThriftStruct, ChunkCipher | None]] = {}
         self._check_required()
 
     def select(
@@ -109,38 +113,40 @@ class OpenFile:
         *,
         partial_groups: bool = False,
     ) -> Plan:
-        """Find the keys of some columns in some row groups, and open their column metadata.
+        """Find the keys of some columns in some row groups, and decrypt their column metadata.
 
         Args:
-            columns: indexes of leaves; None for all.
-            row_groups: ordinals, in the order wanted; None for all.
-            partial_groups: where missing columns are to be filled with nulls, leave those out
-                that are part of a group with others that are there; else they are an error.
+            columns: Indexes of leaves; None for all.
+            row_groups: Ordinals of row groups, in the wanted order; None for all.
+            partial_groups: Whether to leave out missing columns that cannot be filled with nulls
+                because other columns of their group are present; else they are an error.
 
         Raises:
-            KeyNotFoundError: keys are missing, and the properties don't say what to do then.
-            PlaintextError: a key was given for a column that is not encrypted.
-            ModcryptError: as `decrypt_parquet`.
+            KeyNotFoundError: Keys are missing, and `on_missing_key` does not allow it.
+            PlaintextError: The caller gave a key for a column that is not encrypted.
+            ModcryptError: As for `decrypt_parquet`.
         """
         wanted = list(range(len(self.leaves))) if columns is None else sorted(set(columns))
         ordinals = list(range(len(self.metadata.row_groups)) if row_groups is None else row_groups)
-        self._check_given(wanted, ordinals)
-        kinds = {c: self._kind(c, ordinals) for c in wanted}
-        found: dict[tuple[int, int], Key] = {}
+        self._check_given_keys(wanted, ordinals)
+        kinds = {c: self._column_kind(c, ordinals) for c in wanted}
+        keys: dict[tuple[int, int], Key] = {}
         missing: list[int] = []
         for c, kind in kinds.items():
             for r in ordinals if kind in (FOOTER_KEY, COLUMN_KEY) else ():
-                key = self._key(r, c)
+                key = self._find_chunk_key(r, c)
                 if key is not None:
-                    found[r, c] = key
+                    keys[r, c] = key
                 elif c not in missing[-1:]:
                     missing.append(c)
         if partial_groups:
-            missing = self._with_whole_maps(missing, wanted)
-        nulls = self._nulls(missing, wanted, partial_groups)
+            missing = self._add_whole_maps(missing, wanted)
+        nulls = self._choose_nulls(missing, wanted, partial_groups)
         kept = set(wanted).difference(missing)
         keep = [c in kept for c in range(len(self.leaves))]
-        opened = {(r, c): self._open(r, c, found.get((r, c))) for r, c in product(ordinals, kept)}
+        opened = {
+            (r, c): self._open_chunk(r, c, keys.get((r, c))) for r, c in product(ordinals, kept)
+        }
         chunks = {place: chunk for place, (chunk, _) in opened.items()}
         ciphers = {place: cipher for place, (_, cipher) in opened.items() if cipher is not None}
         spans = chunk_spans(chunks, self.footer.body_end, self.source)
@@ -149,53 +155,56 @@ class OpenFile:
         )
 
     def has_own_key(self, column: int) -> bool:
-        """Tell whether a column is under a key of its own."""
-        return self._kind(column, self._all_row_groups) == COLUMN_KEY
+        """Return whether a column has its own key."""
+        return self._column_kind(column, self._all_row_groups) == COLUMN_KEY
 
     def own_keys(self, columns: Iterable[int]) -> dict[str, ColumnKey]:
-        """Give the keys of those of some columns that have keys of their own, and are there."""
-        found = {}
+        """Return the available keys of those columns that have their own key, by dotted name."""
+        keys = {}
         for c in columns:
             if not self.has_own_key(c):
                 continue
             crypto = self.metadata.row_groups[0].columns[c].crypto_metadata
-            if (key := self._key(0, c)) is not None:
+            if (key := self._find_chunk_key(0, c)) is not None:
                 metadata = crypto.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
-                found[".".join(self.leaves[c])] = ColumnKey(key, True, metadata)
-        return found
+                keys[".".join(self.leaves[c])] = ColumnKey(key, True, metadata)
+        return keys
 
     def plaintext_columns(self, columns: Iterable[int]) -> list[str]:
-        """Name those of some columns that are in plaintext."""
-        kinds = ((c, self._kind(c, self._all_row_groups)) for c in columns)
+        """Return the dotted names of those columns that are plaintext."""
+        kinds = ((c, self._column_kind(c, self._all_row_groups)) for c in columns)
         return [".".join(self.leaves[c]) for c, kind in kinds if kind == PLAINTEXT]
 
     @property
     def _all_row_groups(self) -> range:
         return range(len(self.metadata.row_groups))
 
-    # --- what the caller insists on --------------------------------------------------------------
+    # --- requirements of the caller --------------------------------------------------------------
 
     def _check_required(self) -> None:
-        """Refuse columns that are not encrypted as the caller, or the caller's policy, insists.
+        """Raise if a column is not encrypted as the caller or the caller's policy requires.
 
         Raises:
-            PlaintextError: a column is not as it must be.
-            ValueError: the file doesn't have one of those named.
+            PlaintextError: A column is not encrypted as required.
+            ValueError: The file does not have a required column.
         """
         names = self.properties.require_encrypted
         if not isinstance(names, bool):
-            leaves_of(self.leaves, names)  # a name that fits nothing would insist on nothing
+            leaves_of(self.leaves, names)  # a name that matches nothing would require nothing
         elif not isinstance(self.properties.key_retriever, BoundRetriever):
             return
         for c, leaf in enumerate(self.leaves):
-            kind = self._kind(c, self._all_row_groups)
+            kind = self._column_kind(c, self._all_row_groups)
             if kind is not None:
                 check_kind(self.properties, leaf, kind)
 
-    def _check_given(self, wanted: list[int], ordinals: Sequence[int]) -> None:
-        """Refuse plaintext where a key says that an encrypted column is expected.
+    def _check_given_keys(self, wanted: list[int], ordinals: Sequence[int]) -> None:
+        """Raise if a column is plaintext although a key was given for it.
 
-        A group's key may cover plaintext leaves, as long as something in the group is encrypted.
+        A group's key may cover plaintext leaves as long as one leaf of the group is encrypted.
+
+        Raises:
+            PlaintextError: All leaves that a key covers are plaintext.
         """
         if self.properties.require_encrypted is False:
             return
@@ -205,25 +214,28 @@ class OpenFile:
         kinds: dict[str | None, set[str | None]] = {name: set() for name in names}
         for c, name in covering.items():
             if name in kinds:
-                kinds[name].add(self._kind(c, ordinals))
-        if bare := sorted(str(name) for name, found in kinds.items() if found == {PLAINTEXT}):
+                kinds[name].add(self._column_kind(c, ordinals))
+        if bare := sorted(str(name) for name, states in kinds.items() if states == {PLAINTEXT}):
             raise PlaintextError(
                 f"a key is given for {', '.join(bare)}, but the file has it in plaintext; if that "
-                "is meant to be so, leave the key out"
+                "is intended, omit the key"
             )
 
-    def _nulls(self, missing: list[int], wanted: list[int], partial_groups: bool) -> list[int]:
-        """Say which of the missing columns are to be there, filled with nulls.
+    def _choose_nulls(
+        self, missing: list[int], wanted: list[int], partial_groups: bool
+    ) -> list[int]:
+        """Return the missing columns that are to be filled with nulls.
 
         Raises:
-            KeyNotFoundError: they are an error, or all there is, or part of a group.
+            KeyNotFoundError: `on_missing_key` makes missing keys an error, or all wanted columns
+                would be dropped, or a missing column is part of a group with present ones.
         """
         what = self.properties.on_missing_key
         if missing and what == "error":
-            raise self._no_key(
+            raise self._missing_key_error(
                 missing,
-                "give it in column_keys, or leave such columns out with "
-                'on_missing_key="drop", or fill them with "null"',
+                "give it in column_keys, or pass "
+                'on_missing_key="drop" to leave such columns out or "null" to read nulls',
             )
         if what == "drop":
             if missing and len(missing) == len(wanted):
@@ -232,35 +244,37 @@ class OpenFile:
                 )
             return []
         gone = set(missing)
-        there = {self.leaves[c][0] for c in wanted if c not in gone}
-        partial = [c for c in missing if self.leaves[c][0] in there]
+        present = {self.leaves[c][0] for c in wanted if c not in gone}
+        partial = [c for c in missing if self.leaves[c][0] in present]
         if partial and not partial_groups:
-            raise self._no_key(
+            raise self._missing_key_error(
                 partial,
-                "it is a part of a group with others, and can't be null alone in a file: "
-                'on_missing_key="drop" leaves it out, and read_table fills it',
+                "it belongs to a group whose other columns are readable, so a file cannot hold "
+                'nulls for it alone; pass on_missing_key="drop" to leave it out, or use '
+                "read_table, which fills it with nulls",
             )
         return [c for c in missing if c not in partial]
 
-    def _with_whole_maps(self, missing: list[int], wanted: list[int]) -> list[int]:
-        """Count all of a map as missing where a part of it is: half a map has no type."""
+    def _add_whole_maps(self, missing: list[int], wanted: list[int]) -> list[int]:
+        """Treat a whole map as missing if a part of it is: half a map has no type."""
         if not missing or self.properties.on_missing_key != "null":
             return missing
         gone, maps = set(missing), {self._elements[c].in_map for c in missing} - {None}
         return [c for c in wanted if c in gone or self._elements[c].in_map in maps]
 
-    def _no_key(self, missing: list[int], advice: str) -> KeyNotFoundError:
+    def _missing_key_error(self, missing: list[int], advice: str) -> KeyNotFoundError:
         names = [".".join(self.leaves[c]) for c in missing]
-        more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-        return KeyNotFoundError(
-            f"no key for column {', '.join(names[:20])}{more}; {advice}", names[0]
-        )
+        return KeyNotFoundError(f"no key for column {list_names(names)}; {advice}", names[0])
 
     # --- chunks ----------------------------------------------------------------------------------
 
-    def _kind(self, column: int, ordinals: Iterable[int]) -> str | None:
-        """Say how a column is encrypted; None where there are no row groups."""
-        found = None
+    def _column_kind(self, column: int, ordinals: Iterable[int]) -> str | None:
+        """Return how a column is encrypted; None if there are no row groups.
+
+        Raises:
+            FormatError: Row groups disagree, or the crypto metadata names no known kind of key.
+        """
+        expected = None
         path = ".".join(self.leaves[column])
         for r in ordinals:
             crypto = self.metadata.row_groups[r].columns[column].crypto_metadata
@@ -272,16 +286,16 @@ class OpenFile:
                 kind = FOOTER_KEY
             else:
                 raise FormatError(f"column {path}: its crypto metadata names no known kind of key")
-            if found not in (None, kind):
+            if expected not in (None, kind):
                 raise FormatError(
-                    f"column {path}: {found} in one row group and {kind} in row group {r}: no "
+                    f"column {path}: {expected} in one row group and {kind} in row group {r}: no "
                     "writer does so"
                 )
-            found = kind
-        return found
+            expected = kind
+        return expected
 
-    def _key(self, row_group: int, column: int) -> Key | None:
-        """Give the key of an encrypted chunk, asking the retriever once per key metadata."""
+    def _find_chunk_key(self, row_group: int, column: int) -> Key | None:
+        """Return the key of an encrypted chunk; call the retriever once per key metadata."""
         crypto = self.metadata.row_groups[row_group].columns[column].crypto_metadata
         own = crypto.ENCRYPTION_WITH_COLUMN_KEY
         if own is None:
@@ -295,30 +309,30 @@ class OpenFile:
         given = None if name is None else keys[name]
         assert given is None or isinstance(given, Key)
         question = question_of(self.properties, given, own.key_metadata, path)
-        if question not in self._keys:
-            self._keys[question] = find_key(
+        if question not in self._retrieved_keys:
+            self._retrieved_keys[question] = find_key(
                 self.properties, given, own.key_metadata, f"column {path}", path
             )
-        return self._keys[question]
+        return self._retrieved_keys[question]
 
-    def _open(
+    def _open_chunk(
         self, row_group: int, column: int, key: Key | None
     ) -> tuple[ThriftStruct, ChunkCipher | None]:
-        """Give a chunk with its ColumnMetaData in place, opened where it is sealed."""
-        opened = self._opened.get((row_group, column))
+        """Return a chunk with its ColumnMetaData in place, decrypted if necessary."""
+        opened = self._open_chunks.get((row_group, column))
         if opened is not None:
             return opened
         chunk = copy(self.metadata.row_groups[row_group].columns[column])
         cipher = None
         if key is not None:
             path = ".".join(self.leaves[column])
-            cipher = ChunkCipher(self.footer.cipher, key, row_group, column, path, self._hint())
+            cipher = ChunkCipher(self.footer.cipher, key, row_group, column, path, self._tag_hint())
             if chunk.encrypted_column_metadata is not None:
                 chunk.meta_data = open_column_metadata(chunk, cipher)
             elif chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY is not None:
-                # PME 5.3. Else a holder of the footer key alone could put forged metadata there.
+                # PME 5.3: else anyone who holds only the footer key could forge the metadata.
                 raise FormatError(
-                    f"row group {row_group}, column {path}: encrypted with a key of its own, but "
+                    f"row group {row_group}, column {path}: encrypted with its own key, but "
                     "its column metadata is not"
                 )
         rows, leaf = self.metadata.row_groups[row_group].num_rows, self._elements[column]
@@ -327,10 +341,10 @@ class OpenFile:
             statistics = chunk.meta_data.statistics
             counted = statistics is not None and statistics.null_count is not None
             cipher.levels = Levels(leaf.max_definition, leaf.max_repetition, counted)
-        self._opened[row_group, column] = chunk, cipher
+        self._open_chunks[row_group, column] = chunk, cipher
         return chunk, cipher
 
-    def _hint(self) -> str:
+    def _tag_hint(self) -> str:
         if not self.footer.plaintext_footer:
             return ""
         return (
@@ -340,13 +354,13 @@ class OpenFile:
 
 
 def _check_ordinals(metadata: ThriftStruct) -> None:
-    """Hold RowGroup.ordinal against the position.
+    """Raise if a RowGroup.ordinal differs from the row group's position.
 
-    parquet-java goes by the one, Arrow C++ by the other: only a file in which both agree means
-    the same to all readers.
+    parquet-java uses the ordinal and Arrow C++ the position, so all readers interpret a file in the
+    same way only if both agree.
     """
     for r, row_group in enumerate(metadata.row_groups):
         if row_group.ordinal is not None and row_group.ordinal != r:
             raise FormatError(
-                f"row group {r} says it has ordinal {row_group.ordinal}: row groups were reordered"
+                f"row group {r} declares ordinal {row_group.ordinal}: row groups were reordered"
             )

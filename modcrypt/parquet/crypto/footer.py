@@ -1,6 +1,8 @@
-"""Footers: FileCryptoMetaData, both footer modes, signature, column metadata split and stripped.
+"""Reading and writing of footers in both footer modes, with signature and crypto metadata.
 
-The footer's own AAD is `AAD prefix | file-unique | 0x00` in both modes (PME 4.4.2).
+The footer's AAD is `AAD prefix | file-unique | 0x00` in both modes (PME 4.4.2).
+
+This file has more than 400 lines because reading and writing must agree on each detail of a footer.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from modcrypt.parquet.crypto.properties import (
     GCM_V1,
     FileDecryptionProperties,
     FileEncryptionProperties,
-    bound,
+    bind_to_file,
 )
 from modcrypt.parquet.format.framing import (
     MAGIC_ENCRYPTED,
@@ -60,10 +62,10 @@ __all__ = [
     "file_aad_of",
     "has_encrypted_chunks",
     "mark_absent",
-    "named_algorithm",
     "open_column_metadata",
     "open_footer",
     "protect_chunk",
+    "read_algorithm",
     "read_encrypted",
     "read_plain",
     "stored_prefix",
@@ -76,10 +78,10 @@ MAX_AAD_SIZE = 64 << 10
 """Longest AAD prefix or file-unique read from a file, in bytes."""
 
 SIGNATURE_FIELDS = frozenset({"encryption_algorithm", "footer_signing_key_metadata"})
-"""What of a plaintext footer is read before its signature is verified."""
+"""The fields of a plaintext footer that are read before its signature is verified."""
 
-# All that a legacy reader needs to skip an encrypted chunk. What else ColumnMetaData holds
-# (statistics, sizes, bounds, key-value pairs, fields of newer writers) tells about the data.
+# The fields that a legacy reader needs to skip an encrypted chunk. The other fields of
+# ColumnMetaData (statistics, sizes, bounds, key-value pairs, newer fields) reveal data.
 _LEGACY_FIELDS = (
     "type", "encodings", "path_in_schema", "codec", "num_values", "total_uncompressed_size",
     "total_compressed_size", "data_page_offset", "index_page_offset", "dictionary_page_offset",
@@ -101,23 +103,23 @@ def read_plain(source: Source) -> PlainFooter:
     """Read the footer of a plaintext file.
 
     Raises:
-        UnsupportedFormatError: the file is encrypted already.
-        FormatError: not a Parquet file, or a damaged one.
+        UnsupportedFormatError: The file is already encrypted.
+        FormatError: The file is not Parquet, or is damaged.
     """
     tail = read_tail(source)
-    again = f"{source.name} is encrypted already; decrypt it first"
+    refusal = f"{source.name} is encrypted already; decrypt it first"
     if tail.magic == MAGIC_ENCRYPTED:
-        raise UnsupportedFormatError(again)
+        raise UnsupportedFormatError(refusal)
     metadata, end = decode("FileMetaData", tail.data)
     if metadata.encryption_algorithm is not None or has_encrypted_chunks(metadata):
-        raise UnsupportedFormatError(again)
+        raise UnsupportedFormatError(refusal)
     if end != len(tail.data):
-        raise FormatError(f"{source.name}: {len(tail.data) - end} bytes stand after the footer")
+        raise FormatError(f"{source.name}: {len(tail.data) - end} bytes follow the footer")
     return PlainFooter(metadata, tail.start)
 
 
 def has_encrypted_chunks(metadata: ThriftStruct) -> bool:
-    """Tell whether any chunk of a file says that it is encrypted."""
+    """Return whether any chunk of a file has crypto metadata, so that it is encrypted."""
     return any(c.crypto_metadata is not None for rg in metadata.row_groups for c in rg.columns)
 
 
@@ -126,17 +128,17 @@ def has_encrypted_chunks(metadata: ThriftStruct) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EncryptedFooter:
-    """An opened or verified footer and what its file's modules are opened with."""
+    """A decrypted or verified footer, and the cipher and key for the file's modules."""
 
     metadata: ThriftStruct
     body_end: int
-    module_start: int  # of the sealed footer, or of the signed one
+    module_start: int  # offset of the encrypted or signed footer
     cipher: FileCipher
     footer_key: Key | None
     plaintext_footer: bool
-    encrypted: bool = True  # False for a plaintext file, where the caller takes those
-    algorithm: ThriftStruct = None  # AesGcmV1 or AesGcmCtrV1, as the file has it
-    key_metadata: bytes | None = None  # of the footer key
+    encrypted: bool = True  # False for a plaintext file that the caller accepts
+    algorithm: ThriftStruct = None  # AesGcmV1 or AesGcmCtrV1 from the file
+    key_metadata: bytes | None = None  # key metadata of the footer key
 
     @property
     def file_unique(self) -> bytes:
@@ -146,13 +148,13 @@ class EncryptedFooter:
 
     @property
     def aad_prefix(self) -> bytes | None:
-        """The AAD prefix that the file was written with, stored in it or not."""
+        """The AAD prefix that the file was written with, whether the file stores it or not."""
         file_aad = self.cipher.file_aad
         return file_aad[: len(file_aad) - len(self.file_unique)] or None
 
     @property
     def absent(self) -> frozenset[str]:
-        """Fields that modcrypt added when it encrypted the file, as its note says."""
+        """Names of the fields that modcrypt added when it encrypted the file, from its note."""
         return take_mark(copy(self.metadata))
 
 
@@ -161,36 +163,45 @@ def read_encrypted(
 ) -> EncryptedFooter:
     """Read, authenticate and decode the footer of an encrypted file.
 
+    Args:
+        source: The file.
+        properties: Keys and requirements of the caller.
+        expected: Version that the file must be; None for any version.
+
     Raises:
-        OSError: The file is another version of itself than `expected`.
-        PlaintextError: the file is not encrypted, or its signature was stripped.
-        KeyNotFoundError: there is no footer key.
-        AadPrefixError: the AAD prefix is missing, unused or another one.
-        TagMismatchError, FooterSignatureError: the footer does not authenticate.
-        UnsupportedFormatError: an algorithm that the properties don't accept.
-        FormatError: the bytes break the format.
+        OSError: The file is another version than `expected`.
+        PlaintextError: The file is not encrypted, or its signature was stripped.
+        KeyNotFoundError: The footer key is missing.
+        AadPrefixError: The AAD prefix is missing, unused or different.
+        TagMismatchError, FooterSignatureError: The footer does not authenticate.
+        UnsupportedFormatError: The properties do not accept the file's algorithm.
+        FormatError: The bytes violate the format.
     """
     tail = read_tail(source)
     if expected is not None:
         expected.check(tail, source)
-    return open_footer(tail, bound(properties, source), source.name)
+    return open_footer(tail, bind_to_file(properties, source), source.name)
 
 
 def open_footer(tail: Tail, properties: FileDecryptionProperties, name: str) -> EncryptedFooter:
-    """Authenticate and decode the footer in a file's tail; raises as `read_encrypted`."""
+    """Authenticate and decode the footer in a file's tail.
+
+    Raises:
+        ModcryptError: As for `read_encrypted`.
+    """
     if tail.magic == MAGIC_ENCRYPTED:
-        return _open_sealed(tail, properties)
+        return _open_encrypted(tail, properties)
     return _open_signed(tail, properties, name)
 
 
 def stored_prefix(tail: Tail, name: str) -> bytes | None:
-    """Give the AAD prefix that a file says it has, None where it stores none.
+    """Return the AAD prefix that a file stores, or None if it stores none.
 
-    Nothing here is authenticated: it says which prefix to insist on.
+    The prefix is not authenticated: use it only to decide which prefix to require.
 
     Raises:
-        PlaintextError: the file is not encrypted.
-        FormatError: the bytes break the format.
+        PlaintextError: The file is not encrypted.
+        FormatError: The bytes violate the format.
     """
     if tail.magic == MAGIC_ENCRYPTED:
         union = decode("FileCryptoMetaData", tail.data)[0].encryption_algorithm
@@ -198,21 +209,21 @@ def stored_prefix(tail: Tail, name: str) -> bytes | None:
         union = decode_some("FileMetaData", tail.data, SIGNATURE_FIELDS)[0].encryption_algorithm
     if union is None:
         raise PlaintextError(f"{name} is a plaintext file where an encrypted one is expected")
-    struct = _member(union)
+    struct = _algorithm_struct(union)
     return None if struct is None else struct.aad_prefix or None
 
 
-def _open_sealed(tail: Tail, properties: FileDecryptionProperties) -> EncryptedFooter:
+def _open_encrypted(tail: Tail, properties: FileDecryptionProperties) -> EncryptedFooter:
     crypto, end = decode("FileCryptoMetaData", tail.data)
-    algorithm, file_aad = _algorithm(crypto.encryption_algorithm, properties)
+    algorithm, file_aad = _accept_algorithm(crypto.encryption_algorithm, properties)
     key = find_key(properties, _footer_key(properties), crypto.key_metadata, "footer key")
     if key is None:
         raise KeyNotFoundError("the footer is encrypted and no footer key is given")
     cipher = FileCipher(file_aad, algorithm)
     footer = cipher.open(key, FOOTER, memoryview(tail.data)[end:], _prefix_hint(properties))
-    # parquet-java pads the modules that it seals: bytes may follow the struct's STOP.
+    # parquet-java pads modules before it encrypts them: bytes may follow the struct's STOP.
     metadata, _ = decode("FileMetaData", footer)
-    _check_prefix(crypto.encryption_algorithm, properties)
+    _verify_prefix(crypto.encryption_algorithm, properties)
     return EncryptedFooter(
         metadata,
         tail.start,
@@ -220,13 +231,13 @@ def _open_sealed(tail: Tail, properties: FileDecryptionProperties) -> EncryptedF
         cipher,
         key,
         plaintext_footer=False,
-        algorithm=_member(crypto.encryption_algorithm),
+        algorithm=_algorithm_struct(crypto.encryption_algorithm),
         key_metadata=crypto.key_metadata,
     )
 
 
 def _open_signed(tail: Tail, properties: FileDecryptionProperties, name: str) -> EncryptedFooter:
-    # Only what the signature needs is read before the signature is verified.
+    # Before the signature is verified, read only the fields that its verification needs.
     crypto, end = decode_some("FileMetaData", tail.data, SIGNATURE_FIELDS)
     if crypto.encryption_algorithm is None:
         if has_encrypted_chunks(decode("FileMetaData", tail.data)[0]):
@@ -240,15 +251,15 @@ def _open_signed(tail: Tail, properties: FileDecryptionProperties, name: str) ->
             nothing = FileCipher(b"", GCM_V1)
             return EncryptedFooter(metadata, tail.start, tail.start, nothing, None, True, False)
         raise PlaintextError(
-            f"{name} is a plaintext file where an encrypted one is expected; if that is meant to "
-            "be so, require_encrypted=False, without an AAD prefix, reads it"
+            f"{name} is a plaintext file where an encrypted one is expected; if that is intended, "
+            "pass require_encrypted=False and no AAD prefix to read it"
         )
     if end != len(tail.data) - SIGNATURE_SIZE:
         raise FormatError(
-            f"{name}: {len(tail.data) - end} bytes stand after the footer, not the "
+            f"{name}: {len(tail.data) - end} bytes follow the footer, not the "
             f"{SIGNATURE_SIZE} of its signature"
         )
-    algorithm, file_aad = _algorithm(crypto.encryption_algorithm, properties)
+    algorithm, file_aad = _accept_algorithm(crypto.encryption_algorithm, properties)
     cipher = FileCipher(file_aad, algorithm)
     key = find_key(
         properties, _footer_key(properties), crypto.footer_signing_key_metadata, "footer key"
@@ -256,11 +267,11 @@ def _open_signed(tail: Tail, properties: FileDecryptionProperties, name: str) ->
     if properties.check_footer_integrity:
         if key is None:
             raise KeyNotFoundError(
-                "the plaintext footer is signed and no footer key is given to check it with; "
-                "check_footer_integrity=False reads it unchecked"
+                "the plaintext footer is signed, but no footer key is given to verify it; pass the "
+                "footer key, or check_footer_integrity=False to read it unverified"
             )
-        _verify(cipher, key, tail.data)
-    _check_prefix(crypto.encryption_algorithm, properties)
+        _verify_signature(cipher, key, tail.data)
+    _verify_prefix(crypto.encryption_algorithm, properties)
     metadata, _ = decode("FileMetaData", tail.data)
     return EncryptedFooter(
         metadata,
@@ -269,17 +280,17 @@ def _open_signed(tail: Tail, properties: FileDecryptionProperties, name: str) ->
         cipher,
         key,
         plaintext_footer=True,
-        algorithm=_member(crypto.encryption_algorithm),
+        algorithm=_algorithm_struct(crypto.encryption_algorithm),
         key_metadata=crypto.footer_signing_key_metadata,
     )
 
 
-def _member(union: ThriftStruct) -> ThriftStruct:
+def _algorithm_struct(union: ThriftStruct) -> ThriftStruct:
     return union.AES_GCM_V1 or union.AES_GCM_CTR_V1
 
 
-def _verify(cipher: FileCipher, key: Key, data: bytes) -> None:
-    """Check the signature over the bytes as they were read (PME 5.5), never over a new spelling."""
+def _verify_signature(cipher: FileCipher, key: Key, data: bytes) -> None:
+    """Verify the signature over the bytes as they were read (PME 5.5), never encoded anew."""
     try:
         cipher.gcm(key).verify(
             data[:-SIGNATURE_SIZE], data[-SIGNATURE_SIZE:], module_aad(cipher.file_aad, FOOTER)
@@ -298,21 +309,23 @@ def _footer_key(properties: FileDecryptionProperties) -> Key | None:
 
 
 def _prefix_hint(properties: FileDecryptionProperties) -> str:
-    return "" if properties.aad_prefix is None else "The AAD prefix given is part of the AAD"
+    return "" if properties.aad_prefix is None else "The given AAD prefix is part of the AAD"
 
 
-def _algorithm(union: ThriftStruct, properties: FileDecryptionProperties) -> tuple[str, bytes]:
-    """Give the algorithm's name and the file AAD, after the caller's policy."""
-    name, struct = named_algorithm(union)
+def _accept_algorithm(
+    union: ThriftStruct, properties: FileDecryptionProperties
+) -> tuple[str, bytes]:
+    """Return the algorithm's name and the file AAD, if the caller accepts both."""
+    name, struct = read_algorithm(union)
     check_algorithm(name, properties)
     return name, file_aad_of(struct, properties)
 
 
-def named_algorithm(union: ThriftStruct) -> tuple[str, ThriftStruct]:
-    """Give the name of the algorithm that a file says it was written with, and its struct.
+def read_algorithm(union: ThriftStruct) -> tuple[str, ThriftStruct]:
+    """Return the name of the algorithm that a file declares, and its struct.
 
     Raises:
-        UnsupportedFormatError: it is none of the two.
+        UnsupportedFormatError: It is neither of the format's two algorithms.
     """
     gcm, ctr = union.AES_GCM_V1, union.AES_GCM_CTR_V1
     if (gcm is None) == (ctr is None):
@@ -321,38 +334,38 @@ def named_algorithm(union: ThriftStruct) -> tuple[str, ThriftStruct]:
 
 
 def check_algorithm(name: str, properties: FileDecryptionProperties) -> None:
-    """Hold the algorithm's name against the caller's policy.
+    """Raise unless the caller accepts the algorithm.
 
-    The union of an encrypted-footer file is not authenticated: whoever renames AES_GCM_V1 to
-    AES_GCM_CTR_V1 would have GCM pages opened without a look at their tags.
+    The algorithm of a file with an encrypted footer is not authenticated: an attacker who renames
+    AES_GCM_V1 to AES_GCM_CTR_V1 could have GCM pages decrypted without checking their tags.
 
     Raises:
-        UnsupportedFormatError: it is not among the accepted ones.
+        UnsupportedFormatError: `properties.algorithms` does not contain the name.
     """
     if name not in properties.algorithms:
         raise UnsupportedFormatError(
-            f"the file says it was written with {name}, and only "
+            f"the file declares the algorithm {name}, but only "
             f"{', '.join(properties.algorithms)} is accepted. AES_GCM_CTR_V1 does not "
             "authenticate page bodies, and the name itself can be forged in a file with an "
-            f'encrypted footer. If the file is meant to be so, pass algorithms=["{name}"]'
+            f'encrypted footer. If the algorithm is intended, pass algorithms=["{name}"]'
         )
 
 
 def file_aad_of(struct: ThriftStruct, properties: FileDecryptionProperties) -> bytes:
-    """Join AAD prefix and file-unique, as far as the file and the caller agree on them.
+    """Return the file AAD, AAD prefix and file-unique, after checking both against the caller's.
 
     Raises:
-        AadPrefixError: the prefix is missing, unused or another one, or its border was moved.
-        UnsupportedFormatError: there is no file-unique.
-        LimitError: one of them is too long.
+        AadPrefixError: The prefix is missing, unused or different, or its border may have moved.
+        UnsupportedFormatError: The file has no file-unique.
+        LimitError: The prefix or file-unique is too long.
     """
     stored, unique = struct.aad_prefix, struct.aad_file_unique
     given = properties.aad_prefix
-    assert not callable(given)  # `bound` has asked
+    assert not callable(given)  # `bind_to_file` has called it
     if unique is None:
         raise UnsupportedFormatError(
-            "the file has no aad_file_unique: DuckDB writes such files, with no AAD at all, which "
-            "binds no module to its place"
+            "the file has no aad_file_unique: DuckDB writes such files without any AAD, so that "
+            "no module is bound to its position"
         )
     if len(unique) > MAX_AAD_SIZE or len(stored or b"") > MAX_AAD_SIZE:
         raise LimitError(f"an AAD prefix or aad_file_unique is longer than {MAX_AAD_SIZE} bytes")
@@ -367,8 +380,8 @@ def file_aad_of(struct: ThriftStruct, properties: FileDecryptionProperties) -> b
     verifier = properties.aad_prefix_verifier
     if verifier is not None and not stored:
         raise AadPrefixError("the file stores no AAD prefix that aad_prefix_verifier could check")
-    # The border between prefix and file-unique is not authenticated: moved by two bytes,
-    # "part.10" + 8 bytes passes for "part.1" + 9.
+    # The border between prefix and file-unique is not authenticated: if it moves by one byte,
+    # "part.10" + 8 bytes passes for "part.1" + 9 bytes.
     checked = given is not None or verifier is not None
     if checked and len(unique) != properties.aad_file_unique_size:
         raise AadPrefixError(
@@ -379,25 +392,25 @@ def file_aad_of(struct: ThriftStruct, properties: FileDecryptionProperties) -> b
     return prefix + bytes(unique)
 
 
-def _check_prefix(union: ThriftStruct, properties: FileDecryptionProperties) -> None:
-    """Let the caller judge the stored AAD prefix, which is authenticated by now."""
+def _verify_prefix(union: ThriftStruct, properties: FileDecryptionProperties) -> None:
+    """Raise unless the caller's verifier accepts the stored AAD prefix, authenticated by now."""
     verifier = properties.aad_prefix_verifier
     if verifier is None:
         return
-    prefix: bytes = _member(union).aad_prefix
+    prefix: bytes = _algorithm_struct(union).aad_prefix
     if verifier(prefix) is not True:
         raise AadPrefixError(
-            f"aad_prefix_verifier refuses the file's AAD prefix {prefix[:200]!r}; it accepts one "
-            "by returning True"
+            f"aad_prefix_verifier refuses the file's AAD prefix {prefix[:200]!r}; it must return "
+            "True to accept a prefix"
         )
 
 
 def open_column_metadata(chunk: ThriftStruct, cipher: ChunkCipher) -> ThriftStruct:
-    """Open a chunk's sealed ColumnMetaData.
+    """Decrypt and decode a chunk's ColumnMetaData.
 
     Raises:
-        TagMismatchError, TruncationError: it does not authenticate.
-        FormatError: not a ColumnMetaData.
+        TagMismatchError, TruncationError: The metadata does not authenticate.
+        FormatError: The plaintext is not a ColumnMetaData.
     """
     data = cipher.open(ModuleType.COLUMN_METADATA, chunk.encrypted_column_metadata)
     return decode("ColumnMetaData", data)[0]
@@ -412,10 +425,17 @@ def protect_chunk(
     cipher: ChunkCipher | None,
     plaintext_footer: bool,
 ) -> None:
-    """Put a chunk's crypto metadata in place and seal its ColumnMetaData where PME 5.3 says so.
+    """Set a chunk's crypto metadata and encrypt its ColumnMetaData where PME 5.3 requires it.
 
-    Under a column key always; under the footer key in a plaintext footer, where the metadata
-    would be readable otherwise. A plaintext footer keeps a stripped copy for legacy readers.
+    The metadata is encrypted with a column key always, and with the footer key if the footer is
+    plaintext, where it would otherwise be readable. A plaintext footer keeps a stripped copy for
+    legacy readers.
+
+    Args:
+        chunk: ColumnChunk, which is changed.
+        column: Key of the column; None for plaintext.
+        cipher: Cipher of the chunk; None for plaintext.
+        plaintext_footer: Whether the footer is plaintext.
     """
     if column is None or cipher is None:
         return
@@ -437,7 +457,7 @@ def protect_chunk(
 def build_tail(
     metadata: ThriftStruct, cipher: FileCipher, properties: FileEncryptionProperties, unique: bytes
 ) -> bytes:
-    """Give the file's last bytes: footer sealed or signed, length and magic."""
+    """Return the file's last bytes: the encrypted or signed footer, its length and the magic."""
     key = properties.footer_key
     assert isinstance(key, Key)
     algorithm = _algorithm_union(properties, unique)
@@ -460,30 +480,30 @@ def _algorithm_union(properties: FileEncryptionProperties, unique: bytes) -> Thr
     fields: dict[str, Any] = {"aad_file_unique": unique}
     if stored:
         fields["aad_prefix"] = prefix
-    # Always written, as parquet-java and Arrow C++ do.
+    # Always written, as in parquet-java and Arrow C++.
     fields["supply_aad_prefix"] = prefix is not None and not stored
     name = properties.encryption_algorithm
     struct = new("AesGcmV1" if name == GCM_V1 else "AesGcmCtrV1", **fields)
     return new("EncryptionAlgorithm", **{name: struct})
 
 
-# --- what the plaintext file lacked --------------------------------------------------------------
+# --- fields that encryption added ----------------------------------------------------------------
 
-# An encrypted file must have fields that a plaintext one may lack: parquet-java finds no module
-# without RowGroup.ordinal. Decryption can only restore the file byte for byte if it knows which
-# ones were added, so a footer extension says so: field 32767, which the format reserves for
-# binaries that readers skip ("Binary Protocol Extensions"), with a UUID to know it by.
+# An encrypted file must have fields that a plaintext file may lack: parquet-java finds no module
+# without RowGroup.ordinal. Decryption can restore the file byte for byte only if it knows which
+# fields were added. A footer extension lists them: field 32767, which the format reserves for
+# binaries that readers skip ("Binary Protocol Extensions"), with a UUID that identifies it.
 _MARK = uuid.UUID("0f2b7d0a-8a53-4c1e-9d42-6d6f64637279").bytes
 
-# The same behind an extension that the plaintext file had: its bytes, the names, their length in
-# two bytes, and another UUID. So no reader takes that extension for one of this file, whose pages
-# are elsewhere, and decryption restores it.
+# The same list after an extension that the plaintext file had: its bytes, the names, their length
+# in two bytes, and another UUID. The encrypted file's pages have other offsets, so readers must not
+# interpret that extension; decryption restores it.
 _MARK_BEHIND = uuid.UUID("5b1c9f3e-27d4-4f60-8a1b-6d6f64637279").bytes
 _LENGTH_SIZE = 2
 
 
 def mark_absent(metadata: ThriftStruct, names: frozenset[str]) -> None:
-    """Note in the footer that encryption added these fields."""
+    """Record in the footer that encryption added these fields."""
     own, note = extension(metadata), ",".join(sorted(names)).encode()
     if own is not None:
         note = own + note + len(note).to_bytes(_LENGTH_SIZE, "little") + _MARK_BEHIND
@@ -493,7 +513,7 @@ def mark_absent(metadata: ThriftStruct, names: frozenset[str]) -> None:
 
 
 def take_mark(metadata: ThriftStruct) -> frozenset[str]:
-    """Remove the note of `mark_absent` and give its names."""
+    """Remove the note of `mark_absent` and return its names."""
     note = extension(metadata)
     if note is None or not note.endswith((_MARK, _MARK_BEHIND)):
         return frozenset()

@@ -1,8 +1,8 @@
-"""The key metadata in a footer: listed without keys, replaced or removed without touching a page.
+"""Key metadata in footers: listing it without keys, and replacing or removing it.
 
-What rotation and shredding change of a data file is its footer alone: offsets, pages and their
-nonces stay. Column keys' metadata lies within a sealed footer, which is sealed anew, and makes a
-plaintext footer to be signed anew.
+Key rotation and shredding change only a data file's footer: offsets, pages and their nonces stay.
+Key metadata of columns is part of the footer, so an encrypted footer must be encrypted again, and a
+plaintext footer signed again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from modcrypt.parquet.crypto.footer import (
     EncryptedFooter,
     open_footer,
 )
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties, bound
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties, bind_to_file
 from modcrypt.parquet.format.framing import (
     MAGIC_ENCRYPTED,
     MAGIC_PLAINTEXT,
@@ -47,17 +47,17 @@ __all__ = [
 ]
 
 Change = Callable[[bytes, "str | None"], "bytes | None"]
-"""Gives the new key metadata for the old one of a column, None for the footer key; None where there
-is to be none any more."""
+"""A function of the old key metadata and the column (None for the footer key); it returns the new
+key metadata, or None to remove it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FooterKey:
-    """A key that a file needs, as its footer tells it.
+    """A key that a file needs according to its footer.
 
     Attributes:
-        column: dotted name; None for the footer key.
-        metadata: by which the key is found; None where there is none.
+        column: Dotted name of the column; None for the footer key.
+        metadata: Key metadata that identifies the key; None if the file has none.
     """
 
     column: str | None
@@ -67,22 +67,24 @@ class FooterKey:
 def list_key_metadata(
     source: Source, properties: FileDecryptionProperties | None = None
 ) -> tuple[list[FooterKey], bool]:
-    """List the keys of a file, and say whether those of columns may be hidden in a sealed footer.
+    """Return the keys of a file, and whether an encrypted footer may hide those of columns.
 
-    Nothing is authenticated where `properties` are not given.
+    Args:
+        source: The file.
+        properties: Keys and requirements of the caller; without them nothing is authenticated.
 
     Raises:
-        PlaintextError: the file is not encrypted.
-        ModcryptError: as `read_encrypted`, or the bytes break the format.
+        PlaintextError: The file is not encrypted.
+        ModcryptError: As for `read_encrypted`, or the bytes violate the format.
     """
     tail = read_tail(source)
     if properties is not None:
-        opened = open_footer(tail, bound(properties, source), source.name)
-        return list(_all(opened.metadata, _crypto(tail)[1])), False
-    union, footer = _crypto(tail)
+        opened = open_footer(tail, bind_to_file(properties, source), source.name)
+        return list(_list_footer_keys(opened.metadata, _read_crypto_fields(tail)[1])), False
+    union, footer = _read_crypto_fields(tail)
     if tail.magic == MAGIC_ENCRYPTED:
         return [FooterKey(None, footer)], True
-    keys = list(_all(decode("FileMetaData", tail.data)[0], footer))
+    keys = list(_list_footer_keys(decode("FileMetaData", tail.data)[0], footer))
     if union is None and not keys[1:]:
         raise PlaintextError(
             f"{source.name} is a plaintext file where an encrypted one is expected"
@@ -90,8 +92,8 @@ def list_key_metadata(
     return keys, False
 
 
-def _crypto(tail: Tail) -> tuple[ThriftStruct | None, bytes | None]:
-    """Give a file's encryption algorithm, and the footer key's metadata."""
+def _read_crypto_fields(tail: Tail) -> tuple[ThriftStruct | None, bytes | None]:
+    """Return a file's encryption algorithm and the footer key's metadata."""
     if tail.magic == MAGIC_ENCRYPTED:
         crypto = decode("FileCryptoMetaData", tail.data)[0]
         return crypto.encryption_algorithm, crypto.key_metadata
@@ -99,18 +101,18 @@ def _crypto(tail: Tail) -> tuple[ThriftStruct | None, bytes | None]:
     return signed.encryption_algorithm, signed.footer_signing_key_metadata
 
 
-def _all(metadata: ThriftStruct, footer: bytes | None) -> Iterator[FooterKey]:
-    """Give the footer key, and each column key once."""
+def _list_footer_keys(metadata: ThriftStruct, footer: bytes | None) -> Iterator[FooterKey]:
+    """Yield the footer key, and each column key once."""
     yield FooterKey(None, footer)
     seen = set()
-    for own in _own_keys(metadata):
-        key = FooterKey(_name(own), own.key_metadata)
+    for own in _walk_column_keys(metadata):
+        key = FooterKey(_column_name(own), own.key_metadata)
         if key not in seen:
             seen.add(key)
             yield key
 
 
-def _own_keys(metadata: ThriftStruct) -> Iterator[ThriftStruct]:
+def _walk_column_keys(metadata: ThriftStruct) -> Iterator[ThriftStruct]:
     for row_group in metadata.row_groups:
         for chunk in row_group.columns:
             crypto = chunk.crypto_metadata
@@ -118,25 +120,25 @@ def _own_keys(metadata: ThriftStruct) -> Iterator[ThriftStruct]:
                 yield crypto.ENCRYPTION_WITH_COLUMN_KEY
 
 
-def _name(own: ThriftStruct) -> str:
+def _column_name(own: ThriftStruct) -> str:
     return b".".join(own.path_in_schema).decode("utf-8", "replace")
 
 
-# --- which key is for what -----------------------------------------------------------------------
+# --- use of keys ---------------------------------------------------------------------------------
 
 UnderKey: TypeAlias = Literal["plaintext", "footer key", "column key"]
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnUse:
-    """Under which keys a leaf column is, as the footer tells it.
+    """The keys that protect a leaf column according to the footer.
 
     Attributes:
-        path: of the leaf.
-        under: what its chunks are under: one of them, none where there are no row groups, more in
-            a damaged file alone.
-        metadata: key metadata of its own keys; a writer gives all row groups the same.
-        bare: whether a chunk is under a key of its own that has no key metadata.
+        path: Path of the leaf.
+        under: Protection of its chunks: one value; none without row groups; several only in a
+            damaged file.
+        metadata: Key metadata of its own keys; writers use the same in all row groups.
+        bare: Whether a chunk has its own key, but no key metadata.
     """
 
     path: tuple[str, ...]
@@ -146,21 +148,21 @@ class ColumnUse:
 
     @property
     def name(self) -> str:
-        """Its dotted name."""
+        """Dotted name of the leaf."""
         return ".".join(self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyUses:
-    """Which key a file needs for what.
+    """The keys that a file needs, and for which parts.
 
     Attributes:
-        encrypted: False for a plaintext file, which has columns and nothing else.
-        sealed: whether the footer is encrypted.
-        unique: the file's `aad_file_unique`, by which a copy of it is known; empty for none.
-        footer: key metadata of the footer key; None where there is none, or it was shredded.
-        columns: None where a sealed footer hides them.
-        shredded: whether a mark says that the footer key's metadata was removed.
+        encrypted: Whether the file is encrypted; a plaintext file has only `columns`.
+        sealed: Whether the footer is encrypted.
+        unique: The file's `aad_file_unique`, which identifies copies of the file; empty for none.
+        footer: Key metadata of the footer key; None if there is none, or it was shredded.
+        columns: The leaf columns; None if an encrypted footer hides them.
+        shredded: Whether a mark shows that the footer key's metadata was removed.
     """
 
     encrypted: bool
@@ -172,15 +174,17 @@ class KeyUses:
 
 
 def key_uses(source: Source, properties: FileDecryptionProperties | None = None) -> KeyUses:
-    """Tell which key a file needs for what.
+    """Return the keys that a file needs, and for which parts.
 
-    Nothing is authenticated where `properties` are not given.
+    Args:
+        source: The file.
+        properties: Keys and requirements of the caller; without them nothing is authenticated.
 
     Raises:
-        ModcryptError: as `read_encrypted`, or the bytes break the format.
+        ModcryptError: As for `read_encrypted`, or the bytes violate the format.
     """
     tail = read_tail(source)
-    union, footer = _crypto(tail)
+    union, footer = _read_crypto_fields(tail)
     struct = None if union is None else union.AES_GCM_V1 or union.AES_GCM_CTR_V1
     unique = b"" if struct is None else bytes(struct.aad_file_unique or b"")
     sealed, shredded = tail.magic == MAGIC_ENCRYPTED, footer == SHREDDED
@@ -189,14 +193,14 @@ def key_uses(source: Source, properties: FileDecryptionProperties | None = None)
         return KeyUses(True, True, unique, footer, None, shredded)
     if sealed or (properties is not None and union is not None):
         assert properties is not None
-        metadata = _opened_strictly(tail, source, properties).metadata
+        metadata = _open_strictly(tail, source, properties).metadata
     else:
         metadata = decode("FileMetaData", tail.data)[0]
-    encrypted = union is not None or any(True for _ in _own_keys(metadata))
-    return KeyUses(encrypted, sealed, unique, footer, tuple(_uses(metadata)), shredded)
+    encrypted = union is not None or any(True for _ in _walk_column_keys(metadata))
+    return KeyUses(encrypted, sealed, unique, footer, tuple(_list_column_uses(metadata)), shredded)
 
 
-def _uses(metadata: ThriftStruct) -> Iterator[ColumnUse]:
+def _list_column_uses(metadata: ThriftStruct) -> Iterator[ColumnUse]:
     leaves = [leaf.path for leaf in leaf_elements(metadata.schema)]
     check_shape(metadata, len(leaves))
     for c, path in enumerate(leaves):
@@ -211,16 +215,16 @@ def _uses(metadata: ThriftStruct) -> Iterator[ColumnUse]:
             else:
                 under.add("column key")
                 own.append(crypto.ENCRYPTION_WITH_COLUMN_KEY.key_metadata)
-        known = frozenset(one for one in own if one)
+        known = frozenset(key_metadata for key_metadata in own if key_metadata)
         yield ColumnUse(path, frozenset(under), known, not all(own))
 
 
-# --- other key metadata --------------------------------------------------------------------------
+# --- changing key metadata -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a file is encrypted, as its authenticated footer says."""
+    """The way in which a file is encrypted, from its authenticated footer."""
 
     keys: list[FooterKey]
     plaintext_columns: list[str]
@@ -228,18 +232,18 @@ class Layout:
     plaintext_footer: bool
     aad_prefix: bytes | None
     store_aad_prefix: bool
-    key_length: int  # of the footer key, in bytes
+    key_length: int  # length of the footer key in bytes
 
 
 def layout_of(source: Source, properties: FileDecryptionProperties) -> Layout:
-    """Say how a file is encrypted.
+    """Return how a file is encrypted.
 
     Raises:
-        KeyNotFoundError: there is no footer key.
-        ModcryptError: as `read_encrypted`.
+        KeyNotFoundError: The footer key is missing.
+        ModcryptError: As for `read_encrypted`.
     """
     tail = read_tail(source)
-    opened = _opened_strictly(tail, source, properties)
+    opened = _open_strictly(tail, source, properties)
     if opened.footer_key is None:
         raise KeyNotFoundError("no footer key is given")
     check_border(opened, properties)
@@ -251,7 +255,7 @@ def layout_of(source: Source, properties: FileDecryptionProperties) -> Layout:
         if chunk.crypto_metadata is None
     }
     return Layout(
-        keys=list(_all(opened.metadata, opened.key_metadata)),
+        keys=list(_list_footer_keys(opened.metadata, opened.key_metadata)),
         plaintext_columns=sorted(plain),
         algorithm=opened.cipher.algorithm,
         plaintext_footer=opened.plaintext_footer,
@@ -262,10 +266,10 @@ def layout_of(source: Source, properties: FileDecryptionProperties) -> Layout:
 
 
 def check_border(opened: EncryptedFooter, properties: FileDecryptionProperties) -> None:
-    """Refuse an AAD prefix whose border may have been moved: the new file would take it for true.
+    """Raise if the AAD prefix's border may have been moved: a new file would authenticate it.
 
     Raises:
-        AadPrefixError: `aad_file_unique` has another length than it should.
+        AadPrefixError: `aad_file_unique` does not have the expected length.
     """
     size = len(opened.file_unique)
     if size != properties.aad_file_unique_size:
@@ -278,113 +282,119 @@ def check_border(opened: EncryptedFooter, properties: FileDecryptionProperties) 
 def new_tail(
     source: Source, properties: FileDecryptionProperties, change: Change
 ) -> tuple[int, bytes] | None:
-    """Give where a file's footer begins, and the bytes that belong there with other key metadata.
+    """Return the offset of a file's footer, and a new tail for it with changed key metadata.
+
+    Return None if no key metadata changes.
 
     Args:
-        source: the file.
-        properties: must open its footer, whatever its mode: it is sealed or signed anew.
-        change: called once for each key metadata; where all stay the same, there is no new tail.
+        source: The file.
+        properties: Keys that open the footer, which is encrypted or signed again.
+        change: Function called once for each key metadata.
 
     Raises:
-        KeyNotFoundError: there is no footer key.
-        ModcryptError: as `read_encrypted`, and what `change` raises.
+        KeyNotFoundError: The footer key is missing.
+        ModcryptError: As for `read_encrypted`, or as `change` raises.
     """
     tail = read_tail(source)
-    opened = _opened_strictly(tail, source, properties)
-    changed = _once(change)
-    columns_differ = _change_columns(opened.metadata, changed)
-    build = _signed if opened.plaintext_footer else _sealed
-    return build(tail, opened, changed, columns_differ)
+    opened = _open_strictly(tail, source, properties)
+    change_once = _cache_answers(change)
+    columns_differ = _change_columns(opened.metadata, change_once)
+    build = _rebuild_signed_tail if opened.plaintext_footer else _rebuild_encrypted_tail
+    return build(tail, opened, change_once, columns_differ)
 
 
 def unsigned_tail(source: Source, change: Change) -> tuple[int, bytes] | None:
-    """Give what `new_tail` does, without a key: for files whose footer key is to be forgotten.
+    """Return the same as `new_tail`, without using a key: for files whose footer key is shredded.
 
-    Within a sealed footer nothing changes. The signature of a plaintext footer stays, and fits no
-    more: nobody is left to check it.
+    The content of an encrypted footer does not change. A plaintext footer keeps its signature,
+    which no longer matches: nobody has the key to check it.
+
+    Args:
+        source: The file.
+        change: Function called once for each key metadata.
 
     Raises:
-        FormatError: the bytes break the format.
+        FormatError: The bytes violate the format.
     """
-    tail, changed = read_tail(source), _once(change)
+    tail, change_once = read_tail(source), _cache_answers(change)
     if tail.magic == MAGIC_ENCRYPTED:
-        return _sealed_head(tail, changed)
+        return _replace_crypto_metadata(tail, change_once)
     metadata, end = decode("FileMetaData", tail.data)
     old = metadata.footer_signing_key_metadata
-    differ = _change_columns(metadata, changed)
+    differ = _change_columns(metadata, change_once)
     if old:
-        metadata.footer_signing_key_metadata = changed(old, None)
+        metadata.footer_signing_key_metadata = change_once(old, None)
     if metadata.footer_signing_key_metadata == old and not differ:
         return None
     return tail.start, close_tail(encode(metadata) + tail.data[end:], MAGIC_PLAINTEXT)
 
 
-def _once(change: Change) -> Change:
-    """Ask once for each key metadata."""
+def _cache_answers(change: Change) -> Change:
+    """Return a function that calls `change` only once for each key metadata."""
     answers: dict[bytes, bytes | None] = {}
 
-    def changed(metadata: bytes, column: str | None) -> bytes | None:
+    def change_once(metadata: bytes, column: str | None) -> bytes | None:
         if metadata not in answers:
             answers[metadata] = change(metadata, column)
         return answers[metadata]
 
-    return changed
+    return change_once
 
 
-def _change_columns(metadata: ThriftStruct, changed: Change) -> bool:
-    """Change the key metadata of columns in place, and say whether any differs."""
+def _change_columns(metadata: ThriftStruct, change_once: Change) -> bool:
+    """Change the key metadata of columns in place; return whether any differs."""
     differ = False
-    for own in _own_keys(metadata):
+    for own in _walk_column_keys(metadata):
         old = own.key_metadata
-        if old:  # Arrow C++ writes key metadata of no bytes where it has none
-            own.key_metadata = changed(old, _name(own))
+        if old:  # Arrow C++ writes empty key metadata if it has none
+            own.key_metadata = change_once(old, _column_name(own))
             differ |= own.key_metadata != old
     return differ
 
 
-def _opened_strictly(
+def _open_strictly(
     tail: Tail, source: Source, properties: FileDecryptionProperties
 ) -> EncryptedFooter:
-    """Open a footer, whatever the caller trusts: an altered one must not be signed anew."""
+    """Open a footer with all checks, even if the caller waived some: never re-sign a forgery."""
     strict = replace(properties, check_footer_integrity=True, require_encrypted=True)
-    return open_footer(tail, bound(strict, source), source.name)
+    return open_footer(tail, bind_to_file(strict, source), source.name)
 
 
-def _sealed(
-    tail: Tail, opened: EncryptedFooter, changed: Change, columns_differ: bool
+def _rebuild_encrypted_tail(
+    tail: Tail, opened: EncryptedFooter, change_once: Change, columns_differ: bool
 ) -> tuple[int, bytes] | None:
     if not columns_differ:
-        return _sealed_head(tail, changed)
+        return _replace_crypto_metadata(tail, change_once)
     assert opened.footer_key is not None
     module = opened.cipher.seal(opened.footer_key, FOOTER, encode(opened.metadata))
-    return _sealed_head(tail, changed, module)
+    return _replace_crypto_metadata(tail, change_once, module)
 
 
-def _sealed_head(
-    tail: Tail, changed: Change, module: bytes | None = None
+def _replace_crypto_metadata(
+    tail: Tail, change_once: Change, module: bytes | None = None
 ) -> tuple[int, bytes] | None:
-    """Give a sealed footer with other key metadata before it; None where nothing changes."""
+    """Return an encrypted footer after changed key metadata; None if nothing changes."""
     crypto, end = decode("FileCryptoMetaData", tail.data)
     old = crypto.key_metadata
     if old:
-        crypto.key_metadata = changed(old, None)
+        crypto.key_metadata = change_once(old, None)
     if crypto.key_metadata == old and module is None:
         return None
     sealed = tail.data[end:] if module is None else module
     return tail.start, close_tail(encode(crypto) + sealed, MAGIC_ENCRYPTED)
 
 
-def _signed(
-    tail: Tail, opened: EncryptedFooter, changed: Change, columns_differ: bool
+def _rebuild_signed_tail(
+    tail: Tail, opened: EncryptedFooter, change_once: Change, columns_differ: bool
 ) -> tuple[int, bytes] | None:
     metadata, key = opened.metadata, opened.footer_key
     old = metadata.footer_signing_key_metadata
     if old:
-        metadata.footer_signing_key_metadata = changed(old, None)
+        metadata.footer_signing_key_metadata = change_once(old, None)
     if metadata.footer_signing_key_metadata == old and not columns_differ:
         return None
     if key is None:
-        raise KeyNotFoundError("the plaintext footer must be signed anew, and there is no key")
+        raise KeyNotFoundError("the plaintext footer must be signed again; pass the footer key")
     footer = encode(metadata)
     aad = module_aad(opened.cipher.file_aad, FOOTER)
     signature = opened.cipher.gcm(key).sign(footer, aad)

@@ -1,6 +1,7 @@
-"""What a chunk's column metadata and indexes say, held against each other and against its pages.
+"""Checks of a chunk's column metadata, indexes and bloom filter against each other and its pages.
 
-Pure values: each check gives what is wrong as sentences, which never hold a value of the data.
+The checks do no IO. Each yields a sentence for each fault; no sentence contains a value of the
+data. This file has more than 400 lines because it holds every rule about indexes.
 """
 
 from __future__ import annotations
@@ -40,28 +41,28 @@ _SIGNED = {None, 6, 7, 8, 9, 10, 15, 16, 17, 18}  # ConvertedTypes of integers i
 
 @dataclass(slots=True)
 class PageFacts:
-    """What the headers of a chunk's pages say; -1 where one does not say it."""
+    """The facts from the headers of a chunk's pages; -1 for a number that a header lacks."""
 
-    # Of each data page: start, stored size of header and body, values, nulls, rows.
+    # For each data page: start, stored size of header and body, values, nulls, rows.
     pages: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    headers: list[bytes] = field(default_factory=list)  # where a column index needs them
+    headers: list[bytes] = field(default_factory=list)  # kept if a column index needs them
     dictionaries: int = 0
-    complete: bool = True  # every header of the chunk was read
+    complete: bool = True  # whether every header of the chunk was read
 
     @property
     def values(self) -> list[int]:
-        """Values of each data page."""
+        """Number of values of each data page."""
         return [page[2] for page in self.pages]
 
     @property
     def rows(self) -> list[int]:
-        """Rows of each data page, if all say that."""
+        """Number of rows of each data page; empty unless all headers state it."""
         rows = [page[4] for page in self.pages]
         return [] if -1 in rows else rows
 
 
 def chunk_faults(md: ThriftStruct, leaf: Leaf, rows: int, pages: PageFacts) -> Iterator[str]:
-    """Hold column metadata against the pages."""
+    """Yield the contradictions between column metadata and the pages."""
     values = sum(pages.values)
     if values != md.num_values:
         yield f"its pages have {values} values, its metadata says {md.num_values}"
@@ -84,7 +85,7 @@ def chunk_faults(md: ThriftStruct, leaf: Leaf, rows: int, pages: PageFacts) -> I
 
 
 def claim_faults(md: ThriftStruct, element: ThriftStruct) -> Iterator[str]:
-    """Hold what column metadata says of itself against the schema and itself."""
+    """Yield the contradictions within column metadata, and between it and the schema."""
     if md.type != element.type:
         yield f"its metadata is of physical type {md.type}, the schema's is {element.type}"
         return
@@ -94,7 +95,7 @@ def claim_faults(md: ThriftStruct, element: ThriftStruct) -> Iterator[str]:
     nulls = statistics.null_count
     if nulls is not None and not 0 <= nulls <= md.num_values:
         yield f"its statistics count {nulls} nulls in {md.num_values} values"
-    read = _reader(element)
+    read = _bound_reader(element)
     low, high = statistics.min_value, statistics.max_value
     if read is None or low is None or high is None:
         return
@@ -129,16 +130,24 @@ def _size_faults(md: ThriftStruct, leaf: Leaf) -> Iterator[str]:
 def offset_index_faults(
     index: ThriftStruct, md: ThriftStruct | None, leaf: Leaf, rows: int, pages: PageFacts | None
 ) -> Iterator[str]:
-    """Hold an offset index against itself, and against the pages where they could be read."""
+    """Yield the contradictions within an offset index, and between it and the pages.
+
+    Args:
+        index: Offset index.
+        md: The chunk's ColumnMetaData; None if it cannot be read.
+        leaf: The column.
+        rows: Number of rows in the row group.
+        pages: Facts from the page headers; None if they cannot be read.
+    """
     locations = index.page_locations
-    firsts = [one.first_row_index for one in locations]
+    firsts = [location.first_row_index for location in locations]
     if firsts and firsts[0] != 0:
         yield f"its first page begins with row {firsts[0]}"
-    if any(one > two for one, two in pairwise(firsts)):
+    if any(first > second for first, second in pairwise(firsts)):
         yield "first_row_index goes backwards"
     if firsts and not 0 <= firsts[-1] <= rows:
         yield f"a page begins with row {firsts[-1]} of {rows}"
-    if any(one.offset >= two.offset for one, two in pairwise(locations)):
+    if any(first.offset >= second.offset for first, second in pairwise(locations)):
         yield "page offsets are not in ascending order"
     sizes = index.unencoded_byte_array_data_bytes
     if sizes:
@@ -152,7 +161,7 @@ def _byte_size_faults(sizes: list[int], md: ThriftStruct | None, count: int) -> 
         yield f"it has sizes of byte arrays for {len(sizes)} pages of {count}"
     total = None if md is None or md.size_statistics is None else md.size_statistics
     if total is not None and total.unencoded_byte_array_data_bytes not in (None, sum(sizes)):
-        yield "its sizes of byte arrays don't add up to the chunk's"
+        yield "its sizes of byte arrays do not add up to the chunk's"
 
 
 def _location_faults(locations: list[ThriftStruct], leaf: Leaf, pages: PageFacts) -> Iterator[str]:
@@ -161,16 +170,16 @@ def _location_faults(locations: list[ThriftStruct], leaf: Leaf, pages: PageFacts
         return
     row = 0
     counted = pages.rows or (pages.values if not leaf.max_repetition else [])
-    for number, (one, page) in enumerate(zip(locations, pages.pages, strict=True)):
+    for number, (location, page) in enumerate(zip(locations, pages.pages, strict=True)):
         start, size = page[:2]
-        if one.offset != start:
-            yield f"page {number} is at byte {start}, not at {one.offset}"
-            return  # one is enough: the next ones follow from it
-        if one.compressed_page_size != size:
-            yield f"page {number} has {size} bytes, not {one.compressed_page_size}"
+        if location.offset != start:
+            yield f"page {number} is at byte {start}, not at {location.offset}"
+            return  # later faults would only follow from this one
+        if location.compressed_page_size != size:
+            yield f"page {number} has {size} bytes, not {location.compressed_page_size}"
             return
-        if counted and one.first_row_index != row:
-            yield f"page {number} begins with row {row}, not with row {one.first_row_index}"
+        if counted and location.first_row_index != row:
+            yield f"page {number} begins with row {row}, not with row {location.first_row_index}"
             return
         row += counted[number] if counted else 0
 
@@ -186,10 +195,15 @@ def column_index_faults(
     element: ThriftStruct,
     pages: PageFacts | None,
 ) -> Iterator[str]:
-    """Hold a column index against itself, the offset index, the statistics and the pages.
+    """Yield the contradictions between a column index, the offset index, statistics and pages.
 
     Args:
-        element: the column's schema element, which says how its values are ordered.
+        index: Column index.
+        offset_index: Offset index of the same chunk; None if there is none.
+        md: The chunk's ColumnMetaData; None if it cannot be read.
+        leaf: The column.
+        element: The column's schema element, which determines the order of its values.
+        pages: Facts from the page headers; None if they cannot be read.
     """
     count = len(index.null_pages)
     lists = {"min_values": index.min_values, "max_values": index.max_values}
@@ -200,16 +214,14 @@ def column_index_faults(
             yield f"it has {len(values)} {name} for {count} pages"
             return
     if offset_index is not None and len(offset_index.page_locations) != count:
-        yield (
-            f"it is about {count} pages, the offset index about {len(offset_index.page_locations)}"
-        )
+        yield (f"it lists {count} pages, the offset index lists {len(offset_index.page_locations)}")
         return
     yield from _histogram_faults(index, leaf, count)
     yield from _bound_faults(index, md, element)
     yield from _null_faults(index, md)
     if pages is not None:
         if len(pages.pages) != count:
-            yield f"it is about {count} pages, the chunk has {len(pages.pages)}"
+            yield f"it lists {count} pages, the chunk has {len(pages.pages)}"
             return
         yield from _page_faults(index, leaf, element, pages)
 
@@ -220,11 +232,11 @@ def _histogram_faults(index: ThriftStruct, leaf: Leaf, count: int) -> Iterator[s
         ("repetition", index.repetition_level_histograms, leaf.max_repetition),
     ):
         if histograms and len(histograms) != count * (levels + 1):
-            yield f"its {name} level histograms don't fit {count} pages"
+            yield f"its {name} level histograms do not fit {count} pages"
 
 
 def known_null_counts(index: ThriftStruct) -> list[int | None]:
-    """Return the number of nulls of each page; None where a column index doesn't say it.
+    """Return the number of nulls of each page; None for a page whose number is not stated.
 
     A snapshot of parquet-mr 1.13 wrote -1 for pages without statistics.
     """
@@ -246,8 +258,8 @@ def _null_faults(index: ThriftStruct, md: ThriftStruct | None) -> Iterator[str]:
 def _bound_faults(
     index: ThriftStruct, md: ThriftStruct | None, element: ThriftStruct
 ) -> Iterator[str]:
-    """Hold bounds against each other, their order, and the chunk's statistics."""
-    read = _reader(element)
+    """Yield the contradictions between bounds, their declared order and the chunk's statistics."""
+    read = _bound_reader(element)
     bounds = [
         (low, high)
         for empty, low, high in zip(
@@ -263,7 +275,7 @@ def _bound_faults(
         yield "a bound is no value of the column's type"
         return
     if any(map(_has_nan, known)):
-        return  # neither above nor below anything: known writers leave it out
+        return  # NaN has no order; known writers leave it out of bounds
     if any(low > high for low, high in known):
         yield "a page's minimum is above its maximum"
     ascending = all(a <= c and b <= d for (a, b), (c, d) in pairwise(known))
@@ -272,7 +284,7 @@ def _bound_faults(
         index.boundary_order,
         descending,
     ) == (2, False):
-        yield "its bounds are not in the order that it says"
+        yield "its bounds are not in the order that it declares"
     statistics = None if md is None else md.statistics
     if known and statistics is not None and not all(index.null_pages):
         yield from _chunk_bound_faults(bounds, known, statistics, read)
@@ -284,7 +296,7 @@ def _chunk_bound_faults(
     statistics: ThriftStruct,
     read: Callable[[bytes], Any],
 ) -> Iterator[str]:
-    """Hold the bounds of pages against those of the chunk, as far as none was shortened."""
+    """Yield the contradictions between the pages' bounds and the chunk's, unless shortened."""
     low, high = statistics.min_value, statistics.max_value
     if low is None or high is None:
         return
@@ -298,20 +310,20 @@ def _chunk_bound_faults(
     if _has_nan((lowest, highest)):
         return
     if read is not bytes:
-        if (min(one for one, _ in known), max(one for _, one in known)) != (lowest, highest):
-            yield "the bounds of its pages don't make the chunk's"
+        if (min(low for low, _ in known), max(high for _, high in known)) != (lowest, highest):
+            yield "the bounds of its pages do not add up to the chunk's"
         return
     # A shortened minimum is a prefix; a shortened maximum has its last character raised.
-    if any(one < low and not low.startswith(one) for one, _ in bounds):
+    if any(bound < low and not low.startswith(bound) for bound, _ in bounds):
         yield "a page's minimum is below the chunk's"
-    if any(one > high and not _is_shortened(one, high) for _, one in bounds):
+    if any(bound > high and not _is_shortened(bound, high) for _, bound in bounds):
         yield "a page's maximum is above the chunk's"
 
 
 def _is_shortened(bound: bytes, value: bytes) -> bool:
-    """Tell whether a bound above a value may be the value's beginning, its last character raised.
+    """Return whether a bound may be the value's beginning with its last character raised.
 
-    By characters: raising one may change all of its bytes.
+    The comparison uses characters, because raising a character may change all of its bytes.
     """
     try:
         shorter, longer = bound.decode(), value.decode()
@@ -324,25 +336,25 @@ def _has_nan(values: tuple[Any, Any]) -> bool:
     return any(isinstance(value, float) and math.isnan(value) for value in values)
 
 
-def _reader(element: ThriftStruct) -> Callable[[bytes], Any] | None:
-    """Give what makes bounds comparable; None where that depends on more than is worth knowing."""
+def _bound_reader(element: ThriftStruct) -> Callable[[bytes], Any] | None:
+    """Return a function that makes bounds comparable; None for types that are not checked."""
     kind, logical, converted = element.type, element.logicalType, element.converted_type
     if kind in (_INT32, _INT64):
         integer = None if logical is None else logical.INTEGER
         decimal = logical is not None and logical.DECIMAL is not None
         if decimal or (integer is not None and not integer.isSigned):
             return None
-        return _fixed("<i" if kind == _INT32 else "<q") if converted in _SIGNED else None
+        return _number_reader("<i" if kind == _INT32 else "<q") if converted in _SIGNED else None
     if kind in (_FLOAT, _DOUBLE):
-        return _fixed("<f" if kind == _FLOAT else "<d")
+        return _number_reader("<f" if kind == _FLOAT else "<d")
     text = logical is not None and logical.STRING is not None
     if kind == _BYTE_ARRAY and (text or (logical is None and converted == _UTF8)):
         return bytes
     return None
 
 
-def _fixed(spelling: str) -> Callable[[bytes], Any]:
-    packed = Struct(spelling)
+def _number_reader(layout: str) -> Callable[[bytes], Any]:
+    packed = Struct(layout)
 
     def read(value: bytes) -> Any:
         if len(value) != packed.size:
@@ -355,22 +367,22 @@ def _fixed(spelling: str) -> Callable[[bytes], Any]:
 def _page_faults(
     index: ThriftStruct, leaf: Leaf, element: ThriftStruct, pages: PageFacts
 ) -> Iterator[str]:
-    """Hold each page's entry against its header."""
+    """Yield the contradictions between each page's entry and its header."""
     counts = known_null_counts(index)
     flat = not leaf.max_repetition
     for number, (_, _, values, nulls, _) in enumerate(pages.pages):
-        empty, said = index.null_pages[number], counts[number]
-        if said is not None and nulls >= 0 and said != nulls:
-            yield f"page {number} has {nulls} nulls, not {said}"
-        elif said is not None and flat and (said > values or (empty and said != values)):
-            yield f"it counts {said} nulls on page {number}, which has {values} values"
-        elif flat and said is not None and said == values and values and not empty:
-            yield f"page {number} is all nulls, and not marked so"
-        yield from _statistics_faults(index, element, number, said, pages.headers[number])
+        empty, count = index.null_pages[number], counts[number]
+        if count is not None and nulls >= 0 and count != nulls:
+            yield f"page {number} has {nulls} nulls, not {count}"
+        elif count is not None and flat and (count > values or (empty and count != values)):
+            yield f"it counts {count} nulls on page {number}, which has {values} values"
+        elif flat and count is not None and count == values and values and not empty:
+            yield f"page {number} is all nulls, but not marked as such"
+        yield from _statistics_faults(index, element, number, count, pages.headers[number])
 
 
 _NO_STATISTICS = 24
-"""Longest header in bytes that is not looked into: bounds would make it longer."""
+"""Longest header, in bytes, that is not decoded: a header with bounds is longer."""
 
 
 def _statistics_faults(
@@ -392,13 +404,13 @@ def _statistics_faults(
         return  # the index may have shortened its bounds
     low, high = statistics.min_value, statistics.max_value
     if low is not None and high is not None:
-        found = index.min_values[number], index.max_values[number]
-        if found != (low, high) and not _are_zeros(element, (*found, low, high)):
+        bounds = index.min_values[number], index.max_values[number]
+        if bounds != (low, high) and not _are_zeros(element, (*bounds, low, high)):
             yield f"the bounds of page {number} are not those in its header"
 
 
 def _are_zeros(element: ThriftStruct, bounds: tuple[bytes, ...]) -> bool:
-    """Tell whether bounds may differ by the sign of a zero, which one of both may leave out."""
+    """Return whether bounds may differ in the sign of a zero, which writers may normalise."""
     return element.type in (_FLOAT, _DOUBLE) and any(
         not any(bound[:-1]) and bound[-1:] in (b"\0", b"\x80") for bound in bounds
     )
@@ -410,7 +422,7 @@ def _are_zeros(element: ThriftStruct, bounds: tuple[bytes, ...]) -> bool:
 def missing_in_bloom(
     header: ThriftStruct, bitset: bytes, md: ThriftStruct, element: ThriftStruct
 ) -> bool:
-    """Tell whether a bloom filter lacks a value that the chunk has by its statistics."""
+    """Return whether a bloom filter lacks a value that the chunk's statistics contain."""
     statistics = md.statistics
     if statistics is None or header.algorithm.BLOCK is None or len(bitset) % _BLOCK:
         return False
@@ -427,13 +439,18 @@ def missing_in_bloom(
 
 
 def bloom_faults(header: ThriftStruct, bitset: int | None) -> Iterator[tuple[str, str, Severity]]:
-    """Judge a bloom filter by its header and the bytes of its bitset, where these are known."""
+    """Yield the faults of a bloom filter: error code, message and severity.
+
+    Args:
+        header: Header of the bloom filter.
+        bitset: Size of the bitset in bytes; None if it is unknown.
+    """
     if bitset is not None and header.numBytes != bitset:
-        message = f"its bloom filter declares {header.numBytes} bytes, {bitset} are there"
+        message = f"its bloom filter declares {header.numBytes} bytes, but {bitset} exist"
         yield "format", message, "fault"
     known = header.algorithm.BLOCK, header.hash.XXHASH, header.compression.UNCOMPRESSED
     if None in known:
-        yield "unsupported", "its bloom filter is of a kind that modcrypt does not know", "warning"
+        yield "unsupported", "modcrypt does not know the kind of its bloom filter", "warning"
     elif header.numBytes <= 0 or header.numBytes % _BLOCK:
-        message = f"its bloom filter has {header.numBytes} bytes: no whole number of blocks"
+        message = f"its bloom filter has {header.numBytes} bytes: not a whole number of blocks"
         yield "format", message, "fault"

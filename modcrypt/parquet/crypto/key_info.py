@@ -1,6 +1,6 @@
-"""What a file's key metadata says of a key: its kind, its size, and the names in it.
+"""Descriptions of keys from a file's key metadata: its kind, its size and the names in it.
 
-Never the bytes: key metadata of an unknown kind may hold the key itself.
+They never contain the key metadata's bytes: metadata of an unknown kind may hold the key itself.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ __all__ = ["KeyInfo", "key_info", "key_name"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyInfo:
-    """What a file says of one key: never the key, wrapped or not.
+    """The facts that a file states about one key; never the key itself, wrapped or not.
 
     Attributes:
         kind: "PKMT1" for the key tools' material, "opaque" for key metadata of another kind,
-            or "none", or "hidden" where no row group tells.
-        size: bytes of the key metadata.
-        master_key_id: under which the key is wrapped; None where the file does not tell.
-        kek_id: in hex; None in single wrapping.
+            "none" for no key metadata, or "hidden" if no row group shows it.
+        size: Size of the key metadata in bytes.
+        master_key_id: Id of the master key that wraps the key; None if the file does not state it.
+        kek_id: Id of the KEK in hex; None in single wrapping.
         storage: "internal", or "external" for material in a file beside this one.
-        double_wrapping: whether a KEK stands between; None where the file does not tell.
-        reference: name of the key in the external material.
-        kms_instance: what the file says of the key service, which is never contacted for it.
+        double_wrapping: Whether a KEK wraps the key; None if the file does not state it.
+        reference: Name of the key in the external material.
+        kms_instance: Key service that the file names; modcrypt never contacts it because of this.
     """
 
     kind: Literal["PKMT1", "opaque", "none", "hidden"]
@@ -40,11 +40,11 @@ class KeyInfo:
     kms_instance: str | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the attributes as a dictionary of JSON values."""
         return asdict(self)
 
     def __str__(self) -> str:
-        """Say it in words."""
+        """Return a short description for people."""
         if self.kind != "PKMT1":
             return f"opaque, {self.size} bytes" if self.kind == "opaque" else self.kind
         if self.storage == "external":
@@ -54,7 +54,7 @@ class KeyInfo:
 
 
 def key_info(metadata: bytes | None) -> KeyInfo:
-    """Say what key metadata tells."""
+    """Return the description of a key with this key metadata."""
     if not metadata:
         return KeyInfo(kind="none")
     try:
@@ -72,27 +72,28 @@ def key_info(metadata: bytes | None) -> KeyInfo:
         kek_id=None if material.kek_id is None else material.kek_id.hex(),
         storage="internal",
         double_wrapping=material.double_wrapping,
-        kms_instance=_instance(material),
+        kms_instance=_describe_instance(material),
     )
 
 
-def _instance(material: KeyMaterial) -> str | None:
-    """Repeat what the file says of a key service, but no password or query of its address."""
+def _describe_instance(material: KeyMaterial) -> str | None:
+    """Describe the key service that the file names, without its address's password or query."""
     name, url = material.instance
-    told = [] if name in (None, DEFAULT_INSTANCE) else [f"instance {name[:200]!r}"]
+    parts = [] if name in (None, DEFAULT_INSTANCE) else [f"instance {name[:200]!r}"]
     if url not in (None, DEFAULT_INSTANCE):
-        told.append(f"address {_address(url)!r}")
-    return f"{', '.join(told)}: named by the file, never used" if told else None
+        parts.append(f"address {_strip_address(url)!r}")
+    return f"{', '.join(parts)}: named by the file, never used" if parts else None
 
 
-def _address(url: str) -> str:
-    scheme, found, rest = url.partition("://")
-    shown = (rest if found else scheme).rpartition("@")[2]
+def _strip_address(url: str) -> str:
+    """Remove user, password, query and fragment from a URL, and cut it to 200 characters."""
+    scheme, separator, rest = url.partition("://")
+    address = (rest if separator else scheme).rpartition("@")[2]
     for mark in "?#":
-        shown = shown.partition(mark)[0]
-    return (f"{scheme}://{shown}" if found else shown)[:200]
+        address = address.partition(mark)[0]
+    return (f"{scheme}://{address}" if separator else address)[:200]
 
 
 def key_name(metadata: bytes | None, default: str) -> str:
-    """Call a key by its master key's id where its key metadata tells it, else by `default`."""
+    """Return the master key's id if the key metadata states it, else `default`."""
     return key_info(metadata).master_key_id or default

@@ -1,4 +1,4 @@
-"""Column chunks of nulls, for columns whose key is missing: a page of levels, no values."""
+"""Column chunks of nulls for columns whose key is missing: one page of levels without values."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _PLAIN, _RLE = 0, 3  # Encoding
 
 
 def put_nulls(metadata: ThriftStruct, columns: list[int], at: int) -> bytes:
-    """Put chunks of nulls in the place of leaves, which are all those of their top-level fields.
+    """Replace the chunks of whole top-level fields by chunks of nulls.
 
     Args:
-        metadata: FileMetaData whose schema and row groups are changed.
-        columns: indexes of the leaves.
-        at: where the chunks' pages will stand in the file.
+        metadata: FileMetaData, whose schema and row groups are changed.
+        columns: Indexes of all leaves of these top-level fields.
+        at: Offset at which the chunks' pages will be written.
 
     Returns:
-        The pages.
+        The bytes of the pages.
     """
     if not columns:
         return b""
-    metadata.schema = _with_optional_fields(metadata.schema, columns)
+    metadata.schema = _make_fields_optional(metadata.schema, columns)
     leaves = leaf_elements(metadata.schema)
     pages = bytearray()
     for row_group in metadata.row_groups:
         for c in columns:
             leaf = leaves[c]
-            data = _page(row_group.num_rows, leaf.max_definition, leaf.max_repetition)
+            data = _build_null_page(row_group.num_rows, leaf.max_definition, leaf.max_repetition)
             start = at + len(pages)
             md = new(
                 "ColumnMetaData",
@@ -49,12 +49,12 @@ def put_nulls(metadata: ThriftStruct, columns: list[int], at: int) -> bytes:
             )
             row_group.columns[c] = new("ColumnChunk", file_offset=start, meta_data=md)
             pages += data
-        _adapt(row_group, columns)
+        _adapt_row_group(row_group, columns)
     return bytes(pages)
 
 
-def _adapt(row_group: ThriftStruct, columns: list[int]) -> None:
-    """Correct the size, and the order of rows, which goes no further than the columns there."""
+def _adapt_row_group(row_group: ThriftStruct, columns: list[int]) -> None:
+    """Correct the sizes, and end the sort order before the first column of nulls."""
     mds = [chunk.meta_data for chunk in row_group.columns if chunk.meta_data is not None]
     row_group.total_byte_size = sum(md.total_uncompressed_size for md in mds)
     if row_group.total_compressed_size is not None:
@@ -63,8 +63,8 @@ def _adapt(row_group: ThriftStruct, columns: list[int]) -> None:
     row_group.sorting_columns = list(known) or None
 
 
-def _with_optional_fields(schema: list[ThriftStruct], columns: list[int]) -> list[ThriftStruct]:
-    """Let the top-level fields around these leaves be null, where they are required."""
+def _make_fields_optional(schema: list[ThriftStruct], columns: list[int]) -> list[ThriftStruct]:
+    """Return the schema with the top-level fields of these leaves optional instead of required."""
     changed = list(schema)
     for c in columns:
         field = leaf_elements(schema)[c].field
@@ -74,9 +74,9 @@ def _with_optional_fields(schema: list[ThriftStruct], columns: list[int]) -> lis
     return changed
 
 
-def _page(rows: int, max_definition: int, max_repetition: int) -> bytes:
-    """Give a data page V1 whose rows are null at the outermost level where they can be."""
-    body = _levels(rows, max_repetition) + _levels(rows, max_definition)
+def _build_null_page(rows: int, max_definition: int, max_repetition: int) -> bytes:
+    """Return a data page V1 whose rows are null at the outermost possible level."""
+    body = _encode_zero_levels(rows, max_repetition) + _encode_zero_levels(rows, max_definition)
     header = new(
         "PageHeader",
         type=DATA_PAGE,
@@ -93,8 +93,8 @@ def _page(rows: int, max_definition: int, max_repetition: int) -> bytes:
     return encode(header) + body
 
 
-def _levels(count: int, highest: int) -> bytes:
-    """Spell `count` levels of 0 as one run (RLE, with the length that pages V1 put before it)."""
+def _encode_zero_levels(count: int, highest: int) -> bytes:
+    """Encode `count` levels of 0 as one RLE run, after its length as in data pages V1."""
     if not highest:
         return b""
     run = varint(count << 1) + bytes((highest.bit_length() + 7) // 8)

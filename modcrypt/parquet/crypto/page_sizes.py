@@ -1,18 +1,25 @@
-"""Check what pages declare against what their bytes can hold, before PyArrow allocates memory.
+"""Checks of the sizes that pages declare, before PyArrow allocates memory for them.
 
-A page declares its size after decompression, and a decoder allocates that much at once. No codec
-can expand a page beyond its own largest ratio. Some ratios are so large that a limit is named too.
+A page declares its size after decompression, and a decoder allocates that much at once. Each codec
+has a largest possible expansion ratio. Some ratios are so large that an absolute limit applies too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from modcrypt.errors import FormatError, LimitError
 from modcrypt.parquet.format.idl import ThriftStruct, decode
-from modcrypt.parquet.format.page_header import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, scan
+from modcrypt.parquet.format.page_header import (
+    DATA_PAGE,
+    DATA_PAGE_V2,
+    DICTIONARY_PAGE,
+    PageHeader,
+    scan,
+)
 
-__all__ = ["MAX_EXPANDED_PAGE", "Longest", "check_pages"]
+__all__ = ["MAX_EXPANDED_PAGE", "Dictionary", "Longest", "check_pages"]
 
 _LARGEST_RATIO = {
     0: 1,  # UNCOMPRESSED
@@ -23,86 +30,98 @@ _LARGEST_RATIO = {
     6: 32_768,  # ZSTD: a block of 128 KiB of one byte takes 4 (RFC 8878 3.1.1.2)
     7: 256,  # LZ4_RAW: a length grows by 255 with each byte
 }
-"""By CompressionCodec of the IDL; not of BROTLI: a copy of 16 MiB takes a few bits (RFC 7932 5)."""
+"""Largest expansion by CompressionCodec of the IDL. BROTLI has none: a copy of 16 MiB takes a few
+bits (RFC 7932 5)."""
 
 _LEAST = 1 << 10
-"""Bytes that any page may expand to: the ratios are those of long pages."""
+"""Bytes that any page may expand to, because the ratios apply only to long pages."""
 
 MAX_EXPANDED_PAGE = 128 << 20
-"""Most bytes of a page that expands more than gzip can, 1,032 times.
+"""Most bytes of a page that expands by more than 1,032 times, the most that gzip can.
 
-Writers end pages at about 1 MiB, DuckDB at 100 MB. Larger pages are read if they hold enough bytes.
+Writers end pages at about 1 MiB, DuckDB at 100 MB. Larger pages are read if they store enough
+bytes.
 """
 
 _BYTE_ARRAY = 6  # Type of the IDL
 _DELTA_BYTE_ARRAY = 7  # Encoding of the IDL
 
+_LEAST_STRUCT = 10
+"""Smallest size of a DataPageHeader in bytes: four required fields, field header and stop."""
+
+
+class Dictionary(NamedTuple):
+    """A dictionary page of byte arrays: where it is, its codec, and its size when expanded."""
+
+    start: int
+    codec: int
+    size: int
+
 
 class Longest(NamedTuple):
-    """The most bytes of a value that pages can repeat for a few bits each time.
+    """The most bytes of a value that pages can repeat for only a few bits each time.
 
     Attributes:
-        dictionary: Of a dictionary; 0 without one.
-        delta: Of DELTA_BYTE_ARRAY, where a value can repeat the one before; 0 without.
-        dictionaries: Where the dictionary pages are, each with its codec.
+        dictionary: Size of the largest dictionary; 0 without one.
+        delta: Size of the largest DELTA_BYTE_ARRAY page, where a value can repeat the previous
+            one; 0 without one.
+        dictionaries: The dictionary pages.
     """
 
     dictionary: int = 0
     delta: int = 0
-    dictionaries: tuple[tuple[int, int], ...] = ()
+    dictionaries: Sequence[Dictionary] = ()
 
-    def merge(self, other: Longest) -> Longest:
-        """Return the longest of two chunks of one column."""
-        return Longest(
-            max(self.dictionary, other.dictionary),
-            max(self.delta, other.delta),
-            self.dictionaries + other.dictionaries,
+    @classmethod
+    def of_column(cls, chunks: Sequence[Longest]) -> Longest:
+        """Return the maximum over the chunks of one column."""
+        return cls(
+            max((chunk.dictionary for chunk in chunks), default=0),
+            max((chunk.delta for chunk in chunks), default=0),
+            [page for chunk in chunks for page in chunk.dictionaries],
         )
 
 
-def check_pages(data: memoryview, start: int, end: int, md: ThriftStruct, where: str) -> Longest:
-    """Check what the pages of a chunk declare.
+def check_pages(data: memoryview, start: int, end: int, md: ThriftStruct, where: object) -> Longest:
+    """Raise if a page of a chunk declares an impossible size; return the longest byte arrays.
 
     Args:
         data: A plaintext file.
-        start: Where the chunk's pages start in it.
-        end: Where they end.
+        start: Offset at which the chunk's pages start.
+        end: Offset at which the chunk's pages end.
         md: The chunk's ColumnMetaData.
-        where: Name of the chunk, for errors.
+        where: The chunk, which errors name by `str`.
 
     Returns:
-        What a byte array may be long. Zeros for values of a fixed width.
+        The largest possible sizes of a byte array; zeros for values of a fixed width.
 
     Raises:
-        LimitError: A page declares more bytes than its codec can make of it, or than the limit.
-        FormatError: A page header is damaged, or its page passes the chunk's end.
+        LimitError: A page declares more bytes than its codec can produce, or than the limit.
+        FormatError: A page header is damaged, or its page exceeds the chunk's end.
     """
-    at, longest = start, Longest()
+    at, delta = start, 0
+    dictionaries: list[Dictionary] = []
     while at < end:
         try:
             header = scan(cast(bytes, data), at, end)
         except FormatError:
             if _has_all_values(data, start, at, md):
-                break  # PyArrow reads no further; old writers leave bytes there
+                break  # PyArrow stops here; old writers leave other bytes after the last page
             raise
         size, stored = header.uncompressed_size, header.compressed_size
         if size > _LEAST:
             _check_size(size, stored, md.codec, where)
         if md.type == _BYTE_ARRAY and header.type == DICTIONARY_PAGE:
-            longest = longest.merge(Longest(size, 0, ((at, md.codec),)))
-        elif (
-            md.type == _BYTE_ARRAY
-            and size > _LEAST
-            and _encoding(data, at, header.end) == _DELTA_BYTE_ARRAY
-        ):
-            longest = longest.merge(Longest(0, size))
+            dictionaries.append(Dictionary(at, md.codec, size))
+        elif md.type == _BYTE_ARRAY and size > max(_LEAST, delta) and _is_delta(data, at, header):
+            delta = size
         at = header.end + stored
         if at > end:
-            raise FormatError(f"{where}: a page passes the end of its chunk")
-    return longest
+            raise FormatError(f"{where}: a page exceeds the end of its chunk")
+    return Longest(max((page.size for page in dictionaries), default=0), delta, dictionaries)
 
 
-def _check_size(size: int, stored: int, codec: int, where: str) -> None:
+def _check_size(size: int, stored: int, codec: int, where: object) -> None:
     ratio = _LARGEST_RATIO.get(codec)
     if ratio is not None and size > ratio * stored:
         raise LimitError(
@@ -112,25 +131,28 @@ def _check_size(size: int, stored: int, codec: int, where: str) -> None:
     if size > max(MAX_EXPANDED_PAGE, _LARGEST_RATIO[2] * stored):
         raise LimitError(
             f"{where}: a page of {stored} bytes declares {size} bytes; at most "
-            f"{MAX_EXPANDED_PAGE} are expanded from so few"
+            f"{MAX_EXPANDED_PAGE} are allowed for this stored size"
         )
 
 
-def _encoding(data: memoryview, start: int, end: int) -> int | None:
-    """Return the encoding of a data page's values; None for a page of another kind."""
-    header = decode("PageHeader", bytes(data[start:end]))[0]
-    page = header.data_page_header or header.data_page_header_v2
-    return None if page is None else int(page.encoding)
+def _is_delta(data: memoryview, start: int, header: PageHeader) -> bool:
+    """Return whether the page at `start` is a data page in DELTA_BYTE_ARRAY."""
+    rest = bytes(data[header.size_end : header.end])
+    if header.size_start - start < _LEAST_STRUCT and b"\x0e" not in rest and b"\x8e" not in rest:
+        return False  # the encoding's varint is absent; decoding would take 20 times as long
+    page_header = decode("PageHeader", bytes(data[start : header.end]))[0]
+    page = page_header.data_page_header or page_header.data_page_header_v2
+    return page is not None and page.encoding == _DELTA_BYTE_ARRAY
 
 
 def _has_all_values(data: memoryview, start: int, end: int, md: ThriftStruct) -> bool:
     """Return whether the pages in [start, end), whose headers are intact, hold all values."""
     count = 0
     while start < end:
-        found = scan(cast(bytes, data), start, end)
-        if found.type in (DATA_PAGE, DATA_PAGE_V2):
-            header = decode("PageHeader", bytes(data[start : found.end]))[0]
+        scanned = scan(cast(bytes, data), start, end)
+        if scanned.type in (DATA_PAGE, DATA_PAGE_V2):
+            header = decode("PageHeader", bytes(data[start : scanned.end]))[0]
             page = header.data_page_header or header.data_page_header_v2
             count += 0 if page is None else page.num_values
-        start = found.end + found.compressed_size
+        start = scanned.end + scanned.compressed_size
     return bool(count >= md.num_values)

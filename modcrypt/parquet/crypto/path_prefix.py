@@ -1,11 +1,11 @@
-"""AAD prefixes made from a file's path inside its dataset, or from its name.
+"""AAD prefixes that contain a file's path inside its dataset, or its name.
 
     people/{path}    people/tenant=acme/part-0.parquet
-    people/{name}    people/part-0.parquet, whatever folder the file is in
+    people/{name}    people/part-0.parquet, in any folder
 
-`{path}` is relative to the dataset's root folder and separated by "/" in every file system, so a
-dataset may move as a whole, and no file of it may take another's place. Under `{name}`, files of
-equal names in two folders can be swapped unnoticed.
+`{path}` is relative to the dataset's root folder and uses "/" in every file system, so a dataset
+can move as a whole, but none of its files can replace another. With `{name}`, files of the same
+name in two folders can be swapped undetected.
 """
 
 from __future__ import annotations
@@ -25,33 +25,36 @@ _NAME, _PATH = NAME.encode(), PATH.encode()
 
 @dataclass(frozen=True, slots=True)
 class PathPrefix:
-    """A template of AAD prefixes, which takes up each file's path or name.
+    """A template of AAD prefixes, which inserts each file's path or name.
 
     Attributes:
-        template: The prefix, with `{path}` or `{name}` in it, or neither.
-        root: The dataset's folder, which `{path}` is relative to. None for the folder by which a
-            listing found the file.
+        template: The prefix, which may contain `{path}` or `{name}`.
+        root: The dataset's folder, to which `{path}` is relative. None for the folder whose
+            listing contained the file.
     """
 
     template: bytes
     root: Root | None = None
 
-    def under(self, root: Root) -> PathPrefix:
+    def with_root(self, root: Root) -> PathPrefix:
         """Return the template with a root, unless it has one."""
         return self if self.root is not None else replace(self, root=root)
 
     def __call__(self, path: str) -> bytes:
         """Return the prefix of the file with this path inside the dataset."""
         values = {_PATH: path, _NAME: posixpath.basename(path)}
-        # Names of files may be any bytes, and hold what looks like a placeholder.
+        # File names may be any bytes, and may contain text that looks like a placeholder.
         return re.sub(
             rb"\{(?:path|name)\}",
-            lambda found: values[found[0]].encode("utf-8", "surrogateescape"),
+            lambda match: values[match[0]].encode("utf-8", "surrogateescape"),
             self.template,
         )
 
     def of(self, place: Place | None) -> bytes:
-        """Return the prefix of the file at a place, None for bytes and file objects.
+        """Return the prefix of the file at a place.
+
+        Args:
+            place: Place of the file; None for bytes and file objects.
 
         Raises:
             ValueError: The prefix depends on the file's place, and the place or the root is
@@ -60,33 +63,33 @@ class PathPrefix:
         if not self._varies:
             return self.template
         if place is None:
-            raise ValueError("the AAD prefix depends on the file's name: give a path or URL")
-        return self(self._inside(place) if _PATH in self.template else place.name)
+            raise ValueError("the AAD prefix depends on the file's name; pass a path or URL")
+        return self(self._path_inside_root(place) if _PATH in self.template else place.name)
 
     @property
     def _varies(self) -> bool:
         return _PATH in self.template or _NAME in self.template
 
-    def _inside(self, place: Place) -> str:
-        found = self.root
-        if found is None and place.root is not None:
-            found = Place(place.filesystem, place.root)
-        if found is None:
+    def _path_inside_root(self, place: Place) -> str:
+        root = self.root
+        if root is None and place.root is not None:
+            root = Place(place.filesystem, place.root)
+        if root is None:
             raise ValueError(
-                f'the AAD prefix has "{PATH}", a path inside a dataset, and {place.name!r} is '
-                "named by itself: pass root=, the dataset's folder"
+                f'the AAD prefix contains "{PATH}", a path inside a dataset, but the dataset of '
+                f"{place.name!r} is unknown; pass root=, the dataset's folder"
             )
-        inside = place.inside(found)
+        inside = place.inside(root)
         if inside is None:
             raise ValueError(f"{place.path!r} is not inside root, the dataset's folder")
         return inside
 
 
 def check_distinct(prefix: PathPrefix | bytes | None, paths: Iterable[str]) -> None:
-    """Raise if two files would be written under one AAD prefix: one could replace the other.
+    """Raise if two files would have the same AAD prefix: one could replace the other.
 
     Args:
-        prefix: Of all files; None for no prefix, which binds a file to no name.
+        prefix: AAD prefix of all files; None for no prefix, which binds no file to its name.
         paths: Paths of the files inside their dataset, each different from the others.
 
     Raises:
@@ -96,15 +99,15 @@ def check_distinct(prefix: PathPrefix | bytes | None, paths: Iterable[str]) -> N
         return
     seen: dict[bytes, str] = {}
     for path in paths:
-        found = prefix(path) if isinstance(prefix, PathPrefix) else prefix
-        if found in seen:
-            raise shared_prefix_error(seen[found], path)
-        seen[found] = path
+        value = prefix(path) if isinstance(prefix, PathPrefix) else prefix
+        if value in seen:
+            raise shared_prefix_error(seen[value], path)
+        seen[value] = path
 
 
 def shared_prefix_error(path: str, other: str) -> ValueError:
-    """Return the error for two files under one AAD prefix."""
+    """Return the error for two files with the same AAD prefix."""
     return ValueError(
         f"{path!r} and {other!r} would have the same AAD prefix, so that either could replace the "
-        f'other unnoticed: use "{PATH}" in aad_prefix, or pass shared_aad_prefix=True'
+        f'other undetected; use "{PATH}" in aad_prefix, or pass shared_aad_prefix=True'
     )

@@ -1,4 +1,4 @@
-"""The footer of a plaintext file that is made from an encrypted one, whole or in part."""
+"""The footer of a plaintext file that contains some or all columns of an encrypted file."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from modcrypt.parquet.crypto.footer import take_mark
 from modcrypt.parquet.crypto.null_chunks import put_nulls
 from modcrypt.parquet.format.idl import ThriftStruct, copy, set_extension, without_unknown
 
-__all__ = ["plain_metadata", "selected_row_groups"]
+__all__ = ["copy_row_groups", "plain_metadata"]
 
 
-def selected_row_groups(plan: Plan) -> list[ThriftStruct]:
-    """Copy the wanted row groups, their chunks and metadata: what a plaintext footer changes."""
+def copy_row_groups(plan: Plan) -> list[ThriftStruct]:
+    """Return copies of the wanted row groups, their chunks and metadata, for a plaintext footer."""
     out = []
     for r in plan.row_groups:
         row_group = copy(plan.footer.metadata.row_groups[r])
         row_group.columns = [
-            _copied(chunk, plan.chunks.get((r, c))) for c, chunk in enumerate(row_group.columns)
+            _copy_chunk(chunk, plan.chunks.get((r, c))) for c, chunk in enumerate(row_group.columns)
         ]
         out.append(row_group)
     return out
 
 
-def _copied(chunk: ThriftStruct, opened: ThriftStruct | None) -> ThriftStruct:
+def _copy_chunk(chunk: ThriftStruct, opened: ThriftStruct | None) -> ThriftStruct:
     new = copy(opened or chunk)
-    # A chunk that is left out may have the metadata of legacy readers.
+    # A chunk that is left out may still have the metadata for legacy readers.
     new.meta_data = None if opened is None else copy(opened.meta_data)
     return new
 
@@ -41,13 +41,13 @@ def plain_metadata(
     """Return the footer of a plaintext file with these row groups, and the pages of null columns.
 
     Args:
-        plan: Columns of an open file.
+        plan: Wanted columns and row groups of an open file.
         row_groups: Row groups of the new footer, which are changed.
-        nulls_at: Offset at which the pages of null columns will stand.
-        remove_added: Remove the fields that encryption added.
-        keep_unknown_fields: Keep the file's extension, and other fields that the IDL doesn't know
-            even if keys are missing. For readers of this footer, an extension goes: offsets that
-            it may repeat are those of another file.
+        nulls_at: Offset at which the pages of null columns will be written.
+        remove_added: Whether to remove the fields that encryption added.
+        keep_unknown_fields: Whether to keep the file's extension, and, even if keys are missing,
+            other fields that the IDL does not know. By default the extension is removed because
+            it may repeat offsets, which are wrong for the new file.
     """
     metadata = copy(plan.footer.metadata)
     absent = take_mark(metadata)
@@ -60,7 +60,7 @@ def plain_metadata(
         metadata.num_rows = sum(row_group.num_rows for row_group in row_groups)
     metadata.encryption_algorithm = metadata.footer_signing_key_metadata = None
     pages = put_nulls(metadata, plan.nulls, nulls_at)
-    shown = set(plan.shown)
+    shown = set(plan.footer_leaves)
     if len(shown) < len(plan.leaves):
         metadata = drop_columns(metadata, [c in shown for c in range(len(plan.leaves))])
     for row_group in metadata.row_groups:

@@ -1,4 +1,4 @@
-"""The pages of a plaintext column chunk: found one after the other, copied, counted."""
+"""Reading, copying and counting the pages of a plaintext column chunk."""
 
 from __future__ import annotations
 
@@ -11,19 +11,29 @@ from modcrypt.parquet.format.idl import ThriftStruct, decode, known_bytes, new
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span
 from modcrypt.parquet.format.page_header import DICTIONARY_PAGE, PageHeader, scan
 
-__all__ = ["copy_known", "encoding_stats", "read_page"]
+__all__ = ["copy_known", "count_encodings", "read_page"]
 
 
 def read_page(
     window: Window, position: int, end: int, place: tuple[int, str | int]
 ) -> tuple[int, PageHeader]:
-    """Bring the page at `position` into the window whole; give its index there and its header."""
+    """Load the whole page at `position` into the window; return its index there and its header.
+
+    Args:
+        window: Window of the file.
+        position: Offset of the page in the file.
+        end: Offset at which the page's chunk ends.
+        place: Row group and column, for error messages.
+
+    Raises:
+        FormatError: The header is damaged, or the page exceeds its chunk.
+    """
     start = position - window.base
     if 0 <= start < window.stop:
         try:
             header = scan(window.buffer, start, window.stop)
         except FormatError:
-            pass  # perhaps cut by the window's end
+            pass  # the header may continue after the window's end
         else:
             if header[0] + header[3] <= min(window.stop, end - window.base):
                 return start, header
@@ -52,7 +62,7 @@ def read_page(
 
 
 def copy_known(window: Window, span: Span, out: Output, move: ChunkMove) -> None:
-    """Copy the pages of a plaintext chunk, without fields of their headers that the IDL lacks."""
+    """Copy the pages of a plaintext chunk, without header fields that the IDL does not know."""
     position, place = span.start, (span.row_group, span.column)
     while position < span.end:
         start, header = read_page(window, position, span.end, place)
@@ -69,21 +79,21 @@ def copy_known(window: Window, span: Span, out: Output, move: ChunkMove) -> None
                 move.pages.append((position, at, total))
         move.header_growth += len(known) - len(raw)
         position += len(raw) + header.compressed_size
-    move.copied = not move.header_growth  # only then is a footer's odd spelling kept, too
+    move.copied = not move.header_growth  # only then the footer's encoding stays unchanged as well
 
 
-def encoding_stats(window: Window, span: Span) -> list[ThriftStruct]:
-    """Count a plaintext chunk's pages by type and encoding."""
-    found: Counter[tuple[int, int]] = Counter()
+def count_encodings(window: Window, span: Span) -> list[ThriftStruct]:
+    """Return the number of a plaintext chunk's pages by type and encoding."""
+    counts: Counter[tuple[int, int]] = Counter()
     position, place = span.start, (span.row_group, span.column)
     while position < span.end:
         start, header = read_page(window, position, span.end, place)
         page = decode("PageHeader", bytes(window.view[start : header.end]))[0]
         of_kind = page.data_page_header or page.data_page_header_v2 or page.dictionary_page_header
         if of_kind is not None:
-            found[page.type, of_kind.encoding] += 1
+            counts[page.type, of_kind.encoding] += 1
         position += header.end - start + header.compressed_size
     return [
         new("PageEncodingStats", page_type=kind, encoding=encoding, count=count)
-        for (kind, encoding), count in found.items()
+        for (kind, encoding), count in counts.items()
     ]

@@ -1,7 +1,7 @@
-"""Where everything went: old positions to new ones, for footers and offset indexes.
+"""Mapping of old positions in a file to new ones, for footers and offset indexes.
 
-Encrypting and decrypting move every byte of a file; both note here what they wrote and take
-the new row groups and page locations from it.
+Encryption and decryption move every byte of a file. Both record here what they wrote, and obtain
+the new row groups and page locations.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ __all__ = ["ChunkMove", "Relocation"]
 
 @dataclass(slots=True)
 class ChunkMove:
-    """What is learned about one chunk's pages while they are written.
+    """The facts about one chunk's pages, collected while they are written.
 
-    A chunk that was copied as it is has moved by one distance and has no details.
+    All pages of a chunk that was copied unchanged move by the same distance, so it has no details.
     """
 
     old_start: int
@@ -30,10 +30,10 @@ class ChunkMove:
     copied: bool = False
     has_dictionary: bool = False
     first_data_page: tuple[int, int] | None = None  # old and new offset
-    header_growth: int = 0  # bytes by which the page headers grew
+    header_growth: int = 0  # total growth of the page headers in bytes
     keep_pages: bool = False  # whether an offset index needs the locations
     pages: list[tuple[int, int, int]] = field(default_factory=list)  # old, new offset, new size
-    encoding_stats: list[ThriftStruct] | None = None  # that parquet-java needs
+    encoding_stats: list[ThriftStruct] | None = None  # added because parquet-java needs them
 
 
 class Relocation:
@@ -45,16 +45,16 @@ class Relocation:
         self._borders = {0: 0, MAGIC_SIZE: MAGIC_SIZE}  # old offset to new offset
 
     def add(self, span: Span, start: int, end: int) -> None:
-        """Note that `span` now takes the bytes [start, end)."""
+        """Record that `span` now occupies the bytes [start, end)."""
         self._parts[span.part, span.row_group, span.column] = start, end - start
         self._borders[span.start] = start
         self._borders[span.end] = end
 
     def relocate_index(self, span: Span, index: ThriftStruct) -> None:
-        """Move an offset index's page locations.
+        """Update an offset index's page locations.
 
         Raises:
-            FormatError: they are not those of the chunk's data pages.
+            FormatError: The locations are not those of the chunk's data pages.
         """
         move = self.chunks.get((span.row_group, span.column))
         locations = index.page_locations
@@ -71,21 +71,23 @@ class Relocation:
                 location.offset, location.compressed_page_size = offset, size
 
     def row_groups(self, old: list[ThriftStruct]) -> tuple[list[ThriftStruct], set[str]]:
-        """Copy row groups with new offsets and sizes; name the fields that were not there.
+        """Return copies of row groups with new offsets and sizes, and the names of added fields.
 
         Raises:
-            FormatError: a chunk's page offsets are not where its pages were.
+            FormatError: A chunk's page offsets are not those of its pages.
         """
         absent: set[str] = set()
-        new = [self._row_group(row_group, r, absent) for r, row_group in enumerate(old)]
+        new = [self._move_row_group(row_group, r, absent) for r, row_group in enumerate(old)]
         if any(md.encoding_stats is not None for md in _all_metadata(old)):
-            absent.discard("encoding_stats")  # without them, decryption would remove those, too
+            absent.discard(
+                "encoding_stats"
+            )  # else decryption would remove the existing ones as well
         return new, absent
 
-    def _row_group(self, old: ThriftStruct, r: int, absent: set[str]) -> ThriftStruct:
+    def _move_row_group(self, old: ThriftStruct, r: int, absent: set[str]) -> ThriftStruct:
         new = copy(old)
         new.columns = [
-            chunk if chunk.meta_data is None else self._chunk(chunk, r, c, absent)
+            chunk if chunk.meta_data is None else self._move_chunk(chunk, r, c, absent)
             for c, chunk in enumerate(old.columns)
         ]
         moves = [move for c in range(len(old.columns)) if (move := self.chunks.get((r, c)))]
@@ -94,13 +96,13 @@ class Relocation:
         )
         new.total_byte_size += sum(move.header_growth for move in moves)
         new.total_compressed_size = sum(move.new_end - move.new_start for move in moves)
-        # Split planners go by this one (parquet-java for chunks whose metadata is sealed).
-        if old.num_rows or old.file_offset != 0:  # PyArrow leaves 0 in an empty one
+        # Split planners use this offset (parquet-java for chunks with encrypted metadata).
+        if old.num_rows or old.file_offset != 0:  # PyArrow writes 0 for an empty row group
             nowhere = self._borders.get(old.file_offset, MAGIC_SIZE)
             new.file_offset = min((move.new_start for move in moves), default=nowhere)
         return new
 
-    def _chunk(self, old: ThriftStruct, r: int, c: int, absent: set[str]) -> ThriftStruct:
+    def _move_chunk(self, old: ThriftStruct, r: int, c: int, absent: set[str]) -> ThriftStruct:
         new = copy(old)
         md = new.meta_data = copy(old.meta_data)
         move = self.chunks.get((r, c))
@@ -129,8 +131,11 @@ class Relocation:
     def _move_pages(self, md: ThriftStruct, move: ChunkMove, where: str) -> None:
         """Set sizes and page offsets.
 
-        Readers take the presence of a dictionary's offset for the presence of a dictionary
-        (Arrow C++, arrow-rs), so it must be true.
+        Arrow C++ and arrow-rs conclude from a dictionary offset that a dictionary exists, so the
+        offset must be present exactly if the dictionary is.
+
+        Raises:
+            FormatError: The page offsets are not those of the pages.
         """
         md.total_compressed_size = move.new_end - move.new_start
         md.total_uncompressed_size += move.header_growth
@@ -144,7 +149,7 @@ class Relocation:
             md.data_page_offset = self._borders.get(md.data_page_offset, move.new_end)
         else:
             old, new = move.first_data_page
-            # Some old writers point at the chunk's start where the dictionary is.
+            # Some old writers give the chunk's start, where the dictionary is.
             if md.data_page_offset not in (old, move.old_start):
                 raise FormatError(
                     f"{where}: data_page_offset is {md.data_page_offset}, the first data page is "
@@ -154,9 +159,11 @@ class Relocation:
         if move.has_dictionary:
             md.dictionary_page_offset = move.new_start
         elif md.dictionary_page_offset:
-            raise FormatError(f"{where}: dictionary_page_offset is set, the page is no dictionary")
+            raise FormatError(
+                f"{where}: dictionary_page_offset is set, but the page is not a dictionary"
+            )
         else:
-            md.dictionary_page_offset = None  # some writers say 0 for none
+            md.dictionary_page_offset = None  # some writers use 0 for none
 
 
 def _all_metadata(row_groups: list[ThriftStruct]) -> Iterator[ThriftStruct]:

@@ -1,42 +1,48 @@
-"""Notes about writes in progress: which files of a folder do not count, for readers and writers.
+"""Notes about writes in progress: the files of a folder that readers and writers must ignore.
 
     people/_modcrypt_writes/4f1d....json    {"host": ..., "time": ..., "hidden": ["part-...", ...]}
 
-A folder has no transaction: a job's files get their names one after the other. So a write puts a
-note there first, which names its own files: they do not count until the note is gone. To replace
-what was there before, the note is then replaced by one that names the old files, in one step; these
-are removed, and the note after them. Whatever was to be published is so by that one step, for
-readers that heed notes; others see files come and go.
+A folder has no transactions: a job's files appear one after the other. So a write first puts a note
+into the folder that lists its new files, which are ignored until the note is removed. To replace
+older files, the write then replaces the note, in one atomic step, by one that lists the old files;
+it removes these, and finally the note. For readers that respect notes, this step publishes the
+whole write; other readers see files appear and disappear.
 
-What a note hides may be removed by anyone who finds that its writer is gone: the new files if the
-write did not reach the step, and the old ones if it did. A note is not authenticated. Whoever can
-write one into the folder could remove its files as well, so it hides and removes nothing else.
+Anyone who finds that a note's writer is gone may remove the files that the note hides: the new ones
+if the write did not reach the atomic step, the old ones if it did. A note is not authenticated.
+Anyone who can write a note into the folder can also remove the folder's files, so a note hides and
+removes only files of its own folder.
 """
 
 from __future__ import annotations
 
 import json
 import posixpath
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
+from modcrypt.errors import FormatError, LimitError
 from modcrypt.io.storage import Place
 
-__all__ = ["NOTES", "WriteNote", "check_inside", "note_place", "read_note"]
+__all__ = ["NOTES", "WriteNote", "check_inside", "note_place", "read_note", "read_record"]
 
 NOTES = "_modcrypt_writes"
 
-MAX_NOTE = 64 << 20
-"""Largest note, in bytes: some 500,000 files."""
+MAX_RECORD = 64 << 20
+"""Largest record, in bytes: some 500,000 files of a write."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class WriteNote:
-    """A note.
+    """A note about a write in progress.
 
     Attributes:
-        hidden: Paths in the folder of the files that do not count.
-        host: Machine that the writer runs on.
-        time: When the note was written, in seconds since 1970.
+        hidden: Paths, relative to the folder, of the files to ignore.
+        host: Name of the machine on which the writer runs.
+        time: Time at which the note was written, in seconds since 1970.
     """
 
     hidden: tuple[str, ...]
@@ -44,7 +50,7 @@ class WriteNote:
     time: float
 
     def put(self, place: Place) -> None:
-        """Write the note, in one step, in the place of an earlier one."""
+        """Write the note in one atomic step, replacing an earlier one."""
         fields = {"host": self.host, "time": self.time, "hidden": self.hidden}
         with place.create() as sink:
             sink.append(json.dumps(fields).encode())
@@ -56,32 +62,52 @@ def note_place(folder: Place, job: str) -> Place:
 
 
 def read_note(place: Place) -> WriteNote | None:
-    """Read a note, or return None if it is gone by now.
+    """Return the note at a place, or None if it no longer exists.
 
     Raises:
-        ValueError: It is damaged, or names something outside of the folder.
+        FormatError: The note is damaged, or names a file outside the folder.
+        LimitError: The note is too long.
+    """
+    advice = "; check which files of the folder belong together, then remove it"
+    return read_record(place, _parse_write_note, f"note of a write{advice}")
+
+
+def _parse_write_note(fields: Any) -> WriteNote:
+    if not isinstance(fields["hidden"], list):  # a string would be split into letters
+        raise TypeError
+    note = WriteNote(tuple(fields["hidden"]), str(fields["host"]), float(fields["time"]))
+    for name in note.hidden:
+        check_inside(name)
+    return note
+
+
+def read_record(place: Place, decode: Callable[[Any], T], what: str) -> T | None:
+    """Return the decoded content of a small JSON file, or None if the file does not exist.
+
+    Args:
+        place: Place of the file.
+        decode: Function that converts the JSON value into the result.
+        what: Name of this kind of file for error messages; advice may follow.
+
+    Raises:
+        FormatError: The file is damaged.
+        LimitError: The file is longer than `MAX_RECORD`.
+        OSError: The file system reports an error.
     """
     try:
         with place.open() as source:
-            if source.size > MAX_NOTE:
-                raise ValueError(f"{place.path}: a note of a write has at most {MAX_NOTE} bytes")
+            if source.size > MAX_RECORD:
+                raise LimitError(f"{place.path} has more than {MAX_RECORD} bytes and is no {what}")
             data = source.read_at(0, source.size)
     except FileNotFoundError:
         return None
     try:
-        found = json.loads(data)
-        note = WriteNote(tuple(found["hidden"]), str(found["host"]), float(found["time"]))
-        for name in note.hidden:
-            check_inside(name)
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise ValueError(
-            f"{place.path} is no note of a write; remove it, after a look at which files of the "
-            "folder belong together"
-        ) from None
-    return note
+        return decode(json.loads(data))
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
+        raise FormatError(f"{place.path} is no {what}") from None
 
 
 def check_inside(name: str) -> None:
     """Raise a ValueError unless a path names a file below the folder that it is relative to."""
     if not isinstance(name, str) or posixpath.normpath(name) != name or name[:1] in ("", ".", "/"):
-        raise ValueError("a path that leads out of the folder")
+        raise ValueError("path leads out of the folder")

@@ -1,7 +1,7 @@
-"""Encrypted Parquet to Arrow: `read_table` and `iter_batches`, of one file or of many.
+"""`read_table` and `iter_batches`: read one encrypted Parquet file, or a dataset, as Arrow data.
 
-A dataset's files are read like single ones, each with its own keys; what is common to them are
-the types, which the first file says, and the fields that folders spell.
+Each file of a dataset is read like a single file, with its own keys. All files share the types,
+which come from the first file, and the fields that folder names contain.
 """
 
 from __future__ import annotations
@@ -25,17 +25,21 @@ from modcrypt.fork_safety import fork_safe
 from modcrypt.io.buffers import usable_cores
 from modcrypt.io.storage import open_source
 from modcrypt.keys import KeyLike, Secret
-from modcrypt.parquet.arrow.file_scan import Request, joined
-from modcrypt.parquet.arrow.parquet_file import Filters, ParquetFile, as_expression, limited
+from modcrypt.parquet.arrow.file_scan import Request, concatenate_tables
+from modcrypt.parquet.arrow.parquet_file import Filters, ParquetFile, as_expression, limit_rows
 from modcrypt.parquet.crypto.file_identity import FileIdentity
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties, check_decryption, rooted
+from modcrypt.parquet.crypto.properties import (
+    FileDecryptionProperties,
+    check_decryption,
+    set_prefix_root,
+)
 from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate, check_parts, identify_part
 from modcrypt.parquet.datasets.discovery import DataFile, discover, is_dataset
 
 __all__ = ["Decryption", "iter_batches", "open_first", "read_table"]
 
 Decryption: TypeAlias = "FileDecryptionProperties | Callable[[str], FileDecryptionProperties]"
-"""The properties of all files, or a function that gives those of the file with a path."""
+"""The properties of all files, or a function that returns the properties for a path."""
 
 _MAX_THREADS = 8
 
@@ -54,48 +58,53 @@ def read_table(
     use_threads: bool = True,
     **options: Any,
 ) -> pa.Table:
-    """Read an encrypted Parquet file, or a dataset of them, as a table.
+    """Read an encrypted Parquet file, or a dataset of such files, as a table.
 
-    Of a file are read the footer and the column chunks, or pages, that are needed; keys are looked
-    for only for the columns asked for.
+    modcrypt reads the footer, and the column chunks or pages that are needed; it retrieves only the
+    keys of the requested columns.
 
     Args:
-        source: path, URL, bytes or seekable binary file object; or a folder, or a list of paths.
-        decryption: keys, and what the caller insists on; of a dataset also a function that gives
+        source: Path, URL, bytes or seekable binary file object; or a folder, or a list of paths.
+        decryption: Keys, and the caller's requirements; for a dataset also a function that returns
             them for each file's path.
-        columns: names of columns or groups, in the order wanted; None for all.
-        filters: rows to keep, as pyarrow.parquet takes them. Row groups are left out by their
-            statistics and, for equality, their bloom filters, pages by the page index.
-        row_groups: ordinals, of a single file.
-        filesystem: where paths are to be found: a filesystem of pyarrow or fsspec.
-        partitioning: of a dataset: "hive", a pyarrow.dataset.Partitioning with a schema, or None.
-        aad_prefix_template: each file must have an AAD prefix of its own, which is this with a
-            number in the place of `{i}`, stored in it or not.
-        expected_parts: the dataset must have the parts 0 to `expected_parts` - 1 of the template.
-        use_threads: decode on several threads.
-        options: how PyArrow is to decode; see `ParquetFile`.
+        columns: Names of columns or groups, in the order wanted; None for all.
+        filters: Condition for the rows to keep, as in pyarrow.parquet. Row groups are skipped by
+            their statistics and, for equality, their bloom filters; pages by the page index.
+        row_groups: Ordinals of row groups, for a single file.
+        filesystem: Filesystem of pyarrow or fsspec that contains the paths.
+        partitioning: Partitioning of a dataset: "hive", a pyarrow.dataset.Partitioning with a
+            schema, or None.
+        aad_prefix_template: Template of the AAD prefixes: each file must have a prefix of its own,
+            which is the template with a number in the place of `{i}`, whether the file stores it or
+            not.
+        expected_parts: Number of parts: the dataset must have the parts 0 to `expected_parts` - 1
+            of the template.
+        use_threads: Decode on several threads.
+        options: PyArrow's options for decoding; see `ParquetFile`.
 
     Raises:
-        ValueError: a column, row group or file that is not there; arguments that don't go together.
-        KeyNotFoundError: a key is missing, and `on_missing_key` is "error"; or the filter reads a
+        ValueError: A column, row group or file does not exist, or arguments contradict each other.
+        KeyNotFoundError: A key is missing, and `on_missing_key` is "error"; or the filter reads a
             column whose key is missing.
-        AadPrefixError: parts of the dataset are missing, there twice, or foreign.
-        PlaintextError: a file or column is not encrypted, and must be.
-        ModcryptError: something does not authenticate or breaks the format.
+        AadPrefixError: Parts of the dataset are missing, duplicated or foreign.
+        PlaintextError: A file or column is not encrypted, but must be.
+        ModcryptError: A module does not authenticate or breaks the format.
     """
     if not _is_dataset(source, filesystem, aad_prefix_template, expected_parts, row_groups):
-        with ParquetFile(source, _single(decryption), filesystem=filesystem, **options) as file:
+        with ParquetFile(
+            source, _check_single(decryption), filesystem=filesystem, **options
+        ) as file:
             return file.read(
                 columns, filters=filters, row_groups=row_groups, use_threads=use_threads
             )
     prefixes = aad_prefix_template, expected_parts
-    dataset = _Reading(source, decryption, filesystem, partitioning, prefixes, options)
+    dataset = _DatasetReader(source, decryption, filesystem, partitioning, prefixes, options)
     threads = min(usable_cores(), _MAX_THREADS)
     with closing(dataset), ThreadPoolExecutor(threads, "modcrypt-file") as pool:
-        request = dataset.request(columns, filters)
-        read = partial(dataset.read, request, use_threads=use_threads)
+        request = dataset.make_request(columns, filters)
+        read = partial(dataset.read_file, request, use_threads=use_threads)
         try:
-            return joined(pool.map(read, dataset.matching(request)), dataset.result)
+            return concatenate_tables(pool.map(read, dataset.select_files(request)), dataset.result)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -117,34 +126,34 @@ def iter_batches(
     use_threads: bool = True,
     **options: Any,
 ) -> Iterator[pa.RecordBatch]:
-    """Read an encrypted Parquet file, or a dataset of them, batch by batch.
+    """Read an encrypted Parquet file, or a dataset of such files, batch by batch.
 
-    As `read_table`, but in bounded memory, one file after the other in the order of their paths; no
-    batch has more than `batch_size` rows. With `limit`, so many rows are given, and what has none
-    of them is not opened.
+    This works as `read_table`, but in bounded memory: one file after the other, in the order of
+    their paths. No batch has more than `batch_size` rows. `limit` is the maximum number of rows;
+    files that are not needed for them are not decrypted.
 
     Raises:
-        ModcryptError, ValueError: as `read_table`: for the keys and parts at once, for the rest
-            when it is met.
+        ModcryptError, ValueError: As `read_table`; for keys and parts at once, otherwise during
+            iteration.
     """
     scan: dict[str, Any] = {"batch_size": batch_size, "use_threads": use_threads}
     if not _is_dataset(source, filesystem, aad_prefix_template, expected_parts, row_groups):
-        with ExitStack() as stack:  # planned now, so that a mistake shows at once
+        with ExitStack() as stack:  # Plan now, so that mistakes are reported at once.
             file = stack.enter_context(
-                ParquetFile(source, _single(decryption), filesystem=filesystem, **options)
+                ParquetFile(source, _check_single(decryption), filesystem=filesystem, **options)
             )
             batches = file.iter_batches(
                 columns=columns, filters=filters, row_groups=row_groups, limit=limit, **scan
             )
-            return _closing(stack.pop_all(), batches)
+            return _close_after(stack.pop_all(), batches)
     prefixes = aad_prefix_template, expected_parts
-    dataset = _Reading(source, decryption, filesystem, partitioning, prefixes, options)
+    dataset = _DatasetReader(source, decryption, filesystem, partitioning, prefixes, options)
     with ExitStack() as stack:
         stack.enter_context(closing(dataset))
-        request = replace(dataset.request(columns, filters), limit=limit)
-        files = dataset.matching(request)
-        batches = (batch for file in files for batch in dataset.batches(request, file, **scan))
-        return _closing(stack.pop_all(), limited(batches, limit))
+        request = replace(dataset.make_request(columns, filters), limit=limit)
+        files = dataset.select_files(request)
+        batches = (batch for file in files for batch in dataset.read_batches(request, file, **scan))
+        return _close_after(stack.pop_all(), limit_rows(batches, limit))
 
 
 @contextmanager
@@ -157,25 +166,28 @@ def open_first(
     aad_prefix_template: str | None = None,
     expected_parts: int | None = None,
 ) -> Iterator[tuple[ParquetFile, pa.Schema, int]]:
-    """Open a file, or the first one of a dataset; the footer key is enough.
+    """Open a file, or the first file of a dataset; the footer key suffices.
 
-    Gives it, the fields that folders spell, and the number of files; raises as `read_table`.
+    Yield the file, the fields that folder names contain, and the number of files; raise as
+    `read_table`.
     """
     if not _is_dataset(source, filesystem, aad_prefix_template, expected_parts, None):
-        with ParquetFile(source, _single(decryption), filesystem=filesystem) as file:
+        with ParquetFile(source, _check_single(decryption), filesystem=filesystem) as file:
             yield file, pa.schema([]), 1
         return
     prefixes = aad_prefix_template, expected_parts
-    dataset = _Reading(source, decryption, filesystem, partitioning, prefixes, {})
+    dataset = _DatasetReader(source, decryption, filesystem, partitioning, prefixes, {})
     files = dataset.dataset.files
-    with closing(dataset), _naming(files[0].path), dataset._open(files[0]) as file:
+    with closing(dataset), _name_path_in_errors(files[0].path), dataset._open(files[0]) as file:
         yield file, dataset.dataset.partition_schema, len(files)
 
 
-def _single(decryption: Decryption) -> FileDecryptionProperties:
+def _check_single(decryption: Decryption) -> FileDecryptionProperties:
     if isinstance(decryption, FileDecryptionProperties):
         return decryption
-    raise TypeError("one file is read with FileDecryptionProperties; a function is for datasets")
+    raise TypeError(
+        "decryption must be FileDecryptionProperties for a single file; a function is for datasets"
+    )
 
 
 def _is_dataset(
@@ -183,18 +195,18 @@ def _is_dataset(
 ) -> bool:
     if expected is not None:
         if template is None:
-            raise ValueError("expected_parts are counted by their aad_prefix_template")
+            raise ValueError("expected_parts needs aad_prefix_template; pass both")
         if not isinstance(expected, int) or expected < 1:
-            raise ValueError("expected_parts is a number, at least 1")
+            raise ValueError("expected_parts must be a number, at least 1")
     if template is None and not is_dataset(source, filesystem):
         return False
     if row_groups is not None:
-        raise ValueError("row_groups are those of a single file")
+        raise ValueError("row_groups applies to a single file only; remove it to read a dataset")
     return True
 
 
-class _Reading:
-    """The files of a dataset, and how they are opened."""
+class _DatasetReader:
+    """The files of a dataset, and what is needed to open them."""
 
     def __init__(
         self,
@@ -211,17 +223,18 @@ class _Reading:
         self._decryption, self._options = decryption, options
         self._template = template
         if isinstance(decryption, FileDecryptionProperties):
-            self._decryption = self._checked(decryption)
-        self._given: dict[str, FileDecryptionProperties] = {}  # by path, what a function gave
-        self._kept: dict[str, ParquetFile] = {}  # opened already
+            self._decryption = self._prepare_properties(decryption)
+        # Results of the function `decryption`.
+        self._properties_by_path: dict[str, FileDecryptionProperties] = {}
+        self._open_files: dict[str, ParquetFile] = {}  # files that are already open
         self._prefixes: dict[str, bytes] = {}
-        self._versions: dict[str, FileIdentity] = {}  # those that the parts were checked of
-        self.result = pa.schema([])  # of what is given out
+        self._versions: dict[str, FileIdentity] = {}  # file versions whose parts were checked
+        self.result = pa.schema([])  # schema of the returned data
         if template is not None:
             self._prefixes = self._check_parts(PrefixTemplate(template), expected)
 
     def _check_parts(self, template: PrefixTemplate, expected: int | None) -> dict[str, bytes]:
-        """Find out which part each file is; give the AAD prefixes that the files must have."""
+        """Identify the part of each file, and return the AAD prefixes that the files must have."""
         paths = [file.path for file in self.dataset.files]
         count = len(paths) if expected is None else expected
 
@@ -231,70 +244,72 @@ class _Reading:
             likely = [g for g in (*in_name, number) if expected is None or g < expected]
             guesses = list(dict.fromkeys((*likely, *range(count))))
             where = self.dataset.filesystem
-            with _naming(path), open_source(path, filesystem=where) as source:
-                return identify_part(source, self._properties(path), template, guesses)
+            with _name_path_in_errors(path), open_source(path, filesystem=where) as source:
+                return identify_part(source, self._find_properties(path), template, guesses)
 
         with ThreadPoolExecutor(min(usable_cores(), _MAX_THREADS), "modcrypt-part") as pool:
-            found = list(pool.map(identify, range(len(paths))))
-        parts = [part for part, _ in found]
-        self._versions = dict(zip(paths, (version for _, version in found), strict=True))
+            identified = list(pool.map(identify, range(len(paths))))
+        parts = [part for part, _ in identified]
+        self._versions = dict(zip(paths, (version for _, version in identified), strict=True))
         check_parts(zip(paths, parts, strict=True), expected, template)
         return {path: template.prefix(part) for path, part in zip(paths, parts, strict=True)}
 
-    def _properties(self, path: str) -> FileDecryptionProperties:
+    def _find_properties(self, path: str) -> FileDecryptionProperties:
         given = self._decryption
         if not isinstance(given, FileDecryptionProperties):
-            if path not in self._given:
-                self._given[path] = self._checked(given(path))
-            given = self._given[path]
+            if path not in self._properties_by_path:
+                self._properties_by_path[path] = self._prepare_properties(given(path))
+            given = self._properties_by_path[path]
         prefix = self._prefixes.get(path)
         return given if prefix is None else replace(given, aad_prefix=prefix)
 
-    def _checked(self, properties: FileDecryptionProperties) -> FileDecryptionProperties:
+    def _prepare_properties(self, properties: FileDecryptionProperties) -> FileDecryptionProperties:
         check_decryption(properties)
         prefix = properties.aad_prefix or properties.aad_prefix_verifier
         if self._template is not None and prefix is not None:
-            raise ValueError("give aad_prefix_template, or a prefix or verifier, not both")
+            raise ValueError("pass aad_prefix_template, or an AAD prefix or verifier, not both")
         if self._template is not None and not properties.check_footer_integrity:
-            raise ValueError("aad_prefix_template needs footers that are checked")
+            raise ValueError(
+                "aad_prefix_template requires footer checks; pass check_footer_integrity=True"
+            )
         if self.dataset.root is not None:
-            properties = rooted(properties, self.dataset.root)
-        return _asking_once(properties)
+            properties = set_prefix_root(properties, self.dataset.root)
+        return _cache_answers(properties)
 
     def _open(self, file: DataFile) -> ParquetFile:
-        kept = self._kept.pop(file.path, None)
-        if kept is not None:
-            return kept
-        where, properties = self.dataset.filesystem, self._properties(file.path)
+        opened = self._open_files.pop(file.path, None)
+        if opened is not None:
+            return opened
+        where, properties = self.dataset.filesystem, self._find_properties(file.path)
         version = self._versions.get(file.path)
         return ParquetFile(
             file.path, properties, filesystem=where, expected=version, **self._options
         )
 
     def close(self) -> None:
-        """Close what was opened and not read."""
-        for file in self._kept.values():
+        """Close the files that were opened but not read."""
+        for file in self._open_files.values():
             file.close()
 
-    def request(self, columns: Sequence[str] | None, filters: Filters | None) -> Request:
-        """Say what to read of each file; the first one says the types."""
+    def make_request(self, columns: Sequence[str] | None, filters: Filters | None) -> Request:
+        """Return what to read of each file, with the types of the first file."""
         request = Request(
             columns=columns,
             filter=as_expression(filters),
             partition_schema=self.dataset.partition_schema,
         )
         first = self.dataset.files[0]
-        with _naming(first.path):
-            opened = self._kept[first.path] = self._open(first)
+        with _name_path_in_errors(first.path):
+            opened = self._open_files[first.path] = self._open(first)
             schema, self.result = opened.types_of(request)
         return replace(request, schema=schema, result=self.result)
 
-    def matching(self, request: Request) -> list[DataFile]:
-        """Give the files whose folders don't say that no row matches the filter."""
+    def select_files(self, request: Request) -> list[DataFile]:
+        """Return the files whose folders do not rule out that a row matches the filter."""
         files = self.dataset.files
         if request.filter is None:
             return files
-        # PyArrow judges by what is known of fragments, and never opens these.
+        # PyArrow judges fragments by their partition expressions, and never opens them.
         layout, nowhere = ds.ParquetFileFormat(), pafs.LocalFileSystem()
         fragments = [
             layout.make_fragment(str(number), nowhere, file.partition)
@@ -303,35 +318,37 @@ class _Reading:
         known = ds.FileSystemDataset(fragments, request.schema, layout, nowhere)
         return [files[int(fragment.path)] for fragment in known.get_fragments(request.filter)]
 
-    def read(self, request: Request, file: DataFile, **scan: Any) -> pa.Table:
-        with _naming(file.path), self._open(file) as opened:
+    def read_file(self, request: Request, file: DataFile, **scan: Any) -> pa.Table:
+        with _name_path_in_errors(file.path), self._open(file) as opened:
             return opened.read_request(replace(request, partition=file.partition), **scan)
 
-    def batches(self, request: Request, file: DataFile, **scan: Any) -> Iterator[pa.RecordBatch]:
-        with _naming(file.path), self._open(file) as opened:
+    def read_batches(
+        self, request: Request, file: DataFile, **scan: Any
+    ) -> Iterator[pa.RecordBatch]:
+        with _name_path_in_errors(file.path), self._open(file) as opened:
             yield from opened.batches_of_request(replace(request, partition=file.partition), **scan)
 
 
-def _asking_once(properties: FileDecryptionProperties) -> FileDecryptionProperties:
-    """Spare the keeper of the keys the same question about every file."""
+def _cache_answers(properties: FileDecryptionProperties) -> FileDecryptionProperties:
+    """Return properties whose key retriever is called only once for each key metadata."""
     ask = properties.key_retriever
-    if ask is None or not callable(ask):  # one that knows its file spares its keeper by itself
+    if ask is None or not callable(ask):  # A retriever bound to a file caches keys itself.
         return properties
     answers: dict[bytes, Secret[KeyLike | None]] = {}
     locks: defaultdict[bytes, threading.Lock] = defaultdict(lambda: fork_safe(threading.Lock()))
 
-    def once(metadata: bytes) -> KeyLike | None:
+    def ask_once(metadata: bytes) -> KeyLike | None:
         with locks[metadata]:
             if metadata not in answers:
                 answers[metadata] = Secret(ask(metadata))
             return answers[metadata]()
 
-    return replace(properties, key_retriever=once)
+    return replace(properties, key_retriever=ask_once)
 
 
 @contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Say which file of the dataset an error is about."""
+def _name_path_in_errors(path: str) -> Iterator[None]:
+    """Add the file's path to errors."""
     try:
         yield
     except ModcryptError as error:
@@ -344,6 +361,8 @@ def _naming(path: str) -> Iterator[None]:
         raise
 
 
-def _closing(resources: ExitStack, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _close_after(
+    resources: ExitStack, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     with resources:
         yield from batches

@@ -1,12 +1,12 @@
-"""Arrow data to a dataset of encrypted Parquet files: `write_dataset`.
+"""`write_dataset`: write Arrow data to a dataset of encrypted Parquet files.
 
-Each row goes to the file of its partition, and each file has a number of its own, which its name
-and its AAD prefix take up.
+Each row goes to the file of its partition. Each file has a number of its own, which occurs in its
+name and in its AAD prefix.
 
     batches -> blocks -> rows of each partition, gathered -> its file, when memory is short or
                                                              at the end
 
-So a file is begun late, gets large row groups, and seldom stands open beside many others.
+So a file is begun late, gets large row groups, and rarely stays open beside many others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from modcrypt.parquet.crypto.properties import (
     Encryption,
     FileEncryptionProperties,
     check_encryption,
-    rooted,
+    set_prefix_root,
 )
 from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate
 from modcrypt.parquet.datasets.discovery import Folder
@@ -39,16 +39,16 @@ from modcrypt.pkmt1.material import external_name
 __all__ = ["write_dataset"]
 
 EncryptionOf: TypeAlias = "Encryption | Callable[[str], Encryption]"
-"""The properties of all files, or a function that gives those of the file with a path."""
+"""The properties of all files, or a function that returns the properties for a path."""
 
 _BLOCK_BYTES = 16 << 20
-"""Arrow memory of the rows that are divided among partitions at once."""
+"""Arrow memory, in bytes, of the rows that are divided among partitions at once."""
 
 _GATHERED_BYTES = 256 << 20
-"""Arrow memory of rows that wait for their files, in all partitions together."""
+"""Arrow memory, in bytes, of the rows of all partitions that wait for their files."""
 
 _OPEN_FILES = 200
-"""Most files that are open at once; each has a buffer of about a megabyte."""
+"""Maximum number of open files; each has a buffer of about a megabyte."""
 
 
 def write_dataset(
@@ -69,53 +69,53 @@ def write_dataset(
 ) -> list[str]:
     """Write Arrow data as a folder of encrypted Parquet files (PME 4, 5).
 
-    A file appears when it is complete; an exception removes those of this call. Partition values
-    stand in the names of folders, readable to all.
+    A file appears when it is complete; an exception removes the files of this call. Partition
+    values occur in the names of folders, where everybody can read them.
 
-    A partition has one file, or several: after `max_rows_per_file` rows; or where much data comes
-    in random order for more than 200 partitions. Where nothing is partitioned, data without rows
-    gives a file without rows.
+    A partition has one file. It has several after `max_rows_per_file` rows, or if much data comes
+    in random order for more than 200 partitions. Without partitioning, data without rows results in
+    a file without rows.
 
     Args:
-        data: Table, RecordBatch, RecordBatchReader, Dataset, Scanner or what else gives an Arrow
+        data: Table, RecordBatch, RecordBatchReader, Dataset, Scanner or other provider of an Arrow
             stream (Polars); or batches with `schema`.
-        base_dir: the folder: path or URL.
-        encryption: keys, footer mode and algorithm; or a function that gives them for the path of
+        base_dir: Path or URL of the folder.
+        encryption: Keys, footer mode and algorithm; or a function that returns them for the path of
             each file inside `base_dir`.
-        schema: of `data`, where it is an iterable of batches.
-        partitioning: names of columns, whose values become folders as Hive names them; or a
+        schema: Schema of `data`, if it is an iterable of batches.
+        partitioning: Names of columns, whose values become folders in Hive's form; or a
             pyarrow.dataset.Partitioning with a schema.
-        basename_template: names of files; `{i}` is the number of the file.
-        aad_prefix_template: AAD prefix of each file, with its number in the place of `{i}`: what
-            `read_table` checks, with the number of files as `expected_parts`.
-        shared_aad_prefix: Allow several files with the same AAD prefix. Whoever can write the
+        basename_template: Template of file names; `{i}` is the number of the file.
+        aad_prefix_template: Template of AAD prefixes, with each file's number in the place of
+            `{i}`. `read_table` checks them, given the number of files as `expected_parts`.
+        shared_aad_prefix: Allow several files with the same AAD prefix. Anyone who can write to the
             folder can then put one in the place of another.
-        max_rows_per_file: rows after which another file is begun.
-        existing_data_behavior: `"error"` refuses a folder with files in it; `"overwrite_or_ignore"`
-            replaces those with the same names, for good even if the call fails, and keeps the
-            others, which `read_table` then takes for part of the dataset.
-        filesystem: of pyarrow or fsspec, in which `base_dir` is a path.
-        threads: as for `write_table`; partitioned data is encoded in the calling thread.
-        options: PyArrow's own and `row_group_size`, as `ParquetWriter` takes them.
+        max_rows_per_file: Number of rows after which another file is begun.
+        existing_data_behavior: `"error"` refuses a folder that contains files;
+            `"overwrite_or_ignore"` replaces files with the same names, irreversibly even if the
+            call fails, and keeps the others, which `read_table` then reads as part of the dataset.
+        filesystem: Filesystem of pyarrow or fsspec in which `base_dir` is a path.
+        threads: As for `write_table`; partitioned data is encoded in the calling thread.
+        options: PyArrow's options and `row_group_size`, as for `ParquetWriter`.
 
     Returns:
-        The paths of the files inside `base_dir`, by their numbers.
+        The paths of the files inside `base_dir`, in the order of their numbers.
 
     Raises:
-        ValueError: arguments that don't go together, properties that name other columns or those
-            in the names of folders, a partition value that a path can't spell, or a second file
-            with the AAD prefix of a first.
-        FileExistsError: there are files in the folder.
-        ModcryptError, TypeError, OSError: as `write_table`.
+        ValueError: Arguments contradict each other, properties name columns that do not exist or
+            that occur in the names of folders, a path cannot represent a partition value, or a file
+            would get the AAD prefix of another.
+        FileExistsError: The folder contains files.
+        ModcryptError, TypeError, OSError: As `write_table`.
     """
-    batches, schema = _batches(data, schema)
-    scheme = _scheme(partitioning, schema)
+    batches, schema = _open_batches(data, schema)
+    scheme = _make_partitioning(partitioning, schema)
     if existing_data_behavior not in ("error", "overwrite_or_ignore"):
-        raise ValueError('existing_data_behavior is "error" or "overwrite_or_ignore"')
+        raise ValueError('existing_data_behavior must be "error" or "overwrite_or_ignore"')
     if max_rows_per_file is not None and max_rows_per_file < 1:
-        raise ValueError("max_rows_per_file is at least 1")
+        raise ValueError("max_rows_per_file must be at least 1")
     if threads is not None and threads < 1:
-        raise ValueError("threads is at least 1")
+        raise ValueError("threads must be at least 1")
     overwrite = existing_data_behavior != "error"
     folder = Folder(base_dir, filesystem)
     plan = _Plan(
@@ -127,13 +127,13 @@ def write_dataset(
         shared_aad_prefix,
         partial(
             ParquetWriter,
-            schema=_file_schema(schema, scheme),
+            schema=_drop_partition_fields(schema, scheme),
             overwrite=overwrite,
             threads=threads if scheme is None else 1,
             **options,
         ),
     )
-    folder.check_visible(plan.path("", 0))
+    folder.check_visible(plan.make_path("", 0))
     if not overwrite:
         folder.check_empty()
     with _Files(plan, max_rows_per_file) as files:
@@ -142,33 +142,35 @@ def write_dataset(
             for batch in batches:
                 files.append("", batch)
         else:
-            for block in _blocks(batches):
-                for where, rows, size in _split(block, scheme):
+            for block in _gather_blocks(batches):
+                for where, rows, size in _split_by_partition(block, scheme):
                     files.gather(where, rows, size)
     return files.paths
 
 
-def _batches(data: Any, schema: pa.Schema | None) -> tuple[Iterable[pa.RecordBatch], pa.Schema]:
-    """Give the batches of whatever holds them, and their schema."""
+def _open_batches(
+    data: Any, schema: pa.Schema | None
+) -> tuple[Iterable[pa.RecordBatch], pa.Schema]:
+    """Return the batches of the data, and their schema."""
     if isinstance(data, ds.Dataset):
         data = data.scanner()
     if isinstance(data, ds.Scanner):
         data = data.to_reader()
     elif hasattr(data, "__arrow_c_stream__") and not isinstance(data, pa.RecordBatchReader):
         data = pa.RecordBatchReader.from_stream(data)
-    found = getattr(data, "schema", schema)
-    if not isinstance(found, pa.Schema):
-        raise ValueError("give the schema of these batches")
-    if schema is not None and not found.equals(schema):
-        raise ValueError("the data has another schema")
-    return (_checked(batch, found) for batch in data), found
+    own = getattr(data, "schema", schema)
+    if not isinstance(own, pa.Schema):
+        raise ValueError("the data has no schema; pass schema with the schema of its batches")
+    if schema is not None and not own.equals(schema):
+        raise ValueError("the data's schema differs from the argument schema")
+    return (_check_batch(batch, own) for batch in data), own
 
 
-def _checked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _check_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if not isinstance(batch, pa.RecordBatch):
-        raise TypeError(f"a batch is a pyarrow.RecordBatch, not {type(batch).__name__}")
+        raise TypeError(f"each batch must be a pyarrow.RecordBatch, not {type(batch).__name__}")
     if not batch.schema.equals(schema):
-        raise ValueError(f"a batch has another schema:\n{batch.schema}\ninstead of:\n{schema}")
+        raise ValueError(f"a batch's schema differs:\n{batch.schema}\ninstead of:\n{schema}")
     return batch
 
 
@@ -177,7 +179,7 @@ def _checked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a file's number and its partition make of its name, properties and writer."""
+    """A plan that derives a file's name, properties and writer from its number and partition."""
 
     encryption: EncryptionOf
     basename: PrefixTemplate
@@ -188,69 +190,69 @@ class _Plan:
     writer: Callable[..., ParquetWriter]
 
     def __post_init__(self) -> None:
-        if "/" in self.path("", 0):
-            raise ValueError("basename_template is a name of files, without folders")
+        if "/" in self.make_path("", 0):
+            raise ValueError("basename_template must be a file name without folders")
         if not callable(self.encryption):
             self._check(self.encryption)
 
-    def path(self, where: str, number: int) -> str:
+    def make_path(self, where: str, number: int) -> str:
         return where + self.basename.prefix(number).decode()
 
-    def properties(self, path: str, number: int) -> Encryption:
-        found = self.encryption
-        if callable(found):
-            found = found(path)
-            self._check(found)
-        found_any: Any = found  # both kinds are dataclasses with this field
+    def make_properties(self, path: str, number: int) -> Encryption:
+        encryption = self.encryption
+        if callable(encryption):
+            encryption = encryption(path)
+            self._check(encryption)
+        untyped: Any = encryption  # Both kinds are dataclasses with this field.
         if self.aad_prefix is None:
-            rooted_one: Encryption = rooted(found_any, self.folder.root)
-            return rooted_one
-        with_prefix: Encryption = replace(found_any, aad_prefix=self.aad_prefix.prefix(number))
+            with_root: Encryption = set_prefix_root(untyped, self.folder.root)
+            return with_root
+        with_prefix: Encryption = replace(untyped, aad_prefix=self.aad_prefix.prefix(number))
         return with_prefix
 
     def _check(self, properties: Encryption) -> None:
-        """Refuse what is wrong before a key, file or folder is made."""
+        """Raise for invalid properties before a key, file or folder is made."""
         check_encryption(properties)
         if not isinstance(properties, FileEncryptionProperties):
             properties = properties.for_check()
         if self.aad_prefix is not None and properties.aad_prefix is not None:
-            raise ValueError("give aad_prefix_template or an aad_prefix, not both")
+            raise ValueError("pass aad_prefix_template or an aad_prefix, not both")
         named = {*properties.column_keys, *properties.plaintext_columns}
         if public := sorted(named & set(self.partition_names)):
             raise ValueError(
-                "no key and no declaration is for columns whose values stand in the names of "
-                f"folders, readable to all: {', '.join(public)}"
+                "keys and plaintext_columns must not name partition columns, whose values "
+                f"everybody can read in the names of folders: {', '.join(public)}"
             )
         self.writer(pa.BufferOutputStream(), encryption=replace(properties, companion=nullcontext))
 
 
 @dataclass
 class _Waiting:
-    """The rows of a partition that are not in a file yet."""
+    """The rows of a partition that are not yet in a file."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
-    size: int = 0  # their share of Arrow memory, in bytes
+    size: int = 0  # bytes of Arrow memory
 
 
 @dataclass
 class _File:
-    """A file under way."""
+    """A file that is being written."""
 
     path: str
     writer: ParquetWriter
-    keyed: bool  # its key material may lie beside it
+    keyed: bool  # its key material may be stored beside it
     rows: int = 0
 
 
 class _Files:
-    """Files under way, by what their paths begin with; finished ones are remembered."""
+    """The files that are being written, by the beginnings of their paths, and the finished ones."""
 
     def __init__(self, plan: _Plan, max_rows: int | None) -> None:
         self._folder, self._plan, self._max_rows = plan.folder, plan, max_rows
-        self._prefixes: dict[bytes, str] = {}  # to the path of the file with it
+        self._prefixes: dict[bytes, str] = {}  # path of the file with each prefix
         self._waiting: dict[str, _Waiting] = {}
         self._gathered = 0
-        self._open: dict[str, _File] = {}  # last used, last in it
+        self._open: dict[str, _File] = {}  # least recently used first
         self._finished: list[str] = []
         self.paths: list[str] = []
 
@@ -262,48 +264,48 @@ class _Files:
             self._withdraw(error)
             return
         try:
-            self._complete()
+            self._finish_all()
         except BaseException as late:
             self._withdraw(late)
             raise
 
     def gather(self, where: str, rows: pa.RecordBatch, size: int) -> None:
-        """Have rows wait for their file, and make room where too much waits."""
+        """Let rows wait for their file, and write some rows if too many wait."""
         if where not in self._waiting:
-            self._folder.check_visible(self._plan.path(where, 0))
+            self._folder.check_visible(self._plan.make_path(where, 0))
         waiting = self._waiting.setdefault(where, _Waiting())
         waiting.batches.append(rows)
         waiting.size += size
         self._gathered += size
         if self._gathered > _GATHERED_BYTES:
-            self._make_room()
+            self._free_memory()
 
     def append(self, where: str, rows: pa.RecordBatch) -> None:
         """Append rows to the file of a partition, or to several, one after the other."""
         while True:
-            file = self._file(where)
-            room = rows.num_rows if self._max_rows is None else self._max_rows - file.rows
-            file.writer.write_batch(rows.slice(0, room))
-            file.rows += min(room, rows.num_rows)
-            rows = rows.slice(room)
+            file = self._get_file(where)
+            left = rows.num_rows if self._max_rows is None else self._max_rows - file.rows
+            file.writer.write_batch(rows.slice(0, left))
+            file.rows += min(left, rows.num_rows)
+            rows = rows.slice(left)
             if not rows.num_rows:
                 return
             self._finish(where)
 
-    def _file(self, where: str) -> _File:
-        """Give the open file of a partition; begin one where there is none."""
+    def _get_file(self, where: str) -> _File:
+        """Return the open file of a partition; begin one if there is none."""
         file = self._open.pop(where, None)
         if file is None:
             if len(self._open) == _OPEN_FILES:
-                self._finish(next(iter(self._open)))  # not used for longest
-            file = self._begin(where)
+                self._finish(next(iter(self._open)))  # the least recently used one
+            file = self._begin_file(where)
         self._open[where] = file
         return file
 
-    def _begin(self, where: str) -> _File:
+    def _begin_file(self, where: str) -> _File:
         number = len(self.paths)
-        path = self._plan.path(where, number)
-        properties = self._plan.properties(path, number)
+        path = self._plan.make_path(where, number)
+        properties = self._plan.make_properties(path, number)
         self._check_prefix(path, properties)
         place = self._folder.place(path)
         writer = self._plan.writer(place, encryption=properties, filesystem=self._folder.filesystem)
@@ -311,7 +313,7 @@ class _Files:
         return _File(path, writer, not isinstance(properties, FileEncryptionProperties))
 
     def _check_prefix(self, path: str, properties: Encryption) -> None:
-        """Raise if a file before this one has its AAD prefix."""
+        """Raise if an earlier file has the same AAD prefix."""
         prefix: Any = getattr(properties, "aad_prefix", None)
         if isinstance(prefix, PathPrefix):
             prefix = prefix.of(self._folder.file(path))
@@ -321,24 +323,24 @@ class _Files:
             raise shared_prefix_error(self._prefixes[prefix], path)
         self._prefixes[prefix] = path
 
-    def _make_room(self) -> None:
-        """Write what waits of the largest partitions, until half is left."""
-        for where in sorted(self._waiting, key=lambda one: -self._waiting[one].size):
+    def _free_memory(self) -> None:
+        """Write the waiting rows of the largest partitions until half of the memory is free."""
+        for where in sorted(self._waiting, key=lambda where: -self._waiting[where].size):
             if self._gathered <= _GATHERED_BYTES // 2:
                 break
-            self._write(where)
+            self._write_waiting(where)
             self._open[where].writer.flush()
 
-    def _write(self, where: str) -> None:
-        """Write what waits of a partition."""
+    def _write_waiting(self, where: str) -> None:
+        """Write the waiting rows of a partition."""
         waiting = self._waiting.pop(where, _Waiting())
         self._gathered -= waiting.size
         for rows in waiting.batches:
             self.append(where, rows)
 
-    def _complete(self) -> None:
+    def _finish_all(self) -> None:
         for where in dict.fromkeys([*self._open, *self._waiting]):
-            self._write(where)
+            self._write_waiting(where)
             self._finish(where)
 
     def _finish(self, where: str) -> None:
@@ -346,11 +348,11 @@ class _Files:
         file.writer.close()
         del self._open[where]
         self._finished.append(file.path)
-        if file.keyed:  # perhaps by a key that stands beside it
-            self._finished.append(_beside(file.path))
+        if file.keyed:  # Its key material may be a file of its own.
+            self._finished.append(_find_material_path(file.path))
 
     def _withdraw(self, error: BaseException) -> None:
-        """Leave no file of this call. What went wrong first is what matters."""
+        """Remove the files of this call, ignoring further errors: the first one matters."""
         for file in self._open.values():
             with contextlib.suppress(Exception):
                 file.writer.__exit__(type(error), error, error.__traceback__)
@@ -359,56 +361,56 @@ class _Files:
                 self._folder.remove(path)
 
 
-def _beside(path: str) -> str:
-    """Give the path of the external key material of a file."""
+def _find_material_path(path: str) -> str:
+    """Return the path of a file's external key material."""
     return posixpath.join(posixpath.dirname(path), external_name(posixpath.basename(path)))
 
 
 # --- partitions ----------------------------------------------------------------------------------
 
 
-def _scheme(partitioning: Any, schema: pa.Schema) -> ds.Partitioning | None:
-    """Give the partitioning, or None for none; all of its fields are columns of the data."""
+def _make_partitioning(partitioning: Any, schema: pa.Schema) -> ds.Partitioning | None:
+    """Return the partitioning, whose fields must all be columns of the data; None for none."""
     if partitioning is None or isinstance(partitioning, ds.Partitioning):
         scheme = partitioning
     elif isinstance(partitioning, str | ds.PartitioningFactory):
         raise ValueError(
-            "partitioning takes names of columns, or a pyarrow.dataset.Partitioning with a schema"
+            "partitioning must be names of columns, or a pyarrow.dataset.Partitioning with a schema"
         )
     else:
         names = list(partitioning)
         _check_names(names, schema)
-        fields = [(name, _spelt(schema.field(name).type)) for name in names]
+        fields = [(name, _choose_partition_type(schema.field(name).type)) for name in names]
         scheme = ds.HivePartitioning(pa.schema(fields)) if names else None
     if scheme is not None:
         _check_names(scheme.schema.names, schema)
         if len(scheme.schema) == len(schema):
-            raise ValueError("no columns are left to write: all are in the names of folders")
+            raise ValueError("all columns are partition columns; leave at least one to be written")
     return scheme
 
 
 def _check_names(names: list[str], schema: pa.Schema) -> None:
     if wrong := sorted({n for n in names if names.count(n) > 1 or schema.names.count(n) != 1}):
-        raise ValueError(f"columns that are not there, or there twice: {', '.join(wrong)}")
+        raise ValueError(f"columns do not exist or occur twice: {', '.join(wrong)}")
 
 
-def _spelt(kind: pa.DataType) -> pa.DataType:
-    """Give the type of the same values that a partitioning can spell."""
+def _choose_partition_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type with the same values that partitionings support."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return pa.string() if kind == pa.string_view() else kind
 
 
-def _file_schema(schema: pa.Schema, scheme: ds.Partitioning | None) -> pa.Schema:
-    """Give the schema of the files: partition fields stand in the names of folders alone."""
+def _drop_partition_fields(schema: pa.Schema, scheme: ds.Partitioning | None) -> pa.Schema:
+    """Return the schema of the files. Partition fields occur only in the names of folders."""
     if scheme is None:
         return schema
     fields = [field for field in schema if field.name not in scheme.schema.names]
     return pa.schema(fields, schema.metadata)
 
 
-def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give the rows in blocks: worth dividing, and no burden when they are there twice."""
+def _gather_blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in blocks that are worth dividing and small enough to be copied."""
     block: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -423,10 +425,10 @@ def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(block)
 
 
-def _split(
+def _split_by_partition(
     block: pa.RecordBatch, scheme: ds.Partitioning
 ) -> Iterator[tuple[str, pa.RecordBatch, int]]:
-    """Give what the paths of each partition begin with, its rows, and their share of memory."""
+    """Yield, for each partition, the beginning of its paths, its rows and their Arrow memory."""
     names = scheme.schema.names
     keys = [block[field.name].cast(field.type) for field in scheme.schema]
     rest = block.select([n for n, name in enumerate(block.schema.names) if name not in names])
@@ -437,38 +439,38 @@ def _split(
         pa.table([*keys, rows], names=[*columns, "rows"])
         .group_by(columns, use_threads=False)
         .aggregate([("rows", "list"), ("rows", "min")])
-        .sort_by("rows_min")  # numbers of files don't hang on PyArrow's hash table
+        .sort_by("rows_min")  # Numbers of files must not depend on PyArrow's hash table.
     )
     for group, indices in enumerate(groups["rows_list"]):
-        where = _where(scheme, [groups[column][group] for column in columns])
-        # Copies: a slice would keep all of the block in memory.
+        where = _format_partition(scheme, [groups[column][group] for column in columns])
+        # Copy the rows: a slice would keep the whole block in memory.
         part = rest.take(indices.values)
         yield where, part, size * part.num_rows // block.num_rows
 
 
-def _where(scheme: ds.Partitioning, values: list[pa.Scalar]) -> str:
-    """Give what the paths of a partition begin with: its folder, or part of a name.
+def _format_partition(scheme: ds.Partitioning, values: list[pa.Scalar]) -> str:
+    """Return the beginning of the paths of a partition: its folder, or part of a name.
 
     Raises:
-        ValueError: a reader would not find the values in it.
+        ValueError: A reader would not recover the values from it.
     """
     known = [
         pc.field(name) == value if value.is_valid else pc.field(name).is_null()
         for name, value in zip(scheme.schema.names, values, strict=True)
     ]
-    said = [one for one, value in zip(known, values, strict=True) if value.is_valid]
+    not_null = [condition for condition, value in zip(known, values, strict=True) if value.is_valid]
     try:
         folder, name = scheme.format(reduce(and_, known))
         where: str = posixpath.join(folder, name)
-        found = scheme.parse(where + "file")
+        parsed = scheme.parse(where + "file")
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        found = None
-    # Some kinds of partitioning say null by leaving the field out.
-    if found is None or not any(
-        found.equals(reduce(and_, one or [pc.scalar(True)])) for one in (known, said)
+        parsed = None
+    # Some kinds of partitioning omit a field that is null.
+    if parsed is None or not any(
+        parsed.equals(reduce(and_, terms or [pc.scalar(True)])) for terms in (known, not_null)
     ):
         raise ValueError(
-            "a path can't spell a value of the partition columns "
-            f"{', '.join(scheme.schema.names)}: cast them to a type, or values, that it can"
+            "a path cannot represent a value of the partition columns "
+            f"{', '.join(scheme.schema.names)}; cast them to a type whose values it can represent"
         )
     return where

@@ -1,6 +1,6 @@
-"""Which files a dataset consists of, and what their places in folders say about their rows.
+"""Find the files of a dataset, and what their folders state about their rows.
 
-Folders are named as Hive names them (`country=NO/year=2026`), or as a pyarrow Partitioning says.
+Folders are named in Hive's form (`country=NO/year=2026`), or as a pyarrow Partitioning defines.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
+from modcrypt.errors import FormatError
 from modcrypt.io.storage import Place, locate, naming_store
 from modcrypt.parquet.crypto.write_notes import NOTES, WriteNote, note_place, read_note
 
@@ -33,17 +34,18 @@ __all__ = [
     "list_complete",
     "list_files",
     "read_notes",
+    "split_hidden",
 ]
 
 _STORES = frozenset({"s3", "gcs", "gs", "abfs", "az"})
-"""Where folders are made by what is in them; as pyarrow and as fsspec name them."""
+"""Stores, as named by pyarrow and fsspec, in which folders exist only through their files."""
 
 _INT32 = range(-(2**31), 2**31)
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file of a dataset: where it is, and what is known of all its rows."""
+    """One file of a dataset: its path, and a condition that holds for all its rows."""
 
     path: str
     partition: pc.Expression
@@ -51,85 +53,97 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Dataset:
-    """The files of a dataset, in order, and the fields that their folders spell."""
+    """The files of a dataset, in order, and the fields that their folders name."""
 
     files: list[DataFile]
     partition_schema: pa.Schema
-    filesystem: Any  # that the paths are in; None for the local one
-    root: Place | None  # the folder that was listed; None for a list of files
+    filesystem: Any  # filesystem of the paths; None for the local one
+    root: Place | None  # folder that was listed; None for a list of files
 
 
 def is_dataset(source: Any, filesystem: Any) -> bool:
-    """Tell whether a source is a list of files, or a folder."""
+    """Return whether a source is a list of files, or a folder."""
     if isinstance(source, list | tuple):
         return True
     if filesystem is None and not isinstance(source, str | os.PathLike):
         return False
     where, path = locate(source, filesystem)
-    if where is None:  # PyArrow takes no names that are not UTF-8
+    if where is None:  # PyArrow does not accept names that are not UTF-8.
         return os.path.isdir(path)
     return bool(as_arrow(where).get_file_info(path).type == pafs.FileType.Directory)
 
 
 def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
-    """Find the files of a folder, sorted by path, or take those of a list, in its order.
+    """Return the dataset of a folder's files, sorted by path, or of a list of files, in its order.
 
-    Files and folders whose names begin with a dot or an underscore are none of the dataset's, nor
-    are files of a write that is not complete or was replaced: see `write_notes`.
+    Files and folders whose names begin with a dot or an underscore do not belong to the dataset,
+    nor do files of an incomplete write, or files that a write replaced: see `write_notes`.
 
     Args:
+        source: Path or URL of a folder, or a list of paths of files.
+        filesystem: Filesystem of pyarrow or fsspec that contains the paths.
         partitioning: "hive", a pyarrow.dataset.Partitioning with a schema, or None.
 
     Raises:
-        ValueError: there are no files, or those of a list are in several file systems.
-        FileNotFoundError: the folder is not there.
+        ValueError: There are no files, or the listed files are in several file systems.
+        FileNotFoundError: The folder does not exist.
     """
     if isinstance(source, list | tuple):
-        if not all(isinstance(one, str | os.PathLike) for one in source):
-            raise TypeError("a dataset is a list of paths, or a folder")
-        places = [locate(one, filesystem) for one in source]
+        if not all(isinstance(path, str | os.PathLike) for path in source):
+            raise TypeError("a dataset must be a list of paths, or a folder")
+        places = [locate(path, filesystem) for path in source]
         where, base = (places[0][0] if places else None), ""
         paths = [path for _, path in places]
         if any(place is not where for place, _ in places):
-            raise ValueError("the files of a dataset are in one file system: give filesystem=")
+            raise ValueError("the files are in several file systems; pass filesystem=")
     else:
         where, base = locate(source, filesystem)
-        paths = _complete_files(where, base)
+        paths = _list_complete_paths(where, base)
     if not paths:
-        raise ValueError(f"there are no files in {os.fspath(base)!r}" if base else "no files given")
-    inside = [path[len(base) :].lstrip("/") for path in paths]
-    scheme = _scheme(partitioning, [os.path.dirname(path) for path in inside])
+        raise ValueError(
+            f"there are no files in {os.fspath(base)!r}"
+            if base
+            else "there are no files: the list is empty"
+        )
+    if where is None and not base:
+        # AAD prefixes are made from normalised paths, so use those for folders too.
+        inside = [os.path.normpath(path).lstrip("/") for path in paths]
+    else:
+        inside = [path[len(base) :].lstrip("/") for path in paths]
+    scheme = _infer_partitioning(partitioning, [os.path.dirname(path) for path in inside])
     files = [
-        DataFile(path, pc.scalar(True) if scheme is None else _parsed(scheme, below))
+        DataFile(path, pc.scalar(True) if scheme is None else _parse_partition(scheme, below))
         for path, below in zip(paths, inside, strict=True)
     ]
     root = None if isinstance(source, list | tuple) else Place(where, base)
     return Dataset(files, pa.schema([]) if scheme is None else scheme.schema, where, root)
 
 
-def _parsed(scheme: Any, below: str) -> pc.Expression:
+def _parse_partition(scheme: Any, below: str) -> pc.Expression:
     try:
         return scheme.parse(below)
     except UnicodeError:
-        raise ValueError(f"{below!r}: names of files and folders are to be UTF-8") from None
+        raise ValueError(f"{below!r}: names of files and folders must be UTF-8") from None
 
 
 def list_complete(folder: Place) -> list[Place]:
-    """List the files of a folder that count: none of a write that is not complete, or replaced."""
-    paths = _complete_files(folder.filesystem, folder.path)
+    """List the valid files of a folder, without those of incomplete writes and replaced ones."""
+    paths = _list_complete_paths(folder.filesystem, folder.path)
     return [Place(folder.filesystem, path, folder.path) for path in paths]
 
 
-_TRIES = 5  # to list a folder while no write begins or ends
+_TRIES = 5  # attempts to list a folder while no write begins or ends
 
 
-def _complete_files(filesystem: Any, base: str) -> list[str]:
-    """List the files below a folder that count, sorted."""
+def _list_complete_paths(filesystem: Any, base: str) -> list[str]:
+    """List the valid files below a folder, sorted."""
     folder = Place(filesystem, base)
     before = read_notes(folder)
     for _ in range(_TRIES):
-        # PyArrow lists no folder with a name in it that is not UTF-8.
-        paths = _local_files(base) if filesystem is None else _files(filesystem, base)
+        # PyArrow cannot list a folder that contains a name that is not UTF-8.
+        paths = (
+            _list_local_paths(base) if filesystem is None else _list_visible_paths(filesystem, base)
+        )
         after = read_notes(folder)
         if before == after:
             break
@@ -139,81 +153,104 @@ def _complete_files(filesystem: Any, base: str) -> list[str]:
 
 
 def read_notes(folder: Place) -> dict[str, WriteNote]:
-    """Read the notes in a folder, by the names of their writes.
+    """Return the notes in a folder, by the names of their writes.
 
     Raises:
-        ValueError: As `read_note`; or their folder is a symbolic link.
+        FormatError: As `read_note`; or the folder of notes is a symbolic link.
     """
     notes = posixpath.join(folder.path, NOTES)
     if folder.filesystem is None:
         if os.path.islink(notes):
-            raise ValueError(f"{notes} is a symbolic link, and notes are not looked for elsewhere")
+            raise FormatError(f"{notes} is a symbolic link; replace it by a folder")
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return _notes_named(folder, os.listdir(notes))
+            return _read_named_notes(folder, os.listdir(notes))
         return {}
     if hasattr(folder.filesystem, "invalidate_cache"):
         folder.filesystem.invalidate_cache()
     selector = pafs.FileSelector(notes, allow_not_found=True)
-    found = as_arrow(folder.filesystem).get_file_info(selector)
-    return _notes_named(folder, [posixpath.basename(info.path) for info in found if info.is_file])
+    infos = as_arrow(folder.filesystem).get_file_info(selector)
+    return _read_named_notes(
+        folder, [posixpath.basename(info.path) for info in infos if info.is_file]
+    )
 
 
-def _notes_named(folder: Place, names: Sequence[str]) -> dict[str, WriteNote]:
+def _read_named_notes(folder: Place, names: Sequence[str]) -> dict[str, WriteNote]:
     writes = [name.removesuffix(".json") for name in names if re.fullmatch(r"[\w-]+\.json", name)]
     notes = {name: read_note(note_place(folder, name)) for name in sorted(writes)}
     return {name: note for name, note in notes.items() if note is not None}
 
 
 def list_files(where: Any, filesystem: Any) -> list[Place]:
-    """List a file, or the files in a folder or in several, but for hidden ones; sorted.
+    """List a file, or the visible files in one or several folders; sorted.
 
-    Files of a folder have it as their `root`: they are read through links in it, and not written.
+    The files of a folder have it as their `root`: links in it are followed for reading, but not for
+    writing.
 
     Args:
-        where: path or URL of a file or folder, or a list of them.
+        where: Path or URL of a file or folder, or a list of these.
+        filesystem: Filesystem of pyarrow or fsspec that contains the paths.
 
     Raises:
-        FileNotFoundError: one of them is not there.
+        FileNotFoundError: A file or folder does not exist.
     """
-    found: dict[str, Place] = {}
-    for one in where if isinstance(where, list | tuple) else [where]:
-        if not isinstance(one, str | os.PathLike | Place):
-            raise TypeError(f"files are given by path or URL, not {type(one).__name__}")
-        place = one if isinstance(one, Place) else Place(*locate(one, filesystem))
-        for file in _places_at(place):
-            # A link and what it leads to are one file: the one that can be written.
+    by_path: dict[str, Place] = {}
+    for source in where if isinstance(where, list | tuple) else [where]:
+        if not isinstance(source, str | os.PathLike | Place):
+            raise TypeError(f"a file must be a path or URL, not {type(source).__name__}")
+        place = source if isinstance(source, Place) else Place(*locate(source, filesystem))
+        for file in _list_places(place):
+            # A link and its target are one file; the target is listed, as it can be written.
             real = file.real().path
-            known = found.setdefault(real, file)
+            known = by_path.setdefault(real, file)
             if known is not file and known.is_linked and not file.is_linked:
-                found[real] = file
-    return sorted(found.values(), key=lambda place: place.path)
+                by_path[real] = file
+    return sorted(by_path.values(), key=lambda place: place.path)
 
 
-def _places_at(place: Place) -> list[Place]:
+def split_hidden(places: Sequence[Place]) -> tuple[list[Place], list[Place]]:
+    """Split listed files into those that readers of their folder read, and those that notes hide.
+
+    Raises:
+        FormatError: As `read_notes`.
+    """
+    names: dict[str, set[str]] = {}  # by folder
+    shown: list[Place] = []
+    hidden: list[Place] = []
+    for place in places:
+        root = place.root
+        if root is not None and root not in names:
+            notes = read_notes(Place(place.filesystem, root))
+            names[root] = {name for note in notes.values() for name in note.hidden}
+        is_hidden = root is not None and place.path[len(root) :].lstrip("/") in names[root]
+        (hidden if is_hidden else shown).append(place)
+    return shown, hidden
+
+
+def _list_places(place: Place) -> list[Place]:
     """Return the places of a file, or of the files in a folder."""
     if place.filesystem is None:
-        is_folder = stat.S_ISDIR(os.stat(place.path).st_mode)  # raises for what is not there
-        paths = _local_files(place.path) if is_folder else []
+        is_folder = stat.S_ISDIR(os.stat(place.path).st_mode)  # raises if the path does not exist
+        paths = _list_local_paths(place.path) if is_folder else []
     else:
         info = as_arrow(place.filesystem).get_file_info(place.path)
         if info.type == pafs.FileType.NotFound:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place.path)
         is_folder = info.type == pafs.FileType.Directory
-        paths = _files(place.filesystem, place.path) if is_folder else []
+        paths = _list_visible_paths(place.filesystem, place.path) if is_folder else []
     if not is_folder:
         return [place]
     return [Place(place.filesystem, path, place.path) for path in paths]
 
 
-def _local_files(folder: str) -> list[str]:
-    """List the files below a folder, each folder once, though links may lead to it again.
+def _list_local_paths(folder: str) -> list[str]:
+    """List the files below a folder, each folder once, even if links lead to it again.
 
     Raises:
-        OSError: a folder can't be listed.
+        OSError: A folder cannot be listed.
     """
-    found: list[str] = []
+    files: list[str] = []
     seen = {os.path.realpath(folder)}
-    for base, folders, names in os.walk(folder, onerror=_raised, followlinks=True):
+    for base, folders, names in os.walk(folder, onerror=_raise_error, followlinks=True):
         visible = [os.path.join(base, name) for name in sorted(folders) if name[0] not in "._"]
         folders.clear()
         for below in visible:
@@ -221,16 +258,16 @@ def _local_files(folder: str) -> list[str]:
                 seen.add(real)
                 folders.append(os.path.basename(below))
         paths = [os.path.join(base, name) for name in names if name[0] not in "._"]
-        found += [path for path in paths if os.path.isfile(path)]
-    return sorted(found)
+        files += [path for path in paths if os.path.isfile(path)]
+    return sorted(files)
 
 
-def _raised(error: OSError) -> None:
+def _raise_error(error: OSError) -> None:
     raise error
 
 
 class Folder:
-    """A folder that a dataset is written into."""
+    """A folder into which a dataset is written."""
 
     def __init__(self, base: Any, filesystem: Any) -> None:
         self.root = Place(*locate(base, filesystem))
@@ -240,25 +277,25 @@ class Folder:
         self._has_folders = _STORES.isdisjoint((names,) if isinstance(names, str) else names)
 
     def check_empty(self) -> None:
-        """Refuse a folder with files in it, hidden ones aside.
+        """Raise if the folder contains files that are not hidden.
 
         Raises:
-            FileExistsError: there are some.
+            FileExistsError: The folder contains files.
         """
-        if _files(self.filesystem, self._base, may_be_absent=True):
+        if _list_visible_paths(self.filesystem, self._base, may_be_absent=True):
             raise FileExistsError(
-                errno.EEXIST, "the folder has files in it; they are kept", self._base
+                errno.EEXIST, "the folder contains files, which were kept", self._base
             )
 
     def check_visible(self, path: str) -> None:
-        """Refuse the path of a file in the folder that readers of the dataset pass over.
+        """Raise if readers of the dataset would ignore a file with this path.
 
         Raises:
-            ValueError: a name in it begins with a dot or an underscore.
+            ValueError: A name in the path begins with a dot or an underscore.
         """
         if _is_hidden(path, ""):
             raise ValueError(
-                'files and folders whose names begin with "." or "_" are none of a dataset\'s: '
+                'readers ignore files and folders whose names begin with "." or "_"; '
                 "change basename_template, the column's name or its value"
             )
 
@@ -266,7 +303,7 @@ class Folder:
         """Return the place of a file in the folder, and make the folders above it.
 
         Raises:
-            OSError: from the file system; ELOOP if there is a symbolic link in `path`.
+            OSError: The file system reports an error; ELOOP if `path` contains a symbolic link.
         """
         place = self.root.below(path)
         if self.filesystem is None:
@@ -280,12 +317,12 @@ class Folder:
         return self.root.below(path)
 
     def remove(self, path: str) -> None:
-        """Remove a file from the folder, if it is there."""
+        """Remove a file from the folder, if it exists."""
         self.root.below(path).remove()
 
 
 def as_arrow(filesystem: Any) -> pafs.FileSystem:
-    """Give a file system as one of pyarrow's, for listing; None is the local one."""
+    """Return a file system as one of pyarrow's, for listing; None is the local one."""
     if filesystem is None:
         return pafs.LocalFileSystem()
     if isinstance(filesystem, pafs.FileSystem):
@@ -294,7 +331,7 @@ def as_arrow(filesystem: Any) -> pafs.FileSystem:
 
 
 class _NamingHandler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships no types
-    """fsspec's file systems for PyArrow; what goes wrong there names the URL."""
+    """An adapter of fsspec's file systems for PyArrow, whose errors name the URL."""
 
     def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
         with naming_store(self.fs, paths[0] if paths else ""):
@@ -305,18 +342,18 @@ class _NamingHandler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships
             return list(super().get_file_info_selector(selector))
 
     def open_input_file(self, path: str) -> pa.PythonFile:
-        with naming_store(self.fs, path):  # pyarrow's own takes every failure for an absent file
+        with naming_store(self.fs, path):  # pyarrow's own method reports every error as absence
             return pa.PythonFile(self.fs.open(path, mode="rb"), mode="r")
 
 
-def _files(filesystem: Any, base: str, *, may_be_absent: bool = False) -> list[str]:
-    """Give the paths of the files below a folder, sorted, but for hidden ones."""
-    if hasattr(filesystem, "invalidate_cache"):  # fsspec: what it listed before may be old
+def _list_visible_paths(filesystem: Any, base: str, *, may_be_absent: bool = False) -> list[str]:
+    """Return the paths of the visible files below a folder, sorted."""
+    if hasattr(filesystem, "invalidate_cache"):  # A cached listing of fsspec may be outdated.
         filesystem.invalidate_cache()
     selector = pafs.FileSelector(base, allow_not_found=may_be_absent, recursive=True)
-    found = as_arrow(filesystem).get_file_info(selector)
-    paths = sorted(info.path for info in found if info.is_file)
-    # Stores have empty objects that stand for folders; fsspec takes them for files.
+    infos = as_arrow(filesystem).get_file_info(selector)
+    paths = sorted(info.path for info in infos if info.is_file)
+    # Stores represent folders by empty objects, which fsspec lists as files.
     return [path for path in paths if not path.endswith("/") and not _is_hidden(path, base)]
 
 
@@ -324,12 +361,12 @@ def _is_hidden(path: str, base: str) -> bool:
     return any(name[:1] in ("_", ".") for name in path[len(base) :].split("/"))
 
 
-def _scheme(partitioning: Any, folders: Sequence[str]) -> Any:
-    """Give the partitioning with its schema; None for none."""
+def _infer_partitioning(partitioning: Any, folders: Sequence[str]) -> Any:
+    """Return the partitioning with its schema; None for none."""
     if partitioning is None or isinstance(partitioning, ds.Partitioning):
         return partitioning
     if partitioning != "hive":
-        raise ValueError('partitioning is "hive", a pyarrow.dataset.Partitioning or None')
+        raise ValueError('partitioning must be "hive", a pyarrow.dataset.Partitioning or None')
     names: dict[str, None] = {}
     for folder in folders:
         names |= dict.fromkeys(re.findall(r"(?:^|/)([^/=]+)=", folder))
@@ -341,11 +378,11 @@ def _scheme(partitioning: Any, folders: Sequence[str]) -> Any:
         for name, value in ds.get_partition_keys(texts.parse(folder + "/")).items():
             if value is not None:
                 values[name].add(value)
-    fields = [(name, _type_of(values[name])) for name in names]
+    fields = [(name, _guess_type(values[name])) for name in names]
     return ds.partitioning(pa.schema(fields), flavor="hive")
 
 
-def _type_of(values: set[str]) -> pa.DataType:
-    """Guess as pyarrow does: int32 where every value is one, else a string."""
+def _guess_type(values: set[str]) -> pa.DataType:
+    """Guess a type as pyarrow does: int32 if every value is one, otherwise string."""
     whole = all(re.fullmatch(r"-?[0-9]{1,10}", value) and int(value) in _INT32 for value in values)
     return pa.int32() if values and whole else pa.string()

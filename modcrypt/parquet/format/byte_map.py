@@ -1,6 +1,6 @@
-"""What the bytes of a file are: one `Region` after another, from the first byte to the last.
+"""A map of a file's bytes: one `Region` after another, from the first byte to the last.
 
-Inspecting and verifying a file give the same map; drawings and tables are made of it.
+Inspection and verification produce the same map; drawings and tables are built from it.
 """
 
 from __future__ import annotations
@@ -9,21 +9,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Region", "Severity", "State", "complete"]
+__all__ = ["Region", "Severity", "State", "fill_gaps"]
 
 Severity: TypeAlias = Literal["fault", "warning"]
 
 State: TypeAlias = Literal[
     "authentic", "fault", "locked", "plaintext", "unauthenticated", "unchecked"
 ]
-"""What is known of a region's bytes.
+"""What is known about a region's bytes.
 
-- authentic: its tag was verified.
-- fault: it was looked at, and something is wrong.
-- locked: encrypted, and there is no key.
-- plaintext: not encrypted, so not authenticated either.
-- unauthenticated: encrypted without a tag, as page bodies are under AES_GCM_CTR_V1.
-- unchecked: encrypted, and not opened although the key is there; or it could not be reached.
+- authentic: The tag was verified.
+- fault: The region was checked, and something is wrong with it.
+- locked: The region is encrypted, and its key is missing.
+- plaintext: The region is not encrypted, and therefore not authenticated.
+- unauthenticated: The region is encrypted without a tag, like page bodies under AES_GCM_CTR_V1.
+- unchecked: The region is encrypted and was not decrypted although its key is available, or it
+  could not be reached.
 """
 
 
@@ -32,17 +33,17 @@ class Region:
     """The bytes [start, end) of a file.
 
     Attributes:
-        start, end: offsets in the file.
-        kind: a module type in words as in `ModuleId` ("data page header", "column index", ...);
-            "pages" for a chunk whose pages were not walked, "bloom filter" for one that was not
-            opened; "magic", "file crypto metadata", "footer", "footer signature", "footer length";
-            "gap" for what nothing refers to; "modules" for a run of encrypted modules that a
-            sealed footer hides.
-        state: what is known of the bytes.
-        row_group, column, page: ordinals, where it has them.
-        path: dotted name of the column.
-        key: what its key is called: "footer key", "column key", or with PKMT1 the master key's id;
-            None for plaintext.
+        start, end: Offsets in the file.
+        kind: Name of a module type as in `ModuleId` ("data page header", "column index", ...);
+            "pages" for a chunk whose pages were not walked; "bloom filter" for one that was not
+            decrypted; "magic", "file crypto metadata", "footer", "footer signature" or "footer
+            length"; "gap" for bytes that nothing refers to; "modules" for a run of encrypted
+            modules that an encrypted footer hides.
+        state: What is known about the bytes.
+        row_group, column, page: Ordinals; None where they do not apply.
+        path: Dotted name of the column.
+        key: Name of the key: "footer key", "column key", or with PKMT1 the master key's id; None
+            for plaintext.
     """
 
     start: int
@@ -57,21 +58,22 @@ class Region:
 
     @property
     def size(self) -> int:
-        """Bytes of it."""
+        """Size in bytes."""
         return self.end - self.start
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the attributes as a dictionary of JSON values."""
         return asdict(self)
 
 
-def complete(regions: Iterable[Region], size: int) -> Iterator[Region]:
-    """Sort regions, and name the gaps between them, so that their sizes add up to the file's.
+def fill_gaps(regions: Iterable[Region], size: int) -> Iterator[Region]:
+    """Yield regions in file order, with a "gap" region for each range that none of them covers.
 
-    Regions that overlap stay as they are: a fault of the file, which its finding tells.
+    The sizes add up to the file's unless regions overlap. Overlapping regions are yielded
+    unchanged: verification reports them as a finding.
     """
     reached = 0
-    for region in sorted(regions, key=lambda one: (one.start, one.end)):
+    for region in sorted(regions, key=lambda region: (region.start, region.end)):
         if region.start > reached:
             yield Region(start=reached, end=region.start, kind="gap", state="plaintext")
         yield region

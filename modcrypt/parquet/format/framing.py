@@ -1,10 +1,10 @@
-"""Magics and tails: the outermost bytes of a Parquet file, plain or encrypted.
+"""The outermost bytes of a Parquet file, plaintext or encrypted: magics, footer and its length.
 
     plaintext          PAR1 ... FileMetaData                     | u32 length | PAR1
     plaintext footer   PAR1 ... FileMetaData | nonce 12 | tag 16 | u32 length | PAR1   (PME 5.5)
     encrypted footer   PARE ... FileCryptoMetaData | footer module | u32 length | PARE   (PME 5.4)
 
-The length counts everything between the modules and itself.
+The length counts all bytes between the last module and the length field.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ SIGNATURE_SIZE = 28
 """Nonce and tag after a signed plaintext footer (PME 5.5)."""
 
 MAX_FOOTER_SIZE = 512 << 20
-"""Largest footer read, in bytes: well above what 10,000 columns in 100 row groups take."""
+"""Largest footer read, in bytes: well above the size for 10,000 columns in 100 row groups."""
 
 _FIRST_READ = 8 << 10
-_FIRST_REQUEST = 64 << 10  # of a store, where one more request takes longer than more bytes
+_FIRST_REQUEST = 64 << 10  # for object stores, where a second request costs more than extra bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Magic, start and bytes of what stands between the modules and the closing length."""
+    """The magic, and the bytes between the last module and the length field with their offset."""
 
     magic: bytes
     start: int
@@ -50,8 +50,9 @@ def read_tail(source: Source) -> Tail:
     """Read the end of a file and check both magics.
 
     Raises:
-        FormatError: no Parquet file, or cut short, or the magics at head and end differ.
-        LimitError: the declared footer length passes the file or `MAX_FOOTER_SIZE`.
+        FormatError: The file is not Parquet, is truncated, or starts and ends with different
+            magics.
+        LimitError: The declared footer length exceeds the file or `MAX_FOOTER_SIZE`.
     """
     size = source.size
     if size < MAGIC_SIZE + TAIL_SIZE:
@@ -62,7 +63,7 @@ def read_tail(source: Source) -> Tail:
     magic = last[-MAGIC_SIZE:]
     if magic not in (MAGIC_PLAINTEXT, MAGIC_ENCRYPTED):
         raise FormatError(
-            f"{source.name}: does not end in PAR1 or PARE: not a Parquet file, or cut short"
+            f"{source.name}: does not end in PAR1 or PARE: not a Parquet file, or truncated"
         )
     if head != magic:
         raise FormatError(f"{source.name}: ends in {magic.decode()}, but does not begin with it")
@@ -81,10 +82,10 @@ def read_tail(source: Source) -> Tail:
 
 
 def close_tail(data: bytes, magic: bytes) -> bytes:
-    """Give the file's last bytes: `data`, its length and the magic.
+    """Return the file's last bytes: `data`, its length and the magic.
 
     Raises:
-        LimitError: `data` is longer than the length field can say.
+        LimitError: `data` is longer than the length field can express.
     """
     if len(data) >= 1 << 31:  # readers take the length as a signed 32-bit number
         raise LimitError(f"a footer of {len(data)} bytes does not fit the format's 31 bits")

@@ -1,15 +1,17 @@
-"""The Thrift structs of Parquet, from bytes and back without loss: the only thriftpy2 importer.
+"""Lossless decoding and encoding of Parquet's Thrift structs; the only module with thriftpy2.
 
-thriftpy2 reads `thrift/parquet.thrift` and makes the classes. The compact protocol itself is
-spelt here, because thriftpy2's drops fields that the IDL doesn't know, takes about ten times
-as long, and answers bad bytes with TypeError, OverflowError or struct.error. Here:
+thriftpy2 parses `thrift/parquet.thrift` and creates the classes. The compact protocol is
+implemented here, because thriftpy2's implementation drops fields that the IDL does not know, takes
+about ten times as long, and raises TypeError, OverflowError or struct.error for bad bytes. Here:
 
-- a field of a newer writer, or one of another type than the IDL's, is kept as it stands and
-  written back in its place; `without_unknown` leaves such fields out;
-- strings and binaries stay bytes;
-- writers that spell canonically (ascending ids, shortest varints, as all the known ones do) get
-  the same bytes back from `encode(decode(...))`;
-- every failure is a FormatError, every count is checked against the bytes that exist.
+- A field of a newer writer, or one whose type differs from the IDL's, is kept as raw bytes and
+  written back in its place; `without_unknown` removes such fields.
+- Strings and binaries stay bytes.
+- `encode(decode(...))` returns the same bytes for writers that encode canonically (ascending ids,
+  shortest varints), as all known writers do.
+- Every failure is a FormatError, and every count is checked against the bytes that exist.
+
+This module has more than 400 lines because reading, skipping and writing share one protocol.
 """
 
 from __future__ import annotations
@@ -52,17 +54,17 @@ MAX_NESTING = 64
 """Deepest nesting of structs and containers read from a file; Parquet's own IDL needs 10."""
 
 MAX_LIST = 1_000_000
-"""Most elements of one list read from a file; Arrow C++ has the same limit by default."""
+"""Most elements read from one list in a file; Arrow C++ has the same limit by default."""
 
 MAX_STRUCTS = 100_000
-"""Most structs of one list, page locations apart: ordinals allow 32,768 columns or row groups, and
+"""Most structs in one list, except page locations: ordinals allow 32,768 columns or row groups, and
 a hostile footer of dense structs would take a hundred times its size in memory."""
 
 MAX_FIELD_ID = 32_767
-"""Field ids are int16; the last one is kept for extensions ("Binary Protocol Extensions")."""
+"""Field ids are int16; the last one is reserved for extensions ("Binary Protocol Extensions")."""
 
 ThriftStruct: TypeAlias = Any
-"""An instance of a class that thriftpy2 made: a field that is not set is None."""
+"""An instance of a class that thriftpy2 created: a field that is not set is None."""
 
 # Compact protocol wire types.
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
@@ -81,12 +83,12 @@ class _Field(NamedTuple):
     id: int
     wire: int
     name: str
-    plan: _Plan | None  # of a struct, or of the elements of a list of structs
+    plan: _Plan | None  # for a struct, or for the elements of a list of structs
     element: int  # wire type of a list's elements
 
 
 class _Plan:
-    """What the codec needs to know of one struct class."""
+    """The codec's description of one struct class."""
 
     __slots__ = ("by_id", "cls", "in_order", "is_union", "nested", "required")
 
@@ -98,26 +100,26 @@ class _Plan:
             sub: Any = rest[0] if len(rest) == 2 else None
             plan, element = None, 0
             if ttype == 12:
-                plan = _plan(sub)
+                plan = _build_plan(sub)
             elif ttype == 15:
                 nested = isinstance(sub, tuple)
                 element = _WIRE[sub[0] if nested else sub]
-                plan = _plan(sub[1]) if nested and element == STRUCT else None
+                plan = _build_plan(sub[1]) if nested and element == STRUCT else None
             self.by_id[field_id] = _Field(field_id, _WIRE[ttype], name, plan, element)
             setattr(cls, name, None)  # an unset field reads as None without a slot per instance
         self.in_order = tuple(self.by_id.values())
         self.nested = tuple(field for field in self.in_order if field.plan is not None)
-        self.is_union = cls in _idl().__thrift_meta__["unions"]
+        self.is_union = cls in _load_idl().__thrift_meta__["unions"]
         self.required = tuple(f[1] for f in spec.values() if f[-1])
 
 
 @cache
-def _plan(cls: Any) -> _Plan:
+def _build_plan(cls: Any) -> _Plan:
     return _Plan(cls)
 
 
-def _idl_text() -> str:
-    """Read parquet.thrift: shipped in the package, a zip perhaps; in a checkout one level up."""
+def _read_idl_text() -> str:
+    """Return the text of parquet.thrift, from the package (or its zip) or from the checkout."""
     package = importlib.resources.files("modcrypt")
     shipped = package / "thrift" / "parquet.thrift"
     if shipped.is_file():
@@ -126,25 +128,25 @@ def _idl_text() -> str:
 
 
 @cache
-def _idl() -> ModuleType:
-    module: ModuleType = thriftpy2.load_fp(io.StringIO(_idl_text()), "modcrypt_parquet_thrift")
+def _load_idl() -> ModuleType:
+    module: ModuleType = thriftpy2.load_fp(io.StringIO(_read_idl_text()), "modcrypt_parquet_thrift")
     return module
 
 
 @cache
-def _named(struct: str) -> _Plan:
-    return _plan(getattr(_idl(), struct))
+def _find_plan(struct: str) -> _Plan:
+    return _build_plan(getattr(_load_idl(), struct))
 
 
 def new(struct: str, **fields: object) -> ThriftStruct:
-    """Make a struct of the IDL by its name."""
-    value: ThriftStruct = object.__new__(_named(struct).cls)
+    """Create a struct of the IDL by its name."""
+    value: ThriftStruct = object.__new__(_find_plan(struct).cls)
     value.__dict__.update(fields)
     return value
 
 
 def extension(value: ThriftStruct) -> bytes | None:
-    """Give the struct's extension: the binary under the id that the format reserves for it."""
+    """Return the struct's extension: the binary under the field id that the format reserves."""
     for field_id, wire, raw in value.__dict__.get("_unknown", ()):
         if field_id == MAX_FIELD_ID and wire == BINARY:
             return _read_binary(raw, 0)[0]
@@ -161,7 +163,7 @@ def set_extension(value: ThriftStruct, data: bytes | None) -> None:
 
 
 def copy(value: ThriftStruct, keep: tuple[str, ...] | None = None) -> ThriftStruct:
-    """Copy a struct one level deep; with `keep`, only those fields and none of the unknown."""
+    """Copy a struct one level deep; with `keep`, copy only those fields and no unknown ones."""
     twin = object.__new__(type(value))
     fields = value.__dict__
     twin.__dict__.update(fields if keep is None else {k: fields[k] for k in keep if k in fields})
@@ -172,15 +174,15 @@ def copy(value: ThriftStruct, keep: tuple[str, ...] | None = None) -> ThriftStru
 
 
 def without_unknown(value: ThriftStruct) -> ThriftStruct | None:
-    """Return a struct with the fields of the IDL alone, at every level.
+    """Return a struct that has only fields of the IDL, at every level.
 
-    Return the struct itself if it has no others, and None if it can't be without them: a union
-    whose member is unknown, and a struct that requires such a union. A member that is an empty
-    struct stays: a new type or order of values, of which its id says all.
+    Return the struct itself if it has no other fields. Return None if it is invalid without them:
+    a union whose member is unknown, or a struct that requires such a union. A union member that is
+    an empty struct stays: it is a new type or column order, and its id is all its information.
     """
     fields = value.__dict__
     cls: Any = type(value)
-    plan = _plan(cls)
+    plan = _build_plan(cls)
     unknown = "_unknown" in fields
     if unknown and plan.is_union:
         return value if _is_bare(fields["_unknown"]) else None
@@ -208,7 +210,7 @@ def _is_bare(unknown: list[tuple[int, int, bytes]]) -> bool:
 
 
 def _list_without_unknown(items: list[Any]) -> list[Any] | None:
-    """Return None if one of the elements can't be without its unknown fields."""
+    """Return the elements without unknown fields; None if one is invalid without them."""
     known = [without_unknown(item) for item in items]
     if any(item is None for item in known):
         return None
@@ -216,25 +218,25 @@ def _list_without_unknown(items: list[Any]) -> list[Any] | None:
 
 
 def unknown_fields(value: ThriftStruct) -> Iterator[tuple[ThriftStruct, int]]:
-    """Yield each field that `without_unknown` leaves out: the struct that has it, and its id."""
+    """Yield each field that `without_unknown` removes: the struct that has it, and its id."""
     fields = value.__dict__
     cls: Any = type(value)
-    plan, unknown = _plan(cls), fields.get("_unknown", ())
+    plan, unknown = _build_plan(cls), fields.get("_unknown", ())
     if not (plan.is_union and _is_bare(unknown)):
         yield from ((value, field_id) for field_id, _, _ in unknown)
     for _, wire, name, _, _ in plan.nested:
         item = fields.get(name)
-        for one in (item,) if wire == STRUCT else item or ():
-            if one is not None:
-                yield from unknown_fields(one)
+        for struct in (item,) if wire == STRUCT else item or ():
+            if struct is not None:
+                yield from unknown_fields(struct)
 
 
 def known_bytes(struct: str, data: bytes) -> bytes:
-    """Return a spelt struct with the fields of the IDL alone, and what stands after it.
+    """Return an encoded struct with only the fields of the IDL, and the bytes that follow it.
 
     Raises:
-        FormatError: the bytes are not that struct.
-        UnsupportedFormatError: it can't be without a field that the IDL doesn't know.
+        FormatError: The bytes are not that struct.
+        UnsupportedFormatError: The struct is invalid without a field that the IDL does not know.
     """
     value, end = decode(struct, data)
     known = without_unknown(value)
@@ -242,8 +244,8 @@ def known_bytes(struct: str, data: bytes) -> bytes:
         return data
     if known is None:
         raise UnsupportedFormatError(
-            f"{struct}: it is of a kind that modcrypt does not know; keep_unknown_fields=True "
-            "copies it as it is"
+            f"{struct}: modcrypt does not know its kind; pass keep_unknown_fields=True to copy it "
+            "unchanged"
         )
     return encode(known) + data[end:]
 
@@ -252,14 +254,14 @@ def known_bytes(struct: str, data: bytes) -> bytes:
 
 
 def decode(struct: str, data: bytes, at: int = 0) -> tuple[ThriftStruct, int]:
-    """Read one struct at `data[at:]`; give it and the position after its STOP.
+    """Decode the struct at `data[at:]`; return it and the position after its STOP.
 
     Raises:
-        FormatError: the bytes are not that struct.
-        LimitError: nested deeper than `MAX_NESTING`.
+        FormatError: The bytes are not that struct.
+        LimitError: The struct is nested deeper than `MAX_NESTING`.
     """
     try:
-        value, end = _read_struct(_named(struct), data, at, 0)
+        value, end = _read_struct(_find_plan(struct), data, at, 0)
     except IndexError:
         raise FormatError(f"{struct}: the bytes end inside the struct") from None
     except FormatError as error:
@@ -270,10 +272,12 @@ def decode(struct: str, data: bytes, at: int = 0) -> tuple[ThriftStruct, int]:
 
 
 def struct_end(data: bytes) -> int:
-    """Give the length of the struct that `data` begins with; parquet-java pads what it seals.
+    """Return the length of the struct that `data` begins with.
+
+    parquet-java pads structs before it encrypts them, so bytes may follow.
 
     Raises:
-        FormatError: `data` begins with no struct, or ends inside it.
+        FormatError: `data` does not begin with a struct, or ends inside it.
     """
     try:
         end = _skip_struct(data, 0, 0)
@@ -285,12 +289,12 @@ def struct_end(data: bytes) -> int:
 
 
 def decode_some(struct: str, data: bytes, names: frozenset[str]) -> tuple[ThriftStruct, int]:
-    """Read only the named fields of a struct, skipping the rest: for bytes not yet authenticated.
+    """Decode only the named fields of a struct and skip the rest: for unauthenticated bytes.
 
     Raises:
-        FormatError: the bytes are not a struct.
+        FormatError: The bytes are not a struct.
     """
-    plan = _named(struct)
+    plan = _find_plan(struct)
     value: ThriftStruct = object.__new__(plan.cls)
     at = field_id = 0
     try:
@@ -303,7 +307,7 @@ def decode_some(struct: str, data: bytes, names: frozenset[str]) -> tuple[Thrift
             end = skip_field(head & 15, data, at, 1)
             field = plan.by_id.get(field_id)
             if field is not None and field.name in names:
-                # A struct of this field alone, its id in the long form.
+                # A struct that has only this field, with its id in the long form.
                 alone = bytes((head & 15,)) + varint(zigzag(field_id)) + data[at:end] + b"\0"
                 read, _ = _read_struct(plan, alone, 0, 0, required=())
                 if field.name in value.__dict__:
@@ -337,8 +341,8 @@ def _read_struct(
         else:
             field_id, at = read_int(data, at, 16)
         field = by_id.get(field_id)
-        # Thrift's readers skip a field of another type, too: a snapshot of parquet-mr 1.12 wrote
-        # a list under the id that bloom_filter_length has by now.
+        # Thrift's readers also skip a field whose type differs: a snapshot of parquet-mr 1.12
+        # wrote a list under the id that now belongs to bloom_filter_length.
         if field is None or (wire != field[1] and (wire, field[1]) != (FALSE, TRUE)):
             at = _keep_unknown(fields, field_id, wire, data, at, depth)
             continue
@@ -347,7 +351,7 @@ def _read_struct(
             raise FormatError(f"field {name} comes twice")
         if I16 <= wire <= I64:
             byte = data[at]
-            if byte < 128:  # one byte: most of them
+            if byte < 128:  # most values take one byte
                 fields[name] = (byte >> 1) ^ -(byte & 1)
                 at += 1
             else:
@@ -400,8 +404,8 @@ def _read_varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
 
 
 def read_int(data: bytes | bytearray, at: int, bits: int) -> tuple[int, int]:
-    """Read a zigzag varint of at most `bits` bits; give it and the position after it."""
-    byte = data[at]  # `_read_varint` once more, without its call: offsets and sizes come here
+    """Read a zigzag varint of at most `bits` bits; return it and the position after it."""
+    byte = data[at]  # repeats `_read_varint` to save its call: this runs for offsets and sizes
     value = byte & 127
     shift = 0
     while byte > 127:
@@ -438,7 +442,7 @@ def _read_scalar(wire: int, data: bytes, at: int) -> tuple[Any, int]:
         if at + 8 > len(data):
             raise IndexError
         return _double.unpack_from(data, at)[0], at + 8
-    raise FormatError(f"wire type {wire} can't stand here")
+    raise FormatError(f"wire type {wire} is not allowed here")
 
 
 def _read_list_head(data: bytes | bytearray, at: int) -> tuple[int, int, int]:
@@ -447,7 +451,7 @@ def _read_list_head(data: bytes | bytearray, at: int) -> tuple[int, int, int]:
     count = head >> 4
     if count == 15:
         count, at = _read_varint(data, at)
-    # Every element takes a byte at least, so no count can ask for more memory than bytes exist.
+    # Each element takes at least one byte, so no count can demand more memory than bytes exist.
     if count > min(len(data) - at, MAX_LIST):
         raise LimitError(
             f"a list declares {count} elements where {len(data) - at} bytes exist and at most "
@@ -477,7 +481,7 @@ def _read_list(field: _Field, data: bytes, at: int, depth: int) -> tuple[list[An
     elif bools:
         flags = data[at : at + count]
         if len(flags) < count or not set(flags) <= {0, 1, 2}:
-            raise FormatError(f"field {field.name} holds a byte that is no boolean")
+            raise FormatError(f"field {field.name} holds a byte that is not a boolean")
         return [flag == 1 for flag in flags], at + count
     elif element in _BITS:
         bits = _BITS[element]
@@ -495,11 +499,11 @@ def _read_list(field: _Field, data: bytes, at: int, depth: int) -> tuple[list[An
     return values, at
 
 
-# --- skipping what the IDL doesn't know ----------------------------------------------------
+# --- skipping fields that the IDL doesn't know ---------------------------------------------
 
 
 def _skip_struct(data: bytes | bytearray, at: int, depth: int) -> int:
-    """Give the position after the struct that starts at `at`, with `skip_field`'s promise."""
+    """Return the position after the struct at `at`; the end is checked as in `skip_field`."""
     if depth > MAX_NESTING:
         raise LimitError(f"nested deeper than {MAX_NESTING} levels")
     while True:
@@ -507,7 +511,7 @@ def _skip_struct(data: bytes | bytearray, at: int, depth: int) -> int:
         at += 1
         if head == 0:
             return at
-        if head < 16:  # the field id follows as a varint of its own
+        if head < 16:  # the field id follows as a separate varint
             _, at = _read_varint(data, at)
         wire = head & 15
         if I16 <= wire <= I64:
@@ -529,9 +533,9 @@ def _skip_struct(data: bytes | bytearray, at: int, depth: int) -> int:
 
 
 def skip_field(wire: int, data: bytes | bytearray, at: int, depth: int) -> int:
-    """Give the position after a value of wire type `wire`, nested `depth` deep, at `at`.
+    """Return the position after a value of wire type `wire`, nested `depth` deep, at `at`.
 
-    May give a position past the end, which the caller checks, or raise IndexError there.
+    The position may lie past the end: the caller must check it. Or IndexError is raised there.
     """
     if depth > MAX_NESTING:
         raise LimitError(f"nested deeper than {MAX_NESTING} levels")
@@ -580,12 +584,12 @@ def _skip_elements(
 
 
 def zigzag(value: int) -> int:
-    """Map a signed integer to the unsigned one that compact varints hold."""
+    """Map a signed integer to the unsigned integer that compact varints hold."""
     return value << 1 if value >= 0 else ~(value << 1)
 
 
 def varint(value: int) -> bytes:
-    """Spell an unsigned integer as a varint."""
+    """Encode an unsigned integer as a varint."""
     if value < 128:
         return bytes((value,))
     out = bytearray()
@@ -597,7 +601,7 @@ def varint(value: int) -> bytes:
 
 
 def encode(value: ThriftStruct) -> bytes:
-    """Spell a struct in the compact protocol, fields in ascending order of their ids."""
+    """Encode a struct in the compact protocol, with fields in ascending order of their ids."""
     out = bytearray()
     _write_struct(out, value)
     return bytes(out)
@@ -605,7 +609,7 @@ def encode(value: ThriftStruct) -> bytes:
 
 def _write_struct(out: bytearray, value: ThriftStruct) -> None:
     cls: Any = type(value)
-    plan: _Plan = _plan(cls)
+    plan: _Plan = _build_plan(cls)
     fields = value.__dict__
     if "_unknown" in fields:
         _write_with_unknown(out, plan, fields)
@@ -617,7 +621,7 @@ def _write_struct(out: bytearray, value: ThriftStruct) -> None:
         if item is None:
             continue
         delta = field_id - last
-        if wire in _BITS and delta < 16:  # the common case, without a call
+        if wire in _BITS and delta < 16:  # the common case, inlined to save a call
             item = item << 1 if item >= 0 else ~(item << 1)
             out.append(delta << 4 | wire)
             if item < 128:
@@ -634,7 +638,7 @@ def _write_with_unknown(out: bytearray, plan: _Plan, fields: dict[str, Any]) -> 
     entries: list[tuple[int, Any]] = [
         (field.id, field) for field in plan.in_order if fields.get(field.name) is not None
     ]
-    known = {field_id for field_id, _ in entries}  # a field that was set since goes first
+    known = {field_id for field_id, _ in entries}  # a field set since decoding takes precedence
     entries += [(entry[0], entry) for entry in fields["_unknown"] if entry[0] not in known]
     entries.sort(key=lambda entry: entry[0])
     last = 0

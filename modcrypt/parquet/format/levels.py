@@ -1,12 +1,13 @@
-"""Levels that parquet-java leaves in clear in data pages V2, held against the sealed header.
+"""Checks of the plaintext levels in parquet-java's data pages V2 against the encrypted header.
 
     [repetition levels][definition levels][module of the values]
 
-Whoever edits them can't change how many rows and nulls there are: the header is sealed, and says
-it. Which of the rows are null they can, unseen (the format has nothing to tell it by).
+An attacker who edits the levels cannot change the number of rows or nulls, because the encrypted
+header states them. The attacker can change which rows are null: the format has no means to detect
+that.
 
-Levels are runs (Parquet "RLE/Bit-Packing Hybrid"): a varint whose lowest bit tells the kind, then
-one value for all, or groups of eight values, packed.
+Levels are runs (Parquet "RLE/Bit-Packing Hybrid"): a varint whose lowest bit gives the kind of run,
+then one value that repeats, or packed groups of eight values.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from typing import NamedTuple
 from modcrypt.errors import FormatError
 from modcrypt.parquet.format.idl import decode
 
-__all__ = ["Levels", "contradicting"]
+__all__ = ["Levels", "find_contradiction"]
 
 
 class Levels(NamedTuple):
-    """What is known of a column's levels.
+    """The facts about a column's levels.
 
     Attributes:
-        max_definition, max_repetition: by the schema.
-        counts_nulls: whether the writer counted nulls; with statistics off, parquet-java says 0.
+        max_definition, max_repetition: The largest levels that the schema allows.
+        counts_nulls: Whether the writer counted nulls; parquet-java writes 0 without statistics.
     """
 
     max_definition: int
@@ -32,61 +33,61 @@ class Levels(NamedTuple):
     counts_nulls: bool
 
 
-def contradicting(levels: Levels, header: bytes, clear: memoryview) -> str | None:
-    """Say what of a page's levels its header contradicts; None for nothing.
+def find_contradiction(levels: Levels, header: bytes, clear: memoryview) -> str | None:
+    """Return a sentence on how a page's levels contradict its header, or None if they agree.
 
     Args:
-        levels: of the column.
-        header: of a data page V2, authenticated.
-        clear: repetition and definition levels.
+        levels: Facts about the column's levels.
+        header: Authenticated header of a data page V2.
+        clear: Repetition and definition levels.
     """
     v2 = decode("PageHeader", header)[0].data_page_header_v2
     border = v2.repetition_levels_byte_length
     try:
         if levels.max_repetition:
-            rows = _count(bytes(clear[:border]), levels.max_repetition, v2.num_values, 0)
+            rows = _count_levels(bytes(clear[:border]), levels.max_repetition, v2.num_values, 0)
             if rows != v2.num_rows:
-                return f"its levels in clear make {rows} rows, its header says {v2.num_rows}"
+                return f"its plaintext levels make {rows} rows, its header says {v2.num_rows}"
         if levels.max_definition and (levels.counts_nulls or v2.num_nulls > 0):
             highest = levels.max_definition
-            there = _count(bytes(clear[border:]), highest, v2.num_values, highest)
-            nulls = v2.num_values - there
+            present = _count_levels(bytes(clear[border:]), highest, v2.num_values, highest)
+            nulls = v2.num_values - present
             if nulls != v2.num_nulls:
-                return f"its levels in clear make {nulls} nulls, its header says {v2.num_nulls}"
+                return f"its plaintext levels make {nulls} nulls, its header says {v2.num_nulls}"
     except (FormatError, IndexError):
-        return "its levels in clear are no levels"
+        return "its plaintext levels cannot be decoded"
     return None
 
 
-def _count(data: bytes, highest: int, values: int, wanted: int) -> int:
-    """Count how many of the levels are `wanted`.
+def _count_levels(data: bytes, highest: int, values: int, wanted: int) -> int:
+    """Count the levels that equal `wanted`.
 
     Raises:
-        FormatError, IndexError: the bytes are not so many levels.
+        FormatError, IndexError: The bytes hold fewer levels than `values`.
     """
     width = highest.bit_length()
-    found = at = 0
+    matches = at = 0
     while values > 0:
-        head, at = _varint(data, at)
+        head, at = _read_run_head(data, at)
         if head & 1:
             count = min(8 * (head >> 1), values)
             size = (head >> 1) * width
             if not count or at + size > len(data):
                 raise FormatError("levels end inside a run")
-            found += _count_packed(data[at : at + size], width, count, wanted)
+            matches += _count_packed(data[at : at + size], width, count, wanted)
         else:
             count = min(head >> 1, values)
             size = (width + 7) // 8
             if not count or at + size > len(data):
                 raise FormatError("levels end inside a run")
-            found += count * (int.from_bytes(data[at : at + size], "little") == wanted)
+            matches += count * (int.from_bytes(data[at : at + size], "little") == wanted)
         at += size
         values -= count
-    return found
+    return matches
 
 
 def _count_packed(packed: bytes, width: int, count: int, wanted: int) -> int:
-    """Count in C, on one long integer: a field is 0 where it was `wanted`."""
+    """Count packed levels on one long integer, in C: a field becomes 0 where it is `wanted`."""
     groups = -(-count // 8)
     ones = sum(1 << (width * n) for n in range(8)).to_bytes(width, "little") * groups
     lowest = int.from_bytes(ones, "little") & ((1 << (width * count)) - 1)
@@ -97,7 +98,7 @@ def _count_packed(packed: bytes, width: int, count: int, wanted: int) -> int:
     return count - (folded & lowest).bit_count()
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_run_head(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[at]
@@ -107,4 +108,4 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             return value, at
         shift += 7
         if shift > 35:
-            raise FormatError("a run's length is no number")
+            raise FormatError("a run's length is not a valid varint")

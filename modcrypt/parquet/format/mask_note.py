@@ -1,11 +1,11 @@
-"""What a file says of its masked columns: the pair `modcrypt.masked` among its footer's.
+"""The note of masked columns in a file's footer: the key-value pair `modcrypt.masked`.
 
     {"null": [["zip"]], "hashed": [{"column": ["address", "street"], "key": "5f0c1d9a3e6b7788"}]}
 
-A hash is a text like any other: nothing else tells that hashing it would hash a hash. Columns are
-leaves, by their paths, as names may have dots. A key is told by the beginning of an HMAC under one
-derived from it for just that, which is of no use without the key. Of columns that are gone nothing
-is said.
+A hash looks like any other text, so only this note prevents hashing it again. Columns are leaves,
+given by their paths because names may contain dots. A hash key is identified by the beginning of an
+HMAC under a key that is derived from it for this purpose alone; without the hash key it is useless.
+The note does not mention columns that were removed from the file.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from modcrypt.errors import FormatError
 from modcrypt.keys import Key
 from modcrypt.parquet.format.idl import ThriftStruct, new
 
-__all__ = ["PAIR", "MaskNote", "hash_key_check", "kept_note", "put_note", "read_note"]
+__all__ = ["PAIR", "MaskNote", "drop_missing_columns", "hash_key_check", "put_note", "read_note"]
 
 PAIR = b"modcrypt.masked"
 
-_CHECK_LABEL = b"modcrypt mask check v1"  # no value's hash is one with this label
+_CHECK_LABEL = b"modcrypt mask check v1"  # separates checks from hashes of values
 _CHECK_DIGITS = 16
 _CHECK = re.compile(rf"[0-9a-f]{{{_CHECK_DIGITS}}}")
 
@@ -34,32 +34,33 @@ Path: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class MaskNote:
-    """Which leaves were masked.
+    """The leaves of a file that were masked.
 
     Attributes:
-        nulls: set to null.
-        hashed: hashed, each with the check of the key; with several keys, one after the other.
+        nulls: Leaves that were set to null.
+        hashed: Leaves that were hashed, each with the check value of the key; a leaf that was
+            hashed with several keys has one entry for each.
     """
 
     nulls: frozenset[Path] = frozenset()
     hashed: frozenset[tuple[Path, str]] = frozenset()
 
-    def merged(self, other: MaskNote) -> MaskNote:
-        """Give the note of a file that was masked twice."""
+    def merge(self, other: MaskNote) -> MaskNote:
+        """Return the note of a file that was masked twice."""
         return MaskNote(self.nulls | other.nulls, self.hashed | other.hashed)
 
-    def of(self, there: Container[Path]) -> MaskNote:
-        """Give what is said of the leaves that are there."""
-        nulls = frozenset(path for path in self.nulls if path in there)
-        return MaskNote(nulls, frozenset(one for one in self.hashed if one[0] in there))
+    def restrict_to(self, present: Container[Path]) -> MaskNote:
+        """Return the note with only the leaves that are present."""
+        nulls = frozenset(path for path in self.nulls if path in present)
+        return MaskNote(nulls, frozenset(entry for entry in self.hashed if entry[0] in present))
 
     def lacks(self, other: MaskNote) -> list[str]:
-        """Name the columns that are masked there in a way in which they are not here."""
+        """Return the names of columns that `other` masks in a way in which this note does not."""
         paths = (other.nulls - self.nulls) | {path for path, _ in other.hashed - self.hashed}
         return sorted(".".join(path) for path in paths)
 
     def encode(self) -> bytes | None:
-        """Spell it; None where there is nothing to say."""
+        """Encode the note as JSON; return None if no column is masked."""
         if not (self.nulls or self.hashed):
             return None
         hashed = [{"column": path, "key": check} for path, check in sorted(self.hashed)]
@@ -67,59 +68,62 @@ class MaskNote:
 
 
 def hash_key_check(key: Key) -> str:
-    """Tell a hash key from others, and nothing of what it is."""
+    """Return a check value that identifies a hash key without revealing anything about it."""
     return keyed_hash(key, _CHECK_LABEL)(b"")[:_CHECK_DIGITS]
 
 
 def read_note(metadata: ThriftStruct) -> MaskNote:
-    """Read the note of a footer; an empty one where there is none.
+    """Return the note of a footer; an empty note if the footer has none.
 
     Raises:
-        FormatError: it is there, and can't be read.
+        FormatError: The note exists, but cannot be decoded.
     """
-    found = MaskNote()
+    note = MaskNote()
     for pair in metadata.key_value_metadata or ():
         if pair.key == PAIR:
-            found = found.merged(_decode(pair.value or b""))
-    return found
+            note = note.merge(_parse_mask_note(pair.value or b""))
+    return note
 
 
 def put_note(metadata: ThriftStruct, note: MaskNote) -> None:
-    """Put a note into a footer, in the place of the one that is there."""
+    """Put a note into a footer, replacing an earlier one."""
     pairs = [pair for pair in metadata.key_value_metadata or () if pair.key != PAIR]
     if (value := note.encode()) is not None:
         pairs.append(new("KeyValue", key=PAIR, value=value))
     metadata.key_value_metadata = pairs or None
 
 
-def kept_note(value: bytes, there: Container[Path]) -> bytes | None:
-    """Give the pair's value without leaves that are gone; None where nothing is left to say."""
+def drop_missing_columns(value: bytes, present: Container[Path]) -> bytes | None:
+    """Return the pair's value without removed leaves; None if it is empty or cannot be decoded."""
     try:
-        return _decode(value).of(there).encode()
+        return _parse_mask_note(value).restrict_to(present).encode()
     except FormatError:
         return None
 
 
-def _decode(value: bytes) -> MaskNote:
+def _parse_mask_note(value: bytes) -> MaskNote:
     try:
         about = json.loads(value)
-        nulls = frozenset(_path(one) for one in about["null"])
-        hashed = frozenset((_path(one["column"]), _check(one["key"])) for one in about["hashed"])
+        nulls = frozenset(_parse_path(path) for path in about["null"])
+        hashed = frozenset(
+            (_parse_path(entry["column"]), _parse_key_check(entry["key"]))
+            for entry in about["hashed"]
+        )
     except (ValueError, KeyError, TypeError, RecursionError):
         raise FormatError(
-            f"the footer's pair {PAIR.decode()} can't be read, so it can't be told which columns "
-            "are masked"
+            f"the footer's key-value pair {PAIR.decode()} cannot be decoded, so modcrypt cannot "
+            "determine which columns are masked"
         ) from None
     return MaskNote(nulls, hashed)
 
 
-def _path(value: object) -> Path:
+def _parse_path(value: object) -> Path:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise ValueError("no path")
+        raise ValueError("not a path")
     return tuple(value)
 
 
-def _check(value: object) -> str:
+def _parse_key_check(value: object) -> str:
     if not isinstance(value, str) or not _CHECK.fullmatch(value):
-        raise ValueError("no check of a key")
+        raise ValueError("not the check value of a key")
     return value

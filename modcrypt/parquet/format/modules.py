@@ -1,7 +1,7 @@
-"""Where a file's modules lie: one span per column chunk, index and bloom filter.
+"""The positions of a file's modules: one span per column chunk, index and bloom filter.
 
-Takes footer metadata, gives positions, in file order; every span is checked to lie between the
-magic and the footer, and none may overlap another.
+The spans are computed from footer metadata and returned in file order. Each span must lie between
+the magic and the footer, and no span may overlap another.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ __all__ = [
     "check_shape",
     "chunk_spans",
     "file_spans",
-    "in_writing_order",
     "names_dictionary",
-    "too_many_pages",
-    "unexpected_page",
+    "sort_for_writing",
+    "too_many_pages_error",
+    "unexpected_page_error",
 ]
 
 MAX_COLUMNS = MAX_ORDINAL + 1
 MAX_ROW_GROUPS = 32_767
-"""Ordinals are int16 (PME 4.4.2); Arrow C++ takes no row group ordinal of 32767."""
+"""Ordinals are int16 (PME 4.4.2), and Arrow C++ does not accept the row group ordinal 32767."""
 
 MAX_ROWS = (1 << 31) - 1
-"""Rows of one row group; a page counts its values in an int32, and parquet-java its rows."""
+"""Most rows of one row group: a page counts its values in an int32, and parquet-java its rows."""
 
 MAX_BLOOM_HEADER = 1024
-"""A bloom filter header is about 15 bytes, or 132 where parquet-java pads it."""
+"""Longest bloom filter header read, in bytes; it has about 15, or 132 if parquet-java pads it."""
 
 
 MAX_PAGE_HEADER = 16 << 20
@@ -49,7 +49,7 @@ MAX_PAGE_HEADER = 16 << 20
 
 
 class Part(IntEnum):
-    """What a span holds."""
+    """The kind of content of a span."""
 
     PAGES = 0
     COLUMN_INDEX = 1
@@ -62,7 +62,7 @@ STRUCTS = {
     Part.OFFSET_INDEX: "OffsetIndex",
     Part.BLOOM_FILTER: "BloomFilterHeader",
 }
-"""The struct of the IDL that each of the small parts begins with."""
+"""The struct of the IDL that each index or bloom filter begins with."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -81,14 +81,15 @@ class Span:
 
 
 def file_spans(metadata: ThriftStruct, body_end: int, source: Source) -> list[Span]:
-    """List every span of the file, sorted by position.
+    """Return every span of the file, sorted by position.
 
     Args:
         metadata: FileMetaData whose chunks all have their `meta_data`.
-        body_end: where the footer starts.
+        body_end: Offset at which the footer starts.
+        source: The file, read to measure bloom filters without a stored length.
 
     Raises:
-        FormatError: a span lies outside the body, or two overlap.
+        FormatError: A span lies outside the body, or two spans overlap.
     """
     chunks = {
         (r, c): chunk
@@ -101,7 +102,7 @@ def file_spans(metadata: ThriftStruct, body_end: int, source: Source) -> list[Sp
 def chunk_spans(
     chunks: Mapping[tuple[int, int], ThriftStruct], body_end: int, source: Source
 ) -> list[Span]:
-    """List the spans of some chunks, by row group and column; the rest as `file_spans`."""
+    """Return the spans of some chunks, given by row group and column; else like `file_spans`."""
     spans = [
         span
         for (r, c), chunk in chunks.items()
@@ -122,14 +123,18 @@ def chunk_spans(
 
 
 def check_shape(metadata: ThriftStruct, leaves: int, *, plain: bool = False) -> None:
-    """Check that every row group has a chunk for each of the schema's leaves, in this file.
+    """Check that every row group has a chunk for each leaf of the schema, in this file.
 
-    A plaintext footer may say 0 rows whatever its row groups say: parquet-rs 0.3 wrote that.
+    Args:
+        metadata: FileMetaData to check.
+        leaves: Number of leaves in the schema.
+        plain: Whether the footer is plaintext. Such a footer may declare 0 rows whatever its row
+            groups declare: parquet-rs 0.3 wrote that.
 
     Raises:
-        FormatError: a chunk is missing or superfluous, or a number of rows is negative.
-        LimitError: more row groups or columns than an ordinal can number, or too many rows.
-        UnsupportedFormatError: a chunk lies in another file.
+        FormatError: A chunk is missing or superfluous, or a number of rows is negative or wrong.
+        LimitError: There are more row groups or columns than ordinals, or too many rows.
+        UnsupportedFormatError: A chunk lies in another file.
     """
     row_groups = metadata.row_groups
     if len(row_groups) > MAX_ROW_GROUPS or leaves > MAX_COLUMNS:
@@ -137,10 +142,10 @@ def check_shape(metadata: ThriftStruct, leaves: int, *, plain: bool = False) -> 
             f"{len(row_groups)} row groups of {leaves} columns: ordinals are int16, so encrypted "
             f"files have at most {MAX_ROW_GROUPS} row groups and {MAX_COLUMNS} columns (PME 4.4.2)"
         )
-    unsaid = plain and metadata.num_rows == 0
-    if not unsaid and metadata.num_rows != sum(row_group.num_rows for row_group in row_groups):
+    unstated = plain and metadata.num_rows == 0
+    if not unstated and metadata.num_rows != sum(row_group.num_rows for row_group in row_groups):
         raise FormatError(
-            f"the footer declares {metadata.num_rows} rows, its row groups have another number"
+            f"the footer declares {metadata.num_rows} rows, but its row groups have another number"
         )
     for r, row_group in enumerate(row_groups):
         if row_group.num_rows < 0:
@@ -154,24 +159,31 @@ def check_shape(metadata: ThriftStruct, leaves: int, *, plain: bool = False) -> 
                 f"row group {r} has {len(row_group.columns)} column chunks, the schema {leaves}"
             )
         for c, chunk in enumerate(row_group.columns):
-            if chunk.file_path is not None:  # never opened: a path from a file is not trusted
+            if chunk.file_path is not None:  # modcrypt never opens a path that a file names
                 raise UnsupportedFormatError(
                     f"row group {r}, column {c} lies in another file, as in a _metadata summary"
                 )
 
 
 def check_column_metadata(md: ThriftStruct | None, leaf: Leaf, row_group: int, rows: int) -> None:
-    """Check that a chunk's ColumnMetaData is there and is that of its column.
+    """Check that a chunk's ColumnMetaData exists and belongs to its column.
+
+    Args:
+        md: The chunk's ColumnMetaData.
+        leaf: The column.
+        row_group: Ordinal of the row group.
+        rows: Number of rows in the row group.
 
     Raises:
-        FormatError: it is missing, or names another column: its key would be the wrong one; or it
-            has not as many values as the row group has rows, by which readers allocate.
+        FormatError: The metadata is missing; or it names another column, so that its key would be
+            the wrong one; or its number of values, by which readers allocate memory, does not fit
+            the row group's rows.
     """
     where = f"row group {row_group}, column {'.'.join(leaf.path)}"
     if md is None:
         raise FormatError(f"{where}: the column metadata is missing")
     if md.path_in_schema != [name.encode() for name in leaf.path]:
-        raise FormatError(f"{where}: its metadata is that of another column")
+        raise FormatError(f"{where}: its column metadata names another column")
     if md.num_values < rows or (md.num_values > rows and not leaf.max_repetition):
         raise FormatError(f"{where}: {md.num_values} values in {rows} rows")
     numbers = (
@@ -190,7 +202,7 @@ def _chunk_spans(
     md = chunk.meta_data
     start = chunk_start(md)
     spans = []
-    if md.total_compressed_size:  # a chunk without pages has no place
+    if md.total_compressed_size:  # a chunk without pages has no position
         end = start + md.total_compressed_size
         if md.data_page_offset > end:
             raise FormatError(
@@ -213,7 +225,7 @@ def _chunk_spans(
     if md.bloom_filter_offset is not None:
         length = md.bloom_filter_length
         if length is None:
-            length = _bloom_length(chunk, source, body_end)
+            length = _measure_bloom_filter(chunk, source, body_end)
         if length <= 0:
             raise FormatError(
                 f"row group {row_group}, column {column}: bloom filter with length {length}"
@@ -224,10 +236,10 @@ def _chunk_spans(
 
 
 def chunk_start(md: ThriftStruct) -> int:
-    """Give the offset of a chunk's first page: its dictionary's if it has one.
+    """Return the offset of a chunk's first page: the dictionary page if it has one.
 
-    `ColumnChunk.file_offset` says it in no reliable way. A dictionary offset of 0 means none;
-    PyArrow gives the data pages of an empty chunk the offset 0.
+    `ColumnChunk.file_offset` is not reliable. A dictionary offset of 0 means that there is no
+    dictionary. PyArrow writes 0 as the offset of an empty chunk's data pages.
     """
     dictionary: int | None = md.dictionary_page_offset
     data: int = md.data_page_offset
@@ -238,35 +250,36 @@ _PLAIN_DICTIONARY, _RLE_DICTIONARY = 2, 8  # Encoding of the IDL
 
 
 def names_dictionary(md: ThriftStruct) -> bool | None:
-    """Return whether parquet-java takes a chunk's first page for a dictionary, by its `encodings`.
+    """Return whether a chunk's `encodings` make parquet-java treat its first page as a dictionary.
 
-    Return None if `encoding_stats` say it. Impala's chunks name a dictionary that they don't have.
+    Return None if `encoding_stats` determine it. Impala's chunks name a dictionary encoding without
+    having a dictionary.
     """
     if md.encoding_stats is not None:
         return None
     return _PLAIN_DICTIONARY in md.encodings or _RLE_DICTIONARY in md.encodings
 
 
-def _bloom_length(chunk: ThriftStruct, source: Source, body_end: int) -> int:
-    """Measure a bloom filter whose writer stored no length (before parquet-format 2.10)."""
+def _measure_bloom_filter(chunk: ThriftStruct, source: Source, body_end: int) -> int:
+    """Return the length of a bloom filter whose writer stored none (before parquet-format 2.10)."""
     offset = chunk.meta_data.bloom_filter_offset
     if not MAGIC_SIZE <= offset < body_end:
         raise FormatError(f"a bloom filter at byte {offset} lies outside the file's modules")
-    room = body_end - offset
+    available = body_end - offset
     if chunk.crypto_metadata is None:
-        data = source.read_at(offset, min(room, MAX_BLOOM_HEADER))
+        data = source.read_at(offset, min(available, MAX_BLOOM_HEADER))
         header, size = decode("BloomFilterHeader", data)
         return size + int(header.numBytes)
-    first = 4 + int.from_bytes(source.read_at(offset, min(room, 4)), "little")
-    if first + 4 > room:
+    first = 4 + int.from_bytes(source.read_at(offset, min(available, 4)), "little")
+    if first + 4 > available:
         raise LimitError(f"a bloom filter header at byte {offset} declares {first} bytes")
     return first + 4 + int.from_bytes(source.read_at(offset + first, 4), "little")
 
 
-def in_writing_order(spans: list[Span]) -> list[Span]:
-    """Keep the file's order, but put offset indexes that come before their chunk to the end.
+def sort_for_writing(spans: list[Span]) -> list[Span]:
+    """Return spans in file order, but with offset indexes that precede their chunk at the end.
 
-    No known writer puts one there, and its content is only known once its chunk is written.
+    An offset index can only be written after its chunk. No known writer puts it before the chunk.
     """
     starts = {(s.row_group, s.column): s.start for s in spans if s.part is Part.PAGES}
     early = [
@@ -276,20 +289,20 @@ def in_writing_order(spans: list[Span]) -> list[Span]:
     ]  # fmt: skip
     if not early:
         return spans
-    held = set(early)
-    return [span for span in spans if span not in held] + early
+    moved = set(early)
+    return [span for span in spans if span not in moved] + early
 
 
-def too_many_pages(where: str) -> LimitError:
-    """Say that a chunk has more pages than an ordinal can number."""
+def too_many_pages_error(where: str) -> LimitError:
+    """Return the error for a chunk that has more pages than ordinals can number."""
     return LimitError(
-        f"{where}: a column chunk has at most {MAX_ORDINAL + 1} data pages, their ordinals are "
-        "int16 (PME 4.4.2); write larger pages or smaller row groups"
+        f"{where}: a column chunk has at most {MAX_ORDINAL + 1} data pages because their ordinals "
+        "are int16 (PME 4.4.2); write larger pages or smaller row groups"
     )
 
 
-def unexpected_page(where: str, kind: int) -> UnsupportedFormatError:
-    """Say that a page is of a kind that has no module type, or stands in the wrong place."""
+def unexpected_page_error(where: str, kind: int) -> UnsupportedFormatError:
+    """Return the error for a page whose kind has no module type, or which is out of place."""
     return UnsupportedFormatError(
         f"{where}: a page of type {kind} "
         + ("after the first" if kind == DICTIONARY_PAGE else "has no module type in the format")

@@ -1,13 +1,13 @@
-"""The hot path: find a page header's end and its size and CRC fields; splice new ones in.
+"""Scanning of page headers for their end, size and CRC, and replacing size and CRC in place.
 
     PageHeader   1 type (i32) | 2 uncompressed_page_size (i32) | 3 compressed_page_size (i32)
                  | 4 crc (i32, optional) | 5..8 one struct for the page's kind | ...
 
-Encrypting a page changes fields 3 and 4 alone, so the rest of the header is copied as it
-stands, with the fields and statistics of whatever writer made it. This runs once per page,
-next to about a microsecond of AES, so a regular expression walks the usual header in one call
-into C; what it doesn't match (long statistics, deep nesting, odd field order) is walked in
-Python, with the same result.
+Encrypting a page changes only fields 3 and 4, so the rest of the header is copied unchanged, with
+the writer's own fields and statistics. This hot path runs once per page, next to about a
+microsecond of AES, so a regular expression matches the usual header in one call into C. Headers
+that it does not match (long statistics, deep nesting, unusual field order) are parsed in Python,
+with the same result.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ UNCOMPRESSED = 0
 
 
 class PageHeader(NamedTuple):
-    """What a scan finds; positions are those of the scanned buffer."""
+    """The fields that a scan finds; positions refer to the scanned buffer."""
 
     end: int
     type: int
@@ -50,19 +50,19 @@ class PageHeader(NamedTuple):
     size_start: int  # span of compressed_page_size's varint
     size_end: int
     crc: int | None  # as an unsigned 32-bit number
-    crc_start: int  # span of crc's varint, -1 and -1 without
+    crc_start: int  # span of crc's varint; -1 and -1 if there is no CRC
     crc_end: int
 
 
 class V2Layout(NamedTuple):
-    """The fields of data_page_header_v2 that say which bytes of the body are levels."""
+    """The fields of data_page_header_v2 that determine which bytes of the body are levels."""
 
     levels_size: int
     is_compressed: bool
 
 
 def _usual_header() -> re.Pattern[bytes]:
-    """Build the expression for headers with fields in order, structs two deep, binaries to 64."""
+    """Compile a pattern for headers with ordered fields, two struct levels, binaries up to 64."""
 
     def heads(wire: int, first: int = 1) -> bytes:
         return b"[" + b"".join(b"\\x%x%x" % (delta, wire) for delta in range(first, 16)) + b"]"
@@ -76,23 +76,26 @@ def _usual_header() -> re.Pattern[bytes]:
     inner = b"%s%s*+\\x00" % (heads(12), flat)
     sizes = rb"\x15([\x00-\x7f])\x15(%s)\x15(%s)" % (i32, i32)
     # The struct of the page's kind: data page (id 5), dictionary page (7) or data page V2 (8),
-    # each with the numbers that it requires, so that what matches here decodes, too.
+    # each with its required numbers, so that every header that matches here also decodes.
     number = rb"\x15[\x80-\xff]{0,3}+[\x00-\x7f]"
     v1, dictionary, v2 = (b"(?:%s){%d}+" % (number, count) for count in (4, 2, 6))
     with_crc = rb"\x15(%s)(?:\x1c%s|\x3c%s|\x4c%s)" % (i32, v1, dictionary, v2)
     without = rb"(?:\x2c%s|\x4c%s|\x5c%s)" % (v1, dictionary, v2)
     body = b"(?:%s|%s)*+\\x00" % (flat, inner)
-    return re.compile(sizes + rb"(?:%s|%s)" % (with_crc, without) + body + rb"\x00", re.DOTALL)
+    filling = rb"(?:\xf8(?:%s))?+" % binary  # written by views, fifteen ids after the struct
+    return re.compile(
+        sizes + rb"(?:%s|%s)" % (with_crc, without) + body + filling + rb"\x00", re.DOTALL
+    )
 
 
 _usual = _usual_header().match
 
 
 def scan(buffer: bytes | bytearray, start: int, stop: int) -> PageHeader:
-    """Find the header that starts at `buffer[start]`, in a buffer that is filled up to `stop`.
+    """Scan the page header that starts at `buffer[start]`, in a buffer that is filled up to `stop`.
 
     Raises:
-        FormatError: not a page header, or the bytes end inside it.
+        FormatError: The bytes are not a page header, or end inside it.
     """
     match = _usual(buffer, start, stop)
     if match is None:
@@ -103,7 +106,7 @@ def scan(buffer: bytes | bytearray, start: int, stop: int) -> PageHeader:
     (_, end), _, _, (size_start, size_end), (crc_start, crc_end) = match.regs
     if crc is not None:
         crc = read_int(crc, 0, 32)[0] & 0xFFFFFFFF
-    # Seven bits a byte, the topmost bits are flags; the lowest bit is zigzag's sign.
+    # Each byte holds seven bits below a flag; the lowest bit of the number is zigzag's sign.
     size = int.from_bytes(plain, "little")
     plain_size = size & 127 | size >> 1 & 16256 | size >> 2 & 2080768 | size >> 3 & 266338304
     size = int.from_bytes(stored, "little")
@@ -130,8 +133,8 @@ _new_tuple = tuple.__new__  # takes half the time of PageHeader(...)
 
 
 def _scan_any(buffer: bytes | bytearray, start: int, stop: int) -> PageHeader:
-    """Walk any legal header, field by field."""
-    found: dict[int, tuple[int, int, int]] = {}  # field id: value, start and end of its varint
+    """Scan any legal header, field by field."""
+    numbers: dict[int, tuple[int, int, int]] = {}  # field id: value, start and end of its varint
     at, field_id = start, 0
     try:
         while (head := buffer[at]) != 0:
@@ -144,21 +147,22 @@ def _scan_any(buffer: bytes | bytearray, start: int, stop: int) -> PageHeader:
             if not 1 <= field_id <= 4:
                 at = skip_field(wire, buffer, at, 1)
                 continue
-            if wire != I32 or field_id in found:
-                raise FormatError(f"page header: field {field_id} is no single i32")
+            if wire != I32 or field_id in numbers:
+                raise FormatError(f"page header: field {field_id} is not a single i32")
             value, end = read_int(buffer, at, 32)
-            found[field_id] = value, at, end
+            numbers[field_id] = value, at, end
             at = end
     except IndexError:
         at = stop
     if at >= stop:
         raise FormatError("page header: the bytes end inside it")
-    if not found.keys() >= {1, 2, 3} or min(found[i][0] for i in (1, 2, 3)) < 0:
+    if not numbers.keys() >= {1, 2, 3} or min(numbers[i][0] for i in (1, 2, 3)) < 0:
         raise FormatError("page header: type or a size is missing or negative")
-    crc, crc_start, crc_end = found.get(4, (None, -1, -1))
-    decode("PageHeader", bytes(buffer[start : at + 1]))  # as copies without unknown fields do
+    crc, crc_start, crc_end = numbers.get(4, (None, -1, -1))
+    # Copies without unknown fields decode the header too, so it must be valid here already.
+    decode("PageHeader", bytes(buffer[start : at + 1]))
     return PageHeader(
-        at + 1, found[1][0], found[2][0], *found[3],
+        at + 1, numbers[1][0], numbers[2][0], *numbers[3],
         None if crc is None else crc & 0xFFFFFFFF, crc_start, crc_end,
     )  # fmt: skip
 
@@ -166,18 +170,26 @@ def _scan_any(buffer: bytes | bytearray, start: int, stop: int) -> PageHeader:
 def splice(
     buffer: bytes | bytearray, start: int, header: PageHeader, size: int, crc: int | None = None
 ) -> bytes | bytearray:
-    """Give the header's bytes with another compressed_page_size and, if it has one, another crc.
+    """Return the header's bytes with a new compressed_page_size and, if it has one, a new crc.
 
     Args:
-        size: the new compressed_page_size, not negative.
-        crc: the new CRC as an unsigned 32-bit number; ignored where the header has none.
+        buffer: Buffer that was scanned.
+        start: Position of the header in the buffer.
+        header: Result of the scan.
+        size: New compressed_page_size, not negative.
+        crc: New CRC as an unsigned 32-bit number; ignored if the header has none.
+
+    Raises:
+        LimitError: The new size does not fit the format.
     """
     raw = size << 1
     if 16383 < raw < 2097152:
         new_size = bytes((raw & 127 | 128, raw >> 7 & 127 | 128, raw >> 14))
     else:
         if raw >> 32:
-            raise LimitError(f"a page of {size} bytes with its overhead passes the format's 2 GiB")
+            raise LimitError(
+                f"a page of {size} bytes with its overhead exceeds the format's limit of 2 GiB"
+            )
         new_size = varint(raw)
     if header[6] is None or crc is None:
         return buffer[start : header[4]] + new_size + buffer[header[5] : header[0]]
@@ -193,12 +205,13 @@ def splice(
 def contradicts(
     header: PageHeader, raw: bytes | bytearray | memoryview, size: int, uncompressed: bool
 ) -> bool:
-    """Say whether a page that is not compressed has another size than its header declares.
+    """Return whether an uncompressed page has a different size than its header declares.
 
     Args:
-        raw: the header's own bytes, read only for the flag of data pages V2.
-        size: of the plain page as it is stored.
-        uncompressed: whether the column's codec is UNCOMPRESSED.
+        header: Scan of the page's header.
+        raw: Bytes of the header, read only for the flag of data pages V2.
+        size: Size of the plaintext page as it is stored, in bytes.
+        uncompressed: Whether the column's codec is UNCOMPRESSED.
     """
     if size == header[2]:
         return False
@@ -209,7 +222,7 @@ def v2_layout(header: bytes | bytearray | memoryview) -> V2Layout:
     """Read level lengths and is_compressed from the whole header of a data page V2.
 
     Raises:
-        FormatError: they are missing or negative.
+        FormatError: They are missing or negative.
     """
     v2 = decode("PageHeader", bytes(header))[0].data_page_header_v2
     if v2 is None:

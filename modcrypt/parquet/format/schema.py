@@ -1,4 +1,4 @@
-"""The leaves of a Parquet schema, and which names cover them. Pure values, no IO."""
+"""The leaves of a Parquet schema, and the names of columns and groups that cover them; no IO."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from modcrypt.parquet.format.idl import ThriftStruct, copy
 __all__ = ["Leaf", "covering_name", "keep_leaves", "leaf_elements", "leaf_paths", "leaves_of"]
 
 MAX_SCHEMA_DEPTH = 200
-"""Deepest nesting of groups read from a file; paths grow with it."""
+"""Deepest nesting of groups read from a file; the paths grow with it."""
 
 
 def leaf_paths(schema: list[ThriftStruct]) -> list[tuple[str, ...]]:
-    """Give the path of every leaf, in column order.
+    """Return the path of every leaf, in column order.
 
     Raises:
-        FormatError: child counts that don't add up, or a name that is not UTF-8.
-        LimitError: nested deeper than `MAX_SCHEMA_DEPTH`.
+        FormatError: Child counts do not add up, or a name is not UTF-8.
+        LimitError: The schema is nested deeper than `MAX_SCHEMA_DEPTH`.
     """
-    return [path for path, _ in _leaves(schema)]
+    return [path for path, _ in _walk_leaves(schema)]
 
 
-def _leaves(schema: list[ThriftStruct]) -> Iterator[tuple[tuple[str, ...], tuple[int, ...]]]:
-    """Walk the flattened tree; give each leaf's path, and the elements on it, its own last."""
+def _walk_leaves(schema: list[ThriftStruct]) -> Iterator[tuple[tuple[str, ...], tuple[int, ...]]]:
+    """Yield each leaf's path and the indexes of the schema elements on it, the leaf's own last."""
     if not schema:
         raise FormatError("the schema is empty")
-    open_groups: list[list[int]] = [[_children(schema[0])]]  # children still to come
+    open_groups: list[list[int]] = [[_count_children(schema[0])]]  # children still to come
     path: list[str] = []
     elements: list[int] = []
     index = 0
@@ -57,12 +57,12 @@ def _leaves(schema: list[ThriftStruct]) -> Iterator[tuple[tuple[str, ...], tuple
             raise LimitError(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH} levels")
         path.append(name)
         elements.append(index)
-        open_groups.append([_children(element)])
+        open_groups.append([_count_children(element)])
     if index != len(schema) - 1:
         raise FormatError("the schema has elements that belong to no group")
 
 
-def _children(element: ThriftStruct) -> int:
+def _count_children(element: ThriftStruct) -> int:
     count: int = element.num_children or 0
     if count < 0:
         raise FormatError("a schema element declares a negative number of children")
@@ -79,23 +79,27 @@ class Leaf(NamedTuple):
     elements: tuple[int, ...]  # indexes of the schema elements on it, its own last
     max_definition: int
     max_repetition: int
-    in_map: int | None  # index of the outermost map's element around it
+    in_map: int | None  # index of the schema element of the outermost map around it
 
     @property
     def element(self) -> int:
-        """Index of its schema element."""
+        """Index of the leaf's schema element."""
         return self.elements[-1]
 
     @property
     def field(self) -> int:
-        """Index of its top-level field's element."""
+        """Index of the schema element of the leaf's top-level field."""
         return self.elements[0]
 
 
 def leaf_elements(schema: list[ThriftStruct]) -> list[Leaf]:
-    """Give every leaf with its levels, in column order; raises as `leaf_paths`."""
+    """Return every leaf with its levels, in column order.
+
+    Raises:
+        FormatError, LimitError: As for `leaf_paths`.
+    """
     out = []
-    for path, elements in _leaves(schema):
+    for path, elements in _walk_leaves(schema):
         kinds = [schema[index].repetition_type for index in elements]
         definition, repetition = len(kinds) - kinds.count(_REQUIRED), kinds.count(_REPEATED)
         in_map = next((index for index in elements if is_map(schema[index])), None)
@@ -104,7 +108,7 @@ def leaf_elements(schema: list[ThriftStruct]) -> list[Leaf]:
 
 
 def covering_name(path: tuple[str, ...], names: Container[str]) -> str | None:
-    """Find the longest of `names` that is the dotted path of the leaf or of a group around it."""
+    """Return the longest of `names` that is the dotted path of the leaf or a group around it."""
     for length in range(len(path), 0, -1):
         name = ".".join(path[:length])
         if name in names:
@@ -113,33 +117,34 @@ def covering_name(path: tuple[str, ...], names: Container[str]) -> str | None:
 
 
 def leaves_of(leaves: list[tuple[str, ...]], names: Iterable[str]) -> list[int]:
-    """Give the indexes of the leaves that are named, or lie in a group that is.
+    """Return the indexes of the leaves that are named or belong to a named group.
 
     Raises:
-        ValueError: one string instead of names, or names that fit no leaf: all of them, sorted.
+        ValueError: `names` is a single string, or some names match no leaf: the message lists
+            all of these, sorted.
     """
     if isinstance(names, str):
         raise ValueError("columns takes several names, not one string")
     wanted = set(names)
-    out, met = [], set()
+    out, matched = [], set()
     for index, path in enumerate(leaves):
         fitting = {".".join(path[:n]) for n in range(1, len(path) + 1)} & wanted
         if fitting:
             out.append(index)
-            met |= fitting
-    if unknown := sorted(wanted - met):
-        raise ValueError(f"columns that the file doesn't have: {', '.join(unknown)}")
+            matched |= fitting
+    if unknown := sorted(wanted - matched):
+        raise ValueError(f"the file does not have these columns: {', '.join(unknown)}")
     return out
 
 
 def keep_leaves(schema: list[ThriftStruct], keep: list[bool]) -> list[ThriftStruct]:
-    """Give the schema with some leaves left out, and the groups that this empties."""
-    flags = zip(_leaves(schema), keep, strict=True)
+    """Return the schema without some leaves, and without the groups that this empties."""
+    flags = zip(_walk_leaves(schema), keep, strict=True)
     kept_leaf = {elements[-1]: flag for (_, elements), flag in flags}
     out: list[ThriftStruct] = []
 
     def walk(index: int) -> tuple[int, bool]:
-        """Copy the subtree at `index`; give the index after it and whether anything was kept."""
+        """Copy the subtree at `index`; return the index after it and whether any leaf is kept."""
         element = schema[index]
         if index in kept_leaf:
             if kept_leaf[index]:
@@ -151,7 +156,7 @@ def keep_leaves(schema: list[ThriftStruct], keep: list[bool]) -> list[ThriftStru
         for _ in range(element.num_children or 0):
             following, kept = walk(following)
             children += kept
-        # A group that had no children before stays; the root always does.
+        # A group that had no children before stays, and the root always stays.
         if children == 0 and index > 0 and element.num_children:
             del out[place:]
             return following, False
@@ -168,15 +173,18 @@ _MAP, _MAP_KEY_VALUE = 1, 2  # ConvertedType of the IDL
 
 
 def is_map(element: ThriftStruct) -> bool:
-    """Tell whether a group is a map."""
+    """Return whether a group is a map."""
     logical = element.logicalType is not None and element.logicalType.MAP is not None
     return logical or element.converted_type in (_MAP, _MAP_KEY_VALUE)
 
 
 def _check_map(schema: list[ThriftStruct], place: int, before: list[ThriftStruct]) -> None:
-    """Make a plain group of a map that lost its keys or values: readers refuse half a map.
+    """Turn a map that lost its keys or values into a plain group: readers refuse half a map.
 
-    `before` holds the group's first child as it was.
+    Args:
+        schema: New schema elements, which are changed.
+        place: Index of the group in `schema`.
+        before: The group's first child before the change; empty if it had none.
     """
     group = schema[place]
     if not is_map(group):

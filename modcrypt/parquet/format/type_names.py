@@ -1,4 +1,4 @@
-"""The words of Parquet's own specification for types, codecs and encodings. Pure values."""
+"""The names that Parquet's specification uses for types and codecs."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ _FIXED = 7
 
 
 def physical_name(element: ThriftStruct) -> str:
-    """Name a leaf's physical type, with the width of a FIXED_LEN_BYTE_ARRAY."""
-    name = _name(_PHYSICAL, element.type)
+    """Return the name of a leaf's physical type, with the width of a FIXED_LEN_BYTE_ARRAY."""
+    name = _name_number(_PHYSICAL, element.type)
     return f"{name}({element.type_length})" if element.type == _FIXED else name
 
 
 def logical_name(element: ThriftStruct) -> str | None:
-    """Name a leaf's logical type as the specification does: `DECIMAL(12,2)`, `INT(8,true)`.
+    """Return a leaf's logical type as the specification writes it: `DECIMAL(12,2)`, `INT(8,true)`.
 
-    An older writer's converted type stands in where there is no logical one; None without either.
+    Return an older writer's converted type if there is no logical type, and None without either.
     """
     union = element.logicalType
     if union is not None:
         (name,) = union.__dict__
-        return "unknown" if name == "_unknown" else _with_parameters(name, union.__dict__[name])
+        return "unknown" if name == "_unknown" else _format_logical_type(name, union.__dict__[name])
     if element.converted_type is None:
         return None
-    name = _name(_CONVERTED, element.converted_type)
+    name = _name_number(_CONVERTED, element.converted_type)
     return f"{name}({element.precision},{element.scale})" if name == "DECIMAL" else name
 
 
 def codec_name(codec: int) -> str:
-    """Name a compression codec."""
-    return _name(_CODECS, codec)
+    """Return the name of a compression codec."""
+    return _name_number(_CODECS, codec)
 
 
-def _with_parameters(name: str, struct: ThriftStruct) -> str:
+def _format_logical_type(name: str, struct: ThriftStruct) -> str:
     if name == "DECIMAL":
         return f"DECIMAL({struct.precision},{struct.scale})"
     if name == "INTEGER":
-        return f"INT({struct.bitWidth},{_flag(struct.isSigned)})"
+        return f"INT({struct.bitWidth},{_format_flag(struct.isSigned)})"
     if name in ("TIME", "TIMESTAMP"):
         (unit,) = struct.unit.__dict__
         unit = "unknown" if unit == "_unknown" else unit
-        return f"{name}({_flag(struct.isAdjustedToUTC)},{unit})"
+        return f"{name}({_format_flag(struct.isAdjustedToUTC)},{unit})"
     return name
 
 
-def _flag(value: bool) -> str:
+def _format_flag(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _name(names: tuple[str, ...], number: int | None) -> str:
+def _name_number(names: tuple[str, ...], number: int | None) -> str:
     if number is None or not 0 <= number < len(names):
         return f"unknown({number})"
     return names[number]

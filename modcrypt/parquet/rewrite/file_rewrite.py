@@ -1,4 +1,4 @@
-"""One file on its way from encrypted to encrypted: which columns, under which keys, how masked."""
+"""Rewrite one encrypted file: choose its columns, keys and masks, and write the new file."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from modcrypt.errors import KeyNotFoundError
 from modcrypt.io.buffers import Output
 from modcrypt.io.storage import Place, Source
 from modcrypt.keys import Key
-from modcrypt.parquet.convert.encryptor import Encryption, assign
+from modcrypt.parquet.convert.encryptor import Encryption, assign_file_keys
 from modcrypt.parquet.convert.encryptor import Plan as EncryptionPlan
 from modcrypt.parquet.crypto.column_projection import drop_foreign_pairs, mask_columns
 from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
 from modcrypt.parquet.crypto.footer_keys import check_border
-from modcrypt.parquet.crypto.plaintext_footer import plain_metadata, selected_row_groups
+from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, FileEncryptionProperties
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.format.idl import ThriftStruct, copy, without_unknown
 from modcrypt.parquet.format.mask_note import MaskNote, hash_key_check, put_note, read_note
 from modcrypt.parquet.format.modules import Part, Span, chunk_spans
 from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaves_of
-from modcrypt.parquet.rewrite.reencryption import Appended, MaskChunk, SealedFeed
+from modcrypt.parquet.rewrite.reencryption import EncryptedFeed, ExtendedSource, MaskChunk
 from modcrypt.pkmt1.material import KeyReference, decode_metadata
 
 if TYPE_CHECKING:  # PyArrow is loaded for masks alone
     from modcrypt.parquet.rewrite.masking import Mask
 
-__all__ = ["Change", "Choice", "Rewriting", "Rewritten", "as_it_was"]
+__all__ = ["Change", "Choice", "Rewriting", "Rewritten", "restore_properties"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """What became of a file's columns, by their dotted names.
+    """The result of rewriting a file: its columns by what was done to them, as dotted names.
 
     Attributes:
-        resealed: opened and sealed again, or sealed for the first time.
-        kept: their pages are the same bytes as before, and were not opened.
-        plaintext: in plaintext in the new file.
-        nulls: set to null.
-        hashed: their values are hashed.
-        dropped: not there any more.
-        under_footer_key: of those there, what had a key of its own and has none any more: who has
-            the new footer key reads it.
+        resealed: Columns that were re-encrypted, or encrypted for the first time.
+        kept: Columns whose pages are the same bytes as before, and were not decrypted.
+        plaintext: Columns that are plaintext in the new file.
+        nulls: Columns that are set to null.
+        hashed: Columns whose values are hashed.
+        dropped: Columns that the new file does not have.
+        under_footer_key: Columns of the new file that had a key of their own and now have none:
+            anyone who has the new footer key can read them.
     """
 
     resealed: tuple[str, ...] = ()
@@ -57,13 +57,13 @@ class Rewritten:
     under_footer_key: tuple[str, ...] = ()
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the result as values for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What else becomes of a file, but for its keys."""
+    """Changes to a file other than new keys."""
 
     only: Sequence[str] | None = None
     null: Sequence[str] = ()
@@ -76,73 +76,78 @@ class Change:
 
 
 class Choice:
-    """Which columns are opened, masked, null or left out.
+    """The columns that are decrypted, masked, null or omitted.
 
     Attributes:
-        plan: of what is there: opened columns, and null ones.
-        masks: old ordinals of columns that are decoded, to what becomes of their values.
-        nulls: old ordinals of all that are null by the caller's wish.
-        note: what the new file is to say of its masked columns; None for what the old one says.
+        plan: Plan for the columns that the new file has: decrypted and null ones.
+        masks: Mask of each column that is decoded, by old ordinals.
+        nulls: Old ordinals of all columns that the caller sets to null.
+        note: Note about masked columns for the new file; None to keep the old file's note.
 
     Raises:
-        ValueError: columns that the file doesn't have, that are meant twice, or hashed already.
-        ModcryptError: as `OpenFile.select`.
+        ValueError: The file does not have a column, or a column is named twice or already hashed.
+        ModcryptError: As `OpenFile.select`.
     """
 
     def __init__(self, file: OpenFile, change: Change) -> None:
         leaves = file.leaves
         everything = range(len(leaves))
-        _check_clear(leaves, {*(change.only or ()), *change.drop, *change.null, *change.hashed})
+        _check_unambiguous(
+            leaves, {*(change.only or ()), *change.drop, *change.null, *change.hashed}
+        )
         shown = set(everything if change.only is None else leaves_of(leaves, change.only))
         drop, null = leaves_of(leaves, change.drop), leaves_of(leaves, change.null)
         hashed = leaves_of(leaves, change.hashed)
         _check_once(leaves, drop, null, hashed)
         shown -= set(drop)
         if not shown:
-            raise ValueError("all columns are dropped")
+            raise ValueError("all columns are dropped; keep at least one")
         self.nulls = set(null)
-        whole = self._whole_fields(leaves, shown)
+        whole = self._find_whole_fields(leaves, shown)
         plan = file.select(shown - whole)
         opened = (cipher and cipher.key for cipher in plan.ciphers.values())
         given = file.properties.footer_key, *file.properties.column_keys.values()
         _check_hash_key(change.hash_key, file.footer.footer_key, *opened, *given)
         self.plan = replace(plan, nulls=sorted({*plan.nulls, *whole}))
-        there = {c for c, kept in enumerate(plan.keep) if kept}  # not those without a key
-        self.masks = self._masks(there.intersection(hashed), there & self.nulls, change.hash_key)
+        there = {c for c, keep in enumerate(plan.keep) if keep}  # only columns with a key
+        self.masks = self._make_masks(
+            there.intersection(hashed), there & self.nulls, change.hash_key
+        )
         masks = bool(change.null or change.hashed or change.drop)
-        self.note = self._noted(file, change.hash_key) if masks else None
+        self.note = self._make_note(file, change.hash_key) if masks else None
 
-    def _whole_fields(self, leaves: list[tuple[str, ...]], shown: set[int]) -> set[int]:
-        """Give those nulls with which all that is shown of their top-level field is null."""
+    def _find_whole_fields(self, leaves: list[tuple[str, ...]], shown: set[int]) -> set[int]:
+        """Return the null columns whose top-level field is entirely null in the new file."""
         others = {leaves[c][0] for c in shown - self.nulls}
         return {c for c in self.nulls if leaves[c][0] not in others}
 
     @staticmethod
-    def _masks(hashed: Iterable[int], null: Iterable[int], key: Key | None) -> dict[int, Mask]:
+    def _make_masks(hashed: Iterable[int], null: Iterable[int], key: Key | None) -> dict[int, Mask]:
         if not (hashed or null):
             return {}
-        from modcrypt.parquet.rewrite.masking import NULLS, hashes
+        from modcrypt.parquet.rewrite.masking import NULLS, make_hash_mask
 
-        found = dict.fromkeys(null, NULLS)
-        return found if key is None else found | dict.fromkeys(hashed, hashes(key))
+        masks = dict.fromkeys(null, NULLS)
+        return masks if key is None else masks | dict.fromkeys(hashed, make_hash_mask(key))
 
-    def _noted(self, file: OpenFile, key: Key | None) -> MaskNote:
+    def _make_note(self, file: OpenFile, key: Key | None) -> MaskNote:
         check = "" if key is None else hash_key_check(key)
         hashed = frozenset((file.leaves[c], check) for c in self.masks.keys() - self.nulls)
         before = read_note(file.metadata)
         if twice := sorted(".".join(path) for path, _ in hashed & before.hashed):
             raise ValueError(
-                "hashed with this key already, as the file says of itself, so hashes would be "
-                f"hashed again: {', '.join(twice)}"
+                "the file's note says that columns are already hashed with this key; remove them "
+                f"from hashed: {', '.join(twice)}"
             )
-        after = before.merged(MaskNote(frozenset(file.leaves[c] for c in self.nulls), hashed))
-        return after.of({file.leaves[c] for c in self.plan.shown})
+        after = before.merge(MaskNote(frozenset(file.leaves[c] for c in self.nulls), hashed))
+        return after.restrict_to({file.leaves[c] for c in self.plan.footer_leaves})
 
 
 def _check_hash_key(hash_key: Key | None, *keys: object) -> None:
-    """Raise ValueError if the key of hashes is one of a file's, old or new.
+    """Raise ValueError if the key of hashes is a key of the old or new file.
 
-    Those who may read a file could try values out, and hashes would be made of what encrypts.
+    Otherwise, people who may read a file could test guesses of values, and an encryption key would
+    also make hashes.
     """
     if hash_key is not None and hash_key in keys:
         raise ValueError(
@@ -151,27 +156,29 @@ def _check_hash_key(hash_key: Key | None, *keys: object) -> None:
         )
 
 
-def _check_clear(leaves: list[tuple[str, ...]], names: set[str]) -> None:
-    """Refuse names by which more would be shared, or lost, than was meant."""
+def _check_unambiguous(leaves: list[tuple[str, ...]], names: set[str]) -> None:
+    """Raise ValueError for ambiguous names, which could share or drop more than intended."""
     meant: dict[str, set[tuple[str, ...]]] = {name: set() for name in names}
     for path in leaves:
         for length in range(1, len(path) + 1):
             if (name := ".".join(path[:length])) in meant:
                 meant[name].add(path[:length])
-    if unclear := sorted(name for name, found in meant.items() if len(found) > 1):
+    if unclear := sorted(name for name, paths in meant.items() if len(paths) > 1):
         raise ValueError(
-            f"names that mean several columns, because some have dots: {', '.join(unclear)}"
+            f"ambiguous names, because names of columns contain dots: {', '.join(unclear)}"
         )
 
 
 def _check_once(leaves: list[tuple[str, ...]], *lists: list[int]) -> None:
     named = Counter(c for columns in lists for c in columns)
     if twice := sorted(".".join(leaves[c]) for c, count in named.items() if count > 1):
-        raise ValueError(f"columns with more than one fate: {', '.join(twice)}")
+        raise ValueError(
+            f"columns are named more than once in drop, null and hashed: {', '.join(twice)}"
+        )
 
 
 class Rewriting:
-    """One file on its way from encrypted to encrypted."""
+    """The rewriting of one encrypted file."""
 
     def __init__(
         self,
@@ -184,7 +191,7 @@ class Rewriting:
         overwrite: bool = True,
     ) -> None:
         self.old = choice.plan
-        row_groups = selected_row_groups(self.old)
+        row_groups = copy_row_groups(self.old)
         metadata, nulls = plain_metadata(
             self.old, row_groups, file.source.size, remove_added=False, keep_unknown_fields=True
         )
@@ -194,15 +201,19 @@ class Rewriting:
         partial = left_out or bool(choice.masks)
         if partial and not change.keep_unknown_fields:
             metadata = without_unknown(metadata)
-        shown = self.old.shown  # new column ordinals to old ones
+        shown = self.old.footer_leaves  # new column ordinals to old ones
         self.new_ordinal = {old: new for new, old in enumerate(shown)}
         masks = {self.new_ordinal[c]: mask for c, mask in choice.masks.items()}
-        spans = self._spans(metadata, Appended(file.source, nulls))
-        _prepare(metadata, masks, {self.new_ordinal[c] for c in choice.nulls if c in shown})
+        spans = self._list_spans(metadata, ExtendedSource(file.source, nulls))
+        _prepare_metadata(
+            metadata, masks, {self.new_ordinal[c] for c in choice.nulls if c in shown}
+        )
         if choice.note is not None:
             put_note(metadata, choice.note)
         spans = [span for span in spans if span.column not in masks or span.part is Part.PAGES]
-        properties, columns = assign(metadata, encryption, place=place, overwrite=overwrite)
+        properties, columns = assign_file_keys(
+            metadata, encryption, place=place, overwrite=overwrite
+        )
         leaves = leaf_elements(metadata.schema)
         self.plan = EncryptionPlan(
             metadata, [leaf.path for leaf in leaves], columns, spans, properties, partial
@@ -210,32 +221,32 @@ class Rewriting:
         _check_hash_key(change.hash_key, properties.footer_key, *properties.column_keys.values())
         self._file, self._nulls = file, nulls
         self._masks = {
-            c: _masking(file, shown[c], mask, leaves[c], metadata.schema)
+            c: _bind_mask(file, shown[c], mask, leaves[c], metadata.schema)
             for c, mask in masks.items()
         }
         self._keep_levels, self._keep_unknown = change.keep_levels, change.keep_unknown_fields
-        self._kept = self._kept_columns(choice) if change.keep_unchanged else set[int]()
-        self.result = self._told(choice)
+        self._kept = self._find_kept_columns(choice) if change.keep_unchanged else set[int]()
+        self.result = self._describe_result(choice)
 
     def write(self, out: Output) -> None:
-        """Append the new file."""
+        """Append the new file to the output."""
         unique = self._file.footer.file_unique if self._kept else None
         encryption = Encryption(
             out, self.plan.properties, unique, keep_unknown_fields=self._keep_unknown
         )
         ciphers = {(r, self.new_ordinal[c]): cipher for (r, c), cipher in self.old.ciphers.items()}
-        feed = SealedFeed(
+        feed = EncryptedFeed(
             self._file.source, self.plan.metadata, ciphers, self._masks, self._kept, self._nulls,
             keep_levels=self._keep_levels,
         )  # fmt: skip
         encryption.add(feed, self.plan)
         if self._file.footer.encrypted:
-            # What the old file's note names was added to it; other writers left out nothing more.
+            # Keep the absent fields that the old file's note names: they were added to that file.
             encryption.absent = encryption.absent & {"ordinal"} | self._file.footer.absent
         encryption.close(self.plan.metadata)
 
-    def _spans(self, metadata: ThriftStruct, source: Source) -> list[Span]:
-        """List the new file's spans in the old file, and those of null columns behind its end."""
+    def _list_spans(self, metadata: ThriftStruct, source: Source) -> list[Span]:
+        """Return the new file's spans in the old file; those of null columns are after its end."""
         new = self.new_ordinal
         spans = [replace(span, column=new[span.column]) for span in self.old.spans]
         nulls = {
@@ -245,14 +256,15 @@ class Rewriting:
         }
         return spans + chunk_spans(nulls, source.size, source)
 
-    def _kept_columns(self, choice: Choice) -> set[int]:
-        """Name the columns, by new ordinals, that stay under the same key, AAD and mode."""
+    def _find_kept_columns(self, choice: Choice) -> set[int]:
+        """Return the new ordinals of the columns whose key, AAD and mode do not change."""
         footer, properties = self._file.footer, self.plan.properties
         same = (
             footer.encrypted
             and footer.cipher.algorithm == properties.encryption_algorithm
             and footer.aad_prefix == properties.aad_prefix
-            and len(footer.file_unique) == FILE_UNIQUE_SIZE  # else its border may have been moved
+            # With another size, its border may have been moved.
+            and len(footer.file_unique) == FILE_UNIQUE_SIZE
         )
         if not same:
             return set()
@@ -265,8 +277,8 @@ class Rewriting:
                 kept.add(new)
         return kept
 
-    def _told(self, choice: Choice) -> Rewritten:
-        found: dict[str, list[str]] = {}
+    def _describe_result(self, choice: Choice) -> Rewritten:
+        columns: dict[str, list[str]] = {}
         for c, path in enumerate(self._file.leaves):
             new = self.new_ordinal.get(c)
             if new is None:
@@ -279,32 +291,32 @@ class Rewriting:
                 what = "plaintext"
             else:
                 what = "kept" if new in self._kept else "resealed"
-            found.setdefault(what, []).append(".".join(path))
-        found["under_footer_key"] = [
+            columns.setdefault(what, []).append(".".join(path))
+        columns["under_footer_key"] = [
             ".".join(self._file.leaves[c])
             for c, new in self.new_ordinal.items()
             if self._file.has_own_key(c) and self._is_under_footer_key(new)
         ]
-        return Rewritten(**{what: tuple(names) for what, names in found.items()})
+        return Rewritten(**{what: tuple(names) for what, names in columns.items()})
 
     def _is_under_footer_key(self, column: int) -> bool:
         rule = self.plan.columns[column]
         return rule is not None and not rule.own
 
 
-def _masking(
+def _bind_mask(
     file: OpenFile, column: int, mask: Mask, leaf: Leaf, schema: list[ThriftStruct]
 ) -> MaskChunk:
     from modcrypt.parquet.rewrite.masking import mask_chunk
 
     if mask.gives_nulls and schema[leaf.element].repetition_type == _REPEATED:
-        mask = mask._replace(empties_lists=True)  # what is itself repeated holds no nulls
+        mask = mask._replace(empties_lists=True)  # A repeated leaf cannot hold nulls.
     return partial(mask_chunk, file, column, mask, leaf)
 
 
-def _prepare(metadata: ThriftStruct, masks: Mapping[int, Mask], nulls: set[int]) -> None:
-    """Change schema and chunks for columns that are masked, as far as is known beforehand."""
-    metadata.schema = list(metadata.schema)  # the old file's is still needed
+def _prepare_metadata(metadata: ThriftStruct, masks: Mapping[int, Mask], nulls: set[int]) -> None:
+    """Change the schema and chunks of masked columns, as far as the result is known beforehand."""
+    metadata.schema = list(metadata.schema)  # The old file's schema is still needed.
     if masks or nulls:
         mask_columns(metadata, [c for c, mask in masks.items() if not mask.gives_nulls], nulls)
     leaves = leaf_elements(metadata.schema)
@@ -313,9 +325,9 @@ def _prepare(metadata: ThriftStruct, masks: Mapping[int, Mask], nulls: set[int])
             _make_optional(metadata, leaves[c])
     for row_group in metadata.row_groups:
         sorting = [s.column_idx in masks for s in row_group.sorting_columns or ()]
-        if True in sorting:  # rows stay sorted by what comes before it
-            kept = row_group.sorting_columns[: sorting.index(True)]
-            row_group.sorting_columns = kept or None
+        if True in sorting:  # Rows stay sorted by the columns before it.
+            remaining = row_group.sorting_columns[: sorting.index(True)]
+            row_group.sorting_columns = remaining or None
         for c in masks:
             chunk = row_group.columns[c]
             chunk.column_index_offset = chunk.column_index_length = None
@@ -330,33 +342,35 @@ _REQUIRED, _OPTIONAL, _REPEATED = range(3)  # FieldRepetitionType
 
 
 def _make_optional(metadata: ThriftStruct, leaf: Leaf) -> None:
-    """Let a leaf be null.
+    """Make a leaf optional.
 
     Raises:
-        ValueError: it is the key of a map.
+        ValueError: The leaf is the key of a map.
     """
     if leaf.in_map is not None:
         at = leaf.elements.index(leaf.in_map)
         pairs, part = leaf.elements[at + 1 : at + 3]
-        if part == pairs + 1:  # the first of the pairs' children
-            raise ValueError(f"{'.'.join(leaf.path)}: the keys of a map can't be null")
+        if part == pairs + 1:  # The key is the first child of the pair.
+            raise ValueError(f"{'.'.join(leaf.path)}: the keys of a map cannot be null")
     if metadata.schema[leaf.element].repetition_type != _REQUIRED:
         return
     element = metadata.schema[leaf.element] = copy(metadata.schema[leaf.element])
     element.repetition_type = _OPTIONAL
 
 
-def as_it_was(file: OpenFile, plan: Plan, place: Place | None) -> FileEncryptionProperties:
-    """Give the properties that a file was written with, for the columns of a plan.
+def restore_properties(file: OpenFile, plan: Plan, place: Place | None) -> FileEncryptionProperties:
+    """Return the properties with which a file was written, for the columns of a plan.
 
-    Columns that are all null come under the footer key: their own need not be there.
+    Columns that are entirely null come under the footer key, because their own key may be missing.
     """
-    shown = plan.shown
+    shown = plan.footer_leaves
     footer = file.footer
     if not footer.encrypted:
-        raise ValueError("the file is in plaintext: give encryption")
+        raise ValueError("the file is plaintext; pass encryption")
     if footer.footer_key is None:
-        raise KeyNotFoundError("the footer must be sealed or signed anew, and there is no key")
+        raise KeyNotFoundError(
+            "the footer must be encrypted or signed again, but its key is missing"
+        )
     check_border(footer, file.properties)
     _check_reference(footer.key_metadata, file.source, place)
     columns = file.own_keys(c for c in shown if plan.keep[c])
@@ -375,13 +389,13 @@ def as_it_was(file: OpenFile, plan: Plan, place: Place | None) -> FileEncryption
 
 
 def _check_reference(metadata: bytes | None, source: Source, place: Place | None) -> None:
-    """Refuse to copy references to what lies beside the old file, by its name."""
+    """Raise ValueError if key metadata refers to key material stored beside the old file."""
     try:
         external = isinstance(decode_metadata(metadata or b""), KeyReference)
-    except ValueError:  # of another kind
+    except ValueError:  # This is another kind of key metadata.
         return
     if external and (place is None or source.place is None or place.real() != source.place.real()):
         raise ValueError(
-            "the keys of the file are kept beside it, under its name: give encryption for the new "
-            "one"
+            "the key material of the file is stored beside it, under its name; pass encryption for "
+            "the new file"
         )

@@ -1,7 +1,7 @@
-"""One column chunk decoded, its values hashed or set to null, and encoded again.
+"""Mask one column chunk: decode it, hash its values or set them to null, and encode it again.
 
-What stands around the values stays: rows, lists, groups, nulls. PyArrow decodes and encodes; the
-pages that it makes take the place of the chunk's own.
+The structure around the values stays: rows, lists, groups, nulls. PyArrow decodes and encodes; its
+pages replace the chunk's own.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from modcrypt.parquet.format.idl import ThriftStruct, copy, new
 from modcrypt.parquet.format.modules import Part, Span, file_spans
 from modcrypt.parquet.format.schema import Leaf, leaf_elements
 
-__all__ = ["NULLS", "Mask", "MaskedChunk", "hashes", "mask_chunk"]
+__all__ = ["NULLS", "Mask", "MaskedChunk", "make_hash_mask", "mask_chunk"]
 
 
 class Mask(NamedTuple):
-    """What becomes of the values of a leaf.
+    """A function that replaces the values of a leaf, and its effects.
 
     Attributes:
-        values: gives as many values as it gets.
-        gives_nulls: whether a required leaf becomes an optional one.
+        values: Function that returns as many values as it gets.
+        gives_nulls: Whether a required leaf becomes an optional one.
         empties_lists: Whether the innermost lists lose their values, so that `values` gets none.
     """
 
@@ -46,47 +46,47 @@ class Mask(NamedTuple):
 
 
 _CODECS = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
-"""CompressionCodec of the IDL to PyArrow's name; the others are not written any more."""
+"""PyArrow's name of each CompressionCodec of the IDL; the others are obsolete."""
 
 
 class MaskedChunk(NamedTuple):
-    """A chunk's new pages, in plaintext, and what is known of them."""
+    """A chunk's new pages, in plaintext, and their metadata."""
 
     source: MemorySource
     span: Span
-    metadata: ThriftStruct  # ColumnMetaData, its offsets those of `source`
+    metadata: ThriftStruct  # ColumnMetaData with offsets in `source`
 
 
 def mask_chunk(
     file: OpenFile, column: int, mask: Mask, expected: Leaf, row_group: int
 ) -> MaskedChunk | None:
-    """Decode a chunk, mask its values, encode it; None where no page is written for it.
+    """Decode a chunk, mask its values and encode it; return None if it has no pages.
 
     Args:
-        file: which is open.
-        column, row_group: ordinals in the file.
-        mask: what becomes of the values.
-        expected: the leaf as the new schema has it.
+        file: Open file.
+        column, row_group: Ordinals in the file.
+        mask: Mask for the values.
+        expected: Leaf in the new schema.
 
     Raises:
-        UnsupportedFormatError: values of a type that can't be masked.
-        ModcryptError: as `read_table`.
+        UnsupportedFormatError: Values of this type cannot be masked.
+        ModcryptError: As `read_table`.
     """
-    plan = _as_parquet_has_it(file.select([column], [row_group]))
+    plan = _remove_arrow_schema(file.select([column], [row_group]))
     md = plan.chunks[row_group, column].meta_data
     name = ".".join(expected.path)
     buffer = load_chunks(file.source, plan, None).data
     decoder = Decoder(file.source.name, {"arrow_extensions_enabled": False})
-    table = decoder.table(buffer)
+    table = decoder.decode_table(buffer)
     try:
         masked = pa.chunked_array(
-            [_masked(array, mask) for array in table.column(0).chunks]
-            or [_masked(table.column(0).combine_chunks(), mask)]
+            [_mask_array(array, mask) for array in table.column(0).chunks]
+            or [_mask_array(table.column(0).combine_chunks(), mask)]
         )
     except (pa.ArrowException, NotImplementedError) as error:
-        kind = type(error).__name__  # the text may hold values
-        raise UnsupportedFormatError(f"column {name}: PyArrow can't mask it ({kind})") from None
-    field = _masked_field(table.schema.field(0), masked.type, mask)
+        kind = type(error).__name__  # The message may contain values.
+        raise UnsupportedFormatError(f"column {name}: PyArrow cannot mask it ({kind})") from None
+    field = _mask_field(table.schema.field(0), masked.type, mask)
     rows = pa.Table.from_arrays([masked], schema=pa.schema([field]))
     out = io.BytesIO()
     pq.write_table(
@@ -96,38 +96,39 @@ def mask_chunk(
         row_group_size=rows.num_rows or None,
         store_schema=False,
     )
-    written = _written(MemorySource(out.getvalue(), name), expected)
+    written = _read_masked_chunk(MemorySource(out.getvalue(), name), expected)
     if written is not None and mask.gives_nulls:
-        # As the schema has it: PyArrow may write decimals and INT96 otherwise, nulls are alike.
+        # PyArrow may write another type for decimals and INT96, but nulls look the same.
         written.metadata.type = md.type
-        # Of some types PyArrow tells no statistics, by which a look sees that it is done.
+        # PyArrow omits statistics for some types, but later runs use them to see that it is done.
         nulls = new("Statistics", null_count=written.metadata.num_values)
         written.metadata.statistics = nulls
     return written
 
 
-def _as_parquet_has_it(plan: Plan) -> Plan:
-    """Leave Arrow's own schema out, so that a value's hash depends on nothing but the value.
+def _remove_arrow_schema(plan: Plan) -> Plan:
+    """Remove Arrow's own schema, so that a value's hash depends only on the value.
 
-    By that schema seconds are not the milliseconds that are stored, lists may be of a fixed size.
+    With that schema, PyArrow would read stored milliseconds as seconds, or lists as fixed-size
+    lists.
     """
     metadata = copy(plan.footer.metadata)
     metadata.key_value_metadata = None
     return replace(plan, footer=replace(plan.footer, metadata=metadata))
 
 
-def _written(source: MemorySource, expected: Leaf) -> MaskedChunk | None:
+def _read_masked_chunk(source: MemorySource, expected: Leaf) -> MaskedChunk | None:
     footer = read_plain(source)
     (leaf,) = leaf_elements(footer.metadata.schema)
-    found = leaf.max_definition, leaf.max_repetition
-    if found != (expected.max_definition, expected.max_repetition):
+    levels = leaf.max_definition, leaf.max_repetition
+    if levels != (expected.max_definition, expected.max_repetition):
         raise UnsupportedFormatError(
             f"column {'.'.join(expected.path)}: Arrow has no groups like those around it, so its "
-            "levels can't be kept; drop it, or make all of its top-level field null"
+            "levels cannot be kept; drop it, or make all of its top-level field null"
         )
-    if len(footer.metadata.row_groups) > 1:  # whatever it is asked for
+    if len(footer.metadata.row_groups) > 1:  # PyArrow limits the size that it is asked for.
         raise UnsupportedFormatError(
-            f"column {'.'.join(expected.path)}: PyArrow writes no row group of so many rows"
+            f"column {'.'.join(expected.path)}: PyArrow cannot write a row group with so many rows"
         )
     spans = file_spans(footer.metadata, footer.body_end, source)
     pages = [span for span in spans if span.part is Part.PAGES]
@@ -138,25 +139,25 @@ def _written(source: MemorySource, expected: Leaf) -> MaskedChunk | None:
     return MaskedChunk(source, pages[0], metadata)
 
 
-# --- within Arrow's groups -----------------------------------------------------------------------
+# --- nested arrays -------------------------------------------------------------------------------
 
 
-def _masked(array: Any, mask: Mask) -> Any:
+def _mask_array(array: Any, mask: Mask) -> Any:
     """Mask the only leaf of an array."""
     kind = array.type
     if pa.types.is_struct(kind):
         if kind.num_fields != 1:
-            raise FormatError("a group of one leaf has several fields")
-        inner = _masked(array.field(0), mask)
-        field = _masked_field(kind.field(0), inner.type, mask)
+            raise FormatError("a group with one leaf has several fields")
+        inner = _mask_array(array.field(0), mask)
+        field = _mask_field(kind.field(0), inner.type, mask)
         return pa.StructArray.from_arrays([inner], fields=[field], mask=array.is_null())
     if pa.types.is_list(kind):
         if mask.empties_lists and not pa.types.is_nested(kind.value_type):
             empty = pa.array([[]] * len(array), kind)
             return pc.if_else(array.is_null(), pa.scalar(None, kind), empty)
-        inner = _masked(array.values, mask)
-        field = _masked_field(kind.value_field, inner.type, mask)
-        # As offsets with nulls: from_arrays takes a mask only where the array is no slice.
+        inner = _mask_array(array.values, mask)
+        field = _mask_field(kind.value_field, inner.type, mask)
+        # Use offsets with nulls, because from_arrays accepts no mask for a slice.
         offsets = pc.if_else(
             pa.concat_arrays([array.is_null(), pa.array([False])]), None, array.offsets
         )
@@ -166,66 +167,70 @@ def _masked(array: Any, mask: Mask) -> Any:
     return mask.values(array)
 
 
-def _masked_field(field: Any, kind: Any, mask: Mask) -> Any:
+def _mask_field(field: Any, kind: Any, mask: Mask) -> Any:
     is_null = mask.gives_nulls and not pa.types.is_nested(kind)
     return pa.field(field.name, kind, field.nullable or is_null)
 
 
-# --- what becomes of values ----------------------------------------------------------------------
+# --- masks ---------------------------------------------------------------------------------------
 
 
 HASH_LABEL = b"modcrypt mask hash v1"
-"""The label that the key of hashes is derived with, so that it serves nothing else."""
+"""Label for deriving the key of hashes, so that the derived key serves no other purpose."""
 
 NULLS = Mask(lambda array: pa.nulls(len(array), array.type), gives_nulls=True)
-"""Puts nulls of the same type in the place of values."""
+"""A mask that replaces values by nulls of the same type."""
 
 
-def hashes(key: Key) -> Mask:
-    """Give a mask that puts HMAC-SHA-256, in hex, in the place of values.
+def make_hash_mask(key: Key) -> Mask:
+    """Return a mask that replaces values by their HMAC-SHA-256 in hex.
 
     Its key is HKDF-SHA-256 of `key` without salt, with `HASH_LABEL` as info.
 
-    Hashed is a value's text in UTF-8, of binary columns the bytes. Equal values have equal texts,
-    whatever they are stored as: 7 as int32 and as int64, 7.5 and 7.50, 0.0 and -0.0, a moment in
-    milliseconds and in nanoseconds; moments are in UTC, without saying so, as INT96 has them.
+    The hash is of a value's text in UTF-8, or of a binary value's bytes. Equal values have equal
+    texts, however they are stored: 7 as int32 and as int64, 7.5 and 7.50, 0.0 and -0.0, a timestamp
+    in milliseconds and in nanoseconds. Timestamps are in UTC, without a zone in the text, like
+    those of INT96.
     """
-    hashed = keyed_hash(key, HASH_LABEL)
+    hash_value = keyed_hash(key, HASH_LABEL)
 
-    def values(array: pa.Array) -> pa.Array:
+    def hash_values(array: pa.Array) -> pa.Array:
         distinct = pc.dictionary_encode(array)
-        found = [None if value is None else hashed(value) for value in _texts(distinct.dictionary)]
-        return pa.array(found, pa.string()).take(distinct.indices)
+        texts = [
+            None if value is None else hash_value(value)
+            for value in _format_values(distinct.dictionary)
+        ]
+        return pa.array(texts, pa.string()).take(distinct.indices)
 
-    return Mask(values, gives_nulls=False)
+    return Mask(hash_values, gives_nulls=False)
 
 
 _exact = Context(prec=400)  # more digits than a decimal or a float has
 
 
-def _number(value: Decimal) -> bytes:
-    """Spell a number without an exponent, and without zeros that mean nothing."""
+def _format_number(value: Decimal) -> bytes:
+    """Format a number without an exponent and without insignificant zeros."""
     return f"{_exact.normalize(value) if value else Decimal(0):f}".encode()
 
 
-def _float_text(text: str) -> bytes:
+def _format_float(text: str) -> bytes:
     value = Decimal(text)
-    return _number(value) if value.is_finite() else text.encode()
+    return _format_number(value) if value.is_finite() else text.encode()
 
 
-def _texts(array: pa.Array) -> list[bytes | None]:
+def _format_values(array: pa.Array) -> list[bytes | None]:
     kind = array.type
     if pa.types.is_fixed_size_binary(kind) or pa.types.is_binary(kind):
         return list(array.cast(pa.large_binary()).to_pylist())
     if pa.types.is_large_binary(kind) or pa.types.is_null(kind):
         return list(array.to_pylist())
     if pa.types.is_decimal(kind):
-        return [None if value is None else _number(value) for value in array.to_pylist()]
+        return [None if value is None else _format_number(value) for value in array.to_pylist()]
     if pa.types.is_float16(kind):
         array = array.cast(pa.float32())
-    if pa.types.is_floating(kind):  # by the shortest text that means the same float
+    if pa.types.is_floating(kind):  # PyArrow formats the shortest text of the same float.
         texts = array.cast(pa.string()).to_pylist()
-        return [None if text is None else _float_text(text) for text in texts]
+        return [None if text is None else _format_float(text) for text in texts]
     text = array.cast(pa.large_string())
     if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
         text = pc.replace_substring_regex(text, r"(\.\d*?)0*Z?$", r"\1")

@@ -1,6 +1,6 @@
-"""What seals an encrypted file again is fed from here: modules opened, pages never decoded.
+"""Supply the modules of an encrypted file for re-encryption, without decoding pages.
 
-What a page's plaintext is stays in one buffer between the two.
+One buffer holds the plaintext of a page between decryption and encryption.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.io.buffers import Output, Window
 from modcrypt.io.storage import MemorySource, Source
 from modcrypt.parquet.convert.decryptor import open_pages
-from modcrypt.parquet.convert.encryptor import PageRules, PlainFeed, clear_levels, seal_body
+from modcrypt.parquet.convert.encryptor import PageRules, PlainFeed, count_level_bytes, seal_body
 from modcrypt.parquet.crypto.bloom_filters import open_bloom_filter
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
     Page,
     check_crc,
+    drop_unknown_header_fields,
     open_body,
     open_header,
-    with_known_header,
 )
 from modcrypt.parquet.crypto.relocation import ChunkMove
 from modcrypt.parquet.format.idl import ThriftStruct, struct_end
@@ -33,14 +33,14 @@ from modcrypt.parquet.format.page_header import DATA_PAGE_V2, UNCOMPRESSED, spli
 if TYPE_CHECKING:  # PyArrow is loaded for masks alone
     from modcrypt.parquet.rewrite.masking import MaskedChunk
 
-__all__ = ["Appended", "MaskChunk", "SealedFeed"]
+__all__ = ["EncryptedFeed", "ExtendedSource", "MaskChunk"]
 
 MaskChunk: TypeAlias = "Callable[[int], MaskedChunk | None]"
-"""Gives a column's masked chunk of a row group."""
+"""A function that returns a column's masked chunk of a row group."""
 
 
-class Appended(Source):
-    """A source, and more bytes after its end."""
+class ExtendedSource(Source):
+    """A source followed by more bytes."""
 
     def __init__(self, source: Source, more: bytes) -> None:
         self.name, self.size = source.name, source.size + len(more)
@@ -48,7 +48,7 @@ class Appended(Source):
         self._source, self._more = source, MemorySource(more)
 
     def read_into(self, offset: int, view: memoryview) -> None:
-        """Fill `view` from `offset`, on one side of the border."""
+        """Fill `view` from `offset`; the range must not cross the end of the source."""
         border = self._source.size
         if offset < border:
             self._source.read_into(offset, view)
@@ -57,15 +57,15 @@ class Appended(Source):
 
 
 @dataclass
-class SealedFeed:
-    """Gives the parts of an encrypted file to what seals them again.
+class EncryptedFeed:
+    """A supplier of the parts of an encrypted file for re-encryption.
 
     Ordinals are those of the new file.
     """
 
     source: Source
     metadata: ThriftStruct
-    ciphers: Mapping[tuple[int, int], ChunkCipher]  # of the old file
+    ciphers: Mapping[tuple[int, int], ChunkCipher]  # ciphers of the old file
     masks: Mapping[int, MaskChunk]
     kept: set[int]
     nulls: bytes  # pages after the end of the source
@@ -74,18 +74,20 @@ class SealedFeed:
     window: Window = field(init=False)
 
     def __post_init__(self) -> None:
-        self.plain = PlainFeed(Appended(self.source, self.nulls) if self.nulls else self.source)
+        self.plain = PlainFeed(
+            ExtendedSource(self.source, self.nulls) if self.nulls else self.source
+        )
         self.window = Window(self.source)
         self.scratch = memoryview(bytearray())
 
     def write_pages(
         self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
     ) -> None:
-        """Copy, open, seal, open and seal, or mask the pages of a chunk."""
+        """Write the pages of a chunk: copy, decrypt, encrypt, re-encrypt or mask them."""
         old = self.ciphers.get((span.row_group, span.column))
         md = self.metadata.row_groups[span.row_group].columns[span.column].meta_data
         if span.column in self.masks:
-            self._write_masked(span, cipher, out, move, rules)
+            self._write_masked_pages(span, cipher, out, move, rules)
         elif span.column in self.kept:
             move.copied = True
             out.copy_from(self.source, span.start, span.end)
@@ -97,7 +99,7 @@ class SealedFeed:
             self._reseal_pages(span, old, cipher, out, move, md, rules)
 
     def read(self, span: Span) -> bytes:
-        """Open an index or a bloom filter."""
+        """Return the plaintext of an index or a bloom filter."""
         cipher = self.ciphers.get((span.row_group, span.column))
         data = self.plain.read(span)
         if cipher is None:
@@ -108,7 +110,7 @@ class SealedFeed:
         plain = cipher.open(ModuleType[span.part.name], data)
         return plain[: struct_end(plain)]  # without parquet-java's padding
 
-    def _write_masked(
+    def _write_masked_pages(
         self, span: Span, cipher: ChunkCipher | None, out: Output, move: ChunkMove, rules: PageRules
     ) -> None:
         masked = self.masks[span.column](span.row_group)
@@ -129,7 +131,7 @@ class SealedFeed:
         self, span: Span, old: ChunkCipher, new: ChunkCipher, out: Output, move: ChunkMove,
         md: ThriftStruct, rules: PageRules,
     ) -> None:  # fmt: skip
-        """Open the pages of one chunk and seal them again: header module, page module, for each."""
+        """Re-encrypt the pages of one chunk: for each, the header module and the page module."""
         is_dictionary = move.has_dictionary = bool(md.dictionary_page_offset)
         seal_header, seal_page = new.header.seal_into, new.page.seal_into
         old_overhead, old_slack = old.page.overhead, old.page.slack
@@ -143,7 +145,7 @@ class SealedFeed:
                 window, position, end, Page(old, is_dictionary, ordinal), uncompressed
             )
             if known_only:
-                sealed = with_known_header(sealed)
+                sealed = drop_unknown_header_fields(sealed)
             _, plain, header, body, _, old_total = sealed
             size = len(body) - old_overhead
             if len(scratch) < size + old_slack:
@@ -160,7 +162,7 @@ class SealedFeed:
                     move.first_data_page = position, out.position
                 ordinal += 1
             if levels_plain and header[1] == DATA_PAGE_V2:
-                clear = clear_levels(plain, size)
+                clear = count_level_bytes(plain, size)
             elif not self.keep_levels:
                 clear = 0
             if clear or header[6] is not None:

@@ -1,7 +1,7 @@
-"""Encrypted files made anew from encrypted files: under other keys, without columns, masked.
+"""Rewrite encrypted files: with other keys, without some columns, or with masked columns.
 
-One pass: every module is opened and sealed again as it stands, pages never decoded; only masked
-columns are.
+In one pass, every PME module (a separately encrypted part of the file) is decrypted and encrypted
+again. Only the pages of masked columns are decoded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from modcrypt.parquet.crypto.properties import (
     check_encryption,
     is_keyed,
 )
-from modcrypt.parquet.rewrite.file_rewrite import Change, Choice, Rewriting, Rewritten, as_it_was
+from modcrypt.parquet.rewrite.file_rewrite import (
+    Change,
+    Choice,
+    Rewriting,
+    Rewritten,
+    restore_properties,
+)
 from modcrypt.tracebacks import converted
 
 __all__ = ["mask_parquet", "rekey_in_place", "rekey_parquet", "share_parquet"]
@@ -41,29 +47,32 @@ def rekey_parquet(
     dry_run: bool = False,
     keep_unknown_fields: bool = False,
 ) -> Rewritten:
-    """Write an encrypted file anew: other keys, algorithm, footer mode, AAD prefix, key metadata.
+    """Write an encrypted file with other keys, algorithm, footer mode, AAD prefix or key metadata.
 
-    Every module is opened, so authenticated, and sealed again; no page is decoded. Columns without
-    a key are an error, left out or null, as `decryption.on_missing_key` says.
+    Every module is decrypted, and so authenticated, and encrypted again; no page is decoded.
+    Columns without a key are an error, omitted or null, depending on `decryption.on_missing_key`.
 
     Args:
-        source: path, fsspec URL, bytes or seekable binary file object.
-        destination: as of `encrypt_parquet`; may be the source's own path.
-        decryption: opens the file. A plaintext footer's signature is verified in any case.
-        encryption: of the new file.
-        keep_unchanged: copy the pages of columns whose key stays, unopened, where algorithm and
-            AAD prefix stay too. The new file then has the `aad_file_unique` of the old one, so who
-            can alter files can put modules that the same keys seal from one into the other.
-        filesystem: of pyarrow or fsspec, in which both are paths.
-        overwrite: replace an existing destination; otherwise it is a FileExistsError.
-        threads, progress: as of `encrypt_parquet`.
-        dry_run: open the footer, find the keys, and say what would become of the columns; nothing
-            is written, and no key is made.
-        keep_unknown_fields: as of `encrypt_parquet`; and where columns are left out or null.
+        source: Path, fsspec URL, bytes or seekable binary file object.
+        destination: As for `encrypt_parquet`; it may be the source's own path.
+        decryption: Properties that open the file. A plaintext footer's signature is always
+            verified.
+        encryption: Properties of the new file.
+        keep_unchanged: Copy the pages of columns whose key stays, without decrypting them, if
+            algorithm and AAD prefix stay too. The new file then has the `aad_file_unique` of the
+            old one, so anyone who can alter the files can exchange modules under the same keys
+            between them.
+        filesystem: Filesystem of pyarrow or fsspec in which source and destination are paths.
+        overwrite: Replace an existing destination; if False, raise FileExistsError.
+        threads, progress: As for `encrypt_parquet`.
+        dry_run: Open the footer, find the keys, and return what would happen to the columns,
+            without writing anything or making a key.
+        keep_unknown_fields: As for `encrypt_parquet`; it applies also if columns are omitted or
+            null.
 
     Raises:
-        ModcryptError: as `decrypt_parquet` and `encrypt_parquet`.
-        ValueError, TypeError, OSError: as `encrypt_parquet`.
+        ModcryptError: As `decrypt_parquet` and `encrypt_parquet`.
+        ValueError, TypeError, OSError: As `encrypt_parquet`.
     """
     return _rewrite(
         source, destination, decryption, encryption,
@@ -90,45 +99,46 @@ def mask_parquet(
     dry_run: bool = False,
     keep_unknown_fields: bool = False,
 ) -> Rewritten:
-    """Write a file anew with some columns set to null, hashed or left out, and the rest as it is.
+    """Write a file with some columns set to null, hashed or omitted, and the others unchanged.
 
-    Statistics, indexes and bloom filters of masked columns go too, and what engines that modcrypt
-    knows say of them in the footer's key-value pairs; other pairs stay. Thrift fields that modcrypt
-    does not know are left out at every level. No key is needed for columns that are left out, or
-    that are null with all of their top-level field.
+    Statistics, indexes and bloom filters of masked columns are removed, and so is what engines that
+    modcrypt knows record about them in the footer's key-value pairs; other pairs stay. Thrift
+    fields that modcrypt does not know are removed at every level. No key is needed for columns that
+    are omitted, or that are null together with all of their top-level field.
 
-    The new file says in the pair `modcrypt.masked` which of its columns are null or hashed by now,
-    and tells the hash key from others by 8 bytes of an HMAC; columns that are left out are not
-    named. So hashes are not hashed again with the same key, whoever tries.
+    The new file states in the pair `modcrypt.masked` which of its columns are null or hashed, and
+    identifies the hash key by 8 bytes of an HMAC; omitted columns are not named. So nobody can hash
+    values again with the same key by accident.
 
     Args:
-        source, destination: as of `rekey_parquet`.
-        decryption: opens the file; with `require_encrypted=False` also a plaintext one, so that
-            it is masked and encrypted in one pass.
-        encryption: of the new file; None leaves keys, key metadata, modes and AAD prefix as they
-            are.
-        null: columns, or groups, whose values become null. Lists whose elements can't be null,
+        source, destination: As for `rekey_parquet`.
+        decryption: Properties that open the file. With `require_encrypted=False` the file may be
+            plaintext, and is masked and encrypted in one pass.
+        encryption: Properties of the new file; None keeps keys, key metadata, modes and AAD prefix.
+        null: Columns, or groups, whose values become null. Lists whose elements cannot be null,
             because the element itself is repeated, become empty.
-        hashed: columns, or groups, whose values become text: HMAC-SHA-256, under a key derived from
-            `hash_key`, in hex, of the value as text (of binary values their bytes). Equal values
-            have equal hashes, in all files with the same key and however they are stored, and
-            nulls stay null.
-        drop: columns, or groups, that are left out.
-        hash_key: 16, 24 or 32 bytes, no key of the file, old or new. Who has it can try values out.
-        filesystem, overwrite, threads, progress, dry_run: as of `rekey_parquet`.
+        hashed: Columns, or groups, whose values become text: HMAC-SHA-256, in hex, of the value as
+            text (of binary values their bytes), under a key derived from `hash_key`. Equal values
+            have equal hashes, in all files with the same key and however they are stored, and nulls
+            stay null.
+        drop: Columns, or groups, that are omitted.
+        hash_key: Key of 16, 24 or 32 bytes that is not a key of the old or new file. Anyone who has
+            it can test guesses of values.
+        filesystem, overwrite, threads, progress, dry_run: As for `rekey_parquet`.
         keep_unknown_fields: Keep Thrift fields that modcrypt does not know, except in the metadata
             of masked column chunks. They may hold statistics of any column.
 
     Raises:
-        ValueError: columns that the file doesn't have, or named twice, or hashed with this key
-            already; no key for hashes, or one that is also a key of the file; all columns dropped.
-        UnsupportedFormatError: a column to be masked is of a kind that PyArrow can't decode so.
-        ModcryptError, TypeError, OSError: as `rekey_parquet`.
+        ValueError: The file does not have a column, a column is named twice, or is already hashed
+            with this key; hash_key is missing or is also a key of the file; or all columns are
+            dropped.
+        UnsupportedFormatError: PyArrow cannot decode the type of a column to be masked.
+        ModcryptError, TypeError, OSError: As `rekey_parquet`.
     """
     if hashed and hash_key is None:
         raise ValueError("hashed columns need a hash_key")
     if not (null or hashed or drop):
-        raise ValueError("name columns in null, hashed or drop")
+        raise ValueError("no columns to mask; name columns in null, hashed or drop")
     key = None if hash_key is None else as_key(hash_key)
     change = Change(
         null=null, hashed=hashed, drop=drop, hash_key=key, keep_unknown_fields=keep_unknown_fields
@@ -153,27 +163,28 @@ def share_parquet(
     dry_run: bool = False,
     keep_unknown_fields: bool = False,
 ) -> Rewritten:
-    """Write a copy for somebody else: some columns under keys of their own, and nothing else.
+    """Write a copy with only some columns, under keys of their own, to share with somebody else.
 
-    Other columns are not in the copy, nor in its schema; nor are key-value pairs of the footer, but
-    for the Arrow schema, pandas', GeoParquet's and the note of masks, of the columns there; nor,
-    at any level, Thrift fields that modcrypt does not know. Keys of other columns are not needed.
-    The copy has a fresh `aad_file_unique`, so it says nothing of its origin.
+    The copy and its schema do not contain the other columns. Of the footer's key-value pairs, it
+    contains only the Arrow schema, those of pandas and GeoParquet, and the note of masks, limited
+    to the shared columns. It does not contain, at any level, Thrift fields that modcrypt does not
+    know. Keys of other columns are not needed. The copy has a fresh `aad_file_unique`, so it does
+    not reveal its origin.
 
     Args:
-        source, destination, decryption, encryption: as of `rekey_parquet`. Names in `encryption`
-            are those of columns that are there.
-        columns: names of columns, or groups.
-        filesystem, overwrite, threads, progress, dry_run: as of `rekey_parquet`.
+        source, destination, decryption, encryption: As for `rekey_parquet`. `encryption` names only
+            shared columns.
+        columns: Names of columns, or groups.
+        filesystem, overwrite, threads, progress, dry_run: As for `rekey_parquet`.
         keep_unknown_fields: Keep Thrift fields that modcrypt does not know. They may hold
-            statistics of any column, also of those that are not shared.
+            statistics of any column, including columns that are not shared.
 
     Raises:
-        ValueError: no columns, or columns that the file doesn't have.
-        ModcryptError, TypeError, OSError: as `rekey_parquet`.
+        ValueError: No columns are named, or the file does not have one of them.
+        ModcryptError, TypeError, OSError: As `rekey_parquet`.
     """
     if not columns:
-        raise ValueError("name the columns that are to be shared")
+        raise ValueError("no columns to share; name them in columns")
     return _rewrite(
         source, destination, decryption, encryption,
         Change(only=columns, keep_unknown_fields=keep_unknown_fields),
@@ -187,29 +198,29 @@ def rekey_in_place(
     decryption: FileDecryptionProperties,
     encryption: EncryptionLike,
 ) -> None:
-    """Write an encrypted file anew where it is; data pages V2 keep their layout.
+    """Replace an encrypted file by one with other keys; data pages V2 keep their layout.
 
     Raises:
-        OSError: from the file system, or the file there is no longer the source.
-        ModcryptError, ValueError: as `rekey_parquet`.
+        OSError: The file system reports an error, or the file at `place` is no longer the source.
+        ModcryptError, ValueError: As `rekey_parquet`.
     """
-    # Whatever the caller puts up with when reading: here it would stay so for good.
-    file = OpenFile(source, replace(_strict(decryption), on_missing_key="error"))
+    # Ignore a lenient on_missing_key for reading: here the loss would be permanent.
+    file = OpenFile(source, replace(_require_checked_footer(decryption), on_missing_key="error"))
     change = Change(keep_levels=True)
     rewriting = Rewriting(file, Choice(file, change), encryption, change, place)
     with (
-        rewriting.plan.properties.companion() as sealed,
+        rewriting.plan.properties.companion() as record_seals,
         place.create(check=lambda: place.check_still(source)) as sink,
     ):
         out = Output(sink, background=False)
         rewriting.write(out)
         out.close(complete=True)
-        if sealed is not None:
-            sealed()
+        if record_seals is not None:
+            record_seals()
 
 
-def _strict(properties: FileDecryptionProperties) -> FileDecryptionProperties:
-    """Insist on a verified footer: an altered one must not be sealed or signed anew."""
+def _require_checked_footer(properties: FileDecryptionProperties) -> FileDecryptionProperties:
+    """Require a verified footer: an altered one must not be encrypted or signed again."""
     check_decryption(properties)
     return replace(properties, check_footer_integrity=True)
 
@@ -227,22 +238,22 @@ def _rewrite(
     dry_run: bool,
 ) -> Rewritten:
     check_threads(threads)
-    strict = _strict(decryption)
+    strict_decryption = _require_checked_footer(decryption)
     if encryption is not None:
         check_encryption(encryption)
     with open_source(source, filesystem=filesystem) as opened:
         place = place_of(destination, filesystem)
-        file = OpenFile(opened, strict)
+        file = OpenFile(opened, strict_decryption)
         choice = Choice(file, change)
         if encryption is None:
-            encryption = as_it_was(file, choice.plan, place)
+            encryption = restore_properties(file, choice.plan, place)
             change = replace(change, keep_levels=True)
         if dry_run:
-            by = encryption.for_check() if is_keyed(encryption) else encryption
-            return Rewriting(file, choice, by, change, place).result
+            trial = encryption.for_check() if is_keyed(encryption) else encryption
+            return Rewriting(file, choice, trial, change, place).result
         rewriting = Rewriting(file, choice, encryption, change, place, overwrite=overwrite)
         with (
-            rewriting.plan.properties.companion() as sealed,
+            rewriting.plan.properties.companion() as record_seals,
             open_output(
                 destination, opened, overwrite=overwrite, threads=threads, filesystem=filesystem
             ) as out,
@@ -251,6 +262,6 @@ def _rewrite(
             rewriting.write(out)
             if place is not None and opened.place and place.real() == opened.place.real():
                 place.check_still(opened)
-            if sealed is not None:
-                sealed()
+            if record_seals is not None:
+                record_seals()
     return rewriting.result

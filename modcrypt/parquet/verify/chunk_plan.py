@@ -1,6 +1,6 @@
-"""The column chunks of a file that is verified: which key opens them, and where they lie.
+"""Find the keys and places of the column chunks in a file under verification.
 
-Nothing here ends at the first fault. What can't be placed is left out, and that is told.
+A fault does not end the search. Chunks that cannot be located are skipped and reported.
 """
 
 from __future__ import annotations
@@ -52,33 +52,33 @@ from modcrypt.parquet.verify.footer_checks import CheckedFooter, KeyAnswer, look
 __all__ = ["ChunkPlan"]
 
 MAX_EXPLAINED = 200
-"""Findings about a file after which no more column metadata is looked into for causes."""
+"""Number of findings in a file after which faults in column metadata are no longer diagnosed."""
 
 MAX_GAPS = 8
-"""Gaps told one by one: Polars leaves one after each chunk of a plaintext file."""
+"""Maximum number of gaps listed: Polars leaves one after each chunk of a plaintext file."""
 
 
 @dataclass(slots=True)
 class ChunkPlan:
-    """What is to be checked of a file whose footer was read."""
+    """The chunks of a file to check, after its footer was read."""
 
     source: Source
     properties: FileDecryptionProperties
     footer: CheckedFooter
     report: Report
-    insist: bool  # on what the properties say
+    insist: bool  # whether to enforce the requirements in `properties`
     leaves: list[Leaf] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
-    keys: dict[int, Key] = field(default_factory=dict)  # by column, that of the first row group
-    all_known: bool = True  # where every chunk lies
+    keys: dict[int, Key] = field(default_factory=dict)  # by column, from its first row group
+    all_known: bool = True  # whether every chunk's place is known
     _kinds: dict[int, set[str]] = field(default_factory=dict)
     _answers: dict[Question, KeyAnswer] = field(default_factory=dict)
-    _names: dict[object, str] = field(default_factory=dict)  # of keys
+    _names: dict[object, str] = field(default_factory=dict)  # names of keys, for people
     _detective: Detective | None = None
 
-    def make(self) -> None:
-        """Check the footer's own sense, find keys, open column metadata, and place every chunk."""
+    def find_chunks(self) -> None:
+        """Check the footer's consistency, find keys, open column metadata, and locate chunks."""
         metadata, report = self.footer.metadata, self.report
         try:
             self.leaves = leaf_elements(metadata.schema)
@@ -88,53 +88,55 @@ class ChunkPlan:
                     f"encrypted files have at most {MAX_ROW_GROUPS} and {MAX_COLUMNS} (PME 4.4.2)"
                 )
         except FormatError as error:
-            report.error(error, *self.footer.inside)
-            report.note("file", None, "its modules could not be checked: its schema can't be used")
+            report.add_error(error, *self.footer.inside)
+            report.add_note("file", None, "its modules could not be checked: its schema is invalid")
             return
         self.paths = [".".join(leaf.path) for leaf in self.leaves]
         chunks = [
             chunk
             for r, row_group in enumerate(metadata.row_groups)
-            for chunk in self._row_group(r, row_group)
+            for chunk in self._list_chunks(r, row_group)
         ]
-        for chunk in chunks:  # all keys first: one may explain what another one does not open
+        for chunk in chunks:  # all keys first: the diagnosis of one chunk tries other chunks' keys
             self._find_key(chunk)
         if self.footer.cipher is not None:
-            self._detective = self.detective(self.footer.cipher)
+            self._detective = self.make_detective(self.footer.cipher)
         for chunk in chunks:
-            if self._place(chunk):
+            if self._locate_chunk(chunk):
                 self.chunks.append(chunk)
             else:
                 self.all_known = False
         self._check_kinds()
         self._check_places()
 
-    def detective(self, cipher: FileCipher) -> Detective:
-        """Give one that knows the file's keys."""
+    def make_detective(self, cipher: FileCipher) -> Detective:
+        """Return a new Detective that knows the file's keys."""
         rows = len(self.footer.metadata.row_groups)
         return Detective(cipher, self.keys, self.footer.key, self.paths, rows)
 
-    def _fault(self, word: str, message: str) -> None:
-        """Tell of something that the footer says."""
-        self.report.fault(word, message, *self.footer.inside)
+    def _add_footer_fault(self, word: str, message: str) -> None:
+        """Add a fault about a statement in the footer."""
+        self.report.add_fault(word, message, *self.footer.inside)
 
     # --- row groups ------------------------------------------------------------------------------
 
-    def _row_group(self, r: int, row_group: ThriftStruct) -> Iterator[Chunk]:
-        """Give the chunks of a row group."""
+    def _list_chunks(self, r: int, row_group: ThriftStruct) -> Iterator[Chunk]:
+        """Yield the chunks of a row group."""
         declared, ordinal, rows = row_group.ordinal, r, row_group.num_rows
         if declared is not None and declared != r:
-            self._fault(
-                "format", f"row group {r} says it has ordinal {declared}: row groups were reordered"
+            self._add_footer_fault(
+                "format", f"row group {r} declares ordinal {declared}: row groups were reordered"
             )
             if 0 <= declared <= MAX_ORDINAL:
-                ordinal = declared  # by which it was sealed, most likely
+                ordinal = declared  # the writer most likely encrypted with it
         if rows < 0:
-            self._fault("format", f"row group {r} declares {rows} rows")
+            self._add_footer_fault("format", f"row group {r} declares {rows} rows")
         if len(row_group.columns) != len(self.leaves):
             self.all_known = False
-            message = f"row group {r} has {len(row_group.columns)} column chunks, the schema "
-            self._fault("format", f"{message}{len(self.leaves)}")
+            message = (
+                f"row group {r} has {len(row_group.columns)} column chunks, but the schema has "
+            )
+            self._add_footer_fault("format", f"{message}{len(self.leaves)}")
         for c, chunk in enumerate(row_group.columns[: len(self.leaves)]):
             leaf = self.leaves[c]
             element = self.footer.metadata.schema[leaf.element]
@@ -144,7 +146,7 @@ class ChunkPlan:
     # --- keys ------------------------------------------------------------------------------------
 
     def _find_key(self, out: Chunk) -> None:
-        """Look for a chunk's key, and say why there is none."""
+        """Look for a chunk's key, and note the reason if there is none."""
         crypto, footer, path = out.chunk.crypto_metadata, self.footer, out.path
         kinds = self._kinds.setdefault(out.column, set())
         if crypto is None:
@@ -152,43 +154,47 @@ class ChunkPlan:
             if footer.encrypted:
                 declared = declares_plaintext(self.properties, out.leaf.path)
                 why = (
-                    "it is in plaintext, as the policy has it" if declared else "it is in plaintext"
+                    "it is in plaintext, as the policy allows" if declared else "it is in plaintext"
                 )
-                self.report.note("column", path, why, by_design=declared)
+                self.report.add_note("column", path, why, by_design=declared)
             return
         own = crypto.ENCRYPTION_WITH_COLUMN_KEY
         if own is not None:
             out.kind = COLUMN_KEY
-            out.key_name = self._name(out, own.key_metadata)
+            out.key_name = self._name_key(out, own.key_metadata)
             if own.path_in_schema != [name.encode() for name in out.leaf.path]:
-                self._fault("format", f"{out.where}: its crypto metadata names another column")
-            answer = self._column_key(out, own.key_metadata)
+                self._add_footer_fault(
+                    "format", f"{out.where}: the crypto metadata names another column"
+                )
+            answer = self._find_column_key(out, own.key_metadata)
         elif crypto.ENCRYPTION_WITH_FOOTER_KEY is not None:
             out.kind, out.key_name = FOOTER_KEY, footer.key_name
             answer = KeyAnswer(footer.key, footer.missing, footer.word)
         else:
             out.kind = out.key_name = "unknown key"
-            self._fault("format", f"{out.where}: its crypto metadata names no known kind of key")
-            answer = KeyAnswer(None, "the kind of its key is not known")
+            self._add_footer_fault(
+                "format", f"{out.where}: the crypto metadata names no known kind of key"
+            )
+            answer = KeyAnswer(None, "the kind of its key is unknown")
         kinds.add(out.kind)
         if footer.cipher is None:
-            self.report.note("column", path, footer.locked, footer.word)
+            self.report.add_note("column", path, footer.locked, footer.word)
         elif answer.key is None:
-            self.report.note("column", path, answer.why, answer.word)
+            self.report.add_note("column", path, answer.why, answer.word)
         else:
             out.key = answer.key
             self.keys.setdefault(out.column, answer.key)
 
-    def _name(self, out: Chunk, metadata: bytes | None) -> str:
-        """Call a column's key by its master key's id, or by the first column that has it."""
+    def _name_key(self, out: Chunk, metadata: bytes | None) -> str:
+        """Name a column's key by its master key's id, or by the first column that uses it."""
         name = covering_name(out.leaf.path, self.properties.column_keys)
         known = metadata or (self.properties.column_keys[name] if name else out.path)
         if known not in self._names:
             self._names[known] = key_name(metadata, f"column key of {out.path}")
         return self._names[known]
 
-    def _column_key(self, out: Chunk, metadata: bytes | None) -> KeyAnswer:
-        """Give the key of a column, asking the retriever once per key metadata."""
+    def _find_column_key(self, out: Chunk, metadata: bytes | None) -> KeyAnswer:
+        """Return the key of a column, calling the retriever once per key metadata."""
         keys = self.properties.column_keys
         name = covering_name(out.leaf.path, keys)
         given = None if name is None else keys[name]
@@ -202,42 +208,47 @@ class ChunkPlan:
 
     # --- column metadata -------------------------------------------------------------------------
 
-    def _place(self, out: Chunk) -> bool:
-        """Find out where a chunk lies; say whether that is known."""
+    def _locate_chunk(self, out: Chunk) -> bool:
+        """Find the place of a chunk; return whether it is known."""
         if out.chunk.file_path is not None:
-            self._fault("unsupported", f"{out.where} lies in another file: in a _metadata summary?")
+            self._add_footer_fault(
+                "unsupported",
+                f"{out.where} lies in another file; verify the data files, not a _metadata summary",
+            )
             return False
         if out.encrypted:
             self._open_metadata(out)
         md = out.metadata
         if out.chunk.encrypted_column_metadata is not None and not out.key_works:
-            self.all_known = False  # the copy for old readers tells of no bloom filter
+            self.all_known = False  # the copy for old readers locates no bloom filter
             if out.key is not None:
-                self.report.note("column", out.path, "its column metadata did not open")
+                self.report.add_note("column", out.path, "its column metadata did not open")
         if md is None:
             if not out.encrypted:
-                self._fault("format", f"{out.where}: the column metadata is missing")
+                self._add_footer_fault("format", f"{out.where}: the column metadata is missing")
             return False
         try:
             check_column_metadata(md, out.leaf, out.row_group, out.rows)
         except FormatError as error:
-            self._fault(error.word, str(error))
+            self._add_footer_fault(error.word, str(error))
         if min(md.total_compressed_size, md.data_page_offset, md.num_values) < 0:
             return False
         if md.num_values and not md.total_compressed_size:
-            self._fault("format", f"{out.where}: it has {md.num_values} values, and no pages")
-        out.spans = self._spans(out)
+            self._add_footer_fault(
+                "format", f"{out.where}: it has {md.num_values} values, but no pages"
+            )
+        out.spans = self._find_spans(out)
         return True
 
     def _open_metadata(self, out: Chunk) -> None:
-        """Open a chunk's sealed ColumnMetaData; a plaintext footer has a copy for old readers."""
+        """Open a chunk's encrypted ColumnMetaData; plaintext footers also have a legacy copy."""
         chunk = out.chunk
-        sealed, legacy = chunk.encrypted_column_metadata, chunk.meta_data
-        if sealed is None:
+        encrypted_metadata, legacy = chunk.encrypted_column_metadata, chunk.meta_data
+        if encrypted_metadata is None:
             if out.kind == COLUMN_KEY:
                 self.all_known = False
-                # PME 5.3. Else a holder of the footer key alone could put forged metadata there.
-                self._fault(
+                # PME 5.3. Otherwise a holder of only the footer key could forge the metadata.
+                self._add_footer_fault(
                     "format",
                     f"{out.where}: encrypted with a key of its own, but its column metadata is not",
                 )
@@ -247,89 +258,94 @@ class ChunkPlan:
         assert self.footer.cipher is not None
         cipher = ChunkCipher(self.footer.cipher, out.key, out.ordinal, out.column, out.path)
         try:
-            opened = open_column_metadata(chunk, cipher)
+            decrypted = open_column_metadata(chunk, cipher)
         except ModcryptError as error:
-            self._unopened(error, cipher, sealed)
+            self._add_metadata_fault(error, cipher, encrypted_metadata)
             return
         out.key_works = True
-        self.report.verified(0 if self.footer.is_verified else len(sealed))  # a part of the footer
-        self._compare_legacy(out, legacy, opened)
-        chunk.meta_data = opened
+        # The bytes of a verified footer are counted already, and contain this module.
+        self.report.count_verified(0 if self.footer.is_verified else len(encrypted_metadata))
+        self._compare_legacy(out, legacy, decrypted)
+        chunk.meta_data = decrypted
 
-    def _unopened(self, error: ModcryptError, cipher: ChunkCipher, sealed: bytes) -> None:
+    def _add_metadata_fault(
+        self, error: ModcryptError, cipher: ChunkCipher, encrypted_metadata: bytes
+    ) -> None:
         module, cause = cipher.id(ModuleType.COLUMN_METADATA), None
         start, end = self.footer.inside
         known = len(self.report.findings)
         if isinstance(error, TagMismatchError) and known < MAX_EXPLAINED:
             assert self._detective is not None
-            cause = self._detective.explain(cipher, module, memoryview(sealed))
+            cause = self._detective.explain(cipher, module, memoryview(encrypted_metadata))
         if self.footer.mode == "plaintext" and known < MAX_FINDINGS:
-            found = self.footer.data.find(sealed)
-            if found >= 0:
-                start, end = start + found, start + found + len(sealed)
+            offset = self.footer.data.find(encrypted_metadata)
+            if offset >= 0:
+                start, end = start + offset, start + offset + len(encrypted_metadata)
         message = f"{module}: {error}" if isinstance(error, FormatError) else str(error)
         hint = "" if cause is None else f". {cause.hint}"
-        self.report.fault(error.word, message + hint, start, end, module)
+        self.report.add_fault(error.word, message + hint, start, end, module)
 
     def _compare_legacy(
-        self, out: Chunk, legacy: ThriftStruct | None, opened: ThriftStruct
+        self, out: Chunk, legacy: ThriftStruct | None, decrypted: ThriftStruct
     ) -> None:
-        """Hold what readers without the key go by against what is sealed."""
+        """Compare the copy for readers without the key with the encrypted metadata."""
         if legacy is None:
             return
-        true = opened.__dict__
+        true = decrypted.__dict__
         differing = sorted(n for n, value in legacy.__dict__.items() if true.get(n) != value)
         if differing:
-            self._fault(
+            self._add_footer_fault(
                 "integrity",
-                f"{out.where}: the column metadata for legacy readers differs from what is sealed "
-                f"in {', '.join(differing)}: readers without the key are misled",
+                f"{out.where}: the column metadata for legacy readers differs from the encrypted "
+                f"metadata in {', '.join(differing)}: readers without the key are misled",
             )
 
-    def _spans(self, out: Chunk) -> list[Span]:
-        """Give where a chunk's parts are, without those that can't be there."""
-        place, body_end = (out.row_group, out.column), self.footer.body_end
+    def _find_spans(self, out: Chunk) -> list[Span]:
+        """Return where a chunk's parts are, without those at impossible places."""
+        ordinals, body_end = (out.row_group, out.column), self.footer.body_end
         try:
-            return chunk_spans({place: out.chunk}, body_end, self.source)
+            return chunk_spans({ordinals: out.chunk}, body_end, self.source)
         except FormatError:
             pass
         spans: list[Span] = []
         for part in Part:
             try:
-                spans += chunk_spans({place: _only(out.chunk, part)}, body_end, self.source)
+                spans += chunk_spans(
+                    {ordinals: _copy_with_part(out.chunk, part)}, body_end, self.source
+                )
             except FormatError as error:
                 self.all_known = False
-                self._fault(error.word, str(error))
+                self._add_footer_fault(error.word, str(error))
         return sorted(spans)
 
-    # --- what the caller insists on --------------------------------------------------------------
+    # --- requirements of the caller --------------------------------------------------------------
 
     def _check_kinds(self) -> None:
-        """Say which columns are encrypted in another way than they must be."""
+        """Add faults about columns that are not encrypted as they must be."""
         for c, kinds in self._kinds.items():
             if len(kinds) > 1:
-                self._fault(
+                self._add_footer_fault(
                     "format",
                     f"column {self.paths[c]}: {' and '.join(sorted(kinds))} in different row "
-                    "groups: no writer does so",
+                    "groups, which no writer produces",
                 )
         if not self.insist or not self.footer.encrypted:
             return
         required = self.properties.require_encrypted
         if not isinstance(required, bool):
             self._check_names(required)
-        for name in () if required is False else sorted(self._bare_names()):
-            message = f"a key is given for {name}, but the file has it in plaintext"
-            self._fault("plaintext", message)
+        for name in () if required is False else sorted(self._find_plaintext_names()):
+            message = f"a key is given for {name}, but the column is in plaintext in the file"
+            self._add_footer_fault("plaintext", message)
         for c, kinds in self._kinds.items():
             for kind in sorted(kinds):
                 try:
                     check_kind(self.properties, self.leaves[c].path, kind)
                 except PlaintextError as error:
-                    self._fault(error.word, str(error))
+                    self._add_footer_fault(error.word, str(error))
 
-    def _bare_names(self) -> Iterator[str]:
-        """Give names for which there is a key, and that cover nothing but plaintext."""
+    def _find_plaintext_names(self) -> Iterator[str]:
+        """Yield names that have a key but cover only plaintext columns."""
         covered: dict[str, set[str]] = {}
         for c, kinds in self._kinds.items():
             name = covering_name(self.leaves[c].path, self.properties.column_keys)
@@ -338,23 +354,25 @@ class ChunkPlan:
         return (name for name, kinds in covered.items() if kinds == {PLAINTEXT})
 
     def _check_names(self, names: Collection[str]) -> None:
-        """Say which names of columns that must be encrypted the file doesn't have."""
+        """Add a fault if the file lacks columns that must be encrypted."""
         try:
             leaves_of([leaf.path for leaf in self.leaves], names)
         except ValueError as error:
-            self._fault("plaintext", f"{error}: they must be there, and encrypted")
+            self._add_footer_fault(
+                "plaintext", f"{error}: required columns must exist and be encrypted"
+            )
 
     # --- places ----------------------------------------------------------------------------------
 
     def _check_places(self) -> None:
-        """Find parts that overlap, and bytes between them that nothing refers to."""
+        """Report overlapping parts, and bytes between parts that nothing refers to."""
         reached, last = MAGIC_SIZE, None
         gaps: list[tuple[int, int]] = []
-        placed = ((span, chunk) for chunk in self.chunks for span in chunk.spans)
-        for span, chunk in sorted(placed, key=itemgetter(0)):
+        places = ((span, chunk) for chunk in self.chunks for span in chunk.spans)
+        for span, chunk in sorted(places, key=itemgetter(0)):
             if last is not None and span.start < reached and span.end > span.start:
                 message = f"{span} starts at byte {span.start}, inside {last}"
-                self.report.fault("format", message, span.start, min(span.end, reached))
+                self.report.add_fault("format", message, span.start, min(span.end, reached))
                 chunk.overlapping.add(span.part)
             if span.start > reached:
                 gaps.append((reached, span.start))
@@ -362,21 +380,23 @@ class ChunkPlan:
                 reached, last = span.end, span
         if reached < self.footer.body_end:
             gaps.append((reached, self.footer.body_end))
-        if not gaps or not self.all_known:  # chunks whose place is hidden may lie there
+        if not gaps or not self.all_known:  # chunks whose place is unknown may lie in the gaps
             return
         for start, end in gaps[:MAX_GAPS]:
-            message = f"{end - start} bytes at byte {start} belong to nothing"
-            self.report.warn("format", message, start, end)
+            message = f"{end - start} bytes at byte {start} belong to no module"
+            self.report.add_warning("format", message, start, end)
         unused = sum(end - start for start, end in gaps)
         if len(gaps) > MAX_GAPS:
             more = len(gaps) - MAX_GAPS
-            message = f"{more} more runs of bytes belong to nothing: {unused} bytes in all"
-            self.report.warn("format", message)
-        self.report.note("bytes", None, f"{unused} bytes between the modules belong to nothing")
+            message = f"{more} more runs of bytes belong to no module: {unused} bytes in all"
+            self.report.add_warning("format", message)
+        self.report.add_note(
+            "bytes", None, f"{unused} bytes between the modules belong to no module"
+        )
 
 
-def _only(chunk: ThriftStruct, part: Part) -> ThriftStruct:
-    """Copy a chunk with one of its parts alone."""
+def _copy_with_part(chunk: ThriftStruct, part: Part) -> ThriftStruct:
+    """Return a copy of a chunk that has only one of its parts."""
     out = copy(chunk)
     md = out.meta_data = copy(chunk.meta_data)
     if part is not Part.PAGES:

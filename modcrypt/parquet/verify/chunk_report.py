@@ -1,4 +1,4 @@
-"""A column chunk that is verified: what is known of it, and how its modules are told of."""
+"""A column chunk under verification, and the report about its modules."""
 
 from __future__ import annotations
 
@@ -21,46 +21,46 @@ __all__ = ["Chunk", "ChunkReport"]
 
 @dataclass(slots=True)
 class Chunk:
-    """What is to be checked of a chunk, and with which key."""
+    """A chunk to check, its key, and the places of its parts."""
 
-    row_group: int  # its place in the file
+    row_group: int  # position in the file, which may differ from `ordinal`
     column: int
     leaf: Leaf
-    element: ThriftStruct  # of the schema
+    element: ThriftStruct  # SchemaElement of the column
     path: str
     rows: int
-    chunk: ThriftStruct  # ColumnChunk, its `meta_data` opened where that can be
-    ordinal: int  # of its row group, as it is in the AADs
+    chunk: ThriftStruct  # ColumnChunk; `meta_data` is decrypted if there is a key
+    ordinal: int  # row group ordinal in the AADs
     encrypted: bool = False
     key: Key | None = None
-    kind: str | None = None  # of its key: the footer's, or its own
-    key_name: str | None = None  # for people
-    key_works: bool = False  # its column metadata opened
+    kind: str | None = None  # kind of key: footer key or column key
+    key_name: str | None = None  # name of the key for people
+    key_works: bool = False  # whether the key opened the column metadata
     spans: list[Span] = field(default_factory=list)
-    overlapping: set[Part] = field(default_factory=set)  # its parts that begin inside others
+    overlapping: set[Part] = field(default_factory=set)  # parts that begin inside other parts
 
     def id(self, kind: ModuleType, page: int | None = None) -> ModuleId:
-        """Give the address of one of its modules."""
+        """Return the address of one of the chunk's modules."""
         return ModuleId(kind, self.ordinal, self.column, page, self.path)
 
     @property
     def where(self) -> str:
-        """Its address, for messages."""
+        """Address of the chunk, for messages."""
         return f"row group {self.row_group}, column {self.path}"
 
     @property
     def metadata(self) -> ThriftStruct:
-        """Its ColumnMetaData."""
+        """ColumnMetaData of the chunk."""
         return self.chunk.meta_data
 
     @property
     def size(self) -> int:
-        """Bytes of all its parts."""
+        """Total size of the chunk's parts in bytes."""
         return sum(span.end - span.start for span in self.spans)
 
 
 class ChunkReport(Report):
-    """What was found in one chunk."""
+    """A report about one chunk."""
 
     def __init__(
         self,
@@ -73,46 +73,49 @@ class ChunkReport(Report):
         super().__init__(MAX_CHUNK_FINDINGS, regions=regions)
         self.chunk, self.cipher = chunk, cipher
         self.key_works = chunk.key_works
-        # Once for each chunk: what is wrong with one module is with others.
+        # Diagnose once per chunk: other modules most likely have the same fault.
         self._detective = detective if cipher is not None else None
 
-    def module_region(
+    def add_module_region(
         self, start: int, end: int, kind: ModuleType | str, state: State, page: int | None = None
     ) -> None:
-        """Say what some bytes of the chunk are."""
+        """Add a region of the chunk's bytes to the byte map."""
         if self.regions is None:
             return
         chunk = self.chunk
         name = kind if not isinstance(kind, ModuleType) else kind.name.lower().replace("_", " ")
         place = chunk.row_group, chunk.column, page, chunk.path
         key = chunk.key_name if chunk.encrypted else None
-        self.region(start, end, name, state, place=place, key=key)
+        self.add_region(start, end, name, state, place=place, key=key)
 
-    def opened(self, module: ModuleId, start: int, end: int) -> None:
-        """Count a module that opened."""
+    def count_opened(self, module: ModuleId, start: int, end: int) -> None:
+        """Count a module that authenticated, and add its region."""
         self.key_works = True
-        self.verified(end - start)
-        self.module_region(start, end, module.type, "authentic", module.page)
+        self.count_verified(end - start)
+        self.add_module_region(start, end, module.type, "authentic", module.page)
 
-    def truncated(self, module: ModuleId, start: int, end: int) -> None:
-        """Tell of a length field that is not true."""
-        message = f"{module}: its length field does not agree with the {end - start} bytes it has"
-        self.fault("truncation", message, start, end, module)
+    def add_truncated(self, module: ModuleId, start: int, end: int) -> None:
+        """Add a fault about a length field that does not fit."""
+        message = f"{module}: the length field does not match the module's {end - start} bytes"
+        self.add_fault("truncation", message, start, end, module)
 
-    def unopened(
-        self, error: ModcryptError, module: ModuleId, start: int, end: int, sealed: memoryview
+    def add_unopened(
+        self, error: ModcryptError, module: ModuleId, start: int, end: int, stored: memoryview
     ) -> int | None:
-        """Tell of a module that does not open; give the page that it is, if that is found out.
+        """Add a fault about a module that does not open.
 
         Args:
-            sealed: the module, as it is stored.
+            stored: Encrypted module as it is stored.
+
+        Returns:
+            The ordinal of the page that the module really is, if the diagnosis finds it.
         """
-        self.module_region(start, end, module.type, "fault", module.page)
+        self.add_module_region(start, end, module.type, "fault", module.page)
         cause = None
         if isinstance(error, TagMismatchError) and self._detective is not None:
             assert self.cipher is not None
-            if len(sealed) >= GCM_OVERHEAD:
-                cause = self._detective.explain(self.cipher, module, sealed)
+            if len(stored) >= GCM_OVERHEAD:
+                cause = self._detective.explain(self.cipher, module, stored)
             self._detective = None
-        self.error(error, start, end, module, "" if cause is None else cause.hint)
+        self.add_error(error, start, end, module, "" if cause is None else cause.hint)
         return None if cause is None else cause.page

@@ -1,7 +1,7 @@
-"""Verify the files of a folder, one by one and as a set: none missing, foreign or there twice.
+"""Verify the files of a folder one by one, and as a set: none missing, foreign or duplicated.
 
-Each file is verified by itself; what tells a set is the AAD prefix, by which the writer named each
-file, and `aad_file_unique`, which no two files share.
+The set is verified by the AAD prefix, with which the writer named each file, and by
+`aad_file_unique`, which no two files share.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from modcrypt.errors import (
     KeyMaterialError,
     KeyRetrievalError,
     ModcryptError,
+    list_names,
 )
 from modcrypt.fork_safety import fork_safe
 from modcrypt.io.buffers import check_threads, usable_cores
 from modcrypt.io.storage import Place, Source
 from modcrypt.parquet.crypto.footer import stored_prefix
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, check_decryption
-from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate, identify_part, part_faults
-from modcrypt.parquet.datasets.discovery import list_files
+from modcrypt.parquet.crypto.write_notes import NOTES
+from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate, find_part_faults, identify_part
+from modcrypt.parquet.datasets.discovery import list_files, split_hidden
 from modcrypt.parquet.format.byte_map import Severity
 from modcrypt.parquet.format.framing import read_tail
 from modcrypt.parquet.verify.file_verification import CheckedFile, check_expected, verify_source
@@ -37,19 +39,18 @@ from modcrypt.parquet.verify.findings import (
     Finding,
     Unauthenticated,
     Verification,
-    list_names,
 )
 
 __all__ = ["verify_dataset"]
 
 Decryption: TypeAlias = "FileDecryptionProperties | Callable[[str], FileDecryptionProperties]"
-"""The properties of all files, or a function that gives those of the file with a path."""
+"""Properties for all files, or a function that returns the properties for a path."""
 
 MAX_FILES = 8
-"""Files that are verified at the same time, by default."""
+"""Default maximum number of files verified concurrently."""
 
-LISTED = 20
-"""Names told in one message."""
+MAX_LISTED = 20
+"""Maximum number of names listed in one message."""
 
 
 def verify_dataset(
@@ -66,54 +67,60 @@ def verify_dataset(
     each: Callable[[str, Verification], object] | None = None,
     regions: bool = False,
 ) -> DatasetVerification:
-    """Check the Parquet files of a folder, as `verify_parquet` does, and that they are a whole set.
+    """Verify each Parquet file of a folder, as `verify_parquet` does, and that the set is complete.
 
     Args:
-        where: path or URL of a folder or file, or a list of them. Names that begin with a dot or
-            an underscore are passed over.
-        properties: keys, and what the caller insists on; a function gives them by path; None for
-            no keys.
-        filesystem: of pyarrow or fsspec, in which the paths are.
-        aad_prefix_template: each file must have an AAD prefix of its own, which is this with a
-            number in the place of `{i}`, stored in it or not.
-        expected_parts: the set must have the parts 0 to `expected_parts` - 1 of the template.
-        expected_rows: of all files together, known from elsewhere.
-        shared_aad_prefix: Allow several files with the same AAD prefix where `properties` demand
-            one. It is a warning then, as it is where no prefix is demanded.
-        jobs: files verified at the same time; None chooses.
-        progress: called now and then, in the calling thread, with the bytes checked so far.
-        each: called, in the calling thread, with the path and result of each file when it is done.
-        regions: as of `verify_parquet`.
+        where: Path or URL of a folder or file, or a list of them. Names that begin with a dot or
+            an underscore are skipped, and so are files of a write in progress: a note hides them
+            from readers of the folder.
+        properties: Keys and requirements of the caller, or a function that returns them for a
+            path; None for no keys.
+        filesystem: PyArrow or fsspec file system that contains the paths.
+        aad_prefix_template: Template of the AAD prefixes: each file must have a prefix of its own,
+            which is the template with a number in place of `{i}`, stored in the file or not.
+        expected_parts: Number of files: the set must have the parts 0 to `expected_parts` - 1 of
+            the template.
+        expected_rows: Number of rows of all files together, known from a trusted place.
+        shared_aad_prefix: Whether several files may have the same AAD prefix if `properties`
+            require one. It is then a warning, as it is if no prefix is required.
+        jobs: Number of files verified concurrently; None chooses.
+        progress: Function called from time to time, in the calling thread, with the number of bytes
+            checked so far.
+        each: Function called, in the calling thread, with the path and result of each finished
+            file.
+        regions: Whether to map each byte of the files, as in `verify_parquet`.
 
     Returns:
-        What was found in each file, and in the set.
+        The findings in each file and in the set.
 
     Raises:
-        ValueError: there are no files, or arguments don't go together.
-        TypeError: an argument is of another kind.
-        OSError: from the file system: a file or folder that is named is not there. A file that
-            is there and can't be read is a finding.
+        ValueError: There are no files, or arguments contradict each other.
+        TypeError: An argument has the wrong type.
+        FormatError: A note about a write is damaged.
+        OSError: A file or folder that `where` names does not exist, or the file system failed. An
+            existing file that cannot be read is a finding instead.
     """
     _check_arguments(properties, aad_prefix_template, expected_parts, jobs)
     check_expected(expected_rows)
-    places = list_files(where, filesystem)
+    places, hidden = split_hidden(list_files(where, filesystem))
     if not places:
         raise ValueError(f"there are no files in {where!r}")
     template = None if aad_prefix_template is None else PrefixTemplate(aad_prefix_template)
-    run = _Run(places, properties, template, expected_parts, regions)
+    run = _FileRun(places, properties, template, expected_parts, regions)
     files = run.check(jobs, progress, each)
-    found = _Set(places, files, run.parts)
+    file_set = _FileSet(places, files, run.parts)
     if template is None:
-        found.compare_prefixes(fault=run.demands_prefix and not shared_aad_prefix)
+        file_set.compare_prefixes(fault=run.demands_prefix and not shared_aad_prefix)
     else:
-        found.compare_parts(template, expected_parts)
-        found.unidentified(run.unidentified)
-    found.compare_uniques()
-    found.count_rows(expected_rows)
+        file_set.compare_parts(template, expected_parts)
+        file_set.report_unidentified(run.unidentified)
+    file_set.compare_uniques()
+    file_set.check_row_count(expected_rows)
+    file_set.note_hidden_files(hidden)
     return DatasetVerification(
         files=tuple(file.verification for file in files),
-        findings=tuple(found.findings),
-        not_authenticated=tuple(found.notes),
+        findings=tuple(file_set.findings),
+        not_authenticated=tuple(file_set.notes),
     )
 
 
@@ -125,9 +132,9 @@ def _check_arguments(
     elif properties is not None and not callable(properties):
         check_decryption(properties)
     if parts is not None and template is None:
-        raise ValueError("expected_parts are counted by their aad_prefix_template")
+        raise ValueError("expected_parts needs aad_prefix_template; pass both")
     if parts is not None and parts < 1:
-        raise ValueError("expected_parts is a number, at least 1")
+        raise ValueError("expected_parts must be at least 1")
     check_threads(jobs)
 
 
@@ -135,25 +142,27 @@ def _check_prefix(properties: FileDecryptionProperties, *, with_template: bool) 
     check_decryption(properties)
     prefix = properties.aad_prefix or properties.aad_prefix_verifier
     if with_template and prefix is not None:
-        raise ValueError("give aad_prefix_template, or a prefix or verifier, not both")
+        raise ValueError(
+            "pass either aad_prefix_template, or aad_prefix or aad_prefix_verifier, not both"
+        )
 
 
 # --- the files -----------------------------------------------------------------------------------
 
 
 @dataclass
-class _Run:
-    """The files on their way."""
+class _FileRun:
+    """A run that verifies the files, some of them concurrently."""
 
     places: list[Place]
     properties: Decryption | None
     template: PrefixTemplate | None
     expected: int | None
     regions: bool
-    parts: dict[int, int] = field(default_factory=dict)  # by file, which part it is
-    unidentified: dict[int, str] = field(default_factory=dict)  # by file, why that is not known
-    demands_prefix: bool = False  # of any file
-    _done: Counter[int] = field(default_factory=Counter)  # by file, bytes
+    parts: dict[int, int] = field(default_factory=dict)  # part number by file
+    unidentified: dict[int, str] = field(default_factory=dict)  # why the part is unknown, by file
+    demands_prefix: bool = False  # whether the properties of any file do
+    _done: Counter[int] = field(default_factory=Counter)  # bytes checked, by file
     _lock: threading.Lock = field(default_factory=lambda: fork_safe(threading.Lock()))
 
     def check(
@@ -162,20 +171,20 @@ class _Run:
         progress: Callable[[int], None] | None,
         each: Callable[[str, Verification], object] | None,
     ) -> list[CheckedFile]:
-        """Verify all files, some at the same time; a file alone may have several threads."""
+        """Verify all files, some concurrently; a single file may use several threads."""
         count = len(self.places)
         jobs = min(usable_cores(), MAX_FILES) if jobs is None else jobs
         jobs = min(jobs, count)
         threads = None if count == 1 else 1
         pool = ThreadPoolExecutor(jobs, "modcrypt-verify-file")
         try:
-            futures = [pool.submit(self._file, number, threads) for number in range(count)]
+            futures = [pool.submit(self._verify_file, number, threads) for number in range(count)]
             paths = {future: place.path for future, place in zip(futures, self.places, strict=True)}
             waiting = set(futures)
             while waiting:
                 done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
                 for future in done:
-                    checked = future.result()  # an error ends it all
+                    checked = future.result()  # an unexpected error ends the run
                     if each is not None:
                         each(paths[future], checked.verification)
                 if progress is not None:
@@ -186,24 +195,30 @@ class _Run:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _file(self, number: int, threads: int | None) -> CheckedFile:
-        def note(done: int) -> None:
+    def _verify_file(self, number: int, threads: int | None) -> CheckedFile:
+        def note_progress(done: int) -> None:
             with self._lock:
                 self._done[number] = done
 
         place = self.places[number]
-        properties = self._properties(place)
+        properties = self._choose_properties(place)
         try:
             with place.open() as source:
                 if self.template is not None:
-                    properties = self._identified(number, source, properties, self.template)
+                    properties = self._require_prefix_of_part(
+                        number, source, properties, self.template
+                    )
                 return verify_source(
-                    source, properties, threads=threads, progress=note, regions=self.regions
+                    source,
+                    properties,
+                    threads=threads,
+                    progress=note_progress,
+                    regions=self.regions,
                 )
-        except OSError as error:  # of ten thousand files, one must not hide the others
-            return _unreadable(place, error)
+        except OSError as error:  # one unreadable file must not end the verification of the others
+            return _build_unreadable_result(place, error)
 
-    def _properties(self, place: Place) -> FileDecryptionProperties | None:
+    def _choose_properties(self, place: Place) -> FileDecryptionProperties | None:
         given = self.properties
         if callable(given):
             given = given(place.path)
@@ -212,23 +227,23 @@ class _Run:
             self.demands_prefix = True
         return given
 
-    def _identified(
+    def _require_prefix_of_part(
         self,
         number: int,
         source: Source,
         properties: FileDecryptionProperties | None,
         template: PrefixTemplate,
     ) -> FileDecryptionProperties | None:
-        """Find out which part a file is, and demand its prefix."""
+        """Find out which part a file is, and return properties that require its prefix."""
         known = properties or FileDecryptionProperties()
         known = replace(known, check_footer_integrity=True, on_missing_key="drop")
         try:
-            part, _ = identify_part(source, known, template, self._guesses(number))
+            part, _ = identify_part(source, known, template, self._list_likely_parts(number))
         except KeyMaterialError as error:
             self.unidentified[number] = f"{type(error).__name__}: {error}"
             return properties
-        except KeyRetrievalError:  # which verifying the file tells
-            self._by_word(number, source, template)
+        except KeyRetrievalError:  # verifying the file reports it
+            self._trust_stored_prefix(number, source, template)
             return properties
         except ModcryptError as error:
             self.unidentified[number] = f"{type(error).__name__}: {error}"
@@ -236,8 +251,8 @@ class _Run:
         self.parts[number] = part
         return replace(known, aad_prefix=template.prefix(part))
 
-    def _by_word(self, number: int, source: Source, template: PrefixTemplate) -> None:
-        """Take the prefix that a file stores at its word: there is no key to check it with."""
+    def _trust_stored_prefix(self, number: int, source: Source, template: PrefixTemplate) -> None:
+        """Trust the prefix that a file stores: there is no key to check it with."""
         try:
             stored = stored_prefix(read_tail(source), source.name)
         except ModcryptError as error:
@@ -247,20 +262,20 @@ class _Run:
         if part is not None:
             self.parts[number] = part
         elif stored is not None:
-            self.unidentified[number] = str(_foreign(source.name, stored))
+            self.unidentified[number] = str(_make_foreign_error(source.name, stored))
         else:
-            self.unidentified[number] = ""  # it may be any
+            self.unidentified[number] = ""  # the file may be any part
 
-    def _guesses(self, number: int) -> list[int]:
-        """Give the parts that a file may be, the likeliest first: those that its name tells."""
+    def _list_likely_parts(self, number: int) -> list[int]:
+        """Return the parts that a file may be, beginning with the numbers in its name."""
         count = len(self.places) if self.expected is None else self.expected
-        likely = (*_numbers(self.places[number]), number)
+        likely = (*_find_numbers(self.places[number]), number)
         known = [part for part in likely if self.expected is None or part < self.expected]
         return list(dict.fromkeys((*known, *range(count))))
 
 
-def _unreadable(place: Place, error: OSError) -> CheckedFile:
-    """Give the verification of a file that could not be read."""
+def _build_unreadable_result(place: Place, error: OSError) -> CheckedFile:
+    """Return the result for a file that could not be read."""
     reason = error.strerror or type(error).__name__
     finding = Finding(word=FILE, message=f"{place.path} could not be read: {reason}")
     note = Unauthenticated(what="file", path=None, why="it could not be read")
@@ -281,21 +296,21 @@ def _unreadable(place: Place, error: OSError) -> CheckedFile:
     return CheckedFile(verification, None, None)
 
 
-def _foreign(name: str, prefix: bytes) -> AadPrefixError:
+def _make_foreign_error(name: str, prefix: bytes) -> AadPrefixError:
     return AadPrefixError(
-        f"{name}: a foreign file: its AAD prefix {prefix[:200]!r} is not of the template"
+        f"{name}: a foreign file: its AAD prefix {prefix[:200]!r} does not match the template"
     )
 
 
-def _numbers(place: Place) -> list[int]:
+def _find_numbers(place: Place) -> list[int]:
     return [int(digits) for digits in re.findall(r"[0-9]{1,9}", place.name)]
 
 
 # --- the set -------------------------------------------------------------------------------------
 
 
-class _Set:
-    """Holds the files against each other."""
+class _FileSet:
+    """The files of a set, and what comparing them with each other finds."""
 
     def __init__(
         self, places: Sequence[Place], files: Sequence[CheckedFile], parts: dict[int, int]
@@ -304,86 +319,86 @@ class _Set:
         self.findings: list[Finding] = []
         self.notes: list[Unauthenticated] = []
 
-    def _tell(self, word: str, message: str, severity: Severity = "fault") -> None:
+    def _add_finding(self, word: str, message: str, severity: Severity = "fault") -> None:
         self.findings.append(Finding(word=word, message=message, severity=severity))
 
     def compare_parts(self, template: PrefixTemplate, expected: int | None) -> None:
-        """Say which parts are missing, there twice or too many, and which names were exchanged."""
+        """Report missing, duplicate and surplus parts, and exchanged names."""
         named = [(self._places[number].path, part) for number, part in self._parts.items()]
-        for fault in part_faults(sorted(named), expected, template):
-            self._tell("aad-prefix", fault)
+        for fault in find_part_faults(sorted(named), expected, template):
+            self._add_finding("aad-prefix", fault)
         if expected is None and self._parts:
-            self._tell_gaps(template, set(self._parts.values()))
+            self._warn_about_gaps(template, set(self._parts.values()))
         if expected is None:
             self.notes.append(
                 Unauthenticated(
                     what="parts",
                     path=None,
-                    why="how many there must be is not known: the last ones may be missing; "
-                    "expected_parts says it",
+                    why="their number is not known, so the last ones may be missing; pass "
+                    "expected_parts",
                 )
             )
         self._compare_names(template)
 
-    def _tell_gaps(self, template: PrefixTemplate, parts: set[int]) -> None:
-        last = max(parts)  # of any size: a file may claim to be part 9,999,999,999
+    def _warn_about_gaps(self, template: PrefixTemplate, parts: set[int]) -> None:
+        last = max(parts)  # unbounded: a file may claim to be part 9,999,999,999
         if missing := last + 1 - len(parts):
-            first = islice((part for part in range(last) if part not in parts), LISTED)
+            first = islice((part for part in range(last) if part not in parts), MAX_LISTED)
             names = ", ".join(repr(template.prefix(part)) for part in first)
-            more = f" and {missing - LISTED} more" if missing > LISTED else ""
+            more = f" and {missing - MAX_LISTED} more" if missing > MAX_LISTED else ""
             message = f"{missing} parts before the last one are missing: {names}{more}"
-            self._tell("aad-prefix", message, "warning")
+            self._add_finding("aad-prefix", message, "warning")
 
     def _compare_names(self, template: PrefixTemplate) -> None:
-        """Say which files have each other's names, where names tell the part."""
-        place = self._number_in_name()
-        if place is None:
+        """Report files that have each other's names, if names contain the part number."""
+        position = self._find_part_in_names()
+        if position is None:
             return
         by_name = {
-            number: numbers[place]
+            number: numbers[position]
             for number in self._parts
-            if len(numbers := _numbers(self._places[number])) > place
+            if len(numbers := _find_numbers(self._places[number])) > position
         }
         parts = set(self._parts.values())
-        for number, said in sorted(by_name.items()):
+        for number, named_part in sorted(by_name.items()):
             part = self._parts[number]
-            if said != part:
-                severity: Severity = "fault" if said in parts else "warning"
-                self._tell(
+            if named_part != part:
+                severity: Severity = "fault" if named_part in parts else "warning"
+                self._add_finding(
                     "aad-prefix",
                     f"{self._places[number].path} is {template.prefix(part)!r} by its AAD prefix, "
-                    f"and part {said} by its name: files were exchanged or renamed",
+                    f"and part {named_part} by its name: files were exchanged or renamed",
                     severity,
                 )
 
-    def _number_in_name(self) -> int | None:
-        """Find the number in file names that is the part's, in most files."""
+    def _find_part_in_names(self) -> int | None:
+        """Return which of the numbers in a file name is the part number, in most files."""
         votes: Counter[int] = Counter()
         for number, part in self._parts.items():
-            for place, said in enumerate(_numbers(self._places[number])):
-                votes[place] += said == part
+            for position, named_part in enumerate(_find_numbers(self._places[number])):
+                votes[position] += named_part == part
         if not votes:
             return None
-        place, count = votes.most_common(1)[0]
-        # Two files that were exchanged are none of them where they belong.
-        numbers = [_numbers(self._places[number]) for number in self._parts]
+        position, count = votes.most_common(1)[0]
+        # If two files were exchanged, neither has its own number in its name.
+        numbers = [_find_numbers(self._places[number]) for number in self._parts]
         if 2 * count > len(self._parts):
-            return place
+            return position
         same = [
-            place
-            for place in range(min(map(len, numbers)))
-            if sorted(row[place] for row in numbers) == sorted(self._parts.values())
+            position
+            for position in range(min(map(len, numbers)))
+            if sorted(row[position] for row in numbers) == sorted(self._parts.values())
         ]
         return same[-1] if same else None
 
-    def unidentified(self, why: dict[int, str]) -> None:
-        """Tell of files that are none of the parts, or may be any."""
+    def report_unidentified(self, why: dict[int, str]) -> None:
+        """Report files that are none of the parts, or may be any part."""
         for number, reason in sorted(why.items()):
             path = self._places[number].path
             if reason:
-                self._tell("aad-prefix", f"{path}: which part it is can't be told: {reason}")
+                self._add_finding("aad-prefix", f"{path}: cannot tell which part it is: {reason}")
             else:
-                text = "it stores no AAD prefix, and there is no footer key to find out by"
+                text = "it stores no AAD prefix, and there is no footer key to identify the part"
                 self.notes.append(Unauthenticated(what="parts", path=None, why=f"{path}: {text}"))
         for number in self._parts:
             if self._files[number].verification.modules == 0:
@@ -391,51 +406,61 @@ class _Set:
                     Unauthenticated(
                         what="parts",
                         path=None,
-                        why="AAD prefixes are taken at the files' word: there is no footer key",
+                        why="stored AAD prefixes are unverified: there is no footer key",
                     )
                 )
                 return
 
     def compare_prefixes(self, *, fault: bool) -> None:
         """Report files with the same AAD prefix: each should have its own."""
-        for prefix, paths in self._groups(lambda file: file.prefix):
-            self._tell(
+        for prefix, paths in self._group_files(lambda file: file.prefix):
+            self._add_finding(
                 "aad-prefix",
                 f"{len(paths)} files have the same AAD prefix {prefix[:200]!r}, so that one can be "
-                f"put in the place of another: {list_names(paths, LISTED)}",
+                f"put in the place of another: {list_names(paths)}",
                 "fault" if fault else "warning",
             )
 
     def compare_uniques(self) -> None:
-        """Say which files are copies of each other."""
-        for _, paths in self._groups(lambda file: file.unique):
-            self._tell(
+        """Report files that are copies of each other."""
+        for _, paths in self._group_files(lambda file: file.unique):
+            self._add_finding(
                 "integrity",
                 f"{len(paths)} files have the same aad_file_unique, which is random: they are "
-                f"copies of one file, or versions of it: {list_names(paths, LISTED)}",
+                f"copies of one file, or versions of it: {list_names(paths)}",
             )
 
-    def _groups(
+    def _group_files(
         self, value: Callable[[CheckedFile], bytes | None]
     ) -> Iterator[tuple[bytes, list[str]]]:
         groups: defaultdict[bytes, list[str]] = defaultdict(list)
         for place, file in zip(self._places, self._files, strict=True):
-            if found := value(file):
-                groups[found].append(place.path)
-        return ((found, paths) for found, paths in groups.items() if len(paths) > 1)
+            if content := value(file):
+                groups[content].append(place.path)
+        return ((content, paths) for content, paths in groups.items() if len(paths) > 1)
 
-    def count_rows(self, expected: int | None) -> None:
-        """Hold the number of all rows against what is known from elsewhere."""
+    def check_row_count(self, expected: int | None) -> None:
+        """Compare the number of rows of all files with the expected number."""
         if expected is None:
             return
         counts = [file.verification.num_rows for file in self._files]
         rows = sum(count for count in counts if count is not None)
         if None in counts:
-            why = f"{counts.count(None)} files don't tell how many rows they have"
+            why = f"{counts.count(None)} files do not state how many rows they have"
             self.notes.append(Unauthenticated(what="rows", path=None, why=why))
         elif rows != expected:
-            self._tell(
+            self._add_finding(
                 "truncation",
-                f"the files have {rows} rows, {expected} are expected: files or row groups were "
-                "left out or added",
+                f"the files have {rows} rows, but {expected} are expected: files or row groups "
+                "were dropped or added",
             )
+
+    def note_hidden_files(self, places: Sequence[Place]) -> None:
+        """Note the files that notes about writes hide from readers; anyone can write such notes."""
+        if places:
+            names = list_names([place.path for place in places], MAX_LISTED)
+            why = (
+                f"notes in {NOTES} hide {names} from readers, as while a write is in progress; "
+                "nothing authenticates notes"
+            )
+            self.notes.append(Unauthenticated(what="files", path=None, why=why))

@@ -1,8 +1,8 @@
-"""Why a module's tag does not match: where else, and under which other key, it would.
+"""Diagnose why a module's tag does not match, by trying other addresses and keys.
 
-AES-GCM can't say what is wrong, but a module that opens under the address of another one was
-moved, and one that opens with another column's key was sealed with it. Looked for only near by,
-and only while a file's budget lasts.
+AES-GCM does not say what is wrong. But a module that opens under the address of another one was
+moved, and one that opens with another column's key was encrypted with that key. The search covers
+nearby addresses only, and ends when a file's budget is used up.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from modcrypt.parquet.format.page_header import DATA_PAGE_V2, UNCOMPRESSED, Page
 __all__ = ["Cause", "Detective", "looks_like_ctr", "opens_as_gcm"]
 
 NEIGHBOURS = 24
-"""How far pages, row groups and columns are searched, to either side and from the first on."""
+"""Number of pages, row groups and columns searched to either side, and from the first on."""
 
 BUDGET = 64 << 20
-"""Bytes that are put to AES for diagnoses in one file, per thread."""
+"""Number of bytes decrypted for diagnoses in one file, per thread."""
 
 ATTEMPT = 1024
-"""Bytes that an attempt counts for besides its module's."""
+"""Number of bytes that an attempt counts for in addition to the size of its module."""
 
 
 class Cause(NamedTuple):
-    """What was found out: a sentence, and which page of the chunk the module is, if it is one."""
+    """A diagnosis: a sentence, and the page of the chunk that the module is, if it is one."""
 
     hint: str
     page: int | None = None
@@ -40,72 +40,74 @@ class Cause(NamedTuple):
 
 @dataclass(slots=True)
 class Detective:
-    """Tries to open what does not open; for one thread."""
+    """A search for the reason why modules do not open, in one thread."""
 
     cipher: FileCipher
-    keys: Mapping[int, Key]  # by column, what keys are known
+    keys: Mapping[int, Key]  # known keys by column ordinal
     footer_key: Key | None
     paths: list[str]
     row_groups: int
-    left: int = field(default=BUDGET)
+    budget: int = field(default=BUDGET)
 
-    def explain(self, chunk: ChunkCipher, module: ModuleId, sealed: memoryview) -> Cause | None:
-        """Say what a GCM module is that does not open where it stands; None if that is unknown.
+    def explain(self, chunk: ChunkCipher, module: ModuleId, stored: memoryview) -> Cause | None:
+        """Return what a GCM module really is that does not open in its place; None if unknown.
 
         Args:
-            chunk: of the place where it stands.
-            module: the address of that place.
-            sealed: the module, from its length field to the end of its tag.
+            chunk: Cipher of the chunk in which the module lies.
+            module: Address of the module's place.
+            stored: Encrypted module from its length field to the end of its tag.
         """
-        for aad, key, cause in self._suspects(chunk, module):
-            if self.left < len(sealed) + ATTEMPT:
+        for aad, key, cause in self._list_suspects(chunk, module):
+            if self.budget < len(stored) + ATTEMPT:
                 return None
-            self.left -= len(sealed) + ATTEMPT
+            self.budget -= len(stored) + ATTEMPT
             try:
-                self.cipher.gcm(key).open(sealed, aad)
+                self.cipher.gcm(key).open(stored, aad)
             except TagError:
                 continue
             return cause
         return None
 
-    def _suspects(self, chunk: ChunkCipher, module: ModuleId) -> Iterator[tuple[bytes, Key, Cause]]:
+    def _list_suspects(
+        self, chunk: ChunkCipher, module: ModuleId
+    ) -> Iterator[tuple[bytes, Key, Cause]]:
         file_aad, kind = self.cipher.file_aad, module.type
         r, c, page = chunk.row_group, chunk.column, module.page
         what = kind.name.lower().replace("_", " ")
 
-        def at(row_group: int, column: int, number: int | None) -> bytes:
+        def make_aad(row_group: int, column: int, number: int | None) -> bytes:
             return module_aad(file_aad, ModuleId(kind, row_group, column, number))
 
         if page is not None:
-            for other in _around(page, MAX_ORDINAL + 1):
+            for other in _list_neighbours(page, MAX_ORDINAL + 1):
                 hint = (
                     f"It is the {what} of page {other} of the same column chunk: pages were "
                     "swapped, repeated or left out"
                 )
-                yield at(r, c, other), chunk.key, Cause(hint, other)
+                yield make_aad(r, c, other), chunk.key, Cause(hint, other)
         of_page = "" if page is None else f" of page {page}"
-        for other in _around(r, self.row_groups):
+        for other in _list_neighbours(r, self.row_groups):
             hint = (
                 f"It is the {what}{of_page} of row group {other}, column {chunk.path}: modules "
                 "were swapped between row groups"
             )
-            yield at(other, c, page), chunk.key, Cause(hint)
-        for other in _around(c, len(self.paths)):
+            yield make_aad(other, c, page), chunk.key, Cause(hint)
+        for other in _list_neighbours(c, len(self.paths)):
             hint = (
                 f"It is the {what}{of_page} of row group {r}, column {self.paths[other]}: modules "
                 "were swapped between columns"
             )
-            yield at(r, other, page), self.keys.get(other, chunk.key), Cause(hint)
-        yield from self._other_keys(chunk, at(r, c, page))
-        yield from _other_types(chunk, module, file_aad)
+            yield make_aad(r, other, page), self.keys.get(other, chunk.key), Cause(hint)
+        yield from self._try_other_keys(chunk, make_aad(r, c, page))
+        yield from _try_other_types(chunk, module, file_aad)
         yield (
             b"",
             chunk.key,
-            Cause("It opens with no AAD at all, as DuckDB seals: nothing binds it to its place"),
+            Cause("It opens without any AAD, as DuckDB encrypts: nothing binds it to its place"),
         )
 
-    def _other_keys(self, chunk: ChunkCipher, aad: bytes) -> Iterator[tuple[bytes, Key, Cause]]:
-        """Give the keys of other columns, each once."""
+    def _try_other_keys(self, chunk: ChunkCipher, aad: bytes) -> Iterator[tuple[bytes, Key, Cause]]:
+        """Yield the keys of the footer and of other columns, each once."""
         tried = {chunk.key}
         named = [(f"column {self.paths[c]}", key) for c, key in self.keys.items()]
         if self.footer_key is not None:
@@ -116,7 +118,7 @@ class Detective:
                 yield aad, key, Cause(f"It opens with the key of {name}: keys were exchanged")
 
 
-def _other_types(
+def _try_other_types(
     chunk: ChunkCipher, module: ModuleId, file_aad: bytes
 ) -> Iterator[tuple[bytes, Key, Cause]]:
     suffix = ordinal_bytes(chunk.row_group) + ordinal_bytes(chunk.column)
@@ -136,8 +138,8 @@ def _other_types(
             yield file_aad + bytes((kind,)) + suffix + page, chunk.key, Cause(hint)
 
 
-def _around(place: int, count: int) -> Iterator[int]:
-    """Give the ordinals near a place, nearest first, then the first ones."""
+def _list_neighbours(place: int, count: int) -> Iterator[int]:
+    """Yield the ordinals near a place, nearest first, then those from 0 on."""
     for distance in range(1, NEIGHBOURS + 1):
         for other in (place - distance, place + distance):
             if 0 <= other < count:
@@ -153,10 +155,10 @@ _MAGICS = {_GZIP: b"\x1f\x8b", _ZSTD: b"\x28\xb5\x2f\xfd"}
 
 
 def looks_like_ctr(key: Key, header: PageHeader, body: memoryview, codec: int) -> bool:
-    """Tell whether a page body that is no GCM module opens as a CTR one.
+    """Return whether a page body that is not a GCM module opens as a CTR module.
 
-    By its size where it is not compressed, by how the codec begins where it is. Only some bytes
-    are decrypted, and none is given out.
+    An uncompressed body is recognised by its size, a compressed one by the codec's first bytes. At
+    most 16 bytes are decrypted, and none is returned.
     """
     size = len(body) - CTR_OVERHEAD
     if size == header.uncompressed_size and codec == UNCOMPRESSED:
@@ -165,13 +167,13 @@ def looks_like_ctr(key: Key, header: PageHeader, body: memoryview, codec: int) -
         return False
     plain = bytearray(16 + CTR_SLACK)
     CtrCipher(key).open_into(body[: CTR_OVERHEAD + min(size, 16)], b"", memoryview(plain))
-    if codec == _SNAPPY:  # begins with the length of what it holds
+    if codec == _SNAPPY:  # begins with the uncompressed length
         return plain.startswith(varint(header.uncompressed_size))
     return codec in _MAGICS and plain.startswith(_MAGICS[codec])
 
 
 def opens_as_gcm(chunk: ChunkCipher, body: memoryview, aad: bytes) -> bool:
-    """Tell whether a page body of a file that says CTR is a GCM module."""
+    """Return whether a page body is a GCM module, in a file that declares CTR."""
     try:
         chunk.header.open(body, aad)
     except (TagError, ModcryptError):

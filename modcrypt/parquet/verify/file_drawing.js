@@ -1,6 +1,6 @@
 "use strict";
 // Draws the parts of a file: a strip of the whole, a grid of row groups by columns, one chunk.
-// Nothing that comes from the file is ever anything but text: textContent, no innerHTML.
+// Text from the file is only ever inserted as text: textContent, never innerHTML.
 (() => {
 const data = JSON.parse(document.getElementById("data").textContent);
 const at = (id) => document.getElementById(id);
@@ -8,7 +8,7 @@ const tip = at("tip"), grid = at("grid"), detail = at("detail"), whole = at("fil
 
 const NARROW = 3;            // pixels below which a part is joined with an equal neighbour
 const MAX_TABLE_COLUMNS = 64, MAX_TABLE_CELLS = 1000;  // beyond, a chunk is a square
-const MAX_RANGES = 8;        // of one chunk, that are framed and told
+const MAX_RANGES = 8;        // ranges of one chunk that are framed and listed
 const MAX_FLAGS = 2000;
 const MAX_LISTED = 200;      // parts in the table of one chunk
 
@@ -19,7 +19,7 @@ function make(tag, className = "", text = "") {
   return element;
 }
 
-// --- numbers and words ---------------------------------------------------------------------------
+// --- numbers and names ---------------------------------------------------------------------------
 
 const exact = (n) => n.toLocaleString("en");
 const plural = (n, word) => `${exact(n)} ${word}${n === 1 ? "" : "s"}`;
@@ -69,7 +69,7 @@ function part([start, end, size, kind, state, key, count, row, column, page, las
 const byState = (sizes) =>
   Object.fromEntries(data.states.map((state, n) => [state, sizes[n]]).filter(([, size]) => size));
 
-// Parts that are alike are joined as long as the first of them is too narrow to be seen.
+// Similar parts are joined while the first of them is too narrow to be visible.
 function joined(parts, width) {
   const total = parts.reduce((sum, one) => sum + one.size, 0) || 1;
   const narrow = (one) => one.size / total * width < NARROW;
@@ -126,8 +126,8 @@ function facts(one) {
   return rows;
 }
 
-// What was joined may lie apart.
-const span = (one) => (one.end - one.start > one.size ? "within " : "") + spelt([one]);
+// Joined parts need not be adjacent.
+const span = (one) => (one.end - one.start > one.size ? "within " : "") + formatRanges([one]);
 
 const title = (one) => one.kinds.slice(0, 3).join(", ") + (one.kinds.length > 3 ? ", …" : "");
 
@@ -136,7 +136,7 @@ function partElement(one, pixels) {
   const states = data.states.filter((state) => state in one.bytes);
   const fill = states.length > 1 ? "mixed" : `s-${states[0]}`;
   const element = make("i", `part ${fill} ${one.key >= 0 ? `k${one.key % 24}` : ""}${apart}`);
-  for (const state of states.length > 1 ? states : []) {  // what lies in it, one above the other
+  for (const state of states.length > 1 ? states : []) {  // one layer for each state
     const layer = make("i", `s-${state}`);
     layer.style.flex = `${one.bytes[state]} 0 0`;
     element.append(layer);
@@ -153,7 +153,7 @@ function flag(finding, position) {
   return mark;
 }
 
-// Where a byte lies along parts drawn side by side, from 0 to 1.
+// Return the position of a byte along parts drawn side by side, from 0 to 1.
 function position(parts, byte) {
   const total = parts.reduce((sum, one) => sum + one.size, 0) || 1;
   let passed = 0;
@@ -170,7 +170,7 @@ const marksIn = (r, c) => inCell.get(`${r},${c}`) || [];
 const findings = data.findings.map(([fault, start, end, row, column]) => ({fault, start, end, row, column}));
 const cells = data.rows.map((row) => row.map((parts) => parts.map(part)));
 
-// What is flagged: findings, and faults that no finding tells of.
+// Flags mark findings, and faulty parts without a finding.
 const touch = (one, other) => one.start !== null
   && one.start < Math.max(other.end, other.start + 1) && Math.max(one.end, one.start + 1) > other.start;
 const flagged = [...findings];
@@ -187,7 +187,7 @@ for (const finding of flagged) {
 
 // --- the strip of the whole file -----------------------------------------------------------------
 
-// A file that lies about offsets does not draw beyond its end.
+// Clamp offsets, so that forged ones do not draw beyond the end of the file.
 const share = (byte) => Math.min(1, byte / (data.size || 1)) * 100;
 
 function place(element, {start, end}) {
@@ -258,7 +258,7 @@ function frame(ranges, className) {
   }
 }
 
-// Where parts lie: those that touch are one range.
+// Return the byte ranges of parts; adjacent parts form one range.
 function extents(parts) {
   const ranges = [];
   for (const {start, end} of parts) {
@@ -268,7 +268,7 @@ function extents(parts) {
   return ranges.slice(0, MAX_RANGES);
 }
 
-const spelt = (ranges) => ranges.map(({start, end}) => `${exact(start)}–${exact(end)}`).join(", ");
+const formatRanges = (ranges) => ranges.map(({start, end}) => `${exact(start)}–${exact(end)}`).join(", ");
 
 // --- the grid ------------------------------------------------------------------------------------
 
@@ -399,7 +399,7 @@ function drawGrid() {
     return;
   }
   at("how").textContent = dense
-    ? "Each square is one chunk, in the columns' order, and shows the worst state in it. Choose one to see its parts."
+    ? "Each square is one chunk, in column order, and shows its worst state. Choose one to see its parts."
     : "In each cell, the parts of one chunk lie side by side, pages first, their widths to scale; the line below compares the chunk with the largest. Parts too narrow to draw are joined with equal neighbours. Choose a cell to see it enlarged.";
   if (dense) drawSquares();
   else drawTable();
@@ -496,7 +496,7 @@ function choose(r, c, range = null) {
   showCell();
 }
 
-// Its margins keep it clear of the chunk's panel and of the table's heads.
+// Scroll margins keep the cell clear of the chunk's panel and of the table's headings.
 function showCell() {
   grid.querySelector(".cell.hit")?.scrollIntoView({block: "nearest", inline: "nearest"});
 }
@@ -531,12 +531,12 @@ function chooseColumn(column) {
 
 function cellFacts(r, c) {
   const parts = cells[r][c], bytes = {};
-  if (!parts.length) return [["Bytes", "nothing is known of this chunk"]];
+  if (!parts.length) return [["Bytes", "nothing is known about this chunk"]];
   for (const one of parts) add(bytes, one.bytes);
   const found = marksIn(r, c).filter((one) => findings.includes(one)).length;
   const count = parts.reduce((sum, one) => sum + one.count, 0);
   return [
-    ["Bytes", spelt(extents(parts))],
+    ["Bytes", formatRanges(extents(parts))],
     ["Size", both(bytesOf(parts))],
     ["Parts", exact(count)],
     ["State", stateWords(bytes)],

@@ -1,12 +1,12 @@
-"""Verify an encrypted file: every tag of every module, and that what they hold belongs together.
+"""Verify an encrypted file: the tag of every module, and that the modules are consistent.
 
-Nothing is decoded but metadata, nothing is written, and a fault ends nothing: what comes after it
-is looked at as well. What no tag stands for is told, so that silence means something.
+Only metadata is decoded, and nothing is written. Verification continues after a fault and reports
+all of them. It also reports what no tag authenticates, so that an empty report means something.
 
     end of the file -> footer -> keys and column metadata -> chunks, some on each thread
 
-Chunks are independent; each thread has a window on the source, ciphers, and one buffer that bodies
-are opened into.
+Chunks are independent. Each thread has its own window on the source, its own ciphers, and one
+buffer into which page bodies are decrypted.
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ from modcrypt.io.buffers import WORTH_A_THREAD, check_threads, usable_cores
 from modcrypt.io.storage import Source, SourceLike, open_source
 from modcrypt.parquet.crypto.ciphers import FOOTER_KEY, FileCipher
 from modcrypt.parquet.crypto.footer import FOOTER
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties, bound, check_decryption
-from modcrypt.parquet.format.byte_map import Region, complete
+from modcrypt.parquet.crypto.properties import (
+    FileDecryptionProperties,
+    bind_to_file,
+    check_decryption,
+)
+from modcrypt.parquet.format.byte_map import Region, fill_gaps
 from modcrypt.parquet.verify.chunk_checks import ChunkChecker
 from modcrypt.parquet.verify.chunk_plan import ChunkPlan
 from modcrypt.parquet.verify.chunk_report import Chunk
@@ -49,13 +53,13 @@ __all__ = [
 ]
 
 BATCH = 2 << 20
-"""Bytes of chunks that a thread takes at a time."""
+"""Size in bytes of the batches of chunks that threads process."""
 
 QUEUE = 64
-"""Batches that are handed out ahead of the one whose result is awaited."""
+"""Maximum number of batches submitted ahead of the one whose result is awaited."""
 
 LARGE_MODULE = 32 << 10
-"""Mean size of modules in bytes from which on a second thread pays: smaller ones take longer in
+"""Mean module size in bytes above which a second thread pays off: smaller modules take more time in
 Python than in AES, and Python runs on one thread at a time."""
 
 
@@ -69,32 +73,33 @@ def verify_parquet(
     expected_rows: int | None = None,
     regions: bool = False,
 ) -> Verification:
-    """Check a Parquet file as far as the keys allow, without decoding a value, fault after fault.
+    """Verify a Parquet file as far as the keys allow, and report all faults.
 
-    Checked are every tag of every module, the footer's signature, the AAD prefix, the ordinals of
-    row groups, sizes, offsets and overlaps, CRCs, and indexes, bloom filters, statistics and
-    counts against the pages.
+    The checks cover the tag of every module, the footer's signature, the AAD prefix, the ordinals
+    of row groups, sizes, offsets and overlaps, and CRCs. Indexes, bloom filters, statistics and
+    counts are compared with the pages. No value is decoded.
 
     Args:
-        source: path, fsspec URL, bytes or seekable binary file object.
-        properties: keys, and what the caller insists on; None for no keys and nothing insisted on.
-            Without a key, modules are checked as far as they can be seen. `on_missing_key` and
-            `check_footer_integrity` change nothing here.
-        filesystem: of pyarrow or fsspec, in which `source` is a path.
-        threads: at most so many; None chooses by the file and the processors.
-        progress: called now and then, in the calling thread, with the bytes checked so far.
-        expected_rows: how many rows the file must have, known from elsewhere: who holds the footer
-            key can leave row groups out.
-        regions: whether to say for each byte of the file what it is, as drawing the file needs.
+        source: Path, fsspec URL, bytes or seekable binary file object.
+        properties: Keys and requirements of the caller; None for neither. Without a key, modules
+            are checked as far as possible. `on_missing_key` and `check_footer_integrity` have no
+            effect here.
+        filesystem: PyArrow or fsspec file system in which `source` is a path.
+        threads: Maximum number of threads; None chooses by the file's size and the processors.
+        progress: Function called from time to time, in the calling thread, with the number of bytes
+            checked so far.
+        expected_rows: Number of rows that the file must have, known from a trusted place: anyone
+            who holds the footer key can drop row groups undetected.
+        regions: Whether to map each byte of the file, which drawing the file needs.
 
     Returns:
-        What was found; also of a file that is no Parquet file at all.
+        The findings, even if `source` is not a Parquet file at all.
 
     Raises:
         ValueError: `threads` is below 1, `expected_rows` is negative, or the AAD prefix depends on
-            the name of a file that has none.
-        TypeError: an argument is of another kind.
-        OSError: from the file system.
+            the file's name and the file has none.
+        TypeError: An argument has the wrong type.
+        OSError: The file system failed.
     """
     check_threads(threads)
     check_expected(expected_rows)
@@ -109,18 +114,18 @@ def verify_parquet(
 
 
 def check_expected(rows: int | None) -> None:
-    """Raise a ValueError for a number of rows that no file has."""
+    """Raise ValueError if a number of rows is negative."""
     if rows is not None and rows < 0:
-        raise ValueError("expected_rows is not negative")
+        raise ValueError("expected_rows must not be negative")
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """A verification, and what tells the file from others."""
+    """The verification of a file, and what identifies the file in a set."""
 
     verification: Verification
-    prefix: bytes | None  # that it stores, or that is demanded
-    unique: bytes | None
+    prefix: bytes | None  # AAD prefix that the file stores or the caller requires
+    unique: bytes | None  # aad_file_unique
 
 
 def verify_source(
@@ -132,54 +137,54 @@ def verify_source(
     expected_rows: int | None = None,
     regions: bool = False,
 ) -> CheckedFile:
-    """Do what `verify_parquet` does, with a source that is open."""
+    """Verify an open source as `verify_parquet` does."""
     report = Report(MAX_FINDINGS, regions=regions)
-    given = _bound(properties or FileDecryptionProperties(), source, report)
+    given = _bind_properties(properties or FileDecryptionProperties(), source, report)
     footer = check_footer(source, given, report, with_keys=properties is not None)
     plan = ChunkPlan(source, given, footer, report, insist=properties is not None)
     if expected_rows is not None:
-        _check_rows(footer, expected_rows, report)
-    works = False
+        _check_expected_rows(footer, expected_rows, report)
+    key_works = False
     if footer.metadata is not None:
-        _check_own_rows(footer, report)
-        plan.make()
-        works = _check_chunks(plan, threads, progress)
+        _check_declared_rows(footer, report)
+        plan.find_chunks()
+        key_works = _check_chunks(plan, threads, progress)
     if progress is not None:
         progress(source.size)
     prefix = footer.prefix or (given.aad_prefix if isinstance(given.aad_prefix, bytes) else None)
-    return CheckedFile(_result(plan, footer_key_works=works), prefix, footer.unique)
+    return CheckedFile(_build_result(plan, footer_key_works=key_works), prefix, footer.unique)
 
 
-def _bound(
+def _bind_properties(
     properties: FileDecryptionProperties, source: Source, report: Report
 ) -> FileDecryptionProperties:
-    """Give the properties as they are for the file; without its retriever if that fails."""
-    # A retriever that knows its file is to say why it has no key for a column.
+    """Return the properties bound to the file; without the key retriever if binding it fails."""
+    # A retriever bound to its file must report why it has no key for a column.
     strict = replace(properties, on_missing_key="error")
     try:
-        return bound(strict, source)
-    except ModcryptError as error:  # what the keys lie in beside the file can't be read
-        report.error(error)
-        return bound(replace(strict, key_retriever=None), source)
+        return bind_to_file(strict, source)
+    except ModcryptError as error:  # the key material file beside the file cannot be read
+        report.add_error(error)
+        return bind_to_file(replace(strict, key_retriever=None), source)
 
 
-def _check_rows(footer: CheckedFooter, expected: int, report: Report) -> None:
+def _check_expected_rows(footer: CheckedFooter, expected: int, report: Report) -> None:
     if footer.metadata is None:
-        report.note("rows", None, "the number of rows is not known")
+        report.add_note("rows", None, "the number of rows is not known")
     elif footer.metadata.num_rows != expected:
         message = (
-            f"the file has {footer.metadata.num_rows} rows, {expected} are expected: row groups "
-            "were left out or added, or it is another file"
+            f"the file has {footer.metadata.num_rows} rows, but {expected} are expected: row "
+            "groups were dropped or added, or it is another file"
         )
-        report.fault("truncation", message, *footer.inside)
+        report.add_fault("truncation", message, *footer.inside)
 
 
-def _check_own_rows(footer: CheckedFooter, report: Report) -> None:
+def _check_declared_rows(footer: CheckedFooter, report: Report) -> None:
     declared = footer.metadata.num_rows
     counted = sum(row_group.num_rows for row_group in footer.metadata.row_groups)
     if declared != counted:
-        message = f"the footer declares {declared} rows, its row groups {counted}"
-        report.fault("format", message, *footer.inside)
+        message = f"the footer declares {declared} rows, but its row groups have {counted}"
+        report.add_fault("format", message, *footer.inside)
 
 
 # --- chunks --------------------------------------------------------------------------------------
@@ -188,26 +193,28 @@ def _check_own_rows(footer: CheckedFooter, report: Report) -> None:
 def _check_chunks(
     plan: ChunkPlan, threads: int | None, progress: Callable[[int], None] | None
 ) -> bool:
-    """Check the chunks in the order of the file; say whether the footer key opened any module."""
-    batches = list(_batches(plan.chunks))
+    """Check the chunks in file order; return whether the footer key opened any module."""
+    batches = list(_split_batches(plan.chunks))
     if threads is None:
         threads = usable_cores() if plan.source.size > WORTH_A_THREAD else 1
-    done, works = 0, False
-    for batch, reports in _run(plan, batches, threads):
+    done, key_works = 0, False
+    for batch, reports in _check_batches(plan, batches, threads):
         for chunk, report in zip(batch, reports, strict=True):
-            works = works or (chunk.kind == FOOTER_KEY and report.modules > 0)
+            key_works = key_works or (chunk.kind == FOOTER_KEY and report.modules > 0)
             plan.report.merge(report, chunk.where)
             done += chunk.size
         if progress is not None:
             progress(done)
-    return works
+    return key_works
 
 
-def _batches(chunks: list[Chunk]) -> Iterator[list[Chunk]]:
-    """Give chunks in the order of the file, about `BATCH` bytes of them at a time."""
+def _split_batches(chunks: list[Chunk]) -> Iterator[list[Chunk]]:
+    """Yield lists of chunks in file order, each of about `BATCH` bytes."""
     batch: list[Chunk] = []
     size = 0
-    for chunk in sorted(chunks, key=lambda one: one.spans[0].start if one.spans else 0):
+    for chunk in sorted(
+        chunks, key=lambda candidate: candidate.spans[0].start if candidate.spans else 0
+    ):
         batch.append(chunk)
         size += chunk.size
         if size >= BATCH:
@@ -217,15 +224,15 @@ def _batches(chunks: list[Chunk]) -> Iterator[list[Chunk]]:
         yield batch
 
 
-def _run(
+def _check_batches(
     plan: ChunkPlan, batches: list[list[Chunk]], threads: int
 ) -> Iterator[tuple[list[Chunk], list[Report]]]:
-    """Check the first batch here; and the others too, unless threads pay."""
+    """Check the first batch in this thread, and the others too unless more threads pay off."""
     checkers = _Checkers(plan)
     large = threads > 1
     for number, batch in enumerate(batches):
         if number and large:
-            yield from _run_threads(checkers, batches[number:], threads)
+            yield from _check_in_threads(checkers, batches[number:], threads)
             return
         reports = checkers.check(batch)
         modules = sum(report.modules for report in reports)
@@ -233,16 +240,16 @@ def _run(
         yield batch, reports
 
 
-def _run_threads(
+def _check_in_threads(
     checkers: _Checkers, batches: list[list[Chunk]], threads: int
 ) -> Iterator[tuple[list[Chunk], list[Report]]]:
     pool = ThreadPoolExecutor(threads, "modcrypt-verify")
-    coming = iter(batches)
+    remaining = iter(batches)
     waiting: list[tuple[list[Chunk], Future[list[Report]]]] = []
     try:
         while True:
-            handed = islice(coming, QUEUE - len(waiting))
-            waiting += [(batch, pool.submit(checkers.check, batch)) for batch in handed]
+            submitted = islice(remaining, QUEUE - len(waiting))
+            waiting += [(batch, pool.submit(checkers.check, batch)) for batch in submitted]
             if not waiting:
                 return
             batch, future = waiting.pop(0)
@@ -252,34 +259,34 @@ def _run_threads(
 
 
 class _Checkers:
-    """As many checkers as there are threads at work."""
+    """A pool with one checker for each thread."""
 
     def __init__(self, plan: ChunkPlan) -> None:
         self._plan = plan
         self._idle: SimpleQueue[ChunkChecker] = SimpleQueue()
 
     def check(self, batch: list[Chunk]) -> list[Report]:
-        """Check some chunks in this thread."""
-        with self._one() as checker:
+        """Check chunks in this thread."""
+        with self._borrow_checker() as checker:
             return [checker.check(chunk) for chunk in batch]
 
     @contextmanager
-    def _one(self) -> Iterator[ChunkChecker]:
+    def _borrow_checker(self) -> Iterator[ChunkChecker]:
         try:
             checker = self._idle.get_nowait()
         except Empty:
-            checker = self._new()
+            checker = self._create_checker()
         try:
             yield checker
         finally:
             self._idle.put(checker)
 
-    def _new(self) -> ChunkChecker:
+    def _create_checker(self) -> ChunkChecker:
         plan, footer = self._plan, self._plan.footer
         cipher = detective = None
         if footer.cipher is not None:
-            cipher = FileCipher(footer.cipher.file_aad, footer.cipher.algorithm)  # of this thread
-            detective = plan.detective(cipher)
+            cipher = FileCipher(footer.cipher.file_aad, footer.cipher.algorithm)  # for this thread
+            detective = plan.make_detective(cipher)
         regions = plan.report.regions is not None
         return ChunkChecker(plan.source, cipher, detective, footer.algorithm, regions=regions)
 
@@ -287,11 +294,11 @@ class _Checkers:
 # --- the result ----------------------------------------------------------------------------------
 
 
-def _result(plan: ChunkPlan, *, footer_key_works: bool) -> Verification:
+def _build_result(plan: ChunkPlan, *, footer_key_works: bool) -> Verification:
     footer, report, source = plan.footer, plan.report, plan.source
-    findings = list(report.closed("the file"))
+    findings = list(report.finish("the file"))
     if footer.signature_fault is not None:
-        findings.insert(0, _signature_finding(footer, footer_key_works=footer_key_works))
+        findings.insert(0, _explain_signature_fault(footer, footer_key_works=footer_key_works))
     return Verification(
         name=source.name,
         size=source.size,
@@ -305,32 +312,30 @@ def _result(plan: ChunkPlan, *, footer_key_works: bool) -> Verification:
         authenticated_bytes=report.authenticated,
         findings=tuple(findings),
         not_authenticated=tuple(report.notes.values()),
-        regions=_regions(plan),
+        regions=_complete_regions(plan),
     )
 
 
-def _regions(plan: ChunkPlan) -> tuple[Region, ...]:
-    """Give the regions, and those between them: where not all is known, modules may lie there."""
+def _complete_regions(plan: ChunkPlan) -> tuple[Region, ...]:
+    """Return the regions and the gaps between them; hidden modules may lie in gaps."""
     report, footer = plan.report, plan.footer
     if report.regions is None:
         return ()
     hidden = footer.encrypted and not plan.all_known
     return tuple(
-        replace(one, kind="modules", state="locked", key="hidden")
-        if hidden and one.kind == "gap" and one.end <= footer.body_end
-        else one
-        for one in complete(report.regions, plan.source.size)
+        replace(region, kind="modules", state="locked", key="hidden")
+        if hidden and region.kind == "gap" and region.end <= footer.body_end
+        else region
+        for region in fill_gaps(report.regions, plan.source.size)
     )
 
 
-def _signature_finding(footer: CheckedFooter, *, footer_key_works: bool) -> Finding:
-    """Say what a signature that doesn't match means, by what became of the modules."""
+def _explain_signature_fault(footer: CheckedFooter, *, footer_key_works: bool) -> Finding:
+    """Return a finding that explains the mismatching signature by whether modules open."""
     error = footer.signature_fault
     assert error is not None
     message = str(error)
     if footer_key_works:
-        message += (
-            ". Modules open with the same key and AAD prefix: it is the footer that was altered"
-        )
+        message += ". Modules open with the same key and AAD prefix, so the footer was altered"
     start, end = footer.inside
     return Finding(word=error.word, message=message, start=start, end=end, module=FOOTER)

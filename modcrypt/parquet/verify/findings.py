@@ -1,18 +1,20 @@
-"""What verifying a file or a set of files finds, and what it could not say: plain values.
+"""Results of verifying a file or a set of files: findings, and what was not authenticated.
 
-A finding says where and what; what was not authenticated is no finding, but is always told.
+A finding states a fault or a warning and its place. Data that could not be authenticated is not a
+finding, but is always reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from modcrypt import errors
 from modcrypt.aad import ModuleId
-from modcrypt.errors import KeyNotFoundError, ModcryptError, TagMismatchError
+from modcrypt.errors import KeyNotFoundError, ModcryptError, TagMismatchError, list_names
 from modcrypt.parquet.format.byte_map import Region, Severity, State
+from modcrypt.report.sizes import format_count
 
 __all__ = [
     "DatasetVerification",
@@ -21,36 +23,32 @@ __all__ = [
     "Unauthenticated",
     "Verification",
     "fold",
-    "list_names",
 ]
 
 MAX_FINDINGS = 1000
-"""Most findings told of one file; what goes beyond is counted."""
+"""Maximum number of findings reported per file; further ones are counted."""
 
 MAX_CHUNK_FINDINGS = 12
-"""Most findings told of one column chunk: a wrong key would give two for each of its pages."""
-
-MAX_NAMES = 20
-"""Most columns named in one line."""
+"""Maximum number of findings reported per column chunk: a wrong key would give two per page."""
 
 ALWAYS_OPEN = "file crypto metadata"
-"""What the format leaves unauthenticated in every file with an encrypted footer."""
+"""The part that the format leaves unauthenticated in every file with an encrypted footer."""
 
 FILE = "file"
-"""The word for what the file system refused: whether the file is whole is not known."""
+"""The error code for files that could not be read, so that nothing is known about them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that is not as it must be (a fault), or not as it should be (a warning).
+    """A violated rule (a fault), or something unusual that violates none (a warning).
 
     Attributes:
-        word: its kind, one of the words of `modcrypt.errors`; or "file" where the file system
-            refused.
-        message: what was found, where, and what it means.
+        word: Error code, one of those in `modcrypt.errors`; or "file" if the file system refused
+            access.
+        message: What was found, where, and what it means.
         severity: "fault" or "warning".
-        start, end: the bytes [start, end) that were looked at; None where it is about no bytes.
-        module: the address of the module, where it is about one.
+        start, end: Range of bytes [start, end) in question; None if the finding is not about bytes.
+        module: Address of the module; None if the finding is not about a module.
     """
 
     word: str
@@ -61,7 +59,7 @@ class Finding:
     module: ModuleId | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the finding as values that JSON can represent."""
         module = None
         if self.module is not None:
             kind = self.module.type.name.lower().replace("_", " ")
@@ -72,7 +70,7 @@ class Finding:
         }  # fmt: skip
 
     def error(self) -> ModcryptError | OSError:
-        """Give it as the error that reading the file would raise."""
+        """Return the finding as the error that reading the file would raise."""
         if self.word == FILE:
             return OSError(self.message)
         kind = _KINDS.get(self.word, errors.IntegrityError)
@@ -94,13 +92,13 @@ _KINDS: dict[str, type[ModcryptError]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unauthenticated:
-    """What was not authenticated, so that an alteration of it would not have been noticed.
+    """A part that was not authenticated, so that alterations of it go unnoticed.
 
     Attributes:
         what: "file", "footer", "file crypto metadata", "column", "pages", "levels", "bytes",
-            "rows" or "parts".
-        path: dotted name of the column it is about, None for the file.
-        why: the reason, in words.
+            "rows", "files" or "parts".
+        path: Dotted name of the column; None for the file.
+        why: Reason in words.
         word: Error code of why there is no key, such as "denied", "disabled", "unavailable" or
             "no-key"; None where a key is not the reason.
         by_design: Whether no key could authenticate it: the format leaves it open, or the caller's
@@ -114,29 +112,29 @@ class Unauthenticated:
     by_design: bool = False
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the part as values that JSON can represent."""
         return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What `verify_parquet` says of a file.
+    """The result of `verify_parquet` for a file.
 
     Attributes:
-        name: of the file.
-        size: of the file, in bytes.
-        encrypted: whether any of it is encrypted, as far as it says.
-        footer_mode: "encrypted", "plaintext" (whether signed or not), or "none" where there is no
-            footer to be read.
-        algorithm: as the file names it; None where it names none.
-        num_rows: as the footer says; None where the footer could not be read.
-        row_groups: how many; 0 where the footer could not be read.
-        columns: dotted names.
-        modules: how many tags, and signatures, were verified.
-        authenticated_bytes: bytes of these modules, as they are stored.
-        findings: in the order of the file.
-        not_authenticated: what no tag was verified for, and why.
-        regions: what each byte of the file is, where that was asked for.
+        name: Name of the file.
+        size: Size of the file in bytes.
+        encrypted: Whether any part of the file is encrypted, according to its footer.
+        footer_mode: "encrypted", "plaintext" (signed or not), or "none" if there is no readable
+            footer.
+        algorithm: Algorithm that the file names; None if it names none.
+        num_rows: Number of rows that the footer declares; None if the footer could not be read.
+        row_groups: Number of row groups; 0 if the footer could not be read.
+        columns: Dotted names of the columns.
+        modules: Number of tags and signatures verified.
+        authenticated_bytes: Stored size of these modules in bytes.
+        findings: Findings in the order of the file.
+        not_authenticated: Parts for which no tag was verified, with the reason.
+        regions: Map of all bytes of the file; empty unless requested.
     """
 
     name: str
@@ -155,21 +153,21 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no fault; warnings, and what was not authenticated, aside."""
+        """Whether there is no fault; warnings and unauthenticated parts do not count."""
         return not any(finding.severity == "fault" for finding in self.findings)
 
     @property
     def complete(self) -> bool:
-        """Whether there is no fault, and a tag or signature stands for all of the file.
+        """Whether there is no fault, and tags or signatures authenticate the whole file.
 
-        What is open by design doesn't count: file crypto metadata, which holds nothing but what the
-        tags depend on and what keys are found by, and columns that the caller's policy leaves in
+        Parts that are open by design do not count: file crypto metadata, which holds only what the
+        tags depend on and what identifies keys, and columns that the caller's policy leaves in
         plaintext.
         """
-        return self.ok and all(one.by_design for one in self.not_authenticated)
+        return self.ok and all(note.by_design for note in self.not_authenticated)
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the result as values that JSON can represent."""
         return {
             "name": self.name, "size": self.size, "ok": self.ok, "complete": self.complete,
             "encrypted": self.encrypted, "footer_mode": self.footer_mode,
@@ -177,7 +175,7 @@ class Verification:
             "columns": list(self.columns), "modules": self.modules,
             "authenticated_bytes": self.authenticated_bytes,
             "findings": [finding.fields() for finding in self.findings],
-            "not_authenticated": [one.fields() for one in self.not_authenticated],
+            "not_authenticated": [note.fields() for note in self.not_authenticated],
             "regions": [region.fields() for region in self.regions],
         }  # fmt: skip
 
@@ -185,12 +183,13 @@ class Verification:
         """Raise the first fault as the error that reading the file would raise.
 
         Raises:
-            ModcryptError: there is one.
+            ModcryptError: There is a fault.
+            OSError: The file could not be read.
         """
         raise_first(self.findings)
 
     def to_html(self) -> str:
-        """Draw the file and the findings as one self-contained page; best with `regions`."""
+        """Return a self-contained HTML page that draws the file, if `regions` were requested."""
         from modcrypt.parquet.verify.file_drawing import draw
 
         return draw(
@@ -202,19 +201,19 @@ class Verification:
             regions=self.regions,
             findings=self.findings,
             notes=[
-                (f"Not authenticated: {one.what}", one.why)
-                for one in fold((None, note) for note in self.not_authenticated)
+                (f"Not authenticated: {folded.what}", folded.why)
+                for folded in fold((None, note) for note in self.not_authenticated)
             ],
         )
 
     def facts(self) -> list[tuple[str, str]]:
-        """Give labels and values for people: what is known of the file, and how it was found."""
+        """Return labels and values for people: properties of the file, and the result."""
         faults = sum(finding.severity == "fault" for finding in self.findings)
         warnings = len(self.findings) - faults
-        found = [_counted(faults, "fault"), _counted(warnings, "warning")]
+        counts = [format_count(faults, "fault"), format_count(warnings, "warning")]
         rows = "unknown" if self.num_rows is None else f"{self.num_rows:,}"
         return [
-            ("Result", ", ".join(found) if self.findings else "no findings"),
+            ("Result", ", ".join(counts) if self.findings else "no findings"),
             ("Everything authenticated", "yes" if self.complete else "no"),
             ("Encrypted", "yes" if self.encrypted else "no"),
             ("Footer", self.footer_mode),
@@ -229,12 +228,12 @@ class Verification:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetVerification:
-    """What `verify_dataset` says of a set of files.
+    """The result of `verify_dataset` for a set of files.
 
     Attributes:
-        files: of each file, in the order of their paths.
-        findings: about the set: parts that are missing, there twice, foreign or exchanged, copies.
-        not_authenticated: what could not be said of the set.
+        files: Result of each file, in the order of their paths.
+        findings: Findings about the set: missing, duplicate, foreign, exchanged or copied parts.
+        not_authenticated: What could not be verified about the set, with the reason.
     """
 
     files: tuple[Verification, ...]
@@ -243,39 +242,39 @@ class DatasetVerification:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no fault, in the set and in every file."""
+        """Whether there is no fault in the set or in any file."""
         in_set = any(finding.severity == "fault" for finding in self.findings)
         return not in_set and all(file.ok for file in self.files)
 
     @property
     def complete(self) -> bool:
-        """Whether there is no fault, and all of every file, and of the set, was authenticated."""
+        """Whether there is no fault, and every file and the set are fully authenticated."""
         return self.ok and not self.not_authenticated and all(file.complete for file in self.files)
 
     @property
     def num_rows(self) -> int | None:
-        """Rows of all files, None where a footer could not be read."""
+        """Number of rows of all files; None if a footer could not be read."""
         counts = [file.num_rows for file in self.files]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the result as values that JSON can represent."""
         return {
             "ok": self.ok,
             "complete": self.complete,
             "num_rows": self.num_rows,
             "findings": [finding.fields() for finding in self.findings],
-            "not_authenticated": [one.fields() for one in self.not_authenticated],
+            "not_authenticated": [note.fields() for note in self.not_authenticated],
             "files": [file.fields() for file in self.files],
         }
 
     def raise_for_faults(self) -> None:
-        """Raise the first fault, of the set before those of its files.
+        """Raise the first fault: those of the set come before those of its files.
 
         Raises:
-            ModcryptError: there is one.
-            OSError: a file could not be read.
+            ModcryptError: There is a fault.
+            OSError: A file could not be read.
         """
         raise_first(self.findings)
         for file in self.files:
@@ -283,12 +282,12 @@ class DatasetVerification:
 
 
 class Folded(NamedTuple):
-    """Parts that were not authenticated for one reason.
+    """Parts that were not authenticated for the same reason.
 
     Attributes:
-        what: What, and of which columns.
-        why: The reason, in words.
-        files: Number of files it is about; 0 for a set of files, or where they have no names.
+        what: Kind of the parts, and names of their columns.
+        why: Reason in words.
+        files: Number of files affected; 0 for a set of files, or if they have no names.
     """
 
     what: str
@@ -297,41 +296,31 @@ class Folded(NamedTuple):
 
 
 def fold(notes: Iterable[tuple[str | None, Unauthenticated]]) -> list[Folded]:
-    """Return what was not authenticated, with columns and files of one reason together.
+    """Return what was not authenticated, with columns and files grouped by reason.
 
     Args:
-        notes: Notes, and the names of their files.
+        notes: File names, or None, and what was not authenticated in these files.
     """
-    found: dict[tuple[str, str], tuple[dict[str, None], set[str]]] = {}
+    groups: dict[tuple[str, str], tuple[dict[str, None], set[str]]] = {}
     for name, note in notes:
-        paths, names = found.setdefault((note.what, note.why), ({}, set()))
+        paths, names = groups.setdefault((note.what, note.why), ({}, set()))
         paths |= {} if note.path is None else {note.path: None}
         names |= set() if name is None else {name}
     return [
-        Folded(f"{what} {list_names(list(paths), MAX_NAMES)}".rstrip(), why, len(names))
-        for (what, why), (paths, names) in found.items()
+        Folded(f"{what} {list_names(paths)}".rstrip(), why, len(names))
+        for (what, why), (paths, names) in groups.items()
     ]
 
 
-def list_names(names: Sequence[str], most: int) -> str:
-    """Return names for a message: the first ones, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
 def raise_first(findings: Iterable[Finding]) -> None:
-    """Raise the first fault as an error."""
+    """Raise the first fault, if there is one, as an error."""
     for finding in findings:
         if finding.severity == "fault":
             raise finding.error()
 
 
 class Report:
-    """What was found so far, of a chunk or a file: bounded, whatever the file holds."""
+    """A collection of what verifying a chunk or a file finds, of bounded size for any file."""
 
     def __init__(self, limit: int, *, regions: bool) -> None:
         self.findings: list[Finding] = []
@@ -342,55 +331,55 @@ class Report:
         self._more: dict[Severity, int] = {"fault": 0, "warning": 0}
 
     def add(self, finding: Finding) -> None:
-        """Take a finding, or only count it where there are many."""
+        """Add a finding, or only count it beyond the limit."""
         if len(self.findings) < self._limit:
             self.findings.append(finding)
         else:
             self._more[finding.severity] += 1
 
-    def fault(
+    def add_fault(
         self, word: str, message: str, start: int | None = None, end: int | None = None,
         module: ModuleId | None = None, severity: Severity = "fault",
     ) -> None:  # fmt: skip
-        """Take a finding by its parts."""
+        """Add a finding, by default a fault, given its parts."""
         self.add(
             Finding(
                 word=word, message=message, severity=severity, start=start, end=end, module=module
             )
         )
 
-    def error(
+    def add_error(
         self, error: ModcryptError, start: int | None = None, end: int | None = None,
         module: ModuleId | None = None, hint: str = "",
     ) -> None:  # fmt: skip
-        """Take what was raised for a fault."""
+        """Add a fault for an error that was raised."""
         message = f"{error}. {hint}" if hint else str(error)
-        self.fault(error.word, message, start, end, module)
+        self.add_fault(error.word, message, start, end, module)
 
-    def warn(
+    def add_warning(
         self, word: str, message: str, start: int | None = None, end: int | None = None
     ) -> None:
-        """Take what is odd, but breaks no rule."""
-        self.fault(word, message, start, end, severity="warning")
+        """Add a warning: something odd that breaks no rule."""
+        self.add_fault(word, message, start, end, severity="warning")
 
-    def note(
+    def add_note(
         self, what: str, path: str | None, why: str, word: str | None = None, *,
         by_design: bool = False,
     ) -> None:  # fmt: skip
-        """Say what was not authenticated, once for each column."""
+        """Add a note about what was not authenticated, once for each column."""
         note = Unauthenticated(what=what, path=path, why=why, word=word, by_design=by_design)
         self.notes.setdefault((what, path), note)
 
-    def verified(self, size: int) -> None:
+    def count_verified(self, size: int) -> None:
         """Count a module whose tag was verified."""
         self.modules += 1
         self.authenticated += size
 
-    def region(
+    def add_region(
         self, start: int, end: int, kind: str, state: State, *,
         place: tuple[int, int, int | None, str] | None = None, key: str | None = None,
     ) -> None:  # fmt: skip
-        """Say what some bytes are, where that is asked for."""
+        """Add a region to the byte map, if one was requested."""
         if self.regions is None or end <= start:
             return
         row_group, column, page, path = place or (None, None, None, None)
@@ -401,22 +390,23 @@ class Report:
             )
         )  # fmt: skip
 
-    def closed(self, where: str) -> list[Finding]:
-        """Give the findings, and how many more there were."""
+    def finish(self, where: str) -> list[Finding]:
+        """Return all findings, after appending one that counts those beyond the limit."""
         for severity, count in self._more.items():
             if count:
                 last = next(
-                    (one for one in reversed(self.findings) if one.severity == severity), None
+                    (listed for listed in reversed(self.findings) if listed.severity == severity),
+                    None,
                 )
                 word = "integrity" if last is None else last.word
-                message = f"{_counted(count, 'more ' + severity)} in {where}, not listed"
+                message = f"{format_count(count, 'more ' + severity)} in {where}, not listed"
                 self.findings.append(Finding(word=word, message=message, severity=severity))
         self._more = {"fault": 0, "warning": 0}
         return self.findings
 
     def merge(self, part: Report, where: str) -> None:
-        """Take over what was found in a part of the file."""
-        for finding in part.closed(where):
+        """Add the contents of a report about a part of the file."""
+        for finding in part.finish(where):
             self.add(finding)
         for place, note in part.notes.items():
             self.notes.setdefault(place, note)

@@ -1,7 +1,7 @@
-"""A footer as far as it can be seen: with all keys, with some, with wrong ones or with none.
+"""View a footer as far as possible: with all keys, some keys, wrong keys or none.
 
-Reading a file stops at the first thing that is not as the caller insists on; looking at one goes
-on with what is left and says what stopped. Nothing here decides whether a file may be trusted.
+Reading a file stops at the first violated requirement. A view goes on with what remains and states
+what failed. It does not decide whether a file can be trusted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from modcrypt.parquet.crypto.footer import (
     open_column_metadata,
     open_footer,
 )
-from modcrypt.parquet.crypto.properties import ALGORITHMS, FileDecryptionProperties, bound
+from modcrypt.parquet.crypto.properties import ALGORITHMS, FileDecryptionProperties, bind_to_file
 from modcrypt.parquet.format.byte_map import State
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, SIGNATURE_SIZE, Tail, read_tail
 from modcrypt.parquet.format.idl import ThriftStruct, decode, struct_end
@@ -43,27 +43,27 @@ __all__ = ["ChunkView", "FooterView", "view_chunks", "view_footer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FooterView:
-    """What is known of a footer.
+    """A footer as far as the keys reveal it.
 
     Attributes:
-        tail: the file's last bytes.
-        struct_end: where in them FileCryptoMetaData, or a plaintext footer, ends.
-        union: the file's EncryptionAlgorithm, None where it names none.
-        key_metadata: of the footer key.
-        metadata: FileMetaData; None where it is sealed and there is no key that opens it.
-        encrypted: whether something in the file is.
-        authenticated: whether the footer's tag was verified.
-        state: of what authenticates the footer: "fault" where it does not with the key at hand,
-            "unchecked" where something else stood in the way.
-        unbound: whether it was opened without any AAD, as DuckDB seals it.
-        properties: keys for this file; None where there are none.
-        cipher: what modules are opened with; None without keys.
-        footer_key: where there is one.
-        signed_otherwise: whether its signature is parquet-go/parquet-go's, which no other reader
-            verifies.
-        padding: zero bytes after the sealed footer's struct, as parquet-java has them.
-        reasons: what stood in the way, in words.
-        unavailable: Whether the key service was.
+        tail: Last bytes of the file.
+        struct_end: Offset in `tail` at which FileCryptoMetaData, or a plaintext footer, ends.
+        union: EncryptionAlgorithm of the file; None if it names none.
+        key_metadata: Key metadata of the footer key.
+        metadata: FileMetaData; None if it is encrypted and no key opens it.
+        encrypted: Whether any part of the file is encrypted.
+        authenticated: Whether the footer's tag or signature was verified.
+        state: State of the footer's tag or signature: "fault" if it does not match under the key
+            at hand, "unchecked" if something else prevented verification.
+        unbound: Whether the footer was opened without any AAD, as DuckDB encrypts it.
+        properties: Keys for this file; None if there are none.
+        cipher: Cipher for the file's modules; None without keys.
+        footer_key: Footer key; None if there is none.
+        has_parquet_go_signature: Whether the signature is parquet-go/parquet-go's own, which no
+            other reader verifies.
+        padding: Number of zero bytes after the encrypted footer's struct, as parquet-java pads it.
+        reasons: Reasons why parts are hidden or unverified, in words.
+        unavailable: Whether the key service was unavailable.
     """
 
     tail: Tail = field(repr=False)
@@ -78,73 +78,75 @@ class FooterView:
     properties: FileDecryptionProperties | None = field(default=None, repr=False)
     cipher: FileCipher | None = field(default=None, repr=False)
     footer_key: Key | None = None
-    signed_otherwise: bool = False
+    has_parquet_go_signature: bool = False
     padding: int = 0
     reasons: tuple[str, ...] = ()
     unavailable: bool = False
 
     @property
-    def sealed(self) -> bool:
+    def has_encrypted_footer(self) -> bool:
         """Whether the footer is encrypted."""
         return self.tail.magic == MAGIC_ENCRYPTED
 
     @property
     def algorithm(self) -> str | None:
         """Name of the algorithm; None where the file names none that modcrypt knows."""
-        names = [name for name in ALGORITHMS if self._struct(name) is not None]
+        names = [name for name in ALGORITHMS if self._get_algorithm_struct(name) is not None]
         return names[0] if len(names) == 1 else None
 
     @property
     def parameters(self) -> ThriftStruct | None:
-        """AAD prefix and file-unique of the algorithm."""
-        return None if self.algorithm is None else self._struct(self.algorithm)
+        """Struct with the AAD prefix and file-unique; None if the algorithm is unknown."""
+        return None if self.algorithm is None else self._get_algorithm_struct(self.algorithm)
 
     @property
     def stored_prefix(self) -> bytes | None:
-        """AAD prefix that the file stores."""
+        """AAD prefix that the file stores; None if it stores none."""
         return None if self.parameters is None else self.parameters.aad_prefix or None
 
-    def _struct(self, name: str) -> ThriftStruct | None:
+    def _get_algorithm_struct(self, name: str) -> ThriftStruct | None:
         return None if self.union is None else getattr(self.union, name)
 
 
 def view_footer(source: Source, properties: FileDecryptionProperties | None) -> FooterView:
-    """See as much of a file's footer as the keys allow.
+    """Return as much of a file's footer as the keys reveal.
 
     Raises:
-        FormatError, LimitError: no Parquet file, or its footer breaks the format.
+        FormatError, LimitError: The file is not a Parquet file, or its footer breaks the format.
     """
     tail = read_tail(source)
-    properties, reason = _lenient(properties, source)
-    view = (_view_sealed if tail.magic == MAGIC_ENCRYPTED else _view_readable)(
+    properties, reason = _relax_properties(properties, source)
+    view = (_view_encrypted_footer if tail.magic == MAGIC_ENCRYPTED else _view_plaintext_footer)(
         tail, properties, source.name
     )
     return view if reason is None else replace(view, reasons=(reason, *view.reasons))
 
 
-def _lenient(
+def _relax_properties(
     properties: FileDecryptionProperties | None, source: Source
 ) -> tuple[FileDecryptionProperties | None, str | None]:
-    """Give properties that insist on keys and AAD prefix alone; or why there are none."""
+    """Return properties that require only keys and AAD prefix; or why there are none."""
     if properties is None:
         return None, None
     lenient = replace(
         properties,
-        algorithms=ALGORITHMS,  # no page is opened, so a forged name does no harm
+        algorithms=ALGORITHMS,  # no page is opened, so a forged name is harmless
         require_encrypted=True,
         check_footer_integrity=True,
         on_missing_key="drop",
     )
     try:
-        return bound(lenient, source), None
+        return bind_to_file(lenient, source), None
     except KeyRetrievalError as error:
         return None, str(error)
 
 
-# --- sealed footers ------------------------------------------------------------------------------
+# --- encrypted footers ---------------------------------------------------------------------------
 
 
-def _view_sealed(tail: Tail, properties: FileDecryptionProperties | None, name: str) -> FooterView:
+def _view_encrypted_footer(
+    tail: Tail, properties: FileDecryptionProperties | None, name: str
+) -> FooterView:
     crypto, end = decode("FileCryptoMetaData", tail.data)
     view = FooterView(
         tail=tail,
@@ -156,11 +158,11 @@ def _view_sealed(tail: Tail, properties: FileDecryptionProperties | None, name: 
     if properties is None:
         return view
     if view.parameters is not None and view.parameters.aad_file_unique is None:
-        return _view_unbound(view, properties)
+        return _view_footer_without_aad(view, properties)
     try:
         opened = open_footer(tail, properties, name)
     except ModcryptError as error:
-        return _not_opened(view, error)
+        return _add_failure(view, error)
     key = opened.footer_key
     assert key is not None
     plain = opened.cipher.open(key, FOOTER, memoryview(tail.data)[end:])
@@ -171,33 +173,33 @@ def _view_sealed(tail: Tail, properties: FileDecryptionProperties | None, name: 
         cipher=opened.cipher,
         footer_key=key,
         state="authentic",
-        padding=_padding(plain),
+        padding=_count_padding(plain),
     )
 
 
-def _padding(plain: bytes) -> int:
-    """Count the zero bytes after a struct, if they are more than its own end may have."""
+def _count_padding(plain: bytes) -> int:
+    """Count the zero bytes after a struct; 0 if they may belong to the struct itself."""
     return len(plain) - struct_end(plain) if plain.endswith(bytes(5)) else 0
 
 
-def _not_opened(view: FooterView, error: ModcryptError) -> FooterView:
-    """Say why a footer stays closed; that nobody gave a key is no reason worth a word."""
-    asked = view.properties is not None and view.properties.key_retriever is not None
-    if isinstance(error, KeyNotFoundError) and not asked:
+def _add_failure(view: FooterView, error: ModcryptError) -> FooterView:
+    """Return the view with the reason of a failure; a key that nobody passed is no failure."""
+    has_retriever = view.properties is not None and view.properties.key_retriever is not None
+    if isinstance(error, KeyNotFoundError) and not has_retriever:
         return view
     state: State = "fault"
     if isinstance(error, KeyRetrievalError):
         state = "locked"
     elif isinstance(error, AadPrefixError | UnsupportedFormatError):
         state = "unchecked"
-    away = isinstance(error, KmsUnavailableError)
-    return replace(view, state=state, reasons=(*view.reasons, str(error)), unavailable=away)
+    unavailable = isinstance(error, KmsUnavailableError)
+    return replace(view, state=state, reasons=(*view.reasons, str(error)), unavailable=unavailable)
 
 
-def _view_unbound(view: FooterView, properties: FileDecryptionProperties) -> FooterView:
-    """Open a footer that DuckDB sealed: under GCM, and without AAD."""
+def _view_footer_without_aad(view: FooterView, properties: FileDecryptionProperties) -> FooterView:
+    """Open a footer that DuckDB encrypted: with GCM, and without AAD."""
     if properties.aad_prefix is not None or properties.aad_prefix_verifier is not None:
-        reason = "an AAD prefix is demanded, and DuckDB seals without any AAD"
+        reason = "an AAD prefix is required, but DuckDB encrypts without any AAD"
         return replace(view, state="unchecked", reasons=(reason,))
     try:
         given = properties.footer_key
@@ -207,14 +209,14 @@ def _view_unbound(view: FooterView, properties: FileDecryptionProperties) -> Foo
             return view
         module = memoryview(view.tail.data)[view.struct_end :]
         if len(module) < GCM_OVERHEAD:
-            raise TruncationError("the footer's module is cut short")
+            raise TruncationError("the footer's module is truncated")
         plain = GcmCipher(key).open(module, b"")
         metadata, _ = decode("FileMetaData", plain)
     except TagError:
-        reason = "the footer does not authenticate with the key given, without AAD as DuckDB does"
+        reason = "the footer does not authenticate with the given key, without AAD as DuckDB does"
         return replace(view, state="fault", reasons=(reason,))
     except ModcryptError as error:
-        return _not_opened(view, error)
+        return _add_failure(view, error)
     return replace(
         view,
         metadata=metadata,
@@ -225,16 +227,16 @@ def _view_unbound(view: FooterView, properties: FileDecryptionProperties) -> Foo
     )
 
 
-# --- readable footers ----------------------------------------------------------------------------
+# --- plaintext footers ---------------------------------------------------------------------------
 
 
-def _view_readable(
+def _view_plaintext_footer(
     tail: Tail, properties: FileDecryptionProperties | None, name: str
 ) -> FooterView:
-    opened, error = _open_readable(tail, properties, name)
+    opened, error = _open_plaintext_footer(tail, properties, name)
     if opened is None:
         metadata, end = decode("FileMetaData", tail.data)
-    else:  # it was decoded, and its signature stands there
+    else:  # its signature follows it
         metadata, end = opened.metadata, len(tail.data) - SIGNATURE_SIZE
     view = FooterView(
         tail=tail,
@@ -251,28 +253,30 @@ def _view_readable(
         return replace(view, authenticated=True, state="authentic")
     if error is None or isinstance(error, PlaintextError):
         return view
-    view = _not_opened(view, error)
-    return replace(view, signed_otherwise=view.state == "fault" and _is_signed_otherwise(view))
+    view = _add_failure(view, error)
+    return replace(
+        view, has_parquet_go_signature=view.state == "fault" and _verify_parquet_go_signature(view)
+    )
 
 
-def _open_readable(
+def _open_plaintext_footer(
     tail: Tail, properties: FileDecryptionProperties | None, name: str
 ) -> tuple[EncryptedFooter | None, ModcryptError | None]:
-    """Open a readable footer, unverified if it must be: columns have keys of their own."""
+    """Open a plaintext footer, if need be unverified, because columns have keys of their own."""
     if properties is None:
         return None, None
     try:
         return open_footer(tail, properties, name), None
     except ModcryptError as error:
-        found = error
+        failure = error
     try:
-        return open_footer(tail, replace(properties, check_footer_integrity=False), name), found
+        return open_footer(tail, replace(properties, check_footer_integrity=False), name), failure
     except ModcryptError:
-        return None, found
+        return None, failure
 
 
-def _is_signed_otherwise(view: FooterView) -> bool:
-    """Tell a signature over no bytes, with the footer in the AAD (seen in parquet-go 0.32)."""
+def _verify_parquet_go_signature(view: FooterView) -> bool:
+    """Return whether a signature is over no bytes, with the footer in the AAD (parquet-go 0.32)."""
     if view.cipher is None or view.footer_key is None:
         return False
     footer, signature = view.tail.data[: view.struct_end], view.tail.data[view.struct_end :]
@@ -289,17 +293,19 @@ def _is_signed_otherwise(view: FooterView) -> bool:
 
 @dataclass(slots=True)
 class ChunkView:
-    """What is known of one column chunk.
+    """A column chunk as far as the keys reveal it.
 
     Attributes:
-        chunk: as the footer has it.
-        leaf, path: its column, and that one's dotted name.
-        row_group, column: ordinals.
-        own: whether it has a key of its own; None for plaintext.
-        md: its ColumnMetaData as far as the keys open it; None where it is hidden.
-        cipher: of its modules; None where there is no key, or one that does not fit.
-        opened: whether a key is known to fit; None where nothing tells, and for plaintext.
-        refused: whether there was a key that does not fit.
+        chunk: ColumnChunk as stored in the footer.
+        leaf: Column in the schema.
+        path: Dotted name of the column.
+        row_group: Ordinal of the row group.
+        column: Ordinal of the column.
+        own: Whether the column has a key of its own; None for plaintext.
+        md: ColumnMetaData, decrypted if a key opens it; None if it is hidden.
+        cipher: Cipher for the chunk's modules; None if there is no key, or a wrong one.
+        opened: Whether the key is known to be right; None if unknown, and for plaintext.
+        refused: Whether there was a wrong key.
     """
 
     chunk: ThriftStruct = field(repr=False)
@@ -315,38 +321,42 @@ class ChunkView:
 
 
 def view_chunks(view: FooterView) -> tuple[list[Leaf], list[ChunkView], FooterView]:
-    """See as much of each column chunk as the keys allow.
+    """Return as much of each column chunk as the keys reveal.
 
     Returns:
-        The leaves, the chunks by row group and column, and the footer's view with what stood in the
-        way of the columns' keys.
+        The leaves, the chunks by row group and column, and the footer's view, to which the reasons
+        for missing column keys were added.
 
     Raises:
-        FormatError, LimitError: the schema makes no sense, or does not fit the row groups.
+        FormatError, LimitError: The schema is invalid, or does not match the row groups.
     """
     if view.metadata is None:
         return [], [], view
     leaves = leaf_elements(view.metadata.schema)
     keys = _ColumnKeys(view, leaves)
-    chunks = list(_chunks(view, leaves, keys))
+    chunks = list(_view_row_groups(view, leaves, keys))
     reasons, unavailable = (*view.reasons, *keys.reasons), view.unavailable or keys.unavailable
     return leaves, chunks, replace(view, reasons=reasons, unavailable=unavailable)
 
 
-def _chunks(view: FooterView, leaves: list[Leaf], keys: _ColumnKeys) -> Iterator[ChunkView]:
-    # Modules are bound to the ordinal: where row groups were moved, the position opens nothing.
+def _view_row_groups(
+    view: FooterView, leaves: list[Leaf], keys: _ColumnKeys
+) -> Iterator[ChunkView]:
+    # Modules are bound to the ordinal, so the position of a moved row group opens nothing.
     columns = [(c, leaf, ".".join(leaf.path)) for c, leaf in enumerate(leaves)]
     for r, row_group in enumerate(view.metadata.row_groups):  # type: ignore[union-attr]  # is there
         ordinal = row_group.ordinal
         if len(row_group.columns) != len(leaves):
             raise FormatError(
-                f"row group {r} has {len(row_group.columns)} column chunks, the schema "
-                f"{len(leaves)}"
+                f"row group {r} has {len(row_group.columns)} column chunks, but the schema "
+                f"has {len(leaves)}"
             )
         for chunk, (c, leaf, path) in zip(row_group.columns, columns, strict=True):
             seen = ChunkView(chunk, leaf, path, r, c, _has_own_key(view, chunk), chunk.meta_data)
             if seen.own is not None:
-                _open(view, seen, keys.key_of(seen), r if ordinal is None else ordinal)
+                _open_chunk_metadata(
+                    view, seen, keys.find_chunk_key(seen), r if ordinal is None else ordinal
+                )
             yield seen
 
 
@@ -357,8 +367,8 @@ def _has_own_key(view: FooterView, chunk: ThriftStruct) -> bool | None:
     return crypto.ENCRYPTION_WITH_COLUMN_KEY is not None
 
 
-def _open(view: FooterView, seen: ChunkView, key: Key | None, ordinal: int) -> None:
-    """Open a chunk's column metadata, if there is a key for it, and note whether the key fits."""
+def _open_chunk_metadata(view: FooterView, seen: ChunkView, key: Key | None, ordinal: int) -> None:
+    """Open a chunk's column metadata, if there is a key, and note whether the key is right."""
     if key is None:
         seen.opened = False
         return
@@ -369,7 +379,7 @@ def _open(view: FooterView, seen: ChunkView, key: Key | None, ordinal: int) -> N
         return
     seen.cipher = ChunkCipher(view.cipher, key, ordinal, seen.column, seen.path)
     if seen.chunk.encrypted_column_metadata is None:
-        # Under the footer key it lies in the sealed footer. Else nothing tells.
+        # Metadata under the footer key is part of the encrypted footer; other keys stay unchecked.
         seen.opened = True if view.authenticated and not seen.own else None
         return
     try:
@@ -380,18 +390,18 @@ def _open(view: FooterView, seen: ChunkView, key: Key | None, ordinal: int) -> N
 
 
 class _ColumnKeys:
-    """Finds the keys of columns, asking once for each key metadata."""
+    """A source of column keys that calls the retriever once per key metadata."""
 
     def __init__(self, view: FooterView, leaves: list[Leaf]) -> None:
         self._view = view
-        self._found: dict[Question, Key | None] = {}
+        self._keys: dict[Question, Key | None] = {}
         self.reasons: list[str] = []
         self.unavailable = False
         given = {} if view.properties is None else view.properties.column_keys
         names = [covering_name(leaf.path, given) if given else None for leaf in leaves]
         self._given = [None if name is None else given[name] for name in names]
 
-    def key_of(self, seen: ChunkView) -> Key | None:
+    def find_chunk_key(self, seen: ChunkView) -> Key | None:
         if not seen.own:
             return self._view.footer_key
         metadata = seen.chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
@@ -400,11 +410,13 @@ class _ColumnKeys:
         if self._view.properties is None:
             return given
         question = question_of(self._view.properties, given, metadata, seen.path)
-        if question not in self._found:
-            self._found[question] = self._ask(seen, given, metadata)
-        return self._found[question]
+        if question not in self._keys:
+            self._keys[question] = self._retrieve_key(seen, given, metadata)
+        return self._keys[question]
 
-    def _ask(self, seen: ChunkView, given: Key | None, metadata: bytes | None) -> Key | None:
+    def _retrieve_key(
+        self, seen: ChunkView, given: Key | None, metadata: bytes | None
+    ) -> Key | None:
         properties = self._view.properties
         assert properties is not None
         if given is None and self.unavailable:
@@ -412,8 +424,7 @@ class _ColumnKeys:
         try:
             return find_key(properties, given, metadata, f"column {seen.path}", seen.path)
         except KeyRetrievalError as error:
-            self.unavailable = isinstance(
-                error, KmsUnavailableError
-            )  # each question would take as long
+            # Another request would wait for the key service as long.
+            self.unavailable = isinstance(error, KmsUnavailableError)
             self.reasons.append(str(error))
             return None

@@ -1,8 +1,8 @@
-"""`inspect_parquet`: everything that a file tells, without keys, with some or with all of them.
+"""Inspect a file: everything that it reveals without keys, with some keys or with all of them.
 
-Looking is not trusting: nothing but footers, column metadata and page headers is opened, what the
-keys do not fit is shown as far as it can be seen without them, and it is said what was
-authenticated. Keys, wrapped keys and key metadata of a kind that may hold keys are never told.
+Inspection does not verify a file. It opens only footers, column metadata and page headers, shows
+parts with wrong keys as far as they are visible without keys, and states what was authenticated.
+Keys, wrapped keys, and key metadata that may hold keys are never shown.
 """
 
 from __future__ import annotations
@@ -20,9 +20,15 @@ from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import Leaf
 from modcrypt.parquet.format.type_names import codec_name, logical_name, physical_name
 from modcrypt.parquet.verify.footer_view import ChunkView, FooterView, view_chunks, view_footer
-from modcrypt.parquet.verify.leaks import VISIBLE, tell_hidden, tell_leaks, text_of, visible_parts
+from modcrypt.parquet.verify.leaks import (
+    VISIBLE,
+    decode_text,
+    describe_hidden,
+    describe_leaks,
+    list_visible_parts,
+)
 from modcrypt.parquet.verify.region_walk import RegionWalk, walk_regions
-from modcrypt.parquet.verify.writer_quirks import tell_quirks, writer_of
+from modcrypt.parquet.verify.writer_quirks import describe_quirks, identify_writer
 
 __all__ = ["ColumnInspection", "Inspection", "KeyInfo", "inspect_parquet"]
 
@@ -32,21 +38,22 @@ _MAX_REASONS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnInspection:
-    """What is known of one column, over all row groups.
+    """One column over all row groups, as far as the keys reveal it.
 
     Attributes:
-        path: dotted name.
-        physical_type, logical_type: as the specification spells them.
-        key: "footer key" or "column key"; None for plaintext; "hidden" where there are no row
-            groups to tell.
-        key_info: what the file says of that key.
-        has_key: whether a key that was given fits; None for plaintext, and where nothing tells.
-        codec: compression; several where row groups differ. None, as the numbers below, where it
-            is hidden.
-        compressed_size: bytes as they are stored, encryption and page headers included.
-        uncompressed_size: bytes before compression, with page headers.
-        values: nulls among them.
-        visible: what a reader without keys sees of it, such as "name", "sizes" or "statistics".
+        path: Dotted name.
+        physical_type: Physical type as spelt in the specification.
+        logical_type: Logical type as spelt in the specification; None if there is none.
+        key: "footer key" or "column key"; None for plaintext; "hidden" if there are no row groups
+            that would tell.
+        key_info: What the file states about that key.
+        has_key: Whether a given key is right; None for plaintext, and if it is unknown.
+        codec: Compression codecs, several if row groups differ. None if hidden, like the numbers
+            below.
+        compressed_size: Stored size in bytes, including encryption and page headers.
+        uncompressed_size: Size in bytes before compression, including page headers.
+        values: Number of values, including nulls.
+        visible: Parts that a reader without keys sees, such as "name", "sizes" or "statistics".
     """
 
     path: str
@@ -62,35 +69,37 @@ class ColumnInspection:
     visible: tuple[str, ...]
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes."""
+        """Return the column as values that JSON can represent."""
         return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What a Parquet file tells.
+    """A Parquet file as far as the keys reveal it.
 
     Attributes:
-        name: of the file.
-        size: in bytes.
-        encrypted: whether anything in it is.
-        footer_mode: "encrypted", or "plaintext", as in a file that is plaintext throughout.
-        algorithm: its name; None where the file names none that modcrypt knows.
-        aad_prefix: the one that the file stores, or that was given and fits.
-        stores_aad_prefix, needs_aad_prefix: whether it is stored, or to be given.
-        aad_file_unique_size: bytes; None where there is none.
-        footer_key: what the file says of the footer key.
-        footer_authenticated: whether the footer's tag, or its signature, was verified.
-        created_by: as the writer called itself; None where it is hidden or missing.
-        writer: what is known of the writer, in a word; None if nothing tells.
-        num_rows, row_groups: None where they are hidden.
-        columns: None where they are hidden.
-        key_value_metadata: names of the entries, whose values are not told.
-        regions: what all bytes are, from first to last: their sizes add up to the file's.
-        leaks: What a reader without keys sees, in sentences; and fields that modcrypt does not know
-            where a reader with the footer key alone sees them.
-        hidden: what the keys at hand leave closed, in sentences.
-        quirks: of the writer, layouts that break the specification, and what does not fit.
+        name: Name of the file.
+        size: Size of the file in bytes.
+        encrypted: Whether any part of the file is encrypted.
+        footer_mode: "encrypted" or "plaintext"; plaintext files also have a plaintext footer.
+        algorithm: Name of the algorithm; None if the file names none that modcrypt knows.
+        aad_prefix: AAD prefix that the file stores, or a given one that is right; None otherwise.
+        stores_aad_prefix: Whether the file stores its AAD prefix.
+        needs_aad_prefix: Whether the reader must pass the AAD prefix.
+        aad_file_unique_size: Size of `aad_file_unique` in bytes; None if there is none.
+        footer_key: What the file states about the footer key.
+        footer_authenticated: Whether the footer's tag or signature was verified.
+        created_by: Name that the writer gave itself; None if it is hidden or missing.
+        writer: Short name of the writer; None if it is unknown.
+        num_rows: Number of rows; None if it is hidden.
+        row_groups: Number of row groups; None if it is hidden.
+        columns: Columns of the file; None if they are hidden.
+        key_value_metadata: Names of the key-value entries, without their values.
+        regions: Map of all bytes from first to last; the sizes add up to the file's size.
+        leaks: Sentences about what a reader without keys sees, and about unknown fields that a
+            reader with the footer key alone sees.
+        hidden: Sentences about what the keys at hand do not open.
+        quirks: Sentences about the writer, deviations from the specification, and inconsistencies.
         kms_unavailable: Whether a key is hidden because the key service was unavailable.
     """
 
@@ -118,17 +127,17 @@ class Inspection:
     kms_unavailable: bool = False
 
     def fields(self) -> dict[str, Any]:
-        """Give it as what JSON takes; an AAD prefix as text, with escapes where it is none."""
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        """Return values that JSON can represent; the AAD prefix is text, with escapes if needed."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         prefix, columns = self.aad_prefix, self.columns
-        found["aad_prefix"] = None if prefix is None else text_of(prefix)
-        found["footer_key"] = self.footer_key.fields()
-        found["columns"] = None if columns is None else [one.fields() for one in columns]
-        found["regions"] = [region.fields() for region in self.regions]
-        return found
+        values["aad_prefix"] = None if prefix is None else decode_text(prefix)
+        values["footer_key"] = self.footer_key.fields()
+        values["columns"] = None if columns is None else [column.fields() for column in columns]
+        values["regions"] = [region.fields() for region in self.regions]
+        return values
 
     def to_html(self) -> str:
-        """Draw the file as one self-contained HTML page."""
+        """Return a self-contained HTML page that draws the file."""
         from modcrypt.parquet.verify.file_drawing import draw
 
         return draw(
@@ -146,14 +155,14 @@ class Inspection:
         )
 
     def facts(self) -> list[tuple[str, str]]:
-        """Give what is told first: a name and words, for people."""
+        """Return labels and values for people: the most important properties of the file."""
         if not self.encrypted:
-            return [("Encryption", "none"), *self._counts()]
-        prefix = "none" if self.aad_prefix is None else text_of(self.aad_prefix)
+            return [("Encryption", "none"), *self._count_facts()]
+        prefix = "none" if self.aad_prefix is None else decode_text(self.aad_prefix)
         if self.stores_aad_prefix:
             prefix += " (stored)"
         elif self.needs_aad_prefix:
-            prefix = "to be given" if self.aad_prefix is None else f"{prefix} (given)"
+            prefix = "required" if self.aad_prefix is None else f"{prefix} (given)"
         return [
             (
                 "Footer",
@@ -162,10 +171,10 @@ class Inspection:
             ("Algorithm", self.algorithm or "unknown"),
             ("Footer key", str(self.footer_key)),
             ("AAD prefix", prefix),
-            *self._counts(),
+            *self._count_facts(),
         ]
 
-    def _counts(self) -> list[tuple[str, str]]:
+    def _count_facts(self) -> list[tuple[str, str]]:
         counts = [
             ("Writer", self.created_by or self.writer or "unknown"),
             ("Rows", "hidden" if self.num_rows is None else f"{self.num_rows:,}"),
@@ -174,9 +183,9 @@ class Inspection:
         if self.columns is None:
             return [*counts, ("Columns", "hidden")]
         opened = sum(column.has_key is True for column in self.columns)
-        sealed = sum(column.key is not None for column in self.columns)
-        told = f"{len(self.columns):,}, {sealed:,} encrypted, {opened:,} with a key here"
-        return [*counts, ("Columns", told if self.encrypted else f"{len(self.columns):,}")]
+        encrypted = sum(column.key is not None for column in self.columns)
+        summary = f"{len(self.columns):,}, {encrypted:,} encrypted, {opened:,} with a key"
+        return [*counts, ("Columns", summary if self.encrypted else f"{len(self.columns):,}")]
 
 
 def inspect_parquet(
@@ -186,60 +195,64 @@ def inspect_parquet(
     filesystem: Any = None,
     pages: bool = False,
 ) -> Inspection:
-    """Say everything about a Parquet file that can be seen with these keys, or with none.
+    """Return everything about a Parquet file that these keys, or none, reveal.
 
-    Keys that do not fit are no error: the file is shown as it is without them, and it is said so.
-    Nothing but footer, column metadata and page headers is opened, so no algorithm need be
-    accepted. Only what `properties` asks of the AAD prefix counts.
+    Wrong keys are not an error: the result shows the file as it is without them, and states that.
+    Only the footer, column metadata and page headers are opened, so every algorithm is accepted. Of
+    the requirements in `properties`, only those about the AAD prefix apply.
 
     Args:
-        source: path, fsspec URL, bytes or seekable binary file object: encrypted or not.
-        properties: all or some of the file's keys.
-        filesystem: of pyarrow or fsspec, in which a path is.
-        pages: tell pages and page headers apart in `regions`, too: the whole file is read.
+        source: Path, fsspec URL, bytes or seekable binary file object; encrypted or not.
+        properties: All or some of the file's keys; None for no keys.
+        filesystem: PyArrow or fsspec file system in which `source` is a path.
+        pages: Whether to distinguish pages and page headers in `regions`, which reads the whole
+            file.
+
+    Returns:
+        The contents, leaks and peculiarities of the file.
 
     Raises:
-        FormatError: the bytes are no Parquet file, or a footer makes no sense.
-        LimitError: a declared length or count passes a limit.
-        ValueError: the AAD prefix depends on the file's name, and the file has none.
-        TypeError: an argument is of another kind.
-        OSError: from the file system.
+        FormatError: The bytes are not a Parquet file, or the footer is invalid.
+        LimitError: A declared length or count exceeds a limit.
+        ValueError: The AAD prefix depends on the file's name, and the file has none.
+        TypeError: An argument has the wrong type.
+        OSError: The file system failed.
     """
     if properties is not None:
         check_decryption(properties)
     with open_source(source, filesystem=filesystem) as opened:
         if opened.size >= 4 and opened.read_at(0, 4) == _AGS1_MAGIC:
             raise FormatError(
-                f"{opened.name} is an AGS1 stream, no Parquet file: inspect_ags1 looks into it"
+                f"{opened.name} is an AGS1 stream, not a Parquet file; use inspect_ags1"
             )
         view = view_footer(opened, properties)
         leaves, chunks, view = view_chunks(view)
         walk = walk_regions(opened, view, chunks, pages=pages)
-        return _inspection(opened, view, leaves, chunks, walk)
+        return _build_inspection(opened, view, leaves, chunks, walk)
 
 
-def _inspection(
+def _build_inspection(
     source: Source, view: FooterView, leaves: list[Leaf], chunks: list[ChunkView],
     walk: RegionWalk,
 ) -> Inspection:  # fmt: skip
     metadata, parameters = view.metadata, view.parameters
     created_by = None if metadata is None or not metadata.created_by else metadata.created_by
-    created = None if created_by is None else text_of(created_by)
-    writer = writer_of(view, created)
+    created = None if created_by is None else decode_text(created_by)
+    writer = identify_writer(view, created)
     footer_key = key_info(view.key_metadata) if view.encrypted else KeyInfo(kind="none")
-    columns = _columns(view, leaves, chunks, walk, footer_key)
-    keys = [footer_key, *(column.key_info for column in columns if _shows_key(view, column))]
+    columns = _inspect_columns(view, leaves, chunks, walk, footer_key)
+    keys = [footer_key, *(column.key_info for column in columns if _is_key_visible(view, column))]
     visible = {column.path: column.visible for column in columns}
     more = len(view.reasons) - _MAX_REASONS
-    why = [*view.reasons[:_MAX_REASONS], *([f"{more} more"] if more > 0 else [])]
-    leaks = tell_leaks(view, chunks, visible, walk, keys)
+    reasons = [*view.reasons[:_MAX_REASONS], *([f"{more} more"] if more > 0 else [])]
+    leaks = describe_leaks(view, chunks, visible, walk, keys)
     return Inspection(
         name=source.name,
         size=source.size,
         encrypted=view.encrypted,
-        footer_mode="encrypted" if view.sealed else "plaintext",
+        footer_mode="encrypted" if view.has_encrypted_footer else "plaintext",
         algorithm=view.algorithm,
-        aad_prefix=_prefix(view),
+        aad_prefix=_find_prefix(view),
         stores_aad_prefix=view.stored_prefix is not None,
         needs_aad_prefix=_needs_prefix(view),
         aad_file_unique_size=(
@@ -254,17 +267,17 @@ def _inspection(
         num_rows=None if metadata is None else metadata.num_rows,
         row_groups=None if metadata is None else len(metadata.row_groups),
         columns=None if metadata is None else tuple(columns),
-        key_value_metadata=_entry_names(metadata),
+        key_value_metadata=_list_entry_names(metadata),
         regions=tuple(walk.regions),
         leaks=tuple(leaks),
-        hidden=tuple(tell_hidden(view, chunks, walk, why)),
-        quirks=tuple(tell_quirks(view, chunks, walk, writer)),
+        hidden=tuple(describe_hidden(view, chunks, walk, reasons)),
+        quirks=tuple(describe_quirks(view, chunks, walk, writer)),
         kms_unavailable=view.unavailable,
     )
 
 
-def _prefix(view: FooterView) -> bytes | None:
-    """Give the stored AAD prefix, or the one that was given where the footer is bound to it."""
+def _find_prefix(view: FooterView) -> bytes | None:
+    """Return the stored AAD prefix, or the given one if the footer is bound to it."""
     if view.stored_prefix is not None or not view.authenticated or view.properties is None:
         return view.stored_prefix
     given = view.properties.aad_prefix
@@ -276,20 +289,20 @@ def _needs_prefix(view: FooterView) -> bool:
     return parameters is not None and bool(parameters.supply_aad_prefix) and not view.stored_prefix
 
 
-def _entry_names(metadata: ThriftStruct | None) -> tuple[str, ...]:
+def _list_entry_names(metadata: ThriftStruct | None) -> tuple[str, ...]:
     entries = () if metadata is None else metadata.key_value_metadata or ()
-    return tuple(text_of(entry.key) for entry in entries)
+    return tuple(decode_text(entry.key) for entry in entries)
 
 
-def _shows_key(view: FooterView, column: ColumnInspection) -> bool:
-    """Tell whether a column's key metadata stands in clear."""
-    return not view.sealed and column.key == "column key"
+def _is_key_visible(view: FooterView, column: ColumnInspection) -> bool:
+    """Return whether a column's key metadata is readable without keys."""
+    return not view.has_encrypted_footer and column.key == "column key"
 
 
 # --- columns -------------------------------------------------------------------------------------
 
 
-def _columns(
+def _inspect_columns(
     view: FooterView, leaves: list[Leaf], chunks: list[ChunkView], walk: RegionWalk,
     footer_key: KeyInfo,
 ) -> list[ColumnInspection]:  # fmt: skip
@@ -300,12 +313,12 @@ def _columns(
     columns = []
     for leaf, own in zip(leaves, by_column, strict=True):
         element = view.metadata.schema[leaf.element]  # type: ignore[union-attr]  # has leaves
-        info = _column_key_info(own, view.encrypted, footer_key, infos)
-        columns.append(_column(view, leaf, element, own, walk, info))
+        info = _find_key_info(own, view.encrypted, footer_key, infos)
+        columns.append(_inspect_column(view, leaf, element, own, walk, info))
     return columns
 
 
-def _column_key_info(
+def _find_key_info(
     own: list[ChunkView], encrypted: bool, footer_key: KeyInfo, infos: dict[bytes | None, KeyInfo]
 ) -> KeyInfo:
     if not own:
@@ -320,31 +333,31 @@ def _column_key_info(
     return infos[metadata]
 
 
-def _column(
+def _inspect_column(
     view: FooterView, leaf: Leaf, element: ThriftStruct, own: list[ChunkView],
     walk: RegionWalk, info: KeyInfo,
 ) -> ColumnInspection:  # fmt: skip
     metadata = [seen.md for seen in own]
     known = None if None in metadata else metadata
-    visible: set[str] = set().union(*(visible_parts(view, seen, walk) for seen in own))
-    if not view.sealed:
+    visible: set[str] = set().union(*(list_visible_parts(view, seen, walk) for seen in own))
+    if not view.has_encrypted_footer:
         visible |= {"name", "type"}
     return ColumnInspection(
         path=".".join(leaf.path),
         physical_type=physical_name(element),
         logical_type=logical_name(element),
-        key=_key_kind(view, own),
+        key=_find_key_kind(view, own),
         key_info=info,
         has_key=_has_key(own),
-        codec=_codecs(known),
-        compressed_size=_total(known, "total_compressed_size"),
-        uncompressed_size=_total(known, "total_uncompressed_size"),
-        values=_total(known, "num_values"),
-        visible=tuple(word for word in VISIBLE if word in visible),
+        codec=_join_codecs(known),
+        compressed_size=_sum_field(known, "total_compressed_size"),
+        uncompressed_size=_sum_field(known, "total_uncompressed_size"),
+        values=_sum_field(known, "num_values"),
+        visible=tuple(term for term in VISIBLE if term in visible),
     )
 
 
-def _key_kind(
+def _find_key_kind(
     view: FooterView, own: list[ChunkView]
 ) -> Literal["footer key", "column key", "hidden"] | None:
     if not own:
@@ -355,14 +368,14 @@ def _key_kind(
 
 
 def _has_key(own: list[ChunkView]) -> bool | None:
-    """Tell whether a column's key fits in all row groups."""
-    found = {seen.opened for seen in own}
-    return found.pop() if len(found) == 1 else False if False in found else None
+    """Return whether a column's key is right in all row groups; None if it is unknown."""
+    states = {seen.opened for seen in own}
+    return states.pop() if len(states) == 1 else False if False in states else None
 
 
-def _codecs(metadata: Sequence[ThriftStruct] | None) -> str | None:
+def _join_codecs(metadata: Sequence[ThriftStruct] | None) -> str | None:
     return None if not metadata else ", ".join(dict.fromkeys(codec_name(m.codec) for m in metadata))
 
 
-def _total(metadata: Sequence[ThriftStruct] | None, name: str) -> int | None:
+def _sum_field(metadata: Sequence[ThriftStruct] | None, name: str) -> int | None:
     return None if metadata is None else sum(getattr(md, name) for md in metadata)

@@ -1,7 +1,7 @@
-"""What a file shows to those without its keys, and what it hides: in plain sentences.
+"""Describe in sentences what a file reveals to readers without its keys, and what it hides.
 
-Every sentence is about what stands in the file, whoever looks at it. Keys only let more of that be
-told, such as that a writer left bloom filters in clear behind a sealed footer.
+Every sentence is about the contents of the file, whoever looks at it. Keys only reveal more of
+them, such as unencrypted bloom filters that an encrypted footer refers to.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from modcrypt.errors import list_names
 from modcrypt.parquet.crypto.footer import take_mark
 from modcrypt.parquet.crypto.key_info import KeyInfo
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, unknown_fields
 from modcrypt.parquet.verify.footer_view import ChunkView, FooterView
 from modcrypt.parquet.verify.region_walk import RegionWalk
-from modcrypt.parquet.verify.writer_quirks import counted, listed
+from modcrypt.report.sizes import format_count
 
-__all__ = ["VISIBLE", "tell_hidden", "tell_leaks", "text_of", "visible_parts"]
+__all__ = ["VISIBLE", "decode_text", "describe_hidden", "describe_leaks", "list_visible_parts"]
 
-_ALWAYS = ("sizes", "values", "codec", "encodings", "places")  # of a ColumnMetaData
+_ALWAYS = ("sizes", "values", "codec", "encodings", "places")  # required parts of ColumnMetaData
 _SOMETIMES = {
     "statistics": "statistics",
     "encoding_stats": "encoding statistics",
@@ -32,12 +33,12 @@ VISIBLE = (
     "name", "type", *_ALWAYS, *_SOMETIMES.values(), "index places", "key metadata", *_INDEXES,
     "levels", "pages",
 )  # fmt: skip
-"""Words for what is visible of a column, in the order in which they are given."""
+"""Terms for what is visible of a column, in the order of output."""
 
 _MORE_THAN_NEEDED = ("statistics", "size statistics", "geospatial statistics", "key-value metadata")
 
 # Keys of the file's metadata whose values describe the data.
-_TELLING = {
+_REVEALING = {
     "ARROW:schema": "the Arrow schema, with the metadata of its fields",
     "pandas": "names and types of a pandas frame, its index and perhaps values of it",
     "org.apache.spark.sql.parquet.row.metadata": "Spark's schema",
@@ -51,14 +52,14 @@ _TELLING = {
 }
 
 
-def text_of(value: bytes) -> str:
-    """Give text from a file, whatever its bytes are."""
+def decode_text(value: bytes) -> str:
+    """Return bytes from a file as text, with escapes for those that are not UTF-8."""
     return value.decode("utf-8", "backslashreplace")
 
 
-def visible_parts(view: FooterView, seen: ChunkView, walk: RegionWalk) -> set[str]:
-    """Say what a reader without keys sees of a column chunk, in words of `VISIBLE`."""
-    visible = {name for name in _INDEXES if seen.path in walk.in_clear.get(name, ())}
+def list_visible_parts(view: FooterView, seen: ChunkView, walk: RegionWalk) -> set[str]:
+    """Return what a reader without keys sees of a column chunk, in terms of `VISIBLE`."""
+    visible = {name for name in _INDEXES if seen.path in walk.unencrypted_parts.get(name, ())}
     if seen.path in walk.clear_levels:
         visible.add("levels")
     chunk = seen.chunk
@@ -70,7 +71,7 @@ def visible_parts(view: FooterView, seen: ChunkView, walk: RegionWalk) -> set[st
         visible |= {"offset index"} if has_offset_index else set()
         if seen.md is not None and seen.md.bloom_filter_offset is not None:
             visible.add("bloom filter")
-    if view.sealed:
+    if view.has_encrypted_footer:
         return visible
     visible |= {"name", "type"}
     if has_column_index or has_offset_index:
@@ -78,24 +79,27 @@ def visible_parts(view: FooterView, seen: ChunkView, walk: RegionWalk) -> set[st
     if seen.own and chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata:
         visible.add("key metadata")
     if chunk.meta_data is not None:
-        there = chunk.meta_data.__dict__
+        fields = chunk.meta_data.__dict__
         visible.update(_ALWAYS)
-        visible.update(word for name, word in _SOMETIMES.items() if there.get(name) is not None)
+        visible.update(term for name, term in _SOMETIMES.items() if fields.get(name) is not None)
     return visible
 
 
-def tell_leaks(
+def describe_leaks(
     view: FooterView,
     chunks: Sequence[ChunkView],
     visible: Mapping[str, Sequence[str]],
     walk: RegionWalk,
     keys: Sequence[KeyInfo],
 ) -> Iterator[str]:
-    """Say what somebody without keys sees.
+    """Yield sentences about what a reader without keys sees.
 
     Args:
-        visible: what is visible of each column, by its path.
-        keys: those whose key metadata stands in clear.
+        view: Footer of the file.
+        chunks: Column chunks of the file.
+        visible: Terms for what is visible of each column, by its path.
+        walk: Regions of the file.
+        keys: Keys whose key metadata is not encrypted.
     """
     if not view.encrypted:
         yield "Everything: nothing in the file is encrypted, and nothing is authenticated."
@@ -104,52 +108,54 @@ def tell_leaks(
         "The sizes of the file and of its modules: how many pages there are, and how well their "
         "values compress."
     )
-    yield from _of_crypto(view, keys)
-    if not view.sealed:
-        yield from _of_footer(view)
+    yield from _describe_crypto_metadata(view, keys)
+    if not view.has_encrypted_footer:
+        yield from _describe_visible_footer(view)
     plain = dict.fromkeys(seen.path for seen in chunks if seen.own is None)
     if plain:
-        yield f"Plaintext columns, which nothing authenticates: {listed(plain)}."
-    if not view.sealed:
-        yield from _of_columns(visible, plain)
-    yield from _unknown_fields(view, chunks, walk)
-    yield from _in_clear(walk)
+        yield f"Plaintext columns, which nothing authenticates: {list_names(plain)}."
+    if not view.has_encrypted_footer:
+        yield from _describe_visible_columns(visible, plain)
+    yield from _describe_unknown_fields(view, chunks, walk)
+    yield from _describe_unencrypted(walk)
 
 
-def _of_crypto(view: FooterView, keys: Sequence[KeyInfo]) -> Iterator[str]:
+def _describe_crypto_metadata(view: FooterView, keys: Sequence[KeyInfo]) -> Iterator[str]:
     if view.stored_prefix:
         yield (
-            f"The AAD prefix, {text_of(view.stored_prefix[:200])!r}: it may name the file, the "
+            f"The AAD prefix, {decode_text(view.stored_prefix[:200])!r}: it may name the file, the "
             "table or the partition."
         )
-    master_keys = dict.fromkeys(one.master_key_id for one in keys if one.master_key_id)
+    master_keys = dict.fromkeys(key.master_key_id for key in keys if key.master_key_id)
     if master_keys:
-        yield f"The ids of master keys, in key metadata: {listed(master_keys)}."
-    if any(one.storage == "external" for one in keys):
-        yield "That keys are wrapped in a file of key material beside this one."
-    opaque = [one.size for one in keys if one.kind == "opaque"]
+        yield f"The ids of master keys, in key metadata: {list_names(master_keys)}."
+    if any(key.storage == "external" for key in keys):
+        yield "That wrapped keys are stored in a key material file beside this one."
+    opaque = [key.size for key in keys if key.kind == "opaque"]
     if opaque:
         yield (
-            f"Key metadata of {counted(len(opaque), 'key')}, {counted(sum(opaque), 'byte')} of no "
-            "kind that modcrypt knows: whatever it says of keys is readable."
+            f"Key metadata of {format_count(len(opaque), 'key')}, "
+            f"{format_count(sum(opaque), 'byte')} in a format that modcrypt does not know: "
+            "whatever it says about keys is readable."
         )
 
 
-def _of_footer(view: FooterView) -> Iterator[str]:
+def _describe_visible_footer(view: FooterView) -> Iterator[str]:
     metadata = view.metadata
     assert metadata is not None
     yield (
-        f"The schema: names and types of {counted(len(metadata.schema) - 1, 'field')}; "
-        f"{counted(metadata.num_rows, 'row')} in {counted(len(metadata.row_groups), 'row group')}."
+        f"The schema: names and types of {format_count(len(metadata.schema) - 1, 'field')}; "
+        f"{format_count(metadata.num_rows, 'row')} in "
+        f"{format_count(len(metadata.row_groups), 'row group')}."
     )
-    entries = [text_of(entry.key) for entry in metadata.key_value_metadata or ()]
-    told = [f"{name} ({_TELLING[name]})" if name in _TELLING else name for name in entries]
-    if told:
-        yield f"Key-value metadata: {listed(told)}."
+    entries = [decode_text(entry.key) for entry in metadata.key_value_metadata or ()]
+    described = [f"{name} ({_REVEALING[name]})" if name in _REVEALING else name for name in entries]
+    if described:
+        yield f"Key-value metadata: {list_names(described)}."
     if metadata.created_by:
-        yield f"The writer: {text_of(metadata.created_by[:200])}."
+        yield f"The writer: {decode_text(metadata.created_by[:200])}."
     if any(row_group.sorting_columns for row_group in metadata.row_groups):
-        yield "By which columns rows are sorted."
+        yield "The columns by which rows are sorted."
 
 
 _UNKNOWN = (
@@ -158,50 +164,54 @@ _UNKNOWN = (
 )
 
 
-def _unknown_fields(
+def _describe_unknown_fields(
     view: FooterView, chunks: Sequence[ChunkView], walk: RegionWalk
 ) -> Iterator[str]:
-    """Say where unknown fields are seen without the keys of the columns that they may describe."""
+    """Yield where unknown fields are readable without keys of the columns they may describe."""
     if walk.unknown_fields:
-        yield f"{_UNKNOWN}, in plaintext columns: {_places(walk.unknown_fields)}."
-    if view.sealed:
+        yield f"{_UNKNOWN}, in plaintext columns: {_format_counts(walk.unknown_fields)}."
+    if view.has_encrypted_footer:
         crypto = decode("FileCryptoMetaData", view.tail.data)[0]
-        if found := _found_in(crypto):
-            yield f"{_UNKNOWN}, before the sealed footer: {_places(found)}."
-    if view.metadata is None or not (found := _found_in(view.metadata)):
+        if counts := _count_unknown_fields(crypto):
+            yield f"{_UNKNOWN}, before the encrypted footer: {_format_counts(counts)}."
+    if view.metadata is None or not (counts := _count_unknown_fields(view.metadata)):
         return
-    if not view.sealed:
-        yield f"{_UNKNOWN}, in the footer: {_places(found)}."
+    if not view.has_encrypted_footer:
+        yield f"{_UNKNOWN}, in the footer: {_format_counts(counts)}."
     elif any(seen.own for seen in chunks):
-        yield f"{_UNKNOWN}, in a footer that the footer key opens: {_places(found)}."
+        yield f"{_UNKNOWN}, in a footer that the footer key opens: {_format_counts(counts)}."
 
 
-def _found_in(struct: ThriftStruct) -> Counter[str]:
-    """Count a footer's unknown fields, but for modcrypt's own note."""
+def _count_unknown_fields(struct: ThriftStruct) -> Counter[str]:
+    """Count a footer's unknown fields, except modcrypt's own note."""
     footer = copy(struct)
     take_mark(footer)
     return Counter(type(value).__name__ for value, _ in unknown_fields(footer))
 
 
-def _places(found: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} ({counted(times, 'field')})" for name, times in sorted(found.items()))
+def _format_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(
+        f"{name} ({format_count(times, 'field')})" for name, times in sorted(counts.items())
+    )
 
 
-def _of_columns(visible: Mapping[str, Sequence[str]], plain: Mapping[str, None]) -> Iterator[str]:
-    """Say what a plaintext footer tells of encrypted columns."""
+def _describe_visible_columns(
+    visible: Mapping[str, Sequence[str]], plain: Mapping[str, None]
+) -> Iterator[str]:
+    """Yield what a plaintext footer reveals about encrypted columns."""
     encrypted = {path: parts for path, parts in visible.items() if path not in plain}
     if any("sizes" in parts for parts in encrypted.values()):
         yield (
-            "Of encrypted columns in each row group: sizes before and after compression, number "
-            "of values, codec, encodings and where they lie."
+            "For encrypted columns in each row group: sizes before and after compression, number "
+            "of values, codec, encodings and positions."
         )
-    for word in _MORE_THAN_NEEDED:
-        paths = [path for path, parts in encrypted.items() if word in parts]
+    for term in _MORE_THAN_NEEDED:
+        paths = [path for path, parts in encrypted.items() if term in parts]
         if paths:
-            yield f"{_MEANING[word]} of encrypted columns, in the footer: {listed(paths)}."
+            yield f"{_MEANING[term]} of encrypted columns, in the footer: {list_names(paths)}."
     bloomed = [path for path, parts in encrypted.items() if "bloom filter place" in parts]
     if bloomed:
-        yield f"Which encrypted columns have bloom filters: {listed(bloomed)}."
+        yield f"Which encrypted columns have bloom filters: {list_names(bloomed)}."
 
 
 _MEANING = {
@@ -212,44 +222,42 @@ _MEANING = {
 }
 
 
-def _in_clear(walk: RegionWalk) -> Iterator[str]:
-    """Say what of encrypted columns was not encrypted."""
-    for word, meaning in (
-        ("column index", "Column indexes in clear (least and greatest values of each page)"),
-        ("offset index", "Offset indexes in clear (rows and size of each page)"),
-        ("bloom filter", "Bloom filters in clear (anybody can test whether a value is there)"),
+def _describe_unencrypted(walk: RegionWalk) -> Iterator[str]:
+    """Yield which parts of encrypted columns are not encrypted."""
+    for kind, meaning in (
+        ("column index", "Unencrypted column indexes (least and greatest values of each page)"),
+        ("offset index", "Unencrypted offset indexes (rows and size of each page)"),
+        ("bloom filter", "Unencrypted bloom filters (anyone can test whether a value occurs)"),
     ):
-        if paths := walk.in_clear.get(word):
-            yield f"{meaning}, of encrypted columns: {listed(paths)}."
+        if paths := walk.unencrypted_parts.get(kind):
+            yield f"{meaning}, of encrypted columns: {list_names(paths)}."
     if walk.clear_levels:
         yield (
-            "Levels of data pages V2 in clear, where values are null and how long lists are; they "
-            f"can be altered unseen: {listed(walk.clear_levels)}, perhaps others."
+            "Unencrypted levels of data pages V2: which values are null, lengths of lists; they "
+            f"can be altered undetected: {list_names(walk.clear_levels)}, perhaps others."
         )
     elif walk.unframed:
         yield (
-            "Pages that are no row of modules, perhaps parquet-java's data pages V2, whose levels "
-            f"are in clear: {listed(walk.unframed)}."
+            "Pages that are not a sequence of modules, perhaps data pages V2 of parquet-java with "
+            f"unencrypted levels: {list_names(walk.unframed)}."
         )
 
 
-def tell_hidden(
+def describe_hidden(
     view: FooterView, chunks: Sequence[ChunkView], walk: RegionWalk, reasons: Sequence[str]
 ) -> Iterator[str]:
-    """Say what the keys at hand leave closed, and why."""
+    """Yield sentences about what the keys at hand do not open, and why."""
     if view.metadata is None:
-        yield (
-            "The footer is sealed: schema, number of rows, statistics, and where each column lies."
-        )
+        yield ("The footer is encrypted: schema, number of rows, statistics, and column positions.")
     if walk.hidden_modules is not None:
-        told = counted(walk.hidden_modules, "module")
-        rest = f", and {counted(walk.hidden_rest, 'byte')} can not" if walk.hidden_rest else ""
-        yield f"What lies where: {told} can be told apart by the lengths{rest}."
+        modules = format_count(walk.hidden_modules, "module")
+        rest = f", {format_count(walk.hidden_rest, 'byte')} cannot" if walk.hidden_rest else ""
+        yield f"The layout: {modules} can be distinguished by their lengths{rest}."
     locked = dict.fromkeys(
         seen.path for seen in chunks if seen.own is not None and seen.opened is False
     )
     if locked:
-        yield f"Values, statistics and indexes of columns without a key here: {listed(locked)}."
+        yield f"Values, statistics and indexes of columns without a key: {list_names(locked)}."
     if view.state == "fault":
-        yield "The footer does not authenticate with the key given."
-    yield from (f"Why: {reason}" for reason in dict.fromkeys(reasons))
+        yield "The footer does not authenticate with the given key."
+    yield from (f"Reason: {reason}" for reason in dict.fromkeys(reasons))

@@ -1,13 +1,14 @@
-"""The pages of a chunk that is verified, walked from the first to the last whatever lies between.
+"""Verify the pages of a chunk from the first to the last, continuing after faults.
 
-The usual page goes through `pages.open_header` and `open_body`, as in every reader: what opens
-here opens there. Only a page that does not is looked at more closely: what it is, and where the
-next one begins. That is told by the offset index, by the length fields before modules,
+Intact pages go through `encrypted_pages.open_header` and `open_body`, as in every reader, so that
+verifying and reading agree. Only a page that does not open is examined more closely: what it is,
+and where the next page begins. That follows from the offset index, from the length fields before
+modules,
 
-    [length | sealed header] [length | sealed body] [length | ...
+    [length | encrypted header] [length | encrypted body] [length | ...
 
-or by looking for the next header that opens. Bodies are opened into one buffer, which is used
-again and again and never given out.
+or from searching for the next header that opens. Bodies are decrypted into one buffer, which is
+reused and never returned.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from modcrypt.parquet.crypto.encrypted_pages import EncryptedPage, Page, open_bo
 from modcrypt.parquet.crypto.index_checks import PageFacts
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1
 from modcrypt.parquet.format.idl import decode, read_int
-from modcrypt.parquet.format.levels import contradicting
-from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span, unexpected_page
+from modcrypt.parquet.format.levels import find_contradiction
+from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span, unexpected_page_error
 from modcrypt.parquet.format.page_header import (
     DATA_PAGE,
     DATA_PAGE_V2,
@@ -51,34 +52,38 @@ from modcrypt.parquet.verify.page_frames import Framed, Frames
 __all__ = ["PageWalk", "Scratch"]
 
 MAX_TRIES = 4096
-"""Most places that are tried for the next page header that opens."""
+"""Maximum number of positions tried in a search for the next page header that opens."""
 
 MAX_SEARCHES = 8
-"""Most searches in one chunk."""
+"""Maximum number of searches in one chunk."""
 
 _length = Struct("<I").unpack_from
 
 
 class Scratch:
-    """A buffer that bodies are opened into; for one thread."""
+    """A buffer for decrypted bodies, for one thread."""
 
     def __init__(self) -> None:
         self._view = memoryview(bytearray(1 << 16))
 
-    def room(self, size: int) -> memoryview:
-        """Give `size` bytes of it."""
+    def reserve(self, size: int) -> memoryview:
+        """Return a view of `size` bytes of the buffer, which grows if needed."""
         if size > len(self._view):
             self._view = memoryview(bytearray(size + (size >> 3)))
         return self._view[:size]
 
 
 class PageWalk:
-    """The walk over one chunk's pages.
+    """A walk over the pages of one chunk.
 
     Args:
-        starts: of data pages, as the offset index says; empty where there is none.
-        algorithm: that the file names, if it does.
-        keep_headers: whether the facts are to hold the headers of data pages.
+        source: File to verify.
+        window: Window on the source.
+        scratch: Buffer for decrypted bodies.
+        report: Report about the chunk.
+        starts: Positions of data pages in the offset index; empty if there is none.
+        algorithm: Algorithm that the file names; None if it names none.
+        keep_headers: Whether the facts include the headers of data pages.
     """
 
     def __init__(
@@ -104,25 +109,25 @@ class PageWalk:
         return self._report.chunk
 
     def walk(self, span: Span) -> PageFacts | None:
-        """Check all pages; give what their headers say, None where that is not known of all."""
+        """Check all pages; return the facts in their headers, or None if any header is unknown."""
         chunk, report = self._chunk, self._report
         if not chunk.encrypted:
-            report.module_region(span.start, span.end, "pages", "plaintext")
-            self._walk_plain(span)
+            report.add_module_region(span.start, span.end, "pages", "plaintext")
+            self._walk_plaintext(span)
         elif report.cipher is None:
-            report.module_region(span.start, span.end, "pages", "locked")
+            report.add_module_region(span.start, span.end, "pages", "locked")
             self._walk_locked(span)
         else:
-            self._walk_sealed(span, report.cipher)
+            self._walk_encrypted(span, report.cipher)
         return self._facts if self._facts.complete else None
 
-    # --- sealed pages ----------------------------------------------------------------------------
+    # --- encrypted pages -------------------------------------------------------------------------
 
-    def _walk_sealed(self, span: Span, cipher: ChunkCipher) -> None:
+    def _walk_encrypted(self, span: Span, cipher: ChunkCipher) -> None:
         window, report, facts = self._window, self._report, self._facts
         md, noted, scratch = self._chunk.metadata, self._facts.pages, self._scratch
         is_dictionary, uncompressed = bool(md.dictionary_page_offset), md.codec == UNCOMPRESSED
-        has_tags, tell_all = cipher.file.algorithm != GCM_CTR_V1, report.regions is not None
+        has_tags, with_regions = cipher.file.algorithm != GCM_CTR_V1, report.regions is not None
         position, end, ordinal, modules, opened = span.start, span.end, 0, 0, 0
         while position < end:
             page = Page(cipher, is_dictionary, ordinal)
@@ -131,10 +136,10 @@ class PageWalk:
             except ModcryptError as error:
                 facts.complete = False
                 report.key_works = report.key_works or modules > 0
-                found = self._after_fault(position, end, page, error)
-                if found is None:
+                next_page = self._resume_after_fault(position, end, page, error)
+                if next_page is None:
                     break
-                position, ordinal = found
+                position, ordinal = next_page
                 is_dictionary = False
                 continue
             _, plain, header, body, _, total = sealed
@@ -143,33 +148,33 @@ class PageWalk:
             opened += total - size
             if has_tags:
                 try:
-                    clear = open_body(sealed, scratch.room(size - GCM_OVERHEAD))
+                    clear = open_body(sealed, scratch.reserve(size - GCM_OVERHEAD))
                 except ModcryptError as error:
-                    self._bad_body(sealed, position + total - size, error)
+                    self._report_bad_body(sealed, position + total - size, error)
                 else:
                     modules += 1
                     opened += size - clear
-                    if clear or tell_all or header[6] is not None:
-                        self._opened_body(sealed, position + total - size, clear)
+                    if clear or with_regions or header[6] is not None:
+                        self._check_opened_body(sealed, position + total - size, clear)
             else:
                 try:
-                    self._ctr_body(sealed, position + total - size)
+                    self._check_ctr_body(sealed, position + total - size)
                 except FormatError as error:
-                    self._bad_body(sealed, position + total - size, error)
-            if tell_all:
+                    self._report_bad_body(sealed, position + total - size, error)
+            if with_regions:
                 module = page.header_id()
                 border = position + total - size
-                report.module_region(position, border, module.type, "authentic", module.page)
+                report.add_module_region(position, border, module.type, "authentic", module.page)
             if is_dictionary:
                 facts.dictionaries += 1
                 is_dictionary = False
             else:
                 try:
-                    noted.append((position, total, *_counts(plain, header)))
+                    noted.append((position, total, *_read_counts(plain, header)))
                 except FormatError as error:
                     facts.complete = False
                     module = page.header_id()
-                    report.error(error, position, position + total - size, module)
+                    report.add_error(error, position, position + total - size, module)
                 if self._keep:
                     facts.headers.append(bytes(plain))
                 ordinal += 1
@@ -177,27 +182,27 @@ class PageWalk:
         report.modules += modules
         report.authenticated += opened
 
-    def _opened_body(self, sealed: EncryptedPage, start: int, clear: int) -> None:
-        """Tell what is special about a body that opened."""
+    def _check_opened_body(self, sealed: EncryptedPage, start: int, clear: int) -> None:
+        """Report regions, unencrypted levels and a wrong CRC of a body that opened."""
         body, header, report = sealed[3], sealed[2], self._report
         module, end = sealed.page.id(), start + len(body)
         if clear:
             self._note_levels()
         if header.crc is not None and zlib.crc32(body) != header.crc:
-            self._wrong_crc(module, start, end, clear)
+            self._report_wrong_crc(module, start, end, clear)
         border = start + clear
-        report.module_region(start, border, module.type, "unauthenticated", module.page)
-        report.module_region(border, end, module.type, "authentic", module.page)
+        report.add_module_region(start, border, module.type, "unauthenticated", module.page)
+        report.add_module_region(border, end, module.type, "authentic", module.page)
 
     def _note_levels(self) -> None:
-        self._report.note(
+        self._report.add_note(
             "levels",
             self._chunk.path,
-            "its data pages V2 are as parquet-java writes them: repetition and definition levels "
-            "are in clear, and no tag stands for them; rows and nulls are counted alone",
+            "its data pages V2 have parquet-java's layout: repetition and definition levels are "
+            "not encrypted, and no tag authenticates them; only rows and nulls are counted",
         )
 
-    def _bad_body(self, sealed: EncryptedPage, start: int, error: ModcryptError) -> None:
+    def _report_bad_body(self, sealed: EncryptedPage, start: int, error: ModcryptError) -> None:
         page, _, header, body, _, _ = sealed
         end, module, codec = start + len(body), page.id(), self._chunk.metadata.codec
         if isinstance(error, TagMismatchError) and looks_like_ctr(
@@ -207,105 +212,111 @@ class PageWalk:
                 "It looks like a page of AES_GCM_CTR_V1: some versions of Arrow C++ wrote "
                 "AES_GCM_V1 into the footers of such files"
             )
-            self._report.module_region(start, end, module.type, "fault", module.page)
-            self._report.error(error, start, end, module, hint)
+            self._report.add_module_region(start, end, module.type, "fault", module.page)
+            self._report.add_error(error, start, end, module, hint)
         else:
-            self._report.unopened(error, module, start, end, body)
+            self._report.add_unopened(error, module, start, end, body)
         if type(error) is IntegrityError:  # the values opened, their levels are wrong
             self._note_levels()
 
-    def _ctr_body(self, sealed: EncryptedPage, start: int) -> None:
-        """Check what there is to check of a body without a tag."""
+    def _check_ctr_body(self, sealed: EncryptedPage, start: int) -> None:
+        """Check lengths, CRC and levels of a body without a tag."""
         page, plain, header, body, aad, _ = sealed
         report, end, module = self._report, start + len(body), page.id()
-        report.note(
+        report.add_note(
             "pages",
             None,
-            "AES_GCM_CTR_V1 leaves page bodies without a tag: altered ones come out as other "
-            "values, and nobody notices",
+            "AES_GCM_CTR_V1 leaves page bodies without a tag: altered bodies decrypt to other "
+            "values undetected",
         )
-        report.module_region(start, end, module.type, "unauthenticated", module.page)
+        report.add_module_region(start, end, module.type, "unauthenticated", module.page)
         stored, clear = len(body) - 4, 0
         if _length(body)[0] != stored and header.type == DATA_PAGE_V2:
             clear = v2_layout(plain).levels_size
         if stored - clear < CTR_OVERHEAD - 4 or _length(body, clear)[0] != stored - clear:
-            report.truncated(module, start, end)
+            report.add_truncated(module, start, end)
         if header.crc is not None and zlib.crc32(body) != header.crc:
-            self._wrong_crc(module, start, end, clear)
+            self._report_wrong_crc(module, start, end, clear)
         if clear:
             self._note_levels()
             assert page.cipher.levels is not None
-            if why := contradicting(page.cipher.levels, plain, body[:clear]):
-                report.fault("integrity", f"{module}: {why}: they were altered", start, end, module)
+            if why := find_contradiction(page.cipher.levels, plain, body[:clear]):
+                report.add_fault(
+                    "integrity", f"{module}: {why}: they were altered", start, end, module
+                )
         if not page.ordinal and opens_as_gcm(page.cipher, body, aad):
             message = (
                 f"{module}: it has a tag, and the tag matches: the file was written with "
                 "AES_GCM_V1, and its label was changed to AES_GCM_CTR_V1 to turn authentication "
                 "off"
             )
-            report.fault("integrity", message, start, end, module)
+            report.add_fault("integrity", message, start, end, module)
 
-    def _wrong_crc(self, module: ModuleId, start: int, end: int, clear: int = 0) -> None:
-        which = "stored bytes, levels in clear among them" if clear else "stored bytes"
-        message = f"{module}: the CRC in its header does not fit its {which}"
-        self._report.fault("checksum", message, start, end, module)
+    def _report_wrong_crc(self, module: ModuleId, start: int, end: int, clear: int = 0) -> None:
+        which = "stored bytes, which include unencrypted levels" if clear else "stored bytes"
+        message = f"{module}: the CRC in the header does not match the {which}"
+        self._report.add_fault("checksum", message, start, end, module)
 
     # --- after a fault ---------------------------------------------------------------------------
 
-    def _after_fault(
+    def _resume_after_fault(
         self, position: int, end: int, page: Page, error: ModcryptError
     ) -> tuple[int, int] | None:
-        """Tell of a page that can't be read; give the next one's position and ordinal."""
+        """Report a page that cannot be read; return the position and ordinal of the next page."""
         report, module = self._report, page.header_id()
-        framed, border = self._frames.find(position, end), self._frames.border(position, end)
+        framed, border = self._frames.find(position, end), self._frames.find_border(position, end)
         actual = None
         if isinstance(error, TagMismatchError):
             border = end if border is None else border
-            sealed = memoryview(self._frames.read(position, border))
-            actual = report.unopened(error, module, position, border, sealed)
-        place = self._next(position, end, framed, page, actual)
+            stored = memoryview(self._frames.read(position, border))
+            actual = report.add_unopened(error, module, position, border, stored)
+        place = self._find_next_page(position, end, framed, page, actual)
         after = end if place is None else place[0]
         if not isinstance(error, TagMismatchError):
             border = after if border is None else min(border, after)
-            report.module_region(position, border, module.type, "fault", module.page)
-            report.error(error, position, border, module)
+            report.add_module_region(position, border, module.type, "fault", module.page)
+            report.add_error(error, position, border, module)
         assert border is not None
         if framed is not None and framed.next == after:
-            self._body_alone(page, framed)
+            self._check_body_without_header(page, framed)
         else:
-            report.module_region(border, after, page.id().type, "unchecked", module.page)
+            report.add_module_region(border, after, page.id().type, "unchecked", module.page)
         if place is None and border < end:
             message = (
-                f"{self._chunk.where}: where the page after byte {position} begins can't be told, "
-                f"and {end - border} bytes of the chunk were not checked"
+                f"{self._chunk.where}: cannot find the page after byte {position}, so "
+                f"{end - border} bytes of the chunk were not checked"
             )
-            report.fault("truncation", message, border, end)
+            report.add_fault("truncation", message, border, end)
         return place
 
-    def _body_alone(self, page: Page, framed: Framed) -> None:
-        """Check the body of a page whose header can't be read."""
+    def _check_body_without_header(self, page: Page, framed: Framed) -> None:
+        """Check the body of a page whose header cannot be read."""
         start, end, module, cipher = framed.body, framed.next, page.id(), page.cipher
         if cipher.file.algorithm == GCM_CTR_V1 or page.ordinal > MAX_ORDINAL:
-            self._report.module_region(start, end, module.type, "unchecked", module.page)
+            self._report.add_module_region(start, end, module.type, "unchecked", module.page)
             return
         suffix = b"" if page.is_dictionary else page.ordinal.to_bytes(2, "little")
         aad = (cipher.dictionary if page.is_dictionary else cipher.data) + suffix
-        sealed = memoryview(self._frames.read(start, end))
+        stored = memoryview(self._frames.read(start, end))
         try:
-            cipher.header.open(sealed, aad)
+            cipher.header.open(stored, aad)
         except TagError:
             error = TagMismatchError(module, cipher.tag_hint)
-            self._report.unopened(error, module, start, end, sealed)
+            self._report.add_unopened(error, module, start, end, stored)
         else:
-            self._report.opened(module, start, end)
+            self._report.count_opened(module, start, end)
 
-    def _next(
+    def _find_next_page(
         self, position: int, end: int, framed: Framed | None, page: Page, actual: int | None
     ) -> tuple[int, int] | None:
-        """Find the next page and its ordinal; the chunk's end where there is none.
+        """Return the position and ordinal of the next page, or the chunk's end; None if unknown.
 
         Args:
-            actual: the ordinal of the page that stands here, if it is another one.
+            position: Position of a page that does not open.
+            end: End of the chunk.
+            framed: Places of the page's modules by their length fields, if plausible.
+            page: Page expected at `position`.
+            actual: Ordinal of the page that is really there, if it is another page.
         """
         following = page.ordinal + (not page.is_dictionary)
         number = bisect_right(self._starts, position)
@@ -320,13 +331,13 @@ class PageWalk:
                 if self._opens_at(framed.next, end, Page(page.cipher, False, ordinal)):
                     return framed.next, ordinal
         for ordinal in ordinals if self._report.key_works else ():
-            found = self._search(position + 1, end, Page(page.cipher, False, ordinal))
-            if found is not None:
-                return found, ordinal
+            header = self._search_header(position + 1, end, Page(page.cipher, False, ordinal))
+            if header is not None:
+                return header, ordinal
         return None if framed is None else (framed.next, following)
 
     def _opens_at(self, position: int, end: int, page: Page) -> bool:
-        """Tell whether the header of this page is at `position`."""
+        """Return whether the header of this page is at `position`."""
         if page.ordinal > MAX_ORDINAL:
             return False
         try:
@@ -334,15 +345,15 @@ class PageWalk:
         except (TagMismatchError, TruncationError):
             return False
         except FormatError:
-            pass  # it opened, and something else is wrong with it
+            pass  # the header opened, but is invalid otherwise
         return True
 
-    def _search(self, position: int, end: int, page: Page) -> int | None:
-        """Look for the header of a page, wherever it may begin."""
+    def _search_header(self, position: int, end: int, page: Page) -> int | None:
+        """Return the position of a page's header, found by trying; None if it is not found."""
         if self._searches >= MAX_SEARCHES:
             return None
         self._searches += 1
-        for at in islice(self._frames.perhaps_headers(position, end), MAX_TRIES):
+        for at in islice(self._frames.find_possible_headers(position, end), MAX_TRIES):
             if self._opens_at(at, end, page):
                 return at
         return None
@@ -350,38 +361,40 @@ class PageWalk:
     # --- pages that are not opened ---------------------------------------------------------------
 
     def _walk_locked(self, span: Span) -> None:
-        """Follow the length fields; what they frame can't be looked into."""
+        """Follow the length fields of modules that cannot be opened."""
         self._facts.complete = False
         position, end = span.start, span.end
         while position < end:
             framed = self._frames.find(position, end)
             if framed is None:
                 message = (
-                    f"{self._chunk.where}: from byte {position} on, the length fields of its "
-                    "modules don't lead from one to the next: bytes were altered or left out"
+                    f"{self._chunk.where}: from byte {position} on, the length fields of the "
+                    "modules do not lead from one to the next: bytes were altered or removed"
                 )
-                self._report.fault("truncation", message, position, end)
+                self._report.add_fault("truncation", message, position, end)
                 return
             position = framed.next
 
-    def _walk_plain(self, span: Span) -> None:
+    def _walk_plaintext(self, span: Span) -> None:
         """Read the page headers of a plaintext chunk, and the bodies that have a CRC."""
         position, end, first = span.start, span.end, True
         while position < end:
             try:
-                start, header = self._plain_header(position, end)
+                start, header = self._read_plaintext_header(position, end)
             except FormatError as error:
                 self._facts.complete = False
                 number = bisect_right(self._starts, position)
                 after = min(self._starts[number], end) if number < len(self._starts) else end
                 message = f"{self._chunk.where}, byte {position}: {error}"
-                self._report.fault("format", message, position, after)
+                self._report.add_fault("format", message, position, after)
             else:
                 after = position + header.end - start + header.compressed_size
-                self._plain_page(position, start, header, first=first)
+                self._check_plaintext_page(position, start, header, first=first)
             first, position = False, after
 
-    def _plain_page(self, position: int, start: int, header: PageHeader, *, first: bool) -> None:
+    def _check_plaintext_page(
+        self, position: int, start: int, header: PageHeader, *, first: bool
+    ) -> None:
         """Check a page whose header is at `start` in the window."""
         size, kind, report = header.end - start, header.type, self._report
         plain = bytes(self._window.view[start : header.end])
@@ -394,35 +407,35 @@ class PageWalk:
             module = self._chunk.id(ModuleType.DATA_PAGE, len(self._facts.pages))
             if kind not in (DATA_PAGE, DATA_PAGE_V2):
                 self._facts.complete = False
-                report.error(unexpected_page(str(module), kind), position, body, module)
+                report.add_error(unexpected_page_error(str(module), kind), position, body, module)
                 return
             shifted = header._replace(
                 end=size, size_end=header.size_end - start, crc_end=header.crc_end - start
             )
             try:
-                self._facts.pages.append((position, end - position, *_counts(plain, shifted)))
+                self._facts.pages.append((position, end - position, *_read_counts(plain, shifted)))
             except FormatError as error:
                 self._facts.complete = False
-                report.error(error, position, body, module)
+                report.add_error(error, position, body, module)
             if self._keep:
                 self._facts.headers.append(plain)
-        if header.crc is not None and self._crc(body, end) != header.crc:
-            self._wrong_crc(module, body, end)
+        if header.crc is not None and self._compute_crc(body, end) != header.crc:
+            self._report_wrong_crc(module, body, end)
 
-    def _crc(self, start: int, end: int) -> int:
+    def _compute_crc(self, start: int, end: int) -> int:
         crc = 0
         while start < end:
-            part = self._scratch.room(min(end - start, 1 << 20))
+            part = self._scratch.reserve(min(end - start, 1 << 20))
             self._source.read_into(start, part)
             crc = zlib.crc32(part, crc)
             start += len(part)
         return crc
 
-    def _plain_header(self, position: int, end: int) -> tuple[int, PageHeader]:
-        """Bring a plaintext page header into the window; give its index there, and the header.
+    def _read_plaintext_header(self, position: int, end: int) -> tuple[int, PageHeader]:
+        """Load a plaintext page header into the window; return its index there, and the header.
 
         Raises:
-            FormatError: there is none, or its page does not fit the chunk.
+            FormatError: There is no valid header, or its page ends beyond the chunk.
         """
         window, need = self._window, 256
         while True:
@@ -437,26 +450,26 @@ class PageWalk:
                     raise
                 continue
             if window.base + header.end + header.compressed_size > end:
-                raise FormatError("the page ends after its chunk")
+                raise FormatError("the page ends beyond its chunk")
             return start, header
 
 
-_DETAILS = {DATA_PAGE: 5, DATA_PAGE_V2: 8}  # ids of the structs of data pages in PageHeader
+_DETAILS = {DATA_PAGE: 5, DATA_PAGE_V2: 8}  # field ids of the data page structs in PageHeader
 
 
-def _counts(plain: bytes | bytearray, header: PageHeader) -> tuple[int, int, int]:
-    """Give the values of a data page, its nulls and its rows: -1 where a V1 header has none.
+def _read_counts(plain: bytes | bytearray, header: PageHeader) -> tuple[int, int, int]:
+    """Return the numbers of values, nulls and rows of a data page; -1 if a V1 header lacks one.
 
-    Writers put these numbers first in the struct, which follows the sizes or the CRC.
+    The numbers come first in a struct that follows the sizes or the CRC, which allows a fast path.
 
     Raises:
-        FormatError: the header has no such struct.
+        FormatError: The header has no such struct.
     """
     kind = header[1]
     at, last = (header[5], 3) if header[6] is None else (header[8], 4)
     if plain[at] == (_DETAILS[kind] - last) << 4 | 12 and plain[at + 1] == 0x15:
         byte, more = plain[at + 2], plain[at + 3]
-        if kind == DATA_PAGE and more < 128 and not byte & 1:  # one or two bytes: most of them
+        if kind == DATA_PAGE and more < 128 and not byte & 1:  # most numbers take one or two bytes
             return byte >> 1 if byte < 128 else (byte & 127 | more << 7) >> 1, -1, -1
         values, at = read_int(plain, at + 2, 32)
         if kind == DATA_PAGE:
@@ -471,4 +484,4 @@ def _counts(plain: bytes | bytearray, header: PageHeader) -> tuple[int, int, int
         return v1.num_values, -1, -1
     if kind == DATA_PAGE_V2 and v2 is not None:
         return v2.num_values, v2.num_nulls, v2.num_rows
-    raise FormatError("page header: it has nothing of its page's kind")
+    raise FormatError("page header: the struct for its page type is missing")

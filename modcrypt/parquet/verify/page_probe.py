@@ -1,12 +1,12 @@
-"""What the first pages of a column chunk tell of the writer: layouts that no footer names.
+"""Probe the first pages of a column chunk for writer-specific layouts that no footer declares.
 
-- parquet-java leaves the levels of data pages V2 in clear, before the module of the values.
+- parquet-java leaves the levels of data pages V2 unencrypted, before the module of the values.
 - parquet-go/parquet-go numbers its module types differently from the specification.
 - Some versions of Arrow C++ wrote AES_GCM_V1 into footers of files whose pages are under
-  AES_GCM_CTR_V1; and a forged label says CTR where pages are under GCM, so that nobody looks at
+  AES_GCM_CTR_V1. A forged label may also declare CTR for pages under GCM, so that readers ignore
   their tags.
 
-At most two pages are looked into, and nothing of them is given out.
+At most two pages are probed, and none of their contents is returned.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _GO_DATA_PAGE_HEADER, _GO_DICTIONARY_PAGE_HEADER = 3, 5
 
 @dataclass(frozen=True, slots=True)
 class PageProbe:
-    """What was found.
+    """The result of probing a column chunk.
 
     Attributes:
-        numbering: of the module types; None where the first header does not open.
-        clear_levels: whether a data page V2 has its levels in clear; None where none was met.
-        bodies: the algorithm that the body of the first page is under; None where that is unknown.
-        refused: whether that body's GCM tag does not match, under the label AES_GCM_V1.
+        numbering: Numbering of the module types; None if the first header does not open.
+        clear_levels: Whether a data page V2 has unencrypted levels; None if there was no such page.
+        bodies: Algorithm of the first page's body; None if it is unknown.
+        refused: Whether that body's GCM tag does not match although the label is AES_GCM_V1.
     """
 
     numbering: Literal["specification", "parquet-go"] | None = None
@@ -53,65 +53,65 @@ class PageProbe:
 
 
 def probe_pages(window: Window, span: Span, seen: ChunkView) -> PageProbe:
-    """Look into the first data page of a chunk, and its dictionary page where there is one."""
+    """Probe the first data page of a chunk, and its dictionary page if there is one."""
     assert seen.cipher is not None
     assert seen.md is not None
     has_dictionary = bool(seen.md.dictionary_page_offset)
-    found = PageProbe()
+    result = PageProbe()
     position = span.start
     for is_dictionary in (True, False) if has_dictionary else (False,):
         if position >= span.end:
             break
         page = Page(seen.cipher, is_dictionary, 0)
         try:
-            # Its codec is judged below, without an error.
+            # The codec is checked below, without an error.
             sealed = open_header(window, position, span.end, page, uncompressed=False)
         except TagMismatchError:
-            if found.numbering is None and opens_as_parquet_go(window, span, page):
+            if result.numbering is None and opens_as_parquet_go(window, span, page):
                 return PageProbe("parquet-go")
-            return found
+            return result
         except ModcryptError:
-            return found
-        bodies, refused = found.bodies, found.refused
-        if found.numbering is None:
-            bodies, refused = _judge(sealed, seen.md.codec == UNCOMPRESSED)
+            return result
+        bodies, refused = result.bodies, result.refused
+        if result.numbering is None:
+            bodies, refused = _identify_algorithm(sealed, seen.md.codec == UNCOMPRESSED)
         levels = has_clear_levels(sealed) if sealed.header.type == DATA_PAGE_V2 else None
-        found = PageProbe("specification", levels, bodies, refused)
+        result = PageProbe("specification", levels, bodies, refused)
         position += sealed.total
-    return found
+    return result
 
 
 def has_clear_levels(sealed: EncryptedPage) -> bool:
-    """Tell whether a page has levels in clear before the module of its values, by its lengths."""
+    """Return whether a page has unencrypted levels before its values, judging by lengths."""
     if sealed.header.type != DATA_PAGE_V2 or _length(sealed.body)[0] == len(sealed.body) - 4:
         return False
-    clear = _levels(sealed)
+    clear = _measure_levels(sealed)
     return clear > 0 and _length(sealed.body, clear)[0] == len(sealed.body) - clear - 4
 
 
 def opens_as_parquet_go(window: Window, span: Span, page: Page) -> bool:
-    """Tell whether a chunk's first header opens with the numbers of parquet-go/parquet-go."""
+    """Return whether a chunk's first header opens with parquet-go/parquet-go's module types."""
     cipher = page.cipher
-    start = span.start - window.base  # where `open_header` has brought it
+    start = span.start - window.base  # `open_header` loaded the header into the window
     size = 4 + _length(window.buffer, start)[0]
     if size > MAX_PAGE_HEADER or start + size > window.stop:
         return False
     module = window.view[start : start + size]
     kind = _GO_DICTIONARY_PAGE_HEADER if page.is_dictionary else _GO_DATA_PAGE_HEADER
-    return _opens(cipher, module, _aad(cipher, kind))
+    return _authenticates(cipher, module, _make_parquet_go_aad(cipher, kind))
 
 
-def _aad(cipher: ChunkCipher, kind: int) -> bytes:
+def _make_parquet_go_aad(cipher: ChunkCipher, kind: int) -> bytes:
     ordinals = (cipher.row_group, cipher.column, 0)
     suffix = b"".join(ordinal_bytes(ordinal) for ordinal in ordinals)
     return cipher.file.file_aad + bytes((kind,)) + suffix
 
 
-def _judge(sealed: EncryptedPage, uncompressed: bool) -> tuple[str | None, bool]:
-    """Say which algorithm a page's body is under, and whether it is refused under its label."""
+def _identify_algorithm(sealed: EncryptedPage, uncompressed: bool) -> tuple[str | None, bool]:
+    """Return the algorithm of a page's body, and whether its tag fails under the file's label."""
     cipher, body = sealed.page.cipher, sealed.body
-    clear = _levels(sealed) if has_clear_levels(sealed) else 0
-    if len(body) - clear >= GCM_OVERHEAD and _opens(cipher, body[clear:], sealed.aad):
+    clear = _measure_levels(sealed) if has_clear_levels(sealed) else 0
+    if len(body) - clear >= GCM_OVERHEAD and _authenticates(cipher, body[clear:], sealed.aad):
         return GCM_V1, False
     label = cipher.file.algorithm
     sizes_fit = sealed.header.uncompressed_size == len(body) - CTR_OVERHEAD
@@ -120,8 +120,8 @@ def _judge(sealed: EncryptedPage, uncompressed: bool) -> tuple[str | None, bool]
     return None, label == GCM_V1
 
 
-def _levels(sealed: EncryptedPage) -> int:
-    """Give how many bytes of levels a data page V2 has, if its body has room for them."""
+def _measure_levels(sealed: EncryptedPage) -> int:
+    """Return the size of a data page V2's levels; 0 if they do not fit into the body."""
     if sealed.header.type != DATA_PAGE_V2:
         return 0
     try:
@@ -131,7 +131,7 @@ def _levels(sealed: EncryptedPage) -> int:
     return size if size + CTR_OVERHEAD <= len(sealed.body) else 0
 
 
-def _opens(cipher: ChunkCipher, module: memoryview, aad: bytes) -> bool:
+def _authenticates(cipher: ChunkCipher, module: memoryview, aad: bytes) -> bool:
     try:
         cipher.header.open(module, aad)
     except TagError:

@@ -1,7 +1,7 @@
-"""A file's bytes, region by region, as far as its footer and the keys at hand tell them.
+"""Map a file's bytes to regions, as far as its footer and the keys at hand reveal them.
 
-What the footer hides is told apart by its framing alone: a module begins with its length. That is
-a guess, which a plaintext column or parquet-java's clear levels end.
+Modules that the footer hides are distinguished only by the length that each begins with. This guess
+ends at a plaintext column or at parquet-java's unencrypted levels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
 from modcrypt.parquet.crypto.encrypted_pages import Page, open_header
 from modcrypt.parquet.crypto.key_info import key_name
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1
-from modcrypt.parquet.format.byte_map import Region, State, complete
+from modcrypt.parquet.format.byte_map import Region, State, fill_gaps
 from modcrypt.parquet.format.framing import MAGIC_SIZE, SIGNATURE_SIZE
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, new, unknown_fields
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, STRUCTS, Part, Span, chunk_spans
@@ -36,37 +36,39 @@ from modcrypt.parquet.verify.page_probe import (
 __all__ = ["RegionWalk", "walk_regions"]
 
 MAX_MODULES = 1 << 20
-"""Most modules told apart in what a footer hides."""
+"""Maximum number of modules distinguished in bytes that a footer hides."""
 
 MAX_INDEX = 64 << 20
-"""Largest index or bloom filter that is looked into, in bytes."""
+"""Maximum size in bytes of an index or bloom filter that is decoded."""
 
 _BLOCK = 4 << 10
 
 
 @dataclass(slots=True)
 class RegionWalk:
-    """What a walk over a file found.
+    """The result of a walk over a file.
 
     Attributes:
-        regions: from the first byte to the last, without overlaps.
-        hidden_modules: how many modules were told apart in bytes that the footer hides; None where
-            there are none, or nobody looked.
-        hidden_rest: bytes hidden in which no modules could be told apart.
-        in_clear: "column index", "offset index" and "bloom filter" to the encrypted columns that
-            have theirs in clear.
-        clear_levels: columns with levels in clear, as parquet-java has them in data pages V2.
-        unframed: encrypted columns without a key whose pages are no row of modules.
-        probe: what the first pages of one column told.
-        unknown_fields: Structs of plaintext columns with fields that the IDL doesn't know, where
-            pages were looked into; with the number of such fields.
-        faults: what in the footer, or in pages, does not fit.
+        regions: Regions from the first byte to the last, without overlaps.
+        hidden_modules: Number of modules distinguished in bytes that the footer hides; None if
+            there are no such bytes, or they were not walked.
+        hidden_rest: Number of hidden bytes in which no modules could be distinguished.
+        unencrypted_parts: Encrypted columns whose "column index", "offset index" or "bloom filter"
+            is not encrypted, by these names.
+        clear_levels: Columns with unencrypted levels, as parquet-java writes them in data pages V2.
+        unframed: Encrypted columns without a key whose pages are not a sequence of modules.
+        probe: Result of probing the first pages of one column.
+        unknown_fields: Number of fields that the IDL does not know in plaintext columns, by struct;
+            in page headers only if pages were walked.
+        faults: Inconsistencies in the footer or in pages.
     """
 
     regions: list[Region] = field(default_factory=list)
     hidden_modules: int | None = None
     hidden_rest: int = 0
-    in_clear: defaultdict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
+    unencrypted_parts: defaultdict[str, dict[str, None]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
     clear_levels: dict[str, None] = field(default_factory=dict)
     unframed: dict[str, None] = field(default_factory=dict)
     probe: PageProbe | None = None
@@ -77,28 +79,31 @@ class RegionWalk:
 def walk_regions(
     source: Source, view: FooterView, chunks: list[ChunkView], *, pages: bool
 ) -> RegionWalk:
-    """Name every byte of a file.
+    """Map every byte of a file to a region.
 
     Args:
-        pages: tell pages and their headers apart, too; headers are opened where there is a key.
+        source: File to map.
+        view: Footer of the file.
+        chunks: Column chunks of the file.
+        pages: Whether to distinguish pages and their headers; headers are opened if there is a key.
     """
     walk = RegionWalk()
     mapper = _Mapper(source, view, walk, pages)
-    spans = list(_without_overlaps(_spans(source, view, chunks, walk), walk))
+    spans = list(_drop_overlaps(_list_spans(source, view, chunks, walk), walk))
     by_place = {(chunk.row_group, chunk.column): chunk for chunk in chunks}
-    walk.regions += _frame(view, source.size)
+    walk.regions += _list_frame_regions(view, source.size)
     mapper.probe(spans, by_place)
     for span in spans:
         mapper.add(span, by_place[span.row_group, span.column])
-    # A plaintext footer tells no place of a bloom filter, and a sealed one nothing without its key.
-    if view.metadata is None or any(one.own is not None and not one.opened for one in chunks):
+    # A plaintext footer hides the places of bloom filters, and an encrypted one hides everything.
+    if view.metadata is None or any(seen.own is not None and not seen.opened for seen in chunks):
         mapper.add_hidden()
-    walk.regions = list(complete(walk.regions, source.size))
+    walk.regions = list(fill_gaps(walk.regions, source.size))
     return walk
 
 
-def _frame(view: FooterView, size: int) -> Iterator[Region]:
-    """Name what lies around the modules: magics, and what stands at the file's end."""
+def _list_frame_regions(view: FooterView, size: int) -> Iterator[Region]:
+    """Yield the regions around the modules: magics, footer, signature and footer length."""
     tail, end = view.tail, size - 8
     border = tail.start + view.struct_end
     key = key_name(view.key_metadata, "footer key") if view.encrypted else None
@@ -107,7 +112,7 @@ def _frame(view: FooterView, size: int) -> Iterator[Region]:
         return Region(start=start, end=end, kind=kind, state=state, key=key)
 
     yield region(0, MAGIC_SIZE, "magic", "plaintext")
-    if view.sealed:
+    if view.has_encrypted_footer:
         yield region(tail.start, border, "file crypto metadata", "plaintext")
         if border < end:
             yield region(border, end, "footer", view.state, key)
@@ -121,20 +126,20 @@ def _frame(view: FooterView, size: int) -> Iterator[Region]:
     yield region(end + 4, size, "magic", "plaintext")
 
 
-# --- where parts lie -----------------------------------------------------------------------------
+# --- places of parts -----------------------------------------------------------------------------
 
 
-def _spans(
+def _list_spans(
     source: Source, view: FooterView, chunks: list[ChunkView], walk: RegionWalk
 ) -> list[Span]:
-    """List the parts of all chunks, but those whose places make no sense, sorted by position."""
+    """Return the parts of all chunks sorted by position, without those at invalid places."""
     body_end = view.tail.start
     nowhere = new("ColumnMetaData", total_compressed_size=0, data_page_offset=0)
-    structs = {(one.row_group, one.column): _placed(one, nowhere) for one in chunks}
+    structs = {(seen.row_group, seen.column): _fill_metadata(seen, nowhere) for seen in chunks}
     try:
         return chunk_spans(structs, body_end, source)
     except FormatError:
-        pass  # of one of them, or of two that overlap
+        pass  # one chunk has an invalid place, or two overlap
     spans: list[Span] = []
     for place, struct in structs.items():
         try:
@@ -144,8 +149,8 @@ def _spans(
     return sorted(spans)
 
 
-def _placed(seen: ChunkView, nowhere: ThriftStruct) -> ThriftStruct:
-    """Give a chunk with what is known of its ColumnMetaData in its place."""
+def _fill_metadata(seen: ChunkView, nowhere: ThriftStruct) -> ThriftStruct:
+    """Return a chunk with its decrypted ColumnMetaData; `nowhere` stands in for a hidden one."""
     if seen.md is seen.chunk.meta_data and seen.md is not None:
         return seen.chunk
     struct = copy(seen.chunk)
@@ -153,7 +158,7 @@ def _placed(seen: ChunkView, nowhere: ThriftStruct) -> ThriftStruct:
     return struct
 
 
-def _without_overlaps(spans: list[Span], walk: RegionWalk) -> Iterator[Span]:
+def _drop_overlaps(spans: list[Span], walk: RegionWalk) -> Iterator[Span]:
     reached, last = MAGIC_SIZE, None
     for span in spans:
         if span.start < reached:
@@ -163,15 +168,15 @@ def _without_overlaps(spans: list[Span], walk: RegionWalk) -> Iterator[Span]:
         yield span
 
 
-class _Peek:
-    """Reads single lengths of a file, here and there."""
+class _LengthReader:
+    """A reader of single lengths at any position of a file."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._base, self._data = source, 0, b""
         self._block = max(_BLOCK, source.least_read)
 
-    def length(self, at: int) -> int:
-        """Give the length at a position of the file, which has four bytes there."""
+    def read_length(self, at: int) -> int:
+        """Return the length at a position that is followed by at least four bytes."""
         start = at - self._base
         if not 0 <= start <= len(self._data) - 4:
             size = min(self._block, self._source.size - at)
@@ -179,20 +184,20 @@ class _Peek:
         return int.from_bytes(self._data[start : start + 4], "little")
 
 
-# --- what parts are ------------------------------------------------------------------------------
+# --- regions of parts ----------------------------------------------------------------------------
 
 
 class _Mapper:
-    """Turns the parts of chunks into regions."""
+    """A mapper from the parts of chunks to regions."""
 
     def __init__(self, source: Source, view: FooterView, walk: RegionWalk, pages: bool) -> None:
         self._source, self._view, self._walk, self._pages = source, view, walk, pages
-        self._window, self._peek = Window(source), _Peek(source)
+        self._window, self._lengths = Window(source), _LengthReader(source)
         self._names: dict[tuple[bool, bytes | None], str] = {}
         self._least = (GCM_OVERHEAD if view.algorithm == GCM_V1 else CTR_OVERHEAD) - 4
 
     def probe(self, spans: list[Span], chunks: dict[tuple[int, int], ChunkView]) -> None:
-        """Look into one column's first pages: one with levels, if there is one."""
+        """Probe the first pages of one column, preferably one with levels."""
         best: tuple[Span, ChunkView] | None = None
         for span in spans:
             seen = chunks[span.row_group, span.column]
@@ -212,24 +217,24 @@ class _Mapper:
         """Add the regions of one part."""
         regions = self._walk.regions
         if span.part is not Part.PAGES:
-            regions += self._of_index(span, seen)
+            regions += self._map_index(span, seen)
             return
-        whole = self._region(span.start, span.end, "pages", seen)
+        whole = self._make_region(span.start, span.end, "pages", seen)
         if not self._pages:
             regions.append(whole)
         elif seen.own is None:
-            regions += self._plain_pages(span, seen)
-        elif seen.cipher is not None and not self._numbered_otherwise:
-            regions += self._opened_pages(span, seen)
+            regions += self._map_plaintext_pages(span, seen)
+        elif seen.cipher is not None and not self._is_parquet_go:
+            regions += self._map_opened_pages(span, seen)
         else:
-            regions += self._framed_pages(span, seen) or [whole]
+            regions += self._map_framed_pages(span, seen) or [whole]
 
     @property
-    def _numbered_otherwise(self) -> bool:
+    def _is_parquet_go(self) -> bool:
         probe = self._walk.probe
         return probe is not None and probe.numbering == "parquet-go"
 
-    def _region(
+    def _make_region(
         self, start: int, end: int, kind: str, seen: ChunkView, page: int | None = None,
         state: State | None = None,
     ) -> Region:  # fmt: skip
@@ -238,21 +243,21 @@ class _Mapper:
             start=start,
             end=end,
             kind=kind,
-            state=state or self._state(seen),
+            state=state or self._find_state(seen),
             row_group=seen.row_group,
             column=seen.column,
             page=page,
             path=seen.path,
-            key=None if plain else self._key(seen),
+            key=None if plain else self._format_key_name(seen),
         )
 
-    def _state(self, seen: ChunkView) -> State:
+    def _find_state(self, seen: ChunkView) -> State:
         if seen.own is None:
             return "plaintext"
-        at_hand = seen.cipher is not None or self._view.unbound
-        return "unchecked" if at_hand else "locked"
+        has_key = seen.cipher is not None or self._view.unbound
+        return "unchecked" if has_key else "locked"
 
-    def _key(self, seen: ChunkView) -> str:
+    def _format_key_name(self, seen: ChunkView) -> str:
         own = seen.own is True
         metadata = self._view.key_metadata
         if own:
@@ -264,43 +269,47 @@ class _Mapper:
 
     # --- indexes and bloom filters ---------------------------------------------------------------
 
-    def _of_index(self, span: Span, seen: ChunkView) -> Iterator[Region]:
+    def _map_index(self, span: Span, seen: ChunkView) -> Iterator[Region]:
         kind = span.part.name.lower().replace("_", " ")
         if seen.own is None or self._is_clear(span):
             if seen.own is not None:
-                self._walk.in_clear[kind][seen.path] = None
+                self._walk.unencrypted_parts[kind][seen.path] = None
             size = span.end - span.start
             if self._pages and size <= MAX_INDEX:
-                self._note_unknown(STRUCTS[span.part], self._source.read_at(span.start, size))
-            yield self._region(span.start, span.end, kind, seen, state="plaintext")
+                self._add_unknown_fields(STRUCTS[span.part], self._source.read_at(span.start, size))
+            yield self._make_region(span.start, span.end, kind, seen, state="plaintext")
         elif span.part is Part.BLOOM_FILTER and self._pages:
-            border = span.start + 4 + self._peek.length(span.start)
+            border = span.start + 4 + self._lengths.read_length(span.start)
             if not span.start < border < span.end:
-                yield self._region(span.start, span.end, kind, seen)
+                yield self._make_region(span.start, span.end, kind, seen)
                 return
-            yield self._region(span.start, border, _WORDS[ModuleType.BLOOM_FILTER_HEADER], seen)
-            yield self._region(border, span.end, _WORDS[ModuleType.BLOOM_FILTER_BITSET], seen)
+            yield self._make_region(
+                span.start, border, _KIND_NAMES[ModuleType.BLOOM_FILTER_HEADER], seen
+            )
+            yield self._make_region(
+                border, span.end, _KIND_NAMES[ModuleType.BLOOM_FILTER_BITSET], seen
+            )
         else:
-            yield self._region(span.start, span.end, kind, seen)
+            yield self._make_region(span.start, span.end, kind, seen)
 
-    def _note_unknown(self, struct: str, data: bytes) -> None:
-        """Note fields that the IDL doesn't know, in what nobody needs a key for."""
+    def _add_unknown_fields(self, struct: str, data: bytes) -> None:
+        """Count fields that the IDL does not know in a struct readable without keys."""
         try:
             value = decode(struct, data)[0]
         except FormatError:
-            return  # said elsewhere
-        found = (type(struct).__name__ for struct, _ in unknown_fields(value))
-        self._walk.unknown_fields.update(found)
+            return  # reported elsewhere
+        names = (type(struct).__name__ for struct, _ in unknown_fields(value))
+        self._walk.unknown_fields.update(names)
 
     def _is_clear(self, span: Span) -> bool:
-        """Tell whether a part of an encrypted column lies in clear, as its lengths say."""
+        """Return whether a part of an encrypted column is not encrypted, judging by its lengths."""
         size = span.end - span.start
         if size < 4:
             return True
-        first = 4 + self._peek.length(span.start)
+        first = 4 + self._lengths.read_length(span.start)
         if span.part is not Part.BLOOM_FILTER:
             return first != size and self._decodes(span, STRUCTS[span.part])
-        if first + 4 <= size and first + 4 + self._peek.length(span.start + first) == size:
+        if first + 4 <= size and first + 4 + self._lengths.read_length(span.start + first) == size:
             return False
         return self._decodes(span, STRUCTS[span.part])
 
@@ -315,9 +324,9 @@ class _Mapper:
 
     # --- pages -----------------------------------------------------------------------------------
 
-    def _opened_pages(self, span: Span, seen: ChunkView) -> Iterator[Region]:
-        """Tell pages apart by opening their headers."""
-        cipher, md = self._true_cipher(seen), seen.md
+    def _map_opened_pages(self, span: Span, seen: ChunkView) -> Iterator[Region]:
+        """Yield the regions of pages and headers after opening the headers."""
+        cipher, md = self._correct_cipher(seen), seen.md
         assert md is not None
         is_dictionary, ordinal, position = bool(md.dictionary_page_offset), 0, span.start
         uncompressed = md.codec == UNCOMPRESSED
@@ -327,21 +336,21 @@ class _Mapper:
             try:
                 sealed = open_header(self._window, position, span.end, page, uncompressed)
             except ModcryptError as error:
-                yield from self._unopened(span, seen, page, position, error)
+                yield from self._map_unopened(span, seen, page, position, error)
                 return
             if has_clear_levels(sealed):
                 self._walk.clear_levels[seen.path] = None
             border, end = position + sealed.total - len(sealed.body), position + sealed.total
             number = None if is_dictionary else ordinal
-            header, body = _WORDS[page.header_id().type], _WORDS[page.id().type]
-            yield self._region(position, border, header, seen, number, "authentic")
-            yield self._region(border, end, body, seen, number, of_bodies)
+            header, body = _KIND_NAMES[page.header_id().type], _KIND_NAMES[page.id().type]
+            yield self._make_region(position, border, header, seen, number, "authentic")
+            yield self._make_region(border, end, body, seen, number, of_bodies)
             ordinal += not is_dictionary
             is_dictionary = False
             position = end
 
-    def _true_cipher(self, seen: ChunkView) -> ChunkCipher:
-        """Give a chunk's cipher by what its pages are under, where that is not what they say."""
+    def _correct_cipher(self, seen: ChunkView) -> ChunkCipher:
+        """Return a chunk's cipher, with the real algorithm of its pages if the label is wrong."""
         cipher, probe = seen.cipher, self._walk.probe
         assert cipher is not None
         if probe is None or probe.bodies in (None, self._view.algorithm):
@@ -349,68 +358,68 @@ class _Mapper:
         file = FileCipher(cipher.file.file_aad, probe.bodies)
         return ChunkCipher(file, cipher.key, cipher.row_group, cipher.column, cipher.path)
 
-    def _unopened(
+    def _map_unopened(
         self, span: Span, seen: ChunkView, page: Page, position: int, error: ModcryptError
     ) -> list[Region]:
-        """Give what is left of a chunk in which a header does not open."""
+        """Return the remaining regions of a chunk in which a header does not open."""
         foreign = isinstance(error, TagMismatchError) and position == span.start
         if foreign and opens_as_parquet_go(self._window, span, page):
-            whole = self._region(span.start, span.end, "pages", seen)
-            return self._framed_pages(span, seen) or [whole]
+            whole = self._make_region(span.start, span.end, "pages", seen)
+            return self._map_framed_pages(span, seen) or [whole]
         self._walk.faults.append(str(error))
-        return [self._region(position, span.end, "pages", seen, state="fault")]
+        return [self._make_region(position, span.end, "pages", seen, state="fault")]
 
-    def _framed_pages(self, span: Span, seen: ChunkView) -> list[Region]:
-        """Tell pages apart by the lengths of their modules; nothing where they don't fit."""
+    def _map_framed_pages(self, span: Span, seen: ChunkView) -> list[Region]:
+        """Return the regions of pages by the lengths of their modules; empty if they do not fit."""
         assert seen.md is not None
         is_dictionary, ordinal, position = bool(seen.md.dictionary_page_offset), 0, span.start
         regions: list[Region] = []
         while position < span.end:
-            border = self._module_end(position, span.end, GCM_OVERHEAD - 4)
-            end = border and self._module_end(border, span.end, self._least)
+            border = self._find_module_end(position, span.end, GCM_OVERHEAD - 4)
+            end = border and self._find_module_end(border, span.end, self._least)
             if not border or not end or ordinal > MAX_ORDINAL:
                 self._walk.unframed[seen.path] = None
                 return []
             number = None if is_dictionary else ordinal
             types = _DICTIONARY if is_dictionary else _DATA
             for start, stop, kind in zip((position, border), (border, end), types, strict=True):
-                regions.append(self._region(start, stop, _WORDS[kind], seen, number))
+                regions.append(self._make_region(start, stop, _KIND_NAMES[kind], seen, number))
             ordinal += not is_dictionary
             is_dictionary = False
             position = end
         return regions
 
-    def _module_end(self, start: int, limit: int, least: int) -> int | None:
-        """Give where the module at `start` ends by its length; None if that is not plausible."""
+    def _find_module_end(self, start: int, limit: int, least: int) -> int | None:
+        """Return where the module at `start` ends by its length; None if it is implausible."""
         if start + 4 + least > limit:
             return None
-        length = self._peek.length(start)
+        length = self._lengths.read_length(start)
         return start + 4 + length if least <= length <= limit - start - 4 else None
 
-    def _plain_pages(self, span: Span, seen: ChunkView) -> Iterator[Region]:
-        """Tell the pages of a plaintext column apart."""
+    def _map_plaintext_pages(self, span: Span, seen: ChunkView) -> Iterator[Region]:
+        """Yield the regions of pages and headers of a plaintext column."""
         ordinal, position = 0, span.start
         while position < span.end:
             try:
-                header, size = self._plain_header(position, span.end)
+                header, size = self._scan_plaintext_header(position, span.end)
             except FormatError as error:
                 self._walk.faults.append(f"{span}, byte {position}: {error}")
-                yield self._region(position, span.end, "pages", seen)
+                yield self._make_region(position, span.end, "pages", seen)
                 return
             begin = position - self._window.base
-            self._note_unknown("PageHeader", bytes(self._window.view[begin : begin + size]))
+            self._add_unknown_fields("PageHeader", bytes(self._window.view[begin : begin + size]))
             is_dictionary = header.type == DICTIONARY_PAGE
             number = None if is_dictionary else ordinal
             types = _DICTIONARY if is_dictionary else _DATA
             border, end = position + size, position + size + header.compressed_size
-            yield self._region(position, border, _WORDS[types[0]], seen, number)
+            yield self._make_region(position, border, _KIND_NAMES[types[0]], seen, number)
             if end > border:
-                yield self._region(border, end, _WORDS[types[1]], seen, number)
+                yield self._make_region(border, end, _KIND_NAMES[types[1]], seen, number)
             ordinal += not is_dictionary
             position = end
 
-    def _plain_header(self, position: int, end: int) -> tuple[PageHeader, int]:
-        """Give the page header at a position, and its size."""
+    def _scan_plaintext_header(self, position: int, end: int) -> tuple[PageHeader, int]:
+        """Return the page header at a position, and its size."""
         window, need = self._window, 1 << 10
         while True:
             window.fill(position, min(end, position + need), end)
@@ -425,29 +434,29 @@ class _Mapper:
                 raise
             size = header.end - start
             if position + size + header.compressed_size > end:
-                raise FormatError("a page that ends beyond its chunk")
+                raise FormatError("the page ends beyond its chunk")
             return header, size
 
-    # --- what the footer hides -------------------------------------------------------------------
+    # --- modules that the footer hides -----------------------------------------------------------
 
     def add_hidden(self) -> None:
-        """Tell modules apart in the bytes that nothing known refers to."""
+        """Add regions for the modules in bytes that nothing known refers to."""
         walk, body_end = self._walk, self._view.tail.start
-        every = [one for one in complete(walk.regions, self._source.size) if one.kind == "gap"]
-        gaps = [gap for gap in every if gap.end <= body_end]
-        if self._source.least_read and not self._pages:  # each length would be a request
+        all_gaps = [gap for gap in fill_gaps(walk.regions, self._source.size) if gap.kind == "gap"]
+        gaps = [gap for gap in all_gaps if gap.end <= body_end]
+        if self._source.least_read and not self._pages:  # each length would take a request
             walk.regions += [
                 replace(gap, kind="modules", state="locked", key="hidden") for gap in gaps
             ]
             return
         walk.hidden_modules = 0 if gaps else None
         for gap in gaps:
-            walk.regions += self._hidden(gap)
+            walk.regions += self._map_hidden(gap)
 
-    def _hidden(self, gap: Region) -> Iterator[Region]:
+    def _map_hidden(self, gap: Region) -> Iterator[Region]:
         walk, position, ends = self._walk, gap.start, [gap.start]
         while position < gap.end and len(ends) <= MAX_MODULES:
-            end = self._module_end(position, gap.end, self._least)
+            end = self._find_module_end(position, gap.end, self._least)
             if end is None:
                 break
             ends.append(end)
@@ -462,6 +471,6 @@ class _Mapper:
             yield Region(start=position, end=gap.end, kind="gap", state="unchecked")
 
 
-_WORDS = {kind: kind.name.lower().replace("_", " ") for kind in ModuleType}
+_KIND_NAMES = {kind: kind.name.lower().replace("_", " ") for kind in ModuleType}
 _DATA = (ModuleType.DATA_PAGE_HEADER, ModuleType.DATA_PAGE)
 _DICTIONARY = (ModuleType.DICTIONARY_PAGE_HEADER, ModuleType.DICTIONARY_PAGE)

@@ -1,9 +1,10 @@
-"""Who wrote a file, and which layouts in it are a writer's own: said by name, in sentences."""
+"""Identify the writer of a file, and describe peculiarities of writers in sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from modcrypt.errors import list_names
 from modcrypt.parquet.crypto.footer import take_mark
 from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE, GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.format.framing import SIGNATURE_SIZE
@@ -11,10 +12,11 @@ from modcrypt.parquet.format.idl import copy
 from modcrypt.parquet.format.modules import names_dictionary
 from modcrypt.parquet.verify.footer_view import ChunkView, FooterView
 from modcrypt.parquet.verify.region_walk import RegionWalk
+from modcrypt.report.sizes import format_count
 
-__all__ = ["counted", "listed", "tell_quirks", "writer_of"]
+__all__ = ["describe_quirks", "identify_writer"]
 
-# Beginnings of `created_by`; the longer one of two that fit comes first.
+# Prefixes of `created_by`; a longer prefix precedes a shorter one that also matches.
 _WRITERS = {
     "github.com/parquet-go/parquet-go": "parquet-go/parquet-go",
     "github.com/segmentio/parquet-go": "segmentio/parquet-go",
@@ -30,23 +32,11 @@ _WRITERS = {
     "Parquet.Net": "parquet-dotnet",
 }
 
-_NAMES_SHOWN = 10
+_MAX_FAULTS = 10
 
 
-def listed(names: Iterable[str]) -> str:
-    """List names, the first ones of many."""
-    found = list(names)
-    more = len(found) - _NAMES_SHOWN
-    return ", ".join(found[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-def counted(number: int, what: str) -> str:
-    """Give a number of things, one or several."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def writer_of(view: FooterView, created_by: str | None) -> str | None:
-    """Name the writer by `created_by`, or by what no other writer does; None if nothing tells."""
+def identify_writer(view: FooterView, created_by: str | None) -> str | None:
+    """Return the writer's name by `created_by` or by unique peculiarities; None if unknown."""
     if created_by is not None:
         known = (name for start, name in _WRITERS.items() if created_by.startswith(start))
         return next(known, None)
@@ -60,42 +50,42 @@ def writer_of(view: FooterView, created_by: str | None) -> str | None:
     return None
 
 
-def tell_quirks(
+def describe_quirks(
     view: FooterView, chunks: Sequence[ChunkView], walk: RegionWalk, writer: str | None
 ) -> Iterator[str]:
-    """Say what is unusual about a file, and who writes such files."""
-    yield from _writer(view, writer)
-    yield from _of_footer(view)
-    yield from _of_row_groups(view)
-    yield from _of_columns(view, chunks)
-    yield from _of_pages(view, walk)
+    """Yield sentences about what is unusual in a file, and which writers produce it."""
+    yield from _describe_writer(view, writer)
+    yield from _describe_footer_quirks(view)
+    yield from _describe_row_group_quirks(view)
+    yield from _describe_column_quirks(view, chunks)
+    yield from _describe_page_quirks(view, walk)
     faults = walk.faults
-    yield from (f"Does not fit: {fault}" for fault in faults[:_NAMES_SHOWN])
-    if len(faults) > _NAMES_SHOWN:
-        yield f"{counted(len(faults) - _NAMES_SHOWN, 'more place')} that do not fit."
+    yield from (f"Inconsistent: {fault}" for fault in faults[:_MAX_FAULTS])
+    if len(faults) > _MAX_FAULTS:
+        yield f"{format_count(len(faults) - _MAX_FAULTS, 'more problem')}."
 
 
-def _writer(view: FooterView, writer: str | None) -> Iterator[str]:
+def _describe_writer(view: FooterView, writer: str | None) -> Iterator[str]:
     if writer is not None and view.metadata is not None and view.metadata.created_by:
         yield (
-            f"Written by {writer}, as created_by says"
-            + (" (or the plaintext file was, that it was made from)." if view.encrypted else ".")
+            f"Written by {writer} according to created_by"
+            + (" (perhaps only the original plaintext file was)." if view.encrypted else ".")
         )
     elif writer is not None:
         lacking = view.parameters is None or view.parameters.aad_file_unique is None
         yield f"Probably written by {writer}: " + (
             "other writers give files an aad_file_unique."
             if lacking
-            else "other writers always say whether an AAD prefix is to be supplied."
+            else "other writers always state whether an AAD prefix must be supplied."
         )
     if view.padding:
         yield (
-            f"{counted(view.padding, 'zero byte')} after the footer inside its module: "
-            "parquet-java pads the Thrift modules that it seals."
+            f"{format_count(view.padding, 'zero byte')} after the footer inside its module: "
+            "parquet-java pads the Thrift modules that it encrypts."
         )
 
 
-def _of_footer(view: FooterView) -> Iterator[str]:
+def _describe_footer_quirks(view: FooterView) -> Iterator[str]:
     if not view.encrypted:
         return
     parameters = view.parameters
@@ -108,32 +98,32 @@ def _of_footer(view: FooterView) -> Iterator[str]:
         yield "The file names no encryption algorithm that modcrypt knows."
     elif parameters.aad_file_unique is None:
         yield (
-            "There is no aad_file_unique: DuckDB seals without any AAD, so nothing binds a module "
-            "to its place. It is no Parquet Modular Encryption, and modcrypt does not read it."
+            "There is no aad_file_unique: DuckDB encrypts without any AAD, so no module is bound "
+            "to its place. This is not Parquet Modular Encryption, and modcrypt does not read it."
         )
     elif len(parameters.aad_file_unique) != FILE_UNIQUE_SIZE:
         yield (
-            f"aad_file_unique has {counted(len(parameters.aad_file_unique), 'byte')}, and every "
-            f"compliant writer makes {FILE_UNIQUE_SIZE}: bytes may have been moved between it and "
-            "the AAD prefix, which makes a file pass for another."
+            f"aad_file_unique has {format_count(len(parameters.aad_file_unique), 'byte')}, but "
+            f"every compliant writer uses {FILE_UNIQUE_SIZE}: bytes may have been moved between "
+            "it and the AAD prefix, which makes a file pass for another one."
         )
-    if view.signed_otherwise:
+    if view.has_parquet_go_signature:
         yield (
             "The footer's signature is parquet-go/parquet-go's own, a tag over no bytes with the "
-            "footer as additional data: it fits the key, but no other reader verifies it."
+            "footer as additional data: it matches the key, but no other reader verifies it."
         )
     if view.algorithm == GCM_CTR_V1:
         yield "AES_GCM_CTR_V1 does not authenticate the bodies of pages."
     rest = len(view.tail.data) - view.struct_end
-    if not view.sealed and view.union is not None and rest != SIGNATURE_SIZE:
+    if not view.has_encrypted_footer and view.union is not None and rest != SIGNATURE_SIZE:
         yield (
-            f"After the plaintext footer, {rest} bytes stand where its signature has "
-            f"{SIGNATURE_SIZE}."
+            f"After the plaintext footer, {rest} bytes follow where its signature has "
+            f"{SIGNATURE_SIZE} bytes."
         )
 
 
-def _of_row_groups(view: FooterView) -> Iterator[str]:
-    """Hold row group ordinals against positions; plaintext files need none."""
+def _describe_row_group_quirks(view: FooterView) -> Iterator[str]:
+    """Yield sentences about row group ordinals, which plaintext files do not need."""
     if view.metadata is None or not view.encrypted:
         return
     ordinals = [row_group.ordinal for row_group in view.metadata.row_groups]
@@ -141,40 +131,42 @@ def _of_row_groups(view: FooterView) -> Iterator[str]:
     moved = [r for r, ordinal in enumerate(ordinals) if ordinal not in (None, r)]
     if missing:
         yield (
-            f"{len(missing)} of {counted(len(ordinals), 'row group')} without ordinal: "
-            "parquet-java finds no module there."
+            f"{len(missing)} of {format_count(len(ordinals), 'row group')} have no ordinal: "
+            "parquet-java finds no modules there."
         )
     if moved:
         yield (
-            f"Row groups were reordered, or some removed: {listed(map(str, moved))} say that they "
-            "have another ordinal. parquet-java goes by it, Arrow C++ by the position."
+            f"Row groups were reordered or removed: {list_names(map(str, moved))} declare "
+            "another ordinal. parquet-java uses that ordinal, Arrow C++ the position."
         )
     added = take_mark(copy(view.metadata))
     if "encoding_stats" in added:
         yield (
-            "Encryption added encoding statistics, for parquet-java, to chunks whose encodings "
-            "name a dictionary that they don't have, as Impala's do; decryption removes them."
+            "Encryption added encoding statistics for parquet-java to chunks whose encodings "
+            "name a dictionary that does not exist, as Impala's do; decryption removes them."
         )
-    if view.metadata.num_rows != sum(one.num_rows for one in view.metadata.row_groups):
-        yield "The footer declares another number of rows than its row groups together."
+    if view.metadata.num_rows != sum(group.num_rows for group in view.metadata.row_groups):
+        yield "The number of rows in the footer differs from the sum of its row groups."
 
 
-def _of_columns(view: FooterView, chunks: Sequence[ChunkView]) -> Iterator[str]:
+def _describe_column_quirks(view: FooterView, chunks: Sequence[ChunkView]) -> Iterator[str]:
     own = [seen for seen in chunks if seen.own]
-    named = {seen.path: _own_metadata(seen) for seen in own}
-    if any(metadata == b"" for metadata in named.values()):
+    key_metadata = {seen.path: _get_key_metadata(seen) for seen in own}
+    if any(metadata == b"" for metadata in key_metadata.values()):
         yield (
-            "Column keys have key metadata of no bytes, as Arrow C++ and Arrow Go write it where "
+            "Column keys have empty key metadata, as Arrow C++ and Arrow Go write it if "
             "there is none."
         )
     bare = dict.fromkeys(
-        seen.path for seen in own if view.sealed and seen.chunk.encrypted_column_metadata is None
+        seen.path
+        for seen in own
+        if view.has_encrypted_footer and seen.chunk.encrypted_column_metadata is None
     )
     if bare:
         yield (
-            "Column metadata is not sealed with the column's own key, as parquet-go/parquet-go "
-            "leaves it: who has the footer key sees statistics, and can forge them. "
-            f"Columns: {listed(bare)}."
+            "Column metadata is not encrypted with the column's own key, a habit of "
+            "parquet-go/parquet-go: anyone who holds the footer key can read and forge statistics. "
+            f"Columns: {list_names(bare)}."
         )
     misled = dict.fromkeys(
         seen.path
@@ -186,9 +178,9 @@ def _of_columns(view: FooterView, chunks: Sequence[ChunkView]) -> Iterator[str]:
     )
     if misled:
         yield (
-            "Encodings name a dictionary where no dictionary page is, or the other way round, and "
+            "Encodings name a dictionary without a dictionary page, or the other way round, and "
             "encoding statistics are missing, as in Impala's files: parquet-java opens the first "
-            f"page as one of the wrong kind, and fails. Columns: {listed(misled)}."
+            f"page as one of the wrong kind, and fails. Columns: {list_names(misled)}."
         )
     kinds: dict[str, bool | None] = {}
     mixed = {
@@ -196,51 +188,55 @@ def _of_columns(view: FooterView, chunks: Sequence[ChunkView]) -> Iterator[str]:
     }
     if mixed:
         yield (
-            "Columns that are encrypted in another way in some row groups, which no writer does: "
-            f"{listed(mixed)}."
+            "Columns whose encryption differs between row groups, which no writer produces: "
+            f"{list_names(mixed)}."
         )
-    misfits = dict.fromkeys(seen.path for seen in chunks if seen.refused)
-    if misfits:
+    refused = dict.fromkeys(seen.path for seen in chunks if seen.refused)
+    if refused:
         yield (
-            "Column metadata does not open with the key given: another key, another AAD prefix or "
-            f"altered bytes. Columns: {listed(misfits)}."
+            "Column metadata does not open with the given key: wrong key, wrong AAD prefix or "
+            f"altered bytes. Columns: {list_names(refused)}."
         )
 
 
-def _own_metadata(seen: ChunkView) -> bytes | None:
+def _get_key_metadata(seen: ChunkView) -> bytes | None:
     metadata: bytes | None = seen.chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
     return metadata
 
 
-def _of_pages(view: FooterView, walk: RegionWalk) -> Iterator[str]:
+def _describe_page_quirks(view: FooterView, walk: RegionWalk) -> Iterator[str]:
     probe = walk.probe
     if walk.clear_levels:
         yield (
-            "Data pages V2 have their levels in clear, in parquet-java's layout, which Arrow C++ "
-            f"and arrow-rs do not read. Seen in: {listed(walk.clear_levels)}."
+            "Data pages V2 have unencrypted levels, in parquet-java's layout, which Arrow C++ "
+            f"and arrow-rs do not read. Seen in: {list_names(walk.clear_levels)}."
         )
     elif probe is not None and probe.clear_levels is False:
         yield (
-            "Data pages V2 are sealed whole, levels included, as Arrow C++ and arrow-rs have them; "
+            "Data pages V2 are encrypted whole, levels included, as Arrow C++ and arrow-rs do; "
             "parquet-java does not read such pages."
         )
     if probe is None:
         return
     if probe.numbering == "parquet-go":
         yield (
-            "Module types are numbered as in parquet-go/parquet-go, unlike in the specification: "
-            "no other reader opens the pages, modcrypt neither."
+            "Module types are numbered as in parquet-go/parquet-go, unlike the specification: "
+            "no other reader, including modcrypt, opens the pages."
         )
     if view.algorithm == GCM_V1 and probe.refused:
-        sure = probe.bodies == GCM_CTR_V1
+        is_ctr_size = probe.bodies == GCM_CTR_V1
         yield (
             "The footer says AES_GCM_V1, but the body of a page whose header opens "
-            + ("has the size that AES_GCM_CTR_V1 gives it: " if sure else "does not authenticate: ")
+            + (
+                "has the size that AES_GCM_CTR_V1 gives it: "
+                if is_ctr_size
+                else "does not authenticate: "
+            )
             + "some versions of Arrow C++ wrote that label over pages under AES_GCM_CTR_V1"
-            + ("." if sure else "; else it was altered.")
+            + ("." if is_ctr_size else "; otherwise it was altered.")
         )
     elif view.algorithm == GCM_CTR_V1 and probe.bodies == GCM_V1:
         yield (
             "The file says AES_GCM_CTR_V1, but the body of a page authenticates as AES_GCM_V1: the "
-            "label was forged, so that readers skip the tags."
+            "label was forged to make readers skip the tags."
         )

@@ -17,7 +17,7 @@ import org.apache.parquet.crypto.keytools.KeyToolkit;
 /**
  * The local keyring, file:PATH, as modcrypt's Python writes it; here it is only read.
  *
- * What the file says is told by modcrypt/kms/keyring_document.py, and the form of wrapped keys by
+ * What the file says is told by modcrypt/kms/keyring/keyring_document.py, and the form of wrapped keys by
  * modcrypt/kms/local_wrap.py. What another process changes holds from the next call on.
  */
 final class Keyring implements KeyService {

@@ -37,7 +37,7 @@ import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
 
 /**
  * The transit engine of Vault or OpenBao, hcvault://HOST[:PORT]/MOUNT, asked as modcrypt's Python
- * asks it (modcrypt/kms/vault.py): the same URIs, requests and wrapped keys, vault:v1:...
+ * asks it (modcrypt/kms/services/vault.py): the same URIs, requests and wrapped keys, vault:v1:...
  */
 final class VaultTransit implements KeyService {
   private static final int SECONDS = 10; // for a connection, and for an answer

@@ -1,7 +1,7 @@
-"""Files that become others, on an executor: one that is as it should be already is left.
+"""Conversion of files on an executor: encrypt, decrypt, re-key, mask or share.
 
-Each file is looked at before the work, and once more where the work fails: another attempt at the
-same task may have done it meanwhile.
+Files whose destination is already up to date are skipped. modcrypt checks each file before the
+work, and again if the work fails, as another attempt at the same task may have finished it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,26 @@ from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import Folder as WrittenFolder
 from modcrypt.parquet.rewrite.file_rewrite import Change, Rewritten
 from modcrypt.parquet.rewrite.rekey import mask_parquet, rekey_parquet, share_parquet
-from modcrypt.spark.jobs.file_work import File, Job, Row, below, failure, place_at
+from modcrypt.spark.jobs.file_work import (
+    File,
+    Job,
+    Row,
+    describe_error,
+    place_at,
+    restrict_to_folders,
+)
 from modcrypt.spark.jobs.idempotence import (
-    Masked,
+    ExpectedMasks,
     NewKeys,
-    decrypted_shape,
+    find_open_difference,
+    find_plaintext_difference,
     is_newer,
-    plain_shape,
-    remade,
-    why_not_opened,
-    why_not_plain,
+    plan_change,
+    read_decrypted_shape,
+    read_plain_shape,
 )
 from modcrypt.spark.jobs.task_files import MakeFilesystem
-from modcrypt.spark.settings import Settings, check_reference, key_at
+from modcrypt.spark.settings import Settings, check_reference, read_key
 
 __all__ = ["Changes", "Conversion", "Converter"]
 
@@ -45,15 +52,17 @@ _TEXT, _LONG, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """What becomes of columns, as of `mask_parquet` or `share_parquet`; pickles.
+    """Changes of columns, as in `mask_parquet` or `share_parquet`; picklable.
 
     Attributes:
-        only: columns to share; None for all.
-        null, hashed, drop: columns to mask.
-        hash_key: `file:PATH` or `env:NAME`, as of `Settings`.
+        only: Columns to share; None for all.
+        null: Columns to replace by nulls.
+        hashed: Columns to replace by hashes.
+        drop: Columns to remove.
+        hash_key: Reference to the hash key, `file:PATH` or `env:NAME`, as in `Settings`.
 
     Raises:
-        ValueError: no reference, or none for hashed columns.
+        ValueError: The reference is invalid, or is missing for hashed columns.
     """
 
     only: tuple[str, ...] | None = None
@@ -66,24 +75,24 @@ class Changes:
         if self.hash_key is not None:
             check_reference(self.hash_key)
         elif self.hashed:
-            raise ValueError("hashed columns need a hash_key")
+            raise ValueError("hashed columns need a hash_key; pass file:PATH or env:NAME")
 
     def change(self) -> Change:
-        """Give it with the hash key, read in the process that calls; raises as `key_at`."""
+        """Return the change with its hash key, read in this process; raises as `read_key`."""
         return Change(
             only=self.only,
             null=self.null,
             hashed=self.hashed,
             drop=self.drop,
-            hash_key=None if self.hash_key is None else key_at(self.hash_key),
+            hash_key=None if self.hash_key is None else read_key(self.hash_key),
         )
 
-    def unmeant(self, done: Rewritten) -> Iterable[str]:
-        """Name the columns that are not there, or null, though nobody said so: without a key."""
-        meant = {*self.null, *self.drop}
+    def list_unexpected_losses(self, done: Rewritten) -> Iterable[str]:
+        """Yield the columns that were dropped or set to null only because their key is missing."""
+        expected = {*self.null, *self.drop}
         for name in done.dropped + done.nulls:
             wanted = self.only is None or _is_in(name, self.only)
-            if wanted and not _is_in(name, meant):
+            if wanted and not _is_in(name, expected):
                 yield name
 
 
@@ -93,14 +102,19 @@ def _is_in(name: str, groups: Iterable[str]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion(Job):
-    """Makes files of files.
+    """A job that converts files.
 
     Attributes:
-        verb: what is done.
-        source: the folder that the files are in.
-        destination: the folder that they are written to; None for their own places.
-        decryption, encryption: as the verb needs them; to mask, None keeps the files' own keys.
-        changes: to mask or to share.
+        verb: Kind of conversion.
+        source: Folder of the source files.
+        destination: Folder of the converted files; None to replace the source files.
+        decryption: Settings to decrypt the source files, if the verb needs them.
+        encryption: Settings to encrypt the new files, if the verb needs them; to mask, None keeps
+            the files' own keys.
+        changes: Changes of columns, to mask or to share.
+        overwrite: Whether to replace existing destinations that differ.
+        dry_run: Whether to write nothing and only report what would be done.
+        filesystem: Function that makes the filesystem of both folders.
     """
 
     verb: Literal["encrypt", "decrypt", "rekey", "mask", "share"]
@@ -131,19 +145,19 @@ class Conversion(Job):
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
         """Convert the files."""
         work = Converter(self, filesystem)
-        return self.each(files, work.row, work.place)
+        return self.process_each(files, work.convert_file, work.place)
 
     def target(self, name: str) -> str:
-        """Give the name of what a file becomes."""
+        """Return the name of the destination of a file."""
         if self.destination is None:
             return name
         return posixpath.join(self.destination, name[len(self.source) :].lstrip("/"))
 
-    def failed(self, file: File, word: str, message: str) -> Row:
-        """Give the row of a file that failed."""
-        destination = File(self.target(file.name), 0).shown
+    def make_failed_row(self, file: File, code: str, message: str) -> Row:
+        """Return the row of a file that failed."""
+        destination = File(self.target(file.name), 0).display_name
         more = {"destination": destination, "bytes_in": file.size}
-        return {**super().failed(file, word, message), **more}
+        return {**super().make_failed_row(file, code, message), **more}
 
 
 DONE = {
@@ -153,110 +167,113 @@ DONE = {
 
 
 class Converter:
-    """A `Conversion` in one process: its keys, and the folders that it has made there.
+    """A `Conversion` in one process, with its keys and the folders that it has made.
 
     Raises:
-        KeyRetrievalError: keys can't be had here.
+        KeyRetrievalError: Keys can't be retrieved in this process.
     """
 
     def __init__(self, job: Conversion, filesystem: Any) -> None:
         self._job, self._filesystem = job, filesystem
         self._in_place = job.destination is None
-        self._new = None if job.encryption is None else NewKeys.of(job.encryption)
+        self._new = None if job.encryption is None else NewKeys.from_settings(job.encryption)
         self._old = None if job.decryption is None else job.decryption.decryption()
         self._change = None if job.changes is None else job.changes.change()
         where = job.source if job.destination is None else job.destination
         self._folder = WrittenFolder(where, filesystem)
-        self._made: set[str] = set()
-        self.place = self._place(where)
+        self._made_folders: set[str] = set()
+        self.place = self._place_of(where)
 
-    def row(self, file: File) -> Row:
-        """Convert a file; what goes wrong is a result."""
+    def convert_file(self, file: File) -> Row:
+        """Convert a file; return errors as results."""
         started = time.perf_counter()
-        row = self._job.failed(file, "", "")
+        row = self._job.make_failed_row(file, "", "")
         try:
-            row["result"], row["message"] = self._converted(file.name)
+            row["result"], row["message"] = self._convert_if_needed(file.name)
             row["failed"] = False
             if row["result"] != "planned":
-                row["bytes_out"] = _size(self._place(self._job.target(file.name)))
-        except Exception as error:  # the others go on
-            row["result"], row["message"] = failure(error)
+                row["bytes_out"] = _local_size(self._place_of(self._job.target(file.name)))
+        except Exception as error:  # the job continues with the other files
+            row["result"], row["message"] = describe_error(error)
         row["seconds"] = time.perf_counter() - started
         return row
 
-    def _converted(self, name: str) -> tuple[str, str]:
+    def _convert_if_needed(self, name: str) -> tuple[str, str]:
         target = self._job.target(name)
-        source, destination = self._place(name), self._place(target)
+        source, destination = self._place_of(name), self._place_of(target)
         why = ""
-        if there := self._in_place or destination.stamp() is not None:
-            found = self.why_not(source, destination)
-            if found is None:
+        if exists := self._in_place or destination.stamp() is not None:
+            difference = self.find_difference(source, destination)
+            if difference is None:
                 return "current", ""
-            why = found
+            why = difference
             if not (self._job.overwrite or self._in_place):
                 raise FileExistsError(
                     errno.EEXIST,
-                    f"the destination is not what would be made, and is kept: {why}",
+                    f"destination exists and differs ({why}); pass overwrite=True (--force) to "
+                    "replace it",
                     target,
                 )
         if self._job.dry_run:
             return "planned", why
         self._make_folder(target)
         try:
-            message = self._convert(name, target, overwrite=there)
+            message = self._convert(name, target, overwrite=exists)
         except (ModcryptError, OSError, ValueError) as error:
-            if not self._is_made_meanwhile(error, source, destination):
+            if not self._is_already_made(error, source, destination):
                 raise
             return "current", ""
         return DONE[self._job.verb], message
 
-    def _is_made_meanwhile(self, error: Exception, source: Place, destination: Place) -> bool:
-        """Tell whether another attempt at the same task was faster: what it made is as good.
+    def _is_already_made(self, error: Exception, source: Place, destination: Place) -> bool:
+        """Return whether another attempt at the same task has already made the destination.
 
-        In place, it may have left what the old keys don't open, or what is masked already.
+        In place, the file may then no longer open with the old keys, or be masked already.
         """
         number = error.errno if isinstance(error, OSError) else None
         if not (self._in_place or number in (errno.EEXIST, errno.ESTALE)):
             return False
         try:
-            return self.why_not(source, destination) is None
+            return self.find_difference(source, destination) is None
         except (ModcryptError, OSError, ValueError):
             return False
 
     def _convert(self, name: str, destination: str, *, overwrite: bool) -> str:
-        """Do what the verb says; give what there is to tell of it."""
-        target = below(destination, [self._job.destination or self._job.source], self._filesystem)
+        """Convert one file as the verb says; return a message for the report."""
+        target = restrict_to_folders(
+            destination, [self._job.destination or self._job.source], self._filesystem
+        )
         more = {"filesystem": self._filesystem, "overwrite": overwrite, "threads": 1}
         missing: Iterable[str] = ()
         match self._job.verb:
             case "encrypt":
                 encrypt_parquet(name, target, self._keys.encryption, **more)
             case "decrypt":
-                missing = decrypt_parquet(name, target, self._opening, **more)
+                missing = decrypt_parquet(name, target, self._decryption, **more)
             case "rekey":
-                done = rekey_parquet(name, target, self._opening, self._keys.encryption, **more)
+                done = rekey_parquet(name, target, self._decryption, self._keys.encryption, **more)
                 missing = done.dropped + done.nulls
             case "mask" | "share":
-                missing = self._changed(name, target, more)
+                missing = self._apply_changes(name, target, more)
         names = ", ".join(missing)
         return f"without a key: {names}" if names else ""
 
-    def _changed(self, name: str, target: str | Place, more: dict[str, Any]) -> Iterable[str]:
-        """Mask or share; name the columns without a key."""
+    def _apply_changes(self, name: str, target: str | Place, more: dict[str, Any]) -> Iterable[str]:
+        """Mask or share a file; return the columns without a key."""
         change, changes = self._change, self._job.changes
         assert change is not None
         assert changes is not None
         if change.only is not None:
             done = share_parquet(
-                name, target, self._opening, self._keys.encryption, change.only, **more
+                name, target, self._decryption, self._keys.encryption, change.only, **more
             )
         else:
             encryption = None if self._new is None else self._new.encryption
             done = mask_parquet(
-                name, target, self._opening, encryption, null=change.null, hashed=change.hashed,
+                name, target, self._decryption, encryption, null=change.null, hashed=change.hashed,
                 drop=change.drop, hash_key=change.hash_key, **more,
             )  # fmt: skip
-        return changes.unmeant(done)
+        return changes.list_unexpected_losses(done)
 
     @property
     def _keys(self) -> NewKeys:
@@ -264,76 +281,86 @@ class Converter:
         return self._new
 
     @property
-    def _opening(self) -> FileDecryptionProperties:
+    def _decryption(self) -> FileDecryptionProperties:
         assert self._old is not None  # the verb needs them
         return self._old
 
-    # --- the look --------------------------------------------------------------------------------
+    # --- checks whether the work is done ---------------------------------------------------------
 
-    def why_not(self, source: Place, destination: Place) -> str | None:
-        """Say why a destination, which is there, is not what would be made; None where it is.
+    def find_difference(self, source: Place, destination: Place) -> str | None:
+        """Return how an existing destination differs from the job's result; None if it does not.
 
         Raises:
-            ModcryptError, ValueError, OSError: the source can't be opened, or not be changed so.
+            ModcryptError, ValueError, OSError: The source can't be opened or changed this way.
         """
         if self._in_place:
-            return self._why_not_in_place(source)
+            return self._find_difference_in_place(source)
         _check_apart(source, destination)
         if not is_newer(destination, source):
             return "it is older than its source"
         if self._change is not None:
-            shape, keys = remade(source, destination, self._opening, self._change, self._new)
-            return keys.why_not(destination, shape)
-        shape = plain_shape(source) if self._old is None else decrypted_shape(source, self._old)
+            shape, keys = plan_change(
+                source, destination, self._decryption, self._change, self._new
+            )
+            return keys.find_difference(destination, shape)
+        shape = (
+            read_plain_shape(source)
+            if self._old is None
+            else read_decrypted_shape(source, self._old)
+        )
         if self._new is None:
-            return why_not_plain(destination, shape)
-        return self._new.why_not(destination, shape)
+            return find_plaintext_difference(destination, shape)
+        return self._new.find_difference(destination, shape)
 
-    def _why_not_in_place(self, place: Place) -> str | None:
-        masked = None if self._change is None else Masked(self._change)
+    def _find_difference_in_place(self, place: Place) -> str | None:
+        masked = None if self._change is None else ExpectedMasks(self._change)
         if self._new is not None:
-            return self._new.why_not(place, masked)
+            return self._new.find_difference(place, masked)
         if masked is not None:
-            return why_not_opened(place, self._opening, masked)
-        return why_not_plain(place, None)
+            return find_open_difference(place, self._decryption, masked)
+        return find_plaintext_difference(place, None)
 
-    def leaves(self, source: Place) -> list[tuple[str, ...]] | None:
-        """Give the columns that a change will leave of a file; None for one that is done already.
+    def compute_leaves(self, source: Place) -> list[tuple[str, ...]] | None:
+        """Return the columns that remain after a change; None for a file that is already changed.
 
         Raises:
-            ModcryptError, ValueError, OSError: it can't be opened, or not be changed so.
+            ModcryptError, ValueError, OSError: The file can't be opened or changed this way.
         """
         assert self._change is not None
-        if self._in_place and self.why_not(source, source) is None:
+        if self._in_place and self.find_difference(source, source) is None:
             return None
         destination = source if self._in_place else None
-        return remade(source, destination, self._opening, self._change, self._new)[0].leaves
+        return plan_change(source, destination, self._decryption, self._change, self._new)[0].leaves
 
-    def _place(self, name: str) -> Place:
+    def _place_of(self, name: str) -> Place:
         return place_at(name, self._filesystem)
 
     def _make_folder(self, target: str) -> None:
-        """Make the folder of a destination, once."""
+        """Create the folder of a destination, once."""
         job = self._job
         if job.destination is None:
             return
         inside = target[len(job.destination) :].lstrip("/")
         folder = posixpath.dirname(inside)
-        if folder not in self._made:
+        if folder not in self._made_folders:
             self._folder.place(inside)
-            self._made.add(folder)
+            self._made_folders.add(folder)
 
 
 def _check_apart(source: Place, destination: Place) -> None:
-    """Refuse a destination that a link makes one with its source.
+    """Check that a destination is not the same file as its source.
 
     Raises:
-        OSError: they are one.
+        OSError: A link makes them the same file.
     """
     if source.real() == destination.real():
-        raise OSError(errno.EINVAL, "the destination is the source, by a link", destination.path)
+        raise OSError(
+            errno.EINVAL,
+            "destination is a link to the source; choose another destination",
+            destination.path,
+        )
 
 
-def _size(place: Place) -> int | None:
-    """Give a local file's size; a store is not asked for each."""
+def _local_size(place: Place) -> int | None:
+    """Return the size of a local file; None in a store, to avoid a request per file."""
     return os.stat(place.path).st_size if place.filesystem is None else None

@@ -1,4 +1,4 @@
-"""What the driver does for a job on tables: it lists files, looks at settings, and starts tasks."""
+"""Driver side of jobs on tables: list the files, check the settings and start the tasks."""
 
 from __future__ import annotations
 
@@ -15,72 +15,82 @@ from modcrypt.parquet.crypto.ciphers import check_names
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, is_keyed
 from modcrypt.spark.jobs.conversion import Conversion, Converter
 from modcrypt.spark.jobs.file_work import Job
-from modcrypt.spark.jobs.idempotence import decrypted_shape
-from modcrypt.spark.jobs.task_files import Folder, Listing, MakeFilesystem, list_tables, packed
+from modcrypt.spark.jobs.idempotence import read_decrypted_shape
+from modcrypt.spark.jobs.task_files import (
+    Folder,
+    Listing,
+    MakeFilesystem,
+    assign_tasks,
+    list_tables,
+)
 from modcrypt.spark.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
+    "apply_root",
+    "check_in_place",
     "check_new",
     "check_reachable",
     "check_settings",
-    "check_whole",
+    "compute_new_leaves",
     "files_of",
-    "first_leaves",
     "folders_of",
-    "new_leaves",
-    "old_leaves",
     "places_of",
+    "read_first_leaves",
+    "read_old_leaves",
     "report_of",
     "slots_of",
-    "under",
+    "sources_of",
 ]
 
 Leaves: TypeAlias = list[tuple[str, ...]]
 
 SLOTS = 32
-"""Tasks at once where Spark doesn't tell, as over Spark Connect."""
+"""Number of concurrent tasks if Spark does not report it, as over Spark Connect."""
 
-TRIED = 3
-"""Files that are opened before a job, to see whether the settings fit."""
+PROBED_FILES = 3
+"""Number of files that are opened before a job, to check that the settings fit."""
 
 
 def check_settings(settings: object) -> None:
     """Check that keys are given by reference.
 
     Raises:
-        TypeError: they are something else.
+        TypeError: The argument is not `Settings`.
     """
     if not isinstance(settings, Settings):
-        raise TypeError(f"keys are given by Settings, not {type(settings).__name__}")
+        raise TypeError(f"keys must be given as Settings, not {type(settings).__name__}")
 
 
-def check_whole(job: Conversion, decryption: Settings) -> None:
-    """Refuse to replace files by what lacks some of their columns."""
+def check_in_place(job: Conversion, decryption: Settings) -> None:
+    """Raise ValueError if a job in place would lose columns without a key."""
     if job.destination is None and decryption.on_missing_key != "error":
-        raise ValueError("in place, columns without a key would be lost for good")
+        raise ValueError(
+            'in place, columns without a key would be lost for good; use on_missing_key="error" or '
+            "name a destination"
+        )
 
 
 def places_of(source: Any, destination: Any, filesystem: MakeFilesystem | None) -> dict[str, Any]:
-    """Give source and destination by name.
+    """Return the names of source and destination, and the filesystem, as keyword arguments.
 
     Raises:
-        ValueError: the destination is, or lies within, the source.
-        FileNotFoundError, NotADirectoryError: no such folder.
+        ValueError: The destination is the source or lies within it.
+        FileNotFoundError, NotADirectoryError: The source is not an existing folder.
     """
-    found = Folder.at(source, filesystem)
-    if not found.is_folder:
-        there = found.place.stamp() is not None
-        kind = NotADirectoryError if there else FileNotFoundError
-        number = errno.ENOTDIR if there else errno.ENOENT
-        raise kind(number, os.strerror(number), found.name)
+    origin = Folder.at(source, filesystem)
+    if not origin.is_folder:
+        exists = origin.place.stamp() is not None
+        kind = NotADirectoryError if exists else FileNotFoundError
+        number = errno.ENOTDIR if exists else errno.ENOENT
+        raise kind(number, os.strerror(number), origin.name)
     target = None if destination is None else Folder.at(destination, filesystem)
     if target is not None:
-        _check_apart(found.place, target.place)
+        _check_apart(origin.place, target.place)
     name = None if target is None else target.name
-    return {"source": found.name, "destination": name, "filesystem": filesystem}
+    return {"source": origin.name, "destination": name, "filesystem": filesystem}
 
 
 def _check_apart(source: Place, destination: Place) -> None:
@@ -88,12 +98,15 @@ def _check_apart(source: Place, destination: Place) -> None:
         return
     if destination.filesystem is None and os.path.isfile(destination.path):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), destination.path)
-    inner, outer = (one.real().path.rstrip("/") for one in (destination, source))
+    inner, outer = (place.real().path.rstrip("/") for place in (destination, source))
     if inner == outer:
-        raise ValueError("source and destination are the same folder: None means in place")
+        raise ValueError(
+            "source and destination are the same folder; pass None as destination for in place"
+        )
     if inner.startswith(f"{outer}/"):
         raise ValueError(
-            "the destination lies within the source: the next run would take its files for sources"
+            "the destination lies within the source, so the next run would convert its files again;"
+            " choose a folder outside the source"
         )
 
 
@@ -102,85 +115,94 @@ def files_of(where: Any, filesystem: MakeFilesystem | None) -> Listing:
     return list_tables(folders_of(where, filesystem))
 
 
+def sources_of(job: Conversion, filesystem: MakeFilesystem | None) -> Listing:
+    """List the files that a job converts; raises as `list_tables`.
+
+    A copy omits files that a write note hides from readers, as the copy would have no such note.
+    """
+    folders = folders_of([job.source], filesystem)
+    return list_tables(folders, as_read=job.destination is not None)
+
+
 def folders_of(where: Any, filesystem: MakeFilesystem | None) -> list[Folder]:
-    """Take a folder, or several, as the caller names them; raises as `Folder.at`."""
+    """Return the folders that the caller names; raises as `Folder.at`."""
     several = where if isinstance(where, list | tuple) else [where]
-    return [Folder.at(one, filesystem) for one in several]
+    return [Folder.at(name, filesystem) for name in several]
 
 
-def under(settings: Settings, where: Any, filesystem: MakeFilesystem | None) -> Settings:
-    """Return the settings for the dataset at `where`, if that is one folder; else as they are."""
+def apply_root(settings: Settings, where: Any, filesystem: MakeFilesystem | None) -> Settings:
+    """Return the settings with the folder `where` as root; unchanged if it is not one folder."""
     several = where if isinstance(where, list | tuple) else [where]
     if len(several) != 1:
         return settings
-    found = Folder.at(several[0], filesystem)
-    return settings.under(found.name) if found.is_folder else settings
+    folder = Folder.at(several[0], filesystem)
+    return settings.under(folder.name) if folder.is_folder else settings
 
 
-def first_leaves(
+def read_first_leaves(
     files: Listing, filesystem: MakeFilesystem | None, look: Callable[[Place], Leaves | None]
 ) -> Leaves | None:
-    """Give the columns of the first file that can be looked into; None if none of a few can.
+    """Return the columns of the first file that can be read; None if the first files can't.
 
     Args:
-        files: all of them.
-        filesystem: that they are in.
-        look: gives the columns of one; None for one that does not count.
+        files: All files of the job.
+        filesystem: Function that makes the filesystem of the files.
+        look: Function that returns the columns of a file, or None to skip the file.
 
     Raises:
-        KmsUnavailableError: it could not be asked.
+        KmsUnavailableError: The key service is unavailable.
     """
-    for place in _tried(files, filesystem):
+    for place in _first_places(files, filesystem):
         try:
             leaves = look(place)
         except KmsUnavailableError:
             raise
         except (ModcryptError, OSError):
-            continue  # it will be a row
+            continue  # the task reports the error as a row
         if leaves is not None:
             return leaves
     return None
 
 
-def old_leaves(job: Conversion, files: Listing) -> Leaves | None:
+def read_old_leaves(job: Conversion, files: Listing) -> Leaves | None:
     """Return the columns of the first file that the job's settings open.
 
     Raises:
-        KeyRetrievalError, IntegrityError: they open none of the first ones.
+        KeyRetrievalError, IntegrityError: The settings open none of the first files.
     """
     assert job.decryption is not None
     properties = job.decryption.decryption()
-    return _opened(job, files, lambda place: decrypted_shape(place, properties).leaves)
+    return _probe_files(job, files, lambda place: read_decrypted_shape(place, properties).leaves)
 
 
-def new_leaves(job: Conversion, files: Listing) -> Leaves | None:
-    """Give the columns that a change leaves of the first file that is not changed so already.
+def compute_new_leaves(job: Conversion, files: Listing) -> Leaves | None:
+    """Return the columns that a change leaves of the first file that is not yet changed.
 
     Raises:
-        KeyRetrievalError, IntegrityError: as `old_leaves`, or the hash key can't be had.
-        ValueError: the file can't be changed so.
+        KeyRetrievalError, IntegrityError: As in `read_old_leaves`, or the hash key is missing.
+        ValueError: The file can't be changed this way.
     """
     filesystem = None if job.filesystem is None else job.filesystem()
-    return _opened(job, files, Converter(job, filesystem).leaves)
+    return _probe_files(job, files, Converter(job, filesystem).compute_leaves)
 
 
-def _opened(
+def _probe_files(
     job: Conversion, files: Listing, look: Callable[[Place], Leaves | None]
 ) -> Leaves | None:
-    """Look into the first files; raise what kept all of them closed."""
+    """Return the columns of the first file that opens; raise the first error if none does."""
     errors: list[ModcryptError] = []
-    tried = _tried(files, job.filesystem)
+    places = _first_places(files, job.filesystem)
 
-    def noted(place: Place) -> Leaves | None:
+    def look_and_record(place: Place) -> Leaves | None:
         try:
             return look(place)
         except (KeyRetrievalError, IntegrityError) as error:
             errors.append(error)
             raise
 
-    leaves = first_leaves(files, job.filesystem, noted)
-    # In place, the first files may be done: then the old keys open them no more.
-    if leaves is None and job.destination is not None and len(errors) == len(tried):
+    leaves = read_first_leaves(files, job.filesystem, look_and_record)
+    # In place, the first files may be converted already and no longer open with the old keys.
+    if leaves is None and job.destination is not None and len(errors) == len(places):
         raise errors[0]
     return leaves
 
@@ -188,17 +210,18 @@ def _opened(
 def check_reachable(
     properties: FileDecryptionProperties, files: Listing, filesystem: MakeFilesystem | None
 ) -> None:
-    """Have the key service asked for the keys of a file; raises as `first_leaves`."""
-    first_leaves(files, filesystem, lambda place: decrypted_shape(place, properties).leaves)
+    """Check that the key service answers for the keys of a file; raises as `read_first_leaves`."""
+    read_first_leaves(
+        files, filesystem, lambda place: read_decrypted_shape(place, properties).leaves
+    )
 
 
 def check_new(job: Conversion, files: Listing, leaves: Leaves | None) -> None:
-    """Check that files can be encrypted as the job says, as far as a first one tells.
+    """Check that files can be encrypted as the job says, using the columns of the first file.
 
     Raises:
-        ValueError: they don't have the columns that are named, or two of them would have the same
-            AAD prefix.
-        KeyRetrievalError: keys can't be had, or be wrapped.
+        ValueError: The file lacks named columns, or two files would have the same AAD prefix.
+        KeyRetrievalError: Keys can't be retrieved or wrapped.
     """
     assert job.encryption is not None
     job.encryption.check_distinct(job.target(name) for name in files.names)
@@ -210,9 +233,9 @@ def check_new(job: Conversion, files: Listing, leaves: Leaves | None) -> None:
         encryption.for_file(Folder(job.target(files.names[0]), filesystem).place)
 
 
-def _tried(files: Listing, filesystem: MakeFilesystem | None) -> list[Place]:
-    made = None if filesystem is None else filesystem()
-    return [Folder(name, made).place for name in files.names[:TRIED]]
+def _first_places(files: Listing, filesystem: MakeFilesystem | None) -> list[Place]:
+    instance = None if filesystem is None else filesystem()
+    return [Folder(name, instance).place for name in files.names[:PROBED_FILES]]
 
 
 # --- the job of Spark ----------------------------------------------------------------------------
@@ -221,20 +244,22 @@ def _tried(files: Listing, filesystem: MakeFilesystem | None) -> list[Place]:
 def report_of(
     spark: SparkSession, job: Job, files: Listing, files_per_task: int, bytes_per_task: int
 ) -> DataFrame:
-    """Have Spark do the job, once; give the report.
+    """Have Spark run the job once, and return the report.
 
-    The names go to the executors as rows, not within a closure, and the report stays there: the
-    driver holds no more than the listing.
+    Spark sends the names to the executors as rows, not within a closure, and the report stays on
+    the executors, so the driver holds only the listing.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
     if files_per_task < 1 or bytes_per_task < 1:
-        raise ValueError("files_per_task and bytes_per_task are at least 1")
-    tasks = packed(files.sizes, files=files_per_task, size=bytes_per_task, slots=slots_of(spark))
+        raise ValueError("files_per_task and bytes_per_task must be at least 1")
+    tasks = assign_tasks(
+        files.sizes, files=files_per_task, size=bytes_per_task, slots=slots_of(spark)
+    )
     table = pa.table(
         {
             "task": pa.array(tasks, pa.int32()),
-            "name": pa.array(map(os.fsencode, files.names), pa.binary()),  # of any bytes
+            "name": pa.array(map(os.fsencode, files.names), pa.binary()),  # names may be any bytes
             "size": pa.array(files.sizes, pa.int64()),
         }
     )
@@ -243,7 +268,7 @@ def report_of(
 
 
 def slots_of(spark: SparkSession) -> int:
-    """Say how many tasks run at once, as far as Spark tells."""
+    """Return the number of concurrent tasks, or a default if Spark does not report it."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except AttributeError:  # Spark Connect has no context

@@ -1,8 +1,8 @@
-"""What a task of Spark does with its files, on an executor; each gives rows of the report.
+"""Jobs that Spark tasks run on their files, on an executor; every file yields rows of the report.
 
-A job is pickled to the executors, so it holds references to keys alone. Keys are opened once for a
-task, the key service once in a process; data keys are made, wrapped and used here. A file that
-fails is a row, and so is each of them where the keys can't be had here.
+Spark pickles a job to the executors, so it holds only references to keys. Keys are opened once per
+task and the key service once per process; data keys are generated, wrapped and used here. A file
+that fails becomes a row; if keys can't be retrieved here, every file becomes such a row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from modcrypt.io.storage import Place, place_of
-from modcrypt.jobs.file_runs import told
+from modcrypt.jobs.file_runs import describe_failure
 from modcrypt.jobs.key_rotation import What, rotate_keys
 from modcrypt.jobs.key_scan import scan_keys
 from modcrypt.parquet.crypto.properties import ALGORITHMS, FileDecryptionProperties
@@ -32,21 +32,21 @@ from modcrypt.spark.settings import Settings
 
 __all__ = [
     "File",
-    "Inspecting",
+    "InspectionJob",
     "Job",
-    "Rotation",
-    "Scan",
-    "Verifying",
-    "below",
-    "failure",
+    "RotationJob",
+    "ScanJob",
+    "VerificationJob",
+    "describe_error",
     "place_at",
+    "restrict_to_folders",
 ]
 
 Row = dict[str, Any]
 
 ON_DISK, IN_STORE = 2, 4
-"""Files at once in a task: one waits for the disk, or for a store's requests, while another is
-worked on."""
+"""Number of files that a task processes concurrently, on disk and in a store: one file waits for IO
+while another is processed."""
 
 _TEXT, _LONG, _REAL, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 _TEXTS = pa.list_(_TEXT)
@@ -54,109 +54,117 @@ _TEXTS = pa.list_(_TEXT)
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file that a task is given."""
+    """A file of a task.
+
+    Attributes:
+        name: Name that the library accepts in any process.
+        size: Size in bytes.
+    """
 
     name: str
     size: int
 
     @property
-    def shown(self) -> str:
-        """The name as text, whatever bytes it is of."""
+    def display_name(self) -> str:
+        """The name as text, even if it is not valid UTF-8."""
         return str(_as_text(self.name))
 
 
 def place_at(name: str, filesystem: Any) -> Place:
-    """Say where the file of a name lies."""
+    """Return the place of a file by its name."""
     place = place_of(name, filesystem)
-    assert place is not None  # names are no file objects
+    assert place is not None  # names are never file objects
     return place
 
 
-def below(name: str, folders: Iterable[str], filesystem: Any) -> str | Place:
-    """Return a file as what writes takes it: no link below a local folder of these is followed.
+def restrict_to_folders(name: str, folders: Iterable[str], filesystem: Any) -> str | Place:
+    """Return a file to write to, so that no symbolic link below the given folders is followed.
 
     Args:
         name: Name of the file.
-        folders: Names that the caller gave, of folders or of files.
-        filesystem: File system of PyArrow or fsspec that they are in.
+        folders: Names of folders or files that the caller gave.
+        filesystem: The pyarrow or fsspec filesystem of the file.
     """
     place = place_at(name, filesystem)
-    roots = [one for one in folders if place.path.startswith(posixpath.join(one, ""))]
+    roots = [folder for folder in folders if place.path.startswith(posixpath.join(folder, ""))]
     if place.filesystem is not None or not roots:
         return name
     return Place(None, place.path, max(roots, key=len))
 
 
 class Job(ABC):
-    """What is done with each file.
+    """A job on files, which yields rows of a report.
 
     Attributes:
-        schema: of the rows of the report, in this order.
+        schema: Schema of the rows of the report.
+        filesystem: Function that makes the filesystem of the files; None if names are enough.
     """
 
     schema: pa.Schema
     filesystem: MakeFilesystem | None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give the rows of the report for rows of (task, name, size)."""
+        """Yield the rows of the report for rows of (task, name, size)."""
         worker = f"{socket.gethostname()}/{os.getpid()}"
         for batch in batches:
             names, sizes = batch.column("name").to_pylist(), batch.column("size").to_pylist()
             files = [File(os.fsdecode(n), size) for n, size in zip(names, sizes, strict=True)]
-            rows = [{**row, "worker": worker} for row in self._rows(files)]
+            rows = [{**row, "worker": worker} for row in self._make_rows(files)]
             try:
                 yield pa.RecordBatch.from_pylist(rows, self.schema)
-            except UnicodeEncodeError:  # a message repeats a name that is no text
+            except UnicodeEncodeError:  # a message contains a name that is not UTF-8
                 yield pa.RecordBatch.from_pylist([_as_text(row) for row in rows], self.schema)
 
-    def _rows(self, files: Sequence[File]) -> list[Row]:
+    def _make_rows(self, files: Sequence[File]) -> list[Row]:
         try:
             filesystem = None if self.filesystem is None else self.filesystem()
             return list(self.rows(files, filesystem))
-        except Exception as error:  # keys or stores that can't be had here
-            word, message = failure(error)
-            return [self.failed(file, word, message) for file in files]
+        except Exception as error:  # keys or stores are not available on this executor
+            code, message = describe_error(error)
+            return [self.make_failed_row(file, code, message) for file in files]
 
-    def each(self, files: Sequence[File], work: Callable[[File], Row], where: Place) -> list[Row]:
-        """Give what `work` makes of each file, some at once; `where` they lie."""
+    def process_each(
+        self, files: Sequence[File], work: Callable[[File], Row], where: Place
+    ) -> list[Row]:
+        """Return the row of `work` for each file, processed concurrently; `where` is a place."""
         threads = ON_DISK if where.filesystem is None else IN_STORE
         with ThreadPoolExecutor(threads, "modcrypt-spark") as pool:
             return list(pool.map(work, files))
 
     @abstractmethod
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
-        """Do the work; raise nothing that is the fault of a file."""
+        """Process the files; return errors of a file as rows."""
 
-    def failed(self, file: File, word: str, message: str) -> Row:
-        """Give the row of a file that failed."""
-        return {"path": file.shown, "result": word, "failed": True, "message": message}
+    def make_failed_row(self, file: File, code: str, message: str) -> Row:
+        """Return the row of a file that failed."""
+        return {"path": file.display_name, "result": code, "failed": True, "message": message}
 
 
 def _as_text(value: Any) -> Any:
-    """Make names that are no UTF-8 text of it, wherever they stand in a row."""
+    """Return a row or value in which names that are not UTF-8 are escaped."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {name: _as_text(one) for name, one in value.items()}
-    return [_as_text(one) for one in value] if isinstance(value, list) else value
+        return {name: _as_text(item) for name, item in value.items()}
+    return [_as_text(item) for item in value] if isinstance(value, list) else value
 
 
-def failure(error: Exception) -> tuple[str, str]:
-    """Give the word and the message of what went wrong; of a bug no more than its kind.
+def describe_error(error: Exception) -> tuple[str, str]:
+    """Return the error code and message of an error; for a bug, only its type and location.
 
-    The text of an exception that is not this package's own may hold values of the file.
+    The text of an exception from other packages may contain values of the file.
     """
-    if isinstance(error, ImportError):  # of a key service's or file system's package
+    if isinstance(error, ImportError):  # the package of a key service or file system is missing
         return "usage", str(error)
     try:
-        return told(error)
+        return describe_failure(error)
     except Exception:
         trace = error.__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
         line = "" if trace is None else f" in {trace.tb_frame.f_globals.get('__name__')}"
         line += "" if trace is None else f", line {trace.tb_lineno}"
-        return "internal", f"unexpected {type(error).__name__}{line}: this is a bug in modcrypt"
+        return "internal", f"unexpected {type(error).__name__}{line}; this is a bug in modcrypt"
 
 
 # --- verification --------------------------------------------------------------------------------
@@ -177,8 +185,8 @@ _NOT_AUTHENTICATED = pa.list_(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verifying(Job):
-    """Verifies files, as far as the keys allow; without any, as far as can be seen."""
+class VerificationJob(Job):
+    """A job that verifies files as far as the keys allow, also without keys."""
 
     decryption: Settings | None
     filesystem: MakeFilesystem | None = None
@@ -194,39 +202,39 @@ class Verifying(Job):
     )  # fmt: skip
 
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
-        """Verify the files."""
+        """Return a row for each verified file."""
         properties = None if self.decryption is None else self.decryption.decryption()
 
-        def verified(file: File) -> Row:
+        def verify_one_file(file: File) -> Row:
             started = time.perf_counter()
             try:
                 with place_at(file.name, filesystem).open() as source:
-                    checked = verify_source(source, properties, threads=1)
-                row = self._row(file, checked.verification, checked.unique)
-            except Exception as error:  # the others go on
-                row = self.failed(file, *failure(error))
+                    result = verify_source(source, properties, threads=1)
+                row = self._make_row(file, result.verification, result.unique)
+            except Exception as error:  # the job continues with the other files
+                row = self.make_failed_row(file, *describe_error(error))
             return {**row, "bytes_in": file.size, "seconds": time.perf_counter() - started}
 
-        return self.each(files, verified, place_at(files[0].name, filesystem))
+        return self.process_each(files, verify_one_file, place_at(files[0].name, filesystem))
 
-    def _row(self, file: File, found: Verification, unique: bytes | None) -> Row:
-        faults = [one for one in found.findings if one.severity == "fault"]
+    def _make_row(self, file: File, result: Verification, unique: bytes | None) -> Row:
+        faults = [finding for finding in result.findings if finding.severity == "fault"]
         findings = [
-            {**asdict(one), "module": None if one.module is None else str(one.module)}
-            for one in found.findings
+            {**asdict(finding), "module": None if finding.module is None else str(finding.module)}
+            for finding in result.findings
         ]
         return {
-            "path": file.shown,
-            "result": faults[0].word if faults else "authentic" if found.complete else "partial",
+            "path": file.display_name,
+            "result": faults[0].word if faults else "authentic" if result.complete else "partial",
             "failed": bool(faults),
-            "complete": found.complete,
-            "encrypted": found.encrypted,
-            "rows": found.num_rows,
-            "modules": found.modules,
-            "authenticated_bytes": found.authenticated_bytes,
+            "complete": result.complete,
+            "encrypted": result.encrypted,
+            "rows": result.num_rows,
+            "modules": result.modules,
+            "authenticated_bytes": result.authenticated_bytes,
             "file_unique": unique.hex() if unique else None,
             "findings": findings,
-            "not_authenticated": [one.fields() for one in found.not_authenticated],
+            "not_authenticated": [part.fields() for part in result.not_authenticated],
             "message": faults[0].message if faults else "",
         }
 
@@ -235,8 +243,8 @@ class Verifying(Job):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inspecting(Job):
-    """Says what files tell, with keys or without; pages are not opened."""
+class InspectionJob(Job):
+    """A job that inspects files with or without keys; it opens no pages."""
 
     decryption: Settings | None
     filesystem: MakeFilesystem | None = None
@@ -256,33 +264,33 @@ class Inspecting(Job):
     )  # fmt: skip
 
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
-        """Look into the files."""
+        """Return a row for each inspected file."""
         properties = None if self.decryption is None else self.decryption.decryption()
 
-        def inspected(file: File) -> Row:
+        def inspect_one_file(file: File) -> Row:
             try:
-                found = inspect_parquet(file.name, properties, filesystem=filesystem)
-                row = self._row(file, found)
-            except Exception as error:  # the others go on
-                row = self.failed(file, *failure(error))
+                result = inspect_parquet(file.name, properties, filesystem=filesystem)
+                row = self._make_row(file, result)
+            except Exception as error:  # the job continues with the other files
+                row = self.make_failed_row(file, *describe_error(error))
             return {**row, "bytes_in": file.size}
 
-        return self.each(files, inspected, place_at(files[0].name, filesystem))
+        return self.process_each(files, inspect_one_file, place_at(files[0].name, filesystem))
 
-    def _row(self, file: File, found: Inspection) -> Row:
-        """Give what is told of the file, and of its columns no more than fits a cell."""
-        columns = found.columns or ()
-        counts = None if found.columns is None else len(columns)
+    def _make_row(self, file: File, result: Inspection) -> Row:
+        """Return the inspection as a row, with its columns summarised."""
+        columns = result.columns or ()
+        counts = None if result.columns is None else len(columns)
         plain = [column.path for column in columns if column.key is None]
-        fields = found.fields()
-        told = {name: fields[name] for name in self.schema.names if name in fields}
+        fields = result.fields()
+        same_fields = {name: fields[name] for name in self.schema.names if name in fields}
         return {
-            **told,
-            "path": file.shown,
+            **same_fields,
+            "path": file.display_name,
             "result": "inspected",
             "failed": False,
-            "footer_key": str(found.footer_key),
-            "rows": found.num_rows,
+            "footer_key": str(result.footer_key),
+            "rows": result.num_rows,
             "columns": counts,
             "encrypted_columns": None if counts is None else counts - len(plain),
             "opened_columns": None if counts is None else sum(c.has_key is True for c in columns),
@@ -295,11 +303,16 @@ class Inspecting(Job):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rotation(Job):
-    """A rotation of the keys of a task's files, by the library's `rotate_keys`.
+class RotationJob(Job):
+    """A job that rotates the keys of files, by the library's `rotate_keys`.
 
     Attributes:
-        folders: that the caller named, or files.
+        settings: Settings with a key service.
+        what: Level to rotate, as in `rotate_keys`.
+        new_master_keys: Mapping of master key ids to the ids that replace them.
+        dry_run: Whether to write nothing and only report what would be done.
+        filesystem: Function that makes the filesystem of the files.
+        folders: Folders or files that the caller named.
     """
 
     settings: Settings
@@ -317,27 +330,27 @@ class Rotation(Job):
     )  # fmt: skip
 
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
-        """Rotate the files; those of a task share what the key service answers."""
-        done = rotate_keys(
-            [below(file.name, self.folders, filesystem) for file in files],
+        """Yield a row for each rotated file; files of a task share responses of the key service."""
+        results = rotate_keys(
+            [restrict_to_folders(file.name, self.folders, filesystem) for file in files],
             self.settings.tools(),
             what=self.what,
             new_master_keys=self.new_master_keys,
             filesystem=filesystem,
-            decryption=_decryption(self.settings),
+            decryption=_explicit_decryption(self.settings),
             dry_run=self.dry_run,
         )
-        names = _by_path(files, filesystem)
-        for one in done:
+        names = _map_display_names(files, filesystem)
+        for result in results:
             yield {
-                "path": names[one.path], "result": one.result, "failed": one.failed,
-                "keys": one.keys, "message": one.message,
+                "path": names[result.path], "result": result.result, "failed": result.failed,
+                "keys": result.keys, "message": result.message,
             }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scan(Job):
-    """Lists the keys that files need: a row for each key."""
+class ScanJob(Job):
+    """A job that lists the keys that files need, with a row for each key."""
 
     settings: Settings | None
     filesystem: MakeFilesystem | None = None
@@ -351,32 +364,33 @@ class Scan(Job):
     )  # fmt: skip
 
     def rows(self, files: Sequence[File], filesystem: Any) -> Iterable[Row]:
-        """Look into the files."""
+        """Yield a row for each key of the files."""
         tools = None if self.settings is None else self.settings.tools()
-        decryption = None if self.settings is None else _decryption(self.settings)
-        names = _by_path(files, filesystem)
-        found = scan_keys(
+        decryption = None if self.settings is None else _explicit_decryption(self.settings)
+        names = _map_display_names(files, filesystem)
+        keys = scan_keys(
             [file.name for file in files], tools, filesystem=filesystem, decryption=decryption
         )
-        for one in found:
-            fields = one.fields()
+        for key in keys:
+            fields = key.fields()
             path = names[fields.pop("file")]
-            yield {**fields, "path": path, "failed": one.kind == "error"}
+            yield {**fields, "path": path, "failed": key.kind == "error"}
 
-    def failed(self, file: File, word: str, message: str) -> Row:
-        """Give the row of a file that failed."""
+    def make_failed_row(self, file: File, code: str, message: str) -> Row:
+        """Return the row of a file that failed."""
         return {
-            "path": file.shown, "kind": "error", "failed": True, "message": message, "word": word,
+            "path": file.display_name, "kind": "error", "failed": True, "message": message,
+            "word": code,
         }  # fmt: skip
 
 
-def _decryption(settings: Settings) -> FileDecryptionProperties | None:
-    """Give what the settings insist on; None where they leave that to what is done."""
-    says = settings.policy is not None or settings.aad_prefix is not None
-    says = says or settings.algorithms != ALGORITHMS[:1] or bool(settings.master_key_ids)
-    return settings.decryption() if says else None
+def _explicit_decryption(settings: Settings) -> FileDecryptionProperties | None:
+    """Return the decryption properties of the settings; None if they set no requirements."""
+    is_set = settings.policy is not None or settings.aad_prefix is not None
+    is_set = is_set or settings.algorithms != ALGORITHMS[:1] or bool(settings.master_key_ids)
+    return settings.decryption() if is_set else None
 
 
-def _by_path(files: Sequence[File], filesystem: Any) -> dict[str, str]:
-    """Give the names of files, as they are shown, by their paths within their file system."""
-    return {place_at(file.name, filesystem).path: file.shown for file in files}
+def _map_display_names(files: Sequence[File], filesystem: Any) -> dict[str, str]:
+    """Return the display names of files by their paths within their file system."""
+    return {place_at(file.name, filesystem).path: file.display_name for file in files}

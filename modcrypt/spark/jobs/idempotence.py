@@ -1,7 +1,7 @@
-"""Whether a file is already what a job would make of another: the look before the work.
+"""Checks whether a destination is already up to date, so that jobs can be repeated.
 
-No record is kept. What a file says of itself, opened with the keys that it is to have, tells what
-an earlier run, or an earlier attempt at the same task, has done.
+modcrypt keeps no record. It opens the destination with the keys that it should have; the contents
+show whether an earlier run, or an earlier attempt at the same task, has done the work.
 """
 
 from __future__ import annotations
@@ -27,160 +27,169 @@ from modcrypt.parquet.crypto.properties import (
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.mask_note import MaskNote, hash_key_check, read_note
 from modcrypt.parquet.format.schema import covering_name, leaf_paths, leaves_of
-from modcrypt.parquet.rewrite.file_rewrite import Change, Choice, as_it_was
-from modcrypt.pkmt1.external import find_in, read_store
+from modcrypt.parquet.rewrite.file_rewrite import Change, Choice, restore_properties
+from modcrypt.pkmt1.external import find_material, read_store
 from modcrypt.pkmt1.material import KeyMaterial, decode_metadata
 from modcrypt.spark.settings import Settings
 
 __all__ = [
-    "Masked",
+    "ExpectedMasks",
     "NewKeys",
     "Shape",
-    "decrypted_shape",
+    "find_open_difference",
+    "find_plaintext_difference",
     "is_newer",
-    "plain_shape",
-    "remade",
-    "why_not_opened",
-    "why_not_plain",
+    "plan_change",
+    "read_decrypted_shape",
+    "read_plain_shape",
 ]
 
 
 def is_newer(destination: Place, source: Place) -> bool:
-    """Tell whether a destination was written after its source, where the file system can tell."""
-    times = [_modified(place) for place in (destination, source)]
-    return None in times or times[0] >= times[1]  # type: ignore[operator]  # None is none of them
+    """Return whether a destination is newer than its source; True if the times are unknown."""
+    times = [_read_mtime(place) for place in (destination, source)]
+    return None in times or times[0] >= times[1]  # type: ignore[operator]  # neither is None
 
 
-def _modified(place: Place) -> float | None:
+def _read_mtime(place: Place) -> float | None:
     filesystem = place.filesystem
     if filesystem is None:
         return os.stat(place.path).st_mtime_ns / 1e9
     if hasattr(filesystem, "get_file_info"):
-        told = filesystem.get_file_info(place.path).mtime
+        time = filesystem.get_file_info(place.path).mtime
     else:
-        told = None
+        time = None
         with contextlib.suppress(NotImplementedError):
-            told = filesystem.modified(place.path)
-    return None if told is None else told.timestamp()
+            time = filesystem.modified(place.path)
+    return None if time is None else time.timestamp()
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many rows a file has, and which columns: by these a file is known to be of another.
+    """The shape of a file, by which a destination is matched with its source.
 
     Attributes:
-        masked: which of the columns are masked; None where that is not asked.
+        rows: Number of rows.
+        leaves: Paths of the leaf columns.
+        masked: Masks of the columns; None if masks are not compared.
     """
 
     rows: int
     leaves: list[tuple[str, ...]]
     masked: MaskNote | None = None
 
-    def why_not(self, found: Shape) -> str | None:
-        """Say why another file is not of this shape; None where it is."""
-        if found.rows != self.rows:
-            return f"it has {found.rows} rows, its source {self.rows}"
-        return None if found.leaves == self.leaves else "it has other columns than its source"
+    def find_difference(self, other: Shape) -> str | None:
+        """Return how another file's shape differs from this one; None if it does not."""
+        if other.rows != self.rows:
+            return f"it has {other.rows} rows, its source {self.rows}"
+        return None if other.leaves == self.leaves else "it has other columns than its source"
 
-    def why_not_opened(self, file: OpenFile) -> str | None:
-        """Say why an open file is not of this shape."""
-        if why := self.why_not(Shape(file.metadata.num_rows, file.leaves)):
+    def find_open_difference(self, file: OpenFile) -> str | None:
+        """Return how the shape and masks of an open file differ; None if they do not."""
+        if why := self.find_difference(Shape(file.metadata.num_rows, file.leaves)):
             return why
         if self.masked is None:
             return None
-        found = _masks_of(file)
-        names = dict.fromkeys(found.lacks(self.masked) + self.masked.lacks(found))
+        masks = _masks_of(file)
+        names = dict.fromkeys(masks.lacks(self.masked) + self.masked.lacks(masks))
         return f"it has other masks, or none, in {', '.join(names)}" if names else None
 
 
-def plain_shape(place: Place) -> Shape:
-    """Give the shape of a plaintext file.
+def read_plain_shape(place: Place) -> Shape:
+    """Return the shape of a plaintext file.
 
     Raises:
-        ModcryptError: as `read_plain`.
+        ModcryptError: As in `read_plain`.
     """
     with place.open() as source:
         metadata = read_plain(source).metadata
     return Shape(metadata.num_rows, leaf_paths(metadata.schema))
 
 
-def decrypted_shape(place: Place, decryption: FileDecryptionProperties) -> Shape:
-    """Give the shape of what is decrypted of a file: without columns that are left out.
+def read_decrypted_shape(place: Place, decryption: FileDecryptionProperties) -> Shape:
+    """Return the shape of a file after decryption, without columns that are left out.
 
     Raises:
-        ModcryptError: as `decrypt_parquet`, before its first page.
+        ModcryptError: As in `decrypt_parquet`, before its first page.
     """
     with place.open() as source:
         file = OpenFile(source, decryption)
-        shown = file.select().shown
+        shown = file.select().footer_leaves
     return Shape(file.metadata.num_rows, [file.leaves[c] for c in shown])
 
 
-def why_not_plain(place: Place, shape: Shape | None) -> str | None:
-    """Say why a file is not the plaintext of this shape; None where it is."""
+def find_plaintext_difference(place: Place, shape: Shape | None) -> str | None:
+    """Return why a file is not plaintext of this shape; None if it is."""
     try:
-        found = plain_shape(place)
+        actual = read_plain_shape(place)
     except ModcryptError as error:
-        return f"it is no plaintext Parquet file: {error}"
-    return None if shape is None else shape.why_not(found)
+        return f"it is not a plaintext Parquet file: {error}"
+    return None if shape is None else shape.find_difference(actual)
 
 
 # --- masks ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Masked:
-    """What masks make of a file in its place, which has no source to be held against."""
+class ExpectedMasks:
+    """The expected masks of a file that is masked in place, without a source to compare with."""
 
     change: Change
 
-    def why_not_opened(self, file: OpenFile) -> str | None:
-        """Say what is still to be masked in an open file; None where nothing is.
+    def find_open_difference(self, file: OpenFile) -> str | None:
+        """Return what is still to be masked in an open file; None if nothing is.
 
         Raises:
-            ValueError: columns that the file doesn't have.
+            ValueError: The change names columns that the file does not have.
         """
         change, leaves = self.change, file.leaves
-        left = [".".join(leaf) for leaf in leaves if covering_name(leaf, change.drop)]
-        if left:
-            return f"it still has {', '.join(left)}"
+        remaining = [".".join(leaf) for leaf in leaves if covering_name(leaf, change.drop)]
+        if remaining:
+            return f"it still has {', '.join(remaining)}"
         check = "" if change.hash_key is None else hash_key_check(change.hash_key)
-        asked = MaskNote(
+        expected = MaskNote(
             frozenset(leaves[c] for c in leaves_of(leaves, change.null)),
             frozenset((leaves[c], check) for c in leaves_of(leaves, change.hashed)),
         )
-        names = _masks_of(file, asked).lacks(asked)
-        return f"it is not, or not so, masked in {', '.join(names)}" if names else None
+        names = _masks_of(file, expected).lacks(expected)
+        return f"columns not masked, or masked differently: {', '.join(names)}" if names else None
 
 
-def why_not_opened(
-    place: Place, decryption: FileDecryptionProperties, expected: Masked
+def find_open_difference(
+    place: Place, decryption: FileDecryptionProperties, expected: ExpectedMasks
 ) -> str | None:
-    """Say why a file under its own keys is not as expected; None where it is.
+    """Return why a file under its own keys is not masked as expected; None if it is.
 
     Raises:
-        ModcryptError: it can't be opened.
-        ValueError: as `Masked`.
+        ModcryptError: The file can't be opened.
+        ValueError: As in `ExpectedMasks`.
     """
     with place.open() as source:
-        return expected.why_not_opened(OpenFile(source, _strict(decryption)))
+        return expected.find_open_difference(OpenFile(source, _strict(decryption)))
 
 
-def remade(
+def plan_change(
     place: Place, destination: Place | None, decryption: FileDecryptionProperties, change: Change,
     new: NewKeys | None,
 ) -> tuple[Shape, NewKeys]:  # fmt: skip
-    """Give the shape and the keys that a file will have by a change; None for its own keys.
+    """Return the shape and the keys of a file after a change.
+
+    Args:
+        place: Place of the source file.
+        destination: Place of the destination; None in place.
+        decryption: Properties that open the source file.
+        change: Change of columns.
+        new: Keys of the changed file; None for its own keys.
 
     Raises:
-        ValueError, ModcryptError: as `mask_parquet`, before its first page.
+        ValueError, ModcryptError: As in `mask_parquet`, before its first page.
     """
     with place.open() as source:
         file = OpenFile(source, _strict(decryption))
         choice = Choice(file, change)
         if new is None:
-            new = NewKeys(as_it_was(file, choice.plan, destination), decryption)
-    shown = [file.leaves[c] for c in choice.plan.shown]
+            new = NewKeys(restore_properties(file, choice.plan, destination), decryption)
+    shown = [file.leaves[c] for c in choice.plan.footer_leaves]
     return Shape(file.metadata.num_rows, shown, choice.note), new
 
 
@@ -188,20 +197,20 @@ def _strict(decryption: FileDecryptionProperties) -> FileDecryptionProperties:
     return replace(decryption, check_footer_integrity=True)
 
 
-def _masks_of(file: OpenFile, asked: MaskNote | None = None) -> MaskNote:
-    """Give the masks that a file tells of, those that are asked for, if its statistics agree.
+def _masks_of(file: OpenFile, expected: MaskNote | None = None) -> MaskNote:
+    """Return the masks that a file notes, limited to `expected`, if its statistics agree.
 
-    Other tools copy pairs to files with other values: by the note alone these would pass for
-    masked.
+    Other tools copy key-value metadata to files with other values; the note alone would make such
+    files look masked.
     """
     try:
         note = read_note(file.metadata)
     except FormatError:
         return MaskNote()
-    if asked is not None:
-        note = MaskNote(note.nulls & asked.nulls, note.hashed & asked.hashed)
+    if expected is not None:
+        note = MaskNote(note.nulls & expected.nulls, note.hashed & expected.hashed)
     ordinal = {path: c for c, path in enumerate(file.leaves)}
-    note = note.of(ordinal)
+    note = note.restrict_to(ordinal)
     named = {*note.nulls, *(path for path, _ in note.hashed)}
     plan = file.select(ordinal[path] for path in named)
 
@@ -210,7 +219,7 @@ def _masks_of(file: OpenFile, asked: MaskNote | None = None) -> MaskNote:
 
     return MaskNote(
         frozenset(path for path in note.nulls if agree(path, _is_null)),
-        frozenset(one for one in note.hashed if agree(one[0], _is_hashed)),
+        frozenset(entry for entry in note.hashed if agree(entry[0], _is_hashed)),
     )
 
 
@@ -218,13 +227,13 @@ _HASH = re.compile(rb"[0-9a-f]{64}")
 
 
 def _is_null(md: ThriftStruct) -> bool:
-    """Tell whether a chunk has no values, as far as its statistics say."""
+    """Return whether a chunk has only nulls, according to its statistics."""
     statistics = md.statistics
     return md.num_values == 0 or (statistics is not None and statistics.null_count == md.num_values)
 
 
 def _is_hashed(md: ThriftStruct) -> bool:
-    """Tell whether a chunk may have no values but hashes, as far as its statistics say."""
+    """Return whether a chunk may have only hashes and nulls, according to its statistics."""
     if _is_null(md):
         return True
     statistics = md.statistics
@@ -236,16 +245,16 @@ def _is_hashed(md: ThriftStruct) -> bool:
 
 
 class NewKeys:
-    """The keys that files are to have, and how they are to be encrypted.
+    """The keys and the encryption that the destination files must have.
 
     Args:
-        encryption: of the files.
-        decryption: that opens them.
+        encryption: Properties that encrypt the files.
+        decryption: Properties that open them.
     """
 
     def __init__(self, encryption: Encryption, decryption: FileDecryptionProperties) -> None:
         self.encryption = encryption
-        # Whatever readers put up with: here it says that the work is done.
+        # Be stricter than readers: success here means that the work is done.
         self._decryption = replace(
             decryption,
             on_missing_key="error",
@@ -254,84 +263,86 @@ class NewKeys:
         )
 
     @classmethod
-    def of(cls, settings: Settings) -> NewKeys:
-        """Give the keys of settings.
+    def from_settings(cls, settings: Settings) -> NewKeys:
+        """Return the keys of settings.
 
         Raises:
-            ValueError, KeyRetrievalError: as `Settings.encryption`.
+            ValueError, KeyRetrievalError: As in `Settings.encryption`.
         """
         return cls(settings.encryption(), settings.decryption())
 
-    def why_not(self, place: Place, expected: Shape | Masked | None = None) -> str | None:
-        """Say why a file is not encrypted so, or is another one; None where it is the one.
+    def find_difference(
+        self, place: Place, expected: Shape | ExpectedMasks | None = None
+    ) -> str | None:
+        """Return how a file differs from the expected encryption or content; None if it does not.
 
         Args:
-            place: of a file that is there.
-            expected: what it must be.
+            place: Place of an existing file.
+            expected: Expected shape or masks.
 
         Raises:
-            KmsUnavailableError: it can't be told.
-            OSError: it can't be read.
-            ValueError: as `Masked`.
+            KmsUnavailableError: The key service is unavailable, so the result is unknown.
+            OSError: The file can't be read.
+            ValueError: As in `ExpectedMasks`.
         """
         try:
-            return self._why_not(place, expected)
+            return self._compare(place, expected)
         except KmsUnavailableError:
             raise
         except PlaintextError:
-            return "it is in plaintext"
+            return "it is not encrypted"
         except ModcryptError as error:
-            return f"it does not open with the new keys: {error}"
+            return f"it can't be decrypted with the new keys: {error}"
 
-    def _why_not(self, place: Place, expected: Shape | Masked | None) -> str | None:
+    def _compare(self, place: Place, expected: Shape | ExpectedMasks | None) -> str | None:
         with place.open() as source:
             file = OpenFile(source, self._decryption)
-            file.select()  # finds all keys, and opens what they seal of the footer
+            file.select()  # retrieves all keys and decrypts the column metadata
             check_border(file.footer, self._decryption)
-            why = None if expected is None else expected.why_not_opened(file)
-        wanted = self._wanted()
+            why = None if expected is None else expected.find_open_difference(file)
+        wanted = self._resolve_properties()
         return (
             why
-            or self._why_not_modes(place, file.footer, wanted)
-            or self._why_not_keys(place, file, wanted)
+            or self._compare_modes(place, file.footer, wanted)
+            or self._compare_keys(place, file, wanted)
         )
 
-    def _why_not_modes(
+    def _compare_modes(
         self, place: Place, footer: EncryptedFooter, wanted: FileEncryptionProperties
     ) -> str | None:
         if footer.cipher.algorithm != wanted.encryption_algorithm:
             return f"its algorithm is {footer.cipher.algorithm}"
         if footer.plaintext_footer != wanted.plaintext_footer:
-            return "its footer is " + ("in plaintext" if footer.plaintext_footer else "sealed")
-        prefix = self._prefix(place)
+            return "its footer is " + ("in plaintext" if footer.plaintext_footer else "encrypted")
+        prefix = self._resolve_prefix(place)
         stored = prefix is not None and wanted.store_aad_prefix
         if footer.aad_prefix != prefix or bool(footer.algorithm.aad_prefix) != stored:
-            return "it has another AAD prefix, or does not store it as it should"
+            return "its AAD prefix, or whether it stores the prefix, differs"
         return None
 
-    def _wanted(self) -> FileEncryptionProperties:
+    def _resolve_properties(self) -> FileEncryptionProperties:
         encryption = self.encryption
         if isinstance(encryption, FileEncryptionProperties):
             return encryption
         return encryption.for_check()
 
-    def _prefix(self, place: Place) -> bytes | None:
+    def _resolve_prefix(self, place: Place) -> bytes | None:
         if isinstance(self.encryption, KeyedEncryption):
             return self.encryption.prefix_at(place)
-        return self._wanted().aad_prefix
+        return self._resolve_properties().aad_prefix
 
-    def _why_not_keys(
+    def _compare_keys(
         self, place: Place, file: OpenFile, wanted: FileEncryptionProperties
     ) -> str | None:
         everything = range(len(file.leaves))
-        masters = _Masters(self.encryption, place)
-        if fault := masters.why_not(None, file.footer.key_metadata):
+        masters = _MasterKeyCheck(self.encryption, place)
+        if fault := masters.find_difference(None, file.footer.key_metadata):
             return f"its footer key is {fault}"
-        given = isinstance(self.encryption, FileEncryptionProperties)
-        if given and file.footer.footer_key != wanted.footer_key:
+        has_explicit_keys = isinstance(self.encryption, FileEncryptionProperties)
+        if has_explicit_keys and file.footer.footer_key != wanted.footer_key:
             return "its footer key is another one"
         if not file.metadata.row_groups:
-            return None  # nothing that could be under a key
+            return None  # without row groups, no column has a key
         own, plain = file.own_keys(everything), set(file.plaintext_columns(everything))
         try:
             rules = assign_keys(file.leaves, wanted)
@@ -341,40 +352,47 @@ class NewKeys:
             name = ".".join(leaf)
             kind = (name in plain, name in own)
             if kind != (rule is None, rule is not None and rule.own):
-                return f"column {name} is encrypted otherwise, or not at all"
+                return f"column {name} is encrypted differently, or not encrypted"
             if rule is not None and rule.own:
-                fault = masters.why_not(covering_name(leaf, wanted.column_keys), own[name].metadata)
-                if given and own[name].key != rule.key:
+                fault = masters.find_difference(
+                    covering_name(leaf, wanted.column_keys), own[name].metadata
+                )
+                if has_explicit_keys and own[name].key != rule.key:
                     fault = "another one"
                 if fault:
                     return f"the key of column {name} is {fault}"
         return None
 
 
-class _Masters:
-    """Which master keys the keys of one file are to be under."""
+class _MasterKeyCheck:
+    """A check that the keys of one file are under the master keys of the policy."""
 
     def __init__(self, encryption: Encryption, place: Place) -> None:
         self._place = place
         self._policy = encryption.policy if isinstance(encryption, KeyedEncryption) else None
         self._store: dict[str, str] | None = None
 
-    def why_not(self, name: str | None, metadata: bytes | None) -> str | None:
-        """Say why the key of a column or group, None for the footer, is not under its own."""
+    def find_difference(self, name: str | None, metadata: bytes | None) -> str | None:
+        """Return how the wrapping of a key differs from the policy; None if it does not.
+
+        Args:
+            name: Name of the column or group; None for the footer.
+            metadata: Key metadata of the key.
+        """
         if self._policy is None:
             return None
-        found = decode_metadata(metadata or b"")
-        if isinstance(found, KeyMaterial):
-            material = found
+        decoded = decode_metadata(metadata or b"")
+        if isinstance(decoded, KeyMaterial):
+            material = decoded
         else:
             self._store = read_store(self._place) if self._store is None else self._store
-            material = find_in(self._store, found)
+            material = find_material(self._store, decoded)
         policy = self._policy
         master = policy.footer_key if name is None else policy.key_of_column[name]
         if material.master_key_id != master:
             return f"under the master key {material.master_key_id}, not {master}"
         if material.double_wrapping != policy.double_wrapping:
-            return "wrapped otherwise"
-        if isinstance(found, KeyMaterial) != policy.internal_key_material:
-            return "kept elsewhere"
+            return "not in the wrapping (single or double) of the policy"
+        if isinstance(decoded, KeyMaterial) != policy.internal_key_material:
+            return "not in the storage (internal or external) of the policy"
         return None

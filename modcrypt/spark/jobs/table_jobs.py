@@ -1,14 +1,14 @@
-"""Jobs on all files of a table, done by Spark's executors: `encrypt_table` and the others.
+"""Jobs on all files of a table, run by Spark's executors: `encrypt_table` and others.
 
-    driver      list the files, look at settings, keys and columns, pack files into tasks
-    executors   the functions for single files of this package, one file after the other
+    driver      lists the files, checks settings, keys and columns, and assigns files to tasks
+    executors   call this package's functions for single files
     report      a DataFrame with a row for each file, held by the executors
 
-Spark does the work once, before the function returns; the report is read from where it was left,
-however often. Nothing else is recorded: a job looks at each file first, and leaves what is done.
-So a job that was stopped is taken up by calling it again, as is one whose report was lost with an
-executor. A file is the old or the new one at any time. What fails, fails alone: as a row of the
-report, with `failed` set and the word of the error in `result`.
+Spark does the work once, before the function returns; the report can be read any number of times.
+Nothing else is recorded: a job checks each file first and skips those that are up to date. To
+resume a job that was stopped, or whose report was lost with an executor, call it again. A file is
+the old or the new one at any time. An error only affects its file: it becomes a row of the report,
+with `failed` set and the error code in `result`.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from modcrypt.keys import Key
 from modcrypt.pkmt1.material import check_id
 from modcrypt.spark.jobs.conversion import Changes, Conversion
 from modcrypt.spark.jobs.driver import (
+    apply_root,
+    check_in_place,
     check_new,
     check_reachable,
     check_settings,
-    check_whole,
+    compute_new_leaves,
     files_of,
-    first_leaves,
     folders_of,
-    new_leaves,
-    old_leaves,
     places_of,
+    read_first_leaves,
+    read_old_leaves,
     report_of,
-    under,
+    sources_of,
 )
-from modcrypt.spark.jobs.file_work import Inspecting, Rotation, Scan, Verifying
-from modcrypt.spark.jobs.idempotence import plain_shape
+from modcrypt.spark.jobs.file_work import InspectionJob, RotationJob, ScanJob, VerificationJob
+from modcrypt.spark.jobs.idempotence import read_plain_shape
 from modcrypt.spark.jobs.task_files import MakeFilesystem
 from modcrypt.spark.settings import Settings
 
@@ -71,34 +72,36 @@ def encrypt_table(
     files_per_task: int = FILES_PER_TASK,
     bytes_per_task: int = BYTES_PER_TASK,
 ) -> DataFrame:
-    """Encrypt the plaintext Parquet files of a folder, as `encrypt_parquet` does each.
+    """Encrypt the plaintext Parquet files of a folder with `encrypt_parquet`.
 
-    A destination is left as it is, and reported as `current`, if it opens with these keys, is
-    encrypted as the settings say, has the rows and columns of its source and was written after it.
+    A destination is skipped and reported as `current` if it opens with these keys, is encrypted as
+    the settings say, has the rows and columns of its source, and was written after its source.
 
     Args:
-        spark: a session, of Spark Connect too; modcrypt is installed on its executors.
-        source: path or URL of a folder, which drivers and executors reach; files and folders whose
-            names begin with a dot or an underscore are passed over.
-        destination: folder with the same paths in it; None to replace the files themselves.
-        encryption: references to the keys, on the driver and on executors; data keys are made on
-            executors.
-        filesystem: makes a file system of pyarrow or fsspec, in which both are paths, in each
-            process: none is sent to executors with credentials in it.
-        overwrite: replace destinations that are there and are something else.
-        dry_run: only say what would be done.
-        files_per_task, bytes_per_task: most that one task takes.
+        spark: Spark session, also of Spark Connect; its executors must have modcrypt installed.
+        source: Path or URL of a folder that the driver and executors can reach; files and folders
+            whose names begin with a dot or an underscore are skipped.
+        destination: Folder for files with the same relative paths; None to replace the files.
+        encryption: References to the keys, valid on the driver and on executors; executors
+            generate the data keys.
+        filesystem: Function that makes a pyarrow or fsspec filesystem in each process, in which
+            both folders are paths; so no credentials are sent to executors.
+        overwrite: Replace existing destinations that differ.
+        dry_run: Only report what would be done.
+        files_per_task: Maximum number of files of a task.
+        bytes_per_task: Maximum number of bytes of a task.
 
     Returns:
         A row for each file: `path`, `destination`, `result` (`encrypted`, `current`, `planned`,
-        or the word of an error), `failed`, `bytes_in`, `bytes_out` (null in a store), `seconds`,
-        `message` and `worker`, the machine and the process.
+        or an error code), `failed`, `bytes_in`, `bytes_out` (null in a store), `seconds`, `message`
+        and `worker`, the machine and the process.
 
     Raises:
-        ValueError: no files, folders that don't go together, settings that don't do, or columns
-            that the files don't have. Nothing is done yet.
-        KeyRetrievalError: keys can't be had, or the key service does not answer. The same.
-        FileNotFoundError, NotADirectoryError: no such folder.
+        ValueError: There are no files, the folders overlap, the settings are invalid, or the files
+            lack named columns. No file was changed.
+        KeyRetrievalError: Keys can't be retrieved, or the key service does not answer. No file was
+            changed.
+        FileNotFoundError, NotADirectoryError: The source is not an existing folder.
     """
     check_settings(encryption)
     encryption.check_writing()
@@ -109,8 +112,8 @@ def encrypt_table(
         overwrite=overwrite,
         dry_run=dry_run,
     )
-    files = files_of([job.source], filesystem)
-    leaves = first_leaves(files, filesystem, lambda place: plain_shape(place).leaves)
+    files = sources_of(job, filesystem)
+    leaves = read_first_leaves(files, filesystem, lambda place: read_plain_shape(place).leaves)
     check_new(job, files, leaves)
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
@@ -127,17 +130,17 @@ def decrypt_table(
     files_per_task: int = FILES_PER_TASK,
     bytes_per_task: int = BYTES_PER_TASK,
 ) -> DataFrame:
-    """Decrypt the files of a folder, as `decrypt_parquet` does each; else as `encrypt_table`.
+    """Decrypt the files of a folder with `decrypt_parquet`; arguments as in `encrypt_table`.
 
-    A destination is left if it is a plaintext file with the rows and columns of its source, and
-    was written after it; in place, if it is a plaintext file. That columns of it were filled with
-    nulls for want of a key, no look tells.
+    A destination is skipped if it is a plaintext file with the rows and columns of its source, and
+    was written after it; in place, if it is a plaintext file. The check can't detect columns that
+    an earlier run filled with nulls because their key was missing.
 
     Returns:
-        As `encrypt_table`, with the result `decrypted`.
+        As in `encrypt_table`, with the result `decrypted`.
 
     Raises:
-        ValueError, KeyRetrievalError, IntegrityError, OSError: as `encrypt_table`; and if the
+        ValueError, KeyRetrievalError, IntegrityError, OSError: As in `encrypt_table`; and if the
             settings open none of the first files.
     """
     check_settings(decryption)
@@ -148,9 +151,9 @@ def decrypt_table(
         overwrite=overwrite,
         dry_run=dry_run,
     )
-    check_whole(job, decryption)
-    files = files_of([job.source], filesystem)
-    old_leaves(job, files)
+    check_in_place(job, decryption)
+    files = sources_of(job, filesystem)
+    read_old_leaves(job, files)
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
@@ -167,16 +170,16 @@ def rekey_table(
     files_per_task: int = FILES_PER_TASK,
     bytes_per_task: int = BYTES_PER_TASK,
 ) -> DataFrame:
-    """Write the files of a folder under other keys, as `rekey_parquet` does; as `encrypt_table`.
+    """Re-encrypt the files of a folder under other keys with `rekey_parquet`; as `encrypt_table`.
 
-    A file that is under the new keys is left. To give files fresh data keys under the same master
-    keys, use `rotate_keys` with `what="dek"`.
+    A file that is already under the new keys is skipped. To give files fresh data keys under the
+    same master keys, use `rotate_keys` with `what="dek"`.
 
     Returns:
-        As `encrypt_table`, with the result `rekeyed`.
+        As in `encrypt_table`, with the result `rekeyed`.
 
     Raises:
-        ValueError, KeyRetrievalError, IntegrityError, OSError: as `decrypt_table`.
+        ValueError, KeyRetrievalError, IntegrityError, OSError: As in `decrypt_table`.
     """
     check_settings(decryption)
     check_settings(encryption)
@@ -189,9 +192,9 @@ def rekey_table(
         overwrite=overwrite,
         dry_run=dry_run,
     )
-    check_whole(job, decryption)
-    files = files_of([job.source], filesystem)
-    check_new(job, files, old_leaves(job, files))
+    check_in_place(job, decryption)
+    files = sources_of(job, filesystem)
+    check_new(job, files, read_old_leaves(job, files))
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
@@ -212,28 +215,36 @@ def mask_table(
     files_per_task: int = FILES_PER_TASK,
     bytes_per_task: int = BYTES_PER_TASK,
 ) -> DataFrame:
-    """Set columns of a folder's files to null, hash or drop them, as `mask_parquet` does each.
+    """Set columns of a folder's files to null, hash or drop them with `mask_parquet`.
 
-    A destination is left if it opens with its keys, has the rows of its source and the columns
-    less the dropped ones, all of them masked as they would be, and was written after it. In place,
-    a file is left if it has none of the dropped columns, and the others are masked. Which are, the
-    files say themselves; so hashes are never hashed again with the same key.
+    A destination is skipped if it opens with its keys, has the rows and remaining columns of its
+    source, masked as requested, and was written after it. In place, a file is skipped if it has
+    none of the dropped columns and the others are masked. Files note their masks, so values are
+    never hashed twice with the same key.
 
     Args:
-        decryption: opens the files.
-        encryption: of the new files; None leaves the keys and all else as they are.
-        null, hashed, drop: columns or groups, as of `mask_parquet`.
-        hash_key: where the key of the hashes is, on the driver and on executors: `file:PATH` or
+        spark: Spark session, as in `encrypt_table`.
+        source: Folder of the source files, as in `encrypt_table`.
+        destination: Folder of the masked files, as in `encrypt_table`.
+        decryption: Settings that open the files.
+        encryption: Settings of the new files; None keeps the files' own keys and encryption.
+        null: Columns or groups to replace by nulls, as in `mask_parquet`.
+        hashed: Columns or groups to replace by hashes, as in `mask_parquet`.
+        drop: Columns or groups to remove, as in `mask_parquet`.
+        hash_key: Reference to the hash key on the driver and on executors: `file:PATH` or
             `env:NAME`, with the key as hex or base64.
-        spark, source, destination, filesystem, overwrite, dry_run, files_per_task, bytes_per_task:
-            as of `encrypt_table`.
+        filesystem: Function that makes the filesystem, as in `encrypt_table`.
+        overwrite: Replace existing destinations that differ.
+        dry_run: Only report what would be done.
+        files_per_task: Maximum number of files of a task.
+        bytes_per_task: Maximum number of bytes of a task.
 
     Returns:
-        As `encrypt_table`, with the result `masked`.
+        As in `encrypt_table`, with the result `masked`.
 
     Raises:
-        ValueError, KeyRetrievalError, IntegrityError, OSError: as `decrypt_table`; and for columns
-            as `mask_parquet`.
+        ValueError, KeyRetrievalError, IntegrityError, OSError: As in `decrypt_table`; and for
+            columns as in `mask_parquet`.
     """
     if not (null or hashed or drop):
         raise ValueError("name columns in null, hashed or drop")
@@ -247,14 +258,14 @@ def mask_table(
         decryption=decryption,
         encryption=encryption,
         changes=Changes(
-            null=_names(null), hashed=_names(hashed), drop=_names(drop), hash_key=hash_key
+            null=_to_tuple(null), hashed=_to_tuple(hashed), drop=_to_tuple(drop), hash_key=hash_key
         ),
         overwrite=overwrite,
         dry_run=dry_run,
     )
-    check_whole(job, decryption)
-    files = files_of([job.source], filesystem)
-    leaves = new_leaves(job, files)
+    check_in_place(job, decryption)
+    files = sources_of(job, filesystem)
+    leaves = compute_new_leaves(job, files)
     if encryption is not None:
         check_new(job, files, leaves)
     return report_of(spark, job, files, files_per_task, bytes_per_task)
@@ -274,28 +285,34 @@ def share_table(
     files_per_task: int = FILES_PER_TASK,
     bytes_per_task: int = BYTES_PER_TASK,
 ) -> DataFrame:
-    """Copy some columns of a folder's files for somebody else, as `share_parquet` does each.
+    """Copy selected columns of a folder's files under other keys with `share_parquet`.
 
-    A destination is left if it opens with the new keys, has these columns and the rows of its
+    A destination is skipped if it opens with the new keys, has these columns and the rows of its
     source, and was written after it.
 
     Args:
-        decryption: opens the files; keys of other columns are not needed.
-        encryption: of the copies.
-        columns: columns or groups that are shared.
-        spark, source, destination, filesystem, overwrite, dry_run, files_per_task, bytes_per_task:
-            as of `encrypt_table`; but a copy is nothing in place.
+        spark: Spark session, as in `encrypt_table`.
+        source: Folder of the source files, as in `encrypt_table`.
+        destination: Folder of the copies; required.
+        decryption: Settings that open the files; keys of other columns are not needed.
+        encryption: Settings of the copies.
+        columns: Columns or groups to share.
+        filesystem: Function that makes the filesystem, as in `encrypt_table`.
+        overwrite: Replace existing destinations that differ.
+        dry_run: Only report what would be done.
+        files_per_task: Maximum number of files of a task.
+        bytes_per_task: Maximum number of bytes of a task.
 
     Returns:
-        As `encrypt_table`, with the result `shared`.
+        As in `encrypt_table`, with the result `shared`.
 
     Raises:
-        ValueError, KeyRetrievalError, IntegrityError, OSError: as `decrypt_table`.
+        ValueError, KeyRetrievalError, IntegrityError, OSError: As in `decrypt_table`.
     """
     if not columns:
-        raise ValueError("name the columns that are to be shared")
+        raise ValueError("no columns to share; name them in columns")
     if destination is None:
-        raise ValueError("a copy for somebody else needs a destination")
+        raise ValueError("sharing needs a destination; name a folder")
     check_settings(decryption)
     check_settings(encryption)
     encryption.check_writing()
@@ -304,12 +321,12 @@ def share_table(
         **places_of(source, destination, filesystem),
         decryption=decryption,
         encryption=encryption,
-        changes=Changes(only=_names(columns)),
+        changes=Changes(only=_to_tuple(columns)),
         overwrite=overwrite,
         dry_run=dry_run,
     )
-    files = files_of([job.source], filesystem)
-    check_new(job, files, new_leaves(job, files))
+    files = sources_of(job, filesystem)
+    check_new(job, files, compute_new_leaves(job, files))
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
@@ -322,33 +339,36 @@ def verify_table(
     files_per_task: int = FILES_PER_TASK,
     bytes_per_task: int = BYTES_PER_TASK,
 ) -> DataFrame:
-    """Verify files, as `verify_parquet` does each.
+    """Verify files with `verify_parquet`.
 
-    That two files are copies of one shows in `file_unique`, which no two files share:
-    `report.groupBy("file_unique").count()`.
+    Copies of a file have the same `file_unique`, other files never do:
+    `report.groupBy("file_unique").count()` finds copies.
 
     Args:
-        where: path or URL of a folder or file, or a list of them.
-        decryption: None for no keys: then no more is checked than can be seen.
-        spark, filesystem, files_per_task, bytes_per_task: as of `encrypt_table`.
+        spark: Spark session, as in `encrypt_table`.
+        where: Path or URL of a folder or file, or a list of them.
+        decryption: Settings that open the files; None checks only what is visible without keys.
+        filesystem: Function that makes the filesystem, as in `encrypt_table`.
+        files_per_task: Maximum number of files of a task.
+        bytes_per_task: Maximum number of bytes of a task.
 
     Returns:
-        A row for each file: `path`, `result` (`authentic`; `partial`, no fault, but not all is
-        authenticated; or the word of the first fault), `failed`, `complete`, `encrypted`, `rows`,
-        `modules`, `authenticated_bytes`, `bytes_in`, `file_unique` in hex, `findings`,
+        A row for each file: `path`, `result` (`authentic`; `partial`, no fault, but not everything
+        is authenticated; or the error code of the first fault), `failed`, `complete`, `encrypted`,
+        `rows`, `modules`, `authenticated_bytes`, `bytes_in`, `file_unique` in hex, `findings`,
         `not_authenticated`, `seconds`, `message` and `worker`.
 
     Raises:
-        ValueError, KeyRetrievalError, OSError: as `encrypt_table`; also if the AAD prefix that the
-            settings demand is that of several files.
+        ValueError, KeyRetrievalError, OSError: As in `encrypt_table`; also if several files would
+            have the AAD prefix that the settings require.
     """
     files = files_of(where, filesystem)
     if decryption is not None:
         check_settings(decryption)
-        decryption = under(decryption, where, filesystem)
+        decryption = apply_root(decryption, where, filesystem)
         decryption.check_distinct(files.names)
         check_reachable(decryption.decryption(), files, filesystem)
-    job = Verifying(decryption=decryption, filesystem=filesystem)
+    job = VerificationJob(decryption=decryption, filesystem=filesystem)
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
@@ -361,31 +381,35 @@ def inspect_table(
     files_per_task: int = FILES_PER_TASK,
     bytes_per_task: int = BYTES_PER_TASK,
 ) -> DataFrame:
-    """Say how files are encrypted and what is open to everybody, as `inspect_parquet` does.
+    """Report how files are encrypted and what is readable without keys, with `inspect_parquet`.
 
     Args:
-        where: path or URL of a folder or file, or a list of them.
-        decryption: None for no keys; with keys more is told, and keys that don't fit are no error.
-        spark, filesystem, files_per_task, bytes_per_task: as of `encrypt_table`.
+        spark: Spark session, as in `encrypt_table`.
+        where: Path or URL of a folder or file, or a list of them.
+        decryption: Settings that open the files, for a fuller report; wrong keys are not an error.
+            None for no keys.
+        filesystem: Function that makes the filesystem, as in `encrypt_table`.
+        files_per_task: Maximum number of files of a task.
+        bytes_per_task: Maximum number of bytes of a task.
 
     Returns:
-        A row for each file: `path`, `result` (`inspected`, or the word of an error), `failed`; as
-        of `modcrypt.Inspection` `encrypted`, `footer_mode`, `footer_authenticated`, `algorithm`,
-        `footer_key` in words, `aad_prefix` as text, `stores_aad_prefix`, `needs_aad_prefix`,
-        `aad_file_unique_size`, `created_by`, `writer`, `rows`, `row_groups`, `key_value_metadata`,
-        `leaks`, `hidden` and `quirks`; `columns`, how many there are, `encrypted_columns` and, with
-        a key that fits, `opened_columns`; the names of the `plaintext_columns`; null for what is
-        sealed; `bytes_in`, `message` and `worker`.
+        A row for each file: `path`, `result` (`inspected`, or an error code), `failed`; as in
+        `modcrypt.Inspection` `encrypted`, `footer_mode`, `footer_authenticated`, `algorithm`,
+        `footer_key` as a description, `aad_prefix` as text, `stores_aad_prefix`,
+        `needs_aad_prefix`, `aad_file_unique_size`, `created_by`, `writer`, `rows`, `row_groups`,
+        `key_value_metadata`, `leaks`, `hidden` and `quirks`; the numbers of `columns`, of
+        `encrypted_columns` and of `opened_columns`, those with a fitting key; the names of the
+        `plaintext_columns`; null for encrypted values; `bytes_in`, `message` and `worker`.
 
     Raises:
-        ValueError, KeyRetrievalError, OSError: as `encrypt_table`.
+        ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
     files = files_of(where, filesystem)
     if decryption is not None:
         check_settings(decryption)
-        decryption = under(decryption, where, filesystem)
+        decryption = apply_root(decryption, where, filesystem)
         check_reachable(decryption.decryption(), files, filesystem)
-    job = Inspecting(decryption=decryption, filesystem=filesystem)
+    job = InspectionJob(decryption=decryption, filesystem=filesystem)
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
@@ -401,39 +425,44 @@ def rotate_keys(
     files_per_task: int = FILES_PER_TASK,
     bytes_per_task: int = BYTES_PER_TASK,
 ) -> DataFrame:
-    """Wrap the keys of files anew, or give the files fresh keys: `modcrypt.rotate_keys` on Spark.
+    """Rewrap the keys of files, or re-encrypt them with new keys: `modcrypt.rotate_keys` on Spark.
 
-    Files whose keys are under the newest version of their master key are left, where the key
-    service can tell; `kek` and `dek` do all files again.
+    Files whose keys are under the newest version of their master key are skipped, if the key
+    service can report versions; `kek` and `dek` process all files again.
 
     Args:
-        where: path or URL of a folder or file, or a list of them.
-        settings: with a key service.
-        what, new_master_keys, dry_run: as of `modcrypt.rotate_keys`.
-        spark, filesystem, files_per_task, bytes_per_task: as of `encrypt_table`.
+        spark: Spark session, as in `encrypt_table`.
+        where: Path or URL of a folder or file, or a list of them.
+        settings: Settings with a key service.
+        what: Level to rotate, as in `modcrypt.rotate_keys`.
+        new_master_keys: Mapping of master key ids to the ids that replace them.
+        dry_run: Only report what would be done.
+        filesystem: Function that makes the filesystem, as in `encrypt_table`.
+        files_per_task: Maximum number of files of a task.
+        bytes_per_task: Maximum number of bytes of a task.
 
     Returns:
-        A row for each file: `path`, `result` and `message`, as of `modcrypt.RotatedFile`, `failed`,
+        A row for each file: `path`, `result` and `message`, as in `modcrypt.RotatedFile`, `failed`,
         `keys` and `worker`.
 
     Raises:
-        ValueError, KeyRetrievalError, OSError: as `encrypt_table`.
+        ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
     if what not in ("mek", "kek", "dek"):
-        raise ValueError('what is to be rotated is "mek", "kek" or "dek"')
+        raise ValueError('what must be "mek", "kek" or "dek"')
     check_settings(settings)
-    settings = under(settings, where, filesystem)
+    settings = apply_root(settings, where, filesystem)
     renamed = dict(new_master_keys or {})
     for new_id in renamed.values():
         check_id(new_id)
     tools = settings.tools()
-    job = Rotation(
+    job = RotationJob(
         settings=settings,
         what=what,
         new_master_keys=renamed,
         dry_run=dry_run,
         filesystem=filesystem,
-        folders=tuple(one.name for one in folders_of(where, filesystem)),
+        folders=tuple(folder.name for folder in folders_of(where, filesystem)),
     )
     files = files_of(where, filesystem)
     for new_id in set() if dry_run else set(renamed.values()):
@@ -451,37 +480,40 @@ def scan_keys(
     files_per_task: int = FILES_PER_TASK,
     bytes_per_task: int = BYTES_PER_TASK,
 ) -> DataFrame:
-    """Tell which master key opens which file and column: `modcrypt.scan_keys` on Spark.
+    """List the master key that protects each file and column: `modcrypt.scan_keys` on Spark.
 
     Args:
-        where: path or URL of a folder or file, or a list of them.
-        settings: with a key service, which opens sealed footers to list the keys of columns too;
-            None for what can be told without a key.
-        spark, filesystem, files_per_task, bytes_per_task: as of `encrypt_table`.
+        spark: Spark session, as in `encrypt_table`.
+        where: Path or URL of a folder or file, or a list of them.
+        settings: Settings with a key service that decrypts encrypted footers, to list the keys of
+            columns too; None to list only what is visible without a key.
+        filesystem: Function that makes the filesystem, as in `encrypt_table`.
+        files_per_task: Maximum number of files of a task.
+        bytes_per_task: Maximum number of bytes of a task.
 
     Returns:
         A row for each key: `path`, `kind`, `column`, `master_key_id`, `version`, `kek_id`,
-        `storage`, `message` and `word`, as of `modcrypt.ScannedKey`; `failed` and `worker`.
+        `storage`, `message` and `word`, as in `modcrypt.ScannedKey`; `failed` and `worker`.
 
     Raises:
-        ValueError, KeyRetrievalError, OSError: as `encrypt_table`.
+        ValueError, KeyRetrievalError, OSError: As in `encrypt_table`.
     """
     files = files_of(where, filesystem)
     if settings is not None:
         check_settings(settings)
-        settings = under(settings, where, filesystem)
+        settings = apply_root(settings, where, filesystem)
         settings.tools()
         check_reachable(settings.decryption(), files, filesystem)
-    job = Scan(settings=settings, filesystem=filesystem)
+    job = ScanJob(settings=settings, filesystem=filesystem)
     return report_of(spark, job, files, files_per_task, bytes_per_task)
 
 
-def _names(names: Sequence[str]) -> tuple[str, ...]:
-    """Give names as what pickles.
+def _to_tuple(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names as a tuple, which is picklable.
 
     Raises:
-        ValueError: one string, which is a sequence too.
+        ValueError: The names are one string, which would be a sequence of letters.
     """
     if isinstance(names, str):
-        raise ValueError("columns are several names, not one string")
+        raise ValueError("columns must be a list of names, not a string")
     return tuple(names)

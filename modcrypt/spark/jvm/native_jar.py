@@ -1,7 +1,7 @@
-"""The jar that gives parquet-java our key services: its Java sources, compiled by Spark's Janino.
+"""The jar that connects parquet-java to our key services, compiled from sources by Janino.
 
-pyspark brings a compiler, but no key service's client. The classes take the local keyring and
-Vault's transit engine (`java_sources`), and nothing but Spark's own jars.
+pyspark contains the compiler Janino, but no clients of key services. The classes (`java_sources`)
+support the local keyring and Vault's transit engine, and need only Spark's own jars.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from modcrypt.io.storage import open_sink
 from modcrypt.kms.uris import missing_extra
 from modcrypt.spark.jvm.java_home import java_home
 
-__all__ = ["FACTORY", "KMS_CLIENT", "compiled", "jar_bytes", "spark_jar"]
+__all__ = ["FACTORY", "KMS_CLIENT", "build_jar", "compile_sources", "spark_jar"]
 
 FACTORY = "org.apache.parquet.crypto.keytools.PropertiesDrivenCryptoFactory"
-"""Class by which parquet-java takes keys from a client of a key service."""
+"""Class by which parquet-java retrieves keys from a client of a key service."""
 
 KMS_CLIENT = "modcrypt.ModcryptKmsClient"
-"""Class that is parquet-java's client of a key service."""
+"""Our client of key services, for parquet-java."""
 
 
 def spark_jar(path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Write the jar with which any Spark 4 can read and write by our key services.
+    """Write the jar with which any Spark 4 can read and write with our key services.
 
-    A cluster gets it by `spark.jars` or `spark-submit --jars`; `native` then needs to bring none.
-    A JVM is started to compile it.
+    Distribute it to a cluster by `spark.jars` or `spark-submit --jars`; `native` then does not need
+    to compile one. This function starts a JVM to compile the jar.
 
     Args:
-        path: of the jar.
-        overwrite: whether it may replace a file.
+        path: Path of the jar.
+        overwrite: Whether to replace an existing file.
 
     Raises:
-        FileExistsError: there is a file.
-        ModuleNotFoundError: there is no pyspark, or no Java.
+        FileExistsError: The file exists.
+        ModuleNotFoundError: pyspark or Java is not installed.
     """
-    with open_sink(path, overwrite=overwrite) as sink, _jvm() as jvm:
-        sink.append(jar_bytes(compiled(jvm)))
+    with open_sink(path, overwrite=overwrite) as sink, _start_jvm() as jvm:
+        sink.append(build_jar(compile_sources(jvm)))
 
 
-def compiled(jvm: Any) -> dict[str, bytes]:
-    """Compile the sources in a JVM that has Spark's jars; gives class files by class name."""
+def compile_sources(jvm: Any) -> dict[str, bytes]:
+    """Compile the sources in a JVM with Spark's jars, and return class files by class name."""
     janino, tools = jvm.org.codehaus.janino, jvm.org.codehaus.commons.compiler.util.resource
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     classes = jvm.java.util.HashMap()
     compiler = janino.Compiler()
     compiler.setIClassLoader(janino.ClassLoaderIClassLoader(loader))
     compiler.setClassFileCreator(tools.MapResourceCreator(classes))
-    texts = _sources()
+    texts = _read_sources()
     units = jvm.java.lang.reflect.Array.newInstance(
         jvm.java.lang.Class.forName("org.codehaus.commons.compiler.util.resource.Resource"),
         len(texts),
@@ -65,25 +65,25 @@ def compiled(jvm: Any) -> dict[str, bytes]:
     return {str(name): bytes(classes[name]) for name in classes}
 
 
-def jar_bytes(classes: Mapping[str, bytes]) -> bytes:
-    """Pack class files; the same classes make the same bytes."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as jar:
+def build_jar(classes: Mapping[str, bytes]) -> bytes:
+    """Return a jar of class files; the result is deterministic."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as jar:
         jar.writestr(zipfile.ZipInfo("META-INF/MANIFEST.MF"), "Manifest-Version: 1.0\r\n\r\n")
         for name in sorted(classes):
             jar.writestr(zipfile.ZipInfo(name), classes[name])
-    return packed.getvalue()
+    return buffer.getvalue()
 
 
-def _sources() -> dict[str, str]:
+def _read_sources() -> dict[str, str]:
     folder = files("modcrypt.spark") / "java_sources"
-    names = sorted(one.name for one in folder.iterdir() if one.name.endswith(".java"))
+    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".java"))
     return {f"modcrypt/{name}": (folder / name).read_text("utf-8") for name in names}
 
 
 @contextmanager
-def _jvm() -> Iterator[Any]:
-    """Start a JVM with Spark's jars in it, without Spark itself, and stop it."""
+def _start_jvm() -> Iterator[Any]:
+    """Start a JVM with Spark's jars but without Spark, and stop it at the end."""
     try:
         import pyspark
         from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway

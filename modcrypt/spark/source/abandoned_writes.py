@@ -1,8 +1,8 @@
-"""Find out whether the driver of a job is gone, so that its leftovers may be removed.
+"""Detection of jobs whose driver has ended, so that their leftovers can be removed.
 
-The machine that a driver runs on knows its process: its number, when it was started, and when the
-machine was. A process on another machine can't be looked at. What it writes is no sign of life for
-sure, but a job that has changed nothing in its folder for a week counts as gone.
+On the machine of a driver, modcrypt checks the driver's process: its number, its start time, and
+the boot of the machine. It can't check processes of other machines; a job there counts as gone if
+it has changed nothing in its folder for a week.
 """
 
 from __future__ import annotations
@@ -20,20 +20,24 @@ from pyarrow.fs import FileSelector
 from modcrypt.io.storage import Place
 from modcrypt.parquet.datasets.discovery import as_arrow
 
-__all__ = ["ABANDONED_AFTER", "is_gone", "this_driver", "this_host"]
+__all__ = ["ABANDONED_AFTER", "describe_driver", "identify_host", "is_gone"]
 
 ABANDONED_AFTER = 7 * 24 * 3600
 """Seconds without a change after which a job on another machine counts as gone."""
 
-MAX_MARK = 4 << 10  # bytes of what tells of a driver
+MAX_MARK = 4 << 10  # maximum bytes of the description of a driver
 
 
-def this_driver() -> str:
-    """Describe the driver that this process works for: Spark's JVM, which is above it on Linux."""
-    driver = {"host": this_host(), "time": time.time()}
-    for number in _above(os.getpid()):
-        if _stat(number)[0] == "java":
-            driver |= {"namespace": _namespace(), "process": number, "started": _stat(number)[2]}
+def describe_driver() -> str:
+    """Return a description of the driver of this process: Spark's JVM, its ancestor on Linux."""
+    driver = {"host": identify_host(), "time": time.time()}
+    for number in _list_ancestors(os.getpid()):
+        if _read_process(number)[0] == "java":
+            driver |= {
+                "namespace": _read_namespace(),
+                "process": number,
+                "started": _read_process(number)[2],
+            }
             break
     return json.dumps(driver)
 
@@ -42,37 +46,37 @@ def is_gone(mark: Place, folder: Place) -> bool:
     """Return whether the driver of a job is gone.
 
     Args:
-        mark: What `this_driver` said when the job began.
-        folder: That of the job.
+        mark: File with the result of `describe_driver` at the start of the job.
+        folder: Folder of the job.
 
     Raises:
-        OSError: From the file system.
+        OSError: The filesystem fails.
     """
-    driver = _read(mark)
-    number, here = driver.get("process"), (this_host(), _namespace())
+    driver = _read_mark(mark)
+    number, here = driver.get("process"), (identify_host(), _read_namespace())
     if isinstance(number, int) and (driver.get("host"), driver.get("namespace")) == here:
-        return _stat(number)[2] != driver.get("started")
-    last = max(_changes(folder), default=None)
+        return _read_process(number)[2] != driver.get("started")
+    last = max(_list_change_times(folder), default=None)
     return last is not None and time.time() - last > ABANDONED_AFTER
 
 
-def this_host() -> str:
-    """Return what tells this machine, since it was started, from others."""
+def identify_host() -> str:
+    """Return an identifier of this machine and its current boot."""
     boot = ""
-    with suppress(OSError):  # Linux has it
+    with suppress(OSError):  # only Linux has this file
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     return f"{socket.gethostname()}/{boot}"
 
 
-def _read(mark: Place) -> dict[str, object]:
+def _read_mark(mark: Place) -> dict[str, object]:
     with suppress(FileNotFoundError, ValueError), mark.open() as source:
-        found = json.loads(source.read_at(0, min(source.size, MAX_MARK)))
-        return found if isinstance(found, dict) else {}
+        driver = json.loads(source.read_at(0, min(source.size, MAX_MARK)))
+        return driver if isinstance(driver, dict) else {}
     return {}
 
 
-def _changes(folder: Place) -> Iterator[float]:
-    """Yield when the files of a folder were changed, and the folders in it; nothing if unknown."""
+def _list_change_times(folder: Place) -> Iterator[float]:
+    """Yield the times of change of the files and folders in a folder, as far as they are known."""
     if folder.filesystem is None:
         for base, _, names in os.walk(folder.path):
             for path in (base, *(os.path.join(base, name) for name in names)):
@@ -82,19 +86,19 @@ def _changes(folder: Place) -> Iterator[float]:
     filesystem = as_arrow(folder.filesystem)
     for info in filesystem.get_file_info(FileSelector(folder.path, recursive=True)):
         if info.is_file:
-            known = info.mtime or folder.filesystem.modified(info.path)
-            yield known.timestamp()
+            time_of_change = info.mtime or folder.filesystem.modified(info.path)
+            yield time_of_change.timestamp()
 
 
-def _above(process: int) -> Iterator[int]:
-    """Yield the processes that a process was started by."""
+def _list_ancestors(process: int) -> Iterator[int]:
+    """Yield the ancestors of a process."""
     while process > 1:
-        process = _stat(process)[1]
+        process = _read_process(process)[1]
         yield process
 
 
-def _stat(process: int) -> tuple[str, int, str]:
-    """Return the name of a process, the number of its parent and when it was started (proc(5))."""
+def _read_process(process: int) -> tuple[str, int, str]:
+    """Return the name, the parent's number and the start time of a process (see proc(5))."""
     with suppress(OSError, ValueError, IndexError):
         text = Path(f"/proc/{process}/stat").read_text("utf-8", "replace")
         name, _, rest = text.partition("(")[2].rpartition(")")
@@ -103,8 +107,8 @@ def _stat(process: int) -> tuple[str, int, str]:
     return "", 0, ""
 
 
-def _namespace() -> str | None:
-    """Return what tells process numbers of this container from others, None if nothing does."""
+def _read_namespace() -> str | None:
+    """Return the PID namespace of this process, None if it is unknown."""
     with suppress(OSError):
         return os.readlink("/proc/self/ns/pid")
     return None

@@ -1,9 +1,9 @@
-"""Arrow's types and Spark's: schemas both ways, and batches that are exactly what Spark demands.
+"""Conversion between the types of Arrow and Spark: schemas in both directions, and batches.
 
-Spark compares the first batch with its schema, nullability and names inside of lists included, and
-takes the buffers of all others as they are. So what PyArrow reads from a file is brought to one
-form: `string` and never `large_string`, timestamps in microseconds and UTC, no dictionaries.
-Nothing is copied where only names and nullability differ.
+Spark compares the first batch with its schema, including nullability and names within lists, and
+uses the buffers of all other batches unchecked. modcrypt therefore converts what PyArrow reads to
+one form: `string` and never `large_string`, timestamps in microseconds and UTC, no dictionaries. It
+copies nothing if only names and nullability differ.
 """
 
 from __future__ import annotations
@@ -28,11 +28,18 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-__all__ = ["check_types", "conform", "demanded", "in_common", "spark_schema", "written"]
+__all__ = [
+    "check_types",
+    "conform",
+    "to_common_schema",
+    "to_file_schema",
+    "to_spark_arrow_schema",
+    "to_spark_schema",
+]
 
 _MICROS = pa.timestamp("us")
 _MICROS_UTC = pa.timestamp("us", tz="UTC")
-_MAX_DIGITS = 38  # of a decimal in Spark
+_MAX_DIGITS = 38  # limit of decimals in Spark
 
 _SAME = frozenset(
     {
@@ -58,53 +65,57 @@ _WIDER = {
     pa.int32(): {pa.int64()},
     pa.float32(): {pa.float64()},
 }
-"""Types to those that have all of their values, exactly."""
+"""Mapping of types to the types that can represent all their values exactly."""
 
 
 # --- schemas -------------------------------------------------------------------------------------
 
 
-def in_common(own: pa.Schema, parquet: pq.ParquetSchema | None = None) -> pa.Schema:
-    """Give the form that Spark has for a schema: all of it nullable, as Spark reads files.
+def to_common_schema(own: pa.Schema, parquet: pq.ParquetSchema | None = None) -> pa.Schema:
+    """Return the Arrow schema that Spark uses for a file: all fields nullable, as in Spark.
 
     Args:
-        own: as PyArrow reads it from a file.
-        parquet: the same in Parquet's terms: INT96 is Spark's timestamp, which has a time zone,
-            while PyArrow takes it for one without.
+        own: Schema as PyArrow reads it from a file.
+        parquet: The Parquet schema of the file: INT96 is Spark's timestamp with a time zone, while
+            PyArrow reads it as a timestamp without.
 
     Raises:
-        ValueError: a type that Spark doesn't have.
+        ValueError: Spark does not support a type.
     """
     leaves = None
     if parquet is not None:
         count = len(parquet)
         leaves = iter([str(parquet.column(n).physical_type) for n in range(count)])
-    return pa.schema([pa.field(f.name, _common(f.type, f.name, leaves)) for f in own])
+    return pa.schema([pa.field(f.name, _to_common_type(f.type, f.name, leaves)) for f in own])
 
 
-def _common(kind: pa.DataType, where: str, leaves: Iterator[str] | None) -> pa.DataType:
+def _to_common_type(kind: pa.DataType, where: str, leaves: Iterator[str] | None) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType):
-        return _common(kind.storage_type, where, leaves)
+        return _to_common_type(kind.storage_type, where, leaves)
     if pt.is_dictionary(kind):
-        return _common(kind.value_type, where, leaves)
+        return _to_common_type(kind.value_type, where, leaves)
     if pt.is_struct(kind):
-        inside = (pa.field(f.name, _common(f.type, f"{where}.{f.name}", leaves)) for f in kind)
+        inside = (
+            pa.field(f.name, _to_common_type(f.type, f"{where}.{f.name}", leaves)) for f in kind
+        )
         return pa.struct(list(inside))
     if pt.is_map(kind):
-        key = _common(kind.key_type, f"{where}.key", leaves)
-        value = _common(kind.item_type, f"{where}.value", leaves)
+        key = _to_common_type(kind.key_type, f"{where}.key", leaves)
+        value = _to_common_type(kind.item_type, f"{where}.value", leaves)
         return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value))
     if _is_list(kind):
-        return pa.list_(pa.field("element", _common(kind.value_type, f"{where}.element", leaves)))
+        return pa.list_(
+            pa.field("element", _to_common_type(kind.value_type, f"{where}.element", leaves))
+        )
     physical = None if leaves is None else next(leaves)
-    return _MICROS_UTC if physical == "INT96" else _leaf(kind, where)
+    return _MICROS_UTC if physical == "INT96" else _to_common_leaf(kind, where)
 
 
 def _is_list(kind: pa.DataType) -> bool:
     return any(test(kind) for test in (pt.is_list, pt.is_large_list, pt.is_fixed_size_list))
 
 
-def _leaf(kind: pa.DataType, where: str) -> pa.DataType:
+def _to_common_leaf(kind: pa.DataType, where: str) -> pa.DataType:
     if kind in _SAME:
         return kind
     if kind in _OTHERS:
@@ -119,46 +130,48 @@ def _leaf(kind: pa.DataType, where: str) -> pa.DataType:
         return pa.binary()
     if pt.is_decimal(kind) and kind.precision <= _MAX_DIGITS and 0 <= kind.scale <= kind.precision:
         return pa.decimal128(kind.precision, kind.scale)
-    raise ValueError(f"column {where}: Spark has no type for {kind}; leave it out by `columns`")
+    raise ValueError(f"column {where}: Spark does not support {kind}; exclude it with `columns`")
 
 
-def spark_schema(common: pa.Schema) -> StructType:
-    """Give Spark's schema of what `in_common` gave."""
-    found: StructType = from_arrow_schema(common, prefer_timestamp_ntz=True)
-    return found
+def to_spark_schema(common: pa.Schema) -> StructType:
+    """Return Spark's schema for a result of `to_common_schema`."""
+    schema: StructType = from_arrow_schema(common, prefer_timestamp_ntz=True)
+    return schema
 
 
-def demanded(schema: StructType) -> pa.Schema:
-    """Give the Arrow schema that Spark compares batches with."""
-    found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-    return pa.schema([field.remove_metadata() for field in found])
+def to_spark_arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark compares batches with."""
+    arrow_schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    return pa.schema([field.remove_metadata() for field in arrow_schema])
 
 
-def written(schema: StructType) -> pa.Schema:
-    """Give the schema of files for Spark's rows: nullable, as Spark writes its own files.
+def to_file_schema(schema: StructType) -> pa.Schema:
+    """Return the schema of files for Spark's rows: nullable, as in files that Spark writes.
 
     Raises:
-        ValueError: a type that Parquet files, as modcrypt writes them, can't hold.
+        ValueError: modcrypt can't write a type to Parquet files.
     """
     for field in schema:
-        _check_written(field.dataType, field.name)
-    return in_common(demanded(schema))
+        _check_writable_type(field.dataType, field.name)
+    return to_common_schema(to_spark_arrow_schema(schema))
 
 
-def _check_written(kind: DataType, where: str) -> None:
+def _check_writable_type(kind: DataType, where: str) -> None:
     if isinstance(kind, StructType):
         for field in kind:
-            _check_written(field.dataType, f"{where}.{field.name}")
+            _check_writable_type(field.dataType, f"{where}.{field.name}")
     elif isinstance(kind, ArrayType):
-        _check_written(kind.elementType, f"{where}.element")
+        _check_writable_type(kind.elementType, f"{where}.element")
     elif isinstance(kind, MapType):
-        _check_written(kind.keyType, f"{where}.key")
-        _check_written(kind.valueType, f"{where}.value")
-    elif isinstance(kind, _NOT_WRITTEN):
-        raise ValueError(f"column {where}: {kind.simpleString()} is not written; cast it first")
+        _check_writable_type(kind.keyType, f"{where}.key")
+        _check_writable_type(kind.valueType, f"{where}.value")
+    elif isinstance(kind, _UNSUPPORTED):
+        raise ValueError(
+            f"column {where}: writing {kind.simpleString()} is not supported; cast it first"
+        )
 
 
-_NOT_WRITTEN = (
+_UNSUPPORTED = (
     VariantType,
     GeometryType,
     GeographyType,
@@ -167,18 +180,18 @@ _NOT_WRITTEN = (
 )
 
 
-# --- what a file has, and what is demanded -------------------------------------------------------
+# --- types of a file and of the table ------------------------------------------------------------
 
 
 def check_types(here: pa.Schema, there: pa.Schema) -> None:
-    """Check that each field of both is of a type that the other schema's has all values of.
+    """Check that the type of each field of a table can represent all values of the file's field.
 
     Args:
-        here: of a file, as `in_common` gave it.
-        there: demanded.
+        here: Schema of a file, as `to_common_schema` returns it.
+        there: Schema of the table.
 
     Raises:
-        ValueError: it is not: which column, and both types.
+        ValueError: A type does not fit; the message names the column and both types.
     """
     for field in there:
         if field.name in here.names:
@@ -186,7 +199,7 @@ def check_types(here: pa.Schema, there: pa.Schema) -> None:
             if not _fits(own, field.type):
                 raise ValueError(
                     f"column {field.name} is {own} here, which does not fit {field.type} of the "
-                    "table: read these files by themselves, or leave it out by `columns`"
+                    "table; read these files separately, or exclude the column with `columns`"
                 )
 
 
@@ -211,10 +224,10 @@ def _fits(here: pa.DataType, there: pa.DataType) -> bool:
 
 
 def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-    """Bring a batch to a schema, whose types `check_types` has compared; missing fields are null.
+    """Convert a batch to a schema that `check_types` has accepted; missing fields become null.
 
     Raises:
-        ValueError: a null where the schema has none, or a time that its type can't hold.
+        ValueError: The schema does not allow a null, or a type can't represent a time.
     """
     columns = []
     for field in target:
@@ -222,34 +235,34 @@ def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
         if index < 0:
             column = pa.nulls(batch.num_rows, field.type)
         else:
-            column = _array(batch.column(index), field.type, field.name)
+            column = _conform_array(batch.column(index), field.type, field.name)
         _check_nulls(column, field, field.name)
         columns.append(column)
-    if not columns:  # Arrow would lose the number of rows
+    if not columns:  # a batch built without columns would lose the number of rows
         return batch.select([])
     return pa.record_batch(columns, schema=target)
 
 
 def _check_nulls(array: pa.Array, field: pa.Field, where: str) -> None:
     if not field.nullable and array.null_count:
-        raise ValueError(f"column {where} has nulls, and the schema says NOT NULL")
+        raise ValueError(f"column {where} has nulls, but the schema says NOT NULL")
 
 
-def _array(array: pa.Array, kind: pa.DataType, where: str) -> pa.Array:
-    """Bring an array to a type."""
-    if array.type.equals(kind):  # names and nullability inside of it included
+def _conform_array(array: pa.Array, kind: pa.DataType, where: str) -> pa.Array:
+    """Convert an array to a type."""
+    if array.type.equals(kind):  # compares nested names and nullability, too
         return array
     if isinstance(array.type, pa.BaseExtensionType):
-        return _array(array.storage, kind, where)
+        return _conform_array(array.storage, kind, where)
     if pt.is_dictionary(array.type):
-        return _array(array.dictionary_decode(), kind, where)
+        return _conform_array(array.dictionary_decode(), kind, where)
     if pt.is_null(array.type):
         return pa.nulls(len(array), kind)
     nested = _NESTED.get(kind.id)
-    return _leaf_array(array, kind, where) if nested is None else nested(array, kind, where)
+    return _cast_leaf(array, kind, where) if nested is None else nested(array, kind, where)
 
 
-def _struct(array: Any, kind: Any, where: str) -> pa.Array:
+def _conform_struct(array: Any, kind: Any, where: str) -> pa.Array:
     columns = []
     for field in kind:
         name = f"{where}.{field.name}"
@@ -257,53 +270,55 @@ def _struct(array: Any, kind: Any, where: str) -> pa.Array:
         if index < 0:
             column = pa.nulls(len(array), field.type)
         else:
-            column = _array(array.field(index), field.type, name)
-        if not field.nullable:  # under a null struct there may be anything
+            column = _conform_array(array.field(index), field.type, name)
+        if not field.nullable:  # the children of null structs have undefined values
             _check_nulls(column.filter(array.is_valid()), field, name)
         columns.append(column)
     mask = array.is_null() if array.null_count else None
     return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)
 
 
-def _list(array: Any, kind: Any, where: str) -> pa.Array:
+def _conform_list(array: Any, kind: Any, where: str) -> pa.Array:
     if not pt.is_list(array.type):
         array = array.cast(pa.list_(pa.field("element", array.type.value_type)))
-    values = _array(array.values, kind.value_type, f"{where}.element")
+    values = _conform_array(array.values, kind.value_type, f"{where}.element")
     if not kind.value_field.nullable:
         _check_nulls(array.flatten(), kind.value_field, f"{where}.element")
-    return _with_children(array, kind, [values])
+    return _replace_children(array, kind, [values])
 
 
-def _map(array: Any, kind: Any, where: str) -> pa.Array:
+def _conform_map(array: Any, kind: Any, where: str) -> pa.Array:
     fields = [kind.key_field, kind.item_field]
     both = zip(fields, (array.keys, array.items), strict=True)
-    columns = [_array(column, field.type, f"{where}.{field.name}") for field, column in both]
+    columns = [
+        _conform_array(column, field.type, f"{where}.{field.name}") for field, column in both
+    ]
     if not kind.item_field.nullable:
         _check_nulls(columns[1], kind.item_field, f"{where}.value")
-    return _with_children(array, kind, [pa.StructArray.from_arrays(columns, fields=fields)])
+    return _replace_children(array, kind, [pa.StructArray.from_arrays(columns, fields=fields)])
 
 
 _NESTED: dict[int, Callable[[Any, Any, str], pa.Array]] = {
-    pa.struct([]).id: _struct,
-    pa.list_(pa.null()).id: _list,
-    pa.map_(pa.string(), pa.null()).id: _map,
+    pa.struct([]).id: _conform_struct,
+    pa.list_(pa.null()).id: _conform_list,
+    pa.map_(pa.string(), pa.null()).id: _conform_map,
 }
-"""What brings an array to a type of this kind, by Arrow's number of it."""
+"""Functions that convert an array to a nested type, by Arrow's id of the type."""
 
 
-def _with_children(array: pa.Array, kind: pa.DataType, children: list[pa.Array]) -> pa.Array:
-    """Give an array of lists or maps its own validity and offsets, and other values."""
+def _replace_children(array: pa.Array, kind: pa.DataType, children: list[pa.Array]) -> pa.Array:
+    """Return an array of lists or maps with the same validity and offsets, and other children."""
     own = array.buffers()[:2]
     return pa.Array.from_buffers(kind, len(array), own, array.null_count, array.offset, children)
 
 
-def _leaf_array(array: pa.Array, kind: pa.DataType, where: str) -> pa.Array:
+def _cast_leaf(array: pa.Array, kind: pa.DataType, where: str) -> pa.Array:
     try:
         if pt.is_timestamp(array.type) and array.type.unit == "ns":
-            # Spark has microseconds: the one that a time lies in, before 1970 as well.
+            # Spark has microseconds; round down, also before 1970.
             array = pc.floor_temporal(array, unit="microsecond")
         return array.cast(kind)
-    except pa.ArrowInvalid:  # its message has the value
+    except pa.ArrowInvalid:  # its message contains the value
         raise ValueError(
-            f"column {where}: a value of {array.type} that {kind} can't hold"
+            f"column {where}: {kind} can't represent a value of {array.type}"
         ) from None

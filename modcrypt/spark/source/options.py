@@ -1,26 +1,26 @@
-"""The options of the data source `modcrypt`: what Spark gives as text, checked and named.
+"""Options of the data source `modcrypt`, parsed from Spark's text and checked.
 
-    path              file, folder or URL; an absolute one with Spark Connect
-    kms, policy       the key service's URI; path of a policy, which is read by the driver
-    footerKey         instead: file:PATH or env:NAME, on all executors; columnKeys: the same as
-                      {"ssn": "env:SSN_KEY"}; plaintextColumns: names, as `a,b` or ["a", "b,c"]
-    aadPrefix         of every file, with `{path}` for its path in the table, or `{name}`
-    root              to read: the folder of the dataset, if path is a part of it
-    sharedAadPrefix   true: allow several files with the same AAD prefix, to write
-    acceptAlgorithms  AES_GCM_V1, AES_GCM_CTR_V1 or both, to read
+    path              file, folder or URL; an absolute path with Spark Connect
+    kms, policy       URI of the key service; path of a policy, which the driver reads
+    footerKey         instead of kms: file:PATH or env:NAME, on all executors; columnKeys: for
+                      example {"ssn": "env:SSN_KEY"}; plaintextColumns: `a,b` or ["a", "b,c"]
+    aadPrefix         AAD prefix of every file, with `{path}` for its path in the table, or `{name}`
+    root              folder of the dataset, if path is a part of it; reading only
+    sharedAadPrefix   true: allow several files with the same AAD prefix; writing only
+    acceptAlgorithms  AES_GCM_V1, AES_GCM_CTR_V1 or both; reading only
     onMissingKey      error, null or drop
-    requireEncrypted  true, false, or names
+    requireEncrypted  true, false, or column names
     masterKeyIds      master keys that may protect files besides those that the policy or the key
-                      service's URI names, as during a rotation
-    columns           names to read: Spark asks for all of them otherwise
+                      service's URI names, for example during a rotation
+    columns           names of columns to read; by default all
     filters           rows to read: [["year", ">=", 2026], ["country", "in", ["NO", "AT"]]], or
                       lists of such lists for "or", as in PyArrow; only columns that are read
-    maxSplitBytes     most bytes of a task's input
-    partitionBy       columns whose values become folders, to write
+    maxSplitBytes     maximum input of a task, in bytes
+    partitionBy       columns whose values become folders; writing only
     compression, rowGroupRows, maxRowsPerFile
 
-Spark logs and shows options, those of SQL among them: so no value is ever repeated here, and what
-could be a key is refused.
+Spark logs and shows options, also those of SQL. So messages never repeat a value, and values that
+may contain a key are refused.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ Alternatives: TypeAlias = tuple[tuple[tuple[str, str, Any], ...], ...]
 OPERATORS = ("=", "==", "!=", "<", "<=", ">", ">=", "in", "not in")
 
 SPLIT_BYTES = 128 << 20
-"""Most bytes of a task's input where the caller says nothing, as in Spark."""
+"""Default maximum input of a task in bytes, as in Spark."""
 
 NAMES = frozenset(
     {
         "path",
-        "paths",  # what Spark makes of load() with a list
+        "paths",  # Spark's option for load() with a list
         "kms",
         "policy",
         "footerKey",
@@ -86,13 +86,14 @@ _NO_REFERENCE = re.compile(r"[?&;](?:passphrase|pin|pin-value|token)=(?!(?:env|f
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """What to read, and how.
+    """Options of a read.
 
     Args:
-        paths: files, folders or URLs.
-        columns: names of columns or groups, in the order wanted; None for all.
-        filters: rows to keep: alternatives, each of terms that all hold.
-        split_bytes: a larger file is read by several tasks, and small ones by one together.
+        paths: Files, folders or URLs.
+        columns: Names of columns or groups, in the desired order; None for all.
+        filters: Filters for rows: alternatives, each a conjunction of terms.
+        split_bytes: Maximum input of a task: several tasks read a larger file, and one task reads
+            several smaller files.
     """
 
     paths: tuple[str, ...]
@@ -103,14 +104,15 @@ class ReadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
-    """Where to write, and how.
+    """Options of a write.
 
     Args:
-        folder: path or URL.
-        partition_by: columns whose values become folders.
-        compression: as of PyArrow.
-        row_group_rows, max_rows_per_file: as `row_group_size` and `max_rows_per_file` of
-            `write_dataset`; None for what they are there.
+        folder: Path or URL of the table's folder.
+        partition_by: Columns whose values become folders.
+        compression: Compression codec, as in PyArrow.
+        row_group_rows: Rows of a row group, as `row_group_size` of `write_dataset`; None for its
+            default.
+        max_rows_per_file: Maximum rows of a file, as in `write_dataset`; None for its default.
     """
 
     folder: str
@@ -123,20 +125,21 @@ class WriteOptions:
 def read_options(
     options: Mapping[str, str], also: Collection[str] = ()
 ) -> tuple[Settings, ReadOptions]:
-    """Take apart the options of a read.
+    """Parse the options of a read.
 
     Args:
-        options: as Spark gives them: names of whatever case.
-        also: names of further ones, which the caller sees to.
+        options: Options from Spark; names are not case-sensitive.
+        also: Names of further options, which the caller handles.
 
     Raises:
-        ValueError: options that there are not, a value that is none, a key instead of a reference.
-        OSError: the policy can't be read.
+        ValueError: An option is unknown, a value is invalid, or a key is given instead of a
+            reference.
+        OSError: The policy can't be read.
     """
-    given = _Given(options, also)
+    given = _Options(options, also)
     columns = given.names("columns")
     if columns is not None and not columns:
-        raise ValueError("columns: no names; leave it out to read all")
+        raise ValueError("columns has no names; remove the option to read all columns")
     settings, paths = given.settings(), given.paths()
     return settings.under(paths[0]) if len(paths) == 1 else settings, ReadOptions(
         paths=paths,
@@ -149,16 +152,18 @@ def read_options(
 def write_options(
     options: Mapping[str, str], also: Collection[str] = ()
 ) -> tuple[Settings, WriteOptions]:
-    """Take apart the options of a write; raises as `read_options`."""
-    given = _Given(options, also)
+    """Parse the options of a write; raises as `read_options`."""
+    given = _Options(options, also)
     settings = given.settings()
     settings.check_writing()
     if settings.root is not None:
-        raise ValueError("root is for reading: paths of a new table are relative to its own folder")
+        raise ValueError(
+            "root is only for reading; remove it: paths in a new table are relative to its folder"
+        )
     settings.check_distinct(("part-0.parquet", "part-1.parquet"))
     paths = given.paths()
     if len(paths) > 1:
-        raise ValueError("path: a table is written to one folder")
+        raise ValueError("path must be one folder to write a table")
     return settings, WriteOptions(
         folder=paths[0],
         partition_by=given.names("partitionBy") or (),
@@ -168,29 +173,31 @@ def write_options(
     )
 
 
-class _Given:
-    """The options given, by their names in lower case."""
+class _Options:
+    """The options of the caller, by their names in lower case."""
 
     def __init__(self, options: Mapping[str, str], also: Collection[str]) -> None:
-        self._values = _of_table({name.lower(): value for name, value in options.items()})
+        self._values = _select_table_options(
+            {name.lower(): value for name, value in options.items()}
+        )
         if not self._values:
             raise ValueError(
-                "there are no options: Spark gives a data source none of those of a table in its "
-                "catalog; say SELECT ... FROM t WITH (path = '...', policy = '...'), or use "
+                "there are no options: Spark does not pass those of a catalog table to a data "
+                "source; use SELECT ... FROM t WITH (path = '...', policy = '...'), or "
                 "CREATE TEMPORARY VIEW t USING modcrypt OPTIONS (...)"
             )
         known = {name.lower() for name in {*NAMES, *also}}
         if unknown := sorted(self._values.keys() - known):
             raise ValueError(
-                f"there is no option {', '.join(unknown)}; there are "
+                f"unknown option {', '.join(unknown)}; the options are "
                 f"{', '.join(sorted({*NAMES, *also} - {'paths'}, key=str.lower))}"
             )
         for name, value in self._values.items():
             if _PASSWORD_IN_URL.search(value) or _NO_REFERENCE.search(value):
                 raise ValueError(
-                    f"{name} holds a password or the like, which Spark would log (it is not "
-                    "repeated here): say where it is, by env:NAME or file:PATH, or leave it to "
-                    "the environment of the executors"
+                    f"{name} contains a password or similar secret, which Spark would log (not "
+                    "repeated here); name its place by env:NAME or file:PATH, or set it in the "
+                    "environment of the executors"
                 )
 
     def text(self, name: str) -> str | None:
@@ -198,57 +205,63 @@ class _Given:
 
     def paths(self) -> tuple[str, ...]:
         several = self.text("paths")
-        found = _strings("paths", several) if several is not None else (self.text("path") or "",)
-        if not all(found) or not found:
-            raise ValueError("there is no path: give one to load() or save(), or as an option")
-        return tuple(_plain_path(path) for path in found)
+        paths = (
+            _parse_strings("paths", several) if several is not None else (self.text("path") or "",)
+        )
+        if not all(paths) or not paths:
+            raise ValueError("no path is given; pass one to load() or save(), or as an option")
+        return tuple(_make_absolute(path) for path in paths)
 
     def names(self, name: str) -> tuple[str, ...] | None:
         text = self.text(name)
         if text is None:
             return None
         if text.lstrip().startswith("["):
-            return _strings(name, text)
-        return tuple(part for one in text.split(",") if (part := one.strip()))
+            return _parse_strings(name, text)
+        return tuple(name for part in text.split(",") if (name := part.strip()))
 
     def number(self, name: str) -> int | None:
         text = self.text(name)
         if text is None:
             return None
         if not re.fullmatch(r"[1-9][0-9]{0,17}", text.strip(), re.ASCII):
-            raise ValueError(f"{name} is a whole number, at least 1")
+            raise ValueError(f"{name} must be a whole number, at least 1")
         return int(text)
 
     def flag(self, name: str) -> bool:
         text = (self.text(name) or "false").strip().lower()
         if text not in ("true", "false"):
-            raise ValueError(f"{name} is true or false")
+            raise ValueError(f"{name} must be true or false")
         return text == "true"
 
     def filters(self) -> Alternatives:
         text = self.text("filters")
         if text is None:
             return ()
-        found = _json("filters", text)
-        if isinstance(found, list) and found and all(_is_term(term) for term in found):
-            found = [found]
-        if not isinstance(found, list) or not found or not all(_are_terms(one) for one in found):
+        filters = _parse_json("filters", text)
+        if isinstance(filters, list) and filters and all(_is_term(term) for term in filters):
+            filters = [filters]
+        if (
+            not isinstance(filters, list)
+            or not filters
+            or not all(_is_list_of_terms(terms) for terms in filters)
+        ):
             raise ValueError(
-                'filters are lists of a column, an operator and a value, as [["id", ">=", 5]], or '
-                f"lists of such lists; operators are {', '.join(OPERATORS)}"
+                'filters must be lists of a column, an operator and a value, as [["id", ">=", 5]], '
+                f"or lists of such lists; operators are {', '.join(OPERATORS)}"
             )
-        return tuple(tuple((name, how, value) for name, how, value in terms) for terms in found)
+        return tuple(tuple((name, how, value) for name, how, value in terms) for terms in filters)
 
     def settings(self) -> Settings:
         policy, root = self.text("policy"), self.text("root")
         return Settings(
             kms=self.text("kms"),
-            policy=None if policy is None else Policy.load(_path_of_policy(policy)),
+            policy=None if policy is None else Policy.load(_check_policy_path(policy)),
             footer_key=self.text("footerKey"),
             column_keys=self._column_keys(),
             plaintext_columns=self.names("plaintextColumns") or (),
             aad_prefix=self.text("aadPrefix"),
-            root=None if root is None else _plain_path(root),
+            root=None if root is None else _make_absolute(root),
             shared_aad_prefix=self.flag("sharedAadPrefix"),
             algorithms=self._algorithms(),
             on_missing_key=self._on_missing_key(),
@@ -257,24 +270,25 @@ class _Given:
         )
 
     def _column_keys(self) -> Mapping[str, str]:
-        found = _json("columnKeys", self.text("columnKeys") or "{}")
-        if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
+        keys = _parse_json("columnKeys", self.text("columnKeys") or "{}")
+        if not isinstance(keys, dict) or not all(isinstance(ref, str) for ref in keys.values()):
             raise ValueError(
-                'columnKeys is a JSON object of names and references, as {"ssn": "env:SSN_KEY"}'
+                "columnKeys must be a JSON object of names and references, as "
+                '{"ssn": "env:SSN_KEY"}'
             )
-        return found
+        return keys
 
     def _algorithms(self) -> tuple[str, ...]:
-        found = self.names("acceptAlgorithms") or ALGORITHMS[:1]
-        if not set(found) <= set(ALGORITHMS):
-            raise ValueError(f"acceptAlgorithms are one or more of {', '.join(ALGORITHMS)}")
-        return tuple(found)
+        algorithms = self.names("acceptAlgorithms") or ALGORITHMS[:1]
+        if not set(algorithms) <= set(ALGORITHMS):
+            raise ValueError(f"acceptAlgorithms must be one or more of {', '.join(ALGORITHMS)}")
+        return tuple(algorithms)
 
     def _on_missing_key(self) -> Literal["error", "drop", "null"]:
-        found = (self.text("onMissingKey") or "error").lower()
-        if found not in ("error", "drop", "null"):
-            raise ValueError("onMissingKey is error, null or drop")
-        return cast(Literal["error", "drop", "null"], found)
+        choice = (self.text("onMissingKey") or "error").lower()
+        if choice not in ("error", "drop", "null"):
+            raise ValueError("onMissingKey must be error, null or drop")
+        return cast(Literal["error", "drop", "null"], choice)
 
     def _require_encrypted(self) -> bool | tuple[str, ...]:
         text = (self.text("requireEncrypted") or "true").strip()
@@ -282,22 +296,22 @@ class _Given:
             return text.lower() == "true"
         names = self.names("requireEncrypted")
         if not names:
-            raise ValueError("requireEncrypted is true, false, or names of columns")
+            raise ValueError("requireEncrypted must be true, false, or names of columns")
         return names
 
 
 _TABLE, _OPTION = "provider", "option."  # what Spark adds to the options of a table in SQL
 
 
-def _of_table(values: dict[str, str]) -> dict[str, str]:
-    """Leave out what Spark tells of a table in SQL besides its options: owner, comment and such."""
+def _select_table_options(values: dict[str, str]) -> dict[str, str]:
+    """Return the options without the properties that Spark adds in SQL, such as owner."""
     if _TABLE not in values:
         return values
-    said = {name for name in values if f"{_OPTION}{name}" in values}
-    return {name: values[name] for name in values if name in {*said, "path"}}
+    names = {name for name in values if f"{_OPTION}{name}" in values}
+    return {name: values[name] for name in values if name in {*names, "path"}}
 
 
-def _are_terms(value: Any) -> bool:
+def _is_list_of_terms(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(_is_term(term) for term in value)
 
 
@@ -307,28 +321,28 @@ def _is_term(value: Any) -> bool:
     return value[1] in OPERATORS and isinstance(value[2], list) == (value[1] in ("in", "not in"))
 
 
-def _json(name: str, text: str) -> Any:
+def _parse_json(name: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):  # the message would quote it
-        raise ValueError(f"{name} is no JSON") from None
+    except (ValueError, RecursionError):  # the message would contain the text
+        raise ValueError(f"{name} is not valid JSON") from None
 
 
-def _strings(name: str, text: str) -> tuple[str, ...]:
-    found = _json(name, text)
-    if not isinstance(found, Sequence) or not all(isinstance(one, str) for one in found):
-        raise ValueError(f"{name} is a JSON list of strings")
-    return tuple(found)
+def _parse_strings(name: str, text: str) -> tuple[str, ...]:
+    strings = _parse_json(name, text)
+    if not isinstance(strings, Sequence) or not all(isinstance(item, str) for item in strings):
+        raise ValueError(f"{name} must be a JSON list of strings")
+    return tuple(strings)
 
 
-def _plain_path(path: str) -> str:
-    """Spell a path so that it means the same on executors, which run in other folders."""
+def _make_absolute(path: str) -> str:
+    """Return a path that has the same meaning on executors, which run in other folders."""
     local = local_path(path)
     return path if local is None else os.path.abspath(local)
 
 
-def _path_of_policy(path: str) -> str:
+def _check_policy_path(path: str) -> str:
     local = local_path(path)
     if local is None:
-        raise ValueError("policy is the path of a local file: it is read where Spark is driven")
+        raise ValueError("policy must be the path of a local file; the driver reads it")
     return local

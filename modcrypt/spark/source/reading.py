@@ -1,11 +1,11 @@
-"""Encrypted Parquet files to Spark: which files and row groups a task reads, and their batches.
+"""Reading encrypted Parquet files in Spark: the assignment of row groups to tasks, and batches.
 
-    driver     list files -> schema from one footer -> cut large files, gather small ones into tasks
-    executor   keys, in read() alone -> row groups -> batches as Spark demands them
+    driver     list files -> schema from one footer -> split large files, group small ones in tasks
+    executor   resolve keys in read() only -> row groups -> batches in Spark's form
 
-What is sent to executors are paths and references to keys. Of a large file's row groups, each of
-`splits` tasks reads its share by their number. These are numbers of one footer: the driver reads
-which one, without a key, and a task that finds another version of the file fails.
+Spark sends executors only paths and references to keys. Several tasks read a large file, each a
+range of its row groups. The ranges are only valid for one version of the file: the driver
+identifies it without a key, and a task that finds another version fails.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 from modcrypt.errors import ModcryptError
 from modcrypt.io.storage import Place, locate, open_source
 from modcrypt.parquet.arrow.decoding import Decoder
-from modcrypt.parquet.arrow.file_scan import schema_file
+from modcrypt.parquet.arrow.file_scan import make_schema_file
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.crypto.file_identity import FileIdentity
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
@@ -40,45 +40,51 @@ from modcrypt.spark.settings import Settings
 from modcrypt.spark.source.arrow_types import (
     check_types,
     conform,
-    demanded,
-    in_common,
-    spark_schema,
+    to_common_schema,
+    to_spark_arrow_schema,
+    to_spark_schema,
 )
 from modcrypt.spark.source.options import Alternatives, ReadOptions
 
 __all__ = [
-    "Found",
     "Piece",
     "Pieces",
     "Reader",
+    "TableFile",
     "Term",
+    "assign_pieces",
     "filter_terms",
     "find_files",
-    "pack",
     "read_pieces",
     "table_schema",
 ]
 
 FILES_PER_TASK = 500
-LEAST_TASK_BYTES = 32 << 20  # row groups are seldom smaller where files are large
-FEWEST_TASKS = 32  # where there is enough to read for so many
+LEAST_TASK_BYTES = 32 << 20  # row groups of large files are seldom smaller
+FEWEST_TASKS = 32  # unless there is too little to read
 OPENING_BYTES = 256 << 10
-"""What opening a file costs, as bytes read in that time."""
+"""Cost of opening a file, as the number of bytes read in the same time."""
 
 BATCH_ROWS = 1 << 16
 
-_OPENED_AT_ONCE = 16  # files by the driver
+_OPENED_AT_ONCE = 16  # files that the driver opens concurrently
 
 _HOW = {"arrow_extensions_enabled": False, "coerce_int96_timestamp_unit": "us"}
-"""PyArrow's options: nothing that Spark has no type for, and the years after 2262."""
+"""Options of PyArrow: no types that Spark lacks, and support for years after 2262."""
 
 
-# --- which files ---------------------------------------------------------------------------------
+# --- files and tasks -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A file of a table: its path or URL, its size in bytes, and what its folders say."""
+class TableFile:
+    """A file of a table.
+
+    Attributes:
+        path: Path or URL.
+        size: Size in bytes.
+        values: Values of columns that the names of its folders state.
+    """
 
     path: str
     size: int
@@ -87,10 +93,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A file, or the `split`-th of so many equal shares of its row groups.
+    """A file, or share number `split` of `splits` equal shares of its row groups.
 
     Raises:
-        ValueError: The piece is a share, and does not say of which version of the file.
+        ValueError: The piece is a share but does not identify the version of the file.
     """
 
     path: str
@@ -105,7 +111,7 @@ class Piece:
 
 
 class Pieces(spark.InputPartition):
-    """What one task reads."""
+    """The pieces that one task reads."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__(None)
@@ -115,171 +121,179 @@ class Pieces(spark.InputPartition):
         return f"Pieces(files={len(self.pieces)})"
 
 
-def find_files(options: ReadOptions, schema: StructType | None = None) -> list[Found]:
+def find_files(options: ReadOptions, schema: StructType | None = None) -> list[TableFile]:
     """List the files of a table, in the order of their paths.
 
     Args:
-        options: where they are.
-        schema: with the types of the fields in the names of folders, where they are known.
+        options: Options with the paths of the table.
+        schema: Schema with the types of the fields in folder names, if they are known.
 
     Raises:
-        ValueError: there are none.
-        FileNotFoundError: a file or folder is not there.
+        ValueError: There are no files.
+        FileNotFoundError: A file or folder does not exist.
     """
-    wanted = {} if schema is None else {one.name: one.type for one in demanded(schema)}
-    return [file for path in options.paths for file in _files_at(path, wanted)]
+    wanted = (
+        {}
+        if schema is None
+        else {field.name: field.type for field in to_spark_arrow_schema(schema)}
+    )
+    return [file for path in options.paths for file in _list_files_at(path, wanted)]
 
 
-def _files_at(path: str, wanted: Mapping[str, pa.DataType]) -> Iterator[Found]:
+def _list_files_at(path: str, wanted: Mapping[str, pa.DataType]) -> Iterator[TableFile]:
     if not is_dataset(path, None):
         filesystem, inside = locate(path, None)
-        (size,) = _sizes(filesystem, [inside])
-        yield Found(Place(filesystem, inside).full_name, size)
+        (size,) = _read_sizes(filesystem, [inside])
+        yield TableFile(Place(filesystem, inside).full_name, size)
         return
     dataset = discover(path, None, "hive")
-    types = [wanted.get(one.name, one.type) for one in dataset.partition_schema]
+    types = [wanted.get(field.name, field.type) for field in dataset.partition_schema]
     if types != dataset.partition_schema.types:  # "007" may be text
         fields = zip(dataset.partition_schema.names, types, strict=True)
         scheme = ds.partitioning(pa.schema(list(fields)), flavor="hive")
         dataset = discover(path, None, scheme)
-    sizes = _sizes(dataset.filesystem, [file.path for file in dataset.files])
+    sizes = _read_sizes(dataset.filesystem, [file.path for file in dataset.files])
     for file, size in zip(dataset.files, sizes, strict=True):
         values = ds.get_partition_keys(file.partition)
-        yield Found(Place(dataset.filesystem, file.path).full_name, size, values)
+        yield TableFile(Place(dataset.filesystem, file.path).full_name, size, values)
 
 
-def _sizes(filesystem: Any, paths: list[str]) -> list[int]:
+def _read_sizes(filesystem: Any, paths: list[str]) -> list[int]:
     if filesystem is None:
-        return [os.stat(path).st_size for path in paths]  # raises for what is not there
-    found = as_arrow(filesystem).get_file_info(paths)
-    if missing := [info.path for info in found if not info.is_file]:
-        raise FileNotFoundError(f"there is no file {missing[0]}")
-    return [info.size for info in found]
+        return [os.stat(path).st_size for path in paths]  # raises if a file does not exist
+    infos = as_arrow(filesystem).get_file_info(paths)
+    if missing := [info.path for info in infos if not info.is_file]:
+        raise FileNotFoundError(f"file does not exist: {missing[0]}")
+    return [info.size for info in infos]
 
 
-def _surveyed(options: ReadOptions) -> tuple[str, pa.Schema]:
-    """Give the first file of a table, and the fields that the names of its folders spell."""
+def _survey(options: ReadOptions) -> tuple[str, pa.Schema]:
+    """Return the first file of a table, and the fields that the names of its folders state."""
     first: list[str] = []
-    spelt: dict[str, pa.DataType] = {}
+    folder_fields: dict[str, pa.DataType] = {}
     for path in options.paths:
         if is_dataset(path, None):
             dataset = discover(path, None, "hive")
-            spelt |= {one.name: one.type for one in dataset.partition_schema}
+            folder_fields |= {field.name: field.type for field in dataset.partition_schema}
             first.append(Place(dataset.filesystem, dataset.files[0].path).full_name)
         else:
             first.append(path)
-    return first[0], pa.schema(list(spelt.items()))
+    return first[0], pa.schema(list(folder_fields.items()))
 
 
-def pack(files: Iterable[Found], split_bytes: int) -> list[Pieces]:
-    """Divide files among tasks: large ones are cut, small ones gathered.
+def assign_pieces(files: Iterable[TableFile], split_bytes: int) -> list[Pieces]:
+    """Divide files among tasks: split large files and group small ones.
 
     Args:
-        files: in the order in which they are to be read.
-        split_bytes: most bytes of a task. Where there is little to read, tasks are smaller, so that
-            there are enough of them.
+        files: Files in the order of reading.
+        split_bytes: Maximum number of bytes of a task. Tasks are smaller if there is little to
+            read, so that there are enough of them.
 
     Raises:
-        FormatError, LimitError: A large file is no Parquet file.
-        OSError: From the file system.
+        FormatError, LimitError: A large file is not a Parquet file.
+        OSError: The filesystem fails.
     """
     files = list(files)
     share = sum(file.size + OPENING_BYTES for file in files) // FEWEST_TASKS
     most = min(split_bytes, max(share, LEAST_TASK_BYTES))
-    identities = _identities(file.path for file in files if file.size > most)
+    identities = _read_identities(file.path for file in files if file.size > most)
     tasks: list[list[Piece]] = []
-    room = -1  # in the last one
+    remaining = -1  # bytes that the last task can still take
     for file in files:
         splits = -(-file.size // most)
         if splits > 1:
             cut = partial(Piece, file.path, file.values, identity=identities[file.path])
             tasks += [[cut(split=n, splits=splits)] for n in range(splits)]
-            room = -1
+            remaining = -1
             continue
-        if room < file.size or len(tasks[-1]) == FILES_PER_TASK:
+        if remaining < file.size or len(tasks[-1]) == FILES_PER_TASK:
             tasks.append([])
-            room = most
+            remaining = most
         tasks[-1].append(Piece(file.path, file.values))
-        room -= file.size + OPENING_BYTES
+        remaining -= file.size + OPENING_BYTES
     return [Pieces(pieces) for pieces in tasks]
 
 
-def _identities(paths: Iterable[str]) -> dict[str, FileIdentity]:
-    """Read the ends of files that are to be cut, several at once: a store answers slowly."""
+def _read_identities(paths: Iterable[str]) -> dict[str, FileIdentity]:
+    """Read the identities of files to split, concurrently, as stores answer slowly."""
 
-    def identity(path: str) -> FileIdentity:
-        with _naming(path), open_source(path) as source:
+    def read_identity(path: str) -> FileIdentity:
+        with _add_path_to_errors(path), open_source(path) as source:
             return FileIdentity.of(source)
 
     large = list(dict.fromkeys(paths))
     with ThreadPoolExecutor(_OPENED_AT_ONCE, "modcrypt-plan") as pool:
-        return dict(zip(large, pool.map(identity, large), strict=True))
+        return dict(zip(large, pool.map(read_identity, large), strict=True))
 
 
 # --- the schema ----------------------------------------------------------------------------------
 
 
 def table_schema(settings: Settings, options: ReadOptions) -> StructType:
-    """Give the schema of a table: that of its first file, and the fields that folders spell.
+    """Return the schema of a table: that of its first file, with the fields of folder names.
 
-    The footer key is enough, but where columns without a key are to be dropped.
+    The footer key is enough, unless columns without a key are to be dropped.
 
     Raises:
-        ValueError: there are no files, or no such columns, or Spark has no such type.
-        ModcryptError: as `ParquetFile`, for the footer.
+        ValueError: There are no files, a column does not exist, or Spark does not support a type.
+        ModcryptError: As in `ParquetFile`, for the footer.
     """
-    path, spelt = _surveyed(options)
+    path, folder_fields = _survey(options)
     names = options.columns
     if names is not None:
-        names = tuple(name for name in names if name not in spelt.names)
-    with _naming(path), _opened(path, settings.decryption()) as file:
-        leaves = _leaves(file, names)
+        names = tuple(name for name in names if name not in folder_fields.names)
+    with _add_path_to_errors(path), _open_file(path, settings.decryption()) as file:
+        leaves = _select_leaves(file, names)
         if settings.on_missing_key == "drop":
             missing = set(file.opened.select(leaves, None, partial_groups=True).missing)
             leaves = [leaf for leaf in leaves if leaf not in missing]
-        own = _types(file, leaves)
-        _check_folders({one[0] for one in file.opened.leaves}, spelt.names)
-    both = pa.schema([*own, *spelt])
+        own = _read_common_schema(file, leaves)
+        _check_folders({leaf[0] for leaf in file.opened.leaves}, folder_fields.names)
+    both = pa.schema([*own, *folder_fields])
     if not both.names:
-        raise ValueError(f"{path}: there is no column whose key is there")
+        raise ValueError(f"{path}: no column has an available key")
     if options.columns is not None:
-        tops = {name: own_name for own_name in both.names for name in _named(own_name, names or ())}
+        tops = {
+            name: own_name
+            for own_name in both.names
+            for name in _select_names(own_name, names or ())
+        }
         order = [tops.get(name, name) for name in options.columns]
         both = pa.schema([both.field(name) for name in dict.fromkeys(order) if name in both.names])
-    return spark_schema(both)
+    return to_spark_schema(both)
 
 
-def _named(top: str, names: Iterable[str]) -> Iterator[str]:
-    """Give the names that mean a top-level field, or something inside of it."""
+def _select_names(top: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield the names of a top-level field and of fields within it."""
     yield from (name for name in names if name == top or name.startswith(f"{top}."))
 
 
-def _opened(
+def _open_file(
     path: str, decryption: FileDecryptionProperties, expected: FileIdentity | None = None
 ) -> ParquetFile:
     return ParquetFile(path, decryption, expected=expected, **_HOW)
 
 
-def _leaves(file: ParquetFile, names: Iterable[str] | None) -> list[int]:
+def _select_leaves(file: ParquetFile, names: Iterable[str] | None) -> list[int]:
     leaves = file.opened.leaves
     return list(range(len(leaves))) if names is None else leaves_of(leaves, names)
 
 
-def _types(file: ParquetFile, leaves: Sequence[int]) -> pa.Schema:
-    """Give the form that Spark has for some leaves of a file."""
+def _read_common_schema(file: ParquetFile, leaves: Sequence[int]) -> pa.Schema:
+    """Return the schema that Spark uses for some leaves of a file."""
     if not leaves:
         return pa.schema([])
-    footer = schema_file(file.opened.metadata, leaves, ())
+    footer = make_schema_file(file.opened.metadata, leaves, ())
     alone = Decoder(file.opened.source.name, _HOW).open(footer)
-    return in_common(alone.schema_arrow, alone.schema)
+    return to_common_schema(alone.schema_arrow, alone.schema)
 
 
-def _check_folders(own: Iterable[str], spelt: Iterable[str]) -> None:
-    """Refuse folders that name a column: anyone may rename a folder."""
-    if both := sorted(set(own) & set(spelt)):
+def _check_folders(own: Iterable[str], folder_fields: Iterable[str]) -> None:
+    """Raise ValueError if folders name a column of the file, as anyone may rename a folder."""
+    if both := sorted(set(own) & set(folder_fields)):
         raise ValueError(
-            f"{', '.join(both)}: a column of the file, and the name of a folder around it, which "
-            "is not authenticated"
+            f"{', '.join(both)}: both a column of the file and the name of a folder, which is not "
+            "authenticated; rename the folder"
         )
 
 
@@ -288,7 +302,12 @@ def _check_folders(own: Iterable[str], spelt: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """What holds for the rows that are wanted, and the columns that it reads."""
+    """A condition on rows.
+
+    Attributes:
+        names: Columns that the condition reads.
+        expression: The condition.
+    """
 
     names: frozenset[str]
     expression: pc.Expression
@@ -297,29 +316,29 @@ class Term:
 def read_pieces(
     settings: Settings, pieces: Iterable[Piece], schema: StructType, terms: Sequence[Term] = ()
 ) -> Iterator[pa.RecordBatch]:
-    """Read files, or shares of them, as batches of a schema; keys are looked for here.
+    """Read files, or shares of them, as batches of a schema; this resolves the keys.
 
-    A column that a file doesn't have is null. In memory is what `ParquetFile.iter_batches` has.
+    A column that a file lacks is null. Memory use is that of `ParquetFile.iter_batches`.
 
     Raises:
-        KeyNotFoundError: a key is missing, and columns without are not to be null.
-        ValueError: a file's columns don't fit the schema.
-        ModcryptError: something does not authenticate or breaks the format.
-        OSError: A file is not the version that was cut into shares.
+        KeyNotFoundError: A key is missing, and columns without a key are not read as nulls.
+        ValueError: The columns of a file don't fit the schema.
+        ModcryptError: Data is not authentic or violates the format.
+        OSError: The file is not the version that was divided into shares.
     """
-    if settings.on_missing_key == "drop":  # what is in the schema was not dropped
+    if settings.on_missing_key == "drop":  # columns of the schema were not dropped
         settings = dataclasses.replace(settings, on_missing_key="error")
-    target = demanded(schema)
+    target = to_spark_arrow_schema(schema)
     decryption = settings.decryption()
     for piece in pieces:
         with (
-            _naming(piece.path),
-            _opened(piece.path, decryption, piece.identity) as file,
+            _add_path_to_errors(piece.path),
+            _open_file(piece.path, decryption, piece.identity) as file,
         ):
-            yield from _batches(file, piece, target, terms)
+            yield from _read_batches(file, piece, target, terms)
 
 
-def _batches(
+def _read_batches(
     file: ParquetFile, piece: Piece, target: pa.Schema, terms: Sequence[Term]
 ) -> Iterator[pa.RecordBatch]:
     count = file.num_row_groups
@@ -328,27 +347,29 @@ def _batches(
         return
     here = {".".join(path[:n]) for path in file.opened.leaves for n in range(1, len(path) + 1)}
     _check_folders({path[0] for path in file.opened.leaves}, piece.values)
-    in_file = pa.schema([one for one in target if one.name not in piece.values])
+    in_file = pa.schema([field for field in target if field.name not in piece.values])
     _check_spelling(in_file.names, here)
-    names = [name for one in in_file for name in _names(one.name, one.type, here)]
-    own = _types(file, _leaves(file, names)) if names else pa.schema([])
+    names = [name for field in in_file for name in _expand_names(field.name, field.type, here)]
+    own = _read_common_schema(file, _select_leaves(file, names)) if names else pa.schema([])
     check_types(own, in_file)
-    asked, left = _divided(terms, own, target, file)
+    file_filter, batch_filter = _split_terms(terms, own, target, file)
     if names:
-        found = file.iter_batches(
-            BATCH_ROWS, columns=names, row_groups=range(first, after), filters=asked
+        batches = file.iter_batches(
+            BATCH_ROWS, columns=names, row_groups=range(first, after), filters=file_filter
         )
     else:
-        found = _rows_alone(file, first, after)
-    for batch in found:
-        out = conform(_with_values(batch, piece, target), target)
-        yield out if left is None else out.filter(left)
+        batches = _make_empty_rows(file, first, after)
+    for batch in batches:
+        out = conform(_add_folder_values(batch, piece, target), target)
+        yield out if batch_filter is None else out.filter(batch_filter)
 
 
-def _names(name: str, kind: pa.DataType, here: set[str]) -> Iterator[str]:
-    """Give the names of what a file has of a field, structs by their parts."""
+def _expand_names(name: str, kind: pa.DataType, here: set[str]) -> Iterator[str]:
+    """Yield the names of the parts of a field that a file has; structs are expanded."""
     if pt.is_struct(kind):
-        parts = [n for one in kind for n in _names(f"{name}.{one.name}", one.type, here)]
+        parts = [
+            n for child in kind for n in _expand_names(f"{name}.{child.name}", child.type, here)
+        ]
         if parts:
             yield from parts
             return
@@ -357,16 +378,16 @@ def _names(name: str, kind: pa.DataType, here: set[str]) -> Iterator[str]:
 
 
 def _check_spelling(wanted: Iterable[str], here: set[str]) -> None:
-    """Refuse what is meant for a column of the file, and would be null."""
+    """Raise ValueError for a name that differs from a column only in case, and would be null."""
     folded = {name.lower(): name for name in here}
     for name in wanted:
-        meant = folded.get(name.lower(), name)
-        if name not in here and meant != name:
-            raise ValueError(f"there is no column {name}, but {meant}: spell it as the file does")
+        actual = folded.get(name.lower(), name)
+        if name not in here and actual != name:
+            raise ValueError(f"there is no column {name}, but {actual}; names are case-sensitive")
 
 
-def _with_values(batch: pa.RecordBatch, piece: Piece, target: pa.Schema) -> pa.RecordBatch:
-    """Add the columns that folders spell."""
+def _add_folder_values(batch: pa.RecordBatch, piece: Piece, target: pa.Schema) -> pa.RecordBatch:
+    """Add the columns of folder names to a batch."""
     for name, value in piece.values.items():
         if name in target.names:
             kind = target.field(name).type
@@ -374,16 +395,16 @@ def _with_values(batch: pa.RecordBatch, piece: Piece, target: pa.Schema) -> pa.R
     return batch
 
 
-def _rows_alone(file: ParquetFile, first: int, after: int) -> Iterator[pa.RecordBatch]:
-    """Give the rows of which only folders say something."""
+def _make_empty_rows(file: ParquetFile, first: int, after: int) -> Iterator[pa.RecordBatch]:
+    """Yield rows without columns of the file, for columns of folder names only."""
     rows = sum(group.num_rows for group in file.opened.metadata.row_groups[first:after])
     for start in range(0, rows, BATCH_ROWS):
         yield pa.record_batch([pa.nulls(min(BATCH_ROWS, rows - start))], names=[""])
 
 
 @contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Say which file an error is about."""
+def _add_path_to_errors(path: str) -> Iterator[None]:
+    """Add the path of the file to the message of an error."""
     try:
         yield
     except (ModcryptError, ValueError) as error:
@@ -396,14 +417,14 @@ def _naming(path: str) -> Iterator[None]:
 
 
 def filter_terms(filters: Alternatives, target: pa.Schema) -> list[Term]:
-    """Give terms that all hold for the rows that are wanted, as PyArrow compares values.
+    """Return conditions that all hold for the selected rows, as PyArrow compares values.
 
     Raises:
-        ValueError: a column that is not read, or a value that its type doesn't have.
+        ValueError: A column is not read, or its type can't represent a value.
     """
     if not filters:
         return []
-    alternatives = [[_term(one, target) for one in terms] for terms in filters]
+    alternatives = [[_make_term(term, target) for term in terms] for terms in filters]
     if len(alternatives) == 1:
         return alternatives[0]
     names = frozenset().union(*(term.names for terms in alternatives for term in terms))
@@ -411,10 +432,10 @@ def filter_terms(filters: Alternatives, target: pa.Schema) -> list[Term]:
     return [Term(names, reduce(or_, each))]
 
 
-def _term(one: tuple[str, str, Any], target: pa.Schema) -> Term:
-    name, how, value = one
+def _make_term(condition: tuple[str, str, Any], target: pa.Schema) -> Term:
+    name, how, value = condition
     if name not in target.names:
-        raise ValueError(f"filters: column {name} is not read: name it in columns, too")
+        raise ValueError(f"filters: column {name} is not read; name it in columns, too")
     column, kind = pc.field(name), target.field(name).type
     try:
         if isinstance(value, list):
@@ -424,37 +445,44 @@ def _term(one: tuple[str, str, Any], target: pa.Schema) -> Term:
         elif value is None:
             expression = {"=": column.is_null(), "!=": column.is_valid()}[how.replace("==", "=")]
         else:
-            expression = _COMPARED[how](column, pa.scalar(value).cast(kind))
-    except (pa.ArrowException, KeyError, TypeError, ValueError):  # which would tell the value
-        raise ValueError(f"filters: {name} is {kind}, and {how} takes another value") from None
+            expression = _COMPARISONS[how](column, pa.scalar(value).cast(kind))
+    except (
+        pa.ArrowException,
+        KeyError,
+        TypeError,
+        ValueError,
+    ):  # its message would contain the value
+        raise ValueError(f"filters: {name} is {kind}; {how} needs a value of that type") from None
     return Term(frozenset([name]), expression)
 
 
-_COMPARED: dict[str, Callable[[Any, Any], Any]] = {
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "=": eq, "==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge,
 }  # fmt: skip
 
 
-def _divided(
+def _split_terms(
     terms: Sequence[Term], own: pa.Schema, target: pa.Schema, file: ParquetFile
 ) -> tuple[pc.Expression | None, pc.Expression | None]:
-    """Give what of a filter the file can be asked, and what is left to be judged afterwards.
+    """Return the filter that the file applies, and the filter to apply to the batches.
 
-    Asked is what reads columns that are in the file just as they are in the table.
+    The file applies conditions on columns that have the same type in the file and the table.
     """
     here = file.schema_arrow if terms else pa.schema([])
     same = {
-        one.name
-        for one in own
-        if terms and one.type == target.field(one.name).type == here.field(one.name).type
+        field.name
+        for field in own
+        if terms and field.type == target.field(field.name).type == here.field(field.name).type
     }
-    asked = [term.expression for term in terms if term.names <= same]
-    left = [term.expression for term in terms if not term.names <= same]
-    return (reduce(and_, asked) if asked else None), (reduce(and_, left) if left else None)
+    early = [term.expression for term in terms if term.names <= same]
+    late = [term.expression for term in terms if not term.names <= same]
+    return (reduce(and_, early) if early else None), (reduce(and_, late) if late else None)
 
 
-def _matching(files: list[Found], terms: Sequence[Term], target: pa.Schema) -> list[Found]:
-    """Leave out the files whose folders say that no row matches."""
+def _drop_unmatched_files(
+    files: list[TableFile], terms: Sequence[Term], target: pa.Schema
+) -> list[TableFile]:
+    """Return the files without those whose folder names show that no row matches."""
     for term in terms:
         if files and all(term.names <= file.values.keys() for file in files):
             columns = {
@@ -466,23 +494,23 @@ def _matching(files: list[Found], terms: Sequence[Term], target: pa.Schema) -> l
     return files
 
 
-# --- what Spark calls ----------------------------------------------------------------------------
+# --- Spark's interface ---------------------------------------------------------------------------
 
 
 class Reader(spark.DataSourceReader):
-    """Reads a table; pickled, it holds paths and references to keys."""
+    """A reader of a table; picklable, it holds only paths and references to keys."""
 
     def __init__(self, settings: Settings, options: ReadOptions, schema: StructType) -> None:
         self._settings, self._options, self._schema = settings, options, schema
-        self._terms = filter_terms(options.filters, demanded(schema))
+        self._terms = filter_terms(options.filters, to_spark_arrow_schema(schema))
 
     def partitions(self) -> list[Pieces]:
         """Divide the files among tasks."""
         files = find_files(self._options, self._schema)
-        files = _matching(files, self._terms, demanded(self._schema))
-        return pack(files, self._options.split_bytes) or [Pieces(())]
+        files = _drop_unmatched_files(files, self._terms, to_spark_arrow_schema(self._schema))
+        return assign_pieces(files, self._options.split_bytes) or [Pieces(())]
 
     def read(self, partition: spark.InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read what one task is to read; raises as `read_pieces`."""
+        """Read the pieces of one task; raises as `read_pieces`."""
         assert isinstance(partition, Pieces)
         return read_pieces(self._settings, partition.pieces, self._schema, self._terms)

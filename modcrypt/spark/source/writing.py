@@ -1,24 +1,24 @@
-"""Spark's rows to encrypted Parquet files, all of a job or none.
+"""Writing Spark's rows to encrypted Parquet files, atomically for each job.
 
     tasks    people/_tmp_4f1d.../00003-17/country=NO/part-00003-4f1d...-17-0.parquet
     commit   people/country=NO/part-00003-4f1d...-17-0.parquet
 
-A task writes below a folder that readers pass over, and tells the driver what it wrote; `commit`
-publishes that and nothing else. So a retried task, a second attempt beside the first and a job that
-fails leave nothing: that folder goes with the job. Spark doesn't wait for attempts that it stops: a
-file in the folder says that the job is running, and where it is gone, an attempt begins no file.
-File names, to which AAD prefixes and key material are bound, have the job and the attempt in them,
-and stay as they are.
+A task writes to a folder that readers skip, and reports its files to the driver; `commit` publishes
+these files and no others. So a retried task, a concurrent second attempt and a failed job leave
+nothing behind: the folder is removed with the job. Spark does not wait for attempts that it stops:
+a file in the folder marks the job as running, and without it an attempt starts no file. File names
+contain the job and the attempt; they never change, as AAD prefixes and key material are bound to
+them.
 
-Local files, on a file system that all executors share, are renamed. In a store they are copied
-there and deleted here by the store itself. Both take a while, so a note says which files do not
-count meanwhile (`write_notes`): modcrypt's readers see all of a job or none of it, even where the
-driver is killed, and of two states of an overwritten table just one. Other readers see files come
-and go, and after a driver was killed, what it left.
+Local files, on a filesystem that all executors share, are renamed; a store copies and deletes them.
+Both take time, so a write note lists the files that do not count meanwhile (`write_notes`):
+modcrypt's readers see all of a job or none of it, even if the driver is killed, and only one state
+of an overwritten table. Other readers see files appear and disappear, and the leftovers of a killed
+driver.
 
-What a killed driver leaves, the next write removes. That a driver is gone, the machine that it ran
-on knows at once; elsewhere it counts as gone after a week without a change. (A stream's folder is
-left: it may hold files of a batch that was decided, and is the query's own. See `batches`.)
+The next write removes the leftovers of a killed driver. On the same machine, modcrypt detects at
+once that a driver is gone; on another, after a week without a change. The folder of a stream
+stays: it belongs to the query and may hold files of a decided batch (see `stream_batches`).
 """
 
 from __future__ import annotations
@@ -53,8 +53,13 @@ from modcrypt.parquet.datasets.dataset_writer import write_dataset
 from modcrypt.parquet.datasets.discovery import Folder, as_arrow, list_complete, read_notes
 from modcrypt.pkmt1.external import store_of
 from modcrypt.spark.settings import Settings
-from modcrypt.spark.source.abandoned_writes import ABANDONED_AFTER, is_gone, this_driver, this_host
-from modcrypt.spark.source.arrow_types import conform, written
+from modcrypt.spark.source.abandoned_writes import (
+    ABANDONED_AFTER,
+    describe_driver,
+    identify_host,
+    is_gone,
+)
+from modcrypt.spark.source.arrow_types import conform, to_file_schema
 from modcrypt.spark.source.options import WriteOptions
 
 __all__ = [
@@ -72,31 +77,31 @@ __all__ = [
 
 RUNNING = "_running"
 
-_AT_ONCE = 8  # files that a store is asked to move
-_TRIES, _PAUSE = 40, 0.05  # to remove a folder, or to make one; in seconds
+_AT_ONCE = 8  # files that a store moves concurrently
+_TRIES, _PAUSE = 40, 0.05  # attempts to remove or make a folder, and the pause in seconds
 
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What one task wrote: paths in `folder`, which is below that of the job."""
+    """The files that one task wrote: paths in `folder`, which is below the job's folder."""
 
     folder: str
     files: tuple[str, ...]
 
 
 def new_job() -> str:
-    """Give a job a name that no other one has."""
+    """Return a unique name for a job."""
     return secrets.token_hex(8)
 
 
 def check_columns(settings: Settings, options: WriteOptions, schema: StructType) -> None:
-    """Check, without a key, that rows of a schema can be written so.
+    """Check, without a key, that rows of a schema can be written with these settings.
 
     Raises:
-        ValueError: keys or partitions for columns that there are not, or for both; a type that
-            can't be written, or an option that PyArrow doesn't take.
+        ValueError: A column with a key or partition does not exist, a column has both, modcrypt
+            can't write a type, or PyArrow does not accept an option.
     """
-    target, policy = written(schema), settings.policy
+    target, policy = to_file_schema(schema), settings.policy
     if wrong := sorted(set(options.partition_by) - set(target.names)):
         raise ValueError(f"partitionBy: there is no column {', '.join(wrong)}")
     keyed, plaintext = settings.column_keys.keys(), settings.plaintext_columns
@@ -104,12 +109,12 @@ def check_columns(settings: Settings, options: WriteOptions, schema: StructType)
         keyed, plaintext = policy.key_of_column.keys(), tuple(policy.plaintext_columns)
     if public := sorted({*keyed, *plaintext} & set(options.partition_by)):
         raise ValueError(
-            "no key and no declaration is for columns whose values stand in the names of "
-            f"folders, readable to all: {', '.join(public)}"
+            "columns of partitionBy can't be encrypted, as folder names show their values; remove "
+            f"them from partitionBy, or from the keys and plaintext columns: {', '.join(public)}"
         )
     in_files = [field for field in target if field.name not in options.partition_by]
     if not in_files:
-        raise ValueError("no columns are left to write: all are in the names of folders")
+        raise ValueError("no columns are left to write; remove columns from partitionBy")
     throw_away = FileEncryptionProperties(
         footer_key=Key.generate(),
         column_keys={name: Key.generate() for name in keyed},
@@ -133,42 +138,47 @@ def write_task(
     *,
     is_running: Callable[[], bool] = lambda: True,
 ) -> Written:
-    """Write the rows of the task that runs here; keys are made and wrapped here.
+    """Write the rows of the current task; generates and wraps keys in this process.
 
     Args:
-        is_running: tells whether the job is wanted still, before a file is begun.
+        settings: Settings of the table.
+        options: Options of the write.
+        schema: Schema of the rows.
+        batches: Rows of the task.
+        job: Name of the job.
+        is_running: Function that returns whether the job is still running; called before each file.
 
     Raises:
-        InterruptedError: it is not.
-        ModcryptError, ValueError, OSError: as `write_dataset`; there are no files of it then.
+        InterruptedError: The job is no longer running.
+        ModcryptError, ValueError, OSError: As in `write_dataset`; the task then leaves no files.
     """
     context = TaskContext.get()
     assert context is not None
     task = f"{context.partitionId():05}-{context.taskAttemptId()}"
     folder = _join(_job_folder(options.folder, job), task)
     number, _, attempt = task.partition("-")
-    target = written(schema)
+    target = to_file_schema(schema)
     rows = (conform(batch, target) for batch in batches if batch.num_rows)
     first = list(itertools.islice(rows, 1))
     if not first and (options.partition_by or context.partitionId()):
-        return Written(folder, ())  # one file without rows is enough to say what the columns are
+        return Written(folder, ())  # one empty file is enough to store the schema
     encryption = settings.encryption()
 
-    def of_file(path: str) -> Encryption:
+    def get_encryption(path: str) -> Encryption:
         if not is_running():
-            raise InterruptedError("the job has ended without this attempt of a task")
+            raise InterruptedError("the job has ended; this attempt of a task is stopped")
         return encryption
 
     files = write_dataset(
         itertools.chain(first, rows),
         folder,
-        of_file,
+        get_encryption,
         schema=target,
         partitioning=options.partition_by or None,
         basename_template=f"part-{number}-{job}-{attempt}-{{i}}.parquet",
         shared_aad_prefix=settings.shared_aad_prefix,
         max_rows_per_file=options.max_rows_per_file,
-        threads=1,  # a task has a core
+        threads=1,  # Spark gives a task one core
         row_group_size=options.row_group_rows,
         compression=options.compression,
     )
@@ -179,8 +189,8 @@ def _job_folder(base: str, job: str) -> str:
     return _join(base, f"_tmp_{job}")
 
 
-def _mark(base: str, job: str) -> Place:
-    """Give the place of the file that is there while a job is running."""
+def _running_mark(base: str, job: str) -> Place:
+    """Return the place of the file that marks a job as running."""
     return Place(*locate(_join(_job_folder(base, job), RUNNING), None))
 
 
@@ -192,30 +202,33 @@ def _join(base: str, name: str) -> str:
 
 
 def publish_files(base: str, messages: Iterable[Written], *, overwrite: bool) -> list[str]:
-    """Give the files of a job's tasks their places in the table; give their paths in it.
+    """Move the files of a job's tasks into the table, and return their paths in it.
 
     Args:
-        base: folder of the table.
-        messages: what each task wrote.
-        overwrite: whether the files that are in the table now are to be removed, last of all.
+        base: Folder of the table.
+        messages: Files of each task.
+        overwrite: Whether to remove the current files of the table, after publishing.
 
     Raises:
-        OSError: a file can't be published, and none is; or one can't be removed, and doesn't count.
-            To overwrite, ELOOP if files are in the table by a symbolic link: nothing is published.
+        OSError: A file can't be published, then none is; or an old file can't be removed, then
+            readers skip it. With `overwrite`, ELOOP if a file of the table is reached by a symbolic
+            link; then nothing is published.
     """
     remove_abandoned(base)
     table = Place(*locate(base, None))
-    present = _present(base) if overwrite else []
-    for place in present:  # one that can't be removed would be in the table with the new rows
+    present = _list_present(base) if overwrite else []
+    for place in present:  # a file that can't be removed would stay beside the new rows
         place.check_writable()
-    old = [_inside(table, place) for place in present]
-    moves = [(_place(message.folder, name), name) for message in messages for name in message.files]
+    old = [_relative_path(table, place) for place in present]
+    moves = [
+        (_place_of(message.folder, name), name) for message in messages for name in message.files
+    ]
     job = _job_of(base, moves)
-    with _locked(table, job) as is_locked:
-        if is_locked is False:
-            raise OSError(errno.EBUSY, "the job is being published by another process", base)
+    with _lock_job(table, job) as has_lock:
+        if has_lock is False:
+            raise OSError(errno.EBUSY, "another process is publishing the job", base)
         _publish_all(table, job, moves)
-        if old:  # from here on the new files count, and these don't
+        if old:  # from here on readers see the new files and skip the old ones
             put_note(table, job, old)
             _remove_hidden(table, old)
         remove_note(table, job)
@@ -223,37 +236,37 @@ def publish_files(base: str, messages: Iterable[Written], *, overwrite: bool) ->
 
 
 def _publish_all(table: Place, job: str, moves: Sequence[tuple[Place, str]]) -> None:
-    """Move files to their places, where they don't count yet; on an error take them back."""
+    """Move files into the table, still hidden by a note; on an error remove them again."""
     folder = Folder(table.path, table.filesystem)
     targets = [folder.place(name) for _, name in moves]
     _check_absent(targets)
     put_note(table, job, [name for _, name in moves])
-    done: list[Place] = []
+    published: list[Place] = []
 
-    def move(one: tuple[tuple[Place, str], Place]) -> None:
-        (source, _), target = one
+    def move(pair: tuple[tuple[Place, str], Place]) -> None:
+        (source, _), target = pair
         _publish(source, target)
-        done.append(target)
+        published.append(target)
 
     try:
         with ThreadPoolExecutor(_AT_ONCE, "modcrypt-publish") as pool:
             for _ in pool.map(move, zip(moves, targets, strict=True)):
                 pass
     except BaseException:
-        with contextlib.suppress(OSError):  # those that are left go on not to count
-            for place in done:
+        with contextlib.suppress(OSError):  # the note still hides files that can't be removed
+            for place in published:
                 _remove(place)
             remove_note(table, job)
         raise
-    for parent in {os.path.dirname(place.path) for place in done if place.filesystem is None}:
+    for parent in {os.path.dirname(place.path) for place in published if place.filesystem is None}:
         fsync_folder(parent)
 
 
 def _check_absent(targets: Sequence[Place]) -> None:
-    """Raise if one of the places is taken: what a note hides must be the job's own.
+    """Check that no target exists, as a note must only hide files of the job.
 
     Raises:
-        FileExistsError: It is.
+        FileExistsError: A target exists.
     """
     if targets and targets[0].filesystem is not None:
         paths = [place.path for place in targets]
@@ -262,7 +275,9 @@ def _check_absent(targets: Sequence[Place]) -> None:
     else:
         taken = [place.path for place in targets if os.path.lexists(place.path)]
     if taken:
-        raise FileExistsError(errno.EEXIST, "a file of this name exists, and is kept", taken[0])
+        raise FileExistsError(
+            errno.EEXIST, "a file of this name exists and is not replaced", taken[0]
+        )
 
 
 def _job_of(base: str, moves: Sequence[tuple[Place, str]]) -> str:
@@ -271,39 +286,39 @@ def _job_of(base: str, moves: Sequence[tuple[Place, str]]) -> str:
     for place, _ in moves:
         if found := re.match(r"/_tmp_(\w+)/", place.path.removeprefix(top)):
             return found[1]
-    return new_job()  # which has written nothing
+    return new_job()  # no task has written a file
 
 
-def _inside(table: Place, place: Place) -> str:
+def _relative_path(table: Place, place: Place) -> str:
     """Return the path of a file in the folder of a table."""
     return place.path[len(table.path) :].lstrip("/")
 
 
 def _remove_hidden(table: Place, names: Sequence[str]) -> None:
-    """Remove files that don't count, and folders that they were the last ones in."""
+    """Remove hidden files, and folders that become empty."""
     places = [place for name in names if not (place := table.below(name)).is_linked]
     for place in places:
         _remove(place)
     _remove_empty_folders(table.path if table.filesystem is None else "", places)
 
 
-def _folder(place: Place) -> str:
+def _parent_folder(place: Place) -> str:
     return posixpath.dirname(place.path)
 
 
 def put_note(table: Place, job: str, hidden: Iterable[str]) -> None:
-    """Write the note of a job, or of a stream's query, which says which files do not count.
+    """Write the note of a job or of a stream's query, which lists the files that readers skip.
 
     Raises:
-        OSError: From the file system.
+        OSError: The filesystem fails.
     """
-    note = WriteNote(tuple(hidden), this_host(), time.time())
+    note = WriteNote(tuple(hidden), identify_host(), time.time())
     place = note_place(table, job)
     for number in range(_TRIES):
         Folder(table.path, table.filesystem).place(f"{NOTES}/{place.name}")  # makes the folder
         try:
             note.put(place)
-        except FileNotFoundError:  # another write has tidied the folder up meanwhile
+        except FileNotFoundError:  # another write has removed the empty folder meanwhile
             if number == _TRIES - 1:
                 raise
         else:
@@ -311,18 +326,18 @@ def put_note(table: Place, job: str, hidden: Iterable[str]) -> None:
 
 
 def remove_note(table: Place, job: str) -> None:
-    """Remove a note for good: one that came back after a crash would hide files that count."""
+    """Remove a note durably: a note that reappears after a crash would hide published files."""
     note = note_place(table, job)
     note.remove()
     if note.filesystem is None:
-        fsync_folder(_folder(note))
+        fsync_folder(_parent_folder(note))
         with contextlib.suppress(OSError):  # there are others
-            os.rmdir(_folder(note))
+            os.rmdir(_parent_folder(note))
 
 
 def remove_job(base: str, job: str) -> None:
-    """Remove what is left of a job's tasks; what says that it is running first of all."""
-    _mark(base, job).remove()
+    """Remove the files of a job's tasks; the mark that it is running goes first."""
+    _running_mark(base, job).remove()
     place = Place(*locate(_job_folder(base, job), None))
     if place.filesystem is not None:
         with contextlib.suppress(FileNotFoundError):
@@ -330,29 +345,29 @@ def remove_job(base: str, job: str) -> None:
         return
     for _ in range(_TRIES):
         shutil.rmtree(place.path, ignore_errors=True)
-        time.sleep(_PAUSE)  # an attempt that was told to stop may be at work still
+        time.sleep(_PAUSE)  # a stopped attempt may still be writing
         if not os.path.exists(place.path):
             return
 
 
-# --- what killed drivers leave -------------------------------------------------------------------
+# --- leftovers of killed drivers -----------------------------------------------------------------
 
 
 def remove_abandoned(base: str) -> None:
-    """Remove what drivers that are gone have left in the folder of a table; what can't be, stays.
+    """Remove the leftovers of ended drivers from the folder of a table; skip errors of removal.
 
     Raises:
-        ValueError: There is a damaged note.
+        ValueError: A note is damaged.
     """
     table = Place(*locate(base, None))
     for job in read_notes(table):
-        if not job.isalnum():  # a stream's batch, which was decided: its query completes it
+        if not job.isalnum():  # a decided batch of a stream, which its query completes
             continue
-        with contextlib.suppress(OSError), _locked(table, job) as is_locked:
-            note = read_note(note_place(table, job))  # as it is when nobody else may change it
-            if note is None or is_locked is False:
+        with contextlib.suppress(OSError), _lock_job(table, job) as has_lock:
+            note = read_note(note_place(table, job))  # read again under the lock
+            if note is None or has_lock is False:
                 continue
-            here = is_locked and note.host == this_host()
+            here = has_lock and note.host == identify_host()
             if here or time.time() - note.time > ABANDONED_AFTER:
                 _remove_hidden(table, note.hidden)
                 remove_note(table, job)
@@ -360,12 +375,12 @@ def remove_abandoned(base: str) -> None:
     _remove_unfinished_notes(table)
     for job in _jobs_left(table):
         with contextlib.suppress(OSError):
-            if is_gone(_mark(base, job), Place(*locate(_job_folder(base, job), None))):
+            if is_gone(_running_mark(base, job), Place(*locate(_job_folder(base, job), None))):
                 remove_job(base, job)
 
 
 def _remove_unfinished_notes(table: Place) -> None:
-    """Remove local notes that did not get their names. One in the making is then made again."""
+    """Remove unfinished local notes; a concurrent writer of one of them starts again."""
     folder = posixpath.join(table.path, NOTES)
     if table.filesystem is None and os.path.isdir(folder):
         with contextlib.suppress(OSError):
@@ -376,31 +391,31 @@ def _remove_unfinished_notes(table: Place) -> None:
 
 
 def _jobs_left(table: Place) -> list[str]:
-    """List the jobs of which there are folders, but for those that are publishing."""
+    """List the jobs that have left folders, without those that are publishing."""
     if table.filesystem is None:
         names = os.listdir(table.path) if os.path.isdir(table.path) else []
     else:
         selector = FileSelector(table.path, allow_not_found=True)
         infos = as_arrow(table.filesystem).get_file_info(selector)
         names = [posixpath.basename(info.path.rstrip("/")) for info in infos]
-    # A stream's are named otherwise.
+    # Folders of streams have other names.
     jobs = [name[5:] for name in names if re.fullmatch("_tmp_[0-9a-f]{16}", name)]
     return [job for job in jobs if note_place(table, job).stamp() is None]
 
 
 @contextlib.contextmanager
-def _locked(table: Place, job: str) -> Iterator[bool | None]:
-    """Lock the folder of a job while it is published, or what it has left is removed.
+def _lock_job(table: Place, job: str) -> Iterator[bool | None]:
+    """Lock the folder of a job while it is published, or while its leftovers are removed.
 
     Yields:
-        True; or False if another process has locked it. None in a store and on a file system
-        without locks, where nobody can tell. A job without a folder does nothing: True.
+        True if this process has the lock or the folder does not exist; False if another process
+        has it. None in a store and on a filesystem without locks, where this is unknown.
     """
     with contextlib.ExitStack() as stack:
-        yield None if table.filesystem is not None else _lock(table, job, stack)
+        yield None if table.filesystem is not None else _try_lock(table, job, stack)
 
 
-def _lock(table: Place, job: str, stack: contextlib.ExitStack) -> bool | None:
+def _try_lock(table: Place, job: str, stack: contextlib.ExitStack) -> bool | None:
     folder = posixpath.join(table.path, f"_tmp_{job}")
     try:
         fd = os.open(folder, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
@@ -418,15 +433,15 @@ def _lock(table: Place, job: str, stack: contextlib.ExitStack) -> bool | None:
 # --- files and their key material ----------------------------------------------------------------
 
 
-def _present(base: str) -> list[Place]:
-    """List the files of a table that count: others are some other write's."""
+def _list_present(base: str) -> list[Place]:
+    """List the files of a table without those of other incomplete writes."""
     try:
         return list_complete(Place(*locate(base, None)))
     except FileNotFoundError:
         return []
 
 
-def _place(folder: str, name: str) -> Place:
+def _place_of(folder: str, name: str) -> Place:
     return Place(*locate(_join(folder, name), None))
 
 
@@ -459,26 +474,26 @@ def _remove(place: Place) -> None:
 
 
 def _remove_empty_folders(base: str, old: Iterable[Place]) -> None:
-    """Remove the local folders of a table that the removed files were the last ones in."""
+    """Remove the local folders of a table that became empty."""
     if not base:
         return
     root = os.path.abspath(base)
     for folder in {posixpath.dirname(os.path.abspath(place.path)) for place in old}:
         below = folder
-        with contextlib.suppress(OSError):  # there are others in it
+        with contextlib.suppress(OSError):  # the folder is not empty
             while below.startswith(f"{root}/"):
                 os.rmdir(below)
                 below = posixpath.dirname(below)
 
 
 class Writer(DataSourceArrowWriter):
-    """Writes rows into a table; pickled, it holds paths and references to keys.
+    """A writer of rows into a table; picklable, it holds only paths and references to keys.
 
-    Made once for a job: so its name is the same in all tasks, and when they are done.
+    Spark makes one writer per job, so all tasks and the commit use the same job name.
 
     Raises:
-        ValueError: as `check_columns`.
-        NotADirectoryError: the table's folder is a file.
+        ValueError: As in `check_columns`.
+        NotADirectoryError: The folder of the table is a file.
     """
 
     def __init__(
@@ -487,13 +502,13 @@ class Writer(DataSourceArrowWriter):
         check_columns(settings, options, schema)
         place = Place(*locate(options.folder, None))
         if place.filesystem is None and os.path.isfile(place.path):
-            raise NotADirectoryError(f"a table is written to a folder; {place.path} is a file")
+            raise NotADirectoryError(f"a table must be a folder; {place.path} is a file")
         self._settings, self._options, self._schema = settings, options, schema
         self._overwrite, self._job = overwrite, new_job()
         remove_abandoned(options.folder)
-        Folder(_job_folder(options.folder, self._job), None).place(RUNNING)  # which makes it
-        with _mark(options.folder, self._job).create() as sink:
-            sink.append(this_driver().encode())
+        Folder(_job_folder(options.folder, self._job), None).place(RUNNING)  # makes the folder
+        with _running_mark(options.folder, self._job).create() as sink:
+            sink.append(describe_driver().encode())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the rows of one task; raises as `write_task`."""
@@ -511,16 +526,16 @@ class Writer(DataSourceArrowWriter):
                 remove_job(self._options.folder, self._job)
 
     def _is_running(self) -> bool:
-        return _mark(self._options.folder, self._job).stamp() is not None
+        return _running_mark(self._options.folder, self._job).stamp() is not None
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish what the tasks wrote, and nothing else; raises as `publish_files`."""
-        told = [message for message in messages if isinstance(message, Written)]
-        if len(told) < len(messages):
-            raise ValueError("a task did not tell what it wrote")
-        publish_files(self._options.folder, told, overwrite=self._overwrite)
+        """Publish the files that the tasks reported; raises as `publish_files`."""
+        reports = [message for message in messages if isinstance(message, Written)]
+        if len(reports) < len(messages):
+            raise ValueError("a task did not report the files that it wrote")
+        publish_files(self._options.folder, reports, overwrite=self._overwrite)
         remove_job(self._options.folder, self._job)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what the tasks wrote."""
+        """Remove the files of the tasks."""
         remove_job(self._options.folder, self._job)

@@ -1,0 +1,171 @@
+"""Represent one version of a table: its metadata and files, and rules for later versions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from modcrypt.errors import FormatError, IntegrityError, PlaintextError
+from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
+from modcrypt.iceberg.format.table_versions import Versions, read_current, read_metadata
+from modcrypt.iceberg.keys.key_resolver import KeyResolver
+from modcrypt.iceberg.read.table_walk import Walk
+from modcrypt.io.storage import Place
+
+__all__ = ["Expectation", "TableVersion"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectation:
+    """A reader's own expectation of a table, because nobody signs its metadata.json.
+
+    Attributes:
+        require_encrypted: Whether plaintext is refused.
+        table_uuid: UUID that the table must have.
+        at_least: Smallest sequence number that its current snapshot may have.
+        master_key_ids: Ids of the master keys that the table may be under.
+    """
+
+    require_encrypted: bool = True
+    table_uuid: str | None = None
+    at_least: int | None = None
+    master_key_ids: Collection[str] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.master_key_ids, str):  # each letter would count as an id
+            raise ValueError("master_key_ids must be a collection of ids, not a string")
+
+    def check(self, metadata: TableMetadata) -> None:
+        """Compare a table's metadata with the expectation. Raises the errors of `open_table`."""
+        name = metadata.name
+        if self.require_encrypted and not metadata.master_key_id:
+            raise PlaintextError(
+                f"{name}: the table has no encryption.key-id: it is not encrypted, or somebody "
+                "removed the property"
+            )
+        if self.table_uuid is not None and metadata.uuid != self.table_uuid:
+            raise IntegrityError(f"{name}: this is table {metadata.uuid}, not {self.table_uuid}")
+        if self.at_least is not None and (current := _state(metadata)) < self.at_least:
+            raise IntegrityError(
+                f"{name}: the table's current snapshot has the sequence number {current}, and it "
+                f"must be at least {self.at_least}: this is an older state of the table"
+            )
+        allowed = None if self.master_key_ids is None else set(self.master_key_ids)
+        if allowed is not None and metadata.master_key_id not in allowed:
+            raise IntegrityError(
+                f"{name}: the table is under the master key {metadata.master_key_id!r}, which is "
+                "none of those expected; pass master_key_ids to accept it"
+            )
+
+
+def _state(metadata: TableMetadata) -> int:
+    """Return the sequence number of the current snapshot, which must not decrease.
+
+    `last-sequence-number` alone proves nothing: a forged metadata.json could keep it and name an
+    older snapshot, or none.
+    """
+    current = metadata.current
+    return 0 if current is None else min(current.sequence_number, metadata.last_sequence_number)
+
+
+def _check_follows(new: TableMetadata, old: TableMetadata, expected: Expectation) -> None:
+    """Check a version that others committed against the one that this process has seen.
+
+    Nothing signs metadata.json: anyone who can write it could choose the master key for new files,
+    or restore an older state.
+
+    Raises:
+        IntegrityError: the version is under another master key, or older.
+    """
+    if new.master_key_id != old.master_key_id and expected.master_key_ids is None:
+        raise IntegrityError(
+            f"{new.name}: the table was under the master key {old.master_key_id!r}, and is now "
+            f"under {new.master_key_id!r}. If that key was rotated, open the table again with "
+            f"master_key_ids=[{new.master_key_id!r}]; otherwise metadata.json was altered"
+        )
+    if (
+        _state(new) < _state(old)
+        or new.last_sequence_number < old.last_sequence_number
+        or (new.current is None and old.current is not None)
+    ):
+        raise IntegrityError(
+            f"{new.name}: the table is at sequence number {_state(new)}, and was at {_state(old)}: "
+            "this is an older state of it. If it was rolled back on purpose, open the table again"
+        )
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """One version of a table, and the way to the next.
+
+    Attributes:
+        metadata: Content of its metadata.json.
+        place: Place of its metadata.json.
+        walk: Walk through its files.
+        versions: Versions of the table: finds the current one, and commits the next.
+        expected: Expectation that every version must meet.
+    """
+
+    metadata: TableMetadata
+    place: Place
+    walk: Walk = field(repr=False)
+    versions: Versions = field(repr=False)
+    expected: Expectation = field(repr=False)
+
+    @property
+    def resolver(self) -> KeyResolver:
+        """The resolver that opens this table's keys."""
+        return self.walk.resolver
+
+    def refreshed(self) -> Self:
+        """Return the current version of the table, which others may have committed since.
+
+        Raises:
+            IntegrityError: The version is older than this one, under another master key, or this
+                one altered; open the table again if that is intended.
+            ModcryptError, OSError: The version cannot be opened, as for `open_table`.
+        """
+        return self._check_version(*read_current(self.versions.current))
+
+    def at(self, place: Place) -> Self:
+        """Return the version of the table at a metadata.json. Raises the errors of `open_table`."""
+        return self._check_version(place, read_metadata(place))
+
+    def _check_version(self, place: Place, metadata: TableMetadata) -> Self:
+        if metadata.uuid != self.metadata.uuid:
+            raise IntegrityError(f"{place.path}: this is the metadata of another table")
+        self.expected.check(metadata)
+        _check_follows(metadata, self.metadata, self.expected)
+        if place == self.place and metadata.document != self.metadata.document:
+            raise IntegrityError(
+                f"{place.path}: metadata.json was altered after the table was opened; commits "
+                "write new ones. If it was restored on purpose, open the table again"
+            )
+        return replace(self, metadata=metadata, place=place, walk=self.walk.through(metadata))
+
+    def snapshot(self, which: int | str | None = None) -> Snapshot | None:
+        """Return a snapshot by id, branch or tag, or the current one; None without a current one.
+
+        Raises:
+            ValueError: No such snapshot exists.
+            IntegrityError: The branch `main` names another snapshot than the current one.
+        """
+        if which is None:
+            return self.metadata.current
+        wanted: int = self._ref(which)["snapshot-id"] if isinstance(which, str) else which
+        if which == "main" and wanted != self.metadata.document.get("current-snapshot-id"):
+            raise IntegrityError(  # `at_least` was checked for the current snapshot
+                f"{self.metadata.name}: the branch main has another snapshot than the current one: "
+                "the file was altered; restore an older metadata.json"
+            )
+        try:
+            return self.metadata.snapshot(wanted)
+        except FormatError:
+            raise ValueError(f"snapshot {wanted} does not exist") from None
+
+    def _ref(self, name: str) -> dict[str, Any]:
+        ref = self.metadata.refs.get(name, {})
+        if type(ref.get("snapshot-id")) is not int:
+            raise ValueError(f"branch or tag {name!r} does not exist")
+        return ref

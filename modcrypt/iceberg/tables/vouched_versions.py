@@ -1,0 +1,96 @@
+"""Find older versions of a table that its current version vouches for through metadata logs."""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import posixpath
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from modcrypt.errors import KmsUnavailableError, ModcryptError
+from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.iceberg.format.table_versions import (
+    METADATA,
+    file_names,
+    is_later,
+    log_of,
+    read_metadata,
+)
+from modcrypt.iceberg.read.inventory import Failure
+from modcrypt.io.storage import Place
+
+if TYPE_CHECKING:
+    from modcrypt.iceberg.read.table_version import TableVersion
+
+__all__ = ["check_lasting", "metadata_files", "vouched_versions"]
+
+_LASTING = frozenset({
+    errno.EACCES, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR,
+    errno.ENXIO, errno.EPERM,
+})  # fmt: skip
+"""Permanent file system errors, which a location in a forged file can also cause."""
+
+
+def check_lasting(error: Failure | None) -> None:
+    """Raise a temporary error: files that cannot be read now would otherwise never be deleted."""
+    passing = isinstance(error, OSError) and error.errno not in _LASTING
+    if error is not None and (passing or isinstance(error, KmsUnavailableError)):
+        raise error
+
+
+def vouched_versions(table: TableVersion) -> Iterator[tuple[Place, TableMetadata]]:
+    """Yield the version of a table and the older ones that logs vouch for, the newest first.
+
+    A log contains names and times, which do not authenticate the content of these files. So files
+    that only an older version names are deleted only in the table's own folder.
+
+    Raises:
+        OSError: The file system failed.
+    """
+    yield table.place, table.metadata
+    own, there = table.place.name, set(metadata_files(table))
+    times: dict[str, int | None] = {own: None}  # of files already read: a log may repeat names
+    waiting = _older_versions(table.metadata, there, own)
+    while waiting:
+        before, name = heapq.heappop(waiting)
+        if times.get(name, -before) != -before:
+            continue
+        metadata = _read_version(table, name)
+        times[name] = None if metadata is None else _update_time(metadata)
+        if metadata is not None and times[name] == -before:
+            times[name] = None
+            yield table.place.beside(name), metadata
+            for version in _older_versions(metadata, there, own):
+                heapq.heappush(waiting, version)
+
+
+def _older_versions(metadata: TableMetadata, there: set[str], own: str) -> list[tuple[int, str]]:
+    """Return the logged versions that exist and may be older, as a heap, the newest first."""
+    log = log_of(metadata)
+    older = [(-ms, name) for ms, name in log if name in there and not is_later(name, own)]
+    heapq.heapify(older)
+    return older
+
+
+def metadata_files(table: TableVersion) -> list[str]:
+    """List the names of all metadata.json files in the folder of the table's own."""
+    folder = Place(table.place.filesystem, posixpath.dirname(table.place.path))
+    return sorted(name for name in file_names(folder) if METADATA.fullmatch(name))
+
+
+def _read_version(table: TableVersion, name: str) -> TableMetadata | None:
+    """Read an older version; return None if it is missing or of another table."""
+    try:
+        metadata = read_metadata(table.place.beside(name))
+    except FileNotFoundError:
+        return None
+    except (ModcryptError, OSError) as error:
+        check_lasting(error)
+        return None
+    return metadata if metadata.uuid == table.metadata.uuid else None
+
+
+def _update_time(metadata: TableMetadata) -> int | None:
+    when = metadata.document.get("last-updated-ms")
+    return when if type(when) is int else None

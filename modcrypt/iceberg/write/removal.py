@@ -1,0 +1,48 @@
+"""Remove files of a table that the deletion rule allows, or that a failed job has written."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+from collections.abc import Iterable
+
+from modcrypt.iceberg.format.locations import Locations
+from modcrypt.iceberg.format.table_versions import HINT, METADATA
+from modcrypt.iceberg.read.inventory import in_threads
+from modcrypt.io.storage import Place
+
+__all__ = ["JOBS", "is_protected", "remove_files", "remove_written"]
+
+JOBS = 4
+"""Number of files read or deleted concurrently."""
+
+
+def is_protected(path: str) -> bool:
+    """Return whether a path is that of a metadata.json or a version hint."""
+    name = posixpath.basename(path)
+    return METADATA.fullmatch(name) is not None or name == HINT
+
+
+def remove_files(files: Iterable[tuple[str, Place]]) -> list[str]:
+    """Delete files that the deletion rule allows; return the locations of remaining files."""
+
+    def remove(file: tuple[str, Place]) -> str | None:
+        try:
+            file[1].remove()
+        except OSError:
+            return file[0]
+        return None
+
+    return [location for location in in_threads(remove, files, JOBS) if location is not None]
+
+
+def remove_written(locations: Locations, written: Iterable[str]) -> None:
+    """Remove files that this job has written and that no version names; best effort.
+
+    Files that remain are orphans, which `verify_table` reports.
+    """
+    for location in written:
+        with contextlib.suppress(OSError):
+            place = locations.place(location)
+            if not is_protected(place.path):
+                place.remove()

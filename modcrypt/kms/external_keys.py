@@ -1,0 +1,149 @@
+"""Writing of external key material beside a file, so that the keys exist before the file does.
+
+`modcrypt.pkmt1.external` describes the content of the material during the write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from secrets import token_hex
+
+from modcrypt.errors import KeyMaterialError, ModcryptError
+from modcrypt.io.storage import Place
+from modcrypt.parquet.crypto.footer_keys import list_key_metadata
+from modcrypt.pkmt1.external import (
+    COLUMN_KEY,
+    FOOTER_KEY,
+    STAGED,
+    read_if_present,
+    staged_name,
+    store_of,
+    write_store,
+)
+from modcrypt.pkmt1.material import (
+    WRITE,
+    KeyMaterial,
+    KeyReference,
+    decode_material,
+    decode_metadata,
+    write_of,
+)
+
+__all__ = ["ExternalKeys"]
+
+
+class ExternalKeys:
+    """The external key material of one file to be written.
+
+    Raises:
+        KeyMaterialError: The place of the material contains something else.
+        OSError: The existing material cannot be read.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place.real()
+        self.write = token_hex(8)
+        self._store: dict[str, str] = {}
+        read_if_present(self._place)  # raises if it must not be replaced, before keys are created
+
+    def add(self, material: KeyMaterial) -> bytes:
+        """Add the key material of the footer or the next column, and return its key metadata."""
+        columns = len(self._store.keys() - {FOOTER_KEY})
+        name = FOOTER_KEY if material.is_footer_key else f"{COLUMN_KEY}{columns}"
+        marked = replace(material, internal=False, others={WRITE: self.write})
+        self._store[name] = marked.encode()
+        return KeyReference(name, self.write).encode()
+
+    @contextmanager
+    def keep_beside(self) -> Iterator[None]:
+        """Keep the key material beside the file during the write and, on success, afterwards.
+
+        Raises:
+            OSError, KeyMaterialError: The key material cannot be written.
+        """
+        replaced = None
+        with suppress(OSError):  # an unreadable file may still be replaced
+            replaced = _find_write(self._place)
+        self._change(self._stage_keys)
+        try:
+            yield
+        except BaseException:
+            with suppress(OSError, KeyMaterialError):  # the first error matters
+                self._change(self._remove_new_keys)
+            raise
+        # The file is complete and its keys can be found, so a failure here must not fail the write.
+        with suppress(OSError, KeyMaterialError):
+            if (
+                read_if_present(self._place) or {}
+            ).keys() != self._store.keys() or replaced is not None:
+                self._change(lambda present: self._publish_keys(present, replaced))
+
+    def _stage_keys(self, present: dict[str, str]) -> dict[str, str]:
+        if not present:
+            return self._store
+        own = {staged_name(name, self.write): text for name, text in self._store.items()}
+        return present | own
+
+    def _remove_new_keys(self, present: dict[str, str]) -> dict[str, str]:
+        """Remove the new keys, even if they were rotated during the write."""
+        return {
+            name: text
+            for name, text in present.items()
+            if not name.endswith(f"-{self.write}") and _parse_write(text) != self.write
+        }
+
+    def _publish_keys(self, present: dict[str, str], replaced: str | None) -> dict[str, str]:
+        """Replace the old keys by the new ones if this run wrote the file that is now in place."""
+        left = self._remove_new_keys(present)
+        if _find_write(self._place) != self.write:
+            return left
+        kept: dict[str, str] = {}
+        for name, text in left.items():
+            write = _parse_write(text)
+            if STAGED.search(name):
+                if not name.endswith(f"-{replaced}"):
+                    kept[name] = text
+            elif write not in (None, replaced):  # belongs to another writer's unfinished file
+                kept[staged_name(name, write)] = text
+        return kept | {name: self._find_current(present, name) for name in self._store}
+
+    def _find_current(self, present: dict[str, str], name: str) -> str:
+        """Return the current material of a key, which may have been rotated during the write."""
+        for text in (present.get(staged_name(name, self.write)), present.get(name)):
+            if text is not None and _parse_write(text) == self.write:
+                return text
+        return self._store[name]
+
+    def _change(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        """Change the stored material under a lock against other processes of this machine."""
+        with self._place.locked():
+            present = read_if_present(self._place)
+            changed = change(present or {})
+            if changed:
+                write_store(self._place, changed)
+            elif present is not None:
+                store_of(self._place).remove()
+
+
+def _parse_write(text: str) -> str | None:
+    try:
+        return write_of(decode_material(text).others)
+    except KeyMaterialError:
+        return None
+
+
+def _find_write(place: Place) -> str | None:
+    """Return the run that wrote the existing file; None without a file or for other writers.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    try:
+        with place.open() as source:
+            metadata = list_key_metadata(source)[0][0].metadata
+        reference = decode_metadata(metadata or b"")
+    except (ModcryptError, FileNotFoundError):
+        return None
+    return reference.write if isinstance(reference, KeyReference) else None

@@ -1,0 +1,43 @@
+"""Format sizes, counts and names for people."""
+
+from __future__ import annotations
+
+__all__ = ["MAX_NAME", "format_count", "format_size", "make_readable"]
+
+MAX_NAME = 240
+"""Maximum number of characters shown of a name."""
+
+
+def format_size(size: int) -> str:
+    """Return a number of bytes with a unit that people read."""
+    if size < 1024:
+        return f"{size} B"
+    value, unit = float(size), ""
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):  # noqa: B007 (the last one counts)
+        value /= 1024
+        if value < 999.95:
+            break
+    return f"{value:,.1f} {unit}"
+
+
+def format_count(number: int, what: str) -> str:
+    """Return a number and the noun it counts, in the plural if need be."""
+    return f"{number:,} {what if number == 1 else _PLURALS.get(what, f'{what}s')}"
+
+
+_PLURALS = {
+    "branch or tag": "branches and tags",
+    "call of the key service": "calls of the key service",
+    "key of a manifest list": "keys of manifest lists",
+}
+
+
+def make_readable(text: str, limit: int = MAX_NAME) -> str:
+    """Return text with non-printable characters spelt out and, if too long, its middle cut."""
+    half = limit // 2
+    if cut := len(text) > limit:
+        text = f"{text[:half]} … {text[-half:]}"
+    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return (
+        printable if cut or len(printable) <= limit else f"{printable[:half]} … {printable[-half:]}"
+    )
