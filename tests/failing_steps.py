@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from modcrypt import Key
+from tests.frame_watch import carried
+from tests.secret_watch import spellings
 
 CALLS = ("open", "write", "preadv", "fsync", "link", "rename", "replace", "unlink", "mkdir")
 """Functions of `os` that fail."""
@@ -68,3 +73,42 @@ def keys_made(monkeypatch: pytest.MonkeyPatch) -> set[bytes]:
 
     monkeypatch.setattr(Key, "__init__", note)
     return found
+
+
+def check_failing_runs(
+    job: Callable[[], object],
+    steps: Steps,
+    folder: Path,
+    keys: set[bytes],
+    caplog: pytest.LogCaptureFixture,
+    numbers: Iterable[int],
+) -> None:
+    """Fail one step of a job after another; no error carries a key, and no run logs one.
+
+    Args:
+        job: The job, which works in a folder.
+        steps: The steps of the job, already watched.
+        folder: The folder, put back after each run.
+        keys: What `keys_made` returned.
+        caplog: pytest's fixture.
+        numbers: The steps that fail, one in each run; ends with the first the job does not have.
+    """
+    copy = folder.with_name("before")
+    shutil.copytree(folder, copy)
+    failures, before = 0, frozenset(keys)
+    for step in numbers:
+        keys.clear()
+        keys |= before
+        with caplog.at_level(logging.DEBUG):
+            was_met, error = steps.run(job, step)
+        if not was_met:
+            break
+        if error is not None:
+            failures += 1
+            assert carried(error, *keys) == [], f"step {step}: {error!r}"
+        logged = caplog.text.encode()
+        assert not any(form in logged for key in keys for form in spellings(key))
+        caplog.clear()
+        shutil.rmtree(folder)
+        shutil.copytree(copy, folder)
+    assert failures > 1

@@ -6,8 +6,6 @@ As `tests/iceberg/test_error_frames.py`: each time another step of a job fails.
 from __future__ import annotations
 
 import itertools
-import logging
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,9 +16,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.errors import KmsUnavailableError
-from tests.failing_steps import Steps, keys_made
-from tests.frame_watch import carried
-from tests.secret_watch import spellings
+from tests.failing_steps import Steps, check_failing_runs, keys_made
 
 ROWS = pa.table({"a": [1, 2], "b": ["x", "y"]})
 POLICIES: dict[str, mc.Policy] = {
@@ -120,22 +116,7 @@ def test_no_failed_job_carries_or_logs_a_key(
     keys = keys_made(monkeypatch)
     lake = Lake(tmp_path / "lake", POLICIES[policy])
     lake.fill()
-    shutil.copytree(lake.folder, tmp_path / "before")
     lake.steps.watch(monkeypatch)
-    failures, before = 0, frozenset(keys)
-    for step in itertools.count():
-        keys.clear()
-        keys |= before
-        with caplog.at_level(logging.DEBUG):
-            was_met, error = lake.steps.run(partial(JOBS[name], lake), step)
-        if not was_met:
-            break
-        if error is not None:
-            failures += 1
-            assert carried(error, *keys) == [], f"step {step}: {error!r}"
-        logged = caplog.text.encode()
-        assert not any(form in logged for key in keys for form in spellings(key))
-        caplog.clear()
-        shutil.rmtree(lake.folder)
-        shutil.copytree(tmp_path / "before", lake.folder)
-    assert failures > 1
+    check_failing_runs(
+        partial(JOBS[name], lake), lake.steps, lake.folder, keys, caplog, itertools.count()
+    )

@@ -63,7 +63,9 @@ def test_an_entry_point_that_gives_no_client_is_told(plugin: None) -> None:
 
 
 def test_an_unknown_scheme_is_refused_with_the_known_ones(plugin: None) -> None:
-    with pytest.raises(ValueError, match=r"schemes are aws-kms, .*broken.*hcvault, mine, pkcs11"):
+    with pytest.raises(
+        ValueError, match=r"known schemes are aws-kms, .*broken.*hcvault, mine, pkcs11"
+    ):
         mc.open_kms("nothing://x")
 
 

@@ -210,15 +210,17 @@ def _all_modules(data: bytes, reader: FileDecryptionProperties) -> dict[int, tup
     return owners
 
 
+@pytest.mark.parametrize("mask", [0x01, 0x80])
 @pytest.mark.parametrize("case", UNIFORM, ids=by_name)
-def test_every_flipped_byte_of_a_uniform_file_is_noticed(case: Case, tmp_path: Path) -> None:
-    """Bytes in turn lose or gain their lowest and their highest bit."""
+def test_every_flipped_byte_of_a_uniform_file_is_noticed(
+    case: Case, mask: int, tmp_path: Path
+) -> None:
     data = case.write()
     owners = _all_modules(data, case.reader)
     flipper = Flipper(data, case.reader, tmp_path)
     unseen = set()
     for position in range(len(data)):
-        result = flipper.flip(position, (0x01, 0x80)[position % 2])
+        result = flipper.flip(position, mask)
         if isinstance(result, bytes):
             assert result == flipper.untouched
             unseen.add(position)

@@ -598,12 +598,7 @@ def _format_findings(findings: Sequence[tuple[str | None, Finding]]) -> str:
 
 def _finding_text(finding: Finding) -> str:
     """Return the message without its leading module, which has a column of its own."""
-    return _use_verify_option_names(finding.message).removeprefix(f"{finding.module}: ")
-
-
-def _use_verify_option_names(message: str) -> str:
-    """Replace names of arguments by names of options, including those of `verify`."""
-    return use_option_names(message).replace("expected_parts", "--expected-parts")
+    return use_option_names(finding.message).removeprefix(f"{finding.module}: ")
 
 
 def _print_unauthenticated(named_notes: Iterable[tuple[str | None, Unauthenticated]]) -> None:
@@ -616,7 +611,7 @@ def _print_unauthenticated(named_notes: Iterable[tuple[str | None, Unauthenticat
 
     notes = list(named_notes)
     lines = [
-        f"  {note.what}{_format_file_count(note.files)}: {_use_verify_option_names(note.why)}"
+        f"  {note.what}{_format_file_count(note.files)}: {use_option_names(note.why)}"
         for note in fold(pair for pair in notes if not pair[1].by_design)
     ]
     if lines:

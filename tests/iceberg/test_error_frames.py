@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import logging
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,10 +35,9 @@ from modcrypt.iceberg import (
     set_policy,
 )
 from modcrypt.keys import Secret
-from tests.failing_steps import Steps, keys_made
+from tests.failing_steps import Steps, check_failing_runs, keys_made
 from tests.frame_watch import carried
 from tests.iceberg.conftest import SampleKms
-from tests.secret_watch import spellings
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string())])
 ROWS = pa.table({"id": [1, 2], "part": ["a", "b"]}, SCHEMA)
@@ -147,25 +144,9 @@ def test_no_failed_job_carries_or_logs_a_key(
     if name == "encrypt":
         lake.make_plain()
     lake.create().append(ROWS).append(ROWS)
-    shutil.copytree(lake.folder, tmp_path / "before")
     lake.steps.watch(monkeypatch)
-    failures, before = 0, frozenset(keys)
-    for step in itertools.count(list(POLICIES).index(policy), STRIDES.get(name, 1)):
-        keys.clear()
-        keys |= before
-        with caplog.at_level(logging.DEBUG):
-            was_met, error = lake.steps.run(lambda: JOBS[name](lake), step)
-        if not was_met:
-            break
-        if error is not None:
-            failures += 1
-            assert carried(error, *keys) == [], f"step {step}: {error!r}"
-        logged = caplog.text.encode()
-        assert not any(form in logged for key in keys for form in spellings(key))
-        caplog.clear()
-        shutil.rmtree(lake.folder)
-        shutil.copytree(tmp_path / "before", lake.folder)
-    assert failures > 1
+    numbers = itertools.count(list(POLICIES).index(policy), STRIDES.get(name, 1))
+    check_failing_runs(lambda: JOBS[name](lake), lake.steps, lake.folder, keys, caplog, numbers)
 
 
 DAMAGED: dict[str, Callable[[IcebergTable], object]] = {

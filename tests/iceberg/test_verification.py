@@ -756,9 +756,7 @@ def test_a_kek_that_is_a_files_key_too_is_found(tmp_path: Path) -> None:
 # --- keys ----------------------------------------------------------------------------------------
 
 
-def encode_wrapped_metadata(
-    folder: Path, *, age_days: int = 0, master: str = "keyA", name: str = "old"
-) -> None:
+def add_kek(folder: Path, *, age_days: int = 0, master: str = "keyA", name: str = "old") -> None:
     changed = document(folder)
     now = max(int(one["timestamp-ms"]) for one in changed["snapshots"])
     wrapped = builder.sealed(MASTERS[master], os.urandom(16), None)
@@ -774,7 +772,7 @@ def encode_wrapped_metadata(
 
 
 def test_old_and_unused_keys_are_warned_of(t16: Path) -> None:
-    encode_wrapped_metadata(t16, age_days=800)
+    add_kek(t16, age_days=800)
     found = verified(t16)
     assert found.ok
     assert found.unused_keys == ("old",)
@@ -794,17 +792,17 @@ def test_entries_of_snapshots_that_are_gone_are_unused(t16: Path) -> None:
 
 
 def test_a_kek_of_the_future_is_warned_of(t16: Path) -> None:
-    encode_wrapped_metadata(t16, age_days=-400)
+    add_kek(t16, age_days=-400)
     assert any("days in the future" in one.message for one in verified(t16).findings)
 
 
 def test_a_kek_under_another_master_key_is_a_fault_as_java_fails(t16: Path) -> None:
-    encode_wrapped_metadata(t16, master="keyB", name="foreign")
+    add_kek(t16, master="keyB", name="foreign")
     assert any("foreign" in one.message and "keyB" in one.message for one in faults(verified(t16)))
 
 
 def test_so_it_is_where_the_reader_expects_both_master_keys(t16: Path) -> None:
-    encode_wrapped_metadata(t16, master="keyB", name="foreign")
+    add_kek(t16, master="keyB", name="foreign")
     opened = open_table(t16, SampleKms(), location_map=both(t16))
     opened.walk.resolver.master_key_ids = frozenset(("keyA", "keyB"))
     (told,) = faults(verify_table(opened))
@@ -849,7 +847,7 @@ def test_of_a_service_that_is_away_not_every_kek_is_asked_for(
 ) -> None:
     monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
     for number in range(3):
-        encode_wrapped_metadata(t16, name=f"kek-{number}")
+        add_kek(t16, name=f"kek-{number}")
     kms = Refusing(TimeoutError())
     found = verified(t16, kms, jobs=1)
     assert len([one for one in found.findings if one.word == "unavailable"]) == 4

@@ -103,16 +103,7 @@ OPTIONS_WITH_KEYS = [
 REFUSED = "never the key itself|contains a password|is not valid JSON|unknown option key"
 
 
-def test_options_with_keys_are_refused_and_not_repeated(tmp_path: Path) -> None:
-    for options in OPTIONS_WITH_KEYS:
-        with pytest.raises(Exception, match=REFUSED) as caught:
-            read_options({**options, "path": str(tmp_path)})
-        said = str(caught.value).encode()
-        assert not shown(said)
-        assert b"Zx9!kQ2vLw8" not in said
-
-
-@pytest.mark.parametrize("options", OPTIONS_WITH_KEYS[:2])  # Spark starts a process for each step
+@pytest.mark.parametrize("options", OPTIONS_WITH_KEYS)
 def test_a_key_given_as_an_option_is_refused_at_once_and_not_repeated(
     spark: Any, spark_folder: Path, tmp_path: Path, options: dict[str, str]
 ) -> None:
@@ -121,10 +112,9 @@ def test_a_key_given_as_an_option_is_refused_at_once_and_not_repeated(
         spark.read.format("modcrypt").options(**options).load(str(tmp_path))
     with pytest.raises(AnalysisException) as writing:
         frame.write.format("modcrypt").mode("append").options(**options).save(str(tmp_path / "t"))
+    for error in (reading, writing):
+        assert re.search(REFUSED, str(error.value))
     told = f"{reading.value}\n{writing.value}".encode()
-    assert re.search(
-        rb"never the key itself|contains a password or|is not valid JSON|unknown option key", told
-    )
     assert not shown(told)
     assert b"Zx9!kQ2vLw8" not in told
     assert not shown(everything_in(spark_folder / "events"))

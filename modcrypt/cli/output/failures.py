@@ -133,6 +133,7 @@ _OPTION_NAMES = (
     ("encrypt_table makes", "iceberg encrypt makes"),
     ("no key_store was given", "no --key-store was given"),
     ("kek_per must be table or files", "--kek-per must be table or files"),
+    ("expected_parts", "--expected-parts"),
 )
 
 _USAGE_OS_ERRORS = (
