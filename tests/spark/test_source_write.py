@@ -581,7 +581,7 @@ def test_what_can_not_be_written_is_refused_before_a_task_runs(
             people.select("id"),
             tmp_path / "t",
             footer | {"partitionBy": "id"},
-            "all columns are partition columns",
+            "no columns are left to write; remove columns from partitionBy",
         ),
         (people, tmp_path / "t", footer | {"compression": "best"}, "(?i)compression"),
         (people, tmp_path / "file", footer, "is a file"),

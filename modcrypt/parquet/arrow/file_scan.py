@@ -399,13 +399,15 @@ class Scan:
             if r in sizes:
                 sizes[r] += chunk.meta_data.total_compressed_size
         lot: list[int] = []
+        lot_size = 0
         for r, ranges in self._rows.items():
             whole = ranges == [(0, row_groups[r].num_rows)]
-            if lot and (not whole or sum(sizes[q] for q in lot) + sizes[r] > lot_bytes):
+            if lot and (not whole or lot_size + sizes[r] > lot_bytes):
                 jobs.append(partial(self._load_row_groups, lot))
-                lot = []
+                lot, lot_size = [], 0
             if whole:
                 lot.append(r)
+                lot_size += sizes[r]
             else:
                 jobs.append(partial(self._load_rows, r, ranges))
         if lot:
