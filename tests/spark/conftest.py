@@ -139,7 +139,10 @@ class Elsewhere:
             self._process = subprocess.Popen(
                 [sys.executable, path, where],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder,
-                env=spark_environment() | {ELSEWHERE_PASSPHRASE: PASSPHRASE.decode()},
+                env=spark_environment()
+                | {ELSEWHERE_PASSPHRASE: PASSPHRASE.decode()}
+                # Else Connect's servers all listen on 15002, and two test processes meet there.
+                | ({"SPARK_TESTING": "1"} if where == "connect" else {}),
             )  # fmt: skip
 
     def run(self, script: str, *arguments: object, timeout: float = 300) -> str:
