@@ -415,7 +415,9 @@ class Scan:
         return jobs
 
     def _load_row_groups(self, row_groups: list[int], columns: list[int] | None = None) -> Loaded:
-        plan = self._session.select(columns or self._leaves, row_groups)
+        plan = self._plan
+        if columns or row_groups != plan.row_groups:
+            plan = self._session.select(columns or self._leaves, row_groups)
         return load_chunks(self._session.file.source, plan, self._session.pool)
 
     def _load_rows(self, row_group: int, ranges: Ranges) -> pa.Table:
