@@ -1,7 +1,6 @@
 """Parquet Modular Encryption and AGS1 in Python: encrypted files for data lakes.
 
-The names below are imported on first use, so that `import modcrypt` and the command line start
-at once.
+The names below are imported on first use, which keeps `import modcrypt` and the command line fast.
 """
 
 from __future__ import annotations
@@ -160,7 +159,7 @@ __all__ = [
     "write_table",
 ]
 
-_ROOM_OF = {
+_MODULE_OF = {
     "UNVERIFIED": "modcrypt.ags1.lengths",
     "Ags1Reader": "modcrypt.ags1.reader",
     "Ags1Summary": "modcrypt.ags1.files",
@@ -231,8 +230,8 @@ _ROOM_OF = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'modcrypt' has no attribute {name!r}")
-    room = import_module(_ROOM_OF.get(name, "modcrypt.errors"))
-    value = globals()[name] = getattr(room, name)
+    module = import_module(_MODULE_OF.get(name, "modcrypt.errors"))
+    value = globals()[name] = getattr(module, name)
     return value
 
 

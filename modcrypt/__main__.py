@@ -1,4 +1,4 @@
-"""`python -m modcrypt` is the command line."""
+"""Run the command line as `python -m modcrypt`."""
 
 from modcrypt.cli import run
 

@@ -1,13 +1,13 @@
-"""Additional authenticated data: which bytes bind a module or block to its place.
+"""Additional authenticated data (AAD): the bytes that bind a PME module or block to its place.
 
     module AAD = AAD prefix | file-unique | type (1) | row group (2) | column (2) | page (2)
                  '---- file AAD ---------'   '----------- AAD suffix ----------------------'
     block AAD  = AAD prefix | block index (4)
 
-Of a Parquet module (PME 4.4): ordinals are little-endian int16; the footer has the type byte
-only, modules without a page ordinal end after the column. Of an AGS1 block (AGS1 "Additional
-Authenticated Data"): a little-endian int32. Pure byte arithmetic: no cipher and no file is known
-here.
+Module AADs (PME 4.4): ordinals are little-endian int16. The AAD suffix of the footer is only the
+type byte; modules without a page ordinal end after the column. Block AADs (AGS1 "Additional
+Authenticated Data"): the index is a little-endian int32. This file only computes bytes; it contains
+no ciphers and no IO.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class ModuleType(IntEnum):
 
     @property
     def has_page(self) -> bool:
-        """Whether the AAD suffix ends in a page ordinal: data pages and their headers alone."""
+        """Whether the AAD suffix ends with a page ordinal: only data pages and their headers."""
         return self in (ModuleType.DATA_PAGE, ModuleType.DATA_PAGE_HEADER)
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleId:
-    """The address of one module in a file. `path` is the dotted leaf path, for messages only."""
+    """The address of a PME module in a file. `path` is the dotted leaf path, for messages only."""
 
     type: ModuleType
     row_group: int | None = None
@@ -79,7 +79,7 @@ class ModuleId:
 
 @dataclass(frozen=True, slots=True)
 class BlockId:
-    """The address of one block in an AGS1 stream, counted from 0."""
+    """The address of a block in an AGS1 stream, counted from 0."""
 
     index: int
 
@@ -88,29 +88,29 @@ class BlockId:
 
 
 def ordinal_bytes(ordinal: int) -> bytes:
-    """Spell an ordinal as the AAD does: int16, little-endian (PME 4.4.2).
+    """Encode an ordinal for the AAD: int16, little-endian (PME 4.4.2).
 
     Raises:
-        LimitError: the ordinal is not in 0..32767.
+        LimitError: The ordinal is not in 0..32767.
     """
     if not 0 <= ordinal <= MAX_ORDINAL:
         raise LimitError(
-            f"ordinal {ordinal} is not in 0..{MAX_ORDINAL}: row groups, columns and the pages of "
-            "a chunk are numbered by an int16 (PME 4.4.2); write fewer, larger ones"
+            f"ordinal {ordinal} is not in 0..{MAX_ORDINAL}: an int16 numbers the row groups, "
+            "columns and pages of a chunk (PME 4.4.2); write fewer, larger ones"
         )
     return ordinal.to_bytes(2, "little")
 
 
 def module_aad(file_aad: bytes, module: ModuleId) -> bytes:
-    """Build the AAD of one module (PME 4.4.2).
+    """Return the AAD of a module (PME 4.4.2).
 
     Args:
         file_aad: AAD prefix followed by the file-unique bytes.
-        module: the address; ordinals that its type does not use must be None.
+        module: Address of the module; ordinals that its type does not use must be None.
 
     Raises:
-        ValueError: an ordinal is missing or superfluous for the type.
-        LimitError: an ordinal is not in 0..32767.
+        ValueError: An ordinal is missing, or the type does not use it.
+        LimitError: An ordinal is not in 0..32767.
     """
     in_chunk = module.type is not ModuleType.FOOTER
     given = (module.row_group is not None, module.column is not None, module.page is not None)
@@ -124,14 +124,14 @@ def module_aad(file_aad: bytes, module: ModuleId) -> bytes:
 
 
 def block_aad(aad_prefix: bytes, index: int) -> bytes:
-    """Build the AAD of one block (AGS1 "Additional Authenticated Data").
+    """Return the AAD of a block (AGS1 "Additional Authenticated Data").
 
     Raises:
-        LimitError: the index is not in 0..2**31 - 1.
+        LimitError: The index is not in 0..2**31 - 1.
     """
     if not 0 <= index <= MAX_BLOCK_INDEX:
         raise LimitError(
             f"block index {index} is not in 0..{MAX_BLOCK_INDEX}: AGS1 numbers blocks by an int32; "
-            "take longer blocks"
+            "use longer blocks"
         )
     return aad_prefix + index.to_bytes(4, "little")

@@ -1,17 +1,17 @@
-"""AES-GCM and AES-CTR over whole modules and blocks: the only importer of `cryptography`.
+"""AES-GCM and AES-CTR for whole modules and blocks; the only module that encrypts or decrypts.
 
     GCM module   length (4, little-endian) | nonce (12) | ciphertext | tag (16)     (PME 5.1)
     CTR module   length (4, little-endian) | nonce (12) | ciphertext                (PME 5.1)
     AGS1 block, wrapped key                  nonce (12) | ciphertext | tag (16)     (AGS1, PKMT1)
 
-The length counts what follows it. Why each nonce is safe: every seal takes 96 fresh bits from
-the operating system (NIST SP 800-38D 8.2.2, RBG-based construction), never a counter that a
-fork, a snapshot or a second process could repeat, and `InvocationCounter` stops a key after
-2**32 of them (8.3). No function here takes a nonce for sealing. Under GCM nothing that did not
-authenticate leaves: on a bad tag the output is zeroed before the error is raised.
+The length field counts the bytes that follow it. Nonces are safe because every seal takes 96 fresh
+bits from the operating system (NIST SP 800-38D 8.2.2, RBG-based construction), never a counter that
+a fork, a snapshot or a second process could repeat, and `InvocationCounter` stops a key after 2**32
+seals (8.3). No function accepts a nonce for sealing. With GCM, no unauthenticated plaintext is
+released: after a bad tag the output is zeroed before the error is raised.
 
-A `CtrCipher` belongs to one thread at a time; make one per thread, they are cheap. A `GcmCipher`
-keeps nothing between calls and serves any number of threads.
+Only one thread at a time may use a `CtrCipher`; make one per thread, they are cheap. A `GcmCipher`
+keeps no state between calls, so any number of threads may use it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ BLOCK_OVERHEAD = NONCE_SIZE + TAG_SIZE
 CTR_OVERHEAD = LENGTH_SIZE + NONCE_SIZE
 """Bytes that a CTR module adds to its plaintext."""
 CTR_SLACK = 15
-"""Bytes of room past the result that `CtrCipher` needs in an output buffer."""
+"""Spare bytes after the result that `CtrCipher` needs in an output buffer."""
 
 _BODY = LENGTH_SIZE + NONCE_SIZE
 _put_head = Struct("<I12s").pack_into
@@ -65,22 +65,22 @@ _CTR_START = b"\x00\x00\x00\x01"
 
 
 def keyed_hash(key: Key, label: bytes) -> Callable[[bytes], str]:
-    """Return a function from a value to its HMAC-SHA-256, in hex: a pseudonym that joins.
+    """Return a function from a value to its HMAC-SHA-256 in hex, equal for equal values.
 
     Args:
-        key: Key from which that of the HMAC is derived, by HKDF-SHA-256 (RFC 5869) without salt.
-        label: Purpose of the hashes, the `info` of HKDF: those of different purposes never agree.
+        key: Key from which HKDF-SHA-256 (RFC 5869) without salt derives the key of the HMAC.
+        label: Purpose of the hashes, the `info` of HKDF: hashes for different purposes differ.
     """
     derived = Key(HKDF(algorithm=SHA256(), length=32, salt=None, info=label).derive(key_bytes(key)))
     return lambda value: hmac.digest(key_bytes(derived), value, "sha256").hex()
 
 
 class TagError(Exception):
-    """A tag did not match. Callers turn it into a `TagMismatchError` with the module's address."""
+    """A tag did not match. Callers raise a `TagMismatchError` with the module's address instead."""
 
 
 class GcmCipher:
-    """Seals and opens GCM modules under one key."""
+    """A cipher that seals and opens GCM modules with one key."""
 
     __slots__ = ("_count", "_decrypt_into", "_encrypt_into", "_gcm", "_key")
 
@@ -97,12 +97,12 @@ class GcmCipher:
     def seal_into(
         self, out: memoryview, at: int, plaintext: ReadableBuffer, size: int, aad: bytes
     ) -> int:
-        """Write the module of `plaintext` (`size` bytes) at `out[at:]`; give the module's end.
+        """Write the module of `plaintext` (`size` bytes) at `out[at:]`; return its end.
 
         Raises:
-            KeyExhaustedError: the key has done 2**32 seals.
+            KeyExhaustedError: The key has sealed 2**32 modules.
         """
-        if self._count is None:  # at the first seal: opening leaves no counter behind
+        if self._count is None:  # made by the first seal: opening needs no counter
             self._count = invocation_counter(self._key).add
         self._count()
         nonce = urandom(NONCE_SIZE)
@@ -112,20 +112,20 @@ class GcmCipher:
         return end
 
     def seal(self, plaintext: bytes, aad: bytes) -> bytes:
-        """Give the whole module of `plaintext`, framing included.
+        """Return the module of `plaintext` with its framing.
 
         Raises:
-            KeyExhaustedError: the key has done 2**32 seals.
+            KeyExhaustedError: The key has sealed 2**32 modules.
         """
         out = bytearray(GCM_OVERHEAD + len(plaintext))
         self.seal_into(memoryview(out), 0, plaintext, len(plaintext), aad)
         return bytes(out)
 
     def open(self, module: memoryview, aad: bytes) -> bytes:
-        """Open a module that starts at its length field; the length itself is the caller's check.
+        """Open a module that starts with its length field, which the caller has checked.
 
         Raises:
-            TagError: the tag does not match.
+            TagError: The tag does not match.
         """
         try:
             return self._gcm.decrypt(bytes(module[LENGTH_SIZE:_BODY]), module[_BODY:], aad)
@@ -133,10 +133,10 @@ class GcmCipher:
             raise TagError from None
 
     def open_into(self, module: memoryview, aad: bytes, out: memoryview) -> None:
-        """Open a module into `out`, which has exactly the plaintext's size.
+        """Open a module into `out`, which has exactly the size of the plaintext.
 
         Raises:
-            TagError: the tag does not match; `out` is zeroed.
+            TagError: The tag does not match; `out` is zeroed.
         """
         try:
             self._decrypt_into(bytes(module[LENGTH_SIZE:_BODY]), module[_BODY:], aad, out)
@@ -145,10 +145,10 @@ class GcmCipher:
             raise TagError from None
 
     def seal_block_into(self, out: memoryview, plaintext: ReadableBuffer, aad: bytes) -> None:
-        """Write the block of `plaintext` into `out`, which has exactly its size.
+        """Write the block of `plaintext` into `out`, which has exactly the size of the block.
 
         Raises:
-            KeyExhaustedError: the key has done 2**32 seals.
+            KeyExhaustedError: The key has sealed 2**32 modules.
         """
         if self._count is None:
             self._count = invocation_counter(self._key).add
@@ -158,10 +158,10 @@ class GcmCipher:
         self._encrypt_into(nonce, plaintext, aad, out[NONCE_SIZE:])
 
     def open_block_into(self, block: memoryview, aad: bytes, out: memoryview) -> None:
-        """Open a block into `out`, which has exactly the plaintext's size.
+        """Open a block into `out`, which has exactly the size of the plaintext.
 
         Raises:
-            TagError: the tag does not match; `out` is zeroed.
+            TagError: The tag does not match; `out` is zeroed.
         """
         try:
             self._decrypt_into(bytes(block[:NONCE_SIZE]), block[NONCE_SIZE:], aad, out)
@@ -170,10 +170,10 @@ class GcmCipher:
             raise TagError from None
 
     def seal_block(self, plaintext: ReadableBuffer, aad: bytes) -> bytes:
-        """Give the block of `plaintext`; wrapped keys have this form (PKMT1), too.
+        """Return the block of `plaintext`; wrapped keys have this form, too (PKMT1).
 
         Raises:
-            KeyExhaustedError: the key has done 2**32 seals.
+            KeyExhaustedError: The key has sealed 2**32 modules.
         """
         if self._count is None:
             self._count = invocation_counter(self._key).add
@@ -185,7 +185,7 @@ class GcmCipher:
         """Open a block of any length.
 
         Raises:
-            TagError: the tag does not match, or there is no room for one.
+            TagError: The tag does not match, or the block is too short for one.
         """
         if len(block) < BLOCK_OVERHEAD:
             raise TagError
@@ -196,22 +196,22 @@ class GcmCipher:
             raise TagError from None
 
     def sign(self, message: bytes, aad: bytes) -> bytes:
-        """Give nonce and tag of a plaintext footer; its ciphertext is thrown away (PME 5.5).
+        """Return nonce and tag for a plaintext footer; its ciphertext is discarded (PME 5.5).
 
         Raises:
-            KeyExhaustedError: the key has done 2**32 seals.
+            KeyExhaustedError: The key has sealed 2**32 modules.
         """
         sealed = self.seal(message, aad)
         return sealed[LENGTH_SIZE:_BODY] + sealed[-TAG_SIZE:]
 
     def verify(self, message: bytes, signature: bytes, aad: bytes) -> None:
-        """Check what `sign` gives, in constant time.
+        """Check a signature made by `sign`, in constant time.
 
-        The message is encrypted again under the signature's nonce; that ciphertext is never
-        released, so it does not count as an invocation.
+        The message is encrypted again with the signature's nonce; the ciphertext is never
+        released, so this does not count as an invocation.
 
         Raises:
-            TagError: the signature does not match.
+            TagError: The signature does not match.
         """
         nonce, tag = signature[:NONCE_SIZE], signature[NONCE_SIZE:]
         again = self._gcm.encrypt(nonce, message, aad)[-TAG_SIZE:]
@@ -220,9 +220,9 @@ class GcmCipher:
 
 
 class CtrCipher:
-    """Seals and opens the CTR page modules of AES_GCM_CTR_V1 (PME 4.2.2): no tag, no AAD.
+    """A cipher for the CTR page modules of AES_GCM_CTR_V1 (PME 4.2.2), without tag and AAD.
 
-    Takes and ignores an AAD, so that a page loop serves both modes.
+    Its methods accept and ignore an AAD, so that one page loop can use either cipher.
     """
 
     __slots__ = ("_context", "_count", "_key")
@@ -231,7 +231,7 @@ class CtrCipher:
     slack = CTR_SLACK
 
     def __init__(self, key: Key) -> None:
-        # CTR encrypts and decrypts by the same operation; the IV is set anew for every module.
+        # CTR encrypts and decrypts by the same operation; each module sets its own IV.
         self._context = Cipher(AES(key_bytes(key)), CTR(bytes(16))).encryptor()
         self._key = key
         self._count: Callable[[], None] | None = None
@@ -239,12 +239,12 @@ class CtrCipher:
     def seal_into(
         self, out: memoryview, at: int, plaintext: ReadableBuffer, size: int, aad: bytes
     ) -> int:
-        """Write the module at `out[at:]`, with `CTR_SLACK` bytes to spare after it; give its end.
+        """Write the module at `out[at:]`, with `CTR_SLACK` spare bytes after it; return its end.
 
         Raises:
-            KeyExhaustedError: the key has done 2**32 seals.
+            KeyExhaustedError: The key has sealed 2**32 modules.
         """
-        if self._count is None:  # at the first seal: opening leaves no counter behind
+        if self._count is None:  # made by the first seal: opening needs no counter
             self._count = invocation_counter(self._key).add
         self._count()
         nonce = urandom(NONCE_SIZE)
@@ -256,7 +256,7 @@ class CtrCipher:
         return end
 
     def open_into(self, module: memoryview, aad: bytes, out: memoryview) -> None:
-        """Decrypt a module into `out`: the plaintext's size and `CTR_SLACK` bytes more."""
+        """Decrypt a module into `out`, as long as the plaintext and `CTR_SLACK` bytes."""
         context = self._context
         context.reset_nonce(bytes(module[LENGTH_SIZE:_BODY]) + _CTR_START)
         context.update_into(module[_BODY:], out)

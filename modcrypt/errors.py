@@ -1,12 +1,12 @@
-"""The failure words of modcrypt: whose fault it is, one word each.
+"""The errors of modcrypt, each with an error code.
 
-Vectors, error classes and documentation share the words in `ModcryptError.word`.
-A caller's own mistake (a key of 15 bytes, an unknown column) is a plain `ValueError`
-raised before anything is written; an `OSError` of the file system passes through.
+The command line, test vectors and documentation use the error codes in `ModcryptError.word`.
+A caller's mistake, such as a key of 15 bytes or an unknown column, is a plain `ValueError`, raised
+before anything is written. An `OSError` of the file system passes through.
 
-No message ever holds key bytes, plaintext or key metadata, nor bytes of a file: users mix up files,
-and the one that is no Parquet file may be a key. Messages name what a format gives a name, such as
-columns, keys, codecs and locations, and a `ModcryptError` escapes and bounds what it says.
+Messages never contain key bytes, plaintext, key metadata or bytes of a file: users mix up files,
+and a file that is not a Parquet file may be a key. Messages contain names from files, such as those
+of columns, keys, codecs and locations; a `ModcryptError` escapes them and limits their length.
 """
 
 from __future__ import annotations
@@ -39,21 +39,25 @@ __all__ = [
 ]
 
 MAX_MESSAGE = 4000
-"""Characters of a message: a hostile file may declare a column name of many megabytes."""
+"""Most characters of a message: a hostile file may declare a column name of many megabytes."""
 
 
 MAX_NAME = 200
-"""Characters that are shown of one name from a file, where a message lists several."""
+"""Most characters of one name from a file in a message that lists several."""
 
 
 MAX_NAMES = 20
-"""Names from a file or a folder that a message lists."""
+"""Most names from a file or folder that a message lists."""
 
 
 def printable(text: str, limit: int | None = None) -> str:
-    """Return the text with unprintable characters escaped, and its middle cut out beyond `limit`.
+    """Return the text with unprintable characters escaped, without its middle if it is too long.
 
-    Names in files may hold newlines, terminal escape codes and marks that reverse what follows.
+    Names in files may contain newlines, terminal escape codes and marks that reverse text.
+
+    Args:
+        text: Text to show.
+        limit: Most characters to keep of it; None for all.
     """
     if limit is not None and len(text) > limit:
         text = f"{text[: limit // 2]}…{text[-(limit // 2) :]}"
@@ -61,48 +65,52 @@ def printable(text: str, limit: int | None = None) -> str:
 
 
 def list_names(names: Iterable[str], most: int = MAX_NAMES) -> str:
-    """Return names for a message: the first ones, and how many more there are."""
+    """Return the first names for a message, and the number of the others."""
     found = list(names)
     more = f" and {len(found) - most:,} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more
 
 
 class ModcryptError(Exception):
-    """Base of every error that modcrypt raises about a file or a key. Never raised itself."""
+    """Base class of the errors about a file or a key; never raised itself.
+
+    Attributes:
+        word: The error code.
+    """
 
     word = "error"
 
     def __str__(self) -> str:
-        """Return the message, printable and of at most `MAX_MESSAGE` characters or so."""
+        """Return the message, printable and cut to about `MAX_MESSAGE` characters."""
         return printable(super().__str__(), MAX_MESSAGE)
 
 
 class FormatError(ModcryptError, ValueError):
-    """The bytes break the format's rules."""
+    """The bytes violate the format."""
 
     word = "format"
 
 
 class UnsupportedFormatError(FormatError):
-    """Legal, or known from a writer, but not handled; the message names the writer."""
+    """The file is valid, or a known writer makes such files, but modcrypt does not support it."""
 
     word = "unsupported"
 
 
 class LimitError(FormatError):
-    """A declared length or count passes one of modcrypt's named limits or the format's own."""
+    """A declared length or count exceeds a limit of modcrypt or of the format."""
 
     word = "limit"
 
 
 class IntegrityError(ModcryptError):
-    """Well formed, but does not authenticate. Its subclasses say what."""
+    """The file is well formed, but not authentic; subclasses are more specific."""
 
     word = "integrity"
 
 
 class TagMismatchError(IntegrityError):
-    """The GCM tag of one module or block does not fit: wrong key, wrong AAD or altered bytes."""
+    """The GCM tag of a module or block does not match: wrong key, wrong AAD or altered bytes."""
 
     word = "tag"
 
@@ -116,24 +124,24 @@ class TagMismatchError(IntegrityError):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # So that worker processes can raise it, and say what was added to the message.
+        # Worker processes pickle the error, with anything that was added to its message.
         return type(self), (self.module, self._hint), {"args": self.args}
 
 
 class FooterSignatureError(IntegrityError):
-    """The signature of a plaintext footer does not fit its bytes (PME 5.5)."""
+    """The signature of a plaintext footer does not match its bytes (PME 5.5)."""
 
     word = "signature"
 
 
 class ChecksumError(IntegrityError):
-    """A page's CRC-32 does not fit its stored bytes."""
+    """The CRC-32 of a page does not match its stored bytes."""
 
     word = "checksum"
 
 
 class AadPrefixError(IntegrityError):
-    """The AAD prefix is missing though required, not used by the file, or unlike the stored one."""
+    """The AAD prefix is missing, unused by the file, or differs from the stored one."""
 
     word = "aad-prefix"
 
@@ -151,13 +159,17 @@ class PlaintextError(IntegrityError):
 
 
 class KeyRetrievalError(ModcryptError):
-    """A key could not be had."""
+    """A key could not be retrieved; subclasses are more specific."""
 
     word = "key"
 
 
 class KeyNotFoundError(KeyRetrievalError):
-    """No key was given or found; `.column` is the dotted leaf path, None for the footer key."""
+    """No key was given or found.
+
+    Attributes:
+        column: The dotted leaf path of the key's column; None for the footer key.
+    """
 
     word = "no-key"
 
@@ -167,36 +179,36 @@ class KeyNotFoundError(KeyRetrievalError):
 
 
 class KeyAccessDeniedError(KeyRetrievalError):
-    """The key exists, but its keeper refuses it."""
+    """The key exists, but the key service or retriever denies access to it."""
 
     word = "denied"
 
 
 class KeyDisabledError(KeyAccessDeniedError):
-    """The master key, or the version of it that is needed, is disabled or to be destroyed."""
+    """The master key, or the version that is needed, is disabled or scheduled for destruction."""
 
     word = "disabled"
 
 
 class KmsUnavailableError(KeyRetrievalError):
-    """The key service can't be reached, or asks to wait: the one failure worth a retry."""
+    """The key service can't be reached, or is throttling: the one error worth a retry."""
 
     word = "unavailable"
 
 
 class KeyMaterialError(KeyRetrievalError, ValueError):
-    """A retrieved key, or the material that leads to it, is malformed."""
+    """A retrieved key, or its key material, is malformed."""
 
     word = "key-material"
 
 
 class KeyExhaustedError(ModcryptError):
-    """One key has sealed 2**32 modules (PME 4.1.4; NIST SP 800-38D 8.3)."""
+    """One key has encrypted 2**32 modules (PME 4.1.4; NIST SP 800-38D 8.3)."""
 
     word = "exhausted"
 
 
 class CommitConflictError(ModcryptError):
-    """Somebody else has changed an Iceberg table meanwhile; nothing of it was changed here."""
+    """A concurrent commit changed the Iceberg table first; this commit changed nothing."""
 
     word = "conflict"

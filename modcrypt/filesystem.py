@@ -1,26 +1,26 @@
 """A read-only fsspec file system that shows encrypted Parquet files as plaintext ones.
 
-It stands before another file system, in which the files are, and is found by its protocol:
+It wraps another file system, which contains the files, and is found by its protocol:
 
     fsspec.filesystem("modcrypt", decryption=…)            # local files
-    fsspec.filesystem("modcrypt", decryption=…, fs=s3)     # those of another file system
+    fsspec.filesystem("modcrypt", decryption=…, fs=s3)     # files of another file system
     pandas.read_parquet("modcrypt::s3://bucket/people.parquet",
                         storage_options={"decryption": …, "s3": {"anon": True}})
 
-    modcrypt::s3://bucket/key     chained to any file system of fsspec, named with its options
-    modcrypt::file:///abs/path    the same for local files
-    modcrypt:///abs/path          short for it; or a path in the file system it was made with,
-                                  as DuckDB spells it after `register_filesystem`
+    modcrypt::s3://bucket/key     file of any fsspec file system, whose options go under its name
+    modcrypt::file:///abs/path    local file
+    modcrypt:///abs/path          short for it; or a path in the wrapped file system, as DuckDB
+                                  spells it after `register_filesystem`
     modcrypt::/abs/path           the same for fsspec and Dask; pandas takes it for a file name,
-                                  as it does all that has no "://"
+                                  like everything without "://"
 
-The names of files and folders are those of the file system behind it. That tells what is there;
-only what opens a file, or asks for its size, reads its footer. A file that is not an encrypted
-Parquet one (`_SUCCESS`) is listed, and opening it is an error.
+Files and folders have the same names as in the wrapped file system, which lists them. Only opening
+a file, or asking for its size, reads its footer. Files that are not encrypted Parquet files, such
+as `_SUCCESS`, are listed, but opening them is an error.
 
-One that holds explicit keys can't be pickled: have Dask use threads, or give a function that can
-be imported and gets the keys where it runs. A cache goes behind it
-(`modcrypt::simplecache::s3://…`): before it, it would keep plaintext on the disk.
+A file system with explicit keys can't be pickled: have Dask use threads, or pass an importable
+function that retrieves the keys where it runs. Put a cache behind this file system
+(`modcrypt::simplecache::s3://…`): in front of it, the cache would store plaintext on disk.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ __all__ = ["ModcryptFileSystem"]
 
 
 class ModcryptFileSystem(NamesBehind):
-    """Encrypted Parquet files of another file system, read as plaintext ones.
+    """The encrypted Parquet files of another file system, read as plaintext files.
 
-    PyArrow, pandas, Dask and fastparquet let errors of modcrypt through. DuckDB puts their text in
-    an error of its own, Polars in a PanicException (not so through `scan_pyarrow_dataset`).
+    PyArrow, pandas, Dask and fastparquet raise modcrypt's errors unchanged. DuckDB raises an error
+    of its own with their text, and Polars a PanicException (except with `scan_pyarrow_dataset`).
 
     Args:
-        decryption: keys, and what the caller insists on, as for `open_parquet`; or a function that
-            gives them for a path in the file system behind, so that each file has its own keys or
-            AAD prefix. Where columns lack a key, every file with them is refused, whichever
-            columns are read, unless `on_missing_key` is "null" or "drop".
-        behind: `fs`, or `target_protocol` and `target_options`, say which file system is behind,
-            by default the local one; what else there is are fsspec's own options.
+        decryption: Keys, and the caller's requirements, as for `open_parquet`; or a function that
+            returns them for a path in the wrapped file system, so that each file can have its own
+            keys or AAD prefix. Unless `on_missing_key` is "null" or "drop", opening a file raises
+            an error if any of its columns lacks a key, whichever columns are read.
+        behind: `fs`, or `target_protocol` and `target_options`, for the wrapped file system, by
+            default the local one; and fsspec's own options.
 
     Raises:
-        TypeError: `decryption` is not given, or is neither of the two.
+        TypeError: `decryption` is missing or has the wrong type.
     """
 
     protocol = "modcrypt"
@@ -60,32 +60,35 @@ class ModcryptFileSystem(NamesBehind):
     def __init__(self, decryption: Decryption | None = None, **behind: Any) -> None:
         if not isinstance(decryption, FileDecryptionProperties) and not callable(decryption):
             raise TypeError(
-                "modcrypt needs the keys: decryption=FileDecryptionProperties(…), in URLs by "
-                'storage_options={"decryption": …}; or a function that gives them for a path, not '
-                f"{type(decryption).__name__}"
+                "modcrypt needs keys: pass decryption=FileDecryptionProperties(…), with URLs "
+                'storage_options={"decryption": …}; or pass a function that returns them for a '
+                f"path, not {type(decryption).__name__}"
             )
         super().__init__(**behind)
         self._decryption = decryption
 
     def _open(self, path: str, mode: str = "rb", **_: Any) -> PlaintextView:
-        """Open a file; `open` of fsspec comes here. Options of caches and blocks mean nothing.
+        """Open a file for `open` of fsspec. Options of caches and blocks are ignored.
 
         Raises:
-            ValueError: `mode` is another than "rb".
-            ModcryptError: as `open_parquet`.
+            ValueError: `mode` is not "rb".
+            ModcryptError: As `open_parquet`.
         """
         if mode != "rb":
-            self._refuse()
-        given = self._decryption
-        found = given if isinstance(given, FileDecryptionProperties) else given(path)
-        return open_parquet(path, found, filesystem=self.fs)
+            self._raise_read_only()
+        decryption = self._decryption
+        if not isinstance(decryption, FileDecryptionProperties):
+            decryption = decryption(path)
+        return open_parquet(path, decryption, filesystem=self.fs)
 
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse to change anything.
+    def _raise_read_only(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise an error for an operation that writes.
 
         Raises:
-            ValueError: always.
+            ValueError: Always.
         """
-        raise ValueError("the modcrypt file system only reads; write_table writes encrypted files")
+        raise ValueError(
+            "the modcrypt file system is read-only; write_table writes encrypted files"
+        )
 
-    mkdir = makedirs = rmdir = cp_file = rm_file = _rm = _refuse
+    mkdir = makedirs = rmdir = cp_file = rm_file = _rm = _raise_read_only

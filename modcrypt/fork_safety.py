@@ -1,6 +1,6 @@
-"""Locks that are free in a forked child, whichever thread of the parent held them.
+"""Locks that are free in a forked child, even if a thread of the parent holds them.
 
-`os.fork` copies locks, but not the threads that would release them: a child would wait for ever.
+`os.fork` copies locks, but not the threads that would release them: a child would wait forever.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def fork_safe(lock: T) -> T:
-    """Return a lock, condition or event of `threading` after arranging its reset in children."""
+    """Register a lock, condition or event of `threading` for reset in children, and return it."""
     _locks.add(lock)
     return lock
 
 
-class cached_property(functools.cached_property[T]):  # noqa: N801  # as the standard library has it
-    """A `functools.cached_property` whose lock, which only Python 3.11 has, is fork-safe."""
+class cached_property(functools.cached_property[T]):  # noqa: N801  # as in the standard library
+    """A `functools.cached_property` whose lock is fork-safe (only Python 3.11 has one)."""
 
     def __init__(self, func: Callable[[Any], T]) -> None:
         super().__init__(func)
@@ -35,7 +35,7 @@ class cached_property(functools.cached_property[T]):  # noqa: N801  # as the sta
 
 def _reset_locks() -> None:
     for lock in list(_locks):
-        lock._at_fork_reinit()  # as `threading` and `logging` reset their own
+        lock._at_fork_reinit()  # as `threading` and `logging` do with their own
 
 
 os.register_at_fork(after_in_child=_reset_locks)

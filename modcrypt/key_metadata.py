@@ -1,10 +1,10 @@
-"""Iceberg's standard key metadata: a data key, an AAD prefix and a file's length in a few bytes.
+"""Iceberg's standard key metadata: the data key, AAD prefix and trusted length of a file.
 
     0x01 | key length, key | 0, or 2, prefix length, prefix | 0, or 2, file length
 
-That is a version byte and an Avro datum `{bytes, union{null, bytes}, union{null, long}}`; lengths
-and union indexes are zigzag varints. **The key is in the clear**: the bytes are a secret, and
-are to be kept where only an encrypted file around them, or a KMS, gives them out.
+A version byte precedes an Avro datum `{bytes, union{null, bytes}, union{null, long}}`; lengths and
+union indexes are zigzag varints. **The key is not encrypted**: the bytes are a secret. Store them
+only within an encrypted file, or encrypted by a KMS.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ __all__ = ["StandardKeyMetadata", "as_prefix"]
 
 VERSION = 1
 PREFIX_LENGTH = 16
-"""Bytes of a generated AAD prefix, as Iceberg has them."""
+"""Length in bytes of a generated AAD prefix, as in Iceberg."""
 MAX_VARINT = 10
-"""Bytes of the longest Avro long."""
+"""Most bytes of an Avro long."""
 
 _LONGS = range(-(2**63), 2**63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandardKeyMetadata:
-    """What Iceberg keeps for one encrypted file.
+    """The key metadata that Iceberg stores for one encrypted file.
 
-    Never shows its values, and can't be pickled.
+    It never shows its values, and can't be pickled.
 
     Args:
-        key: the file's data key (DEK): 16, 24 or 32 bytes.
-        aad_prefix: what the AADs of the file begin with; None and empty mean the same.
-        file_length: the trusted length of the encrypted file in bytes; None if it is not known.
-            A negative one can be told, as Java can, but no file has it.
+        key: Data key (DEK) of the file: 16, 24 or 32 bytes.
+        aad_prefix: Beginning of the file's AADs; None and empty mean the same.
+        file_length: Trusted length of the encrypted file in bytes; None if it is not known. As in
+            Java, a negative length can be stored, but no file has one.
 
     Raises:
-        TypeError: one of them is of another kind.
-        ValueError: a key of another size, or a length that no int64 holds.
+        TypeError: An argument has the wrong type.
+        ValueError: The key has no length of AES, or the file length is not an int64.
     """
 
     key: Key
@@ -62,20 +62,20 @@ class StandardKeyMetadata:
 
     @classmethod
     def generate(cls, key_length: int = 16) -> StandardKeyMetadata:
-        """Make a fresh random key of `key_length` bytes and AAD prefix of 16, for one new file."""
+        """Return a random key of `key_length` bytes and AAD prefix of 16 bytes for one new file."""
         prefix = secrets.token_bytes(PREFIX_LENGTH)
         return cls(key=Key.generate(key_length), aad_prefix=prefix)
 
     def with_length(self, file_length: int) -> StandardKeyMetadata:
-        """Give the same with the length of the file that was written."""
+        """Return a copy with the length of the written file."""
         return replace(self, file_length=file_length)
 
     @hide_frames
     def encode(self) -> bytes:
-        """Give the bytes that Iceberg stores as `key_metadata`. They hold the key in the clear."""
-        parts = [bytes((VERSION,)), _sized(key_bytes(self.key))]
+        """Return the bytes that Iceberg stores as `key_metadata`; their key is not encrypted."""
+        parts = [bytes((VERSION,)), _with_length(key_bytes(self.key))]
         parts.append(
-            _varint(0) if self.aad_prefix is None else _varint(1) + _sized(self.aad_prefix)
+            _varint(0) if self.aad_prefix is None else _varint(1) + _with_length(self.aad_prefix)
         )
         parts.append(
             _varint(0) if self.file_length is None else _varint(1) + _varint(self.file_length)
@@ -85,21 +85,21 @@ class StandardKeyMetadata:
     @classmethod
     @hide_frames
     def decode(cls, data: bytes | bytearray | memoryview) -> StandardKeyMetadata:
-        """Read what `encode` gives, and nothing else; no message repeats any of it.
+        """Return the key metadata that `encode` has encoded; messages never repeat its bytes.
 
         Raises:
-            FormatError: another version, cut short, bytes left over, a key that is none of AES,
-                or numbers that are not spelt as short as Avro spells them.
+            FormatError: The version is unknown, bytes are missing or left over, the key has no
+                length of AES, or a number does not have Avro's shortest encoding.
         """
         reader = _Reader(bytes(data))
         if reader.take(1) != bytes((VERSION,)):
-            raise FormatError(f"standard key metadata: the version is not {VERSION}")
-        key = reader.sized()
+            raise FormatError(f"standard key metadata: version is not {VERSION}")
+        key = reader.read_bytes()
         if len(key) not in KEY_LENGTHS:
-            raise FormatError(f"standard key metadata: a key of {len(key)} bytes is none of AES")
-        aad_prefix = reader.sized() if reader.present() else None
-        file_length = reader.varint() if reader.present() else None
-        reader.end()
+            raise FormatError(f"standard key metadata: a key of {len(key)} bytes is not an AES key")
+        aad_prefix = reader.read_bytes() if reader.read_presence() else None
+        file_length = reader.read_varint() if reader.read_presence() else None
+        reader.check_end()
         return cls(key=key, aad_prefix=aad_prefix, file_length=file_length)
 
     def __repr__(self) -> str:
@@ -107,25 +107,25 @@ class StandardKeyMetadata:
 
 
 def as_prefix(value: bytes | bytearray | memoryview) -> bytes:
-    """Give an AAD prefix as bytes.
+    """Return an AAD prefix as bytes.
 
     Raises:
-        TypeError: it is of another kind, such as a str.
+        TypeError: The prefix has the wrong type, such as str.
     """
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError(f"an AAD prefix is bytes, not {type(value).__name__}")
+        raise TypeError(f"an AAD prefix must be bytes, not {type(value).__name__}")
     return bytes(value)
 
 
 def _long(value: SupportsIndex) -> int:
-    number = index(value)  # of numpy, too
+    number = index(value)  # accepts integers of numpy, too
     if isinstance(value, bool) or number not in _LONGS:
-        raise ValueError("a file length is an int of 64 bits")
+        raise ValueError("file length must be a 64-bit int")
     return number
 
 
 def _varint(value: int) -> bytes:
-    """Spell a long as Avro does: zigzag, seven bits a byte, the lowest first."""
+    """Encode a long as Avro does: zigzag, seven bits a byte, the lowest first."""
     rest = value << 1 if value >= 0 else (~value << 1) | 1
     out = bytearray()
     while rest > 0x7F:
@@ -135,24 +135,24 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _sized(data: bytes) -> bytes:
+def _with_length(data: bytes) -> bytes:
     return _varint(len(data)) + data
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Takes an Avro datum apart; every length is held against the bytes that exist."""
+    """A reader of an Avro datum; checks every length against the bytes that exist."""
 
     data: bytes = field(repr=False)
     at: int = 0
 
     def take(self, size: int) -> bytes:
         if not 0 <= size <= len(self.data) - self.at:
-            raise FormatError("standard key metadata: cut short, or a length is wrong")
+            raise FormatError("standard key metadata: cut short, or contains a wrong length")
         self.at += size
         return self.data[self.at - size : self.at]
 
-    def varint(self) -> int:
+    def read_varint(self) -> int:
         value, start = 0, self.at
         for shift in range(0, 7 * MAX_VARINT, 7):
             byte = self.take(1)[0]
@@ -162,17 +162,17 @@ class _Reader:
                 if number in _LONGS and _varint(number) == self.data[start : self.at]:
                     return number
                 break
-        raise FormatError("standard key metadata: a number that Avro does not spell like that")
+        raise FormatError("standard key metadata: a number does not have Avro's encoding")
 
-    def sized(self) -> bytes:
-        return self.take(self.varint())
+    def read_bytes(self) -> bytes:
+        return self.take(self.read_varint())
 
-    def present(self) -> bool:
-        branch = self.varint()
+    def read_presence(self) -> bool:
+        branch = self.read_varint()
         if branch not in (0, 1):
-            raise FormatError("standard key metadata: no such branch of a union")
+            raise FormatError("standard key metadata: unknown branch of a union")
         return branch == 1
 
-    def end(self) -> None:
+    def check_end(self) -> None:
         if self.at != len(self.data):
-            raise FormatError("standard key metadata: bytes are left over")
+            raise FormatError("standard key metadata: bytes follow the last field")

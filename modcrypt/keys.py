@@ -1,4 +1,4 @@
-"""AES keys that never show themselves, and how many seals each has done in this process."""
+"""AES keys that never show their bytes, and a count of the seals of each key in this process."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ KEY_LENGTHS = (16, 24, 32)
 """AES key lengths in bytes (PME 4: 128, 192 and 256 bits)."""
 
 INVOCATION_LIMIT = 2**32
-"""Seals allowed under one key with random 96-bit nonces (NIST SP 800-38D 8.3; PME 4.1.4)."""
+"""Most seals with one key and random 96-bit nonces (NIST SP 800-38D 8.3; PME 4.1.4)."""
 
 
 class InvocationCounter:
-    """Counts the seals under one key; shared by every `Key` of the same bytes."""
+    """A counter of the seals with one key, shared by every `Key` of the same bytes."""
 
     __slots__ = ("_lock", "count")
 
@@ -47,20 +47,20 @@ class InvocationCounter:
         """Count one seal, before it happens.
 
         Raises:
-            KeyExhaustedError: the key has reached `INVOCATION_LIMIT`.
+            KeyExhaustedError: The key has reached `INVOCATION_LIMIT`.
         """
         with self._lock:
             if self.count >= INVOCATION_LIMIT:
                 raise KeyExhaustedError(
-                    "this key has sealed 2**32 modules in this process, the most that NIST SP "
+                    "this key has encrypted 2**32 modules in this process, the most that NIST SP "
                     "800-38D 8.3 allows with random nonces; use a new key"
                 )
             self.count += 1
 
 
-# Counters outlive their Key objects: a caller that builds a new Key from the same bytes for
-# every file must not start from zero. Indexed by a keyed digest, so no key bytes stay here; made
-# at the first seal, so keys that only open files leave nothing behind.
+# Counters outlive their Key objects: a caller may build a new Key from the same bytes for every
+# file. A keyed digest is the index, so no key bytes remain here; the first seal makes the counter,
+# so keys that only open files leave nothing behind.
 _digest_key = secrets.token_bytes(32)
 _counters: dict[bytes, InvocationCounter] = {}
 
@@ -68,12 +68,12 @@ _counters: dict[bytes, InvocationCounter] = {}
 class Key:
     """An AES key of 16, 24 or 32 bytes.
 
-    Its value never appears in a repr, a str, a format or a pickle; keys compare in constant
-    time. A repr tells different keys apart by a number that means nothing outside the process.
-    `invocations` is the number of seals under these key bytes in this process.
+    Its value never appears in a repr, str, format or pickle, and keys compare in constant time. The
+    repr contains a number that differs between keys, but means nothing outside the process.
+    `invocations` is the number of seals with these key bytes in this process.
 
     Raises:
-        ValueError: the key does not have 16, 24 or 32 bytes (PME 4).
+        ValueError: The key does not have 16, 24 or 32 bytes (PME 4).
     """
 
     __slots__ = ("_digest", "_value")
@@ -81,34 +81,34 @@ class Key:
     @hide_frames
     def __init__(self, value: bytes | bytearray | memoryview) -> None:
         if isinstance(value, str) or not isinstance(value, bytes | bytearray | memoryview):
-            raise TypeError(f"an AES key is bytes, not {type(value).__name__}")
+            raise TypeError(f"an AES key must be bytes, not {type(value).__name__}")
         self._value = bytes(value)
         if len(self._value) not in KEY_LENGTHS:
-            raise ValueError(f"an AES key has 16, 24 or 32 bytes, not {len(self._value)}")
+            raise ValueError(f"an AES key must have 16, 24 or 32 bytes, not {len(self._value)}")
         self._digest = hashlib.blake2b(self._value, key=_digest_key, digest_size=16).digest()
 
     @classmethod
     def generate(cls, length: int = 16) -> Key:
-        """Make a fresh random key of `length` bytes."""
+        """Return a fresh random key of `length` bytes."""
         return cls(secrets.token_bytes(length))
 
     @property
     def invocations(self) -> int:
-        """Seals done under these key bytes in this process."""
+        """Number of seals with these key bytes in this process."""
         counter = _counters.get(self._digest)
         return 0 if counter is None else counter.count
 
     def is_zero(self) -> bool:
-        """Whether all bytes are zero, as in a key that somebody forgot to fill in."""
+        """Return whether all bytes are zero, as in a key that was never set."""
         return not any(self._value)
 
     def __len__(self) -> int:
-        """Length in bytes."""
+        """Return the length in bytes."""
         return len(self._value)
 
     def __repr__(self) -> str:
-        # fsspec caches file systems by the repr of their options, so different keys must differ
-        # in it. The number is keyed with a secret of this process and reveals only equality.
+        # fsspec caches file systems by the repr of their options, so the reprs of different keys
+        # must differ. The number is keyed with a secret of this process, and reveals only equality.
         return f"Key({len(self._value) * 8} bits, REDACTED, {self._digest.hex()[:16]})"
 
     def __eq__(self, other: object) -> bool:
@@ -122,7 +122,7 @@ class Key:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Key can't be pickled or copied: pass a reference to it instead")
 
-    def __getstate__(self) -> NoReturn:  # the inherited one would hand out the slots
+    def __getstate__(self) -> NoReturn:  # the inherited one would return the slots
         self.__reduce__()
 
 
@@ -130,7 +130,7 @@ T = TypeVar("T")
 
 
 class Secret(Generic[T]):
-    """A passphrase, PIN, token or key metadata, returned by a call and not shown otherwise."""
+    """A passphrase, PIN, token or key metadata, which only a call returns; its repr hides it."""
 
     __slots__ = ("_value",)
 
@@ -158,53 +158,53 @@ class Secret(Generic[T]):
 
 
 KeyLike: TypeAlias = Key | bytes
-"""What the API takes as a key."""
+"""The types that the API accepts as a key."""
 
 
 class FileKeys(Protocol):
     """The keys of one file."""
 
     def retrieve(self, key_metadata: bytes, column: str | None) -> KeyLike | None:
-        """Give the key of a column, or of the footer; None when there is none."""
+        """Return the key of a column, or of the footer; None if it is missing."""
 
     def check_kind(self, leaf: tuple[str, ...], kind: str) -> None:
-        """Raise a PlaintextError if a column must not be encrypted as it is, or in plaintext."""
+        """Raise a PlaintextError if the caller does not accept how a column is encrypted."""
 
     def declares_plaintext(self, leaf: tuple[str, ...]) -> bool:
-        """Return whether the caller expects a column to be in plaintext."""
+        """Return whether the caller expects a column to be plaintext."""
 
 
 class FileKeyRetriever(Protocol):
-    """A key retriever that must know the file: what lies beside it, and its name for the record."""
+    """A key retriever that needs the file: its key material, and its name for audit events."""
 
     def for_file(self, source: Source, lenient: bool) -> FileKeys:
-        """Give the keys of a file that has been opened.
+        """Return the keys of an open file.
 
         Args:
-            source: the file.
-            lenient: a column's key that is refused counts as missing: it gives None.
+            source: File.
+            lenient: Whether a column key to which access is denied counts as missing.
         """
 
 
 KeyRetriever: TypeAlias = "Callable[[bytes], KeyLike | None] | FileKeyRetriever"
-"""Called with the key metadata that the file stores; gives the key, or None when there is none."""
+"""Function from the key metadata in a file to the key, or to None if the key is missing."""
 
 
 @hide_frames
 def as_key(value: KeyLike | bytearray | memoryview) -> Key:
-    """Give `value` as a `Key`.
+    """Return `value` as a `Key`.
 
     Raises:
-        ValueError: not 16, 24 or 32 bytes.
+        ValueError: The key does not have 16, 24 or 32 bytes.
     """
     return value if isinstance(value, Key) else Key(value)
 
 
 def key_bytes(key: Key) -> bytes:
-    """Give the raw bytes, for `aead` alone."""
+    """Return the raw bytes; only `aead` and encoders of keys may call this."""
     return key._value
 
 
 def invocation_counter(key: Key) -> InvocationCounter:
-    """Give the counter of the key's bytes, made at the first call, for `aead` alone."""
+    """Return the counter of the key's bytes; the first call makes it. Only `aead` calls this."""
     return _counters.setdefault(key._digest, InvocationCounter())

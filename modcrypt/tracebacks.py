@@ -1,8 +1,8 @@
-"""Errors whose tracebacks hold no secrets.
+"""Errors whose tracebacks contain no secrets.
 
-A traceback keeps the frames in which an error arose, and each frame its local variables. Tools that
-collect errors store those. So functions that work on raw keys and passphrases raise errors without
-their frames; functions above them hold `Key` objects alone.
+A traceback contains the frames in which an error arose, and their local variables. Tools that
+collect errors store these. So functions that use raw keys and passphrases raise errors without
+their frames; the functions that call them only have `Key` objects.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["converted", "hide_frames"]
+__all__ = ["convert_argument", "hide_frames"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def hide_frames(function: Callable[P, R]) -> Callable[P, R]:
-    """Return `function` with errors that carry no frame of it, nor of what it calls.
+    """Wrap `function` so that its errors contain no frame of it or of the functions that it calls.
 
-    What an error says and its chain of causes stay; a context that is suppressed goes.
+    Messages and causes of errors remain; suppressed contexts are removed.
     """
 
     @functools.wraps(function)
-    def hidden(*args: P.args, **kwargs: P.kwargs) -> R:
-        outer = sys.exception()  # of the caller's except block: its frames are the caller's
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        outer = sys.exception()  # handled by the caller: its frames are the caller's
         try:
             return function(*args, **kwargs)
         except BaseException as error:
@@ -35,16 +35,16 @@ def hide_frames(function: Callable[P, R]) -> Callable[P, R]:
             _drop_frames(error, outer)
             raise
 
-    return hidden
+    return call
 
 
-def converted(
+def convert_argument(
     name: str, convert: Callable[[Any], object]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that converts an argument, so that no frame holds what was passed.
+    """Return a decorator that converts an argument, so that no frame contains the original.
 
     Args:
-        name: Name of the argument; None is passed on as it is.
+        name: Name of the argument; an argument of None is not converted.
         convert: Function that wraps a raw secret.
     """
 
@@ -76,11 +76,11 @@ def _drop_frames(error: BaseException, outer: BaseException | None) -> None:
     seen: list[BaseException | None] = [None, outer]
     while waiting:
         current = waiting.pop()
-        if current is None or any(current is one for one in seen):
+        if current is None or any(current is known for known in seen):
             continue
         seen.append(current)
         current.__traceback__ = None
         if current.__suppress_context__ and current.__context__ is not outer:
-            current.__context__ = None  # errors of `json` and of codecs hold the text itself
+            current.__context__ = None  # errors of `json` and of codecs contain the text itself
         waiting += [current.__cause__, current.__context__]
         waiting += getattr(current, "exceptions", ())  # of an exception group

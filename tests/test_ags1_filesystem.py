@@ -215,12 +215,12 @@ def test_a_cache_behind_it_keeps_encrypted_bytes(
 def test_without_a_key_it_says_how_to_give_one(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="storage_options="):
         fsspec.open(f"ags1://{tmp_path}/x")
-    with pytest.raises(TypeError, match="is bytes, not str"):
+    with pytest.raises(TypeError, match="must be bytes, not str"):
         fsspec.open(f"ags1://{tmp_path}/x", key="name of an S3 user")
     with pytest.raises(ValueError, match="not 15") as caught:
         fsspec.open(f"ags1://{tmp_path}/x", key=SHORT)
     assert not leaks(str(caught.value))
-    with pytest.raises(TypeError, match="is bytes, not dict"):
+    with pytest.raises(TypeError, match="must be bytes, not dict"):
         over(key=lambda path: {}).open(tmp_path / "x", "wb")
     assert os.listdir(tmp_path) == []
 

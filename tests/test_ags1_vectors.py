@@ -25,7 +25,7 @@ from modcrypt import ags1
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError
 from tests.support import shared_vectors
 from tools import ags1_vectors, vectors, verify_ags1
-from tools.ags1_vectors import each_block, key_metadata_disagreement, prefix_of, told
+from tools.ags1_vectors import each_block, key_metadata_disagreement, prefix_of, summarize
 from tools.verify_ags1 import VerifyError
 
 Case: TypeAlias = dict[str, Any]
@@ -93,9 +93,9 @@ def assert_said(case: Case, error: Exception | None) -> None:
 
 def released(case: Case) -> bytes:
     """Give the plaintext that a case lets a streaming reader release before it fails."""
-    content = ags1_vectors.generated(BASES[case["base"]]["plaintext"])
+    content = ags1_vectors.seeded_bytes(BASES[case["base"]]["plaintext"])
     found = content[: case["released"]["length"]]
-    assert told(found) == case["released"]
+    assert summarize(found) == case["released"]
     return found
 
 
@@ -116,7 +116,7 @@ def test_opening_the_whole_gives_the_plaintext_or_the_words_error(case: Case) ->
     except (ModcryptError, ValueError) as raised:
         error = raised
     assert_said(case, error)
-    assert (None if plaintext is None else told(plaintext)) == case["plaintext"]
+    assert (None if plaintext is None else summarize(plaintext)) == case["plaintext"]
 
 
 @each(CASES)
@@ -130,7 +130,7 @@ def test_reading_byte_by_byte_releases_the_blocks_before_the_fault_alone(case: C
         error = raised
     assert_said(case, error)
     if case["expect"] == "ok":
-        assert told(bytes(out)) == case["plaintext"]
+        assert summarize(bytes(out)) == case["plaintext"]
     elif case["expect"] == "tag" and not ends_empty(case):
         allowed = released(case)
         assert out == allowed[: len(out)]
@@ -186,7 +186,7 @@ def test_decrypting_releases_the_blocks_before_the_fault_at_most(
         error = raised
     if case["expect"] == "ok":
         assert_said(case, error)
-        assert told(out.getvalue()) == case["plaintext"]
+        assert summarize(out.getvalue()) == case["plaintext"]
         return
     assert released(case).startswith(out.getvalue())
     assert_said(case | met_first(case, error), error)
@@ -330,13 +330,13 @@ def test_sealing_with_the_vectors_nonces_gives_their_bytes(name: str, sealer: Se
         "key": KEYS[base["key"]], "aad_prefix": prefix_of(base),
         "block_length": base["block_length"],
     }  # fmt: skip
-    plaintext, nonces = (ags1_vectors.generated(base[what]) for what in ("plaintext", "nonces"))
+    plaintext, nonces = (ags1_vectors.seeded_bytes(base[what]) for what in ("plaintext", "nonces"))
     assert sealed_again(sealer, plaintext, nonces, options) == STREAMS[name]
 
 
 @pytest.mark.parametrize("name", BASES)
 def test_streams_are_what_the_vectors_say_of_them(name: str) -> None:
-    assert told(STREAMS[name]) == {what: BASES[name][what] for what in ("sha256", "length")}
+    assert summarize(STREAMS[name]) == {what: BASES[name][what] for what in ("sha256", "length")}
 
 
 def test_vectors_cover_every_word_and_flag() -> None:

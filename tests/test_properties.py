@@ -18,8 +18,12 @@ from tests.support import COLUMN_KEY, FOOTER_KEY, small_table, write_plain
 @pytest.mark.parametrize(
     ("arguments", "error", "named"),
     [
-        ({"footer_key": b"short"}, ValueError, "footer key: an AES key has 16, 24 or 32 bytes"),
-        ({"footer_key": "0123456789012345"}, TypeError, "footer key: an AES key is bytes"),
+        (
+            {"footer_key": b"short"},
+            ValueError,
+            "footer key: an AES key must have 16, 24 or 32 bytes",
+        ),
+        ({"footer_key": "0123456789012345"}, TypeError, "footer key: an AES key must be bytes"),
         ({"footer_key": bytes(16)}, ValueError, "footer key is all zeros"),
         ({"column_keys": {"id": b"short"}}, ValueError, "key of id"),
         ({"column_keys": [("id", COLUMN_KEY)]}, TypeError, "column_keys must map names to keys"),

@@ -537,7 +537,7 @@ def test_explicit_keys_are_kept_elsewhere(
         assert "elsewhere" in file.message or not told
         proof = prove(path, kms, **criteria)
         assert not proof.ok  # nobody has shredded it
-        assert any("keys that somebody stores elsewhere" in limit for limit in proof.limits)
+        assert any("keys that are stored elsewhere" in limit for limit in proof.limits)
     assert bytes_of(tmp_path) == before
 
 

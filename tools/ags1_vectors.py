@@ -1,7 +1,7 @@
 """The AGS1 part of spec-vectors/, built and checked by tools/vectors.py.
 
-Streams are spelt here from Iceberg's AES GCM Stream Spec with plain AES-GCM, under keys and
-nonces of a fixed keystream: nothing of modcrypt takes part. Expected words are typed by hand;
+Streams are built from Iceberg's AES GCM Stream Spec with plain AES-GCM, with keys and nonces of a
+fixed keystream, and without modcrypt. Expected error codes are written by hand;
 tools/verify_ags1.py must agree with every case.
 """
 
@@ -81,7 +81,7 @@ AAD, LENGTH, KEY = (
 
 @dataclass(frozen=True)
 class Base:
-    """An unaltered stream. Plaintext and nonces come from keystreams that its name seeds."""
+    """An unmodified stream. Its name seeds the keystreams of plaintext and nonces."""
 
     name: str
     size: int  # of the plaintext
@@ -94,7 +94,7 @@ class Base:
 
     @property
     def blocks(self) -> int:
-        """How many there are; an empty stream has one too."""
+        """Number of blocks; an empty stream has one, too."""
         return max(1, -(-self.size // self.block_length))
 
 
@@ -156,7 +156,7 @@ def block_aad(prefix: bytes | None, index: int) -> bytes:
 
 
 def seal(key: bytes, iv: bytes, aad: bytes, data: bytes) -> bytes:
-    """Spell nonce (12) | ciphertext | tag (16)     (AGS1 "Cipher Block structure")."""
+    """Return nonce (12) | ciphertext | tag (16)     (AGS1 "Cipher Block structure")."""
     return iv + AESGCM(key).encrypt(iv, data, aad)
 
 
@@ -166,7 +166,7 @@ def header(block_length: int, magic: bytes = b"AGS1") -> bytes:
 
 @cache
 def stream(name: str) -> bytes:
-    """Spell magic (4) | block length (4, little-endian) | blocks."""
+    """Return magic (4) | block length (4, little-endian) | blocks."""
     base = BY_NAME[name]
     return header(base.block_length) + b"".join(
         seal(KEYS[base.key], nonce(name, n), block_aad(base.aad_prefix, n), block_of(name, n))
@@ -175,13 +175,13 @@ def stream(name: str) -> bytes:
 
 
 def block_of(name: str, index: int) -> bytes:
-    """The plaintext of one block."""
+    """Return the plaintext of one block."""
     each = BY_NAME[name].block_length
     return plaintext(name)[index * each : (index + 1) * each]
 
 
 def start(name: str, index: int) -> int:
-    """Where a block starts in its stream; that of the block after the last is the end."""
+    """Return the start of a block in its stream; for the block after the last, the end."""
     return min(HEADER + index * (BY_NAME[name].block_length + FRAME), len(stream(name)))
 
 
@@ -193,7 +193,7 @@ def sealed_block(name: str, index: int) -> bytes:
 
 
 def cut(name: str, size: int) -> Patch:
-    """Leave `size` bytes."""
+    """Cut a stream to `size` bytes."""
     return {"at": size, "remove": len(stream(name)) - size, "insert": ""}
 
 
@@ -202,7 +202,7 @@ def append(name: str, more: bytes) -> Patch:
 
 
 def put(name: str, index: int, block: bytes) -> Patch:
-    """Put other bytes in a block's place."""
+    """Replace a block by other bytes."""
     return replace(start(name, index), sealed_block(name, index), block)
 
 
@@ -210,14 +210,14 @@ def swap(name: str, a: int, b: int) -> Patch:
     return {"swap": [start(name, a), start(name, b)], "size": len(sealed_block(name, a))}
 
 
-def resealed(name: str, index: int, aad: bytes) -> Patch:
-    """Seal a block's plaintext under its own nonce with another AAD: only the tag changes."""
+def reseal(name: str, index: int, aad: bytes) -> Patch:
+    """Seal a block's plaintext with its own nonce and another AAD: only the tag changes."""
     key = KEYS[BY_NAME[name].key]
     return put(name, index, seal(key, nonce(name, index), aad, block_of(name, index)))
 
 
 def extra_block(name: str, index: int, data: bytes) -> bytes:
-    """A block that the key's holder seals with a stream's own AAD, at any index."""
+    """Return a block that a holder of the key seals with the stream's AAD, at any index."""
     base, iv = BY_NAME[name], fixed_bytes(f"ags1 extra {name} {index} {len(data)}", 12)
     return seal(KEYS[base.key], iv, block_aad(base.aad_prefix, index), data)
 
@@ -225,7 +225,7 @@ def extra_block(name: str, index: int, data: bytes) -> bytes:
 # --- what the cases say -------------------------------------------------------------------------
 
 
-def told(data: bytes) -> Json:
+def summarize(data: bytes) -> Json:
     return {"sha256": hashlib.sha256(data).hexdigest(), "length": len(data)}
 
 
@@ -235,10 +235,10 @@ def case(
     faulty: list[int] | None = None, whole: int = 0, content: bytes | None = None,
     key: str | None = None, prefix: bytes | str | None = "own",
 ) -> Json:  # fmt: skip
-    """Spell one case; what isn't said is the base's.
+    """Return one case; the base supplies the defaults.
 
-    `faulty` are the blocks whose tag fails, `whole` those before any other fault that are whole;
-    `content` is the plaintext where it isn't the base's.
+    `faulty` are the blocks whose tag fails, `whole` the intact blocks before any other fault;
+    `content` is the plaintext if it differs from the base's.
     """
     of, faulty = BY_NAME[base], faulty or []
     ok = expect == "ok"
@@ -263,15 +263,15 @@ def case(
         "aad_prefix": None if aad_prefix is None else aad_prefix.hex(),
         "length": len(stream(base)) if length == OWN else length,
         "expect": expect,
-        "plaintext": told(plaintext(base) if content is None else content) if ok else None,
+        "plaintext": summarize(plaintext(base) if content is None else content) if ok else None,
         "block": faulty[0] if faulty else None,
         "faulty": faulty,
-        "released": None if ok else told(before),
+        "released": None if ok else summarize(before),
     }
 
 
 def last_block(base: str, patches: list[Patch]) -> int:
-    """The index of a patched stream's last block, by what its header declares."""
+    """Return the index of a patched stream's last block, according to its header."""
     data = apply(stream(base), patches)
     return (len(data) - HEADER - 1) // (int.from_bytes(data[4:8], "little") + FRAME)
 
@@ -291,7 +291,7 @@ def good_cases() -> Iterator[Json]:
 
 
 def modified_cases() -> Iterator[Json]:
-    """One bit in the first and the last byte of each region of a block."""
+    """Yield cases with one changed bit in the first and last byte of each region of a block."""
     blocks = [("four", n) for n in (0, 1, 3)]
     blocks += [("one-byte", 0), ("empty", 0), ("no-prefix", 2), ("mib-empty", 0)]
     blocks += [("mib-two", 0), ("mib-plus-one", 1), ("index-past-a-byte", 256)]
@@ -327,7 +327,7 @@ def key_cases() -> Iterator[Json]:
 
 
 def context_cases() -> Iterator[Json]:
-    """Readers with another AAD prefix, and streams sealed with another block AAD."""
+    """Yield cases of readers with another AAD prefix, and streams sealed with another block AAD."""
 
     def wrong(name: str, id_: str, comment: str, prefix: bytes | None) -> Json:
         return case(
@@ -364,16 +364,16 @@ def context_cases() -> Iterator[Json]:
     }
     for what, (comment, form, faulty) in ways.items():
         patches = [
-            resealed("four", n, form % {b"prefix": PREFIX, b"index": bytes([n])}) for n in faulty
+            reseal("four", n, form % {b"prefix": PREFIX, b"index": bytes([n])}) for n in faulty
         ]
         yield misnumbered("four", f"index-{what}", comment, patches, faulty)
-    patches = [resealed("four", n, block_aad(PREFIX, n + 1)) for n in range(4)]
+    patches = [reseal("four", n, block_aad(PREFIX, n + 1)) for n in range(4)]
     yield misnumbered("four", "index-from-1", "counts from 1", patches, [0, 1, 2, 3])
     for what, comment, index in (
         ("rolls-over", "has one byte: block 256 is 0 again", bytes(4)),
         ("past-a-byte-big-endian", "is big-endian in block 256", b"\0\0\1\0"),
     ):
-        patches = [resealed("index-past-a-byte", 256, PREFIX + index)]
+        patches = [reseal("index-past-a-byte", 256, PREFIX + index)]
         yield misnumbered("index-past-a-byte", f"index-{what}", comment, patches, [256])
 
 
@@ -529,7 +529,7 @@ def trailing_cases() -> Iterator[Json]:
 
 
 def length_cases() -> Iterator[Json]:
-    """A whole file and another trusted length: stale, of the plaintext, of another file."""
+    """Yield cases of a whole file and a wrong trusted length: old, plaintext's, another file's."""
     for name, length, comment, whole in (
         ("four", 331, "a byte less", 3), ("four", 333, "a byte more", 4),
         ("four", 360, "an empty block more", 4), ("four", 424, "a block more", 4),
@@ -603,7 +603,7 @@ def block_length_cases() -> Iterator[Json]:
 
 
 def odd_block_cases() -> Iterator[Json]:
-    """What a holder of the key can seal, and no conforming writer does."""
+    """Yield cases that a holder of the key can make, but no conforming writer makes."""
     flags, odd = ("KeyHolder",), ("KeyHolder", "EmptyBlock")
     for name in ("full", "three-full", "mib"):
         size, at = len(stream(name)) + FRAME, BY_NAME[name].blocks
@@ -657,7 +657,7 @@ def cases() -> list[Json]:
 
 
 def avro_bytes(data: bytes) -> bytes:
-    """A length of less than 64 in one byte (zigzag: twice the value), and the bytes."""
+    """Return a length below 64 in one byte (zigzag: twice the value), and the bytes."""
     return bytes([2 * len(data)]) + data
 
 
@@ -757,11 +757,11 @@ def key_metadata_cases() -> Iterator[Json]:
 
 
 def base_bytes(base: Json) -> bytes:
-    """Give a committed base's stream: the file, or what plaintext and nonces say."""
+    """Return a committed base's stream: the file, or one made from plaintext and nonces."""
     if base["file"] is not None:
         stored: bytes = (FOLDER / "ags1" / base["file"]).read_bytes()
         return stored
-    content, nonces = generated(base["plaintext"]), generated(base["nonces"])
+    content, nonces = seeded_bytes(base["plaintext"]), seeded_bytes(base["nonces"])
     prefix = None if base["aad_prefix"] is None else bytes.fromhex(base["aad_prefix"])
     each, key = base["block_length"], KEYS[base["key"]]
     return header(each) + b"".join(
@@ -770,21 +770,21 @@ def base_bytes(base: Json) -> bytes:
     )
 
 
-def generated(seeded: Json) -> bytes:
-    """The bytes of a base's plaintext or nonces."""
+def seeded_bytes(seeded: Json) -> bytes:
+    """Return the bytes of a base's plaintext or nonces."""
     found: bytes = hashlib.shake_128(seeded["shake_128"].encode()).digest(seeded["length"])
     return found
 
 
-def spelt(base: Base) -> Json:
-    """What the file of cases says of a base."""
+def describe_base(base: Base) -> Json:
+    """Return the description of a base for the file of cases."""
 
     def keystream(what: str, length: int) -> Json:
         return {"shake_128": f"modcrypt spec-vectors: ags1 {what} {base.name}", "length": length}
 
     return {
         "file": f"base/{base.name}.ags1" if base.stored else None,
-        **told(stream(base.name)),
+        **summarize(stream(base.name)),
         "block_length": base.block_length,
         "key": base.key,
         "aad_prefix": None if base.aad_prefix is None else base.aad_prefix.hex(),
@@ -798,17 +798,17 @@ def prefix_of(made: Json) -> bytes | None:
 
 
 def disagreement(made: Json, data: bytes) -> str | None:
-    """Say where the independent verifier differs from what a case expects of its file."""
+    """Return how the independent verifier differs from a case's expectation; None if it agrees."""
     key, prefix = KEYS[made["key"]], prefix_of(made)
     said: Json = {"expect": "ok", "plaintext": None, "block": None, "released": None}
     try:
-        said["plaintext"] = told(verify_ags1.verify(data, key, prefix, made["length"]))
+        said["plaintext"] = summarize(verify_ags1.verify(data, key, prefix, made["length"]))
     except VerifyError as error:
         said |= {"expect": error.word, "block": error.block}
     except ValueError:
         said["expect"] = "usage"
     if said["expect"] != "ok":
-        said["released"] = told(released(data[: made["length"]], key, prefix))
+        said["released"] = summarize(plaintext_before_fault(data[: made["length"]], key, prefix))
     if made["block"] is not None:
         opened = each_block(data, key, prefix)
         said["faulty"] = [index for index, block in enumerate(opened) if block is None]
@@ -816,8 +816,8 @@ def disagreement(made: Json, data: bytes) -> str | None:
     return f"{made['id']}: the verifier says {wrong}" if wrong else None
 
 
-def released(data: bytes, key: bytes, prefix: bytes | None) -> bytes:
-    """What a reader that goes from front to back gives out before it fails."""
+def plaintext_before_fault(data: bytes, key: bytes, prefix: bytes | None) -> bytes:
+    """Return the output of a sequential reader before it fails."""
     out = []
     with suppress(VerifyError, ValueError):
         for block in verify_ags1.blocks(data, key, prefix or b""):
@@ -826,7 +826,7 @@ def released(data: bytes, key: bytes, prefix: bytes | None) -> bytes:
 
 
 def each_block(data: bytes, key: bytes, prefix: bytes | None) -> list[bytes | None]:
-    """Open every block by itself, whatever the ones before it do; None for one that does not."""
+    """Open every block independently of the others; None for a block that does not open."""
     size, cipher = verify_ags1.block_length(data) + FRAME, AESGCM(key)
     found: list[bytes | None] = []
     for index, at in enumerate(range(HEADER, len(data), size)):
@@ -839,7 +839,7 @@ def each_block(data: bytes, key: bytes, prefix: bytes | None) -> list[bytes | No
 
 
 def key_metadata_disagreement(made: Json) -> str | None:
-    """The same for a case of key metadata."""
+    """Return how the independent verifier differs from a case of key metadata."""
     try:
         found = verify_ags1.read_key_metadata(bytes.fromhex(made["hex"]))
     except VerifyError as error:
@@ -851,7 +851,7 @@ def key_metadata_disagreement(made: Json) -> str | None:
 
 
 def documents() -> dict[str, bytes]:
-    """Everything under spec-vectors/ags1, by its path in spec-vectors."""
+    """Return all files under spec-vectors/ags1, by their paths in spec-vectors."""
 
     def text(content: Json) -> bytes:
         return (json.dumps(content, indent=1) + "\n").encode()
@@ -867,7 +867,7 @@ def documents() -> dict[str, bytes]:
             {
                 "about": "AGS1 streams, Iceberg's AES GCM Stream Spec",
                 "flags": FLAGS,
-                "bases": {base.name: spelt(base) for base in BASES},
+                "bases": {base.name: describe_base(base) for base in BASES},
                 "cases": made,
             }
         ),
@@ -879,7 +879,7 @@ def documents() -> dict[str, bytes]:
 
 
 def problems() -> list[str]:
-    """Where the independent verifier disagrees."""
+    """Return the cases with which the independent verifier disagrees."""
     found = [disagreement(made, apply(stream(made["base"]), made["patches"])) for made in cases()]
     found += [key_metadata_disagreement(made) for made in key_metadata_cases()]
     return [problem for problem in found if problem is not None]

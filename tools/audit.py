@@ -1,6 +1,6 @@
-"""Look the pinned versions of a lock file up among known vulnerabilities (`make audit`).
+"""Check the pinned versions of a lock file for known vulnerabilities (`make audit`).
 
-Exits with 1 if there are any, and with 0 if pip-audit's data cannot be reached: then it says so.
+The exit code is 1 if there are any, and 0, with a message, if pip-audit's data cannot be reached.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TIMEOUT = 300
 
 
 def look_up(lock: str) -> list[dict[str, Any]]:
-    """Return what pip-audit found for each package; an empty list if it has no data."""
+    """Return pip-audit's results for each package; an empty list if it has no data."""
     program = Path(sys.executable).with_name("pip-audit")
     options = ("--disable-pip", "--require-hashes", "--progress-spinner", "off", "--format", "json")
     try:
@@ -33,7 +33,7 @@ def look_up(lock: str) -> list[dict[str, Any]]:
 
 
 def main(lock: str) -> int:
-    """Print what is vulnerable, and return the exit code."""
+    """Print vulnerable packages, and return the exit code."""
     packages = look_up(lock)
     audited = [package for package in packages if "skip_reason" not in package]
     for package in audited:

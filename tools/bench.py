@@ -1,12 +1,12 @@
-"""Measure modcrypt against PyArrow and against the bare work, side by side in one run.
+"""Compare the speed of modcrypt with PyArrow and with the bare work, side by side in one run.
 
     python tools/bench.py                        everything, on TPC-H lineitem, scale 1
     python tools/bench.py --scale 0.1 --quick    a fast look
     python tools/bench.py --json result.json     table on stdout, JSON in a file
 
 Without --json the table goes to stderr and the JSON to stdout. Repetitions are interleaved
-(A, B, A, B, ...) after a warm-up each; a figure is the median [min-max]. Outputs are deleted
-before a timed run, not in it: freeing 200 MB of tmpfs pages takes as long as encrypting them.
+(A, B, A, B, ...) after a warm-up of each; a figure is the median [min-max]. Outputs are deleted
+before a timed run, not during it: freeing 200 MB of tmpfs pages takes as long as encrypting them.
 Inputs stay in a cache folder, on tmpfs where there is one. The ratio is the peer's time over
 modcrypt's where the target is >=, modcrypt's over the peer's where it is <=.
 """
@@ -72,9 +72,9 @@ NONCE, AAD = bytes(12), bytes(15)  # constant, for what is sealed here is thrown
 
 
 def lineitem(bench: Bench, kind: str = "", **options: Any) -> dict[str, Path]:
-    """Give lineitem as PyArrow writes it with these options, and as `encrypt_parquet` does."""
+    """Return lineitem as PyArrow writes it with these options, and as `encrypt_parquet` does."""
     write = partial(write_lineitem, bench.scale, options)
-    plain = bench.cached(f"lineitem-{bench.scale:g}{kind}", write)
+    plain = bench.cached_file(f"lineitem-{bench.scale:g}{kind}", write)
     sealed = bench.work / f"{plain.stem}.encrypted"
     job("encrypt", plain, sealed)()
     return {"encrypt": plain, "decrypt": sealed}
@@ -94,7 +94,7 @@ def write_lineitem(scale: float, options: dict[str, Any], path: Path) -> None:
 def job(
     way: str, source: Any, to: Any, *, threads: int | None = None, keys: Any = MappingProxyType({})
 ) -> Job:
-    """Prepare encrypt_parquet or decrypt_parquet with `KEY` and column keys."""
+    """Return a call of encrypt_parquet or decrypt_parquet with `KEY` and column keys."""
     if way == "encrypt":
         sealing = mc.FileEncryptionProperties(footer_key=KEY, column_keys=keys)
         return partial(mc.encrypt_parquet, source, to, sealing, threads=threads)
@@ -106,7 +106,7 @@ def job(
 
 
 def copy_file(source: Path, destination: Path | str) -> None:
-    """Copy through one reused buffer, which stays in the processor's cache."""
+    """Copy a file through one reused buffer, which stays in the processor's cache."""
     buffer = memoryview(bytearray(MIB))
     with open(source, "rb", buffering=0) as old, open(destination, "wb", buffering=0) as new:
         while size := old.readinto(buffer):
@@ -114,7 +114,7 @@ def copy_file(source: Path, destination: Path | str) -> None:
 
 
 def plain_pages(path: Path) -> list[tuple[int, PageHeader]]:
-    """Give start and header of every page, in chunks where PyArrow says they are."""
+    """Return start and header of every page, in the chunks that PyArrow locates."""
     data, metadata, pages = path.read_bytes(), pq.read_metadata(path), []
     for r in range(metadata.num_row_groups):
         for c in range(metadata.num_columns):
@@ -128,7 +128,7 @@ def plain_pages(path: Path) -> list[tuple[int, PageHeader]]:
 
 
 def page_parts(path: Path, *, headers: bool) -> list[memoryview]:
-    """Give the bodies of a plaintext file's pages, and their headers on request."""
+    """Return the bodies of a plaintext file's pages, and their headers on request."""
     view, parts = memoryview(path.read_bytes()), []
     for start, header in plain_pages(path):
         parts += [view[start : header.end]] if headers else []
@@ -137,7 +137,7 @@ def page_parts(path: Path, *, headers: bool) -> list[memoryview]:
 
 
 def bare_aes(way: str, files: dict[str, Path], *, headers: bool) -> Job:
-    """Prepare nothing but encrypt_into or decrypt_into over all pages, into a reused buffer."""
+    """Return a job that only encrypts or decrypts all pages, into a reused buffer."""
     call, calls = AESGCM(KEY).encrypt_into, []
     room = memoryview(bytearray(64 * MIB))
     if way == "encrypt":
@@ -228,7 +228,7 @@ def rewriting(bench: Bench) -> Iterator[Row]:
 
 
 def small_pages(bench: Bench) -> Iterator[Row]:
-    """From memory to nowhere, in CPU time; the rest beside the parts is the loop around them."""
+    """Measure CPU time from memory to nowhere; the loop accounts for the time besides the parts."""
     files = lineitem(bench, "-8k", data_page_size=8192, write_batch_size=64)
     pages, parts = plain_pages(files["encrypt"]), page_parts(files["encrypt"], headers=True)
     data = files["encrypt"].read_bytes()
@@ -257,7 +257,7 @@ def small_pages(bench: Bench) -> Iterator[Row]:
 
 
 def seal_all(parts: Sequence[memoryview], room: memoryview) -> None:
-    """Seal as the encryptor does: fresh nonce, count, framing."""
+    """Seal pages as the encryptor does: fresh nonce, count, framing."""
     seal = GcmCipher(mc.Key(KEY)).seal_into
     for part in parts:
         seal(room, 0, part, len(part), AAD)
@@ -380,12 +380,12 @@ def arrow_read(bench: Bench) -> Iterator[Row]:
 
 
 class Watched(io.FileIO):
-    """A file that counts the bytes that are read of it."""
+    """A file that counts the bytes read from it."""
 
     taken = 0
 
     def read(self, size: int | None = -1) -> bytes:
-        """Read, and count."""
+        """Read bytes and count them."""
         data = super().read(size)
         self.taken += len(data)
         return data
@@ -454,15 +454,15 @@ def arrow_memory(bench: Bench) -> Iterator[Row]:
 
 
 class Kms(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
-    """Unwraps by base64 alone, so that asking it costs PyArrow nothing."""
+    """A KMS client that only decodes base64, so that it costs PyArrow no time."""
 
     def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
-        """Give the DEK."""
+        """Return the DEK."""
         return base64.b64decode(wrapped_key)
 
 
 def key_material(key: bytes, *, is_footer: bool) -> bytes:
-    """Spell PKMT1 key material, stored in the file, single wrapping."""
+    """Return PKMT1 key material for single wrapping, stored in the file."""
     instance = {"kmsInstanceID": "DEFAULT", "kmsInstanceURL": "DEFAULT"} if is_footer else {}
     wrapped = {"masterKeyID": "bench", "wrappedDEK": base64.b64encode(key).decode()}
     material = {"keyMaterialType": "PKMT1", "internalStorage": True, "isFooterKey": is_footer}
@@ -472,7 +472,7 @@ def key_material(key: bytes, *, is_footer: bool) -> bytes:
 def footers(bench: Bench) -> Iterator[Row]:
     count = bench.columns
     table = pa.table({f"column_{n}": pa.array(range(10), pa.int32()) for n in range(count)})
-    plain = bench.cached(f"wide-{count}", partial(pq.write_table, table, row_group_size=1))
+    plain = bench.cached_file(f"wide-{count}", partial(pq.write_table, table, row_group_size=1))
     keys = {name: os.urandom(16) for name in table.column_names}
     path = bench.work / "wide"
     sealing = mc.FileEncryptionProperties(
@@ -522,7 +522,7 @@ def pyarrow_open(path: Path, *, touch: bool) -> None:
 
 
 def shares(what: str, timed: Job) -> Iterator[Row]:
-    """Say where the time goes, by cProfile, which makes small functions look larger."""
+    """Profile the parts with cProfile, which exaggerates small functions."""
     profile = cProfile.Profile()
     profile.runcall(timed)
     spent: dict[str, float] = {}
@@ -577,7 +577,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Bench], Iterator[Row]]]] = {
 
 
 def machine() -> dict[str, str]:
-    """Name what the figures depend on."""
+    """Describe the machine and the versions on which the figures depend."""
     info = Path("/proc/cpuinfo")
     rows = info.read_text().splitlines() if info.exists() else []
     models = [row.partition(": ")[2] for row in rows if row.startswith("model name")]

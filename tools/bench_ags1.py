@@ -1,4 +1,4 @@
-"""AGS1 streams against the bare loop over AES, and against Iceberg's Java, for `tools/bench.py`."""
+"""Compare AGS1 streams with a bare loop over AES, and with Iceberg's Java, for `tools/bench.py`."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ BLOCK = 12 + MIB + 16
 
 
 class Nowhere(io.RawIOBase):
-    """Takes everything and keeps nothing."""
+    """A sink that discards its data."""
 
     def write(self, data: Any) -> int:
-        """Say that it is written."""
+        """Return the size of the data."""
         return len(data)
 
 
 def bare_encrypt(data: memoryview, first: int, stop: int, room: int = 1) -> None:
-    """Seal blocks into a reused buffer of `room` blocks, with one nonce: nothing of it is kept."""
+    """Seal blocks with one nonce into a reused buffer of `room` blocks; discard the result."""
     seal, out, nonce = AESGCM(KEY).encrypt_into, memoryview(bytearray(room * BLOCK)), bytes(12)
     for n in range(first, stop):
         place = out[n % room * BLOCK :][: MIB + 16]
@@ -51,7 +51,7 @@ def bare_decrypt(stream: memoryview, first: int, stop: int, room: int = 1) -> No
 
 
 def halves(loop: Callable[..., None], data: memoryview, room: int) -> None:
-    """Have two threads do half of it each."""
+    """Let each of two threads do half of the work."""
     count = SIZE // MIB
     other = threading.Thread(target=loop, args=(data, 0, count // 2, room))
     other.start()
@@ -105,7 +105,7 @@ def streams(bench: Bench) -> Iterator[Row]:
 
 
 def reads(bench: Bench) -> Iterator[Row]:
-    """Random reads of 4 KiB, of which hardly one finds its block in the cache."""
+    """Measure random reads of 4 KiB, which rarely find their block in the cache."""
     sealed = ags1.seal(os.urandom(64 * MIB), KEY)
     path = bench.work / "reads.ags1"
     path.write_bytes(sealed)
@@ -125,7 +125,7 @@ def reads(bench: Bench) -> Iterator[Row]:
 
 
 def middle(samples: list[float]) -> Figure:
-    """Give a median without the extremes, which are the machine's."""
+    """Return a median without the extremes, which the machine causes."""
     whole = figure(samples, "us")
     return Figure(whole.median, whole.median, whole.median, "us")
 
@@ -167,7 +167,7 @@ def memory(bench: Bench) -> Iterator[Row]:
 
 
 def java(bench: Bench) -> Iterator[Row]:
-    """Iceberg's own streams in a JVM that has warmed up, on the same amount of data in memory."""
+    """Measure Iceberg's streams in a warmed-up JVM, with the same amount of data in memory."""
     if reason := why_unavailable():
         yield Row(f"(left out: {reason})", None)
         return

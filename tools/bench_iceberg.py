@@ -1,4 +1,4 @@
-"""Encrypted Iceberg tables: scans against pyiceberg, keys rotated against reading the JSON."""
+"""Compare scans of encrypted Iceberg tables with pyiceberg, and key rotations with reading JSON."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def rotation(bench: Bench) -> Iterator[Row]:
 
 
 def _table(where: Path, client: Counted) -> IcebergTable:
-    """Make a table without files: what a rotation reads of it is metadata.json alone."""
+    """Make a table without files: a rotation only reads its metadata.json."""
     metadata = where / "metadata" / "v1.metadata.json"
     metadata.parent.mkdir(parents=True)
     metadata.write_text(json.dumps(_document(where, client)))
@@ -97,7 +97,7 @@ def _document(where: Path, client: Any) -> dict[str, Any]:
 
 
 def _bare(path: Path, copy: Path) -> float:
-    """Read the JSON, and write it as safely; a rotation does both for the key service's answers."""
+    """Read the JSON and write it as safely as a rotation does."""
     started = time.perf_counter()
     data = json.dumps(json.loads(path.read_bytes()), separators=(",", ":")).encode()
     with copy.open("wb") as file:
@@ -147,7 +147,7 @@ def _theirs(metadata: Path, columns: tuple[str, ...] | None, filters: str | None
 
 
 def _twins(folder: Path, files: int, rows: int) -> tuple[Path, Path]:
-    """Make a table twice: encrypted, and in plaintext in a version that pyiceberg plans."""
+    """Make a table twice: encrypted, and in plaintext in a version that pyiceberg can plan."""
     made = []
     for name, version in (("encrypted", 3), ("plain", 2)):
         place = folder / name

@@ -1,4 +1,4 @@
-"""Keys from a key service against given ones, and rotation against the bare disk."""
+"""Compare keys from a key service with explicit keys, and rotation with the bare disk."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Counted:
 
 @contextmanager
 def folder(base: Path) -> Iterator[Path]:
-    """Make a folder that is gone afterwards."""
+    """Make a temporary folder."""
     where = Path(tempfile.mkdtemp(dir=base, prefix=".bench-"))
     try:
         yield where
@@ -57,7 +57,7 @@ def folder(base: Path) -> Iterator[Path]:
 
 
 def keyring(where: Path) -> Counted:
-    """Make a sealed keyring with two master keys."""
+    """Make an encrypted keyring with two master keys."""
     mc.Keyring.create(where / "keyring", passphrase="bench")
     client: Any = mc.open_kms(f"file:{where / 'keyring'}", passphrase="bench")
     for name in MASTER_KEYS:
@@ -66,25 +66,25 @@ def keyring(where: Path) -> Counted:
 
 
 def policy(*, internal: bool = True) -> mc.Policy:
-    """Give 20 columns keys of their own."""
+    """Return a policy with separate keys for 20 columns."""
     return mc.Policy(
         footer_key="footer", column_keys={"columns": COLUMNS}, internal_key_material=internal
     )
 
 
 def given() -> mc.FileEncryptionProperties:
-    """Give the same with keys that nobody wraps."""
+    """Return the same with explicit keys."""
     keys = {name: mc.Key.generate() for name in COLUMNS}
     return mc.FileEncryptionProperties(footer_key=mc.Key.generate(), column_keys=keys)
 
 
 def table(rows: int) -> pa.Table:
-    """Give 20 columns of random numbers: 8 bytes a value."""
+    """Return 20 columns of random numbers, 8 bytes each."""
     return pa.table({name: np.random.default_rng(0).random(rows) for name in COLUMNS})
 
 
-def timed(jobs: dict[str, Callable[[], object]]) -> dict[str, Figure]:
-    """Run short jobs in turn, each after another one every other time."""
+def time_jobs(jobs: dict[str, Callable[[], object]]) -> dict[str, Figure]:
+    """Run short jobs in turn, in alternating order."""
     taken: dict[str, list[float]] = {name: [] for name in jobs}
     order = list(jobs)
     for turn in range(ROUNDS + 1):
@@ -98,12 +98,12 @@ def timed(jobs: dict[str, Callable[[], object]]) -> dict[str, Figure]:
 
 
 def wrapping(bench: Bench) -> Iterator[Row]:
-    """Encrypt a file of 1 MB by a policy, and with fresh keys that are given."""
+    """Encrypt a file of 1 MB with a policy, and with fresh explicit keys."""
     for place, base in (("in memory", bench.work), ("on disk", Path.cwd())):
         with folder(base) as where:
             pq.write_table(table(6500), where / "plain", compression="none", use_dictionary=False)
             by_policy = mc.KeyTools(keyring(where)).encryption(policy())
-            figures = timed(
+            figures = time_jobs(
                 {
                     "given": lambda where=where: mc.encrypt_parquet(  # type: ignore[misc]  # defaults
                         where / "plain", where / "given", given()
@@ -143,7 +143,7 @@ def economy(bench: Bench) -> Iterator[Row]:
 
 
 def rotation(bench: Bench) -> Iterator[Row]:
-    """Rotate many small files on disk; beside it, replace files of the same sizes as safely."""
+    """Rotate many small files on disk; compare with replacing files of these sizes safely."""
     for internal in (False, True):
         with folder(Path.cwd()) as where:
             client, lake = keyring(where), where / "lake"

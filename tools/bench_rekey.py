@@ -1,4 +1,4 @@
-"""Encrypted files re-keyed, verified and inspected, against encrypting, decrypting and PyArrow."""
+"""Compare re-keying, verifying and inspecting with encrypting, decrypting and PyArrow."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def rewriting(bench: Bench, plain: Path, sealed: Path, key: bytes) -> Iterator[R
     """Re-key and verify one file.
 
     Args:
-        bench: what all sections share.
-        plain, sealed: the same file before and after `encrypt_parquet` under `key`.
+        bench: Settings and inputs that all sections share.
+        plain, sealed: The same file before and after `encrypt_parquet` with `key`.
     """
     out, again = bench.scratch / "a", bench.scratch / "b"
     encryption = mc.FileEncryptionProperties(footer_key=key)
@@ -49,9 +49,9 @@ def rewriting(bench: Bench, plain: Path, sealed: Path, key: bytes) -> Iterator[R
 
 
 def small_pages(bench: Bench) -> Iterator[Row]:
-    """Do the same with pages of some 2 KB, from memory to memory."""
+    """Do the same with pages of about 2 KB, from memory to memory."""
     table = pa.table({f"c{n}": range(n, 400_000 + n) for n in range(4)})
-    path = bench.cached(
+    path = bench.cached_file(
         "small-pages",
         lambda to: pq.write_table(
             table, to, data_page_size=2048, write_batch_size=64, use_dictionary=False
@@ -103,4 +103,4 @@ def inspecting(bench: Bench) -> Iterator[Row]:
 def _verify(source: Any, decryption: mc.FileDecryptionProperties | None) -> None:
     report = mc.verify_parquet(source, decryption)
     if not report.ok:
-        raise SystemExit(f"a file that nobody touched has faults: {report.findings}")
+        raise SystemExit(f"an unmodified file has faults: {report.findings}")

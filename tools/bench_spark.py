@@ -1,11 +1,11 @@
-"""Measure modcrypt on Spark: against plaintext, and against the same work without Spark.
+"""Compare modcrypt on Spark with plaintext, and with the same work without Spark.
 
     python tools/bench_spark.py                  everything: 200 files of 10 MB, 20,000 of 8 KB
     python tools/bench_spark.py --quick          a fast look: small tables, few files
     python tools/bench_spark.py --only native --json result.json
 
 Each job runs once to warm up (JVM, Python workers, page cache), then in turn with its peer; a
-figure is the median [min-max]. Outputs are removed before a timed run, not in it. The ratio is
+figure is the median [min-max]. Outputs are removed before a timed run, not during it. The ratio is
 modcrypt's time over the peer's.
 """
 
@@ -69,20 +69,20 @@ Job = Callable[[], object]
 
 @dataclass(frozen=True)
 class Bench:
-    """What all sections share."""
+    """Settings and inputs that all sections share."""
 
     spark: Any
     args: argparse.Namespace
     work: Path
 
     def settings(self, *columns: str) -> Settings:
-        """Write a policy, with columns under a master key of their own; give references to keys."""
+        """Write a policy with a separate master key for columns; return references to keys."""
         path = self.work / "policy.toml"
         path.write_text(POLICY.format(columns=", ".join(map(json.dumps, columns))))
         return Settings(policy=mc.Policy.load(path))
 
     def seconds(self, jobs: dict[str, Job], clean: Sequence[Path] = ()) -> dict[str, Figure]:
-        """Run the jobs in turn after a warm-up each, every other time in the reverse order."""
+        """Run the jobs in turn, in alternating order, after a warm-up of each."""
         taken: dict[str, list[float]] = {name: [] for name in jobs}
         order = list(jobs)
         for turn in range(self.args.repeat + 1):
@@ -107,11 +107,11 @@ def policy_of(settings: Settings) -> mc.Policy:
 
 
 class PlainSource(DataSource):
-    """A data source for plaintext Parquet in the fewest lines: what modcrypt's is held against."""
+    """A minimal data source for plaintext Parquet, with which modcrypt's is compared."""
 
     @classmethod
     def name(cls) -> str:
-        """Give the name by which Spark knows it."""
+        """Return the name of the data source."""
         return "plain_arrow"
 
     def schema(self) -> StructType:
@@ -119,22 +119,22 @@ class PlainSource(DataSource):
         return from_arrow_schema(pq.read_schema(plain_files(self.options["path"])[0]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Give what reads the columns of a schema."""
+        """Return a reader of the columns of a schema."""
         return PlainReader(self.options["path"], schema.names)
 
 
 class PlainReader(DataSourceReader):
-    """Reads a file a task; its files hold just the types that Spark wants, so it casts nothing."""
+    """A reader of one file per task; the files have Spark's types, so it casts nothing."""
 
     def __init__(self, folder: str, columns: list[str]) -> None:
         self._folder, self._columns = folder, columns
 
     def partitions(self) -> list[InputPartition]:
-        """Give the files."""
+        """Return a partition for each file."""
         return [InputPartition(path) for path in plain_files(self._folder)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one of them."""
+        """Read one file."""
         with pq.ParquetFile(partition.value) as file:
             yield from file.iter_batches(1 << 16, columns=self._columns)
 
@@ -153,12 +153,12 @@ class Lineitem:
 
     @property
     def size(self) -> int:
-        """The largest file, in bytes: with tasks of this size, each file is one."""
+        """Size of the largest file in bytes: tasks of this size have one file each."""
         return max(path.stat().st_size for path in self.sealed.iterdir())
 
 
 def lineitem(bench: Bench) -> Lineitem:
-    """Make it, once."""
+    """Make the table, once."""
     plain, sealed = bench.work / "lineitem", bench.work / "lineitem.enc"
     settings = bench.settings("l_extendedprice", "l_discount", "l_tax", "l_comment")
     if not sealed.exists():
@@ -177,18 +177,20 @@ def lineitem(bench: Bench) -> Lineitem:
 
 
 def as_spark_has_it(table: pa.Table) -> pa.Table:
-    """Give text as Arrow's `string`, and all columns as nullable."""
-    types = [pa.string() if one.type == pa.string_view() else one.type for one in table.schema]
+    """Return the table with text as Arrow's `string`, and all columns nullable."""
+    types = [
+        pa.string() if field.type == pa.string_view() else field.type for field in table.schema
+    ]
     return table.cast(pa.schema(list(zip(table.column_names, types, strict=True))))
 
 
 def consume(frame: Any) -> None:
-    """Have Spark look at every value."""
+    """Make Spark read every value."""
     frame.agg(*(F.max(name) for name in frame.columns)).collect()
 
 
 def source(bench: Bench) -> Iterator[Row]:
-    """Read through the data source, and through one for plaintext."""
+    """Measure reads with the data source, and with one for plaintext."""
     table = lineitem(bench)
     bench.spark.dataSource.register(PlainSource)
     policy = str(bench.work / "policy.toml")
@@ -215,7 +217,7 @@ def source(bench: Bench) -> Iterator[Row]:
 
 
 def native_reads(bench: Bench) -> Iterator[Row]:
-    """Read by Spark's own Parquet, with our keys and in plaintext."""
+    """Measure reads with Spark's own Parquet, encrypted and in plaintext."""
     table = lineitem(bench)
     session = bench.spark.newSession()
     native(session, kms=policy_of(table.settings).kms)
@@ -230,7 +232,7 @@ def native_reads(bench: Bench) -> Iterator[Row]:
 
 
 def make_files(folder: Path, number: int, size: int) -> list[str]:
-    """Write files of random numbers, of about `size` bytes each; give the columns' names."""
+    """Write files of random numbers, of about `size` bytes each; return the names of columns."""
     folder.mkdir()
     count = 16 if size > MIB else 4
     names = [f"c{n:02}" for n in range(count)]
@@ -277,7 +279,7 @@ def encrypting(bench: Bench, folder: Path, settings: Settings) -> dict[str, Figu
 
 
 def done(report: Any, result: str = "encrypted") -> Any:
-    """Stop where a file failed."""
+    """Exit if a file failed."""
     wrong = report.where(F.col("result") != result).select("path", "result", "message").first()
     if wrong is not None:
         raise SystemExit(f"bench: {wrong.path}: {wrong.result}, not {result}: {wrong.message}")
@@ -311,7 +313,7 @@ def speed(name: str, size: int, taken: Figure) -> Row:
 
 
 def small(bench: Bench) -> Iterator[Row]:
-    """Do jobs on small files: what each of them costs."""
+    """Measure the cost of jobs for each small file."""
     args, spark = bench.args, bench.spark
     folder, out = bench.work / "small", bench.work / "out"
     settings = bench.settings(*make_files(folder, args.small_files, args.small_size)[:2])
@@ -324,7 +326,7 @@ def small(bench: Bench) -> Iterator[Row]:
     t = bench.seconds({
         "again": lambda: done(encrypt_table(spark, folder, out, settings), "current"),
         "verify": lambda: done(verify_table(spark, out, settings), "authentic"),
-        "rotate": lambda: rotated(bench, out, settings),
+        "rotate": lambda: rotate_all(bench, out, settings),
         "rows": report.collect,
     })  # fmt: skip
     yield Row("  a file that is done already, a core", cost(t["again"]))
@@ -340,8 +342,8 @@ def small(bench: Bench) -> Iterator[Row]:
     shutil.rmtree(out)
 
 
-def rotated(bench: Bench, folder: Path, settings: Settings) -> None:
-    """Make new versions of the master keys, and have all files under them."""
+def rotate_all(bench: Bench, folder: Path, settings: Settings) -> None:
+    """Create new versions of the master keys, and rotate all files to them."""
     keyring: Any = keyring_of(bench.work)
     for name in ("footer", "columns"):
         keyring.rotate_key(name)
@@ -349,7 +351,7 @@ def rotated(bench: Bench, folder: Path, settings: Settings) -> None:
 
 
 def each(files: int, taken: Figure) -> Figure:
-    """Give milliseconds a file and core."""
+    """Return milliseconds per file and core."""
     scale = 1e3 * CORES / files
     return Figure(taken.median * scale, taken.least * scale, taken.most * scale, "ms")
 
@@ -374,7 +376,7 @@ def listing(bench: Bench, folder: Path) -> Iterator[Row]:
 
 
 def tasks(bench: Bench) -> Iterator[Row]:
-    """Run tasks that do nothing, but in Python: what one of them costs."""
+    """Measure the cost of Python tasks that do nothing."""
     few, many = 8, bench.args.tasks
     spark = bench.spark
 

@@ -1,6 +1,6 @@
-"""The main job on real input, with the program that users run (`make demo`).
+"""Run the main tasks on real input, with the program that users run (`make demo`).
 
-Everything is made in demo-output/ and may be looked at afterwards.
+All files are in demo-output/ and remain there.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def say(title: str) -> None:
 def run(
     *command: str, code: int = 0, quiet: bool = False, show: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program of the virtual environment in the demo's folder, showing what is typed."""
+    """Run a program of the virtual environment in the demo's folder, and print the command."""
     if not quiet:
         print(f"$ {shlex.join(command)}", flush=True)
     done = subprocess.run(

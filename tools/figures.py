@@ -1,4 +1,4 @@
-"""Figures with their spread, lines of a table, and jobs timed in turn, for `tools/bench.py`."""
+"""Figures with their spread, lines of a table, and timing of jobs, for `tools/bench.py`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Job = Callable[[], object]
 
 @dataclass(frozen=True)
 class Figure:
-    """A median with the extremes beside it."""
+    """A median with its extremes."""
 
     median: float
     least: float
@@ -75,7 +75,7 @@ def below(name: str, ours: Figure, peer: Figure, most: float) -> Row:
 
 @dataclass(frozen=True)
 class Bench:
-    """What all sections share: inputs that stay in `cache`, the rest of the files in `work`."""
+    """Settings that all sections share: inputs stay in `cache`, other files are in `work`."""
 
     repeat: int
     scale: float
@@ -85,7 +85,7 @@ class Bench:
 
     @property
     def scratch(self) -> Path:
-        """Emptied before each run."""
+        """Folder that is emptied before each run."""
         return self.work / "scratch"
 
     def seconds(
@@ -105,11 +105,11 @@ class Bench:
         return taken
 
     def time(self, jobs: dict[str, Job]) -> dict[str, Figure]:
-        """Give the wall time of each job."""
+        """Return the wall time of each job."""
         return {name: figure(taken) for name, taken in self.seconds(jobs).items()}
 
-    def cached(self, name: str, make: Callable[[Path], object]) -> Path:
-        """Give an input file, made on first use."""
+    def cached_file(self, name: str, make: Callable[[Path], object]) -> Path:
+        """Return an input file, which the first use makes."""
         path = self.cache / f"{name}-pyarrow{pa.__version__}.parquet"
         if not path.exists():
             unfinished = path.with_suffix(".tmp")

@@ -1,15 +1,15 @@
-"""Any bytes either give a result or raise ModcryptError, nothing else.
+"""Check that any bytes either give a result or raise ModcryptError, nothing else.
 
-And what `encrypt_parquet` takes, `decrypt_parquet` gives back: a file that can be sealed but not
-opened is lost data.
+Also check that `decrypt_parquet` restores everything that `encrypt_parquet` accepts: a file that
+can be encrypted but not decrypted is lost data.
 
     python tools/fuzz.py [--seconds N] [--seed N] [--folder DIR] [--keep-going]
     python tools/fuzz.py --replay FILE
 
-Each round takes one of a few small files, alters it with seeded random edits and runs it both
-ways. Some edits are made behind the lock, as a hostile key holder would: a footer, a page header
-or an index is opened, altered and sealed again, so that authentication does not stop them.
-On a failure the altered file is written to the folder, and the seed and round are printed.
+Each round takes one of a few small files, changes it with seeded random edits, and encrypts and
+decrypts it. Some edits are those of a hostile key holder: a footer, page header or index is
+decrypted, changed and encrypted again, so that authentication does not detect them. After a failure
+the changed file is written to the folder, and the seed and round are printed.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Base:
 
 
 def bases() -> list[Base]:
-    """Write small files that between them have every kind of module."""
+    """Write small files that together have every kind of module."""
     table = pa.table(
         {
             "a": [1, 1, None, 7],
@@ -111,7 +111,7 @@ def bases() -> list[Base]:
 
 
 def edit(rng: random.Random, data: bytes, *, same_size: bool = False) -> bytes:
-    """Alter a few places of some bytes."""
+    """Change a few places of some bytes."""
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
         if not out:
@@ -155,13 +155,13 @@ def alter_bytes(rng: random.Random, data: bytes) -> bytes:
 
 
 def alter_footer(rng: random.Random, data: bytes) -> bytes:
-    """Alter the bytes between the modules and the closing length, which stays true."""
+    """Change the bytes between the modules and the final length, which stays correct."""
     body, tail, magic = forging.split_tail(data)
     return forging.join_tail(body, edit(rng, tail), magic)
 
 
 def alter_behind_footer_lock(rng: random.Random, data: bytes) -> bytes:
-    """Alter the footer's bytes and seal or sign it again."""
+    """Change the footer's bytes and encrypt or sign it again."""
     body, tail, magic = forging.split_tail(data)
     file = forging.opened(data, FOOTER_KEY)
     aad = file.file_aad + forging.FOOTER_SUFFIX
@@ -174,7 +174,7 @@ def alter_behind_footer_lock(rng: random.Random, data: bytes) -> bytes:
 
 
 def alter_behind_module_lock(rng: random.Random, data: bytes) -> bytes:
-    """Alter the plaintext of some sealed modules, sizes kept, and seal them again."""
+    """Change the plaintext of some modules without changing sizes, and encrypt them again."""
     out = bytearray(data)
     file_aad = forging.opened(data, FOOTER_KEY).file_aad
     modules = [
@@ -207,7 +207,7 @@ SEALED_EDITS: list[Alter] = [
 
 
 def check(data: bytes) -> str:
-    """Run some bytes both ways; give what came of it, or raise what should not have come."""
+    """Encrypt and decrypt some bytes; return the outcome, or raise an unexpected error."""
     outcomes = []
     for writer in WRITERS:
         try:
@@ -227,7 +227,7 @@ def check(data: bytes) -> str:
 
 
 def rounds(seed: int, files: list[Base]) -> Iterator[tuple[int, bytes]]:
-    """Give altered files without end; round `n` of a seed is always the same edit."""
+    """Yield changed files endlessly; round `n` of a seed is always the same edit."""
     for number in itertools.count():
         rng = random.Random(f"{seed}/{number}")
         base = rng.choice(files)
@@ -258,7 +258,7 @@ def main() -> int:
 
 
 def run(seed: int, seconds: float | None, folder: Path, *, keep_going: bool) -> int:
-    """Fuzz until the time is over or a round fails; give the exit code."""
+    """Fuzz until the time is over or a round fails; return the exit code."""
     print(f"seed {seed}", flush=True)
     end = None if seconds is None else time.monotonic() + seconds
     failures: dict[str, int] = {}

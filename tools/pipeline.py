@@ -1,9 +1,9 @@
-"""A pipeline on Spark: tables encrypted, joined, their keys rotated, and the result checked.
+"""Run a pipeline on Spark: encrypt and join tables, rotate their keys, and check the result.
 
     python tools/pipeline.py                                TPC-H at scale 0.01: pipeline-output/
     python tools/pipeline.py --scale 1 --folder /data/lake  a folder that is new or empty
 
-All of it stays in the folder and may be looked at afterwards.
+All files remain in the folder.
 """
 
 from __future__ import annotations
@@ -99,40 +99,40 @@ def main() -> None:
 
 
 class Lake:
-    """The folder of the pipeline, and what is where in it."""
+    """The folder of the pipeline, and the paths in it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def path(self, table: str) -> str:
-        """Give the folder of an encrypted table."""
+        """Return the folder of an encrypted table."""
         return str(self.folder / "encrypted" / table)
 
     def policy(self, table: str) -> str:
-        """Give the path of a table's policy."""
+        """Return the path of a table's policy."""
         return str(self.folder / f"{table}.toml")
 
     def settings(self, table: str) -> Settings:
-        """Give references to a table's keys."""
+        """Return references to a table's keys."""
         return Settings(policy=mc.Policy.load(self.policy(table)))
 
     def plain(self, table: str) -> str:
-        """Give the folder of a plaintext table."""
+        """Return the folder of a plaintext table."""
         return str(self.folder / "plain" / table)
 
     def keyring(self) -> Any:
-        """Open the keyring anew."""
+        """Open the keyring."""
         passphrase = (self.folder / "passphrase.txt").read_text().strip()
         return mc.open_kms(f"file:{self.folder / 'lake.keyring'}", passphrase=passphrase)
 
     def size(self, inside: str) -> str:
-        """Say how many files there are in a folder, and how large they are."""
+        """Return the number and size of the files in a folder, as text."""
         files = list((self.folder / inside).rglob("*.parquet"))
         size = sum(file.stat().st_size for file in files)
         return f"{len(files)} files, {size / 2**20:.1f} MiB"
 
     def run(self, *command: str) -> str:
-        """Run a program of the virtual environment, showing what is typed."""
+        """Run a program of the virtual environment, and print the command."""
         print(f"$ {shlex.join(command)}", flush=True)
         done = subprocess.run(
             [BIN / command[0], *command[1:]],
@@ -144,13 +144,13 @@ class Lake:
 
 
 def ready(folder: Path | None) -> Path:
-    """Give an empty folder; only the one that is always used is emptied."""
+    """Return an empty folder; only the default folder is emptied."""
     if folder is None:
         shutil.rmtree(OUTPUT, ignore_errors=True)
         folder = OUTPUT
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
-        sys.exit(f"pipeline: {folder} is not empty: give a new folder")
+        sys.exit(f"pipeline: {folder} is not empty: pass a new folder")
     return folder.resolve()
 
 
@@ -181,7 +181,8 @@ def encrypt(spark: Any, lake: Lake) -> None:
     for name in ("customer", "lineitem"):
         started = time.perf_counter()
         report = encrypt_table(spark, lake.plain(name), lake.path(name), lake.settings(name))
-        print(f"{name:9} {told(report, {'encrypted'})} in {time.perf_counter() - started:.1f} s")
+        counts = count_results(report, {"encrypted"})
+        print(f"{name:9} {counts} in {time.perf_counter() - started:.1f} s")
     say("Rows that Spark has are written encrypted: df.write.format('modcrypt')")
     orders = spark.read.parquet(lake.plain("orders"))
     write(orders, lake, "orders")
@@ -224,7 +225,7 @@ def rotate(spark: Any, lake: Lake) -> None:
     keyring.rotate_key(ROTATED)
     for name in TABLES:
         report = rotate_keys(spark, lake.path(name), lake.settings(name))
-        print(f"{name:9} {told(report, {'rotated', 'current'})}")
+        print(f"{name:9} {count_results(report, {'rotated', 'current'})}")
     versions = Counter(
         row.version
         for name in TABLES
@@ -240,7 +241,7 @@ def rotate(spark: Any, lake: Lake) -> None:
     except mc.KeyDisabledError as error:
         print(f"An old copy of a file: {error}")
     else:
-        sys.exit("pipeline: FAILED: an old copy opens by a version that is disabled")
+        sys.exit("pipeline: FAILED: an old copy opens with a disabled version")
 
 
 def verify(spark: Any, lake: Lake) -> None:
@@ -284,8 +285,8 @@ def say(title: str) -> None:
     print(f"\n=== {title}", flush=True)
 
 
-def told(report: Any, good: Iterable[str]) -> str:
-    """Count the results of a job; end here if a file failed."""
+def count_results(report: Any, good: Iterable[str]) -> str:
+    """Count the results of a job; exit if a file failed."""
     rows = report.collect()
     for row in rows:
         if row.failed or row.result not in good:

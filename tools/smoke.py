@@ -1,6 +1,6 @@
-"""Try an installed modcrypt[cli], away from the checkout: `.ci/run` does so with the built wheel.
+"""Test an installed modcrypt[cli] outside of the checkout; `.ci/run` does so with the built wheel.
 
-Needs nothing but what the wheel itself brings.
+It only needs the wheel and its dependencies.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def check_package() -> None:
 
 
 def check_shipped_for_spark() -> None:
-    """Without pyspark: what Spark looks for, and what is compiled for its JVM."""
+    """Check, without pyspark, the module that Spark looks for and the Java sources for its JVM."""
     check(find_spec("pyspark_modcrypt"), "Spark finds the data source")
     sources = resources.files("modcrypt") / "spark" / "java_sources"
-    names = {one.name for one in sources.iterdir()}
+    names = {source.name for source in sources.iterdir()}
     check("ModcryptKmsClient.java" in names, "the Java sources are there")
 
 

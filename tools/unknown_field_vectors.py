@@ -1,7 +1,7 @@
 """Build and check the vectors of Thrift fields that no IDL has: a case for each struct.
 
-A case says which files and copies may have the fields of that struct, as text in some module. The
-file has them in every struct (tools/unknown_fields.py).
+A case states which files and copies may contain the fields of that struct, as text in some module.
+The file has them in every struct (tools/unknown_fields.py).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _kept(struct: str) -> list[str]:
 
 
 def write_input() -> bytes:
-    """Make the plaintext file; its bytes move with PyArrow's."""
+    """Make the plaintext file; its bytes depend on PyArrow's version."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -111,8 +111,8 @@ def write_input() -> bytes:
     return marked
 
 
-def made(plain: bytes, keys: dict[str, bytes]) -> dict[str, bytes]:
-    """Have modcrypt make all files and copies; each as what somebody with all keys sees."""
+def make_files(plain: bytes, keys: dict[str, bytes]) -> dict[str, bytes]:
+    """Make all files and copies with modcrypt, each as seen with all keys."""
     footer_key, column_key = keys[FOOTER_KEY], keys[COLUMN_KEY]
     everything = mc.FileDecryptionProperties(
         footer_key=footer_key, column_keys={COLUMN: column_key}
@@ -141,7 +141,7 @@ def made(plain: bytes, keys: dict[str, bytes]) -> dict[str, bytes]:
         "hash": _run(mask, file, reader, hashed=[COLUMN], hash_key=keys[HASH_KEY]),
     }
     seen = {
-        name: judged(data, footer_key, column_key if name == "column-key" else None)
+        name: plaintext_with_modules(data, footer_key, column_key if name == "column-key" else None)
         + _run(mc.decrypt_parquet, data, everything if name == "column-key" else reader)
         for name, data in files.items()
     }
@@ -155,8 +155,8 @@ def _run(function: Callable[..., Any], file: bytes, *arguments: Any, **options: 
     return out.getvalue()
 
 
-def judged(data: bytes, footer_key: bytes, column_key: bytes | None) -> bytes:
-    """Give a file's own bytes, and what its modules hold, opened by the independent verifier."""
+def plaintext_with_modules(data: bytes, footer_key: bytes, column_key: bytes | None) -> bytes:
+    """Return a file's bytes and its modules' plaintext, as the independent verifier opens them."""
     columns = {} if column_key is None else {COLUMN: column_key}
     tail = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     top = verify_pme.read_struct(data, tail)[0]
@@ -176,11 +176,11 @@ def judged(data: bytes, footer_key: bytes, column_key: bytes | None) -> bytes:
 
 @cache
 def _made(plain: bytes, keys: tuple[tuple[str, bytes], ...]) -> dict[str, bytes]:
-    return made(plain, dict(keys))
+    return make_files(plain, dict(keys))
 
 
 def problem(case: Json, plain: bytes, keys: dict[str, bytes]) -> str | None:
-    """Say where modcrypt differs from a case."""
+    """Return how modcrypt differs from a case."""
     text = bytes.fromhex(case["marker"])
     files = _made(plain, tuple(sorted(keys.items())))
     kept = [name for name, data in files.items() if text in data]

@@ -20,12 +20,12 @@ UNIONS = {
 
 
 def marker(struct: str) -> bytes:
-    """Return what the unknown fields of a struct hold."""
+    """Return the content of a struct's unknown fields."""
     return f"<unknown to {struct}>".encode()
 
 
 def mark(value: Any, found: set[str]) -> None:
-    """Give a struct and all structs in it unknown fields; note their names."""
+    """Add unknown fields to a struct and all structs in it; record their names."""
     fields = [item for item in value.__dict__.values() if item is not None]
     for item in fields:
         for one in item if isinstance(item, list) else [item]:

@@ -1,14 +1,14 @@
-"""Build and check spec-vectors/: one case, one fault, the name says it.
+"""Build and check spec-vectors/: each case has one fault, which its name describes.
 
     python tools/vectors.py build    writes everything but the plaintext inputs
     python tools/vectors.py check    rebuilds in memory, compares byte for byte, and has the
                                      independent verifier agree on every case
-    python tools/vectors.py inputs   writes the plaintext inputs (once: PyArrow's bytes move)
+    python tools/vectors.py inputs   writes the plaintext inputs (once: PyArrow's bytes change)
 
-Expected words are typed here, by hand, from what the format and the reader's policy say. AADs,
-GCM and CTR modules are spelt without modcrypt. Encrypted files are modcrypt's, with a fixed
-keystream in place of the operating system's random bits; tools/verify_pme.py opens them. What is
-under spec-vectors/ags1 is built by tools/ags1_vectors.py.
+Expected error codes are written by hand, from the format and the reader's policy. AADs, GCM and CTR
+modules are built without modcrypt. modcrypt writes the encrypted files, with a fixed keystream
+instead of the operating system's random bits; tools/verify_pme.py opens them.
+tools/ags1_vectors.py builds the files under spec-vectors/ags1.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Patch = dict[str, Any]
 
 
 def fixed_bytes(name: str, size: int) -> bytes:
-    """Bytes that anybody can make again: SHAKE128 of the project's name and this one."""
+    """Return bytes that anybody can reproduce: SHAKE128 of the project's name and this one."""
     return hashlib.shake_128(b"modcrypt spec-vectors: " + name.encode()).digest(size)
 
 
@@ -133,7 +133,7 @@ def aad_cases() -> Iterator[Json]:
 
 
 def gcm_module(key: bytes, nonce: bytes, aad: bytes, plaintext: bytes) -> bytes:
-    """Spell length (4, little-endian) | nonce (12) | ciphertext | tag (16)     (PME 5.1)."""
+    """Return length (4, little-endian) | nonce (12) | ciphertext | tag (16)     (PME 5.1)."""
     sealer = Cipher(AES(key), GCM(nonce)).encryptor()
     sealer.authenticate_additional_data(aad)
     ciphertext = sealer.update(plaintext) + sealer.finalize()
@@ -142,7 +142,7 @@ def gcm_module(key: bytes, nonce: bytes, aad: bytes, plaintext: bytes) -> bytes:
 
 
 def ctr_module(key: bytes, nonce: bytes, plaintext: bytes) -> bytes:
-    """Spell length (4, little-endian) | nonce (12) | ciphertext     (PME 5.1)."""
+    """Return length (4, little-endian) | nonce (12) | ciphertext     (PME 5.1)."""
     body = nonce + ctr(key, nonce, plaintext)
     return len(body).to_bytes(4, "little") + body
 
@@ -152,7 +152,7 @@ def ctr(key: bytes, nonce: bytes, data: bytes) -> bytes:
 
 
 def ctr_iv(nonce: bytes) -> bytes:
-    """Nonce and a 4-byte counter: 31 bits of 0, then a 1 (PME 4.2.2)."""
+    """Return nonce and a 4-byte counter: 31 bits of 0, then a 1 (PME 4.2.2)."""
     return nonce + bytes([0, 0, 0, 1])
 
 
@@ -297,7 +297,7 @@ def write_inputs() -> None:
 
 @dataclass(frozen=True)
 class Base:
-    """An encrypted file of modcrypt's, and how it is read."""
+    """An encrypted file of modcrypt, and how to read it."""
 
     name: str
     plain: str
@@ -377,7 +377,7 @@ BY_NAME = {base.name: base for base in BASES}
 
 @contextmanager
 def fixed_random(seed: str) -> Iterator[None]:
-    """Replace modcrypt's random bits by a keystream; each seed gives other nonces."""
+    """Replace modcrypt's random bits by a keystream; different seeds give different nonces."""
     stream = io.BytesIO(fixed_bytes(f"random {seed}", 1 << 16))
     with ExitStack() as stack:
         for room in ("modcrypt.aead", "modcrypt.parquet.convert.encryptor"):
@@ -446,7 +446,7 @@ def apply(data: bytes, patches: list[Patch]) -> bytes:
 
 
 def replace(at: int, old: bytes, new: bytes) -> Patch:
-    """The smallest patch that turns `old`, which stands at `at`, into `new`."""
+    """Return the smallest patch that turns `old`, which is at `at`, into `new`."""
     assert old != new
     start = shared(old, new)
     old, new = old[start:], new[start:]
@@ -456,7 +456,7 @@ def replace(at: int, old: bytes, new: bytes) -> Patch:
 
 
 def shared(a: bytes, b: bytes) -> int:
-    """How many bytes the two begin with alike."""
+    """Return the length of the common beginning of two byte strings."""
     pairs = enumerate(zip(a, b, strict=False))
     return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
 
@@ -490,7 +490,7 @@ def footer_start(data: bytes) -> int:
 
 
 def address(name: str, module: Module | tuple[ModuleType, int, int, int | None]) -> Json:
-    """A module's address as cases spell it."""
+    """Return a module's address in the form of the cases."""
     kind, row_group, column, page = module[:4]
     if kind == T.FOOTER:
         return {"type": "FOOTER"}
@@ -506,7 +506,7 @@ def case(
     properties: Json | None = None, payload: bytes | None = None, drops: tuple[str, ...] = (),
     file: str | None = None, **more: Any,
 ) -> Json:  # fmt: skip
-    """Spell one case; what isn't said is the base's."""
+    """Return one case; the base supplies the defaults."""
     of = BY_NAME[base]
     ok = expect == "ok"
     content = plain(of.plain) if payload is None else payload
@@ -536,7 +536,7 @@ def case(
 
 @cache
 def modules(name: str) -> tuple[Module, ...]:
-    """Every module of a base, by the independent verifier."""
+    """Return every module of a base, as the independent verifier finds them."""
     base = BY_NAME[name]
     return tuple(
         verify_pme.verify(
@@ -571,7 +571,7 @@ def key_of(name: str, module: Module) -> bytes:
 
 
 def file_aad(data: bytes) -> bytes:
-    """Prefix and file-unique of a file that stores both, or has no prefix."""
+    """Return prefix and file-unique of a file that stores both, or has no prefix."""
     fields, _ = verify_pme.read_struct(data, footer_start(data))
     union = fields[8] if data[:4] == b"PAR1" else fields[1]
     (algorithm,) = union.values()
@@ -586,8 +586,8 @@ def opened(name: str, data: bytes, module: Module) -> bytes:
     return verify_pme.open_module(key_of(name, module), aad, sealed, ctr=is_ctr)
 
 
-def resealed(name: str, module: Module, plaintext: bytes) -> Patch:
-    """A holder of the key seals something else of the same size in a module's place."""
+def reseal(name: str, module: Module, plaintext: bytes) -> Patch:
+    """Return the patch of a key holder who replaces a module by another one of the same size."""
     data, aad = encrypted(name), verify_pme.module_aad(file_aad(encrypted(name)), *module[:4])
     assert module.offset is not None
     old = data[module.offset : module.offset + module.size]
@@ -597,8 +597,8 @@ def resealed(name: str, module: Module, plaintext: bytes) -> Patch:
     return replace(module.offset, old, new)
 
 
-def resigned(name: str, patches: list[Patch]) -> list[Patch]:
-    """Patches of a plaintext footer, and the signature that its key's holder then makes."""
+def resign(name: str, patches: list[Patch]) -> list[Patch]:
+    """Return patches of a plaintext footer, and the signature that a key holder then makes."""
     before = encrypted(name)
     data = apply(before, patches)
     start, end = footer_start(before), len(data) - 8
@@ -638,7 +638,7 @@ def good_cases() -> Iterator[Json]:
 
 
 def region_cases() -> Iterator[Json]:
-    """One flip for every region of every module type."""
+    """Yield cases with one changed bit for every region of every module type."""
     for kind in T:
         # Column metadata inside a sealed footer can't be reached; in a signed one the signature
         # stands before it, so the holder of the footer key must be the one who altered it.
@@ -651,7 +651,7 @@ def region_cases() -> Iterator[Json]:
             yield case(
                 name, f"{slug(kind)}-{region}-flipped",
                 comment + (", and the footer signed again" if in_footer else ""),
-                resigned(name, patches) if in_footer else patches,
+                resign(name, patches) if in_footer else patches,
                 "truncation" if told_twice else "tag", module=address(name, module),
             )  # fmt: skip
 
@@ -664,7 +664,7 @@ NO_SWAP = {(kind, "page") for kind in T if kind not in WITH_PAGE} | {
 
 
 def swap_cases() -> Iterator[Json]:
-    """Modules of equal size and key in each other's place, along each ordinal and across files."""
+    """Yield cases that exchange modules of equal size and key, by each ordinal and across files."""
     for kind in T:
         in_footer = kind is T.COLUMN_METADATA
         name = "gcm-pf-mixed" if in_footer else "gcm-ef-mixed"
@@ -676,7 +676,7 @@ def swap_cases() -> Iterator[Json]:
             yield case(
                 name, f"{slug(kind)}-swapped-across-{axis.replace('_', '-')}s",
                 f"two modules that differ in the {axis.replace('_', ' ')} alone, exchanged",
-                resigned(name, patches) if in_footer else patches,
+                resign(name, patches) if in_footer else patches,
                 "tag", module=address(name, a), spec="PME 4.4.2",
             )  # fmt: skip
         module = first(name, kind)
@@ -686,13 +686,13 @@ def swap_cases() -> Iterator[Json]:
         yield case(
             name, f"{slug(kind)}-of-another-file", "the same module of a file with the same keys "
             "and content, but another aad_file_unique",
-            resigned(name, patches) if in_footer else patches, "tag",
+            resign(name, patches) if in_footer else patches, "tag",
             module=address(name, module), spec="PME 4.4.2",
         )  # fmt: skip
 
 
 def pair(name: str, kind: ModuleType, axis: str) -> tuple[Module, Module]:
-    """The first two modules of equal size and key whose addresses differ in one ordinal."""
+    """Return the first two modules of equal size and key whose addresses differ in one ordinal."""
     of_kind = [m for m in modules(name) if m.type == kind and m.offset is not None]
     for a, b in combinations(of_kind, 2):
         differ = [axis for axis in AXES if getattr(a, axis) != getattr(b, axis)]
@@ -728,11 +728,11 @@ def signature_cases() -> Iterator[Json]:
     yield case(
         name, "row-groups-reordered", "by a holder of the footer key: ordinals and positions "
         "disagree, and readers go by one or the other",
-        resigned(name, [footer_patch(data, reorder, signature=28)]), "format", spec="PME 5.2",
+        resign(name, [footer_patch(data, reorder, signature=28)]), "format", spec="PME 5.2",
     )  # fmt: skip
     yield case(
         name, "row-groups-reordered-and-renumbered", "by a holder of the footer key",
-        resigned(name, [footer_patch(data, renumber, signature=28)]), "tag",
+        resign(name, [footer_patch(data, renumber, signature=28)]), "tag",
         module=address(name, (T.COLUMN_METADATA, 0, 0, None)), spec="PME 4.4.2",
     )  # fmt: skip
 
@@ -895,7 +895,7 @@ def algorithm_cases() -> Iterator[Json]:
 
 
 def ctr_page_cases() -> Iterator[Json]:
-    """Page bodies under CTR: only their lengths are told twice; the rest nobody sees."""
+    """Yield cases of page bodies with CTR: only changed lengths are detected."""
     name, tags = "ctr-ef-mixed", ("ctr-malleable",)
     data = encrypted(name)
     for kind in (T.DATA_PAGE, T.DICTIONARY_PAGE):
@@ -926,7 +926,7 @@ def ctr_page_cases() -> Iterator[Json]:
 
 
 def other_payload(name: str, patches: list[Patch], changed: list[Module]) -> bytes:
-    """The plaintext file with other bytes in the pages that `patches` changed, spelt by hand."""
+    """Return the plaintext file with other bytes in the pages that `patches` changed."""
     payload, data = plain(BY_NAME[name].plain), encrypted(name)
     after = apply(data, patches)
     pieces = []
@@ -967,7 +967,7 @@ def v2_cases() -> Iterator[Json]:
 
 
 def insider_cases() -> Iterator[Json]:
-    """A holder of the key seals a lie; what the file says twice must agree."""
+    """Yield cases in which a key holder encrypts contradictions between parts of the file."""
     name, compressed = "gcm-ef-mixed", "gcm-ef-uniform-192"
 
     def lie(
@@ -976,7 +976,7 @@ def insider_cases() -> Iterator[Json]:
         module = first(name, kind)
         value = idl.decode(struct, opened(name, encrypted(name), module))[0]
         change(value)
-        return [resealed(name, module, idl.encode(value))]
+        return [reseal(name, module, idl.encode(value))]
 
     def bigger_page(header: Any) -> None:
         header.uncompressed_page_size += 1
@@ -1043,12 +1043,12 @@ def load(name: str) -> list[Json]:
 
 
 def case_bytes(made: Json) -> bytes:
-    """Give the file of a committed Parquet case."""
+    """Return the file of a committed Parquet case."""
     return apply((FOLDER / "parquet" / made["file"]).read_bytes(), made["patches"])
 
 
 def verdict(made: Json, data: bytes) -> VerifyError | list[Module]:
-    """What the independent verifier says of a Parquet case's file."""
+    """Return the independent verifier's result for the file of a Parquet case."""
     keys, properties = made["keys"], made["properties"]
     lenient = properties.get("on_missing_key") == "drop" or not properties.get(
         "check_footer_integrity", True
@@ -1071,7 +1071,7 @@ STRICTER = {"signed-footer-unchecked": "signature"}
 
 
 def disagreement(made: Json, data: bytes) -> str | None:
-    """Say where the independent verifier differs from a case's expectation."""
+    """Return how the independent verifier differs from a case's expectation; None if it agrees."""
     said = verdict(made, data)
     word = said.word if isinstance(said, VerifyError) else "ok"
     expected = STRICTER.get(made["id"], made["expect"])
@@ -1086,7 +1086,7 @@ def disagreement(made: Json, data: bytes) -> str | None:
 
 
 def documents() -> dict[str, bytes]:
-    """Everything under spec-vectors/ that is generated, by path."""
+    """Return all generated files under spec-vectors/, by path."""
     from tools import ags1_vectors  # which takes patches and fixed bytes from here
     from tools import unknown_field_vectors as unknown
 

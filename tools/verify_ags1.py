@@ -1,6 +1,6 @@
-"""Verify an AGS1 stream with nothing but `cryptography`: a second opinion on modcrypt.
+"""Verify an AGS1 stream with only `cryptography`, independently of modcrypt.
 
-Written from Iceberg's AES GCM Stream Spec and sharing no line with the package.
+This was written from Iceberg's AES GCM Stream Spec, and shares no code with the package.
 
     python tools/verify_ags1.py FILE --key-file F [--aad-prefix HEX] (--length N | --unverified)
 
@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 
 class VerifyError(Exception):
-    """The stream does not verify: a failure word, and the block whose tag does not fit."""
+    """The stream does not verify; has an error code, and the block whose tag does not match."""
 
     def __init__(self, word: str, message: str, block: int | None = None) -> None:
         self.word, self.block = word, block
@@ -27,7 +27,7 @@ class VerifyError(Exception):
 
 
 def block_length(data: bytes) -> int:
-    """Give the length that the header declares; blocks of more than 64 MiB are not opened."""
+    """Return the block length that the header declares, at most 64 MiB."""
     if data[:4] in (b"Obj\x01", b"PFA1", b"PAR1"):
         raise VerifyError("plaintext", "an Avro, Puffin or Parquet file")
     if not b"AGS1".startswith(data[:4]):
@@ -41,7 +41,7 @@ def block_length(data: bytes) -> int:
 
 
 def blocks(data: bytes, key: bytes, aad_prefix: bytes = b"") -> Iterator[bytes]:
-    """Give the plaintext of each block when its tag has verified, from front to back."""
+    """Yield the plaintext of each block, in order, after its tag was verified."""
     cipher, size = AESGCM(key), block_length(data) + 28
     for index, at in enumerate(range(8, len(data), size)):
         sealed, aad = data[at : at + size], aad_prefix + index.to_bytes(4, "little")
@@ -54,7 +54,7 @@ def blocks(data: bytes, key: bytes, aad_prefix: bytes = b"") -> Iterator[bytes]:
 
 
 def verify(data: bytes, key: bytes, aad_prefix: bytes | None, length: int | None) -> bytes:
-    """Give the plaintext of a whole stream; its trusted `length` is None where none is known."""
+    """Return the plaintext of a whole stream; `length` is the trusted length, None if unknown."""
     if length not in (None, len(data)):
         raise VerifyError("truncation", f"{len(data)} bytes, not the trusted {length}")
     if 0 < (len(data) - 8) % (block_length(data) + 28) < 28 or len(data) < 36:
@@ -63,7 +63,7 @@ def verify(data: bytes, key: bytes, aad_prefix: bytes | None, length: int | None
 
 
 def read_key_metadata(data: bytes) -> tuple[bytes, bytes | None, int | None]:
-    """Give key, AAD prefix and file length of standard key metadata: 0x01 and an Avro datum."""
+    """Return key, AAD prefix and file length of standard key metadata: 0x01 and an Avro datum."""
     at = 1
 
     def take(size: int) -> bytes:

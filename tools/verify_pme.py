@@ -1,13 +1,14 @@
-"""Verify an encrypted Parquet file with nothing but `cryptography`: a second opinion on modcrypt.
+"""Verify an encrypted Parquet file with only `cryptography`, independently of modcrypt.
 
-Written from the text of Parquet Modular Encryption (PME) and sharing no line with the package:
-its own Thrift reader, AADs, ciphers and walk. Every module that the keys open is opened: footer
-or footer signature, column metadata, page headers, pages, dictionaries, indexes, Bloom filters.
+This was written from the text of Parquet Modular Encryption (PME), and shares no code with the
+package: it has its own Thrift reader, AADs, ciphers and walk. It opens every module that the keys
+open: footer or footer signature, column metadata, page headers, pages, dictionaries, indexes, Bloom
+filters.
 
     python tools/verify_pme.py FILE --keys keys.json [--ctr] [--partial]
 
 keys.json: {"footer_key": HEX, "column_keys": {"dotted.leaf.path": HEX}, "aad_prefix": HEX}.
-What is not encrypted is not looked at. Page contents are not decompressed.
+It ignores unencrypted parts, and does not decompress pages.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Part: TypeAlias = "tuple[int, int, Callable[[int, int, _Chunk], None], _Chunk]"
 
 
 class Module(NamedTuple):
-    """One module that opened. The offset is None where it lies inside a sealed footer."""
+    """One module that opened. The offset is None for modules inside an encrypted footer."""
 
     type: int
     row_group: int | None
@@ -53,7 +54,7 @@ class Module(NamedTuple):
 
 
 class VerifyError(Exception):
-    """The file does not verify: a failure word, and the module's address where one is known."""
+    """The file does not verify; has an error code, and the module's address if known."""
 
     def __init__(self, word: str, message: str, address: Address | None = None) -> None:
         self.word, self.address = word, address
@@ -64,13 +65,13 @@ class VerifyError(Exception):
 
 
 class Binary(bytes):
-    """A binary field that knows where it stood."""
+    """A binary field that knows its position."""
 
     at: int
 
 
 class _Thrift:
-    """Reads compact Thrift from `data[at:]`."""
+    """A reader of compact Thrift from `data[at:]`."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data, self.at = data, at
@@ -133,7 +134,7 @@ class _Thrift:
 
 
 def read_struct(data: bytes, at: int = 0) -> tuple[dict[int, Any], int]:
-    """Read the struct at `data[at:]`; give it and the position after it."""
+    """Read the struct at `data[at:]`; return it and the position after it."""
     reader = _Thrift(data, at)
     return reader.struct(), reader.at
 
@@ -142,7 +143,7 @@ def read_struct(data: bytes, at: int = 0) -> tuple[dict[int, Any], int]:
 
 
 def module_aad(file_aad: bytes, kind: int, *ordinals: int | None) -> bytes:
-    """Prefix and file-unique, then the type's byte and the ordinals that it has."""
+    """Return prefix and file-unique, then the type's byte and the ordinals that it has."""
     given = [ordinal for ordinal in ordinals if ordinal is not None]
     if any(not 0 <= ordinal < 1 << 15 for ordinal in given):
         raise VerifyError("limit", f"ordinals {given} do not all fit an int16")
@@ -163,7 +164,7 @@ def open_module(key: bytes, aad: bytes, module: bytes, *, ctr: bool = False) -> 
 
 
 def u32(data: bytes, at: int) -> int:
-    """A length field."""
+    """Return the value of a length field."""
     value: int = struct.unpack_from("<I", data, at)[0]
     return value
 
@@ -172,7 +173,7 @@ def u32(data: bytes, at: int) -> int:
 
 
 class _Chunk(NamedTuple):
-    """An encrypted column chunk; `pages` fills with offsets and sizes when they are walked."""
+    """An encrypted column chunk; the walk adds offsets and sizes to `pages`."""
 
     row_group: int
     column: int
@@ -191,7 +192,7 @@ class _Verification:
         self.found: list[Module] = []
 
     def footer(self, algorithms: tuple[str, ...], partial: bool) -> tuple[dict[int, Any], int]:
-        """Open the footer, or check its signature (PME 5.4, 5.5); give it and its start."""
+        """Open the footer, or check its signature (PME 5.4, 5.5); return it and its start."""
         data = self.data
         magic, end = data[-4:], len(data) - 8
         if end < 4 or magic not in (b"PAR1", b"PARE") or data[:4] != magic:
@@ -237,7 +238,7 @@ class _Verification:
         self.ctr, self.file_aad = number == 2, bytes(stored or self.prefix or b"") + unique
 
     def column_metadata(self, r: int, c: int, path: str, chunk: dict[int, Any], key: bytes) -> Any:
-        """Give a chunk's ColumnMetaData, opened where it is sealed."""
+        """Return a chunk's ColumnMetaData, decrypted if it is encrypted."""
         md, sealed = chunk.get(3), chunk.get(9)
         if sealed is not None:
             in_file = self.data[sealed.at : sealed.at + len(sealed)] == sealed
@@ -252,7 +253,7 @@ class _Verification:
         self, key: bytes, address: Address, at: int | None, size: int,
         module: bytes | None = None, *, ctr: bool = False,
     ) -> bytes:  # fmt: skip
-        """Open one module at its place, or elsewhere if its bytes are given, and note it."""
+        """Open one module at its place, or the given bytes, and record it."""
         if module is None:
             assert at is not None
             module = self.data[at : at + size]
@@ -264,7 +265,7 @@ class _Verification:
         return opened
 
     def parts(self, chunk: _Chunk, fields: dict[int, Any]) -> Iterator[Part]:
-        """Give start, end and walk of what one chunk has: pages, indexes, Bloom filter."""
+        """Yield start, end and walk of the parts of a chunk: pages, indexes, Bloom filter."""
         md = chunk.md
         dictionary, data = md.get(11, 0), md[9]
         start = dictionary if dictionary and not 0 < data <= dictionary else data
@@ -282,7 +283,7 @@ class _Verification:
             yield md[14], md[14] + size, self.bloom_filter, chunk
 
     def pages(self, at: int, end: int, chunk: _Chunk) -> None:
-        """Walk a chunk: header module, page module, for each page."""
+        """Walk a chunk: a header module and a page module for each page."""
         dictionary = bool(chunk.md.get(11))
         while at < end:
             page = None if dictionary else len(chunk.pages)
@@ -303,7 +304,7 @@ class _Verification:
             at, dictionary = start + stored, False
 
     def page(self, chunk: _Chunk, address: Address, at: int, header: dict[int, Any]) -> None:
-        """Open a page. Data pages V2 are sealed whole, or (parquet-java) without their levels."""
+        """Open a page. Data pages V2 are encrypted whole or, by parquet-java, without levels."""
         size, v2 = header[3], header.get(8, {})
         levels = v2[5] + v2[6] if header[1] == 3 else 0
         try:
@@ -325,7 +326,7 @@ class _Verification:
         self.open(chunk.key, chunk.address(COLUMN_INDEX), at, end - at)
 
     def offset_index(self, at: int, end: int, chunk: _Chunk) -> None:
-        """Open an offset index; it must say where the pages were."""
+        """Open an offset index, which must match the positions of the pages."""
         address = chunk.address(OFFSET_INDEX)
         index, _ = read_struct(self.open(chunk.key, address, at, end - at))
         if [(page[1], page[2]) for page in index[1]] != chunk.pages:
@@ -345,7 +346,7 @@ class _Verification:
 def encrypted_chunks(
     row_groups: list[dict[int, Any]], leaves: list[str], column_keys: Mapping[str, bytes]
 ) -> Iterator[tuple[int, int, str, dict[int, Any]]]:
-    """Give row group, column, path and fields of every encrypted chunk."""
+    """Yield row group, column, path and fields of every encrypted chunk."""
     for r, row_group in enumerate(row_groups):
         if row_group.get(7, r) != r or len(row_group[1]) != len(leaves):
             raise VerifyError("format", f"row group {r}: wrong ordinal or number of columns")
@@ -363,12 +364,12 @@ def encrypted_chunks(
 
 
 def dotted(names: list[bytes]) -> str:
-    """A column's path in one string."""
+    """Return a column's path in one string."""
     return ".".join(name.decode() for name in names)
 
 
 def leaf_paths(schema: list[dict[int, Any]]) -> list[str]:
-    """Dotted paths of the leaves of a flattened schema, root first."""
+    """Return the dotted paths of the leaves of a flattened schema, root first."""
     leaves, elements = [], iter(schema)
 
     def walk(count: int, path: list[str]) -> None:
@@ -393,7 +394,7 @@ def verify(
 ) -> list[Module]:  # fmt: skip
     """Open every encrypted module: footer, column metadata, then all others in file order.
 
-    `partial` leaves out what has no key. Raises VerifyError at the first module that fails.
+    `partial` skips modules without a key. Raises VerifyError at the first module that fails.
     """
     try:
         return _verify(data, footer_key, column_keys, aad_prefix, algorithms, partial)

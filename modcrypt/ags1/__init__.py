@@ -1,6 +1,6 @@
-"""AGS1, the AES GCM Stream that encrypts Iceberg's metadata and Avro files; or any file.
+"""AGS1, the AES GCM Stream that encrypts Iceberg's metadata and Avro files, or any other file.
 
-`Ags1Writer` and `Ags1Reader` are binary file objects; `seal` and `open` take and give bytes.
+`Ags1Writer` and `Ags1Reader` are binary file objects; `seal` and `open` work on bytes.
 """
 
 from __future__ import annotations

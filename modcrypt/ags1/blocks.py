@@ -1,4 +1,4 @@
-"""Seal and open the blocks of one stream, one by one or many on several threads."""
+"""Seal and open the blocks of one stream, in one thread or several."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from modcrypt.io.buffers import Threads, usable_cores
 from modcrypt.key_metadata import StandardKeyMetadata, as_prefix
 from modcrypt.keys import as_key
 
-__all__ = ["BlockCipher", "Workers", "block_cipher", "check_threads", "part"]
+__all__ = ["BlockCipher", "Workers", "block_cipher", "check_threads", "split_blocks"]
 
 MAX_WORKERS = 4
-"""Threads of one stream: AES saturates memory before it does a fifth core."""
+"""Most threads of one stream: AES saturates the memory before it saturates a fifth core."""
 
 _WORTH_THREADS = 4 << 20
-"""Bytes at once from which on several threads take less time than one."""
+"""Smallest size in bytes of a request that several threads finish sooner than one."""
 
 
 class BlockCipher:
-    """The blocks of one stream under its key and AAD prefix; serves any number of threads."""
+    """A cipher for the blocks of one stream, which any number of threads may use."""
 
     __slots__ = ("_gcm", "_prefix")
 
@@ -32,11 +32,11 @@ class BlockCipher:
         self._gcm, self._prefix = gcm, aad_prefix
 
     def seal(self, plaintext: memoryview, block_length: int, first: int, out: memoryview) -> None:
-        """Write the blocks of `plaintext`, the first of which has the index `first`, into `out`.
+        """Write the blocks of `plaintext` into `out`; the first block has the index `first`.
 
         Raises:
-            KeyExhaustedError: the key has done 2**32 seals.
-            LimitError: more blocks than their index can number.
+            KeyExhaustedError: The key has sealed 2**32 modules.
+            LimitError: The stream has more blocks than their index can number.
         """
         size, at, index = len(plaintext), 0, first
         for start in range(0, size, block_length) if size else (0,):
@@ -46,10 +46,10 @@ class BlockCipher:
             at, index = end, index + 1
 
     def open(self, block: memoryview, index: int, out: memoryview) -> None:
-        """Open a block into `out`, which has exactly its plaintext's size.
+        """Open a block into `out`, which has exactly the size of the plaintext.
 
         Raises:
-            TagMismatchError: it does not authenticate; `out` is zeroed.
+            TagMismatchError: The block does not authenticate; `out` is zeroed.
         """
         try:
             self._gcm.open_block_into(block, block_aad(self._prefix, index), out)
@@ -58,35 +58,35 @@ class BlockCipher:
 
 
 def block_cipher(key: Ags1Key, aad_prefix: bytes | None) -> BlockCipher:
-    """Make the cipher of a stream. No AAD prefix and an empty one are the same.
+    """Return the cipher of a stream. No AAD prefix and an empty one mean the same.
 
     Raises:
-        ValueError: a key of another size than AES has, or an AAD prefix beside the one in the key
+        ValueError: The key has no length of AES, or the AAD prefix differs from the one in the key
             metadata.
-        TypeError: the key or prefix is of another kind.
+        TypeError: The key or AAD prefix has the wrong type.
     """
     prefix = b"" if aad_prefix is None else as_prefix(aad_prefix)
     if isinstance(key, StandardKeyMetadata):
         own = key.aad_prefix or b""
         if aad_prefix is not None and prefix != own:
-            raise ValueError("aad_prefix is given, but the key metadata says another one")
+            raise ValueError("aad_prefix is given, but the key metadata contains another one")
         return BlockCipher(GcmCipher(key.key), own)
     return BlockCipher(GcmCipher(as_key(key)), prefix)
 
 
-def part(first: int, stop: int, count: int) -> list[range]:
-    """Part the blocks [first, stop) into lots of up to `count`."""
+def split_blocks(first: int, stop: int, count: int) -> list[range]:
+    """Split the blocks [first, stop) into lots of up to `count`."""
     return [range(n, min(n + count, stop)) for n in range(first, stop, count)]
 
 
 def check_threads(threads: int | None) -> None:
-    """Raise a ValueError for fewer than one."""
+    """Raise a ValueError for fewer than one thread."""
     if threads is not None and threads < 1:
-        raise ValueError("threads is at least 1")
+        raise ValueError("threads must be at least 1")
 
 
 class Workers:
-    """The threads of one stream, begun when there is enough to do."""
+    """The threads of one stream, which start when the work is worth it."""
 
     def __init__(self, count: int | None, name: str) -> None:
         check_threads(count)
@@ -94,42 +94,45 @@ class Workers:
         self.threads = Threads(self.count, name)
 
     def spread(self, lots: Sequence[range], size: int, work: Callable[[range], None]) -> None:
-        """Have several threads, this one among them, call `work` for each lot of blocks.
+        """Call `work` for each lot of blocks, in this thread and others.
 
-        Each takes the next lot that is left, so that one that is late, on a busy machine, is not
-        waited for. An error ends it; of several, that of the first lot is raised.
+        Each thread takes the next remaining lot, so a thread that a busy machine delays does not
+        hold up the others. The first error ends the work; if several lots fail, this raises the
+        error of the first lot.
 
         Args:
-            size: bytes that all of it takes; few are done by this thread alone.
+            lots: Ranges of block indexes.
+            size: Size in bytes of all lots; this thread alone does a small amount of work.
+            work: Function that seals or opens the blocks of one lot.
         """
-        left, errors = deque(lots), list[tuple[int, BaseException]]()
+        remaining, errors = deque(lots), list[tuple[int, BaseException]]()
 
         def run() -> None:
-            while left:
+            while remaining:
                 try:
-                    lot = left.popleft()
+                    lot = remaining.popleft()
                 except IndexError:
                     return
                 try:
                     work(lot)
-                except BaseException as error:  # raised below, when nobody writes any more
+                except BaseException as error:  # raised below, when no thread writes any more
                     errors.append((lot.start, error))
-                    left.clear()
+                    remaining.clear()
 
         others = min(self.count, len(lots)) - 1 if size >= _WORTH_THREADS else 0
-        begun = [self.threads.submit(run) for _ in range(others)]
+        futures = [self.threads.submit(run) for _ in range(others)]
         run()
-        for other in begun:
-            if not other.cancel():
-                other.result()
+        for future in futures:
+            if not future.cancel():
+                future.result()
         if errors:
             first = min(errors, key=itemgetter(0))[1]
             errors.clear()
             try:
                 raise first
-            finally:  # its traceback has this frame: a cycle would keep the caller's buffer
+            finally:  # its traceback refers to this frame: a cycle would keep the caller's buffer
                 del first
 
     def close(self) -> None:
-        """End the threads, after what is begun."""
+        """End the threads once they have finished the lots they work on."""
         self.threads.close()

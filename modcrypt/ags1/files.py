@@ -1,4 +1,4 @@
-"""Encrypt and decrypt whole files and pipes as AGS1 streams, and look at one without a key."""
+"""Encrypt and decrypt whole files and pipes as AGS1 streams; inspect a stream without its key."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from modcrypt.io.storage import Destination, SourceLike, Stream, open_stream
 __all__ = ["Ags1Summary", "decrypt_ags1", "encrypt_ags1", "inspect_ags1"]
 
 _READ_BYTES = 4 << 20
-"""Plaintext read at a time, enough for several threads to seal."""
+"""Bytes of plaintext read at once, enough to occupy several threads."""
 
 _LOT_BYTES = 1 << 20
-"""Bytes of a stream read at a time, or one block: they stay in the processor's cache."""
+"""Bytes of a stream read at once, or one block: few enough for the processor's cache."""
 
 Progress = Callable[[int], None]
 
@@ -53,15 +53,17 @@ def encrypt_ags1(
     """Encrypt a file or pipe into an AGS1 stream.
 
     Args:
-        source: path, URL, bytes or binary file object; pipes too, which are read to their end.
-        destination, key, aad_prefix, block_length, overwrite, threads: as for `Ags1Writer`.
-        filesystem: of pyarrow or fsspec, in which both are paths.
-        progress: called with the bytes of plaintext sealed so far.
+        source: Path, URL, bytes or binary file object. Pipes are allowed and read to their end.
+        destination: Path, URL or writable binary file object.
+        key, aad_prefix, block_length, overwrite, threads: As for `Ags1Writer`.
+        filesystem: Filesystem of pyarrow or fsspec that contains both paths.
+        progress: Function called with the number of plaintext bytes encrypted so far.
 
     Returns:
         The length of the stream in bytes: the trusted length that readers need. Store it.
 
-    Raises as `Ags1Writer`, and what `progress` raises; the destination does not appear then.
+    Raises:
+        Exception: As `Ags1Writer`, or the error of `progress`; no destination appears then.
     """
     check_block_length(block_length)
     block_cipher(key, aad_prefix)
@@ -106,23 +108,24 @@ def decrypt_ags1(
 ) -> int:
     """Decrypt an AGS1 stream from a file or pipe.
 
-    A path or URL appears when every block has been authenticated and the length fits. A file
-    object gets each block once it has been; that a stream from a pipe is cut short, or too long,
-    only its end can tell.
+    A path or URL appears once every block has been authenticated and the length is the trusted
+    one. A file object receives each block once that block has been authenticated; whether a stream
+    from a pipe is cut short or too long is only known at its end.
 
     Args:
-        source: path, URL, bytes or binary file object; pipes too, which are read to their end.
-        destination: path, URL or writable binary file object.
-        key, aad_prefix, length: as for `Ags1Reader`.
-        overwrite: whether to replace what is there.
-        filesystem: of pyarrow or fsspec, in which both are paths.
-        threads: 1 for reading, opening and writing in one thread.
-        progress: called with the bytes of plaintext written so far.
+        source: Path, URL, bytes or binary file object. Pipes are allowed and read to their end.
+        destination: Path, URL or writable binary file object.
+        key, aad_prefix, length: As for `Ags1Reader`.
+        overwrite: Whether to replace an existing destination.
+        filesystem: Filesystem of pyarrow or fsspec that contains both paths.
+        threads: Number of threads; 1 to read, decrypt and write in one thread.
+        progress: Function called with the number of plaintext bytes written so far.
 
     Returns:
         The length of the plaintext in bytes.
 
-    Raises as `Ags1Reader`, and what `progress` raises; the destination does not appear then.
+    Raises:
+        Exception: As `Ags1Reader`, or the error of `progress`; no destination appears then.
     """
     cipher = block_cipher(key, aad_prefix)
     trusted = trusted_length(key, length)
@@ -139,16 +142,17 @@ def decrypt_ags1(
         ) as output:
             output.progress = progress
             index = 0
-            for lot in _lots(stream, block_length, total):
+            for lot in _read_lots(stream, block_length, total):
                 index = _open_lot(cipher, lot, block_length, index, output)
             return output.position
 
 
 @dataclass(frozen=True, slots=True)
 class Ags1Summary:
-    """What an AGS1 stream tells without a key; nothing of it is authenticated.
+    """The properties of an AGS1 stream that need no key. None of them is authenticated.
 
-    Lengths are in bytes. Header, `plaintext_length` and `overhead` add up to `encrypted_length`.
+    Lengths are in bytes. `encrypted_length` is the sum of the header's length, `plaintext_length`
+    and `overhead`.
     """
 
     block_length: int
@@ -159,19 +163,23 @@ class Ags1Summary:
 
     @property
     def overhead(self) -> int:
-        """Bytes of nonces and tags."""
+        """Number of bytes of nonces and tags."""
         return self.blocks * BLOCK_OVERHEAD
 
 
 def inspect_ags1(source: SourceLike, *, filesystem: Any = None) -> Ags1Summary:
-    """Say what can be known of an AGS1 stream without its key; a pipe is read to its end.
+    """Return the properties of an AGS1 stream that need no key; reads a pipe to its end.
+
+    Args:
+        source: Path, URL, bytes or binary file object.
+        filesystem: Filesystem of pyarrow or fsspec that contains the path.
 
     Raises:
-        FormatError, LimitError, PlaintextError, TruncationError: as `Ags1Reader`.
+        FormatError, LimitError, PlaintextError, TruncationError: As `Ags1Reader`.
     """
     with open_stream(source, filesystem=filesystem) as stream:
         block_length = parse_header(_read_header(stream), stream.name)
-        size = HEADER_SIZE + _rest(stream) if stream.size is None else stream.size
+        size = HEADER_SIZE + _read_to_end(stream) if stream.size is None else stream.size
         layout = Layout.of(block_length, size, stream.name)
     start, end = layout.plaintext_span(layout.blocks - 1)
     return Ags1Summary(block_length, size, layout.plaintext_length, layout.blocks, end - start)
@@ -183,44 +191,44 @@ def _read_header(stream: Stream) -> bytes:
     return bytes(header[:size])
 
 
-def _rest(stream: Stream) -> int:
-    """Count what is left, reading it."""
+def _read_to_end(stream: Stream) -> int:
+    """Read the rest of a stream and return its size in bytes."""
     buffer, total = memoryview(bytearray(_LOT_BYTES)), 0
     while size := stream.readinto(buffer):
         total += size
     return total
 
 
-def _lots(stream: Stream, block_length: int, expected: int | None) -> Iterator[memoryview]:
-    """Give the blocks, many at a time, each lot as soon as it is known not to be beyond the end.
+def _read_lots(stream: Stream, block_length: int, expected: int | None) -> Iterator[memoryview]:
+    """Yield lots of blocks, each as soon as it is known to lie within the expected length.
 
-    The length of all is checked before the last lot is given.
+    The whole length is checked before the last lot is yielded.
     """
     frame = block_length + BLOCK_OVERHEAD
     size = max(1, _LOT_BYTES // frame) * frame
-    if expected is not None:  # a header may declare blocks that are longer than the file
+    if expected is not None:  # the header may declare blocks longer than the file
         size = max(1, min(size, expected - HEADER_SIZE))
-    this, following = memoryview(bytearray(size)), memoryview(bytearray(size))
-    have = stream.readinto(this)
-    total = HEADER_SIZE + have
-    while have == size:
+    current, following = memoryview(bytearray(size)), memoryview(bytearray(size))
+    filled = stream.readinto(current)
+    total = HEADER_SIZE + filled
+    while filled == size:
         more = stream.readinto(following)
         total += more
         if expected is not None and total > expected:
             check_length(total, expected, stream.name)
         if not more:
             break
-        yield this
-        this, following, have = following, this, more
+        yield current
+        current, following, filled = following, current, more
     check_length(total, expected, stream.name)
     Layout.of(block_length, total, stream.name)
-    yield this[:have]
+    yield current[:filled]
 
 
 def _open_lot(
     cipher: BlockCipher, lot: memoryview, block_length: int, first: int, output: Output
 ) -> int:
-    """Open blocks, the first of which has the index `first`, to the output; give the next one."""
+    """Open the blocks from index `first` on into the output; return the next index."""
     frame = block_length + BLOCK_OVERHEAD
     count = -(-len(lot) // frame)
     output.reserve(len(lot) - count * BLOCK_OVERHEAD)

@@ -1,6 +1,6 @@
-"""An fsspec file system that shows AGS1 streams as the plaintext in them, and writes such streams.
+"""An fsspec file system that reads AGS1 streams as plaintext files, and writes such streams.
 
-It stands before another file system, in which the files are, and is found by its protocol:
+It wraps another file system, which contains the files, and is found by its protocol:
 
     stored = {}                                           # key metadata, with the trusted length
     new = {"key": lambda path: StandardKeyMetadata.generate(), "on_written": stored.__setitem__}
@@ -9,22 +9,22 @@ It stands before another file system, in which the files are, and is found by it
     old = {"key": stored.__getitem__}
     pandas.read_csv("ags1::s3://bucket/people.csv", storage_options={**old, "s3": {"profile": …}})
 
-    ags1::s3://bucket/key     chained to any file system of fsspec, named with its options
-    ags1::file:///abs/path    the same for local files
-    ags1:///abs/path          short for it; or a path in the file system it was made with, as
-                              DuckDB spells it after `register_filesystem`
+    ags1::s3://bucket/key     file of any fsspec file system, whose options go under its name
+    ags1::file:///abs/path    local file
+    ags1:///abs/path          short for it; or a path in the wrapped file system, as DuckDB
+                              spells it after `register_filesystem`
     ags1::/abs/path           the same for fsspec; pandas takes it for a file name
 
-pandas infers compression from no chained URL: say `compression="gzip"`.
+pandas does not infer compression from chained URLs: pass `compression="gzip"`.
 
-A file is read by blocks as it is needed, written from start to end, and appears complete or not at
-all: an exception on the way to `close` leaves nothing. Names, folders, removing, moving and copying
-are those of the file system behind; they need no key, and what is moved or copied stays as it is
-encrypted. Listings have no sizes, as that of a stream is not that of what it holds.
+Reading fetches only the blocks that are needed. A file is written from start to end and appears
+complete or not at all: an exception before `close` leaves no file. The wrapped file system lists,
+removes, moves and copies files; that needs no key, and leaves their encrypted bytes unchanged.
+Listings contain no sizes, because a stream and its plaintext differ in size.
 
-Put a cache behind it (`ags1::simplecache::s3://…`): in front, it would keep plaintext on the disk.
-If another protocol is in front, fsspec keeps, shows and pickles the options of this one as they
-are: pass a `Key`, which refuses both, instead of bytes.
+Put a cache behind this file system (`ags1::simplecache::s3://…`): in front of it, the cache would
+store plaintext on disk. If another protocol is in front, fsspec stores, shows and pickles the
+options of this one: pass a `Key`, which can be neither shown nor pickled, instead of bytes.
 """
 
 from __future__ import annotations
@@ -47,36 +47,37 @@ OnWritten: TypeAlias = "Callable[[str, StandardKeyMetadata], object]"
 
 
 class Ags1FileSystem(NamesBehind):
-    """AGS1 streams of another file system, read and written as the files that they hold.
+    """The AGS1 streams of another file system, read and written as plaintext files.
 
-    DuckDB closes what a failed COPY wrote as if it were complete, and removes it before or after
-    that: nothing is left when the COPY has raised, but `on_written` may have been called for it.
+    DuckDB closes the output of a failed COPY as if it were complete, and removes it before or after
+    that. Nothing remains once the COPY has raised its error, but `on_written` may have been called.
 
     Args:
-        key: as for `Ags1Reader` and `Ags1Writer`; or a function that gives it for a path in the
-            file system behind: to be written, a fresh one (`StandardKeyMetadata.generate()`), and
-            to be read, what is stored for it.
-        aad_prefix: what the block AADs of all the files begin with, if the key metadata has none.
-        length: the trusted length in bytes of the one stream that is to be read, or `UNVERIFIED`,
-            and any that lost its last blocks is taken for whole. Not needed with key metadata that
-            has it, or for writing.
-        block_length: bytes of plaintext in a block of what is written.
-        on_written: called with the path in the file system behind and the key metadata of each
-            file, once it is complete: it has the trusted length, which is to be stored. What it
-            raises comes out of `close`; the file is there all the same.
-        fs: the file system behind, of fsspec; without it `target_protocol` and `target_options`
-            say how to make one, by default the local one.
-        fo: the path that a chained URL was for; not needed, as paths come with every call.
-        anon: not heeded. pandas adds it to the options and tries again when access is denied.
+        key: Key as for `Ags1Reader` and `Ags1Writer`; or a function from a path in the wrapped file
+            system to a fresh key (`StandardKeyMetadata.generate()`) for writing, or to the stored
+            one for reading.
+        aad_prefix: Beginning of the block AADs of all files, if the key metadata has none.
+        length: Trusted length in bytes of the only stream to read; or `UNVERIFIED` to accept
+            streams that may have lost their last blocks. Not needed if the key metadata contains
+            it, or for writing.
+        block_length: Bytes of plaintext in each block of written streams.
+        on_written: Function called with the path in the wrapped file system and the key metadata of
+            each complete file. Store the key metadata: it contains the trusted length. `close`
+            raises the errors of this function; the file exists nevertheless.
+        fs: Wrapped file system, of fsspec; by default, one made from the next two arguments.
+        target_protocol: Protocol of the wrapped file system, by default that of local files.
+        target_options: Options of the wrapped file system.
+        fo: Path of a chained URL; ignored, because every call passes its path.
+        anon: Ignored. pandas adds it to the options and tries again when access is denied.
 
     Raises:
-        TypeError: `key` is not given or of another kind, or there is no such option.
-        ValueError: a key of another size than AES has.
+        TypeError: `key` is missing or has the wrong type, or an option is unknown.
+        ValueError: The key has no length of AES.
     """
 
     protocol = "ags1"
-    writes_whole_files = True  # for modcrypt's own sinks, which need no temporary file then
-    _strip_tokenize_options = ("key",)  # fsspec neither hashes nor keeps what is named here
+    writes_whole_files = True  # so modcrypt's own sinks need no temporary file
+    _strip_tokenize_options = ("key",)  # fsspec neither hashes nor stores these options
 
     def __init__(
         self,
@@ -94,10 +95,10 @@ class Ags1FileSystem(NamesBehind):
     ) -> None:
         if key is None:
             raise TypeError(
-                "ags1 needs the key: key=…, in URLs by storage_options={'key': …}; or a function "
-                "that gives it for a path"
+                "ags1 needs a key: pass key=…, with URLs storage_options={'key': …}; or pass a "
+                "function that returns the key for a path"
             )
-        # A misspelt option is an error, not fsspec's: `on_written` may be all that keeps a key.
+        # Reject misspelt options instead of passing them on: only `on_written` may store the key.
         super().__init__(fs=fs, target_protocol=target_protocol, target_options=target_options)
         self._key = key if callable(key) or isinstance(key, StandardKeyMetadata) else as_key(key)
         self._aad_prefix, self._length = aad_prefix, length
@@ -113,12 +114,12 @@ class Ags1FileSystem(NamesBehind):
     def _open(
         self, path: str, mode: str = "rb", *, autocommit: bool = True, **_: Any
     ) -> Ags1Reader | Ags1Writer:
-        """Open a file; `open` of fsspec comes here. Options of caches and blocks mean nothing.
+        """Open a file for `open` of fsspec. Options of caches and blocks are ignored.
 
         Raises:
-            ValueError: `mode` is none of "rb", "wb" and "xb", or this is in a transaction.
-            FileExistsError: the mode is "xb", and it exists.
-            ModcryptError: as `Ags1Reader`.
+            ValueError: `mode` is not "rb", "wb" or "xb", or a transaction is active.
+            FileExistsError: The mode is "xb", and the file exists.
+            ModcryptError: As `Ags1Reader`.
         """
         if mode not in ("rb", "wb", "xb"):
             raise ValueError(
@@ -153,23 +154,24 @@ class Ags1FileSystem(NamesBehind):
         compression: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Open a file: as fsspec does, but for compressing what is written.
+        """Open a file as fsspec does, except for writing with compression.
 
-        Raises as `_open`, and:
-            ValueError: what is written is to be compressed. fsspec closes the compressor alone,
-                and the file below would be given up; `fsspec.open` and pandas close both.
+        Raises:
+            ValueError: `compression` is set for writing. fsspec closes only the compressor, so the
+                file below would be abandoned; `fsspec.open` and pandas close both.
+            ModcryptError, FileExistsError: As `_open`.
         """
         if "r" not in mode and compression is not None:
-            raise ValueError("to compress what is written, use fsspec.open(…, compression=…)")
+            raise ValueError("to write with compression, use fsspec.open(…, compression=…)")
         return super().open(path, mode, block_size, cache_options, compression, **kwargs)
 
     # --- files that are being written ----------------------------------------------------------
 
     def isfile(self, path: str) -> bool:
-        """Return whether a file exists there, or is being written by this file system.
+        """Return whether the path is a file or is being written by this file system.
 
-        DuckDB removes what a failed COPY wrote only if it is a file, while another of its threads
-        is still to close it.
+        DuckDB removes the output of a failed COPY only if it is a file, and does so before another
+        of its threads closes it.
         """
         return self._is_being_written(self._target_path(path)) or super().isfile(path)
 
@@ -178,25 +180,25 @@ class Ags1FileSystem(NamesBehind):
         return writer is not None and not writer.closed
 
     def _abandon(self, path: Any) -> bool:
-        """Abandon the writers of one path or several, and return whether nothing is left to remove.
+        """Abandon the writers of one path or several; return whether nothing remains to be removed.
 
-        A writer that is just being completed has published its file when this returns.
+        A writer that another thread is completing has published its file when this returns.
         """
         paths = self._target_path(path if isinstance(path, list) else [path])
-        writing = [one for one in paths if self._is_being_written(one)]
-        for one in writing:
-            if (writer := self._writers.get(one)) is not None:
+        unfinished = [target for target in paths if self._is_being_written(target)]
+        for target in unfinished:
+            if (writer := self._writers.get(target)) is not None:
                 writer.abandon()
-        return bool(writing) and not any(self.fs.exists(one) for one in paths)
+        return bool(unfinished) and not any(self.fs.exists(target) for target in paths)
 
-    # --- what needs no key: done by the file system behind, with the bytes as they are ---------
+    # --- operations without a key, on the encrypted files --------------------------------------
 
     def mkdir(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Make a folder."""
+        """Create a folder."""
         self.fs.mkdir(self._own(path), *args, **kwargs)
 
     def makedirs(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Make a folder and those above it."""
+        """Create a folder and its missing parents."""
         self.fs.makedirs(self._own(path), *args, **kwargs)
 
     def rmdir(self, path: str) -> None:
@@ -204,30 +206,30 @@ class Ags1FileSystem(NamesBehind):
         self.fs.rmdir(self._own(path))
 
     def rm(self, path: Any, *args: Any, **kwargs: Any) -> None:
-        """Remove files and folders. A file that is being written is abandoned."""
+        """Remove files and folders; abandon files that are being written."""
         if not self._abandon(path):
             self.fs.rm(self._own(path), *args, **kwargs)
 
     def rm_file(self, path: str) -> None:
-        """Remove a file. One that is being written is abandoned."""
+        """Remove a file; abandon it if it is being written."""
         if not self._abandon(path):
             self.fs.rm_file(self._own(path))
 
     def mv(self, path1: str, path2: str, *args: Any, **kwargs: Any) -> None:
-        """Move files, encrypted as they are: where that is renaming, nothing is read."""
+        """Move the encrypted files; nothing is read if the wrapped file system can rename."""
         self.fs.mv(self._own(path1), self._own(path2), *args, **kwargs)
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
-        """Copy a file, encrypted as it is; `copy` of fsspec comes here."""
+        """Copy an encrypted file for `copy` of fsspec."""
         self.fs.cp_file(self._own(path1), self._own(path2), **kwargs)
 
     def _own(self, path: Any) -> Any:
-        """Give the path as the one behind is given it: a slash at its end has a meaning there."""
+        """Return the path for the wrapped file system, with any slash at its end."""
         return type(self)._strip_protocol(path)
 
 
 class _ReportingWriter(Ags1Writer):
-    """Says what must be stored, once the stream is complete."""
+    """A writer that passes on the key metadata once the stream is complete."""
 
     def __init__(
         self, path: str, key: Ags1Key, *, on_written: OnWritten | None, **options: Any

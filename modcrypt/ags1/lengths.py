@@ -1,6 +1,6 @@
-"""The trusted length: what a reader must know before it can tell a whole stream from a cut one.
+"""The trusted length, which a reader needs to detect that a stream was cut short.
 
-No block says that it is the last. AGS1 "File length": "the reader implementations ... must use
+No block is marked as the last one. AGS1 "File length": "the reader implementations ... must use
 the file length value taken from a trusted source ... and not from the file system".
 """
 
@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from modcrypt.errors import TruncationError
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key, KeyLike, as_key
-from modcrypt.tracebacks import converted
+from modcrypt.tracebacks import convert_argument
 
 __all__ = [
     "UNVERIFIED",
@@ -34,10 +34,10 @@ class _Unverified(Enum):
 
 
 UNVERIFIED = _Unverified.UNVERIFIED
-"""Said in place of a trusted length: a stream that lost its last blocks is taken for whole."""
+"""Passed as the trusted length to accept a stream that may have lost its last blocks."""
 
 TrustedLength: TypeAlias = "int | Literal[_Unverified.UNVERIFIED]"
-"""Bytes of the encrypted stream, from a source that the attacker can't change; or `UNVERIFIED`."""
+"""Bytes of the encrypted stream, from a source that an attacker cannot change; or `UNVERIFIED`."""
 
 Ags1Key: TypeAlias = "KeyLike | StandardKeyMetadata"
 """A key of 16, 24 or 32 bytes; or Iceberg's key metadata, with AAD prefix and length."""
@@ -47,16 +47,16 @@ def _as_ags1_key(key: object) -> Key | StandardKeyMetadata:
     return key if isinstance(key, StandardKeyMetadata) else as_key(key)  # type: ignore[arg-type]
 
 
-takes_key = converted("key", _as_ags1_key)
-"""Decorator of functions with an argument `key`: their frames hold it as a `Key`."""
+takes_key = convert_argument("key", _as_ags1_key)
+"""Decorator for functions with an argument `key`: their frames contain only a `Key`."""
 
 
 def trusted_length(key: Ags1Key, length: TrustedLength | None) -> int | None:
-    """Give the length that the stream must have; None for any.
+    """Return the length that the stream must have; None for any.
 
     Raises:
-        TypeError: it is given neither as `length` nor in the key metadata.
-        ValueError: it is negative, or differs from the one in the key metadata.
+        TypeError: Neither `length` nor the key metadata specifies a length.
+        ValueError: The length is negative, or differs from the one in the key metadata.
     """
     known = key.file_length if isinstance(key, StandardKeyMetadata) else None
     if length is UNVERIFIED:
@@ -64,29 +64,30 @@ def trusted_length(key: Ags1Key, length: TrustedLength | None) -> int | None:
     if length is None:
         if known is None:
             raise TypeError(
-                "the trusted length of the encrypted stream is needed: length=…, as the writer "
-                "reported it, or length=UNVERIFIED if a stream cut at a block's end may pass"
+                "the trusted length of the encrypted stream is missing: pass length=…, as the "
+                "writer reported it, or length=UNVERIFIED to accept a stream cut off between "
+                "blocks"
             )
         return known
     if isinstance(length, bool) or not isinstance(length, int):
-        raise TypeError(f"length is an int or UNVERIFIED, not {type(length).__name__}")
+        raise TypeError(f"length must be an int or UNVERIFIED, not {type(length).__name__}")
     if length < 0:
-        raise ValueError("length is not negative")
+        raise ValueError("length must not be negative")
     if known is not None and known != length:
-        raise ValueError(f"length is {length}, but the key metadata says {known}")
+        raise ValueError(f"length is {length}, but the key metadata contains {known}")
     return length
 
 
 def check_length(actual: int, trusted: int | None, name: str) -> None:
-    """Hold a stream's length against the trusted one.
+    """Compare the length of a stream with the trusted length.
 
     Raises:
-        TruncationError: they differ.
+        TruncationError: The lengths differ.
     """
     if trusted is None or actual == trusted:
         return
     how = "cut short" if actual < trusted else "too long"
     raise TruncationError(
         f"{name}: {how}: {actual} bytes, but the trusted length is {trusted}; the stream was "
-        "altered, or the length is another file's"
+        "altered, or the length belongs to another file"
     )

@@ -1,11 +1,11 @@
-"""A seekable file object over an AGS1 stream, opening only the blocks that are read.
+"""A seekable file object over an AGS1 stream that opens only the blocks that are read.
 
-    read_at, readinto ──> blocks touched ──> in the cache? ──> if not: one request for all of them
-                                                         whole blocks into the caller's memory,
-                                                         parts of blocks by way of the cache
+    read_at, readinto ──> blocks needed ──> in the cache? ──> if not: one request for all of them
+                                                        whole blocks into the caller's memory,
+                                                        parts of blocks by way of the cache
 
-Reading on from block to block in small pieces has the next ones fetched and opened by other
-threads meanwhile. Nothing of a block is given out before its tag has been verified.
+While the caller reads sequentially in small pieces, other threads fetch and open the next blocks.
+No byte of a block is returned before the block's tag has been verified.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from modcrypt.aead import BLOCK_OVERHEAD
-from modcrypt.ags1.blocks import Workers, block_cipher, check_threads, part
+from modcrypt.ags1.blocks import Workers, block_cipher, check_threads, split_blocks
 from modcrypt.ags1.layout import HEADER_SIZE, Layout, parse_header
 from modcrypt.ags1.lengths import (
     Ags1Key,
@@ -42,41 +42,42 @@ from modcrypt.io.storage import (
 __all__ = ["Ags1Reader", "open"]
 
 CACHE_BYTES = 4 << 20
-"""Plaintext kept, in bytes: what small reads return to, and what was opened ahead of them."""
+"""Bytes of plaintext in the cache: blocks of small reads and blocks opened ahead of them."""
 
 MAX_CACHED_BLOCKS = 64
 
 AHEAD_BYTES = 2 << 20
-"""Plaintext opened ahead of small sequential reads, in bytes."""
+"""Bytes of plaintext opened ahead of small sequential reads."""
 
-_LOCAL_REQUEST = 1 << 20  # a block at a time stays in the processor's cache
+_LOCAL_REQUEST = 1 << 20  # one default block, which fits in the processor's cache
 _REMOTE_REQUEST = 8 << 20
 
 
 class Ags1Reader(SeekableFile):
     """The plaintext of an AGS1 stream as a read-only, seekable binary file object.
 
-    `read_at` may be called from any thread; the cursor, as that of any file, is one thread's. The
-    blocks that a read touches take one request to a store, but for those at either end that are in
-    the cache; from 8 MiB on, several at once. `size` is the length of the plaintext in bytes.
+    `read_at` may be called from any thread; as with any file, only one thread may use the cursor.
+    A read fetches the blocks that it needs in one request, without those at either end that are in
+    the cache; from 8 MiB on, in several concurrent requests. `size` is the length of the plaintext
+    in bytes.
 
     Args:
-        source: path, fsspec URL, bytes, or a seekable binary file object, which is not closed, and
-            only called in the thread that reads.
-        key: the key of 16, 24 or 32 bytes, or Iceberg's `StandardKeyMetadata`.
-        aad_prefix: what the block AADs begin with; None and empty mean the same.
-        length: the trusted length of the encrypted stream in bytes, as the writer reported it;
-            or `UNVERIFIED`, and a stream that lost its last blocks is taken for whole. Not needed
-            with key metadata that has it.
-        filesystem: where a path is to be found: a filesystem of pyarrow or fsspec.
-        threads: how many may open blocks; by default as many as there are processors, up to 4.
+        source: Path, fsspec URL, bytes or seekable binary file object. A file object is not closed,
+            and is only called in the thread that reads.
+        key: Key of 16, 24 or 32 bytes, or Iceberg's `StandardKeyMetadata`.
+        aad_prefix: Beginning of the block AADs; None and empty mean the same.
+        length: Trusted length of the encrypted stream in bytes, as the writer reported it; or
+            `UNVERIFIED` to accept a stream that may have lost its last blocks. Not needed if the
+            key metadata contains it.
+        filesystem: Filesystem of pyarrow or fsspec that contains the path.
+        threads: Most threads that open blocks; by default the number of processors, up to 4.
 
     Raises:
-        TypeError: no `length`.
-        TruncationError: the stream's length is not the trusted one, or none that a stream has.
-        FormatError, LimitError, PlaintextError: the header is not that of a stream that is read.
-        TagMismatchError: an empty last block does not authenticate. Others are opened when they
-            are read; `.module` says which block it is.
+        TypeError: `length` is missing.
+        TruncationError: The stream does not have the trusted length, or cannot have its length.
+        FormatError, LimitError, PlaintextError: The header is not that of a supported stream.
+        TagMismatchError: The empty last block does not authenticate. Other blocks are opened when
+            they are read; `.module` identifies the block.
     """
 
     _shared: Shared | None = None  # until the source is open
@@ -97,7 +98,7 @@ class Ags1Reader(SeekableFile):
         check_threads(threads)
         with ExitStack() as stack:
             opened = stack.enter_context(open_source(source, filesystem=filesystem))
-            alone = isinstance(opened, ObjectSource)  # has a cursor
+            alone = isinstance(opened, ObjectSource)  # it has a cursor
             self._workers = Workers(1 if alone else threads, "modcrypt-ags1")
             self._layout = _read_layout(opened, trusted)
             self.size = self._layout.plaintext_length
@@ -110,7 +111,7 @@ class Ags1Reader(SeekableFile):
             self._pid = os.getpid()
             self._expected = 0
             if self._layout.ends_empty:  # no read would ever touch it
-                self._open_alone(self._layout.blocks - 1)
+                self._check_block(self._layout.blocks - 1)
             stack.callback(self._workers.close)
             self._shared = Shared(stack.pop_all())
 
@@ -127,7 +128,7 @@ class Ags1Reader(SeekableFile):
     # --- blocks --------------------------------------------------------------------------------
 
     def _fill(self, offset: int, out: memoryview) -> None:
-        """Fill `out` from `offset`; there is at least a byte to be had for each of its."""
+        """Fill `out` with the plaintext from `offset` on, which is long enough."""
         assert self._shared is not None
         with self._shared.use():
             block_length = self._layout.block_length
@@ -142,23 +143,23 @@ class Ags1Reader(SeekableFile):
             self._workers.spread(lots, len(out), lambda lot: self._load(lot, offset, out))
 
     def _lots(self, first: int, stop: int) -> list[range]:
-        """Part blocks into what one request fetches."""
+        """Split blocks into lots, each for one request."""
         frame = self._layout.block_length + BLOCK_OVERHEAD
-        return part(first, stop, max(1, self._request // frame))
+        return split_blocks(first, stop, max(1, self._request // frame))
 
     def _copy_opened(self, index: int, offset: int, out: memoryview) -> bool:
-        """Copy from a block that is opened, or about to be. Not for the workers: they'd wait."""
+        """Copy from a block if it is or is being opened. Workers must not call this: it waits."""
         if self._pid != os.getpid():  # the threads stayed with the parent
             self._ahead.clear()
             self._pid = os.getpid()
         if (ahead := self._ahead.pop(index, None)) is not None:
-            ahead.exception()  # one that failed is tried again, where the error belongs
+            ahead.exception()  # if it failed, the read itself tries again and raises the error
         start, end = self._layout.plaintext_span(index)
         low, high = max(start, offset), min(end, offset + len(out))
         return self._cache.copy(index, low - start, out[low - offset : high - offset])
 
     def _load(self, lot: range, offset: int, out: memoryview) -> None:
-        """Open blocks into `out`, those that it wants in part by way of the cache."""
+        """Open blocks into `out`; those of which it needs only a part go through the cache."""
         fetched, scratch = self._fetch(lot)
         base = self._layout.span(lot.start, lot.stop)[0]
         for index in lot:
@@ -168,24 +169,24 @@ class Ags1Reader(SeekableFile):
             if offset <= start and end <= offset + len(out):
                 self._cipher.open(block, index, out[start - offset : end - offset])
             else:
-                plaintext = self._open_spare(block, index)
+                plaintext = self._open_into_cache_buffer(block, index)
                 low, high = max(start, offset), min(end, offset + len(out))
                 out[low - offset : high - offset] = plaintext[low - start : high - start]
                 self._cache.keep(index, plaintext)
         if scratch is not None:
             self._scratch.append(scratch)
 
-    def _open_spare(self, block: memoryview, index: int) -> memoryview:
-        plaintext = self._cache.spare()
+    def _open_into_cache_buffer(self, block: memoryview, index: int) -> memoryview:
+        plaintext = self._cache.take_buffer()
         self._cipher.open(block, index, plaintext[: len(block) - BLOCK_OVERHEAD])
         return plaintext
 
-    def _open_alone(self, index: int) -> None:
+    def _check_block(self, index: int) -> None:
         fetched, _ = self._fetch(range(index, index + 1))
         self._cipher.open(fetched, index, memoryview(bytearray(len(fetched) - BLOCK_OVERHEAD)))
 
     def _fetch(self, lot: range) -> tuple[memoryview, memoryview | None]:
-        """Give the blocks as they are stored, and the buffer to be used again, if there is one."""
+        """Return the stored bytes of blocks, and the buffer to reuse, if any."""
         start, end = self._layout.span(lot.start, lot.stop)
         if self._memory is not None:
             return self._memory[start:end], None
@@ -203,10 +204,10 @@ class Ags1Reader(SeekableFile):
     # --- opening ahead -------------------------------------------------------------------------
 
     def _look_ahead(self, offset: int, end: int) -> None:
-        """Have blocks opened that reading on in small pieces comes to next."""
+        """Have other threads open the blocks that sequential small reads need next."""
         block_length = self._layout.block_length
         sequential, self._expected = offset == self._expected, end
-        if not sequential:  # what was opened ahead is wanted no more than the rest
+        if not sequential:  # blocks opened ahead are no longer likelier to be read
             self._ahead.clear()
         crossed = end // block_length
         if not sequential or crossed == offset // block_length or self._workers.count < 2:
@@ -214,7 +215,7 @@ class Ags1Reader(SeekableFile):
         count = min(AHEAD_BYTES // block_length, self._cache.capacity - 2)
         if count < 1 or end - offset >= block_length:
             return
-        # `crossed` itself is needed at once: it is opened here, or was ahead.
+        # `crossed` is needed at once: this thread opens it, or it was opened ahead.
         stop = min(crossed + 1 + count, self._layout.blocks)
         wanted = [n for n in range(crossed + 1, stop) if n not in self._ahead]
         wanted = [n for n in wanted if not self._cache.has(n)]
@@ -229,7 +230,7 @@ class Ags1Reader(SeekableFile):
         for index in lot:
             low, high = self._layout.span(index, index + 1)
             block = fetched[low - base : high - base]
-            self._cache.keep(index, self._open_spare(block, index))
+            self._cache.keep(index, self._open_into_cache_buffer(block, index))
         if scratch is not None:
             self._scratch.append(scratch)
 
@@ -242,7 +243,7 @@ class Ags1Reader(SeekableFile):
         self._cursor = end
 
     def close(self) -> None:
-        """Close the source, if it was opened here, after the last read. Again, it does nothing."""
+        """Wait for running reads, then close the source if this reader opened it. Idempotent."""
         super().close()
         if self._shared is not None:
             self._shared.close()
@@ -256,9 +257,9 @@ def open(  # noqa: A001 (as in gzip and others)
     aad_prefix: bytes | None = None,
     length: TrustedLength | None = None,
 ) -> bytes:
-    """Give the whole plaintext of a stream; arguments and errors are those of `Ags1Reader`.
+    """Return the whole plaintext of a stream, if every block authenticates.
 
-    Nothing is given unless every block authenticates.
+    Arguments and errors are those of `Ags1Reader`.
     """
     with Ags1Reader(data, key, aad_prefix=aad_prefix, length=length) as reader:
         return reader.read()
@@ -271,23 +272,23 @@ def _read_layout(source: Source, trusted: int | None) -> Layout:
 
 
 class _Cache:
-    """The blocks last used, each in a buffer that is used again when another comes.
+    """A cache of the most recently used blocks, which reuses the buffers of evicted blocks.
 
-    Copying out happens under the lock: it holds the interpreter's own anyway.
+    Copies are made under the lock: a copy holds the interpreter's lock anyway.
     """
 
     def __init__(self, layout: Layout, awaited: Container[int]) -> None:
-        self._awaited = awaited  # opened ahead and not read yet: not to be driven out
+        self._awaited = awaited  # opened ahead and not read yet: evicted last
         self._size = min(layout.block_length, layout.plaintext_length)
         self.capacity = max(1, min(MAX_CACHED_BLOCKS, CACHE_BYTES // layout.block_length))
         self._lock = fork_safe(threading.Lock())
-        self._blocks: dict[int, memoryview] = {}  # the one used last comes last
+        self._blocks: dict[int, memoryview] = {}  # in the order of their last use
 
     def has(self, index: int) -> bool:
         return index in self._blocks
 
     def copy(self, index: int, start: int, out: memoryview) -> bool:
-        """Fill `out` with what begins at `start` in a block; False if the block isn't here."""
+        """Copy from `start` of a block into `out`; return False if the block is not cached."""
         with self._lock:
             block = self._blocks.pop(index, None)
             if block is None:
@@ -296,20 +297,20 @@ class _Cache:
             out[:] = block[start : start + len(out)]
             return True
 
-    def spare(self) -> memoryview:
-        """Give a buffer for one more block, taken from the one that was used longest ago."""
+    def take_buffer(self) -> memoryview:
+        """Return a buffer for one more block, if need be that of the least recently used one."""
         with self._lock:
             if len(self._blocks) >= self.capacity:
-                return self._blocks.pop(self._least_wanted())
+                return self._blocks.pop(self._block_to_evict())
         return memoryview(bytearray(self._size))
 
     def keep(self, index: int, block: memoryview) -> None:
-        """Take in a block that authenticated."""
+        """Store a block that authenticated."""
         with self._lock:
             self._blocks[index] = block
             while len(self._blocks) > self.capacity:
-                del self._blocks[self._least_wanted()]
+                del self._blocks[self._block_to_evict()]
 
-    def _least_wanted(self) -> int:
+    def _block_to_evict(self) -> int:
         oldest = next(iter(self._blocks))
         return next((n for n in self._blocks if n not in self._awaited), oldest)

@@ -1,11 +1,11 @@
-"""A writable file object that seals what it is given into an AGS1 stream, block by block.
+"""A writable file object that encrypts its data into an AGS1 stream, block by block.
 
-    write ──> whole blocks of the caller's data ─────┐
-         └──> the rest: gathered until it is a block ┴─> sealed ─> sink, but for the last tag
+    write ──> whole blocks of the caller's data ────────┐
+         └──> the rest: collected until a block is full ┴─> sealed ─> sink, except the last tag
 
-The tag of the block sealed last stays here until the next block or `close`. A stream of whole
-blocks would be a well-formed one wherever it is cut, so what an abandoned writer, or a killed
-process, leaves behind ends within a block, and no reader takes it for a file.
+The writer holds back the last tag until the next block or `close`. A stream of whole blocks would
+be well formed wherever it is cut between blocks. So the output of an abandoned writer, or of a
+killed process, ends within a block, and no reader accepts it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from typing import Any, NoReturn
 
 from modcrypt.aead import BLOCK_OVERHEAD, TAG_SIZE
-from modcrypt.ags1.blocks import BlockCipher, Workers, block_cipher, part
+from modcrypt.ags1.blocks import BlockCipher, Workers, block_cipher, split_blocks
 from modcrypt.ags1.layout import (
     DEFAULT_BLOCK_LENGTH,
     HEADER_SIZE,
@@ -35,47 +35,47 @@ from modcrypt.keys import as_key
 __all__ = ["Ags1Writer", "fresh_metadata", "seal"]
 
 _LOT_BYTES = (4 << 20) + (1 << 10)
-"""Bytes of blocks sealed, perhaps on several threads, before the sink is called."""
+"""Bytes of blocks that are sealed, perhaps by several threads, before each call of the sink."""
 
 
 class _AbandonedError(Exception):
-    """Ends the sink without publishing."""
+    """Closes the sink without publishing."""
 
 
 class Ags1Writer(io.RawIOBase):
-    """Seals what is written into an AGS1 stream, as a write-only binary file object.
+    """A write-only binary file object that encrypts its data into an AGS1 stream.
 
-    Every `write` is taken whole, so no `io.BufferedWriter` is needed around it, and none should
-    be: where an exception ends a `with` block, it closes what is below it as if all were well.
+    Each `write` accepts all of its data, so do not wrap the writer in `io.BufferedWriter`: when an
+    exception ends a `with` block, that would close the writer as if nothing had failed.
 
     The stream is complete when `close` has returned; a path or URL appears then, or not at all.
     An exception within `with`, `abandon`, a failed write, garbage collection (of the writer, or of
-    an object around it that closes it), or a `close` on the way of an exception leave nothing
-    there, and in a file object what no reader takes for a stream.
-    Any thread may call `abandon`; it waits for a `write` or `close` of another one.
+    an object that wraps and closes it) and a `close` while an exception propagates leave no file
+    behind, and in a file object nothing that a reader accepts as a stream.
+    Any thread may call `abandon`; it waits for a `write` or `close` in another thread.
 
-    Store a generated key before `close`, if losing it would matter: what `key_metadata` gives
-    afterwards adds no more than the length.
+    If losing a generated key would matter, store it before `close`: `key_metadata` afterwards only
+    adds the length.
 
     Args:
-        sink: path, fsspec URL, or a writable binary file object, which is not closed.
-        key: a key of 16, 24 or 32 bytes, or Iceberg's `StandardKeyMetadata` without a length.
-            Take a fresh one for every file: under one key, AAD prefix and index, the blocks of two
-            files can stand in for each other.
-        aad_prefix: what the block AADs begin with; None and empty mean the same.
-        block_length: bytes of plaintext in each block but the last, 1 to 64 MiB. Iceberg's Java
-            reads no other than 1 MiB.
-        overwrite: whether to replace what is there.
-        filesystem: where a path is to be written: a filesystem of pyarrow or fsspec.
-        threads: how many may seal and write; by default as many as there are processors, up to 4.
+        sink: Path, fsspec URL or writable binary file object. A file object is not closed.
+        key: Key of 16, 24 or 32 bytes, or Iceberg's `StandardKeyMetadata` without a length.
+            Use a fresh one for every file: files with the same key and AAD prefix are open to an
+            exchange of blocks with the same index.
+        aad_prefix: Beginning of the block AADs; None and empty mean the same.
+        block_length: Bytes of plaintext in each block but the last, at most 64 MiB. Iceberg's Java
+            only reads 1 MiB.
+        overwrite: Whether to replace an existing file.
+        filesystem: Filesystem of pyarrow or fsspec that contains the path.
+        threads: Most threads that seal and write; by default the number of processors, up to 4.
 
     Raises:
-        ValueError: one of the arguments is out of its range, or key metadata has a length: it is
-            that of a file which is written already.
-        FileExistsError: the destination exists and `overwrite` is False.
+        ValueError: An argument is out of range, or the key metadata contains a length, which means
+            that a file has been written with it already.
+        FileExistsError: The destination exists and `overwrite` is False.
     """
 
-    _sink: Any = None  # until it is open, and when it is done
+    _sink: Any = None  # before it is open and after it is closed
     _length: int | None = None
 
     @takes_key
@@ -95,7 +95,7 @@ class Ags1Writer(io.RawIOBase):
         self._metadata = fresh_metadata(key, aad_prefix)
         self._block_length = block_length
         self._workers = Workers(threads, "modcrypt-ags1")
-        self._gathered = memoryview(b"")  # a block in the making
+        self._block = memoryview(b"")  # buffer of an incomplete block
         self._filled = 0
         self._blocks = self._written = 0
         self._held = make_header(block_length)
@@ -121,58 +121,62 @@ class Ags1Writer(io.RawIOBase):
         """Length of the stream in bytes: the trusted length that readers need. Store it.
 
         Raises:
-            ValueError: the writer is not closed, or was abandoned.
+            ValueError: The writer is not closed, or was abandoned.
         """
         if self._length is None:
-            raise ValueError("the stream is not complete: its length is known after close")
+            raise ValueError("the stream is not complete: its length is only known after close")
         return self._length
 
     @property
     def key_metadata(self) -> StandardKeyMetadata:
-        """Key, AAD prefix and length of the stream, as Iceberg keeps them; raises as above."""
+        """Key, AAD prefix and length of the stream, as Iceberg stores them.
+
+        Raises:
+            ValueError: The writer is not closed, or was abandoned.
+        """
         return self._metadata.with_length(self.encrypted_length)
 
     # --- blocks --------------------------------------------------------------------------------
 
     def write(self, data: Any) -> int:
-        """Seal all the blocks that `data` fills, and gather the rest; give its length in bytes.
+        """Encrypt the blocks that `data` fills, buffer the rest, and return the length of `data`.
 
         Raises:
-            ValueError: the writer is closed, or has failed.
-            KeyExhaustedError: the key has done 2**32 seals.
-            OSError: of the sink; the writer is abandoned.
+            ValueError: The writer is closed, or has failed.
+            KeyExhaustedError: The key has sealed 2**32 modules.
+            OSError: The sink failed; the writer is abandoned.
         """
         view = memoryview(data).cast("B")
         with self._lock:
             self._check_open()
             try:
-                done = self._gather(view) if self._filled else 0
+                done = self._fill_block(view) if self._filled else 0
                 whole = len(view) - (len(view) - done) % self._block_length
                 if done < whole:
                     self._seal(view[done:whole])
-                self._gather(view[whole:])
+                self._fill_block(view[whole:])
             except BaseException:
                 self.abandon()
                 raise
             self._written += len(view)
         return len(view)
 
-    def _gather(self, view: memoryview) -> int:
-        """Take what fits into the block in the making, and seal it once full."""
+    def _fill_block(self, view: memoryview) -> int:
+        """Copy the data that fits into the incomplete block; seal the block once it is full."""
         size = min(len(view), self._block_length - self._filled)
         if not size:
             return 0
-        if not self._gathered:
-            self._gathered = memoryview(bytearray(self._block_length))
-        self._gathered[self._filled : self._filled + size] = view[:size]
+        if not self._block:
+            self._block = memoryview(bytearray(self._block_length))
+        self._block[self._filled : self._filled + size] = view[:size]
         self._filled += size
         if self._filled == self._block_length:
             self._filled = 0
-            self._seal(self._gathered)
+            self._seal(self._block)
         return size
 
     def _seal(self, plaintext: memoryview) -> None:
-        """Seal whole blocks, or the last one, and hand over all but the last tag."""
+        """Seal whole blocks, or the last one, and write all but the last tag."""
         lot = max(1, _LOT_BYTES // (self._block_length + BLOCK_OVERHEAD)) * self._block_length
         for start in range(0, len(plaintext), lot) if plaintext else (0,):
             self._seal_lot(plaintext[start : start + lot])
@@ -180,7 +184,7 @@ class Ags1Writer(io.RawIOBase):
     def _seal_lot(self, plaintext: memoryview) -> None:
         output = self._output
         size = encrypted_length(len(plaintext), self._block_length) - HEADER_SIZE
-        output.reserve(TAG_SIZE + size)  # both at once: the held tag alone would end a stream
+        output.reserve(TAG_SIZE + size)  # both at once: the tag alone would complete a stream
         output.write(self._held)
         out = output.view[output.at : output.at + size]
         self._blocks = _seal_blocks(
@@ -190,18 +194,19 @@ class Ags1Writer(io.RawIOBase):
         output.at += size - TAG_SIZE
         output.flush()
 
-    # --- the end -------------------------------------------------------------------------------
+    # --- close ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Seal what is gathered and complete the stream. Again, it does nothing.
+        """Seal the incomplete block and complete the stream. Idempotent.
 
-        Called on the way of an exception that is younger than the writer, it abandons instead:
-        so `with` blocks around this writer end that can't tell it why (fsspec's and pandas').
-        Called by the finalizer of an object around it, it abandons, too: an abandoned
-        `pyarrow.parquet.ParquetWriter` closes what it has written so far.
+        While an exception propagates that was raised after the writer was made, `close` abandons
+        the stream instead: objects that wrap this writer, such as those of fsspec and pandas, close
+        it without passing on their exception. `close` also abandons the stream when the finalizer
+        of a wrapping object calls it: a `pyarrow.parquet.ParquetWriter` that is garbage-collected
+        closes its unfinished file.
 
         Raises:
-            OSError: of the sink; nothing is published.
+            OSError: The sink failed; nothing is published.
         """
         with self._lock:
             if self.closed:
@@ -216,10 +221,10 @@ class Ags1Writer(io.RawIOBase):
     def _complete(self) -> None:
         try:
             if self._filled or not self._blocks:
-                self._seal(self._gathered[: self._filled])
+                self._seal(self._block[: self._filled])
             self._output.write(self._held)
             length = self._output.position
-            self._end(None)
+            self._close_sink(None)
         except BaseException:
             self.abandon()
             raise
@@ -227,17 +232,17 @@ class Ags1Writer(io.RawIOBase):
         super().close()
 
     def abandon(self) -> None:
-        """Give up: no path or URL appears, and a file object holds no well-formed stream."""
+        """Discard the stream: no path or URL appears; a file object gets no well-formed stream."""
         with self._lock:
             if self.closed:
                 return
             try:
-                with suppress(Exception):  # what went wrong first is what matters
-                    self._end(_AbandonedError())
+                with suppress(Exception):  # the first error is the one that matters
+                    self._close_sink(_AbandonedError())
             finally:
                 super().close()
 
-    def _end(self, error: BaseException | None) -> None:
+    def _close_sink(self, error: BaseException | None) -> None:
         sink, self._sink, self._born_in = self._sink, None, None
         self._workers.close()
         if sink is not None:
@@ -255,7 +260,7 @@ class Ags1Writer(io.RawIOBase):
             self.abandon()
 
     def _dealloc_warn(self, source: object) -> None:
-        """Abandon: so `io` says that it collects what is around this, and is about to close it."""
+        """Abandon the stream: `io` calls this before a collected wrapper closes the writer."""
         self.abandon()
 
     # --- the file protocol ---------------------------------------------------------------------
@@ -265,23 +270,23 @@ class Ags1Writer(io.RawIOBase):
             raise ValueError("the writer is closed")
 
     def writable(self) -> bool:
-        """Say that it can be written."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Give the bytes of plaintext written so far."""
+        """Return the number of plaintext bytes written so far."""
         self._check_open()
         return self._written
 
     def readinto(self, buffer: Any) -> NoReturn:
-        """Refuse to read."""
+        """Raise an error: the file object is write-only."""
         raise io.UnsupportedOperation("an Ags1Writer is not readable")
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("an Ags1Writer can't be pickled or copied: it has a key")
+        raise TypeError("an Ags1Writer can't be pickled or copied: it contains a key")
 
     def flush(self) -> None:
-        """Do nothing: blocks are handed over as soon as they are full, a part of one never is."""
+        """Do nothing: each block is written as soon as it is full, and never in part."""
 
 
 def _in_finalizer() -> bool:
@@ -302,9 +307,10 @@ def seal(
     aad_prefix: bytes | None = None,
     block_length: int = DEFAULT_BLOCK_LENGTH,
 ) -> bytes:
-    """Give the stream that holds `data`; arguments and errors are those of `Ags1Writer`.
+    """Return the stream for the plaintext `data`.
 
-    The length of the result is the trusted length that readers need.
+    Arguments and errors are those of `Ags1Writer`. The length of the result is the trusted length
+    that readers need.
     """
     check_block_length(block_length)
     cipher = block_cipher(key, aad_prefix)
@@ -325,7 +331,7 @@ def _seal_blocks(
     first: int,
     out: memoryview,
 ) -> int:
-    """Seal blocks, the first of which has the index `first`, into `out`; give the next index."""
+    """Seal blocks from index `first` on into `out`; return the next index."""
     count = max(1, -(-len(plaintext) // block_length))
     frame = block_length + BLOCK_OVERHEAD
 
@@ -334,23 +340,23 @@ def _seal_blocks(
         sealed = out[lot.start * frame : lot.stop * frame]
         cipher.seal(whole, block_length, first + lot.start, sealed)
 
-    lots = part(0, count, max(1, DEFAULT_BLOCK_LENGTH // block_length))
+    lots = split_blocks(0, count, max(1, DEFAULT_BLOCK_LENGTH // block_length))
     workers.spread(lots, len(plaintext), work)
     return first + count
 
 
 def fresh_metadata(key: Ags1Key, aad_prefix: bytes | None) -> StandardKeyMetadata:
-    """Give the key metadata of a stream to be written, which has no length yet.
+    """Return the key metadata for a new stream, which must not have a length yet.
 
     Raises:
-        ValueError: it has one.
+        ValueError: The key metadata has a length.
     """
     if not isinstance(key, StandardKeyMetadata):
         prefix = None if aad_prefix is None else as_prefix(aad_prefix)
         return StandardKeyMetadata(key=as_key(key), aad_prefix=prefix)
     if key.file_length is not None:
         raise ValueError(
-            "this key metadata has a length, so a file is written with it already: generate "
+            "this key metadata has a length, so a file was written with it already: generate "
             "fresh metadata for each file"
         )
     return key

@@ -388,7 +388,7 @@ def share(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Copy some columns of encrypted files for somebody else.
+    """Copy some columns of encrypted files for another party.
 
     SOURCE and DESTINATION are both files or both folders. DESTINATION contains only the columns
     that --column names, under the keys of the --new options; names and values of other columns are

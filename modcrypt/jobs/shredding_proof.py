@@ -32,14 +32,14 @@ LIMITS = (
     "unwrapped a key keep it in memory; KeyTools keep it for their cache_lifetime_seconds.",
     "modcrypt examined only the named files and folders, at the time of the proof: not exports, "
     "caches, logs or other places to which data or wrapped keys were copied.",
-    "A file without key metadata may have been written with keys that somebody stores elsewhere: "
+    "A file without key metadata may have been written with keys that are stored elsewhere: "
     "modcrypt can't distinguish this.",
     "AGS1 streams are as readable as their key metadata, wherever that is stored.",
     "A file whose footer key is gone can't be authenticated: the proof relies on its unencrypted "
     "metadata. Unencrypted columns under an encrypted footer that no longer opens can't be "
     "detected, though their bytes exist.",
 )
-"""What no proof can know."""
+"""The limits of every proof."""
 
 REFUSALS = (
     "Refused means that this key service refused this caller: another service may have the master "

@@ -129,7 +129,7 @@ def audit_to_logging(logger: str | logging.Logger = "modcrypt.audit") -> Audit:
 def audit_to_json_lines(path: str | os.PathLike[str]) -> Audit:
     """Return an audit that appends each event to a file, mode 0600, as a line of JSON.
 
-    Every event opens the file anew and writes its line by one call. Processes may therefore share
+    Every event opens the file again and writes its line by one call. Processes may therefore share
     the file, and it may be moved away. Its folder should not be writable by others, because they
     could move the file away, too.
 

@@ -239,7 +239,7 @@ class KeyWrapper:
         return kek
 
     def forget(self) -> None:
-        """Drop all cached KEKs, so that the service decides anew after a rotation or revocation."""
+        """Drop all cached KEKs, so the service decides again after a rotation or revocation."""
         self._writing.clear()
         self._reading.clear()
         self._refused.clear()

@@ -330,11 +330,11 @@ def test_the_keyring_in_java_needs_the_right_passphrase(
     (tmp_path / "empty").write_text("")
     wrapped = ring.wrap(KEYS[0], "kf")
     for query, told in (
-        ("", "is sealed: have the URI say where its passphrase is"),
-        (f"?passphrase=file:{tmp_path}/wrong", "a wrong passphrase or altered bytes"),
-        (f"?passphrase=file:{tmp_path}/empty", "there is no passphrase at file:"),
+        ("", "is encrypted: name the place of its passphrase in the URI"),
+        (f"?passphrase=file:{tmp_path}/wrong", "the passphrase is wrong or bytes were altered"),
+        (f"?passphrase=file:{tmp_path}/empty", "no passphrase found at file:"),
         (f"?passphrase=file:{tmp_path}/missing", "can't be read: NoSuchFile"),
-        ("?passphrase=env:MODCRYPT_NO_SUCH", "there is no passphrase at env:MODCRYPT_NO_SUCH"),
+        ("?passphrase=env:MODCRYPT_NO_SUCH", "no passphrase found at env:MODCRYPT_NO_SUCH"),
     ):
         java = JavaClient(jvm, f"file:{ring.path}{query}")
         with pytest.raises(JavaError, match=f"KeyAccessDeniedException.*{told}"):
@@ -354,11 +354,11 @@ def test_a_keyring_in_the_clear_is_the_owners_and_no_sealed_ones_stand_in(
     assert ring.unwrap(JavaClient(jvm, uri).wrap(KEYS[0], "kf"), "kf") == KEYS[0]
     (tmp_path / "pass").write_text("any")
     sealed = JavaClient(jvm, f"{uri}?passphrase=file:{tmp_path}/pass")
-    with pytest.raises(JavaError, match="may have been put in the place of a sealed one"):
+    with pytest.raises(JavaError, match="is in plaintext and may have replaced an encrypted one"):
         sealed.wrap(KEYS[0], "kf")
     os.chmod(ring.path, 0o640)
     os.utime(ring.path, ns=(1, 1))
-    with pytest.raises(JavaError, match="others may use the file: chmod 600"):
+    with pytest.raises(JavaError, match="other users can access the file; run chmod 600"):
         JavaClient(jvm, uri).wrap(KEYS[0], "kf")
 
 
@@ -401,7 +401,7 @@ def test_an_altered_header_of_a_sealed_keyring_opens_nothing(jvm: Any, ring: Key
         (b'"id": "', b'"id": "' + b"0" * 32 + b'", "was": "'),
     ):
         path.write_bytes(re.sub(b', "was": "[^"]*"', b"", data.replace(old, new)))
-        with pytest.raises(JavaError, match="a wrong passphrase or altered bytes"):
+        with pytest.raises(JavaError, match="the passphrase is wrong or bytes were altered"):
             JavaClient(jvm, uri_of(ring)).wrap(KEYS[0], "kf")
 
 
@@ -415,7 +415,7 @@ def test_the_keyring_in_java_refuses_a_former_state_of_one_that_it_has_seen(
     assert '"2"' in java.wrap(KEYS[0], "kf")
     path.write_bytes(before)
     for one in (java, JavaClient(jvm, uri_of(ring))):
-        with pytest.raises(JavaError, match="older than this process has seen it"):
+        with pytest.raises(JavaError, match="older than the one that this process has read"):
             one.wrap(KEYS[0], "kf")
 
 
@@ -492,7 +492,7 @@ def test_vault_binds_derived_keys_by_their_context_and_no_others(
         assert java.unwrap(ours.wrap(KEYS[1], "kd", aad=aad.encode()), "kd") == KEYS[1]
         with pytest.raises(JavaError, match="is not a derived key: Vault would bind nothing"):
             java.wrap(KEYS[0], "plain")
-    with pytest.raises(JavaError, match="it is a derived key: the URI needs derived=true"):
+    with pytest.raises(JavaError, match="it is a derived key: add derived=true to the URI"):
         JavaClient(jvm, uri.replace("&derived=true", "")).wrap(KEYS[0], "kd")
 
 
@@ -513,10 +513,10 @@ def test_vault_refuses_and_java_says_why_without_a_token_or_a_key(
         java.wrap(KEYS[0], "nobody")
     assert "nobody" not in engine.list_keys(mount_point=transit)["data"]["keys"]
     for name in ("../../sys/seal", "a/b", ".", "", "x" * 300, "a b"):
-        with pytest.raises(JavaError, match="is named by letters"):
+        with pytest.raises(JavaError, match="names of keys in Vault consist of letters"):
             java.wrap(KEYS[0], name)
     for wrapped in ("vault:v0:AAAA", "vault:v1:", "AAAA", "vault:v1:" + "A" * 20_000):
-        with pytest.raises(JavaError, match="no vault:v<version>:<base64>"):
+        with pytest.raises(JavaError, match="the wrapped key is not vault:v<version>:<base64>"):
             java.unwrap(wrapped, "kf")
     (bao.folder / "weak").write_text(bao.token({f"{transit}/encrypt/kf": ["update"]}))
     weak = JavaClient(jvm, bao.uri(transit, f"&token=file:{bao.folder}/weak"))
@@ -525,7 +525,9 @@ def test_vault_refuses_and_java_says_why_without_a_token_or_a_key(
         weak.unwrap(wrapped, "kf")
     (bao.folder / "root").write_text(bao.root_token)
     (bao.folder / "weak").write_text("two words\n")
-    with pytest.raises(JavaError, match=r"KeyAccessDenied.*is none: spaces") as caught:
+    with pytest.raises(
+        JavaError, match=r"KeyAccessDenied.*is invalid: it contains spaces"
+    ) as caught:
         weak.unwrap(wrapped, "kf")
     assert "two words" not in str(caught.value)
     with pytest.raises(JavaError, match="Vault has no master key kf"):
@@ -558,7 +560,9 @@ def test_tls_and_tokens_and_passphrases_come_from_the_environment_of_the_jvm(
     monkeypatch.setenv("VAULT_TOKEN", (bao.folder / "token").read_text().strip())
     monkeypatch.setenv("LAKE_PASS", PASSPHRASE)
     monkeypatch.delenv("VAULT_CACERT", raising=False)
-    with pytest.raises(JavaError, match=r"no certificate that is trusted here; VAULT_CACERT"):
+    with pytest.raises(
+        JavaError, match=r"TLS certificate of Vault .* is not trusted here; set VAULT_CACERT"
+    ):
         JavaClient(start_jvm().packages, uri).wrap(KEYS[0], "kf")
     monkeypatch.setenv("VAULT_CACERT", str(bao.authority))
     jvm = start_jvm().packages

@@ -71,7 +71,7 @@ def exit_code(error_codes: Iterable[str]) -> int:
     """Return the exit code that all failed files share, else 1.
 
     Args:
-        words: Error codes of the failed files.
+        error_codes: Error codes of the failed files.
     """
     return common_code(map(_exit_code_of, error_codes))
 
@@ -121,7 +121,7 @@ _OPTION_NAMES = (
     ("pass encryption for the new file", "pass --new-kms or --new-policy"),
     ("the file is plaintext; pass encryption", "the file is plaintext; run modcrypt encrypt"),
     ("pass pin=, set pin-source in the URI", "set pin-source in the URI"),
-    ("open it without a passphrase", "give no passphrase, by MODCRYPT_PASSPHRASE neither"),
+    ("open it without a passphrase", "give no passphrase, and unset MODCRYPT_PASSPHRASE"),
     ("map its beginning to a folder with location_map", "map its beginning with --location-map"),
     ("open the table with load_table", "name the catalog with --catalog"),
     ("open_table(at_least=...)", "--at-least"),

@@ -128,7 +128,7 @@ class Locations:
 
 
 _END = ("/", "")
-"""What may follow a prefix in a location: a slash, or nothing."""
+"""Texts that may follow a prefix in a location: a slash, or nothing."""
 
 
 def find_place(where: Any, filesystem: Any = None) -> Place:

@@ -41,8 +41,8 @@ class Expectation:
         name = metadata.name
         if self.require_encrypted and not metadata.master_key_id:
             raise PlaintextError(
-                f"{name}: the table has no encryption.key-id: it is not encrypted, or somebody "
-                "removed the property"
+                f"{name}: the table has no encryption.key-id: it is not encrypted, or the "
+                "property was removed"
             )
         if self.table_uuid is not None and metadata.uuid != self.table_uuid:
             raise IntegrityError(f"{name}: this is table {metadata.uuid}, not {self.table_uuid}")
@@ -76,7 +76,7 @@ def _check_follows(new: TableMetadata, old: TableMetadata, expected: Expectation
     or restore an older state.
 
     Raises:
-        IntegrityError: the version is under another master key, or older.
+        IntegrityError: The version is under another master key, or older.
     """
     if new.master_key_id != old.master_key_id and expected.master_key_ids is None:
         raise IntegrityError(

@@ -111,7 +111,7 @@ class Walk:
         if self.encrypted:
             raise PlaintextError(
                 f"{what}, but this table must be encrypted: it was written without a key, or "
-                "somebody removed the key so that plaintext is read"
+                "its key was removed so that plaintext is read"
             )
 
     # --- files ----------------------------------------------------------------------------------

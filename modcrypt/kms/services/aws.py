@@ -133,7 +133,7 @@ def open_aws(uri: str, *, client: Any = None) -> AwsKms:
 
     Args:
         uri: URI as in the module's documentation.
-        client: boto3's client of KMS, for other credentials or another endpoint.
+        client: Client of boto3 for KMS, for other credentials or another endpoint.
 
     Raises:
         ValueError: The URI has another form, no region is named, the region is not the client's, or

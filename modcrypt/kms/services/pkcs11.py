@@ -232,7 +232,7 @@ def open_pkcs11(uri: str, *, pin: str | Callable[[], str] | None = None) -> Pkcs
 
 
 def _make_pin_source(pin: str | Callable[[], str] | None, source: str | None) -> Callable[[], str]:
-    """Return a function that returns the PIN, which it reads anew at each login."""
+    """Return a function that returns the PIN, which it reads again at each login."""
     if callable(pin):
         return pin
     if pin is not None:
@@ -275,7 +275,7 @@ _lock = fork_safe(threading.Lock())
 
 
 def _load_library(module: str) -> Any:
-    """Load a module; in a forked process, initialize it anew, as PKCS#11 requires."""
+    """Load a module; in a forked process, initialize it again, as PKCS#11 requires."""
     try:
         library = pkcs11.lib(module)
         if _started.setdefault(module, os.getpid()) != os.getpid():

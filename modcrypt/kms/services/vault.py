@@ -445,7 +445,7 @@ class VaultKms:
             failed = self._make_answer_error()
         finally:
             if self._token is not None:
-                adapter.token = ""  # read anew before each request
+                adapter.token = ""  # read again before each request
         raise failed  # outside the handler: the original error contains request, token and key
 
     def _get_adapter(self) -> Any:
@@ -578,7 +578,7 @@ def _is_loopback(host: str) -> bool:
 def _make_token_source(
     given: str | Callable[[], str] | None, place: str | None
 ) -> Callable[[], str]:
-    """Return a function that reads the token anew at each call."""
+    """Return a function that reads the token again at each call."""
     if given is None:
         return lambda: _check_token(_find_token(place))
     if callable(given):

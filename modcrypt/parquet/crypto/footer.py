@@ -290,7 +290,7 @@ def _algorithm_struct(union: ThriftStruct) -> ThriftStruct:
 
 
 def _verify_signature(cipher: FileCipher, key: Key, data: bytes) -> None:
-    """Verify the signature over the bytes as they were read (PME 5.5), never encoded anew."""
+    """Verify the signature over the bytes as read, not over a new encoding (PME 5.5)."""
     try:
         cipher.gcm(key).verify(
             data[:-SIGNATURE_SIZE], data[-SIGNATURE_SIZE:], module_aad(cipher.file_aad, FOOTER)

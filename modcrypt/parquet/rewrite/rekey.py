@@ -28,7 +28,7 @@ from modcrypt.parquet.rewrite.file_rewrite import (
     Rewritten,
     restore_properties,
 )
-from modcrypt.tracebacks import converted
+from modcrypt.tracebacks import convert_argument
 
 __all__ = ["mask_parquet", "rekey_in_place", "rekey_parquet", "share_parquet"]
 
@@ -81,7 +81,7 @@ def rekey_parquet(
     )  # fmt: skip
 
 
-@converted("hash_key", as_key)
+@convert_argument("hash_key", as_key)
 def mask_parquet(
     source: SourceLike,
     destination: Destination,
@@ -163,7 +163,7 @@ def share_parquet(
     dry_run: bool = False,
     keep_unknown_fields: bool = False,
 ) -> Rewritten:
-    """Write a copy with only some columns, under keys of their own, to share with somebody else.
+    """Write a copy with only some columns, under keys of their own, for another party.
 
     The copy and its schema do not contain the other columns. Of the footer's key-value pairs, it
     contains only the Arrow schema, those of pandas and GeoParquet, and the note of masks, limited

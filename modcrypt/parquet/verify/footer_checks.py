@@ -70,7 +70,7 @@ _EMPTY_PREFIX_FITS = (
 
 @dataclass(slots=True)
 class CheckedFooter:
-    """What the end of a file reveals, and what was verified of it.
+    """The contents of a file's end, and the results of their verification.
 
     Without `metadata` the modules cannot be located; without `cipher` none can be opened, and
     `locked` states the reason. `missing` states why there is no footer key; `word` is the error

@@ -45,7 +45,7 @@ class ColumnInspection:
         physical_type: Physical type as spelt in the specification.
         logical_type: Logical type as spelt in the specification; None if there is none.
         key: "footer key" or "column key"; None for plaintext; "hidden" if there are no row groups
-            that would tell.
+            from which to know.
         key_info: What the file states about that key.
         has_key: Whether a given key is right; None for plaintext, and if it is unknown.
         codec: Compression codecs, several if row groups differ. None if hidden, like the numbers

@@ -1,6 +1,6 @@
 """Describe in sentences what a file reveals to readers without its keys, and what it hides.
 
-Every sentence is about the contents of the file, whoever looks at it. Keys only reveal more of
+Every sentence is about the contents of the file, not about the reader. Keys only reveal more of
 them, such as unencrypted bloom filters that an encrypted footer refers to.
 """
 

@@ -1,10 +1,10 @@
 package modcrypt;
 
-/** A key service that a URI names; its errors hold no key, token or passphrase. */
+/** A key service that a URI names. Its errors contain no key, token or passphrase. */
 interface KeyService {
-  /** Wraps a key under the newest version of a master key. */
+  /** Wraps a key with the newest version of a master key. */
   String wrap(byte[] key, String masterKeyId);
 
-  /** Unwraps what wrap made, under whichever version it was. */
+  /** Unwraps a key that any enabled version of a master key wrapped. */
   byte[] unwrap(String wrapped, String masterKeyId);
 }

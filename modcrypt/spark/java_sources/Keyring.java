@@ -15,10 +15,10 @@ import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
 import org.apache.parquet.crypto.keytools.KeyToolkit;
 
 /**
- * The local keyring, file:PATH, as modcrypt's Python writes it; here it is only read.
+ * A reader of the local keyring, file:PATH, that modcrypt's Python writes.
  *
- * What the file says is told by modcrypt/kms/keyring/keyring_document.py, and the form of wrapped keys by
- * modcrypt/kms/local_wrap.py. What another process changes holds from the next call on.
+ * modcrypt/kms/keyring/keyring_document.py describes the format of the file, and
+ * modcrypt/kms/local_wrap.py that of wrapped keys. Each call sees changes by other processes.
  */
 final class Keyring implements KeyService {
   private static final long MAX_FILE = 64L << 20;
@@ -30,15 +30,15 @@ final class Keyring implements KeyService {
   private static final int MAX_R = 8;
   private static final int MAX_P = 4;
   private static final int MAX_WORK = MAX_N * 8; // n * r * p
-  private static final int OTHERS = 077; // of a file's mode: what its group and others may do
+  private static final int OTHERS = 077; // bits of a file's mode: the rights of its group and of others
 
-  // Paths to the keyrings, by id, that this process has seen there: the newest generation of each.
+  // The newest generation that this process has seen, by path and by id of the keyring.
   private static final Map NEWEST = new HashMap();
 
   private final Path path;
-  private final String passphrase; // its place; null if there is none
+  private final String passphrase; // reference to it; null if there is none
   private final byte[] aad;
-  private final Map derived = new HashMap(); // sealing keys by the parameters of scrypt
+  private final Map derived = new HashMap(); // keys from the passphrase, by the parameters of scrypt
   private Object stamp;
   private Map keys;
 
@@ -50,13 +50,13 @@ final class Keyring implements KeyService {
       String host = slash < 0 ? location.substring(2) : location.substring(2, slash);
       if (slash < 0 || !(host.isEmpty() || host.equals("localhost"))) {
         throw new ParquetCryptoRuntimeException(
-            "a file: URI names no other machine: file:PATH or file:///PATH");
+            "a file: URI cannot name another machine: use file:PATH or file:///PATH");
       }
       location = location.substring(slash);
     }
     String name = Texts.unquote(location);
     if (name == null || name.replace("/", "").isEmpty()) {
-      throw new ParquetCryptoRuntimeException("the URI of a keyring names its file: file:PATH");
+      throw new ParquetCryptoRuntimeException("the URI of a keyring must name a file: file:PATH");
     }
     this.path = Texts.path(name);
     this.passphrase = parts.reference("passphrase");
@@ -97,7 +97,7 @@ final class Keyring implements KeyService {
       byte[] key = opened((String) encoded, id, versions, number, false);
       if (key != null) return key;
     }
-    value(id, versions, versions.size()); // where none is enabled, that is what is wrong
+    value(id, versions, versions.size()); // none is enabled: throws the reason
     throw unfit(id);
   }
 
@@ -113,7 +113,7 @@ final class Keyring implements KeyService {
     }
   }
 
-  /** Gives what a wrapped key is bound to; an id has no zero byte, so the two can't be confused. */
+  /** Returns the AAD of a wrapped key; an id has no zero byte, so it is unambiguous. */
   private byte[] bound(String id) {
     byte[] name = id.getBytes(StandardCharsets.UTF_8);
     if (aad.length == 0) return name;
@@ -151,7 +151,7 @@ final class Keyring implements KeyService {
     return version instanceof Map && "enabled".equals(((Map) version).get("state"));
   }
 
-  /** Gives a version's key, if it is there and enabled. */
+  /** Returns the key of a version; throws if it is missing or disabled. */
   private byte[] value(String id, List versions, int number) {
     if (number > versions.size()) {
       throw new ParquetCryptoRuntimeException(
@@ -175,7 +175,7 @@ final class Keyring implements KeyService {
 
   // --- the file ---
 
-  /** Gives the master keys that the file has now. */
+  /** Returns the current master keys of the file. */
   private synchronized Map current() {
     try {
       for (Map status = status(); !status.equals(stamp); status = status()) {
@@ -184,10 +184,10 @@ final class Keyring implements KeyService {
         if (seen(path.toAbsolutePath().normalize().toString(), document)) {
           keys = found;
           stamp = status;
-        } else if (status.equals(status())) { // or it was replaced meanwhile
+        } else if (status.equals(status())) { // else it was replaced meanwhile
           throw broken(
-              "it is older than this process has seen it: it was rolled back; restart the process"
-                  + " if you restored a backup on purpose");
+              "it is older than the one that this process has read: it was rolled back; restart the"
+                  + " process if you restored a backup on purpose");
         }
       }
       return keys;
@@ -201,7 +201,7 @@ final class Keyring implements KeyService {
     return Files.readAttributes(path, "unix:dev,ino,lastModifiedTime,size,mode,uid");
   }
 
-  /** Takes note of a file's id and generation; false if it is older than one that was seen. */
+  /** Records a file's id and generation; returns false if a newer one was recorded. */
   private static boolean seen(String place, Map document) {
     String id = (String) document.get("id"); // null in version 1 of the format
     Object told = document.get("generation");
@@ -221,18 +221,18 @@ final class Keyring implements KeyService {
   }
 
   private Map document(Map status) throws IOException {
-    if (!Files.isRegularFile(path)) throw broken("it is no regular file");
+    if (!Files.isRegularFile(path)) throw broken("it is not a regular file");
     if (((Long) status.get("size")).longValue() > MAX_FILE) {
-      throw broken("it has more than " + (MAX_FILE >> 20) + " MiB");
+      throw broken("it is larger than " + (MAX_FILE >> 20) + " MiB");
     }
     Map document = Texts.object(Files.readAllBytes(path));
     if (document == null || !"modcrypt-keyring".equals(document.get("format"))) {
-      throw broken("it is none: its format is not modcrypt-keyring");
+      throw broken("it is not a keyring: its format is not modcrypt-keyring");
     }
     checkOwner(((Integer) status.get("uid")).intValue());
     boolean first = Integer.valueOf(1).equals(document.get("version"));
     if (!first && !Integer.valueOf(2).equals(document.get("version"))) {
-      throw broken("only versions 1 and 2 of its format are known here");
+      throw broken("its format version is not supported: only versions 1 and 2 are");
     }
     boolean sealed = "scrypt".equals(document.get("protection"));
     String names = "format version protection" + (first ? "" : " id generation")
@@ -242,7 +242,7 @@ final class Keyring implements KeyService {
     boolean counted = generation instanceof Integer || generation instanceof Long;
     if (!first && (!counted || ((Number) generation).longValue() < 0
         || !String.valueOf(document.get("id")).matches("[0-9a-f]{32}"))) {
-      throw broken("its id or its generation is malformed");
+      throw broken("its id or generation is malformed");
     }
     return document;
   }
@@ -255,7 +255,7 @@ final class Keyring implements KeyService {
       checkClear(((Integer) status.get("mode")).intValue());
       found = document.get("keys");
     }
-    if (!(found instanceof Map)) throw broken("it is protected in an unknown way");
+    if (!(found instanceof Map)) throw broken("its protection is unknown");
     return (Map) found;
   }
 
@@ -263,47 +263,47 @@ final class Keyring implements KeyService {
     int own = owner;
     try {
       own = ((Integer) Files.getAttribute(java.nio.file.Paths.get("/proc/self"), "unix:uid")).intValue();
-    } catch (IOException error) { // no Linux: there the file's mode is all that is looked at
+    } catch (IOException error) { // not Linux: only the file's mode is checked
       return;
     }
     if (owner != own && owner != 0) {
-      throw broken("it belongs to another user (uid " + owner + "): chown it to yourself");
+      throw broken("it belongs to another user (uid " + owner + "): change its owner to yourself");
     }
   }
 
   private void checkClear(int mode) {
     if (passphrase != null) {
       throw new ParquetCryptoRuntimeException(
-          "a passphrase is given, but the keyring " + path + " is in the clear; it may have been"
-              + " put in the place of a sealed one: if not, name no passphrase");
+          "a passphrase was passed, but the keyring " + path + " is in plaintext and may have"
+              + " replaced an encrypted one; if it has not, remove passphrase= from the URI");
     }
     if ((mode & OTHERS) != 0) {
       throw new ParquetCryptoRuntimeException(
-          "the keyring " + path + " has its keys in the clear, and others may use the file: chmod"
-              + " 600 keeps it private");
+          "the keyring " + path + " contains its keys in plaintext, and other users can access the"
+              + " file; run chmod 600 on it");
     }
   }
 
   // --- under a passphrase ---
 
   private Map unsealed(Map document) {
-    demand(document.get("scrypt"), new String[] {"n", "r", "p", "salt"}, "what scrypt needs");
+    demand(document.get("scrypt"), new String[] {"n", "r", "p", "salt"}, "the member scrypt");
     Map scrypt = (Map) document.get("scrypt");
     int n = count(scrypt, "n", MIN_N, MAX_N);
     int r = count(scrypt, "r", 1, MAX_R);
     int p = count(scrypt, "p", 1, MAX_P);
     byte[] salt = Texts.base64(scrypt.get("salt"));
     if ((n & (n - 1)) != 0 || (long) n * r * p > MAX_WORK || salt == null || salt.length != SALT_SIZE) {
-      throw broken("its scrypt parameters pass the limits");
+      throw broken("its scrypt parameters exceed the limits");
     }
-    // The header as Python spells it: sorted by name, and without blanks.
+    // The header as Python encodes it: sorted by name, without spaces.
     String edition = document.get("id") == null ? "" : ",\"generation\":"
         + document.get("generation") + ",\"id\":\"" + document.get("id") + "\"";
     String header = "{\"format\":\"modcrypt-keyring\"" + edition + ",\"protection\":\"scrypt\",\"scrypt\":{\"n\":"
         + n + ",\"p\":" + p + ",\"r\":" + r + ",\"salt\":\"" + scrypt.get("salt")
         + "\"},\"version\":" + document.get("version") + "}";
     byte[] sealed = Texts.base64(document.get("sealed"));
-    if (sealed == null || sealed.length < 28) throw broken("what is sealed is no standard base64");
+    if (sealed == null || sealed.length < 28) throw broken("its encrypted part is not valid base64");
     String parameters = String.valueOf(scrypt);
     byte[] key = (byte[]) derived.get(parameters);
     if (key == null) key = derive(salt, n, r, p);
@@ -314,8 +314,8 @@ final class Keyring implements KeyService {
     } catch (ParquetCryptoRuntimeException error) {
       derived.remove(parameters);
       throw new KeyAccessDeniedException(
-          "the keyring " + path + " does not open: a wrong passphrase or altered bytes; AES-GCM"
-              + " cannot tell which");
+          "the keyring " + path + " does not decrypt: the passphrase is wrong or bytes were"
+              + " altered; AES-GCM cannot tell which");
     }
     derived.put(parameters, key);
     Map found = Texts.object(clear);
@@ -326,20 +326,20 @@ final class Keyring implements KeyService {
   private byte[] derive(byte[] salt, int n, int r, int p) {
     if (passphrase == null) {
       throw new KeyAccessDeniedException(
-          "the keyring " + path + " is sealed: have the URI say where its passphrase is:"
+          "the keyring " + path + " is encrypted: name the place of its passphrase in the URI:"
               + " ?passphrase=env:NAME or ?passphrase=file:PATH");
     }
     byte[] phrase = Texts.secret(passphrase, MAX_PASSPHRASE, true, "the keyring's passphrase");
     if (phrase.length == 0 || phrase.length > MAX_PASSPHRASE) {
       throw new KeyAccessDeniedException(
-          "the keyring " + path + ": there is no passphrase at " + passphrase + ", or it has more"
+          "the keyring " + path + ": no passphrase found at " + passphrase + ", or it is longer"
               + " than " + MAX_PASSPHRASE + " bytes");
     }
     try {
       return Scrypt.derive(phrase, salt, n, r, p, 32);
     } catch (OutOfMemoryError error) {
       throw new ParquetCryptoRuntimeException(
-          "a keyring's passphrase takes " + (n * r >> 13) + " MiB of memory to try");
+          "out of memory: checking a keyring's passphrase needs " + (n * r >> 13) + " MiB");
     } catch (GeneralSecurityException error) {
       throw new ParquetCryptoRuntimeException("this JVM has no HMAC-SHA-256");
     } finally {
@@ -350,7 +350,7 @@ final class Keyring implements KeyService {
   private int count(Map members, String name, int low, int high) {
     Object value = members.get(name);
     int number = value instanceof Integer ? ((Integer) value).intValue() : -1;
-    if (number < low || number > high) throw broken("its scrypt parameters pass the limits");
+    if (number < low || number > high) throw broken("its scrypt parameters exceed the limits");
     return number;
   }
 
@@ -358,7 +358,7 @@ final class Keyring implements KeyService {
 
   private void demand(Object value, String[] names, String what) {
     if (!(value instanceof Map) || !((Map) value).keySet().equals(new HashSet(Arrays.asList(names)))) {
-      throw broken(what + " is an object with exactly " + String.join(", ", names));
+      throw broken(what + " must be an object with exactly the members " + String.join(", ", names));
     }
   }
 
@@ -367,12 +367,12 @@ final class Keyring implements KeyService {
   }
 
   private static ParquetCryptoRuntimeException malformed() {
-    return new ParquetCryptoRuntimeException("what the keyring is to unwrap is no wrapped key");
+    return new ParquetCryptoRuntimeException("the wrapped key has an unknown format");
   }
 
   private static ParquetCryptoRuntimeException unfit(String id) {
     return new ParquetCryptoRuntimeException(
-        "a wrapped key does not unwrap under master key " + Texts.shown(id) + ": altered, wrapped"
-            + " under another one or for another use; AES-GCM cannot tell which");
+        "a wrapped key does not unwrap under master key " + Texts.shown(id) + ": altered, or wrapped"
+            + " with another one or for another use; AES-GCM cannot tell which");
   }
 }

@@ -22,25 +22,26 @@ final class KmsUri {
       String[] pair = cut(pairs[n], '=');
       String value = Texts.unquote(pair[1]);
       if (value == null || !names.contains(pair[0]) || query.put(pair[0], value) != null) {
-        // What was given is not repeated: it may be a secret in a place where none belongs.
+        // The message does not repeat the value: it may be a secret in the wrong place.
         throw new ParquetCryptoRuntimeException(
-            "modcrypt.kms.uri takes, once each and as NAME=VALUE, " + String.join(", ", allowed));
+            "the query of modcrypt.kms.uri is invalid: it takes NAME=VALUE, each name once: "
+                + String.join(", ", allowed));
       }
     }
   }
 
-  /** Gives a member of the query, or what stands for a missing one. */
+  /** Returns a value of the query, or a default for a missing one. */
   String get(String name, String missing) {
     String value = (String) query.get(name);
     return value == null ? missing : value;
   }
 
-  /** Gives the place of a secret, env:NAME or file:PATH; null if none is named. */
+  /** Returns the reference to a secret, env:NAME or file:PATH; null if there is none. */
   String reference(String name) {
     String value = get(name, null);
     if (value != null && !Texts.isReference(value)) {
       throw new ParquetCryptoRuntimeException(
-          "modcrypt.kms.uri: " + name + "= takes env:NAME or file:PATH, never the secret itself");
+          "modcrypt.kms.uri: " + name + "= must be env:NAME or file:PATH, not the secret itself");
     }
     return value;
   }

@@ -9,10 +9,10 @@ import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
 import org.apache.parquet.crypto.keytools.KmsClient;
 
 /**
- * parquet-java's client of the key service that the property modcrypt.kms.uri names.
+ * parquet-java's client for the key service that the property modcrypt.kms.uri names.
  *
- * The instance, URL and token that parquet-java hands over are not looked at: the first two may
- * come out of a file (CVE-2026-73334), and tokens and passphrases are read where the URI says.
+ * It ignores the instance, URL and token that parquet-java passes: the first two may come from a
+ * file (CVE-2026-73334), and the URI names the places of tokens and passphrases.
  */
 public class ModcryptKmsClient implements KmsClient {
   public static final String URI_PROPERTY = "modcrypt.kms.uri";
@@ -21,7 +21,7 @@ public class ModcryptKmsClient implements KmsClient {
   private static final int ATTEMPTS = 4;
   private static final int FIRST_WAIT_MILLIS = 200;
 
-  // One service to a URI: what it has derived or connected serves all files, tasks and clients.
+  // One service for each URI: all files, tasks and clients share its keys and connections.
   private static final Map SERVICES = new ConcurrentHashMap();
 
   private KeyService service;
@@ -32,7 +32,7 @@ public class ModcryptKmsClient implements KmsClient {
     service = serviceAt(conf.getRaw(URI_PROPERTY), conf.getRaw(AAD_PROPERTY));
   }
 
-  /** Gives the service that a URI names, without asking it; an exception for no such URI. */
+  /** Returns the service that a URI names, without calling it; throws if the URI is invalid. */
   public static KeyService serviceAt(String uri, String aad) {
     if (uri == null || uri.isEmpty()) {
       throw new ParquetCryptoRuntimeException(
@@ -54,7 +54,7 @@ public class ModcryptKmsClient implements KmsClient {
     if (scheme.equals("file")) return new Keyring(uri, aad);
     if (scheme.equals("hcvault")) return new VaultTransit(uri, aad);
     throw new ParquetCryptoRuntimeException(
-        URI_PROPERTY + " takes file: and hcvault: URIs; for others read and write by the data"
+        URI_PROPERTY + " must be a file: or hcvault: URI; for other key services, use the data"
             + " source modcrypt");
   }
 
@@ -66,12 +66,12 @@ public class ModcryptKmsClient implements KmsClient {
     byte[] key = (byte[]) asked(null, wrapped, masterKeyId);
     if (key.length != 16 && key.length != 24 && key.length != 32) {
       throw new ParquetCryptoRuntimeException(
-          "master key " + Texts.shown(masterKeyId) + ": what was unwrapped is no AES key");
+          "master key " + Texts.shown(masterKeyId) + ": the unwrapped key is not an AES key");
     }
     return key;
   }
 
-  /** Asks the service; once more, and twice, and thrice where it is unavailable. */
+  /** Calls the service; retries up to three times while it is unavailable. */
   private Object asked(byte[] key, String wrapped, String masterKeyId) {
     UnavailableException last = null;
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
@@ -92,7 +92,7 @@ public class ModcryptKmsClient implements KmsClient {
       Thread.sleep(millis / 2 + ThreadLocalRandom.current().nextLong(millis / 2));
     } catch (InterruptedException stopped) {
       Thread.currentThread().interrupt();
-      throw new ParquetCryptoRuntimeException("waiting for the key service was interrupted");
+      throw new ParquetCryptoRuntimeException("interrupted while waiting for the key service");
     }
   }
 }

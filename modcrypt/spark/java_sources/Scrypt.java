@@ -5,14 +5,14 @@ import java.util.Arrays;
 import javax.crypto.Mac;
 import javax.crypto.spec.SecretKeySpec;
 
-/** scrypt (RFC 7914): a key out of a passphrase, at a cost of 128 * n * r bytes of memory. */
+/** scrypt (RFC 7914): derives a key from a passphrase, using 128 * n * r bytes of memory. */
 public final class Scrypt {
   private Scrypt() {}
 
   public static byte[] derive(byte[] passphrase, byte[] salt, int n, int r, int p, int length)
       throws GeneralSecurityException {
     Mac mac = Mac.getInstance("HmacSHA256");
-    // HMAC pads a key with zeros; SecretKeySpec takes no empty one.
+    // HMAC pads keys with zeros; SecretKeySpec rejects empty keys.
     byte[] key = passphrase.length == 0 ? new byte[1] : passphrase;
     mac.init(new SecretKeySpec(key, "HmacSHA256"));
     int size = 32 * r;
@@ -31,7 +31,7 @@ public final class Scrypt {
     return derived;
   }
 
-  /** PBKDF2 with one iteration, which is all that scrypt asks for; Java's own takes no bytes. */
+  /** PBKDF2 with one iteration, all that scrypt needs; Java's own does not accept bytes. */
   private static byte[] pbkdf2(Mac mac, byte[] salt, int length) {
     byte[] out = new byte[length];
     for (int done = 0, block = 1; done < length; done += 32, block++) {
@@ -45,7 +45,7 @@ public final class Scrypt {
     return out;
   }
 
-  /** scryptROMix: fill the memory, then walk it as its own content says. */
+  /** scryptROMix: fills the memory, then reads it in an order that its content determines. */
   private static void mix(int[] block, int[] kept, int n, int r) {
     int size = 32 * r;
     int[] other = new int[size];

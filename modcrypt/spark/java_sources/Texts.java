@@ -20,7 +20,7 @@ import java.util.Map;
 import org.apache.parquet.crypto.KeyAccessDeniedException;
 import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
 
-/** Text from URIs, files and variables, read strictly; no error repeats what was read. */
+/** Strict parsing of text from URIs, files and variables; no error repeats the text. */
 final class Texts {
   static final int MAX_SHOWN = 80;
 
@@ -33,7 +33,7 @@ final class Texts {
 
   private Texts() {}
 
-  /** Parses a JSON object; null for anything else, and if a member is there twice. */
+  /** Parses a JSON object; returns null for anything else, and for duplicate members. */
   static Map object(byte[] data) {
     String text = utf8(data);
     return text == null ? null : object(text);
@@ -43,7 +43,7 @@ final class Texts {
     try {
       Object value = MAPPER.readValue(text, Object.class);
       return value instanceof Map ? (Map) value : null;
-    } catch (IOException error) { // it holds some of the text
+    } catch (IOException error) { // its message contains some of the text
       return null;
     }
   }
@@ -52,11 +52,11 @@ final class Texts {
     try {
       return MAPPER.writeValueAsBytes(value);
     } catch (IOException error) {
-      throw new IllegalStateException("JSON of plain text");
+      throw new IllegalStateException("cannot encode JSON");
     }
   }
 
-  /** Decodes UTF-8; null for anything else. */
+  /** Decodes UTF-8; returns null for anything else. */
   static String utf8(byte[] data) {
     try {
       return StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(data)).toString();
@@ -65,7 +65,7 @@ final class Texts {
     }
   }
 
-  /** Decodes the one standard spelling of some bytes; null for anything else. */
+  /** Decodes canonical base64; returns null for anything else. */
   static byte[] base64(Object text) {
     if (!(text instanceof String)) return null;
     try {
@@ -77,7 +77,7 @@ final class Texts {
     }
   }
 
-  /** Resolves percent-escapes; null for what is no UTF-8 then. */
+  /** Resolves percent-escapes; returns null if the result is not UTF-8. */
   static String unquote(String text) {
     ByteArrayOutputStream out = new ByteArrayOutputStream();
     for (int at = 0; at < text.length(); ) {
@@ -102,22 +102,22 @@ final class Texts {
     return high < 0 || low < 0 ? -1 : high << 4 | low;
   }
 
-  /** Gives a path, in which a leading ~ stands for the home folder. */
+  /** Returns a path, in which a leading ~ stands for the home folder. */
   static Path path(String text) {
     try {
       boolean home = text.startsWith("~/");
       return Paths.get(home ? System.getProperty("user.home") + text.substring(1) : text);
-    } catch (InvalidPathException error) { // of letters that this locale's file names lack
+    } catch (InvalidPathException error) { // with characters that file names of this locale lack
       throw new ParquetCryptoRuntimeException(
-          "a path in modcrypt.kms.uri can't be spelt in the locale of this JVM; set LC_ALL=C.UTF-8");
+          "the locale of this JVM lacks characters of a path in modcrypt.kms.uri; set LC_ALL=C.UTF-8");
     }
   }
 
   /**
    * Reads the secret at env:NAME or file:PATH.
    *
-   * @param firstLine whether only the first line of a file counts.
-   * @return its bytes; empty if there are none.
+   * @param firstLine whether to read only the first line of a file.
+   * @return the bytes of the secret; empty if it does not exist or is empty.
    */
   static byte[] secret(String reference, int limit, boolean firstLine, String what) {
     String where = reference.substring(reference.indexOf(':') + 1);
@@ -150,8 +150,8 @@ final class Texts {
     if (value == null || value.isEmpty()) return new byte[0];
     if (value.indexOf('\uFFFD') >= 0) {
       throw new KeyAccessDeniedException(
-          what + ": the variable " + name + " has letters that the locale of this JVM lacks; set"
-              + " LC_ALL=C.UTF-8, or keep it in a file and name it by file:PATH");
+          what + ": the locale of this JVM lacks characters of the variable " + name + "; set"
+              + " LC_ALL=C.UTF-8, or store it in a file and use file:PATH");
     }
     String charset = System.getProperty("sun.jnu.encoding", "UTF-8");
     return value.getBytes(Charset.forName(charset));
@@ -162,12 +162,12 @@ final class Texts {
         || (text.startsWith("file:") && text.length() > 5);
   }
 
-  /** Gives an id that may be shown: it may come from a file that someone made up. */
+  /** Returns an id that is safe to show: it may come from a hostile file. */
   static String shown(String id) {
     StringBuilder text = new StringBuilder();
     for (int at = 0; at < Math.min(id.length(), MAX_SHOWN); at++) {
-      char one = id.charAt(at);
-      text.append(Character.isISOControl(one) ? '?' : one);
+      char character = id.charAt(at);
+      text.append(Character.isISOControl(character) ? '?' : character);
     }
     return text.toString();
   }

@@ -36,14 +36,14 @@ import org.apache.parquet.crypto.KeyAccessDeniedException;
 import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
 
 /**
- * The transit engine of Vault or OpenBao, hcvault://HOST[:PORT]/MOUNT, asked as modcrypt's Python
- * asks it (modcrypt/kms/services/vault.py): the same URIs, requests and wrapped keys, vault:v1:...
+ * A client for the transit engine of Vault or OpenBao, hcvault://HOST[:PORT]/MOUNT. URIs, requests
+ * and wrapped keys (vault:v1:...) are those of modcrypt's Python (modcrypt/kms/services/vault.py).
  */
 final class VaultTransit implements KeyService {
-  private static final int SECONDS = 10; // for a connection, and for an answer
+  private static final int SECONDS = 10; // limit for a connection, and for an answer
   private static final int MAX_TOKEN = 16 << 10;
   private static final int MAX_WRAPPED = 16 << 10;
-  // A missing key is created by encrypt, for a token that may: not for one of an unknown type.
+  // If the token may, encrypt creates a missing key, but not for an unknown type.
   private static final String NO_KEY_TYPE = "modcrypt-creates-no-keys";
   private static final Pattern NAME = Pattern.compile("\\w(?:[\\w.-]{0,253}\\w)?");
   private static final Pattern LOCATION = Pattern.compile(
@@ -73,7 +73,7 @@ final class VaultTransit implements KeyService {
     boolean tls = isOn(parts.get("tls", "on"), "on", "off");
     if (!tls && !loopback) {
       throw new ParquetCryptoRuntimeException(
-          "hcvault: tls=off would send the token in the clear; only to loopback");
+          "hcvault: tls=off is only allowed for loopback addresses: it sends the token unencrypted");
     }
     derived = isOn(parts.get("derived", "false"), "true", "false");
     address = (tls ? "https://" : "http://") + host
@@ -108,8 +108,8 @@ final class VaultTransit implements KeyService {
 
   private static ParquetCryptoRuntimeException misspelt() {
     return new ParquetCryptoRuntimeException(
-        "an engine of Vault is named by hcvault://HOST[:PORT]/MOUNT[/keys/NAME], where MOUNT and"
-            + " NAME are plain names; derived=true|false, tls=on|off");
+        "the URI of a Vault engine must be hcvault://HOST[:PORT]/MOUNT[/keys/NAME], where MOUNT"
+            + " and NAME are plain names; with derived=true|false, tls=on|off");
   }
 
   // --- wrapping ---
@@ -126,7 +126,7 @@ final class VaultTransit implements KeyService {
   public byte[] unwrap(String wrapped, String id) {
     if (wrapped.length() > MAX_WRAPPED || !WRAPPED.matcher(wrapped).matches()) {
       throw new ParquetCryptoRuntimeException(
-          "what Vault is to unwrap is no vault:v<version>:<base64>");
+          "the wrapped key is not vault:v<version>:<base64>");
     }
     Map body = new TreeMap();
     body.put("ciphertext", wrapped);
@@ -136,10 +136,10 @@ final class VaultTransit implements KeyService {
   }
 
   private String transit(String verb, Map body, String id, String member) {
-    if (!NAME.matcher(id).matches()) { // it may come from a file, and goes into a path
+    if (!NAME.matcher(id).matches()) { // it may come from a file, and becomes part of a path
       throw new ParquetCryptoRuntimeException(
-          "master key " + Texts.shown(id) + ": a key in Vault is named by letters, digits, _, and"
-              + " . or - in between");
+          "master key " + Texts.shown(id) + ": names of keys in Vault consist of letters, digits,"
+              + " _, and . or - in between");
     }
     if (derived) {
       demandDerived(verb, body, id);
@@ -156,14 +156,14 @@ final class VaultTransit implements KeyService {
     return (String) value;
   }
 
-  /** Makes sure that the context counts: for a key that isn't a derived one Vault ignores it. */
+  /** Checks that Vault uses the context: it ignores the context of keys that are not derived. */
   private void demandDerived(String verb, Map body, String id) {
     if (foundDerived.contains(id)) return;
     HttpResponse answer = sent(verb + "/" + id, body);
     if (answer.statusCode() == 200) {
       throw new ParquetCryptoRuntimeException(
-          "master key " + id + " is not a derived key: Vault would bind nothing to the AAD. Leave"
-              + " derived=true out of the URI, or use a key that was created as derived");
+          "master key " + id + " is not a derived key: Vault would bind nothing to the AAD."
+              + " Remove derived=true from the URI, or use a key that was created as derived");
     }
     if (answer.statusCode() != 400 || said(answer).indexOf("missing 'context'") < 0) {
       throw refusal(answer, id, verb);
@@ -171,7 +171,7 @@ final class VaultTransit implements KeyService {
     foundDerived.add(id);
   }
 
-  // --- asking Vault ---
+  // --- requests ---
 
   private HttpResponse sent(String path, Map body) {
     HttpRequest.Builder request = HttpRequest.newBuilder()
@@ -194,21 +194,21 @@ final class VaultTransit implements KeyService {
     } catch (InterruptedException stopped) {
       answer.cancel(true);
       Thread.currentThread().interrupt();
-      throw new ParquetCryptoRuntimeException("asking Vault at " + where() + " was interrupted");
+      throw new ParquetCryptoRuntimeException("interrupted while waiting for Vault at " + where());
     }
   }
 
   private ParquetCryptoRuntimeException unreached(Throwable error) {
     if (error instanceof SSLException) {
       return new ParquetCryptoRuntimeException(
-          "Vault at " + where() + " has no certificate that is trusted here; VAULT_CACERT names"
+          "the TLS certificate of Vault at " + where() + " is not trusted here; set VAULT_CACERT to"
               + " the file of another authority");
     }
     return new UnavailableException(
         "Vault at " + where() + " is unavailable: " + error.getClass().getSimpleName());
   }
 
-  /** Turns an answer into an error; of Vault's own words none is repeated. */
+  /** Turns an answer into an error, which never repeats Vault's own text. */
   private ParquetCryptoRuntimeException refusal(HttpResponse answer, String id, String verb) {
     int status = answer.statusCode();
     String said = said(answer);
@@ -216,7 +216,7 @@ final class VaultTransit implements KeyService {
     if (status == 401 || status == 403) {
       return new KeyAccessDeniedException(
           what + "Vault at " + where() + " refuses to " + verb + ": the token has expired, or its"
-              + " policies don't allow it");
+              + " policies do not allow it");
     }
     boolean unknown = said.indexOf("key not found") >= 0 || said.indexOf("no existing key") >= 0
         || said.indexOf("unknown key type") >= 0;
@@ -228,8 +228,8 @@ final class VaultTransit implements KeyService {
     }
     if (status >= 300 && status < 400) {
       return new ParquetCryptoRuntimeException(
-          "Vault at " + where() + " sends us to another address, which is not followed: name the"
-              + " active node in the URI");
+          "Vault at " + where() + " redirects to another address, which modcrypt does not follow:"
+              + " name the active node in the URI");
     }
     if (said.indexOf("too old") >= 0) {
       return new KeyAccessDeniedException(
@@ -240,12 +240,12 @@ final class VaultTransit implements KeyService {
     }
     if (said.indexOf("missing 'context'") >= 0) {
       return new ParquetCryptoRuntimeException(
-          what + "it is a derived key: the URI needs derived=true");
+          what + "it is a derived key: add derived=true to the URI");
     }
     if (status == 400 && verb.equals("decrypt")) {
       return new ParquetCryptoRuntimeException(
           what + "it does not unwrap the key: altered text, another master key or other AAD; Vault"
-              + " doesn't tell which");
+              + " does not report which");
     }
     return new ParquetCryptoRuntimeException(
         what + "Vault at " + where() + " answers " + status + " (" + verb + ")");
@@ -264,7 +264,7 @@ final class VaultTransit implements KeyService {
 
   private ParquetCryptoRuntimeException unlikeVault() {
     return new ParquetCryptoRuntimeException(
-        "what answers at " + where() + " is no transit engine of Vault");
+        "no transit engine of Vault answers at " + where());
   }
 
   private String where() {
@@ -273,7 +273,7 @@ final class VaultTransit implements KeyService {
 
   // --- token and connection ---
 
-  /** Looks the token up, each time anew: one that an agent renews may change. */
+  /** Reads the token, before each request: an agent may have renewed it. */
   private String token() {
     byte[] found = new byte[0];
     if (tokenPlace != null) {
@@ -288,12 +288,12 @@ final class VaultTransit implements KeyService {
     String token = new String(found, StandardCharsets.ISO_8859_1).trim();
     if (token.isEmpty()) {
       throw new KeyAccessDeniedException(
-          "there is no token for Vault: set VAULT_TOKEN for driver and executors, or name its"
-              + " place in the URI by token=env:NAME or token=file:PATH");
+          "no token for Vault: set VAULT_TOKEN for driver and executors, or name its place in the"
+              + " URI by token=env:NAME or token=file:PATH");
     }
     if (token.length() > MAX_TOKEN || !token.matches("[!-~]+")) {
       throw new KeyAccessDeniedException(
-          "what is given as token for Vault is none: spaces, or too long");
+          "the token for Vault is invalid: it contains spaces, or is too long");
     }
     return token;
   }
@@ -302,9 +302,9 @@ final class VaultTransit implements KeyService {
     if (client == null) {
       HttpClient.Builder builder = HttpClient.newBuilder()
           .version(HttpClient.Version.HTTP_1_1)
-          .followRedirects(HttpClient.Redirect.NEVER) // it would take the token along
+          .followRedirects(HttpClient.Redirect.NEVER) // a redirect would leak the token
           .connectTimeout(Duration.ofSeconds(SECONDS));
-      if (loopback) builder.proxy(HttpClient.Builder.NO_PROXY); // none between us and ourselves
+      if (loopback) builder.proxy(HttpClient.Builder.NO_PROXY); // no proxy for this machine
       SSLContext authorities = authorities();
       if (authorities != null) builder.sslContext(authorities);
       client = builder.build();
@@ -312,7 +312,7 @@ final class VaultTransit implements KeyService {
     return client;
   }
 
-  /** Gives what trusts the authorities of VAULT_CACERT, BAO_CACERT or VAULT_CAPATH, if set. */
+  /** Returns a context that trusts VAULT_CACERT, BAO_CACERT or VAULT_CAPATH; null without them. */
   private static SSLContext authorities() {
     String[] names = new String[] {"VAULT_CACERT", "BAO_CACERT", "VAULT_CAPATH"};
     for (int n = 0; n < names.length; n++) {
@@ -331,7 +331,7 @@ final class VaultTransit implements KeyService {
 
   private static ParquetCryptoRuntimeException untrusting(String name, String place) {
     return new ParquetCryptoRuntimeException(
-        name + ": " + place + " has no certificates that can be read");
+        name + ": " + place + " contains no readable certificates");
   }
 
   private static SSLContext trusting(File place) throws IOException, GeneralSecurityException {
