@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.interop.jvm import SHORT_LIVED
-from tests.secret_watch import leftovers, pytest_configure
+from tests.support.java.jvm import SHORT_LIVED
+from tests.support.secret_watch import leftovers, pytest_configure
 
 __all__ = ["leftovers", "pytest_configure"]  # what a session begins and ends with
 
@@ -42,7 +42,7 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def cheap_passphrases() -> Iterator[None]:
-    """Make keyrings at the least cost that is taken; what the cost is, `test_kms_keyring` judges.
+    """Make keyrings at the least cost that is taken; what the cost is, `kms/keyring` judges.
 
     Programs that a test runs make theirs at the full cost, a third of a second each time.
     """

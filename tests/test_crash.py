@@ -36,9 +36,9 @@ from modcrypt import (
     list_modules,
 )
 from modcrypt.io.storage import FdSink, FileSource
-from tests import forging
-from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, read_with_pyarrow, write_plain
-from tests.test_ags1_writer import is_stream, opened
+from tests.ags1.test_writer import is_stream, opened
+from tests.support import forging
+from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, read_with_pyarrow, write_plain
 
 WRITER = FileEncryptionProperties(footer_key=FOOTER_KEY)
 READER = FileDecryptionProperties(footer_key=FOOTER_KEY)

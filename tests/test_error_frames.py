@@ -16,7 +16,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.errors import KmsUnavailableError
-from tests.failing_steps import Steps, check_failing_runs, keys_made
+from tests.support.failing_steps import Steps, check_failing_runs, keys_made
 
 ROWS = pa.table({"a": [1, 2], "b": ["x", "y"]})
 POLICIES: dict[str, mc.Policy] = {

@@ -23,7 +23,7 @@ from dask.tokenize import tokenize
 import modcrypt as mc
 from modcrypt.filesystem import ModcryptFileSystem
 from modcrypt.io.storage import FileSource
-from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table, write_plain
+from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table, write_plain
 from tests.test_secrets import COLUMN, FOOTER, leaks
 
 TABLE = small_table(400)

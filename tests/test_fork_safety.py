@@ -17,7 +17,7 @@ from modcrypt import Key, Keyring, KeyTools, Policy, fork_safety
 from modcrypt.aead import GcmCipher
 from modcrypt.kms.keyring import keyring, keyring_document
 from modcrypt.kms.wrapping import KeyWrapper
-from tests.kms.memory_kms import MemoryKms
+from tests.support.kms.memory_kms import MemoryKms
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 

@@ -22,7 +22,7 @@ from modcrypt import keys
 from modcrypt.aead import CtrCipher, GcmCipher
 from modcrypt.errors import KeyExhaustedError
 from modcrypt.keys import Key, as_key, invocation_counter, key_bytes
-from tests.support import small_table, write_plain
+from tests.support.tables import small_table, write_plain
 
 VALUE = b"Zq7!marker-of-16"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.paths import ROOT
 from tools import audit
 
-ROOT = Path(__file__).parents[1]
 LOCK = (ROOT / "requirements-dev.lock").read_text()
 ENTRY = re.compile(
     r"(?P<name>[a-z0-9._-]+)==[^ ]+( ; .+?)?( \\\n    --hash=sha256:[0-9a-f]{64})+\n"

@@ -21,8 +21,8 @@ from modcrypt.parquet.arrow.decoding import _look_into_dictionaries
 from modcrypt.parquet.crypto.page_sizes import MAX_EXPANDED_PAGE, Dictionary, Longest, check_pages
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, varint, zigzag
 from modcrypt.parquet.format.modules import chunk_start
-from tests import forging
-from tests.support import FOOTER_KEY
+from tests.support import forging
+from tests.support.tables import FOOTER_KEY
 
 WHOLE = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
 KEYS = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)

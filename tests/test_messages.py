@@ -26,7 +26,7 @@ import modcrypt
 from modcrypt import StandardKeyMetadata, errors, iceberg
 from modcrypt.cli.app import program
 from modcrypt.cli.output.failures import _OPTION_NAMES
-from tests.support import write_plain
+from tests.support.tables import write_plain
 
 SECRET = bytes.fromhex("d3d7f1e5c9b6a8939b87f2c4de91b0e6")
 """Four bytes of it in a row stand nowhere by accident, in any spelling."""

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import modcrypt as mc
-from tests.test_cli import run
+from tests.cli.test_parquet import run
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 # In this order: the examples of one page go on with the names of those before.
 GUIDES = [ROOT / f"docs/how-to/{name}.md" for name in ("python", "key-services", "any-file")]

@@ -18,7 +18,8 @@ from click.testing import CliRunner
 
 import modcrypt
 from modcrypt.kms.services import environment
-from tests.secret_watch import (
+from tests.support.paths import ROOT
+from tests.support.secret_watch import (
     ALLOWED,
     DELIBERATE,
     KEYS,
@@ -29,9 +30,7 @@ from tests.secret_watch import (
     Watch,
     search_leftovers,
 )
-from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, write_plain
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, write_plain
 
 SPELT: dict[str, Callable[[bytes], str | bytes]] = {
     "bytes": bytes,
@@ -284,12 +283,12 @@ def test_the_watch_sees_what_modcrypt_does(tmp_path: Path) -> None:
 
 # --- a session of tests --------------------------------------------------------------------------
 
-CONFTEST = "from tests.secret_watch import leftovers, pytest_configure\n"
+CONFTEST = "from tests.support.secret_watch import leftovers, pytest_configure\n"
 
 SESSION = """
 import logging, os, pathlib, sys
 import pytest
-from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 
 def test_prints():
     print("a", FOOTER_KEY.hex())

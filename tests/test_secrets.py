@@ -65,8 +65,8 @@ from modcrypt.parquet.crypto.ciphers import ChunkCipher, ColumnKey, FileCipher
 from modcrypt.parquet.crypto.footer import read_encrypted
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
 from modcrypt.pkmt1.material import decode_metadata
-from tests.kms.memory_kms import MemoryKms, PyArrowKms, unseal
-from tests.support import write_plain
+from tests.support.kms.memory_kms import MemoryKms, PyArrowKms, unseal
+from tests.support.tables import write_plain
 
 # Markers: no eight bytes of them occur by accident, and every spelling of them can be searched.
 FOOTER = b"Fk!qZ7wv%h2Tj-16"

@@ -16,8 +16,8 @@ import modcrypt as mc
 from modcrypt.cli import app
 from modcrypt.io.storage import Place, open_sink
 from modcrypt.jobs.shredding import shred_keys
-from tests.rotating_kms import RotatingKms
-from tests.support import FOOTER_KEY, small_table, write_plain
+from tests.support.kms.rotating_kms import RotatingKms
+from tests.support.tables import FOOTER_KEY, small_table, write_plain
 
 ENCRYPTION = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
 TABLE = small_table(20)

@@ -26,7 +26,7 @@ from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.spark.settings import read_key
 from modcrypt.tracebacks import hide_frames
-from tests.frame_watch import carried
+from tests.support.frame_watch import carried
 
 MASTER = b"Qm!4vB8_zR#7pL@2"
 DEK = b"Wd%6nC1^tF*9kH&3"

@@ -16,7 +16,7 @@ from typing import Any
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from modcrypt import ags1
-from tests.interop.iceberg_java import IcebergJava, why_unavailable
+from tests.support.java.iceberg_java import IcebergJava, why_unavailable
 from tools.figures import MIB, Bench, Figure, Row, below, faster, figure
 
 KEY = bytes(range(1, 17))

@@ -38,7 +38,7 @@ from modcrypt import (
     list_modules,
 )
 from modcrypt.aad import module_aad
-from tests import forging
+from tests.support import forging
 
 FOOTER_KEY = b"0123456789012345"
 COLUMN_KEY = b"1234567890123450"

@@ -18,8 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 # After the path: a script's own folder alone is on it.
-from tests.interop.parquet_java import ParquetJava
-from tests.tamper_matrix import (
+from tests.support.java.parquet_java import ParquetJava
+from tests.support.tamper.matrix import (
     DOCUMENT,
     Cell,
     all_readers,
@@ -28,7 +28,7 @@ from tests.tamper_matrix import (
     run,
     table_text,
 )
-from tests.tamper_readers import close
+from tests.support.tamper.readers import close
 
 
 def run_all(*, why: bool) -> str:

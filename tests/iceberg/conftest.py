@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from modcrypt.iceberg import IcebergTable, open_table
 from modcrypt.iceberg.format.table_metadata import TableMetadata
-from tests.iceberg.java_judge import Judge, why_unavailable
-from tests.support import shared_vectors
+from tests.support.iceberg.java_judge import Judge, why_unavailable
+from tests.support.tables import shared_vectors
 
 MASTERS = {"keyA": b"0123456789012345", "keyB": b"1123456789012345"}
 

@@ -35,8 +35,8 @@ from modcrypt.iceberg import (
     set_policy,
 )
 from modcrypt.keys import Secret
-from tests.failing_steps import Steps, check_failing_runs, keys_made
-from tests.frame_watch import carried
+from tests.support.failing_steps import Steps, check_failing_runs, keys_made
+from tests.support.frame_watch import carried
 from tests.iceberg.conftest import SampleKms
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string())])

@@ -46,8 +46,9 @@ from modcrypt.iceberg.rotate.rotation_report import Rotated
 from modcrypt.iceberg.write.moved_deletes import move_deletes
 from modcrypt.io.storage import MemorySource
 from modcrypt.key_metadata import StandardKeyMetadata
-from tests.frame_watch import carried
-from tests.iceberg.builder import (
+from tests.iceberg.conftest import SampleKms
+from tests.support.frame_watch import carried
+from tests.support.iceberg.builder import (
     Builder,
     arrow,
     avro_file,
@@ -58,7 +59,6 @@ from tests.iceberg.builder import (
     optional,
     struct,
 )
-from tests.iceberg.conftest import SampleKms
 
 SCHEMA = struct(field(1, "id", "long"), field(2, "name", "string"))
 ARROW = arrow([(1, "id", pa.int64()), (2, "name", pa.string())])

@@ -18,10 +18,10 @@ from modcrypt.iceberg import (
     rotate_table,
     verify_table,
 )
-from tests.iceberg.cli_runs import Run, run, told
 from tests.iceberg.conftest import SampleKms
-from tests.iceberg.test_policies import BY_PART, ROWS
-from tests.iceberg.test_rotation import Refusing
+from tests.iceberg.keys.test_key_policies import BY_PART, ROWS
+from tests.iceberg.rotate.test_table_rotation import Refusing
+from tests.support.iceberg.cli_runs import Run, run, told
 
 __all__ = ["run"]  # a fixture
 

@@ -19,13 +19,13 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import modcrypt as mc
-from tests.interop import iceberg_java
-from tests.interop.iceberg_java import IcebergJava
-from tests.interop.jvm import why_unavailable
-from tests.interop.parquet_java import ParquetJava
+from tests.support.java import iceberg_java
+from tests.support.java.iceberg_java import IcebergJava
+from tests.support.java.jvm import why_unavailable
+from tests.support.java.parquet_java import ParquetJava
 
 if TYPE_CHECKING:
-    from tests.servers import ObjectStore
+    from tests.support.object_store import ObjectStore
 
 Case: TypeAlias = dict[str, Any]
 
@@ -57,7 +57,7 @@ def iceberg() -> Iterator[IcebergJava]:
 @pytest.fixture(scope="session")
 def store() -> Iterator[ObjectStore]:
     """Run an S3 server on the loopback interface; no client is led anywhere else."""
-    from tests.servers import object_store  # moto takes a while to load
+    from tests.support.object_store import object_store  # moto takes a while to load
 
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):

@@ -15,8 +15,8 @@ import pyarrow.fs
 import pytest
 
 import modcrypt as mc
-from tests.servers import ObjectStore
-from tests.support import FOOTER_KEY, read_with_pyarrow
+from tests.support.object_store import ObjectStore
+from tests.support.tables import FOOTER_KEY, read_with_pyarrow
 
 ENCRYPTION = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
 DECRYPTION = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)

@@ -27,8 +27,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import modcrypt as mc
 from tests.interop.conftest import Case, case_name, encrypt, footer_of, pairwise, thrift_struct
-from tests.interop.parquet_java import ParquetJava
-from tests.support import COLUMN_KEY, FOOTER_KEY, small_table, write_plain
+from tests.support.java.parquet_java import ParquetJava
+from tests.support.tables import COLUMN_KEY, FOOTER_KEY, small_table, write_plain
 
 duckdb = pytest.importorskip("duckdb")
 

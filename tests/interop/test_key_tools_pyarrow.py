@@ -21,8 +21,8 @@ from pyarrow._parquet_encryption import FileSystemKeyMaterialStore
 
 import modcrypt as mc
 from tests.interop.conftest import Case, case_name, pairwise, pkmt1_retriever
-from tests.interop.key_tools_java import MemoryKms
-from tests.support import small_table
+from tests.support.java.key_tools_java import MemoryKms
+from tests.support.tables import small_table
 
 GCM, CTR = "AES_GCM_V1", "AES_GCM_CTR_V1"
 MASTERS = {

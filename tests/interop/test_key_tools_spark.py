@@ -17,10 +17,10 @@ import pytest
 
 import modcrypt as mc
 from tests.interop.conftest import Case, case_name, footer_of, pairwise
-from tests.interop.jvm import stop_spark
-from tests.interop.key_tools_java import JavaKeyTools, MemoryKms, prefixed, properties
-from tests.interop.parquet_java import ParquetJava
 from tests.interop.test_rekey_peers import GCM, HASH_KEY, decrypted, hashed
+from tests.support.java.jvm import stop_spark
+from tests.support.java.key_tools_java import JavaKeyTools, MemoryKms, prefixed, properties
+from tests.support.java.parquet_java import ParquetJava
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -17,10 +17,10 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
-from tests.interop.key_tools_java import MemoryKms
 from tests.interop.test_key_tools_pyarrow import MASTERS, OURS, factory
-from tests.servers import ObjectStore
-from tests.support import small_table
+from tests.support.java.key_tools_java import MemoryKms
+from tests.support.object_store import ObjectStore
+from tests.support.tables import small_table
 
 FILE_SYSTEMS: dict[str, Callable[[ObjectStore], Any]] = {
     "pyarrow": lambda store: store.arrow(),

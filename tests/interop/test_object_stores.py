@@ -27,8 +27,8 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 import modcrypt as mc
 from modcrypt.io.storage import open_sink, open_source
-from tests.servers import SECRET, ObjectStore
-from tests.support import FOOTER_KEY, small_table, write_plain
+from tests.support.object_store import SECRET, ObjectStore
+from tests.support.tables import FOOTER_KEY, small_table, write_plain
 
 MIB = 1 << 20
 DATA = bytes(i * 7 & 0xFF for i in range(1000))

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from tests import forging
 from tests.interop.conftest import (
     SMALL_TABLE_LEAVES,
     Case,
@@ -25,8 +24,9 @@ from tests.interop.conftest import (
     nested_table,
     pairwise,
 )
-from tests.interop.parquet_java import Column, ParquetJava, ParquetJavaError
-from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table, write_plain
+from tests.support import forging
+from tests.support.java.parquet_java import Column, ParquetJava, ParquetJavaError
+from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table, write_plain
 
 ALGORITHMS = ("AES_GCM_V1", "AES_GCM_CTR_V1")
 FOOTERS = ("encrypted", "plaintext")

@@ -26,7 +26,7 @@ from tests.interop.conftest import (
     nested_table,
     pairwise,
 )
-from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table
+from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table
 
 pl = pytest.importorskip("polars")
 if not hasattr(pl, "ParquetDecryptionProperties"):

@@ -21,7 +21,6 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.parquet.format.idl import ThriftStruct
-from tests.forging import edit_plain, plain_file
 from tests.interop.conftest import (
     Case,
     case_name,
@@ -35,7 +34,8 @@ from tests.interop.conftest import (
     pkmt1_retriever,
     seal_base64,
 )
-from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, read_with_pyarrow, small_table
+from tests.support.forging import edit_plain, plain_file
+from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, read_with_pyarrow, small_table
 
 ALGORITHMS = ("AES_GCM_V1", "AES_GCM_CTR_V1")
 FOOTERS = ("encrypted", "plaintext")

@@ -28,8 +28,8 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.io.storage import FileSource
-from tests.servers import ObjectStore
-from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table
+from tests.support.object_store import ObjectStore
+from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table
 
 ENCRYPTION = mc.FileEncryptionProperties(
     footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY, "address": COLUMN_KEY}

@@ -24,8 +24,6 @@ from tests.interop.conftest import (
     nested_table,
     pairwise,
 )
-from tests.interop.key_tools_java import MemoryKms
-from tests.interop.parquet_java import ParquetJava, ParquetJavaError
 from tests.interop.test_key_tools_pyarrow import MASTERS, pyarrow_reads, pyarrow_writes
 from tests.interop.test_shared_vectors import (
     PUBLISHED_COLUMN_KEYS,
@@ -37,7 +35,9 @@ from tests.interop.test_shared_vectors import (
     table,
     tampered_reader,
 )
-from tests.support import (
+from tests.support.java.key_tools_java import MemoryKms
+from tests.support.java.parquet_java import ParquetJava, ParquetJavaError
+from tests.support.tables import (
     COLUMN_KEY,
     FOOTER_KEY,
     OTHER_KEY,

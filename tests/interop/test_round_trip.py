@@ -34,8 +34,8 @@ from tests.interop.conftest import (
     nested_table,
     pairwise,
 )
-from tests.interop.parquet_java import ParquetJava
-from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors, small_table
+from tests.support.java.parquet_java import ParquetJava
+from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors, small_table
 
 PREFIX = b"employees_23May2018.part0"
 ALGORITHMS = ("AES_GCM_V1", "AES_GCM_CTR_V1")

@@ -20,7 +20,7 @@ import pytest
 
 import modcrypt as mc
 from tests.interop.conftest import decrypt, footer_of, pkmt1_retriever
-from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors
+from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors
 
 FOLDERS = ("parquet-java", "pyarrow")
 

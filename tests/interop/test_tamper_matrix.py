@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.tamper_attacks import ATTACKS, NOT_READ, UNUSED
-from tests.tamper_matrix import all_readers, published, published_table, run, title
-from tests.tamper_readers import Reader, close
+from tests.support.tamper.attacks import ATTACKS, NOT_READ, UNUSED
+from tests.support.tamper.matrix import all_readers, published, published_table, run, title
+from tests.support.tamper.readers import Reader, close
 
 OURS = ["`read_table`", "`decrypt_parquet`", "`verify_parquet`"]
 PEERS = [

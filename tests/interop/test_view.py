@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 import modcrypt as mc
 from modcrypt.parquet.arrow.plaintext_parts import _pad_struct
 from modcrypt.parquet.format.idl import encode, new
-from tests.judge import judged
-from tests.support import COLUMN_KEY, FOOTER_KEY, Watched, small_table, write_plain
+from tests.support.tables import COLUMN_KEY, FOOTER_KEY, Watched, small_table, write_plain
+from tests.support.thrift_judge import judged
 
 KEYS = mc.FileDecryptionProperties(
     footer_key=FOOTER_KEY,

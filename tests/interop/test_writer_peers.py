@@ -14,8 +14,8 @@ import pytest
 import modcrypt as mc
 from modcrypt.parquet.arrow.writer import ParquetWriter, write_table
 from tests.interop.conftest import decrypt, modules_of, nested_table
-from tests.interop.parquet_java import ParquetJava
-from tests.support import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table, write_plain
+from tests.support.java.parquet_java import ParquetJava
+from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table, write_plain
 
 SMALL = small_table(60)
 KEYS = {"id": COLUMN_KEY, "address.zip": OTHER_KEY, "address.city": OTHER_KEY}

@@ -11,14 +11,14 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.key_servers import Bao, MotoKms
+    from tests.support.kms.key_servers import Bao, MotoKms
 
 
 @pytest.fixture(scope="session")
 def bao_running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bao]:
     """Run OpenBao as long as the tests do."""
     pytest.importorskip("hvac")
-    from tests.key_servers import bao_server
+    from tests.support.kms.key_servers import bao_server
 
     with bao_server(tmp_path_factory.mktemp("bao")) as running:
         yield running
@@ -35,7 +35,7 @@ def moto_running() -> Iterator[MotoKms]:
     """Run moto's AWS KMS as long as the tests do."""
     pytest.importorskip("boto3")
     pytest.importorskip("moto")
-    from tests.key_servers import kms_server
+    from tests.support.kms.key_servers import kms_server
 
     with kms_server() as running:
         yield running

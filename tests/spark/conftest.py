@@ -21,10 +21,10 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
-from tests.interop.jvm import stop_spark, why_unavailable
+from tests.support.java.jvm import stop_spark, why_unavailable
 
 if TYPE_CHECKING:
-    from tests.servers import ObjectStore
+    from tests.support.object_store import ObjectStore
 
 PASSPHRASE = b"Zx9!kQ2vLw8@mN4p"
 MASTERS = (b"spark master key of 32 bytes, 1!", b"spark master key of 32 bytes, 2!")
@@ -67,7 +67,12 @@ def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="package")
 def store() -> Iterator[ObjectStore]:
     """Run an object store, which `s3://` leads to in this process and in Spark's."""
-    from tests.servers import KEY, REGION, SECRET, object_store  # moto takes a while to load
+    from tests.support.object_store import (  # moto takes a while to load
+        KEY,
+        REGION,
+        SECRET,
+        object_store,
+    )
 
     with object_store() as running, pytest.MonkeyPatch.context() as patch:
         for name, value in {

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 import modcrypt as mc
 from modcrypt.cli.app import program
-from tests.support import (
+from tests.support.tables import (
     COLUMN_KEY,
     FOOTER_KEY,
     OTHER_KEY,
@@ -26,7 +26,7 @@ from tests.support import (
     read_with_pyarrow,
     small_table,
 )
-from tests.support import write_plain as write
+from tests.support.tables import write_plain as write
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:PySpark does not yet fully support pandas:FutureWarning"

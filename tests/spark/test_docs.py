@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-TEXT = (Path(__file__).parents[2] / "docs/how-to/spark.md").read_text()
+from tests.support.paths import ROOT
+
+TEXT = (ROOT / "docs/how-to/spark.md").read_text()
 
 
 @pytest.mark.slow

@@ -21,8 +21,8 @@ from modcrypt.iceberg.rotate.dek_rotation import RekeyItem
 from modcrypt.keys import key_bytes
 from modcrypt.spark import Settings, rotate_table_deks, rotate_table_keks
 from modcrypt.spark.jobs.iceberg_jobs import TableRekeyJob
-from tests.secret_watch import spellings
-from tests.support import read_with_pyarrow
+from tests.support.secret_watch import spellings
+from tests.support.tables import read_with_pyarrow
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:PySpark does not yet fully support pandas:FutureWarning"

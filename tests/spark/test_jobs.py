@@ -37,7 +37,7 @@ from modcrypt.spark.jobs.table_jobs import (
 from modcrypt.spark.jobs.task_files import MAX_TASKS, Folder, assign_tasks, list_tables
 from modcrypt.spark.settings import Settings
 from tests.spark.conftest import Elsewhere
-from tests.support import (
+from tests.support.tables import (
     COLUMN_KEY,
     FOOTER_KEY,
     OTHER_KEY,
@@ -696,7 +696,7 @@ def test_neither_the_event_log_nor_a_report_holds_a_secret(
 def test_tables_lie_in_object_stores(
     spark: Any, lake: Path, settings: Settings, tmp_path: Path
 ) -> None:
-    from tests.servers import object_store
+    from tests.support.object_store import object_store
 
     with object_store() as store:
         made = store.arrow()

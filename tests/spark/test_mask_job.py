@@ -25,7 +25,7 @@ from modcrypt.spark import inspect_table, mask_table, share_table
 from modcrypt.spark.jobs.conversion import Changes, Conversion
 from modcrypt.spark.settings import Settings
 from tests.spark.conftest import Lake
-from tests.support import (
+from tests.support.tables import (
     COLUMN_KEY,
     FOOTER_KEY,
     OTHER_KEY,

@@ -28,7 +28,6 @@ import modcrypt as mc
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client
 from tests.interop.conftest import Case, case_name, open_base64, pairwise, seal_base64
-from tests.interop.jvm import Jvm, why_unavailable
 from tests.spark import conftest
 from tests.spark.conftest import (
     ELSEWHERE_PASSPHRASE,
@@ -36,9 +35,10 @@ from tests.spark.conftest import (
     spark_environment,
     spark_settings,
 )
+from tests.support.java.jvm import Jvm, why_unavailable
 
 if TYPE_CHECKING:
-    from tests.key_servers import Bao
+    from tests.support.kms.key_servers import Bao
 
 if _reason := why_unavailable():
     pytest.skip(_reason, allow_module_level=True)
@@ -111,7 +111,7 @@ def uri_of(ring: Keyring) -> str:
 @pytest.fixture(scope="module")
 def bao(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bao]:
     pytest.importorskip("hvac")
-    from tests.key_servers import bao_server
+    from tests.support.kms.key_servers import bao_server
 
     with bao_server(tmp_path_factory.mktemp("bao")) as running:
         yield running
@@ -537,7 +537,7 @@ def test_vault_refuses_and_java_says_why_without_a_token_or_a_key(
 
 
 def test_a_vault_that_is_away_is_asked_again(jvm: Any, bao: Bao, transit: str) -> None:
-    from tests.key_servers import free_port
+    from tests.support.kms.key_servers import free_port
 
     away = f"hcvault://127.0.0.1:{free_port()}/transit?tls=off&token=file:{bao.folder}/token"
     with pytest.raises(JavaError, match=r"UnavailableException: .* is unavailable: ConnectExc"):

@@ -16,9 +16,10 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
-from tests.interop.jvm import why_unavailable
+from tests.support.java.jvm import why_unavailable
+from tests.support.paths import ROOT
 
-PIPELINE = Path(__file__).parents[2] / "tools" / "pipeline.py"
+PIPELINE = ROOT / "tools" / "pipeline.py"
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -16,9 +16,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from modcrypt.spark.source.data_source import ModcryptDataSource
 from modcrypt.spark.source.options import read_options
-from tests.secret_watch import spellings
 from tests.spark.conftest import COLUMN, FOOTER, SECRETS, Lake
-from tests.support import small_table
+from tests.support.secret_watch import spellings
+from tests.support.tables import small_table
 
 
 def shown(data: bytes) -> list[bytes]:

@@ -25,7 +25,7 @@ from modcrypt.spark.source.data_source import ModcryptDataSource
 from modcrypt.spark.source.options import read_options
 from modcrypt.spark.source.reading import TableFile, assign_pieces, find_files
 from tests.spark.conftest import COLUMN, FOOTER, Elsewhere, Lake
-from tests.support import small_table
+from tests.support.tables import small_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

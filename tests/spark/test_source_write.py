@@ -39,12 +39,12 @@ from modcrypt.spark.source.writing import (
     remove_job,
 )
 from tests.spark.conftest import FOOTER, Elsewhere, Lake
-from tests.support import read_with_pyarrow, small_table
+from tests.support.tables import read_with_pyarrow, small_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tests.servers import ObjectStore
+    from tests.support.object_store import ObjectStore
 
 ROWS = 400
 

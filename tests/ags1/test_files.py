@@ -1,0 +1,595 @@
+"""Whole files and pipes to and from AGS1, and what can be said of a stream without its key."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import threading
+import tracemalloc
+import uuid
+from collections.abc import Callable, Iterator
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow.fs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modcrypt import (
+    UNVERIFIED,
+    Ags1Summary,
+    FormatError,
+    Key,
+    LimitError,
+    ModcryptError,
+    PlaintextError,
+    StandardKeyMetadata,
+    TagMismatchError,
+    TruncationError,
+    decrypt_ags1,
+    encrypt_ags1,
+    inspect_ags1,
+)
+from modcrypt.ags1 import files, writer
+from modcrypt.keys import invocation_counter
+from tests.ags1.test_reader import KINDS, Store, source_of
+from tests.ags1.test_writer import PLAIN, PREFIX, frames, is_stream, left_in, opened, sealed
+from tests.support.tables import FOOTER_KEY, OTHER_KEY
+
+FIFO = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are of POSIX")
+
+
+def encrypt(source: Any, destination: Any, key: Any = FOOTER_KEY, **options: Any) -> int:
+    return encrypt_ags1(source, destination, key, **({"aad_prefix": PREFIX} | options))
+
+
+def decrypt(source: Any, destination: Any, key: Any = FOOTER_KEY, **options: Any) -> int:
+    given: dict[str, Any] = {"aad_prefix": PREFIX, "length": UNVERIFIED}
+    return decrypt_ags1(source, destination, key, **(given | options))
+
+
+def decrypted(source: Any, **options: Any) -> bytes:
+    out = io.BytesIO()
+    assert decrypt(source, out, **options) == len(out.getvalue())
+    return out.getvalue()
+
+
+@pytest.fixture
+def small_lots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have files of a few bytes read and written in several lots."""
+    monkeypatch.setattr(files, "_READ_BYTES", 100)
+    monkeypatch.setattr(files, "_LOT_BYTES", 100)
+    monkeypatch.setattr(writer, "_LOT_BYTES", 100)
+
+
+# --- every kind of source and destination ---------------------------------------------------------
+
+SIZES = [0, 1, 6, 7, 8, 13, 14, 15, 98, 99, 100, 101, 700]
+
+
+@pytest.mark.usefixtures("small_lots")
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "store"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("block_length", [1, 7, 1000])
+def test_every_kind_of_source_is_encrypted_and_decrypted(
+    kind: str, size: int, block_length: int
+) -> None:
+    out = io.BytesIO()
+    with source_of(kind, PLAIN[:size]) as named:
+        length = encrypt(**named, destination=out, block_length=block_length)
+    stream = out.getvalue()
+    assert opened(FOOTER_KEY, stream, PREFIX) == PLAIN[:size]
+    assert length == len(stream) == 8 + size + 28 * max(1, -(-size // block_length))
+    with source_of(kind, sealed(FOOTER_KEY, PLAIN[:size], block_length, PREFIX)) as named:
+        assert decrypted(named["source"], length=length) == PLAIN[:size]
+
+
+@pytest.fixture
+def memory_folder() -> Iterator[str]:
+    folder = f"/modcrypt-{uuid.uuid4()}"
+    filesystem = fsspec.filesystem("memory")
+    filesystem.mkdir(folder)
+    yield folder
+    filesystem.rm(folder, recursive=True)
+
+
+@pytest.mark.usefixtures("small_lots")
+@pytest.mark.parametrize("threads", [1, 2, None])
+def test_paths_urls_and_file_systems(
+    threads: int | None, tmp_path: Path, memory_folder: str
+) -> None:
+    memory = fsspec.filesystem("memory")
+    local = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
+
+    def stored(name: str) -> bytes:
+        return bytes(memory.cat(f"{memory_folder}/{name}"))
+
+    def on_disk(name: str) -> bytes:
+        return (tmp_path / name).read_bytes()
+
+    places: list[tuple[Callable[[str], Any], dict[str, Any], Callable[[str], bytes]]] = [
+        (lambda name: tmp_path / name, {}, on_disk),
+        (lambda name: str(tmp_path / name), {}, on_disk),
+        (lambda name: (tmp_path / name).as_uri(), {}, on_disk),
+        (lambda name: f"memory:/{memory_folder}/{name}", {}, stored),
+        (lambda name: f"{memory_folder}/{name}", {"filesystem": memory}, stored),
+        (lambda name: name, {"filesystem": local}, on_disk),
+    ]
+    memory.pipe(f"{memory_folder}/plain", PLAIN)
+    (tmp_path / "plain").write_bytes(PLAIN)
+    for where, options, read in places:
+        length = encrypt(where("plain"), where("sealed"), threads=threads, **options)
+        decrypt(where("sealed"), where("back"), length=length, threads=threads, **options)
+        assert opened(FOOTER_KEY, read("sealed"), PREFIX) == PLAIN
+        assert read("back") == PLAIN
+        for path in (tmp_path / "sealed", tmp_path / "back"):
+            path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("threads", [1, None])
+def test_megabytes_go_round(threads: int | None, tmp_path: Path) -> None:
+    plain = os.urandom(9_500_000)
+    (tmp_path / "plain").write_bytes(plain)
+    length = encrypt(tmp_path / "plain", tmp_path / "sealed", threads=threads)
+    stream = (tmp_path / "sealed").read_bytes()
+    assert opened(FOOTER_KEY, stream, PREFIX) == plain
+    assert stream[4:8] == (1 << 20).to_bytes(4, "little")
+    metadata = StandardKeyMetadata(key=FOOTER_KEY, aad_prefix=PREFIX, file_length=length)
+    size = decrypt_ags1(tmp_path / "sealed", tmp_path / "back", metadata, threads=threads)
+    assert size == len(plain)
+    assert (tmp_path / "back").read_bytes() == plain
+
+
+def test_source_and_destination_may_be_one_path(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(PLAIN)
+    length = encrypt(path, path)
+    assert opened(FOOTER_KEY, path.read_bytes(), PREFIX) == PLAIN
+    assert decrypt(path, path, length=length) == len(PLAIN)
+    assert path.read_bytes() == PLAIN
+    assert left_in(tmp_path) == ["file"]
+    for job in (encrypt, decrypt):
+        with pytest.raises((FileExistsError, FormatError)):
+            job(path, path, overwrite=False)
+        assert path.read_bytes() == PLAIN
+
+
+@pytest.mark.parametrize("job", [encrypt, decrypt])
+def test_one_file_object_cannot_be_source_and_destination(
+    job: Callable[..., int], tmp_path: Path
+) -> None:
+    """It would be overwritten while it is read."""
+    content = sealed(FOOTER_KEY, PLAIN, 100, PREFIX)
+    memory, path = io.BytesIO(content), tmp_path / "file"
+    path.write_bytes(content)
+    with path.open("r+b") as one, path.open("r+b") as two:
+        for source, destination in ((memory, memory), (one, one), (one, two), (path, two)):
+            with pytest.raises(ValueError, match="source itself"):
+                job(source, destination)
+    assert memory.getvalue() == path.read_bytes() == content
+
+
+# --- pipes ---------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def fed(data: bytes, piece: int) -> Iterator[io.FileIO]:
+    """Give the reading end of a pipe that another thread fills bit by bit."""
+    reading, writing = os.pipe()
+
+    def feed() -> None:
+        with contextlib.suppress(BrokenPipeError), os.fdopen(writing, "wb", 0) as file:
+            for at in range(0, len(data), piece):
+                file.write(data[at : at + piece])
+
+    thread = threading.Thread(target=feed, daemon=True)
+    thread.start()
+    with os.fdopen(reading, "rb", 0) as file:
+        yield file
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.mark.usefixtures("small_lots")
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("piece", [1, 10, 5000])
+def test_pipes_are_encrypted_and_decrypted(size: int, piece: int) -> None:
+    out = io.BytesIO()
+    with fed(PLAIN[:size], piece) as pipe:
+        length = encrypt(pipe, out, block_length=7)
+    assert opened(FOOTER_KEY, out.getvalue(), PREFIX) == PLAIN[:size]
+    for trusted in (length, UNVERIFIED):
+        with fed(out.getvalue(), piece) as pipe:
+            assert decrypted(pipe, length=trusted) == PLAIN[:size]
+    with fed(out.getvalue(), piece) as pipe:
+        assert inspect_ags1(pipe).encrypted_length == length
+
+
+def test_both_ends_may_be_pipes() -> None:
+    sealed_out, sealed_in = os.pipe()
+
+    def work() -> None:
+        with fed(PLAIN, 77) as plain, os.fdopen(sealed_in, "wb") as out:
+            encrypt(plain, out, block_length=50)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    with os.fdopen(sealed_out, "rb") as source:
+        assert decrypted(source) == PLAIN
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@FIFO
+def test_a_named_pipe_is_read_by_its_path(tmp_path: Path) -> None:
+    path, stream = tmp_path / "fifo", sealed(FOOTER_KEY, PLAIN, 100, PREFIX)
+    os.mkfifo(path)
+    for content, job, judge in (
+        (PLAIN, encrypt, lambda data: opened(FOOTER_KEY, data, PREFIX)),
+        (stream, decrypt, bytes),
+    ):
+        thread = threading.Thread(target=path.write_bytes, args=(content,), daemon=True)
+        thread.start()
+        out = io.BytesIO()
+        job(str(path), out)
+        assert judge(out.getvalue()) == PLAIN
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+@FIFO
+@pytest.mark.parametrize("mistake", [{"key": bytes(15)}, {"threads": 0}, {"aad_prefix": "text"}])
+def test_a_callers_mistake_is_found_before_a_pipe_is_opened(
+    mistake: dict[str, Any], tmp_path: Path
+) -> None:
+    """Opening one waits for whoever will write it."""
+    os.mkfifo(tmp_path / "fifo")
+    for job in (encrypt, decrypt):
+        with pytest.raises((ValueError, TypeError)) as caught:
+            job(tmp_path / "fifo", tmp_path / "out", **mistake)
+        assert not isinstance(caught.value, ModcryptError)
+    assert left_in(tmp_path) == ["fifo"]
+
+
+def test_a_device_is_read_to_its_end(tmp_path: Path) -> None:
+    assert encrypt("/dev/null", tmp_path / "out") == 36
+    assert opened(FOOTER_KEY, (tmp_path / "out").read_bytes(), PREFIX) == b""
+    with pytest.raises(TruncationError):
+        decrypt("/dev/null", tmp_path / "out")
+
+
+class Bits:
+    """A source that has nothing but `read`, and answers as its script says."""
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers = [*answers]
+
+    def read(self, size: int) -> Any:
+        answer = self._answers.pop(0) if self._answers else b""
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is not None and len(answer) > size:
+            self._answers.insert(0, answer[size:])
+            return answer[:size]
+        return answer
+
+
+def pieces(data: bytes, sizes: list[int]) -> list[bytes]:
+    """Cut bytes into pieces of these sizes, and the rest."""
+    ends = [0, *accumulate(sizes), len(data)]
+    return [data[start:end] for start, end in pairwise(ends) if start < min(end, len(data))]
+
+
+@given(st.lists(st.integers(1, 60), max_size=20), st.integers(0, 700))
+def test_short_reads_are_read_on(sizes: list[int], size: int) -> None:
+    out = io.BytesIO()
+    encrypt(Bits(*pieces(PLAIN[:size], sizes)), out, block_length=13)
+    stream = out.getvalue()
+    assert opened(FOOTER_KEY, stream, PREFIX) == PLAIN[:size]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_LOT_BYTES", 1)
+        assert decrypted(Bits(*pieces(stream, sizes)), length=len(stream)) == PLAIN[:size]
+
+
+@pytest.mark.parametrize("job", [encrypt, decrypt])
+def test_a_source_that_has_nothing_yet_is_an_error(job: Callable[..., int], tmp_path: Path) -> None:
+    """It is not its end, and waiting is not for us to do."""
+    stream = sealed(FOOTER_KEY, PLAIN, 100, PREFIX)
+    for answers in ([None], [stream[:8], None], [stream[:136], None]):
+        with pytest.raises(BlockingIOError):
+            job(Bits(*answers), tmp_path / "out")
+        assert left_in(tmp_path) == []
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    with (
+        os.fdopen(reading, "rb", 0) as pipe,
+        os.fdopen(writing, "wb", 0),
+        pytest.raises(BlockingIOError),
+    ):
+        job(pipe, tmp_path / "out")
+
+
+@pytest.mark.parametrize("job", [encrypt, decrypt])
+def test_a_source_whose_reads_fail_gives_its_own_error(
+    job: Callable[..., int], tmp_path: Path
+) -> None:
+    stream = sealed(FOOTER_KEY, PLAIN, 100, PREFIX)
+    error = OSError(errno.EIO, "broken")
+    with pytest.raises(OSError, match="broken") as caught:
+        job(Bits(stream[:8], stream[8:136], error), tmp_path / "out")
+    assert caught.value is error
+    assert left_in(tmp_path) == []
+
+
+# --- what goes wrong -----------------------------------------------------------------------------
+
+STREAM = sealed(FOOTER_KEY, PLAIN[:700], 7, PREFIX)
+
+
+def damaged(at: int) -> bytes:
+    return STREAM[:at] + bytes((STREAM[at] ^ 1,)) + STREAM[at + 1 :]
+
+
+def piped(data: bytes) -> Any:
+    return Bits(data)
+
+
+FAULTS: dict[str, tuple[type[Exception], bytes, dict[str, Any]]] = {
+    "empty": (TruncationError, b"", {}),
+    "header alone": (TruncationError, STREAM[:8], {}),
+    "cut header": (TruncationError, STREAM[:6], {}),
+    "magic": (FormatError, b"AGS2" + STREAM[4:], {}),
+    "Parquet": (PlaintextError, b"PAR1" + STREAM[4:], {}),
+    "Avro": (PlaintextError, b"Obj\x01" + STREAM[4:], {}),
+    "block length": (LimitError, STREAM[:4] + b"\1\0\0\4" + STREAM[8:], {}),
+    "wrong key": (TagMismatchError, STREAM, {"key": OTHER_KEY}),
+    "wrong prefix": (TagMismatchError, STREAM, {"aad_prefix": b"another"}),
+    "first block": (TagMismatchError, damaged(30), {}),
+    "last block": (TagMismatchError, damaged(len(STREAM) - 1), {}),
+    "cut within a block": (TagMismatchError, STREAM[:-1], {}),
+    "cut within a tag": (TruncationError, STREAM[:-8], {}),
+    "short tail": (TruncationError, STREAM + bytes(27), {}),
+    "empty tail": (TagMismatchError, STREAM + bytes(28), {}),
+    "long tail": (TagMismatchError, STREAM + bytes(34), {}),
+    "a block less": (TruncationError, STREAM[:-35], {"length": len(STREAM)}),
+    "a block more": (TruncationError, STREAM + bytes(35), {"length": len(STREAM)}),
+    "another length": (TruncationError, STREAM, {"length": len(STREAM) - 35}),
+}
+
+
+@pytest.mark.usefixtures("small_lots")
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("through", [bytes, io.BytesIO, piped])
+def test_a_fault_leaves_nothing_and_a_file_object_gets_no_more_than_what_is_authentic(
+    fault: str, through: Callable[[bytes], Any], tmp_path: Path
+) -> None:
+    error, data, options = FAULTS[fault]
+    with pytest.raises(error) as caught:
+        decrypt(through(data), tmp_path / "out", **options)
+    assert type(caught.value) is error
+    assert left_in(tmp_path) == []
+    out = io.BytesIO()
+    with pytest.raises(error):
+        decrypt(through(data), out, **options)
+    assert PLAIN[:700].startswith(out.getvalue())
+    if through is not piped and "length" in options:
+        assert out.getvalue() == b""  # known before anything was read
+
+
+@pytest.mark.usefixtures("small_lots")
+@pytest.mark.parametrize("size", range(1, 80))
+def test_a_pipe_that_is_cut_short_or_too_long_is_noticed_wherever_lots_end(
+    size: int, tmp_path: Path
+) -> None:
+    for data in (STREAM[:-size], STREAM + bytes(size)):
+        with pytest.raises(TruncationError, match=str(len(STREAM))):
+            decrypt(piped(data), tmp_path / "out", length=len(STREAM))
+    assert left_in(tmp_path) == []
+
+
+def test_a_pipe_that_is_too_long_is_not_read_to_its_end() -> None:
+    class Endless:
+        given = 0
+
+        def read(self, size: int) -> bytes:
+            assert self.given < 20 << 20, "it goes on and on"
+            start, self.given = self.given, self.given + size
+            return (STREAM[start : start + size] + bytes(size))[:size]
+
+    with pytest.raises((TruncationError, TagMismatchError)):
+        decrypt(Endless(), io.BytesIO(), length=len(STREAM))
+    with pytest.raises(TagMismatchError):
+        decrypt(Endless(), io.BytesIO())
+
+
+@pytest.mark.usefixtures("small_lots")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_progress_callback_counts_up_and_may_end_it(threads: int, tmp_path: Path) -> None:
+    seen: dict[str, list[int]] = {"encrypt": [], "decrypt": []}
+    encrypt(PLAIN, tmp_path / "sealed", progress=seen["encrypt"].append, threads=threads)
+    decrypt(
+        tmp_path / "sealed", tmp_path / "back", progress=seen["decrypt"].append, threads=threads
+    )
+    encrypt(b"", io.BytesIO(), progress=seen["encrypt"].append)
+    for steps in seen.values():
+        counts = steps[:-1] if steps[-1] == 0 else steps
+        assert counts == sorted(set(counts))
+        assert counts[-1] == len(PLAIN)
+    (tmp_path / "back").unlink()
+
+    def stop(_: int) -> None:
+        raise KeyboardInterrupt
+
+    for job in (encrypt, decrypt):
+        out = io.BytesIO()
+        for destination in (tmp_path / "back", out):
+            with pytest.raises(KeyboardInterrupt):
+                job(tmp_path / "sealed", destination, progress=stop, threads=threads)
+        assert not is_stream(FOOTER_KEY, out.getvalue(), PREFIX)
+    assert left_in(tmp_path) == ["sealed"]
+
+
+@pytest.mark.usefixtures("small_lots")
+def test_a_spent_key_leaves_nothing(tmp_path: Path) -> None:
+    key = Key.generate()
+    invocation_counter(key).count = 2**32 - 10
+    with pytest.raises(ModcryptError, match=r"2\*\*32"):
+        encrypt(PLAIN, tmp_path / "out", key, block_length=7)
+    assert left_in(tmp_path) == []
+
+
+MISTAKES: dict[str, tuple[type[Exception], dict[str, Any]]] = {
+    "key": (ValueError, {"key": bytes(15)}),
+    "prefix": (TypeError, {"aad_prefix": "text"}),
+    "two prefixes": (ValueError, {"key": StandardKeyMetadata.generate(), "aad_prefix": b"x"}),
+    "threads": (ValueError, {"threads": 0}),
+}
+ENCRYPTING = {
+    "block length 0": (ValueError, {"block_length": 0}),
+    "block length": (ValueError, {"block_length": (64 << 20) + 1}),
+    "used": (
+        ValueError,
+        {"key": StandardKeyMetadata(key=FOOTER_KEY, aad_prefix=PREFIX, file_length=36)},
+    ),
+}
+DECRYPTING = {
+    "no length": (TypeError, {"length": None}),
+    "negative": (ValueError, {"length": -1}),
+    "a bool": (TypeError, {"length": True}),
+    "text": (TypeError, {"length": "36"}),
+    "two lengths": (
+        ValueError,
+        {
+            "key": StandardKeyMetadata(key=FOOTER_KEY, aad_prefix=PREFIX, file_length=36),
+            "length": 37,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("job", "mistake"),
+    [
+        *((encrypt, case) for case in (MISTAKES | ENCRYPTING).values()),
+        *((decrypt, case) for case in (MISTAKES | DECRYPTING).values()),
+    ],
+    ids=[
+        *(f"encrypt {name}" for name in MISTAKES | ENCRYPTING),
+        *(f"decrypt {name}" for name in MISTAKES | DECRYPTING),
+    ],
+)
+def test_a_callers_mistake_is_found_before_any_io(
+    job: Callable[..., int], mistake: tuple[type[Exception], dict[str, Any]], tmp_path: Path
+) -> None:
+    error, options = mistake
+    with pytest.raises(error) as caught:
+        job(tmp_path / "absent", tmp_path / "out", **options)
+    assert not isinstance(caught.value, OSError | ModcryptError)
+    assert left_in(tmp_path) == []
+
+
+def test_an_existing_destination_is_replaced_only_on_request(tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"old")
+    for job, source in ((encrypt, PLAIN), (decrypt, STREAM)):
+        with pytest.raises(FileExistsError):
+            job(source, tmp_path / "out", overwrite=False)
+        assert (tmp_path / "out").read_bytes() == b"old"
+        job(source, tmp_path / "out")
+        assert (tmp_path / "out").read_bytes() != b"old"
+        (tmp_path / "out").write_bytes(b"old")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("through", ["path", "pipe"])
+def test_memory_is_bounded_whatever_the_length(threads: int, through: str, tmp_path: Path) -> None:
+    size = 64 << 20
+    with (tmp_path / "plain").open("wb") as file:
+        file.truncate(size)
+    with (tmp_path / "plain").open("rb", 0) as plain, traced() as peaks:
+        source = tmp_path / "plain" if through == "path" else Unseekable(plain)
+        length = encrypt(source, tmp_path / "sealed", threads=threads)
+    with (tmp_path / "sealed").open("rb", 0) as stream, traced() as more:
+        source = tmp_path / "sealed" if through == "path" else Unseekable(stream)
+        assert decrypt(source, tmp_path / "back", threads=threads, length=length) == size
+    assert max(peaks) < 24 << 20  # two lots that are read, and what a writer may take
+    assert max(more) < 16 << 20
+
+
+class Unseekable:
+    """A file that only lets itself be read."""
+
+    def __init__(self, file: Any) -> None:
+        self.read = file.read
+
+
+@contextlib.contextmanager
+def traced() -> Iterator[list[int]]:
+    peaks: list[int] = []
+    tracemalloc.start()
+    try:
+        yield peaks
+        peaks.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+
+
+# --- without a key -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("block_length", [1, 7, 100, 1 << 20])
+def test_a_summary_adds_up_and_agrees_with_the_stream(size: int, block_length: int) -> None:
+    stream = sealed(FOOTER_KEY, PLAIN[:size], block_length)
+    for source in (stream, io.BytesIO(stream), piped(stream)):
+        summary = inspect_ags1(source)
+        lengths = [len(frame) - 28 for frame in frames(stream)]
+        assert summary == Ags1Summary(
+            block_length=block_length,
+            encrypted_length=len(stream),
+            plaintext_length=size,
+            blocks=len(lengths),
+            last_block_length=lengths[-1],
+        )
+        assert 8 + summary.plaintext_length + summary.overhead == summary.encrypted_length
+
+
+def test_inspecting_reads_the_header_alone(tmp_path: Path) -> None:
+    store = Store(STREAM)
+    assert inspect_ags1("any", filesystem=store).blocks == 100
+    assert sum(end - start for start, end in store.requests) <= len(STREAM)
+    path = tmp_path / "sparse"
+    path.write_bytes(b"AGS1\0\0\x10\0")
+    os.truncate(path, 8 + 1000 * ((1 << 20) + 28))
+    assert inspect_ags1(path).plaintext_length == 1000 << 20
+
+
+@pytest.mark.parametrize(
+    "fault", ["empty", "header alone", "cut header", "magic", "Parquet", "Avro", "block length"]
+)
+@pytest.mark.parametrize("through", [bytes, io.BytesIO, piped])
+def test_inspecting_refuses_what_is_no_stream(fault: str, through: Callable[[bytes], Any]) -> None:
+    error, data, _ = FAULTS[fault]
+    with pytest.raises(error) as caught:
+        inspect_ags1(through(data))
+    assert type(caught.value) is error
+    with pytest.raises(TruncationError):
+        inspect_ags1(through(STREAM + bytes(27)))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_inspected_and_refused_alike_as_a_file_and_as_a_pipe(data: bytes) -> None:
+    for prefix in (b"", b"AGS1", b"AGS1\x05\0\0\0"):
+        outcomes = []
+        for source in (prefix + data, piped(prefix + data)):
+            try:
+                outcomes.append(str(inspect_ags1(source)))
+            except ModcryptError as error:
+                outcomes.append(type(error).__name__)
+        assert outcomes[0] == outcomes[1]
+        with pytest.raises(ModcryptError):
+            decrypt(prefix + data, io.BytesIO())

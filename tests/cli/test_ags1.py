@@ -1,0 +1,985 @@
+"""`modcrypt ags1` as users meet it: the installed program, with files, pipes and signals."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+import modcrypt
+from modcrypt.cli import app
+from tests.support.tables import FOOTER_KEY, OTHER_KEY, shared_vectors
+
+PROGRAM = Path(sys.executable).with_name("modcrypt")
+KEY = ("--key-file", "own.key")
+METADATA = ("--key-metadata-file", "notes.key")
+MIB = 1 << 20
+FRAME = MIB + 28
+NOTES = hashlib.shake_128(b"notes").digest(3 * MIB + 5)
+NOTES_LENGTH = 8 + len(NOTES) + 4 * 28
+
+Answer = subprocess.CompletedProcess[bytes]
+
+
+def private(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with notes.txt, four blocks long, and own.key."""
+    (tmp_path / "notes.txt").write_bytes(NOTES)
+    private(tmp_path / "own.key", FOOTER_KEY)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("once")
+    (folder / "notes.txt").write_bytes(NOTES)
+    done(run_here(folder, "encrypt", "--new-key-metadata", "notes.key", "notes.txt", "notes.ags1"))
+    return folder
+
+
+@pytest.fixture
+def sealed(folder: Path, once: Path) -> Path:
+    """The same with notes.ags1 under notes.key, which is key metadata."""
+    for name in ("notes.ags1", "notes.key"):
+        shutil.copy(once / name, folder)
+    return folder
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONWARNINGS": "error", "TERM": "xterm", **more}
+
+
+def run(
+    folder: Path, *arguments: str | Path, env: dict[str, str] | None = None, **more: Any
+) -> Answer:
+    if "input" not in more and "stdin" not in more:
+        more["stdin"] = subprocess.DEVNULL
+    if "stdout" not in more:
+        more["stdout"] = subprocess.PIPE
+    return subprocess.run(
+        [PROGRAM, "ags1", *arguments],
+        cwd=folder,
+        env=environment(**(env or {})),
+        stderr=subprocess.PIPE,
+        check=False,
+        **more,
+    )
+
+
+def run_here(folder: Path, *arguments: str | Path) -> Answer:
+    """Run it in this process, where nothing but its answer matters."""
+    with contextlib.chdir(folder):
+        result = CliRunner().invoke(
+            app.program,
+            ["ags1", *map(str, arguments)],
+            prog_name="modcrypt",
+            catch_exceptions=False,
+        )
+    return Answer(arguments, result.exit_code, result.stdout_bytes, result.stderr_bytes)
+
+
+def start(folder: Path, *arguments: str, **more: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [PROGRAM, "ags1", *arguments],
+        cwd=folder,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **more},
+    )
+
+
+def invoke(folder: Path, *arguments: str) -> Result:
+    """Run it in this process, where neither pipes nor descriptors matter."""
+    with contextlib.chdir(folder):
+        return CliRunner().invoke(app.program, ("ags1", *arguments))
+
+
+def refused(result: Result, code: int, word: str) -> str:
+    """Check as `failed` does, and that stdout is empty."""
+    assert result.stdout == ""
+    return failed(Answer((), result.exit_code, b"", result.stderr.encode()), code, word)
+
+
+def done(answer: Answer) -> bytes:
+    """Check that all went well, without a word on stderr; give stdout."""
+    assert (answer.returncode, answer.stderr) == (0, b"")
+    out: bytes = answer.stdout
+    return out
+
+
+def failed(answer: Answer, code: int, word: str) -> str:
+    """Check the exit code and the one line on stderr; give the message."""
+    assert answer.returncode == code, answer.stderr
+    line = answer.stderr.decode()
+    begin = f"modcrypt: error: {word}: "
+    assert line.startswith(begin)
+    assert line.count("\n") == 1
+    return line[len(begin) : -1]
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def opened(stream: bytes, key: bytes, aad_prefix: bytes = b"") -> bytes:
+    """Open a stream of blocks of 1 MiB, after the spec and not by modcrypt."""
+    assert stream[:8] == b"AGS1" + MIB.to_bytes(4, "little")
+    out = b""
+    for index, start in enumerate(range(8, len(stream), FRAME)):
+        block = stream[start : start + FRAME]
+        aad = aad_prefix + index.to_bytes(4, "little")
+        out += AESGCM(key).decrypt(block[:12], block[12:], aad)
+    return out
+
+
+def varint(data: bytes) -> int:
+    """Read one Avro long, of all the bytes."""
+    value = sum((byte & 0x7F) << 7 * n for n, byte in enumerate(data))
+    return value >> 1
+
+
+def taken_apart(metadata: bytes) -> tuple[bytes, bytes, int]:
+    """Give key, AAD prefix of 16 bytes and length of key metadata, by its byte picture."""
+    size = metadata[1] >> 1
+    key, rest = metadata[2 : 2 + size], metadata[2 + size :]
+    assert (metadata[:1], rest[:2], rest[18:19]) == (b"\1", b"\2\x20", b"\2")
+    return key, rest[2:18], varint(rest[19:])
+
+
+def opened_by_metadata(folder: Path, name: str = "notes.key") -> bytes:
+    stream = (folder / "notes.ags1").read_bytes()
+    key, prefix, length = taken_apart((folder / name).read_bytes())
+    assert length == len(stream)
+    return opened(stream, key, prefix)
+
+
+# --- the main job, judged by others --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [16, 24, 32])
+@pytest.mark.parametrize("count", [0, 1, 2 * MIB])
+def test_what_the_program_encrypts_opens_after_the_spec(
+    folder: Path, size: int, count: int
+) -> None:
+    key = bytes(range(size))
+    private(folder / "own.key", key.hex().encode())
+    (folder / "notes.txt").write_bytes(NOTES[:count])
+    printed = done(
+        run(folder, "encrypt", *KEY, "--aad-prefix-hex", "00fF", "notes.txt", "notes.ags1")
+    )
+    stream = (folder / "notes.ags1").read_bytes()
+    assert printed == f"{len(stream)}\n".encode()
+    assert opened(stream, key, b"\x00\xff") == NOTES[:count]
+
+
+def java_files() -> Iterator[dict[str, Any]]:
+    manifest = json.loads((shared_vectors() / "ags1/manifest.json").read_text())
+    yield from manifest["valid"]
+
+
+def options_of(folder: Path, case: dict[str, Any]) -> list[str]:
+    """Give key, AAD prefix and trusted length of a case of Java's."""
+    private(folder / "own.key", case["key"].encode())
+    prefix = case["aad_prefix"]
+    length = case.get("trusted_length", case.get("file_length"))
+    return [
+        *KEY,
+        *([] if prefix is None else ["--aad-prefix-hex", prefix]),
+        *("--length", str(length)),
+    ]
+
+
+def test_files_by_java_decrypt(folder: Path) -> None:
+    for case in java_files():
+        options = options_of(folder, case)
+        path = shared_vectors() / "ags1" / case["file"]
+        done(run_here(folder, "decrypt", *options, "--force", path, "back.txt"))
+        data = (folder / "back.txt").read_bytes()
+        assert hashlib.sha256(data).hexdigest() == case["plain_sha256"], case["file"]
+
+
+ACCEPTED = {
+    "blocklen_half": "one short block is the same in blocks of any length",
+    "odd_trailing_empty_block": "it authenticates",
+    "odd_aad_bigendian": "block 0 is spelt the same",
+}
+
+
+def test_tampered_files_of_java_s_are_1_and_leave_nothing(folder: Path) -> None:
+    manifest = json.loads((shared_vectors() / "ags1/manifest.json").read_text())
+    words = {"format", "tag", "truncation"}
+    cases = [case for case in manifest["tampered"] if case["name"] not in ACCEPTED]
+    assert len(cases) > 10
+    for case in cases:
+        path = shared_vectors() / "ags1" / case["file"]
+        answer = run_here(folder, "decrypt", *options_of(folder, case), "--json", path, "back.txt")
+        assert answer.returncode == 1, case
+        assert json.loads(answer.stdout)["error"] in words, case
+    assert names(folder) == {"notes.txt", "own.key"}
+
+
+# --- key metadata --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [None, 16, 24, 32])
+def test_fresh_key_metadata_opens_the_stream(folder: Path, size: int | None) -> None:
+    option = () if size is None else ("--key-length", str(size))
+    files = ("--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
+    answer = run(folder, "encrypt", *option, *files, umask=0)
+    assert done(answer) == f"{NOTES_LENGTH}\n".encode()
+    assert stat.S_IMODE((folder / "notes.key").stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / "notes.ags1").stat().st_mode) == 0o666
+    assert len(taken_apart((folder / "notes.key").read_bytes())[0]) == (size or 16)
+    assert opened_by_metadata(folder) == NOTES
+    assert names(folder) == {"notes.txt", "own.key", "notes.key", "notes.ags1"}
+
+
+def test_each_file_gets_a_key_of_its_own(sealed: Path) -> None:
+    done(run_here(sealed, "encrypt", "--new-key-metadata", "other.key", "notes.txt", "other.ags1"))
+    first, second = (
+        taken_apart((sealed / name).read_bytes()) for name in ("notes.key", "other.key")
+    )
+    assert first[0] != second[0]
+    assert first[1] != second[1]
+
+
+@pytest.mark.parametrize("form", ["raw", "hex", "HEX", "base64", "base64 of URLs"])
+def test_key_metadata_is_read_raw_and_as_text(sealed: Path, form: str) -> None:
+    raw = (sealed / "notes.key").read_bytes()
+    spelt = {
+        "raw": raw,
+        "hex": raw.hex().encode() + b"\n",
+        "HEX": raw.hex().upper().encode(),
+        "base64": base64.b64encode(raw) + b"\r\n",
+        "base64 of URLs": base64.urlsafe_b64encode(raw).rstrip(b"="),
+    }[form]
+    private(sealed / "notes.key", spelt)
+    assert invoke(sealed, "cat", *METADATA, "notes.ags1").stdout_bytes == NOTES
+
+
+@pytest.mark.parametrize(
+    ("case", "aad_prefix"),
+    [("k16_aad_17", True), ("k32_aad_17", True), ("k16_noaad_17", False), ("k32_noaad_0", False)],
+)
+def test_key_metadata_opens_java_s_files(folder: Path, case: str, aad_prefix: bool) -> None:
+    java = next(c for c in java_files() if c["file"] == f"{case}.ags1")
+    key, prefix = bytes.fromhex(java["key"]), bytes.fromhex(java["aad_prefix"] or "")
+    middle = b"\2" + bytes([2 * len(prefix)]) + prefix if aad_prefix else b"\0"
+    length = bytes([java["file_length"] << 1])
+    if java["file_length"] > 63:
+        length = bytes([java["file_length"] << 1 & 0x7F | 0x80, java["file_length"] >> 6])
+    metadata = b"\1" + bytes([2 * len(key)]) + key + middle + b"\2" + length
+    private(folder / "java.key", metadata.hex().encode())
+    path = shared_vectors() / "ags1" / java["file"]
+    data = done(run_here(folder, "cat", "--key-metadata-file", "java.key", path))
+    assert hashlib.sha256(data).hexdigest() == java["plain_sha256"]
+
+
+def test_key_metadata_without_a_length_does_for_writing_and_needs_one_for_reading(
+    folder: Path,
+) -> None:
+    private(folder / "notes.key", b"\1\x20" + FOOTER_KEY + b"\0\0")
+    printed = done(run_here(folder, "encrypt", *METADATA, "notes.txt", "notes.ags1"))
+    assert opened((folder / "notes.ags1").read_bytes(), FOOTER_KEY) == NOTES
+    reading = ("cat", *METADATA, "notes.ags1")
+    assert "--length" in failed(run_here(folder, *reading), 2, "usage")
+    assert done(run_here(folder, *reading, "--length", printed.decode().strip())) == NOTES
+
+
+def test_key_metadata_of_a_written_file_is_not_used_again(sealed: Path) -> None:
+    answer = run_here(sealed, "encrypt", *METADATA, "notes.txt", "other.ags1")
+    assert "--new-key-metadata" in failed(answer, 2, "usage")
+    assert "other.ags1" not in names(sealed)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o604])
+def test_key_metadata_that_others_can_read_is_warned_of(sealed: Path, mode: int) -> None:
+    (sealed / "notes.key").chmod(mode)
+    result = invoke(sealed, "cat", *METADATA, "notes.ags1")
+    assert (result.exit_code, result.stdout_bytes) == (0, NOTES)
+    warning = f"other users can read key metadata file notes.key (mode {mode:04o})"
+    assert (warning in result.stderr) == (mode != 0o600)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda raw: b"\2" + raw[1:],
+        lambda raw: raw[:-1],
+        lambda raw: raw + b"\n",
+        lambda raw: raw.hex().encode()[:-1],
+        lambda raw: raw + bytes(5000),
+        lambda raw: b"",
+    ],
+)
+def test_damaged_key_metadata_is_3_and_not_shown(sealed: Path, damage: Any) -> None:
+    raw = (sealed / "notes.key").read_bytes()
+    private(sealed / "notes.key", damage(raw))
+    message = refused(invoke(sealed, "cat", *METADATA, "notes.ags1"), 3, "key-material")
+    assert "notes.key" in message
+    key = taken_apart(raw)[0]
+    assert not [s for s in (key.hex(), repr(key)[2:-1]) if s[:12] in message]
+
+
+def test_sealed_key_metadata_is_under_the_master_key_that_is_expected(folder: Path) -> None:
+    ring = modcrypt.Keyring.create(folder / "lake.keyring", plaintext=True)
+    for name in ("footer", "other"):
+        ring.create_key(name)
+    (folder / "lake.toml").write_text('kms = "file:lake.keyring"\nfooter_key = "footer"\n')
+    forged = ("--new-key-metadata", "notes.sealed", "--kms", "file:lake.keyring#other")
+    assert invoke(folder, "encrypt", *forged, "notes.txt", "forged.ags1").exit_code == 0
+    for service in (("--policy", "lake.toml"), ("--kms", "file:lake.keyring#footer")):
+        reading = ("cat", "--key-metadata-file", "notes.sealed", *service, "forged.ags1")
+        message = refused(invoke(folder, *reading), 3, "key-material")
+        assert "'other', not under 'footer'; pass --master-key" in message
+        assert invoke(folder, *reading, "--master-key", "other").stdout_bytes == NOTES
+
+
+def test_the_wrong_sort_of_key_metadata_file_is_3(folder: Path) -> None:
+    reading = ("cat", "notes.txt", "--key-metadata-file")
+    assert "metadata" in refused(invoke(folder, *reading, "absent"), 3, "no-key")
+    refused(invoke(folder, *reading, "."), 3, "key-material")
+
+
+def test_key_metadata_among_the_arguments_is_not_repeated(sealed: Path) -> None:
+    raw = (sealed / "notes.key").read_bytes()
+    spellings = [raw.hex(), base64.b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode()]
+    for text in [*spellings, raw.replace(b"\0", b"").decode("utf-8", "surrogateescape")]:
+        for option in ("--key-metadata-file", "--key-file", "--length", "--aad-prefix-hex", "--x"):
+            result = invoke(sealed, "cat", *KEY, option, text, "notes.ags1", "--json")
+            assert result.exit_code in (2, 3)
+            assert text not in result.output
+            assert not [s for s in (raw.hex(), repr(raw)[2:-1]) if s[4:20] in result.output]
+
+
+# --- replacing -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["encrypt", "decrypt"])
+def test_a_destination_is_replaced_only_on_request(sealed: Path, command: str) -> None:
+    (sealed / "dear").write_bytes(b"dear")
+    options = (*KEY, "notes.txt") if command == "encrypt" else (*METADATA, "notes.ags1")
+    assert "--force" in failed(run_here(sealed, command, *options, "dear"), 2, "file")
+    assert (sealed / "dear").read_bytes() == b"dear"
+    assert run_here(sealed, command, *options, "dear", "--force").returncode == 0
+    assert (sealed / "dear").read_bytes()[:4] == (b"AGS1" if command == "encrypt" else NOTES[:4])
+
+
+@pytest.mark.parametrize("there", ["file", "dangling link"])
+def test_key_metadata_is_replaced_only_on_request(sealed: Path, there: str) -> None:
+    old = (sealed / "notes.key").read_bytes()
+    if there == "dangling link":
+        (sealed / "notes.key").unlink()
+        (sealed / "notes.key").symlink_to("elsewhere.key")
+    again = ("encrypt", "--new-key-metadata", "notes.key", "notes.txt", "more.ags1")
+    assert "notes.key: destination exists" in failed(run_here(sealed, *again), 2, "file")
+    assert "more.ags1" not in names(sealed)
+    done(run_here(sealed, *again[:-1], "notes.ags1", "--force"))
+    assert (sealed / "notes.key").read_bytes() != old
+    assert opened_by_metadata(sealed) == NOTES
+    assert (sealed / "notes.key").is_symlink() == (there == "dangling link")
+    assert not [name for name in names(sealed) if name.endswith((".new", ".tmp"))]
+
+
+def test_a_replaced_key_file_becomes_private(sealed: Path) -> None:
+    (sealed / "notes.key").chmod(0o644)
+    files = ("--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
+    done(run_here(sealed, "encrypt", *files, "--force"))
+    assert stat.S_IMODE((sealed / "notes.key").stat().st_mode) == 0o600
+
+
+def test_what_an_interrupted_run_left_is_not_replaced(sealed: Path) -> None:
+    (sealed / "notes.key.new").write_bytes(b"the only key")
+    files = ("--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
+    message = failed(run_here(sealed, "encrypt", *files, "--force"), 2, "usage")
+    assert "notes.key.new" in message
+    assert (sealed / "notes.key.new").read_bytes() == b"the only key"
+    assert opened_by_metadata(sealed) == NOTES
+
+
+@pytest.mark.parametrize("where", ["notes.txt", "./notes.ags1", "-", "/dev/null", "."])
+def test_key_metadata_does_not_go_where_something_else_is(sealed: Path, where: str) -> None:
+    files = ("--new-key-metadata", where, "notes.txt", "notes.ags1", "--force")
+    assert "--new-key-metadata" in failed(run_here(sealed, "encrypt", *files), 2, "usage")
+    assert (sealed / "notes.txt").read_bytes() == NOTES
+    assert opened_by_metadata(sealed) == NOTES
+
+
+def test_a_missing_folder_for_key_metadata_is_known_before_the_work(folder: Path) -> None:
+    """Nobody writes into the FIFO, so that what waits for it would never end."""
+    os.mkfifo(folder / "fifo")
+    files = ("--new-key-metadata", "absent/notes.key", "fifo", "notes.ags1")
+    failed(run(folder, "encrypt", *files, timeout=30), 2, "file")
+    assert names(folder) == {"notes.txt", "own.key", "fifo"}
+
+
+def test_a_file_can_be_encrypted_in_place(folder: Path) -> None:
+    done(run_here(folder, "encrypt", *KEY, "--force", "notes.txt", "notes.txt"))
+    assert opened((folder / "notes.txt").read_bytes(), FOOTER_KEY) == NOTES
+
+
+# --- pipes ---------------------------------------------------------------------------------------
+
+
+def test_a_pipe_through_both_gives_the_same_again(folder: Path) -> None:
+    sent = run(folder, "encrypt", "--new-key-metadata", "notes.key", "-", "-", input=NOTES)
+    assert (sent.returncode, sent.stderr) == (
+        0,
+        f"modcrypt: encrypted length: {NOTES_LENGTH}\n".encode(),
+    )
+    (folder / "notes.ags1").write_bytes(sent.stdout)
+    assert opened_by_metadata(folder) == NOTES
+    assert done(run(folder, "decrypt", *METADATA, "-", "-", input=sent.stdout)) == NOTES
+    assert done(run(folder, "cat", *METADATA, "-", input=sent.stdout)) == NOTES
+
+
+def test_bytes_of_the_standard_input_are_taken_as_they_are(folder: Path) -> None:
+    data = bytes(range(256)) + b"\r\n\x1a\0\xff\xfe"
+    sent = run(folder, "encrypt", *KEY, "-", "-", input=data, env={"PYTHONIOENCODING": "ascii"})
+    assert opened(sent.stdout, FOOTER_KEY) == data
+
+
+def test_of_a_file_that_is_partly_read_the_rest_is_meant(folder: Path) -> None:
+    """As in `(head -1; modcrypt ags1 encrypt - …) < file`."""
+    with (folder / "notes.txt").open("rb", buffering=0) as file:
+        file.seek(1000)
+        sent = run(folder, "encrypt", *KEY, "-", "-", stdin=file)
+    assert opened(sent.stdout, FOOTER_KEY) == NOTES[1000:]
+
+
+def test_a_redirected_file_is_checked_before_anything_is_given(sealed: Path) -> None:
+    with (sealed / "notes.ags1").open("rb") as file:
+        assert done(run(sealed, "cat", *METADATA, "-", stdin=file)) == NOTES
+    os.truncate(sealed / "notes.ags1", NOTES_LENGTH - 1)
+    with (sealed / "notes.ags1").open("rb") as file:
+        answer = run(sealed, "cat", *METADATA, "-", stdin=file)
+    failed(answer, 1, "truncation")
+    assert answer.stdout == b""
+
+
+def test_fifos_and_descriptors_do_for_paths(folder: Path) -> None:
+    for name in ("in", "out"):
+        os.mkfifo(folder / name)
+    with (folder / "notes.txt").open("rb") as file:
+        cat = partial(subprocess.Popen, ["cat"], cwd=folder)
+        with cat(stdin=file, stdout=subprocess.PIPE) as feed:
+            assert feed.stdout is not None
+            fd = feed.stdout.fileno()
+            done(
+                run(folder, "encrypt", *KEY, f"/dev/fd/{fd}", "notes.ags1", pass_fds=[fd]),
+            )
+    assert opened((folder / "notes.ags1").read_bytes(), FOOTER_KEY) == NOTES
+    length = ("--length", str(NOTES_LENGTH))
+    shell = (
+        f"cat notes.ags1 > in & cat out > back.txt & "
+        f"{PROGRAM} ags1 decrypt {' '.join((*KEY, *length))} in out; code=$?; wait; exit $code"
+    )
+    subprocess.run(["bash", "-c", shell], cwd=folder, check=True, timeout=60)
+    assert (folder / "back.txt").read_bytes() == NOTES
+
+
+def test_a_pipe_as_destination_needs_no_force_and_leaves_stdout_for_the_length(
+    folder: Path,
+) -> None:
+    read, write = os.pipe()
+    with os.fdopen(read, "rb") as reader:
+        (folder / "notes.txt").write_bytes(NOTES[:1000])
+        answer = run(folder, "encrypt", *KEY, "notes.txt", f"/dev/fd/{write}", pass_fds=[write])
+        os.close(write)
+        assert done(answer) == b"1036\n"
+        assert opened(reader.read(), FOOTER_KEY) == NOTES[:1000]
+
+
+@pytest.mark.parametrize("cut", [1, FRAME, FRAME + 5])
+def test_a_pipe_cut_short_gives_what_authenticated_and_is_1(sealed: Path, cut: int) -> None:
+    data = (sealed / "notes.ags1").read_bytes()[:-cut]
+    for command in (("cat", *METADATA, "-"), ("decrypt", *METADATA, "-", "-")):
+        answer = run(sealed, *command, input=data)
+        failed(answer, 1, "truncation")
+        assert NOTES.startswith(answer.stdout)
+        assert len(answer.stdout) >= MIB
+    failed(run(sealed, "decrypt", *METADATA, "-", "back.txt", input=data), 1, "truncation")
+    assert "back.txt" not in names(sealed)
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(sealed: Path) -> None:
+    for command in (("cat", *METADATA, "notes.ags1"), ("decrypt", *METADATA, "notes.ags1", "-")):
+        for more in ((), ("--json",)):
+            with start(sealed, *command, *more) as process:
+                assert process.stdout is not None
+                assert process.stderr is not None
+                assert process.stdout.read(10) == NOTES[:10]
+                process.stdout.close()
+                assert process.stderr.read() == b""
+            assert process.returncode == 128 + signal.SIGPIPE
+
+
+def test_inspect_ends_quietly_too(sealed: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    answer = run(sealed, "inspect", "notes.ags1", stdout=write)
+    os.close(write)
+    assert (answer.returncode, answer.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_a_closed_standard_stream_is_2(sealed: Path) -> None:
+    for redirection in ("<&-", ">&-"):
+        command = f"{PROGRAM} ags1 cat {' '.join(METADATA)} - {redirection}"
+        answer = subprocess.run(
+            ["bash", "-c", command], cwd=sealed, stderr=subprocess.PIPE, check=False
+        )
+        assert (answer.returncode, b"is closed" in answer.stderr) == (2, True)
+
+
+# --- the trusted length --------------------------------------------------------------------------
+
+
+def encrypted(folder: Path) -> bytes:
+    done(run(folder, "encrypt", *KEY, "notes.txt", "notes.ags1"))
+    return (folder / "notes.ags1").read_bytes()
+
+
+READING = [("cat", "notes.ags1"), ("decrypt", "notes.ags1", "back.txt")]
+
+
+def test_without_a_length_it_says_what_to_do(folder: Path) -> None:
+    encrypted(folder)
+    for command in READING:
+        message = failed(run_here(folder, *command, *KEY), 2, "usage")
+        assert "--length N" in message
+        assert "--unverified-length" in message
+        assert "UNVERIFIED" not in message
+        assert run_here(folder, *command, *KEY, "--length", str(NOTES_LENGTH)).returncode == 0
+
+
+@pytest.mark.parametrize("wrong", [-FRAME, -1, 1])
+def test_another_length_is_1_and_nothing_is_given(folder: Path, wrong: int) -> None:
+    encrypted(folder)
+    for command in READING:
+        answer = run(folder, *command, *KEY, "--length", str(NOTES_LENGTH + wrong))
+        assert f"{NOTES_LENGTH} bytes" in failed(answer, 1, "truncation")
+        assert answer.stdout == b""
+    assert "back.txt" not in names(folder)
+
+
+def test_a_stream_that_lost_its_last_block_passes_only_unverified(folder: Path) -> None:
+    (folder / "notes.ags1").write_bytes(encrypted(folder)[: 8 + 3 * FRAME])
+    failed(
+        run_here(folder, "cat", *KEY, "--length", str(NOTES_LENGTH), "notes.ags1"), 1, "truncation"
+    )
+    assert (
+        done(run_here(folder, "cat", *KEY, "--unverified-length", "notes.ags1")) == NOTES[: 3 * MIB]
+    )
+
+
+def test_the_length_of_key_metadata_is_not_overruled(sealed: Path) -> None:
+    reading = ("cat", *METADATA, "notes.ags1")
+    message = failed(run_here(sealed, *reading, "--length", "36"), 2, "usage")
+    assert str(NOTES_LENGTH) in message
+    os.truncate(sealed / "notes.ags1", 8 + FRAME)
+    failed(run_here(sealed, *reading, "--unverified-length"), 1, "truncation")
+
+
+# --- what does not authenticate ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [0, 2, 3])
+def test_a_flipped_byte_names_its_block_and_nothing_of_it_is_given(
+    sealed: Path, block: int
+) -> None:
+    data = bytearray((sealed / "notes.ags1").read_bytes())
+    data[8 + block * FRAME + 14] ^= 1
+    (sealed / "notes.ags1").write_bytes(data)
+    answer = run_here(sealed, "cat", *METADATA, "notes.ags1")
+    assert failed(answer, 1, "tag").startswith(f"block {block}: ")
+    assert answer.stdout == NOTES[: block * MIB]
+    answer = run_here(sealed, "decrypt", *METADATA, "--json", "notes.ags1", "back.txt")
+    error = json.loads(answer.stdout)
+    assert (error["error"], error["module"]) == ("tag", {"type": "block", "block": block})
+    assert "back.txt" not in names(sealed)
+
+
+def test_a_wrong_key_or_prefix_is_1(folder: Path) -> None:
+    done(run_here(folder, "encrypt", *KEY, "--aad-prefix", "a", "notes.txt", "notes.ags1"))
+    reading = ("cat", "--length", str(NOTES_LENGTH), "notes.ags1", *KEY)
+    assert done(run_here(folder, *reading, "--aad-prefix-hex", "61")) == NOTES
+    (folder / "prefix").write_bytes(b"a")
+    assert done(run_here(folder, *reading, "--aad-prefix-file", "prefix")) == NOTES
+    for prefix in ((), ("--aad-prefix", "b")):
+        answer = run_here(folder, *reading, *prefix)
+        failed(answer, 1, "tag")
+        assert answer.stdout == b""
+    private(folder / "own.key", OTHER_KEY)
+    failed(run_here(folder, *reading, "--aad-prefix", "a"), 1, "tag")
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        (b"", "truncation"),
+        (b"AGS1", "truncation"),
+        (b"AGS1\0\0\x10\0" + bytes(27), "truncation"),
+        (b"AGS1\0\0\0\0" + bytes(28), "format"),
+        (b"AGS1\xff\xff\xff\x7f" + bytes(28), "limit"),
+        (b"GARBAGE, and more of it, so that it is long enough", "format"),
+        (b"Obj\x01" + bytes(50), "plaintext"),
+    ],
+)
+def test_what_is_no_stream_is_1(folder: Path, data: bytes, word: str) -> None:
+    (folder / "odd").write_bytes(data)
+    refused(invoke(folder, "decrypt", *KEY, "--unverified-length", "odd", "back.txt"), 1, word)
+    refused(invoke(folder, "inspect", "odd"), 1, word)
+    assert "back.txt" not in names(folder)
+
+
+def test_a_pipe_without_a_stream_is_1(folder: Path) -> None:
+    failed(run(folder, "inspect", "-", input=b"AGS1"), 1, "truncation")
+    failed(run(folder, "cat", *KEY, "--length", "5", "-", input=b"no stream"), 1, "format")
+
+
+# --- inspect and --json --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, MIB, 2 * MIB + 7])
+def test_inspect_needs_no_key_and_its_sizes_add_up(folder: Path, count: int) -> None:
+    (folder / "notes.txt").write_bytes(NOTES[:count])
+    stream = encrypted(folder)
+    (folder / "own.key").unlink()
+    expected = {
+        "block_length": MIB,
+        "blocks": max(1, -(-count // MIB)),
+        "last_block_length": count and (count - 1) % MIB + 1,
+        "header_bytes": 8,
+        "plaintext_bytes": count,
+        "overhead_bytes": len(stream) - 8 - count,
+        "encrypted_bytes": len(stream),
+        "authenticated": False,
+    }
+    for source in ("notes.ags1", "-"):
+        shown = json.loads(done(run(folder, "inspect", "--json", source, input=stream)))
+        assert shown == {"file": source, **expected}
+    *lines, warning = done(run(folder, "inspect", "notes.ags1")).decode().splitlines()
+    assert [int(line.split()[-1]) for line in lines] == list(expected.values())[:-1]
+    assert "not authenticated" in warning
+
+
+def test_json_results_have_sizes_and_seconds(folder: Path) -> None:
+    files = {"source": "notes.txt", "destination": "notes.ags1"}
+    sizes = {"source_bytes": len(NOTES), "destination_bytes": NOTES_LENGTH}
+    result = json.loads(done(run_here(folder, "encrypt", *KEY, "--json", *files.values())))
+    assert result.pop("seconds") > 0
+    assert result == {**files, **sizes, "encrypted_bytes": NOTES_LENGTH}
+
+    files = {"source": "notes.ags1", "destination": "back.txt"}
+    sizes = {"source_bytes": NOTES_LENGTH, "destination_bytes": len(NOTES)}
+    length = ("--length", str(NOTES_LENGTH), "--json")
+    result = json.loads(done(run_here(folder, "decrypt", *KEY, *length, *files.values())))
+    assert result.pop("seconds") > 0
+    assert result == {**files, **sizes, "plaintext_bytes": len(NOTES)}
+
+
+def test_with_the_stream_on_stdout_json_is_on_stderr(sealed: Path) -> None:
+    answer = run(sealed, "cat", *METADATA, "--json", "notes.ags1")
+    assert answer.stdout == NOTES
+    result = json.loads(answer.stderr)
+    assert (result["file"], result["plaintext_bytes"]) == ("notes.ags1", len(NOTES))
+
+    answer = run(sealed, "encrypt", *KEY, "--json", "-", "-", input=NOTES)
+    assert opened(answer.stdout, FOOTER_KEY) == NOTES
+    result = json.loads(answer.stderr)
+    assert result["encrypted_bytes"] == NOTES_LENGTH
+    assert (result["source_bytes"], result["destination_bytes"]) == (None, None)
+
+    stream = (sealed / "notes.ags1").read_bytes()[:-1]
+    answer = run(sealed, "decrypt", *METADATA, "--json", "-", "-", input=stream)
+    assert NOTES.startswith(answer.stdout)
+    line, error = answer.stderr.decode().splitlines()
+    assert json.loads(error)["error"] == "truncation"
+    assert line.endswith(json.loads(error)["message"])
+
+
+# --- wrong arguments -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("encrypt", "notes.txt", "out"), "--new-key-metadata"),
+        (("encrypt", *KEY, "notes.txt"), "Missing argument 'DESTINATION'"),
+        (("encrypt", *KEY, "--key-env", "X", "notes.txt", "out"), "exclude each other"),
+        (("encrypt", *KEY, "--key-length", "16", "notes.txt", "out"), "--new-key-metadata"),
+        (("encrypt", *KEY, "--new-key-metadata", "k", "notes.txt", "out"), "omit other options"),
+        (
+            ("encrypt", "--aad-prefix", "a", "--new-key-metadata", "k", "notes.txt", "out"),
+            "omit other options",
+        ),
+        (("encrypt", "--new-key-metadata", "k", "--key-length", "15", "-", "out"), "16"),
+        (("encrypt", "--key-fd", "0", "-", "out"), "standard input"),
+        (("cat", "--key-fd", "0", "-", "--unverified-length"), "standard input"),
+        (("cat", "notes.txt"), "--key-metadata-file"),
+        (("cat", *KEY, *METADATA, "notes.ags1"), "--key-metadata-file contains the key"),
+        (("cat", *METADATA, "--aad-prefix", "x", "notes.ags1"), "--aad-prefix is given"),
+        (("cat", *KEY, "--length", "1", "--unverified-length", "x"), "exclude each other"),
+        (("cat", *KEY, "--length", "-1", "x"), "x>=0"),
+        (("cat", *KEY, "--aad-prefix-hex", "abc", "x"), "hex digits"),
+        (("cat", *KEY, "--aad-prefix-hex", "", "x"), "empty"),
+        (("cat", *KEY, "--aad-prefix-hex", "61", "--aad-prefix", "a", "x"), "exclude each other"),
+        (("decrypt", *METADATA, "--threads", "0", "notes.ags1", "out"), "x>=1"),
+        (("inspect", *KEY, "notes.ags1"), "No such option"),
+        (("seal",), "No such command 'seal'"),
+    ],
+)
+def test_wrong_options_are_2_and_explained_in_one_line(
+    sealed: Path, arguments: tuple[str, ...], part: str
+) -> None:
+    before = names(sealed)
+    assert part in refused(invoke(sealed, *arguments), 2, "usage")
+    assert names(sealed) == before
+
+
+@pytest.mark.parametrize(
+    ("source", "destination"),
+    [("absent", "out"), (".", "out"), ("notes.txt", "."), ("notes.txt", "no/out")],
+)
+def test_paths_that_do_not_do_are_2(folder: Path, source: str, destination: str) -> None:
+    before = names(folder)
+    files = ("--new-key-metadata", "notes.key", source, destination)
+    failed(run_here(folder, "encrypt", "--force", *files), 2, "file")
+    assert names(folder) == before
+
+
+# --- crashes -------------------------------------------------------------------------------------
+
+# Ends the program, as kill -9 does, before the nth change of a name in the file system.
+KILLED = """
+import os, signal, sys
+import modcrypt.io.storage, modcrypt.cli.ags1
+left = int(sys.argv.pop(1))
+def counted(change):
+    def call(*arguments, **more):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return change(*arguments, **more)
+    return call
+for name in ("link", "replace", "unlink", "rename"):
+    setattr(os, name, counted(getattr(os, name)))
+from modcrypt.cli import run
+run()
+"""
+
+
+def killed_before(folder: Path, change: int, *arguments: str) -> int:
+    return subprocess.run(
+        [sys.executable, "-c", KILLED, str(change), "ags1", *arguments],
+        cwd=folder, env=environment(), capture_output=True, check=False,
+    ).returncode  # fmt: skip
+
+
+def test_kill_9_never_leaves_a_new_stream_without_its_key(folder: Path) -> None:
+    files = ("--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
+    published = 0
+    for change in range(20):
+        for name in ("notes.key", "notes.ags1"):
+            (folder / name).unlink(missing_ok=True)
+        code = killed_before(folder, change, "encrypt", *files)
+        if "notes.ags1" in names(folder):
+            published += 1
+            assert opened_by_metadata(folder) == NOTES
+        elif "notes.key" in names(folder):  # complete, or not there
+            assert taken_apart((folder / "notes.key").read_bytes())[2] == NOTES_LENGTH
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+    assert change >= 3
+    assert published >= 2
+
+
+def test_kill_9_never_loses_the_key_of_what_is_replaced(folder: Path) -> None:
+    """The old stream and its key are there, or the new ones; perhaps as notes.key.new."""
+    files = ("--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
+    seen = set()
+    for change in range(20):
+        (folder / "notes.key.new").unlink(missing_ok=True)
+        (folder / "notes.txt").write_bytes(b"old")
+        done(run_here(folder, "encrypt", "--force", *files))
+        (folder / "notes.txt").write_bytes(b"new")
+        code = killed_before(folder, change, "encrypt", "--force", *files)
+        stream = (folder / "notes.ags1").read_bytes()
+        beside = "notes.key.new" in names(folder)
+        keys = [
+            taken_apart((folder / name).read_bytes())
+            for name in ("notes.key", *(["notes.key.new"] if beside else []))
+        ]
+        texts = set()
+        for key, prefix, _ in keys:
+            with contextlib.suppress(InvalidTag):  # it is the other stream's
+                texts.add(opened(stream, key, prefix))
+        assert texts in ({b"old"}, {b"new"})
+        seen.add((texts.pop(), beside))
+        if code == 0:
+            break
+    assert seen >= {(b"old", False), (b"old", True), (b"new", True), (b"new", False)}
+
+
+def test_kill_9_in_the_middle_leaves_neither_stream_nor_key(folder: Path) -> None:
+    before = names(folder)
+    files = ("--new-key-metadata", "notes.key", "-", "notes.ags1")
+    with start(folder, "encrypt", *files) as process:
+        feed(folder, process)
+        process.kill()
+    left = names(folder) - before
+    assert all(name.startswith(".modcrypt-") for name in left)
+    assert sorted(bool((folder / name).stat().st_size) for name in left) == [False, True]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_middle_leaves_nothing(folder: Path, number: signal.Signals) -> None:
+    before = names(folder)
+    files = ("--new-key-metadata", "notes.key", "-", "notes.ags1")
+    with start(folder, "encrypt", *files) as process:
+        feed(folder, process)
+        process.send_signal(number)
+        assert process.stderr is not None
+        message = process.stderr.read().decode()
+    assert process.returncode == 128 + number
+    assert message == f"modcrypt: error: interrupted: ended by {number.name}\n"
+    assert names(folder) == before
+
+
+def feed(folder: Path, process: subprocess.Popen[bytes]) -> None:
+    """Write into the program until some of it has arrived at the destination."""
+    assert process.stdin is not None
+    deadline = time.monotonic() + 60
+    while not any(p.stat().st_size for p in folder.glob(".modcrypt-*")):
+        process.stdin.write(NOTES[:MIB])
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("size", [100, 5 * MIB])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_full_disk_is_74_and_leaves_nothing(folder: Path, size: int, force: bool) -> None:
+    """A file size limit stands for the disk: it fails in write(2) too."""
+    files = ("--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
+    if force:
+        done(run(folder, "encrypt", *files))
+        key = (folder / "notes.key").read_bytes()
+    (folder / "notes.txt").write_bytes(bytes(size))
+    limit = (
+        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (99, 99))\n"
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    before = names(folder)
+    options = (*files, "--force") if force else files
+    answer = subprocess.run(
+        [sys.executable, "-c", limit, PROGRAM, "ags1", "encrypt", *options],
+        cwd=folder, env=environment(), capture_output=True, check=False,
+    )  # fmt: skip
+    failed(answer, 74, "file")
+    assert names(folder) == before
+    if force:
+        assert (folder / "notes.key").read_bytes() == key
+        assert opened_by_metadata(folder) == NOTES
+
+
+def test_a_full_device_is_74(sealed: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        failed(run(sealed, "cat", *METADATA, "notes.ags1", stdout=full), 74, "file")
+    failed(run(sealed, "decrypt", *METADATA, "notes.ags1", "/dev/full"), 74, "file")
+
+
+@pytest.mark.parametrize("size", [100, 5 * MIB])
+def test_key_metadata_is_kept_where_the_stream_may_have_been_read(folder: Path, size: int) -> None:
+    """Of a pipe whose reader went, nobody knows what was read; at the first block, not all."""
+    (folder / "notes.txt").write_bytes(bytes(size))
+    read, write = os.pipe()
+    os.close(read)
+    files = ("--new-key-metadata", "notes.key", "notes.txt", "-")
+    answer = run(folder, "encrypt", *files, stdout=write)
+    os.close(write)
+    assert answer.returncode == 128 + signal.SIGPIPE
+    kept = b"modcrypt: the key metadata is in "
+    assert (kept in answer.stderr, "notes.key" in names(folder)) == (size == 100,) * 2
+    assert "notes.ags1" not in names(folder)
+
+
+# --- help ----------------------------------------------------------------------------------------
+
+HEAVY = ("pyarrow", "numpy", "thriftpy2", "cryptography", "rich", "fsspec", "modcrypt.ags1")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), (), ("encrypt", "--help"), ("cat", "x"), ("encrypt", "x", "y")]
+)
+def test_help_and_usage_errors_import_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    script = (
+        "import sys, atexit; from modcrypt.cli import run\n"
+        "atexit.register(lambda: print('LOADED', *sys.modules))\n"
+        "run()"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", script, "ags1", *arguments],
+        env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert answer.returncode == (0 if "--help" in arguments else 2)
+    loaded = set(answer.stdout.partition("LOADED ")[2].split())
+    assert "modcrypt.cli.ags1" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_the_group_without_a_command_shows_its_help(tmp_path: Path) -> None:
+    answer = run(tmp_path)
+    assert (answer.returncode, answer.stdout) == (2, b"")
+    assert answer.stderr == done(run(tmp_path, "--help"))
+
+
+@pytest.mark.parametrize("command", [None, "encrypt", "decrypt", "cat", "inspect"])
+def test_the_examples_of_the_help_texts_run(folder: Path, command: str | None) -> None:
+    """Typed as they stand into a shell, in a folder with the files they name."""
+    (folder / "notes.txt").write_bytes(b"first\nsecond\n")
+    if command in ("decrypt", "cat", "inspect"):
+        files = ("--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
+        done(run(folder, "encrypt", *files))
+    passphrase = "examples are not asked for one"
+    modcrypt.Keyring.create(folder / "lake.keyring", passphrase=passphrase).create_key("footer")
+    kms = ("--kms", "file:lake.keyring#footer")
+    path = {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}", "MODCRYPT_PASSPHRASE": passphrase}
+    if command == "decrypt":
+        sealed = ("--new-key-metadata", "notes.sealed", *kms, "notes.txt", "notes.kms.ags1")
+        done(run(folder, "encrypt", *sealed, env=path))
+    text = done(run(folder, *([] if command is None else [command]), "--help")).decode()
+    joined = text.replace("\\\n", " ")
+    lines = [line for line in joined.splitlines() if line.startswith("    ") and "modcrypt" in line]
+    assert lines
+    for line in lines:
+        answer = subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {line}"],
+            cwd=folder, env=environment(**path), capture_output=True, check=False,
+        )  # fmt: skip
+        assert (answer.returncode, answer.stderr) == (0, b""), line
+    if "notes.again.txt" in names(folder):
+        assert (folder / "notes.again.txt").read_bytes() == b"first\nsecond\n"

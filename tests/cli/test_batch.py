@@ -1,0 +1,621 @@
+"""Commands over folders, as users meet them; most through `encrypt` and `decrypt`."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import Result
+
+import modcrypt
+from modcrypt.cli import batch
+from modcrypt.io.storage import Place
+from modcrypt.parquet.crypto.write_notes import NOTES
+from tests.cli.test_parquet import KEY, SLOW, environment, failed, invoke, private, run
+from tests.support.tables import COLUMN_KEY, FOOTER_KEY, read_with_pyarrow, small_table, write_plain
+
+NAMES = ("country=NO/a.parquet", "country=NO/b.parquet", "country=SE/c.parquet", "d.parquet")
+HIDDEN = ("_metadata", ".a.parquet.crc", "_tmp/e.parquet", ".f/g.parquet")
+Answer = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with footer.key, name.key, and a folder `lake` of four files and hidden ones."""
+    private(tmp_path / "footer.key", FOOTER_KEY.hex().encode())
+    private(tmp_path / "name.key", COLUMN_KEY.hex().encode())
+    for rows, name in enumerate((*NAMES, *HIDDEN), 10):
+        (tmp_path / "lake" / name).parent.mkdir(parents=True, exist_ok=True)
+        write_plain(tmp_path / "lake" / name, small_table(rows))
+    return tmp_path
+
+
+@pytest.fixture
+def sealed(folder: Path) -> Path:
+    """The same with the files of `lake` encrypted in `sealed`."""
+    ran(folder, "encrypt", *KEY, "lake", "sealed")
+    return folder
+
+
+LOST_KEYS = "modcrypt: columns that no longer have a key of their own: "
+
+
+def ran(folder: Path, *arguments: str) -> str:
+    """Run what succeeds, and says nothing on stderr but which columns lost keys of their own."""
+    result = invoke(folder, *arguments)
+    said = [line for line in result.stderr.splitlines() if not line.startswith(LOST_KEYS)]
+    assert (result.exit_code, said) == (0, [])
+    return result.stdout
+
+
+def refused(result: Result, word: str = "usage", code: int = 2) -> str:
+    return failed(Answer((), result.exit_code, result.stdout, result.stderr), code, word)
+
+
+def lines(result: Result) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Give what --json said of each file, and the totals."""
+    *files, totals = [json.loads(line) for line in result.stdout.splitlines()]
+    return files, totals
+
+
+def files_in(folder: Path) -> list[str]:
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(path.relative_to(folder).as_posix() for path in found)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in files_in(folder)}
+
+
+# --- there and back ------------------------------------------------------------------------------
+
+
+def test_pyarrow_reads_every_file_of_a_folder_that_was_encrypted(folder: Path) -> None:
+    said = ran(folder, "encrypt", *KEY, "lake", "out/sealed")
+    assert said.startswith("4 files: 4 encrypted; ")
+    assert files_in(folder / "out" / "sealed") == sorted(NAMES)
+    for rows, name in enumerate(NAMES, 10):
+        theirs = read_with_pyarrow(folder / "out" / "sealed" / name, FOOTER_KEY)
+        assert theirs.equals(small_table(rows))
+
+
+def test_a_folder_comes_back_byte_for_byte(sealed: Path) -> None:
+    ran(sealed, "decrypt", *KEY, "sealed/", "again/")
+    before = contents(sealed / "lake")
+    assert contents(sealed / "again") == {name: before[name] for name in NAMES}
+
+
+def test_a_copy_lacks_the_files_of_a_write_that_is_not_complete(sealed: Path) -> None:
+    """Readers of the source pass over them; the copy has no note that hides them."""
+    notes = sealed / "sealed" / NOTES
+    notes.mkdir()
+    note = {"host": "h", "time": 0, "hidden": [sorted(NAMES)[0]]}
+    (notes / "job.json").write_text(json.dumps(note))
+    ran(sealed, "decrypt", *KEY, "sealed", "copy")
+    assert files_in(sealed / "copy") == sorted(NAMES)[1:]
+    # In place all change their keys, so that the write can be completed.
+    new = ("--new-key-file", "name.key")
+    assert ran(sealed, "rekey", *KEY, *new, "--in-place", "sealed").startswith("4 files")
+
+
+@pytest.mark.parametrize("source", [".", "../{}/lake", "{}/lake", "file://{}/lake", "a link"])
+def test_a_folder_may_be_named_in_many_ways(folder: Path, source: str) -> None:
+    (folder / "a link").symlink_to("lake")
+    where = folder / "lake" if source == "." else folder
+    name = source.format(folder.name if source.startswith("..") else folder)
+    key = ("--key-file", str(folder / "footer.key"))
+    ran(where, "encrypt", *key, name, f"file://{folder}/s%20t")
+    assert files_in(folder / "s t") == sorted(NAMES)
+
+
+def test_folders_of_a_store_do_too(folder: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    store = fsspec.filesystem("memory")
+    try:
+        ran(folder, "encrypt", *KEY, "lake", "memory://bucket/sealed")
+        found = [f"/bucket/sealed/{name}" for name in sorted(NAMES)]
+        assert sorted(store.find("/bucket")) == found
+        ran(folder, "decrypt", *KEY, "memory://bucket/sealed", "memory://bucket/plain")
+        ran(folder, "encrypt", *KEY, "memory://bucket/plain", "again")
+        assert "same folder" in refused(
+            invoke(folder, "decrypt", *KEY, "memory://bucket/plain", "memory://bucket/plain/")
+        )
+        assert "within SOURCE" in refused(
+            invoke(folder, "decrypt", *KEY, "memory://bucket", "memory://bucket/x")
+        )
+    finally:
+        store.rm("/bucket", recursive=True)
+    for rows, name in enumerate(NAMES, 10):
+        assert read_with_pyarrow(folder / "again" / name, FOOTER_KEY).equals(small_table(rows))
+
+
+def test_a_link_and_what_it_leads_to_are_one_file(folder: Path) -> None:
+    (folder / "lake" / "z.parquet").symlink_to("d.parquet")
+    assert ran(folder, "encrypt", *KEY, "lake", "out").startswith("4 files: ")
+
+
+def test_a_pattern_narrows_a_folder(folder: Path) -> None:
+    (folder / "lake" / "notes.txt").write_text("no Parquet")
+    everything = invoke(folder, "encrypt", *KEY, "lake", "all", "--json")
+    assert (everything.exit_code, lines(everything)[1]["failed"]) == (1, 1)
+    ran(folder, "encrypt", *KEY, "lake", "out", "--glob", "*.parquet")
+    assert files_in(folder / "out") == sorted(NAMES)
+    ran(folder, "encrypt", *KEY, "lake", "norway", "--glob", "country=NO/*.parquet")
+    assert files_in(folder / "norway") == ["country=NO/a.parquet", "country=NO/b.parquet"]
+    none = invoke(folder, "encrypt", *KEY, "lake", "none", "--glob", "*.orc")
+    assert "none of the 5 files in lake matches *.orc" in refused(none)
+
+
+def test_each_file_has_its_line_of_json_and_then_there_are_totals(folder: Path) -> None:
+    result = invoke(folder, "encrypt", *KEY, "lake", "out", "--json")
+    files, totals = lines(result)
+    assert (result.exit_code, result.stderr) == (0, "")
+    for file, name in zip(files, NAMES, strict=True):
+        assert file.pop("seconds") >= 0
+        assert file == {
+            "source": f"lake/{name}",
+            "destination": f"out/{name}",
+            "result": "encrypted",
+            "message": "",
+            "module": None,
+            "source_bytes": (folder / "lake" / name).stat().st_size,
+            "destination_bytes": (folder / "out" / name).stat().st_size,
+        }
+    assert totals.pop("seconds") > 0
+    assert totals == {
+        "files": 4, "encrypted": 4, "planned": 0, "skipped": 0, "failed": 0, "not_begun": 0,
+        "source_bytes": sum(file["source_bytes"] for file in files), "dry_run": False,
+    }  # fmt: skip
+
+
+def test_what_was_left_out_is_told_once_for_all_files(folder: Path) -> None:
+    keys = (*KEY, "--column-key", "name=file:name.key")
+    ran(folder, "encrypt", *keys, "lake", "sealed")
+    result = invoke(folder, "decrypt", *KEY, "--on-missing-key", "drop", "sealed", "out")
+    assert result.exit_code == 0
+    assert (
+        result.stderr == "modcrypt: columns left out because their key is missing: name (4 files)\n"
+    )
+    assert "name" not in pq.read_schema(folder / "out" / "d.parquet").names
+
+
+def test_files_are_worked_on_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2, timeout=60)
+    encrypt = modcrypt.encrypt_parquet
+    threads = set()
+
+    def waiting(*args: Any, **more: Any) -> None:
+        both.wait()
+        threads.add(more["threads"])
+        encrypt(*args, **more)
+
+    monkeypatch.setattr(modcrypt, "encrypt_parquet", waiting)
+    ran(folder, "encrypt", *KEY, "lake", "out", "--jobs", "2")
+    assert threads == {1}  # the files have the processors already
+    assert files_in(folder / "out") == sorted(NAMES)
+
+
+# --- files that fail -----------------------------------------------------------------------------
+
+
+def test_one_file_that_fails_does_not_stop_the_others(sealed: Path) -> None:
+    bad = sealed / "sealed" / NAMES[1]
+    bad.write_bytes(bad.read_bytes()[:-9])
+    answer = run(sealed, "decrypt", *KEY, "sealed", "out")
+    titles, failure, summary = answer.stdout.splitlines()
+    assert (answer.returncode, answer.stderr) == (1, "")
+    assert titles.split() == ["file", "error", "message"]
+    assert failure.split()[:2] == [f"sealed/{NAMES[1]}", "format"]
+    assert summary.startswith("4 files: 3 decrypted, 1 failed; ")
+    assert files_in(sealed / "out") == sorted({*NAMES} - {NAMES[1]})
+
+
+def test_a_failure_s_line_of_json_names_the_module(sealed: Path) -> None:
+    bad = sealed / "sealed" / "d.parquet"
+    data = bytearray(bad.read_bytes())
+    data[40] ^= 1
+    bad.write_bytes(data)
+    files, totals = lines(invoke(sealed, "decrypt", *KEY, "sealed", "out", "--json"))
+    assert [file["result"] for file in files] == ["decrypted"] * 3 + ["tag"]
+    assert files[3]["module"]["path"] == "id"
+    assert files[3]["message"].startswith("dictionary page header, row group 0, column id: ")
+    assert (totals["decrypted"], totals["failed"]) == (3, 1)
+
+
+def test_where_all_failed_for_one_reason_the_exit_code_is_its_own(sealed: Path) -> None:
+    private(sealed / "other.key", b"1" * 16)
+    assert invoke(sealed, "decrypt", "sealed", "out").exit_code == 3
+    assert invoke(sealed, "decrypt", "--key-file", "other.key", "sealed", "out").exit_code == 1
+    assert invoke(sealed, "encrypt", *KEY, "sealed", "out").exit_code == 5
+    (sealed / "sealed" / "a.parquet").write_bytes(b"no Parquet")
+    assert invoke(sealed, "encrypt", *KEY, "sealed", "out").exit_code == 1
+    assert not (sealed / "out").exists() or files_in(sealed / "out") == []
+
+
+def test_fail_fast_begins_no_further_file(folder: Path) -> None:
+    (folder / "lake" / NAMES[1]).write_bytes(b"no Parquet")
+    options = ("--fail-fast", "--jobs", "1")
+    answer = invoke(folder, "encrypt", *KEY, "lake", "out", *options)
+    assert answer.stdout.splitlines()[-1].startswith(
+        "4 files: 1 encrypted, 1 failed, 2 not begun; "
+    )
+    assert files_in(folder / "out") == [NAMES[0]]
+    _, totals = lines(invoke(folder, "encrypt", *KEY, "lake", "new", *options, "--json"))
+    assert totals["not_begun"] == 2
+
+
+def test_a_bug_in_one_file_is_told_without_values(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encrypt = modcrypt.encrypt_parquet
+
+    def broken(source: str, *args: Any, **more: Any) -> None:
+        if source.endswith("b.parquet"):
+            raise RuntimeError("plaintext of a page")
+        encrypt(source, *args, **more)
+
+    monkeypatch.setattr(modcrypt, "encrypt_parquet", broken)
+    result = invoke(folder, "encrypt", *KEY, "lake", "out")
+    assert (result.exit_code, "plaintext" in result.output) == (70, False)
+    assert "3 encrypted, 1 failed" in result.stdout
+
+
+def test_a_key_among_the_arguments_is_not_repeated_of_any_file(folder: Path) -> None:
+    key = FOOTER_KEY.hex()
+    result = invoke(folder, "encrypt", *KEY, "--plaintext-column", key, "lake", "out")
+    assert result.exit_code == 2
+    assert "4 failed" in result.stdout
+    assert key not in result.output
+
+
+def test_a_file_that_vanishes_meanwhile_is_its_own_failure(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paired = batch._make_pairs
+
+    def late(*args: Any) -> Any:
+        pairs = paired(*args)
+        (folder / "lake" / NAMES[2]).unlink()
+        return pairs
+
+    monkeypatch.setattr(batch, "_make_pairs", late)
+    files, _ = lines(invoke(folder, "encrypt", *KEY, "lake", "out", "--json"))
+    assert [file["result"] for file in files] == ["encrypted", "encrypted", "file", "encrypted"]
+    assert files[2]["message"] == f"lake/{NAMES[2]}: No such file or directory"
+
+
+def test_names_of_files_cannot_forge_lines_or_colours(tmp_path: Path) -> None:
+    private(tmp_path / "footer.key", FOOTER_KEY)
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "a\nb\x1b[2J").write_bytes(b"no Parquet")
+    plan = invoke(tmp_path, "encrypt", *KEY, "lake", "out", "--dry-run").stdout
+    done = invoke(tmp_path, "encrypt", *KEY, "lake", "out").stdout
+    assert (len(plan.splitlines()), len(done.splitlines())) == (3, 3)
+    assert "\x1b" not in plan + done
+    assert r"a\nb\x1b[2J" in plan
+    assert r"a\nb\x1b[2J" in done
+
+
+# --- destinations --------------------------------------------------------------------------------
+
+
+def test_destinations_that_exist_are_refused_one_by_one(folder: Path) -> None:
+    (folder / "out").mkdir()
+    (folder / "out" / "d.parquet").write_bytes(b"dear")
+    files, _ = lines(invoke(folder, "encrypt", *KEY, "lake", "out", "--json"))
+    assert [file["result"] for file in files] == ["encrypted"] * 3 + ["file"]
+    expected = "out/d.parquet: destination exists; pass --force to replace it"
+    assert files[3]["message"] == expected
+    assert (folder / "out" / "d.parquet").read_bytes() == b"dear"
+    ran(folder, "encrypt", *KEY, "lake", "out", "--force")
+    assert (folder / "out" / "d.parquet").read_bytes()[:4] == b"PARE"
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "word", "part"),
+    [
+        ("lake", "lake", "usage", "the same folder"),
+        ("lake/", "./lake", "usage", "the same folder"),
+        ("lake", "link", "usage", "the same folder"),
+        ("lake", "lake/out", "usage", "lies within SOURCE"),
+        (".", "out", "usage", "lies within SOURCE"),
+        ("lake", "link/out", "usage", "lies within SOURCE"),
+        ("lake", "footer.key", "file", "SOURCE is a folder, so DESTINATION must be one"),
+        ("lake/country=NO", "back", "usage", "back/a.parquet is a file of SOURCE"),
+        ("empty", "out", "usage", "empty: no files found"),
+        ("absent", "out", "file", "absent: No such file"),
+        ("lake", "-", "usage", "pipes"),
+    ],
+)
+def test_folders_that_do_not_fit_together_are_refused(
+    folder: Path, source: str, destination: str, word: str, part: str
+) -> None:
+    (folder / "link").symlink_to("lake")
+    (folder / "empty").mkdir()
+    (folder / "back").mkdir()
+    (folder / "back" / "a.parquet").symlink_to("../lake/country=NO/a.parquet")
+    before = contents(folder)
+    result = invoke(folder, "encrypt", *KEY, "--force", source, destination)
+    assert part in refused(result, word)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    "options", [("--glob", "*"), ("--jobs", "2"), ("--fail-fast",)], ids=lambda o: o[0]
+)
+def test_options_of_folders_are_refused_for_a_file(folder: Path, options: tuple[str, ...]) -> None:
+    result = invoke(folder, "encrypt", *KEY, *options, "lake/d.parquet", "out")
+    assert f"{options[0]}: this needs a folder" in refused(result)
+
+
+# --- in place ------------------------------------------------------------------------------------
+
+
+def test_files_are_replaced_in_place_on_request(folder: Path) -> None:
+    before = contents(folder / "lake")
+    assert "--in-place" in refused(invoke(folder, "encrypt", *KEY, "lake"))
+    assert "no DESTINATION" in refused(invoke(folder, "encrypt", *KEY, "--in-place", "lake", "out"))
+    assert contents(folder / "lake") == before
+    ran(folder, "encrypt", *KEY, "--in-place", "lake")
+    assert read_with_pyarrow(folder / "lake" / NAMES[0], FOOTER_KEY).equals(small_table(10))
+    assert contents(folder / "lake").keys() == before.keys()
+    ran(folder, "decrypt", *KEY, "--in-place", "lake")
+    assert contents(folder / "lake") == before
+
+
+def test_one_file_is_replaced_in_place(folder: Path) -> None:
+    before = (folder / "lake" / "d.parquet").read_bytes()
+    assert ran(folder, "encrypt", *KEY, "--in-place", "lake/d.parquet") == ""
+    assert (folder / "lake" / "d.parquet").read_bytes()[:4] == b"PARE"
+    said = json.loads(ran(folder, "decrypt", *KEY, "--in-place", "lake/d.parquet", "--json"))
+    assert said["source"] == said["destination"] == "lake/d.parquet"
+    assert (folder / "lake" / "d.parquet").read_bytes() == before
+
+
+@pytest.mark.parametrize("how", ["drop", "null"])
+def test_columns_without_a_key_are_not_lost_in_place(sealed: Path, how: str) -> None:
+    before = contents(sealed / "sealed")
+    options = ("--on-missing-key", how, "--in-place")
+    assert "lose columns" in refused(invoke(sealed, "decrypt", *KEY, *options, "sealed"))
+    assert contents(sealed / "sealed") == before
+
+
+# --- dry runs and records ------------------------------------------------------------------------
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(folder: Path) -> None:
+    before = contents(folder)
+    plan = ran(folder, "encrypt", *KEY, "lake", "out", "--dry-run", "--record", "run.jsonl")
+    *would, summary = plan.splitlines()
+    assert would == [f"would encrypt lake/{name} to out/{name}" for name in NAMES]
+    assert summary.startswith("4 files: 4 to encrypt; ")
+    in_place = ran(folder, "encrypt", *KEY, "--in-place", "lake/d.parquet", "--dry-run")
+    assert in_place.startswith("would encrypt lake/d.parquet\n1 file: 1 to encrypt; ")
+    assert contents(folder) == before
+    (folder / "out").mkdir()
+    (folder / "out" / "d.parquet").write_bytes(b"dear")
+    files, totals = lines(invoke(folder, "encrypt", *KEY, "lake", "out", "--dry-run", "--json"))
+    assert [file["result"] for file in files] == ["planned"] * 3 + ["file"]
+    assert (totals["planned"], totals["failed"], totals["dry_run"]) == (3, 1, True)
+
+
+RECORD = ("--record", "run.jsonl")
+
+
+def results(folder: Path, *arguments: str) -> list[str]:
+    files, _ = lines(invoke(folder, *arguments, *RECORD, "--json"))
+    return [file["result"] for file in files]
+
+
+def test_recorded_files_are_skipped_until_they_change(folder: Path) -> None:
+    encrypt = ("encrypt", *KEY, "lake", "out")
+    assert results(folder, *encrypt) == ["encrypted"] * 4
+    before = contents(folder / "out")
+    assert results(folder, *encrypt) == ["skipped"] * 4
+    assert results(folder, *encrypt, "--dry-run") == ["skipped"] * 4
+    assert results(folder, *encrypt, "--force") == ["skipped"] * 4
+    assert contents(folder / "out") == before
+    assert ran(folder, *encrypt, *RECORD) == "4 files: 4 skipped\n"
+    (folder / "out" / NAMES[0]).unlink()
+    (folder / "out" / NAMES[1]).write_bytes(b"somebody's own")
+    write_plain(folder / "lake" / NAMES[2], small_table(99))
+    assert results(folder, *encrypt) == ["encrypted", "file", "file", "skipped"]
+    assert results(folder, *encrypt, "--force") == ["skipped", *["encrypted"] * 2, "skipped"]
+    assert read_with_pyarrow(folder / "out" / NAMES[2], FOOTER_KEY).equals(small_table(99))
+
+
+def test_a_record_counts_for_the_same_command_and_options_only(folder: Path) -> None:
+    encrypt = ("encrypt", *KEY, "lake", "out")
+    assert results(folder, *encrypt) == ["encrypted"] * 4
+    other = ("--column-key", "name=file:name.key", "--force")
+    assert results(folder, *encrypt, *other) == ["encrypted"] * 4
+    shutil.move(folder / "out", folder / "new")
+    assert results(folder, "encrypt", *KEY, "lake", "new") == ["file"] * 4
+    assert results(folder, "decrypt", *KEY, "new", "out") == ["no-key"] * 4
+    key = FOOTER_KEY.hex()
+    assert key not in (folder / "run.jsonl").read_text()
+
+
+def test_files_replaced_in_place_are_recorded_as_they_are_left(folder: Path) -> None:
+    encrypt = ("encrypt", *KEY, "--in-place", "lake")
+    assert results(folder, *encrypt) == ["encrypted"] * 4
+    assert results(folder, *encrypt) == ["skipped"] * 4
+    write_plain(folder / "lake" / NAMES[3], small_table(99))
+    assert results(folder, *encrypt) == ["skipped"] * 3 + ["encrypted"]
+
+
+def test_a_failed_file_is_tried_again(sealed: Path) -> None:
+    bad = sealed / "sealed" / NAMES[1]
+    data = bad.read_bytes()
+    bad.write_bytes(data[:-9])
+    decrypt = ("decrypt", *KEY, "sealed", "out")
+    assert results(sealed, *decrypt) == ["decrypted", "format", "decrypted", "decrypted"]
+    bad.write_bytes(data)
+    assert results(sealed, *decrypt) == ["skipped", "decrypted", "skipped", "skipped"]
+
+
+def test_what_a_killed_run_published_but_did_not_note_is_done_again(folder: Path) -> None:
+    encrypt = ("encrypt", *KEY, "lake", "out", "--jobs", "1")
+    assert results(folder, *encrypt) == ["encrypted"] * 4
+    record = folder / "run.jsonl"
+    noted = record.read_bytes().splitlines()
+    last = max(n for n, line in enumerate(noted) if b'"source"' in line)
+    record.write_bytes(b"\n".join(noted[:last]) + b"\n" + noted[last][:30])  # cut by a crash
+    assert results(folder, *encrypt) == ["skipped"] * 3 + ["encrypted"]
+
+
+def test_what_a_killed_run_may_have_replaced_in_place_is_left_alone(folder: Path) -> None:
+    """Else hashes would be hashed again."""
+    encrypt = ("encrypt", *KEY, "--in-place", "lake", "--jobs", "1")
+    assert results(folder, *encrypt) == ["encrypted"] * 4
+    record = folder / "run.jsonl"
+    noted = record.read_bytes().splitlines()
+    last = max(n for n, line in enumerate(noted) if b'"source"' in line)
+    record.write_bytes(b"\n".join(noted[:last]))
+    before = contents(folder / "lake")
+    result = invoke(folder, *encrypt, *RECORD)
+    assert (result.exit_code, contents(folder / "lake")) == (74, before)
+    assert f"lake/{NAMES[3]}: file changed after an interrupted run" in result.stdout
+    # One that was begun, and is as it was, is done.
+    write_plain(folder / "lake" / NAMES[3], small_table(13))
+    stamp = list(Place(None, str(folder / "lake" / NAMES[3])).stamp() or ())
+    begun = {**json.loads(noted[last - 2]), "was": stamp}
+    record.write_text("\n".join([*map(bytes.decode, noted[: last - 2]), json.dumps(begun)]))
+    assert results(folder, *encrypt) == ["skipped"] * 3 + ["encrypted"]
+
+
+def test_a_run_that_was_killed_is_taken_up(large: Path) -> None:
+    options = ("encrypt", *KEY, *RECORD, "--jobs", "1", "lake", "out")
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW, "0.05", "3600", *options],
+        cwd=large, env=environment(), text=True, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        while not (large / "out" / "0.parquet").exists():
+            assert process.stdout.readline() == "writing\n"
+        while process.stdout.readline() == "writing\n" and not temporary(large / "out"):
+            pass
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    done = [name for name in files_in(large / "out") if name[0] != "."]
+    assert 0 < len(done) < 3
+    taken_up = run(large, *options, "--json")
+    files = [json.loads(line) for line in taken_up.stdout.splitlines()][:-1]
+    assert taken_up.returncode == 0
+    found = [file["result"] for file in files]
+    assert found.count("skipped") in (len(done), len(done) - 1)  # killed before it was noted
+    assert set(found) == {"skipped", "encrypted"}
+    for number in range(3):
+        read_with_pyarrow(large / "out" / f"{number}.parquet", FOOTER_KEY)
+
+
+def temporary(folder: Path) -> list[Path]:
+    return list(folder.glob(".modcrypt-*"))
+
+
+def test_two_runs_do_not_share_a_record(folder: Path) -> None:
+    with (folder / "run.jsonl").open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        result = invoke(folder, "encrypt", *KEY, *RECORD, "lake", "out")
+    assert "another run is writing to the record run.jsonl" in refused(result)
+    assert not (folder / "out").exists()
+
+
+def test_a_record_and_an_audit_in_the_folder_are_none_of_its_files(folder: Path) -> None:
+    ring = modcrypt.Keyring.create(folder / "lake.keyring", plaintext=True)
+    ring.create_key("footer")
+    own = ("--record", "lake/run.jsonl", "--audit", "lake/audit.jsonl")
+    encrypt = ("encrypt", "--kms", "file:lake.keyring#footer", *own, "lake")
+    assert ran(folder, *encrypt, "one").startswith("4 files: 4 encrypted; ")
+    assert ran(folder, *encrypt, "two").startswith("4 files: 4 encrypted; ")
+    assert (folder / "lake" / "audit.jsonl").exists()
+    assert ran(folder, *encrypt, "two") == "4 files: 4 skipped\n"
+
+
+def test_a_record_that_cannot_be_written_is_2(folder: Path) -> None:
+    result = invoke(folder, "encrypt", *KEY, "lake", "out", "--record", "absent/run.jsonl")
+    refused(result, "file")
+    assert not (folder / "out").exists()
+
+
+# --- signals and progress ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A folder with footer.key, and three files of 2 MB in `lake`."""
+    private(tmp_path / "footer.key", FOOTER_KEY)
+    (tmp_path / "lake").mkdir()
+    table = pa.table({"value": range(250_000)})
+    for number in range(3):
+        path = tmp_path / "lake" / f"{number}.parquet"
+        write_plain(path, table, use_dictionary=False, compression="none")
+    return tmp_path
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("jobs", ["1", "3"])
+def test_a_signal_leaves_what_is_done_and_nothing_half_done(
+    large: Path, number: signal.Signals, jobs: str
+) -> None:
+    options = ("encrypt", *KEY, "--json", "--jobs", jobs, "lake", "out")
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW, "0.2", "3600", *options],
+        cwd=large, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writing\n"
+        assert temporary(large / "out")
+        process.send_signal(number)
+        out, err = process.communicate()
+    assert process.returncode == 128 + number
+    assert err == f"modcrypt: error: interrupted: ended by {number.name}\n"
+    assert json.loads(out.splitlines()[-1])["error"] == "interrupted"
+    assert not temporary(large / "out")
+    assert len(files_in(large / "out")) < 3
+    for name in files_in(large / "out"):
+        read_with_pyarrow(large / "out" / name, FOOTER_KEY)
+
+
+def test_progress_shows_files_bytes_and_the_time_that_is_left(large: Path) -> None:
+    script = (
+        "import modcrypt.cli.output.progress as progress\n"
+        "progress.SHOW_AFTER = progress.REFRESH_EVERY = 0\n"
+        "from modcrypt.cli import run\n"
+        "run()"
+    )
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(controller, termios.TIOCSWINSZ, b"\x18\0\xc8\0\0\0\0\0")  # 24 lines of 200
+    command = [sys.executable, "-c", script, "encrypt", *KEY, "--jobs", "2", "lake", "out"]
+    answer = subprocess.run(
+        command, cwd=large, env=environment(), stdout=subprocess.PIPE, stderr=terminal, check=True
+    )
+    os.close(terminal)
+    shown = b""
+    try:
+        while data := os.read(controller, 65536):
+            shown += data
+    except OSError:  # how Linux says that the other side is closed
+        pass
+    finally:
+        os.close(controller)
+    total = sum(path.stat().st_size for path in (large / "lake").iterdir()) / 2**20
+    said = shown.decode()
+    assert "Encrypting" in said
+    assert "3/3 files" in said
+    assert f"/{total:.1f} MiB" in said
+    assert "0:00:0" in said  # the time that is left
+    assert answer.stdout.startswith(b"3 files: 3 encrypted; ")

@@ -1,0 +1,427 @@
+"""`modcrypt rekey`, `mask` and `share` as users meet them; PyArrow reads what comes out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as pe
+import pytest
+
+import modcrypt
+from modcrypt.cli.parquet import encrypt
+from modcrypt.cli.rewrite import mask, rekey, share
+from tests.cli.test_batch import LOST_KEYS, Answer, lines, ran, refused
+from tests.cli.test_keys import FACTORY, LOCAL
+from tests.cli.test_parquet import KEY, NAME_KEY, invoke, private, run, run_program
+from tests.support.tables import (
+    COLUMN_KEY,
+    FOOTER_KEY,
+    OTHER_KEY,
+    mask_hash,
+    read_with_pyarrow,
+    small_table,
+    write_plain,
+)
+from tools.unknown_fields import marker, with_unknown_fields
+
+NEW_KEY = ("--new-key-file", "new.key")
+OLD = (*KEY, *NAME_KEY)
+FILES = ("sealed.parquet", "out.parquet")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with keys, plain.parquet, and sealed.parquet with a key of its own for `name`."""
+    private(tmp_path / "footer.key", FOOTER_KEY.hex().encode())
+    private(tmp_path / "name.key", COLUMN_KEY.hex().encode())
+    private(tmp_path / "new.key", OTHER_KEY.hex().encode())
+    write_plain(tmp_path / "plain.parquet")
+    prefix = ("--aad-prefix", "old/prefix", "--footer-key-metadata", "old-footer")
+    ran(tmp_path, "encrypt", *OLD, *prefix, "plain.parquet", "sealed.parquet")
+    return tmp_path
+
+
+@pytest.fixture
+def ring(folder: Path) -> Path:
+    """The same with lake.keyring, in the clear, of footer and pii."""
+    ring = modcrypt.Keyring.create(folder / "lake.keyring", plaintext=True)
+    ring.create_key("footer", value=FOOTER_KEY)
+    ring.create_key("pii", value=COLUMN_KEY)
+    return folder
+
+
+def read_by_kms(path: Path) -> pa.Table:
+    """Read a file with PyArrow's key tools."""
+    properties = FACTORY.file_decryption_properties(
+        pe.KmsConnectionConfig(), pe.DecryptionConfiguration(), path, LOCAL
+    )
+    with pq.ParquetFile(path, decryption_properties=properties) as file:
+        return file.read()
+
+
+# --- rekey ---------------------------------------------------------------------------------------
+
+
+def test_pyarrow_reads_a_rekeyed_file_with_the_new_key_alone(folder: Path) -> None:
+    assert ran(folder, "rekey", *OLD, *NEW_KEY, *FILES) == ""
+    assert read_with_pyarrow(folder / "out.parquet", OTHER_KEY).equals(small_table())
+    data = (folder / "out.parquet").read_bytes()
+    assert b"old/prefix" not in data  # nothing of the old ones stays
+    assert b"old-footer" not in data
+    with pytest.raises(OSError, match="decrypt"):
+        read_with_pyarrow(folder / "out.parquet", FOOTER_KEY)
+
+
+def test_a_column_that_loses_its_own_key_is_told(folder: Path) -> None:
+    result = invoke(folder, "rekey", *OLD, *NEW_KEY, *FILES)
+    assert result.stderr == f"{LOST_KEYS}name\n"
+    answer = invoke(folder, "rekey", *OLD, *NEW_KEY, "--json", "--force", *FILES)
+    assert json.loads(answer.stdout)["under_footer_key"] == ["name"]
+
+
+def test_every_new_option_reaches_the_file(folder: Path) -> None:
+    new = (
+        *("--new-column-key", "address=file:name.key", "--new-plaintext-footer"),
+        *("--new-plaintext-column", "flag", "--new-algorithm", "AES_GCM_CTR_V1"),
+        *("--new-aad-prefix", "new/prefix", "--new-footer-key-metadata", "n€w"),
+        *("--new-column-key-metadata", "address=k=a"),
+    )
+    ran(folder, "rekey", *OLD, *NEW_KEY, *new, *FILES)
+    data = (folder / "out.parquet").read_bytes()
+    assert data[:4] == b"PAR1"
+    for stored in (b"new/prefix", "n€w".encode(), b"k=a"):
+        assert stored in data
+    flags = pq.read_table(folder / "out.parquet", columns=["flag"])  # by legacy readers too
+    assert flags.equals(small_table().select(["flag"]))
+    back = ("--key-file", "new.key", "--column-key", "address=file:name.key")
+    accept = ("--accept", "AES_GCM_CTR_V1", "--aad-prefix", "new/prefix")
+    ran(folder, "decrypt", *back, *accept, "out.parquet", "again.parquet")
+    assert (folder / "again.parquet").read_bytes() == (folder / "plain.parquet").read_bytes()
+
+
+def test_a_new_prefix_that_is_not_stored_must_be_known(folder: Path) -> None:
+    new = ("--new-aad-prefix-hex", "ff00", "--new-no-store-aad-prefix")
+    ran(folder, "rekey", *OLD, *NEW_KEY, *new, *FILES)
+    theirs = read_with_pyarrow(folder / "out.parquet", OTHER_KEY, b"\xff\0")
+    assert theirs.equals(small_table())
+
+
+@pytest.mark.parametrize("external", [False, True], ids=["internal", "external"])
+def test_given_keys_give_way_to_those_of_a_keyring(ring: Path, external: bool) -> None:
+    new = ["--new-kms", "file:lake.keyring#footer", "--new-column-master-key", "name=pii"]
+    new += ["--new-single-wrapping", *["--new-external-key-material"] * external]
+    said = json.loads(ran(ring, "rekey", *OLD, *new, *FILES, "--json"))
+    assert read_by_kms(ring / "out.parquet").equals(small_table())
+    assert said["destination"] == "out.parquet"
+    assert "name" in said["resealed"]
+    assert said["dropped"] == said["kept"] == []
+
+
+def test_a_folder_goes_from_one_policy_to_another(ring: Path) -> None:
+    old = 'kms = "file:lake.keyring"\nfooter_key = "footer"\naad_prefix = "old/{name}"\n'
+    (ring / "old.toml").write_text(old + 'column_keys.pii = ["name"]\n')
+    (ring / "new.toml").write_text('kms = "file:lake.keyring"\nfooter_key = "pii"\n')
+    (ring / "lake").mkdir()
+    for number in range(3):
+        files = ("plain.parquet", f"lake/{number}.parquet")
+        ran(ring, "encrypt", "--policy", "old.toml", *files)
+    both = ("--policy", "old.toml", "--new-policy", "new.toml", "--audit", "audit.jsonl")
+    plan = ran(ring, "rekey", *both, "lake", "next", "--dry-run")
+    assert plan.splitlines()[0] == "would rekey lake/0.parquet to next/0.parquet"
+    assert ran(ring, "rekey", *both, "lake", "next").startswith("3 files: 3 rekeyed; ")
+    for number in range(3):
+        assert read_by_kms(ring / "next" / f"{number}.parquet").equals(small_table())
+    scanned = ran(ring, "keys", "scan", "next", "--json").splitlines()
+    assert {json.loads(line)["master_key_id"] for line in scanned} == {"pii", None}
+    events = [json.loads(line) for line in (ring / "audit.jsonl").read_text().splitlines()]
+    told = {(event["operation"], event["master_key_id"]) for event in events}
+    assert told >= {("unwrap", "footer"), ("unwrap", "pii"), ("wrap", "pii"), ("seal", "pii")}
+
+
+def test_files_are_rekeyed_in_place(folder: Path) -> None:
+    assert ran(folder, "rekey", *OLD, *NEW_KEY, "--in-place", "sealed.parquet") == ""
+    assert read_with_pyarrow(folder / "sealed.parquet", OTHER_KEY).equals(small_table())
+
+
+def test_columns_without_a_key_are_left_out_but_not_in_place(folder: Path) -> None:
+    missing = (*KEY, *NEW_KEY, "--on-missing-key", "drop")
+    result = invoke(folder, "rekey", *missing, *FILES)
+    assert (result.exit_code, result.stderr) == (
+        0,
+        "modcrypt: columns left out because their key is missing: name\n",
+    )
+    theirs = read_with_pyarrow(folder / "out.parquet", OTHER_KEY)
+    assert theirs.equals(small_table().drop_columns(["name"]))
+    before = (folder / "sealed.parquet").read_bytes()
+    assert "lose columns" in refused(
+        invoke(folder, "rekey", *missing, "--in-place", "sealed.parquet")
+    )
+    refused(invoke(folder, "rekey", *KEY, *NEW_KEY, "--in-place", "sealed.parquet"), "no-key", 3)
+    assert (folder / "sealed.parquet").read_bytes() == before
+
+
+def test_unchanged_columns_keep_their_bytes_on_request(folder: Path) -> None:
+    new = (*NEW_KEY, "--new-column-key", "name=file:name.key", "--new-aad-prefix", "old/prefix")
+    said = json.loads(ran(folder, "rekey", *OLD, *new, "--keep-unchanged", *FILES, "--json"))
+    assert said["kept"] == ["name"]
+    properties = modcrypt.FileDecryptionProperties(
+        footer_key=OTHER_KEY, column_keys={"name": COLUMN_KEY}
+    )
+    assert modcrypt.read_table(folder / "out.parquet", decryption=properties).equals(small_table())
+
+
+def test_a_signed_footer_that_was_altered_is_not_signed_anew(folder: Path) -> None:
+    signed = ("--plaintext-footer", "--plaintext-column", "flag", "--force")
+    ran(folder, "encrypt", *OLD, *signed, "plain.parquet", "sealed.parquet")
+    data = bytearray((folder / "sealed.parquet").read_bytes())
+    data[data.rindex(b"pandas") if b"pandas" in data else data.rindex(b"flag")] ^= 1
+    (folder / "sealed.parquet").write_bytes(data)
+    result = invoke(folder, "rekey", *OLD, *NEW_KEY, *FILES)
+    assert (result.exit_code, "signature" in result.stderr) == (1, True)
+    assert not (folder / "out.parquet").exists()
+
+
+# --- mask ----------------------------------------------------------------------------------------
+
+
+def test_columns_are_masked_under_the_keys_that_the_file_has(ring: Path) -> None:
+    kms = ("--kms", "file:lake.keyring#footer")
+    own = ("--column-master-key", "name=pii", "--column-master-key", "price=pii", "--force")
+    ran(ring, "encrypt", *kms, *own, "plain.parquet", "sealed.parquet")
+    how = ("--null", "price", "--drop", "address", "--hash", "name", "--hash-key-file", "new.key")
+    said = refused(invoke(ring, "mask", *kms, *how, *FILES), "key-material", 3)
+    assert "'pii', not under 'footer'" in said  # the URI says that it is all under `footer`
+    also = ("--master-key", "pii")
+    said = json.loads(ran(ring, "mask", *kms, *also, *how, *FILES, "--json"))
+    assert said["nulls"] == ["price"]
+    assert said["hashed"] == ["name"]
+    assert said["dropped"] == ["address.zip", "address.city"]
+    theirs = read_by_kms(ring / "out.parquet")
+    table = small_table()
+    assert theirs["price"].null_count == table.num_rows
+    assert "address" not in theirs.column_names
+    expected = [
+        None if name is None else mask_hash(OTHER_KEY, name.encode())
+        for name in table["name"].to_pylist()
+    ]
+    assert theirs["name"].to_pylist() == expected
+    for name in ("id", "score", "day", "flag", "tags"):
+        assert theirs[name].equals(table[name])
+
+
+def test_masked_columns_get_new_keys_on_request(folder: Path) -> None:
+    ran(folder, "mask", *OLD, "--drop", "name", *NEW_KEY, *FILES)
+    theirs = read_with_pyarrow(folder / "out.parquet", OTHER_KEY)
+    assert theirs.equals(small_table().drop_columns(["name"]))
+
+
+def test_a_folder_is_masked_in_place(folder: Path) -> None:
+    (folder / "lake").mkdir()
+    for number in range(2):
+        (folder / "sealed.parquet").rename(folder / "lake" / f"{number}.parquet")
+        ran(folder, "encrypt", *KEY, "plain.parquet", "sealed.parquet")
+    masked = ("mask", *OLD, "--drop", "name", "--in-place", "lake", "--record", "run.jsonl")
+    assert ran(folder, *masked).startswith("2 files: 2 masked; ")
+    assert ran(folder, *masked) == "2 files: 2 skipped\n"
+    for number in range(2):
+        path = folder / "lake" / f"{number}.parquet"
+        theirs = read_with_pyarrow(path, FOOTER_KEY, None if number else b"old/prefix")
+        assert theirs.equals(small_table().drop_columns(["name"]))
+
+
+# --- share ---------------------------------------------------------------------------------------
+
+
+def test_a_partner_gets_the_columns_that_are_named_and_no_others(folder: Path) -> None:
+    options = (*KEY, *NEW_KEY, "--new-plaintext-footer", "--column", "id", "--column", "tags")
+    said = json.loads(ran(folder, "share", *options, *FILES, "--json"))
+    assert set(said["resealed"]) == {"id", "tags.list.element"}
+    keys = pe.create_decryption_properties(footer_key=OTHER_KEY)
+    with pq.ParquetFile(folder / "out.parquet", decryption_properties=keys) as file:
+        assert file.read().equals(small_table().select(["id", "tags"]))
+    data = (folder / "out.parquet").read_bytes()  # whose footer is in plaintext
+    assert not [name for name in (b"address", b"price", b"name-1", b"score") if name in data]
+
+
+def test_sharing_needs_no_keys_of_other_columns(folder: Path) -> None:
+    refused(invoke(folder, "share", *KEY, *NEW_KEY, "--column", "name", *FILES), "no-key", 3)
+    ran(folder, "share", *KEY, *NEW_KEY, "--column", "id", *FILES)
+    theirs = read_with_pyarrow(folder / "out.parquet", OTHER_KEY)
+    assert theirs.equals(small_table().select(["id"]))
+
+
+def test_a_folder_is_shared_by_key_service(ring: Path) -> None:
+    (ring / "lake").mkdir()
+    for number in range(2):
+        ran(ring, "encrypt", *OLD, "plain.parquet", f"lake/{number}.parquet")
+    new = ("--new-kms", "file:lake.keyring", "--new-master-key", "pii", "--column", "address")
+    result = invoke(ring, "share", *KEY, *new, "lake", "partner", "--json")
+    files, totals = lines(result)
+    assert (result.exit_code, totals["shared"]) == (0, 2)
+    assert [file["result"] for file in files] == ["shared", "shared"]
+    expected = small_table().select(["address"])
+    assert read_by_kms(ring / "partner" / "1.parquet").equals(expected)
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [rekey, mask, share], ids=lambda c: c.name)
+def test_every_option_of_encrypt_has_its_new_one(command: Any) -> None:
+    common = {
+        "audit", "in_place", "glob", "jobs", "record", "dry_run", "fail_fast", "force", "threads",
+        "as_json", "source", "destination", "spark_master", "keep_unknown_fields",
+    }  # fmt: skip
+    of_encrypt = {one.opts[0] for one in encrypt.params if one.name not in common}
+    assert "--key-file" in of_encrypt
+    new = {one.opts[0] for one in command.params if one.opts[0].startswith("--new-")}
+    assert new == {f"--new-{name[2:]}" for name in of_encrypt}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("rekey", *OLD, *FILES), "--new-key-file, --new-key-env or --new-key-fd; or --new-kms or"),
+        (("share", *OLD, "--column", "id", *FILES), "a footer key is needed: --new-key-file"),
+        (("rekey", *OLD, *NEW_KEY, "--new-key-env", "X", *FILES), "--new-key-env and --new-key-fd"),
+        (("rekey", *OLD, *NEW_KEY, "--new-kms", "file:x", *FILES), "--new-key-file: keys come"),
+        (
+            ("rekey", *OLD, "--new-master-key", "x", *FILES),
+            "--new-master-key: this needs --new-kms",
+        ),
+        (("rekey", *OLD, "--kms", "file:x", *NEW_KEY, *FILES), "--key-file, --column-key: keys"),
+        (("rekey", *OLD, *NEW_KEY, "--new-column-key", "x", *FILES), "--new-column-key takes"),
+        (("rekey", *OLD, *NEW_KEY, "--new-aad-prefix", "", *FILES), "the AAD prefix is empty"),
+        (("rekey", *OLD, *NEW_KEY, "--new-no-store-aad-prefix", *FILES), "--new-aad-prefix"),
+        (
+            ("rekey", *OLD, *NEW_KEY, "--audit", "x", *FILES),
+            "--audit: this needs --kms or --policy",
+        ),
+        (("rekey", *OLD, *NEW_KEY, "--new-plaintext-column", "nmae", *FILES), "nmae"),
+        (("rekey", *OLD, *NEW_KEY, "sealed.parquet"), "--in-place"),
+        (("rekey", *OLD, *NEW_KEY, "-", "out"), "pipes"),
+        (("mask", *OLD, *FILES), "use --null, --hash or --drop"),
+        (("mask", *OLD, "--hash", "id", *FILES), "--hash needs a key"),
+        (("mask", *OLD, "--null", "id", "--hash-key-file", "x", *FILES), "to hash by --hash"),
+        (
+            ("mask", *OLD, "--hash", "id", "--hash-key-file", "x", "--hash-key-env", "y", *FILES),
+            "exclude each other",
+        ),
+        (
+            ("mask", *OLD, "--null", "id", "--new-plaintext-footer", *FILES),
+            "a footer key is needed",
+        ),
+        (("mask", *OLD, "--null", "nmae", *FILES), "nmae"),
+        (("mask", *OLD, "--null", "id", "--drop", "id", *FILES), "id"),
+        (("share", *OLD, *NEW_KEY, *FILES), "use --column"),
+        (("share", *OLD, *NEW_KEY, "--column", "nmae", *FILES), "nmae"),
+        (("share", *OLD, *NEW_KEY, "--column", "id", "sealed.parquet"), "DESTINATION"),
+    ],
+)
+def test_wrong_options_are_2_and_explained_in_one_line(
+    folder: Path, arguments: tuple[str, ...], part: str
+) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert part in refused(invoke(folder, *arguments))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("command", ["rekey", "mask", "share"])
+def test_an_existing_destination_is_2_unless_forced(folder: Path, command: str) -> None:
+    more = {"rekey": (), "mask": ("--null", "id"), "share": ("--column", "id")}[command]
+    (folder / "out.parquet").write_bytes(b"dear")
+    options = (command, *OLD, *NEW_KEY, *more, *FILES)
+    assert "--force" in refused(invoke(folder, *options), "file")
+    assert (folder / "out.parquet").read_bytes() == b"dear"
+    ran(folder, *options, "--force")
+    assert (folder / "out.parquet").read_bytes()[:4] == b"PARE"
+
+
+@pytest.mark.parametrize("command", ["rekey", "mask", "share"])
+def test_no_key_shows_in_any_output(folder: Path, command: str) -> None:
+    more = {
+        "rekey": (),
+        "mask": ("--hash", "id", "--hash-key-env", "HASH_KEY"),
+        "share": ("--column", "id"),
+    }[command]
+    hash_key = OTHER_KEY[::-1]
+    keys = {"HASH_KEY": hash_key.hex()}
+    answers = [
+        run_program(folder, command, *OLD, *NEW_KEY, *more, *FILES, "--json", env=keys),
+        run_program(folder, command, *OLD, *NEW_KEY, *more, *FILES, "--json", env=keys),
+        run_program(folder, command, *NEW_KEY, *more, *FILES, "--force", "--json", env=keys),
+    ]
+    assert [answer.returncode for answer in answers] == [0, 2, 3]
+    output = "".join(answer.stdout + answer.stderr for answer in answers)
+    for key in (FOOTER_KEY, COLUMN_KEY, OTHER_KEY, hash_key):
+        assert key.hex() not in output
+        assert key.decode() not in output
+
+
+@pytest.mark.parametrize("command", ["rekey", "mask", "share"])
+def test_a_key_among_the_arguments_is_not_repeated(folder: Path, command: str) -> None:
+    more = {"rekey": (), "mask": ("--null", "id"), "share": ("--column", "id")}[command]
+    key = "5ec7e7" * 5 + "aa"
+    for wrong in (("--new-key-file", key), (*NEW_KEY, f"--new-column-key=id={key}")):
+        result = invoke(folder, command, *OLD, *wrong, *more, *FILES)
+        assert result.exit_code in (2, 3)
+        assert key not in result.output
+
+
+# --- help ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["rekey", "mask", "share"])
+def test_the_examples_of_the_help_texts_run(folder: Path, command: str) -> None:
+    """Typed as they stand into a shell, in a folder with the files they name."""
+    orders = pa.table({"price": [1.5, 2.5], "shipped": ["a", "b"], "customer": ["x", "y"]})
+    write_plain(folder / "orders.parquet", orders)
+    for name in ("price", "next", "next-price", "hash", "partner"):
+        private(folder / f"{name}.key", hashlib.sha256(name.encode()).digest()[:16])
+    ring = modcrypt.Keyring.create(folder / "lake.keyring", plaintext=True)
+    ring.create_key("footer"), ring.create_key("pii")
+    policy = 'kms = "file:lake.keyring"\nfooter_key = "footer"\ncolumn_keys.pii = ["price"]\n'
+    (folder / "lake.toml").write_text(policy)
+    (folder / "next.toml").write_text(policy.replace("footer_key", 'aad_prefix = "x"\nfooter_key'))
+    keys = (*KEY, "--column-key", "price=file:price.key")
+    ran(folder, "encrypt", *keys, "orders.parquet", "orders.enc.parquet")
+    (folder / "lake").mkdir()
+    ran(folder, "encrypt", "--policy", "lake.toml", "orders.parquet", "lake/0.parquet")
+    help_text = run(folder, command, "--help").stdout.replace("\\\n", " ")
+    typed = [line for line in help_text.splitlines() if line.startswith("    modcrypt ")]
+    assert len(typed) == {"rekey": 3, "mask": 2, "share": 1}[command]
+    for line in typed:
+        answer: Answer = run(folder, *shlex.split(line)[1:])
+        assert (answer.returncode, answer.stderr) == (0, "")
+
+
+# --- fields that modcrypt does not know -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verb", "how"),
+    [
+        ("encrypt", (*KEY, "--plaintext-footer", "plain.parquet", "out.parquet")),
+        ("decrypt", (*KEY, "--on-missing-key", "drop", "sealed.parquet", "out.parquet")),
+        ("rekey", (*OLD, *NEW_KEY, "--new-plaintext-footer", "sealed.parquet", "out.parquet")),
+        ("mask", (*OLD, "--drop", "name", "--new-plaintext-footer", *NEW_KEY, *FILES)),
+        ("share", (*OLD, "--column", "id", "--new-plaintext-footer", *NEW_KEY, *FILES)),
+    ],
+)
+def test_unknown_fields_are_kept_on_request_alone(
+    folder: Path, verb: str, how: tuple[str, ...]
+) -> None:
+    plain, _ = with_unknown_fields((folder / "plain.parquet").read_bytes())
+    (folder / "plain.parquet").write_bytes(plain)
+    keep = "--keep-unknown-fields"
+    ran(folder, "encrypt", *OLD, keep, "--force", "plain.parquet", "sealed.parquet")
+    assert invoke(folder, verb, *how).exit_code == 0
+    assert marker("FileMetaData") not in (folder / "out.parquet").read_bytes()
+    assert invoke(folder, verb, keep, "--force", *how).exit_code == 0
+    assert marker("FileMetaData") in (folder / "out.parquet").read_bytes()

@@ -1,0 +1,230 @@
+"""`modcrypt iceberg keys`, `snapshots`, `files` and `scan`, on the table that Java wrote."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.iceberg.conftest import SampleKms, both
+from tests.iceberg.read.test_shared_table import DELETED, FIRST, SECOND, expected_rows
+from tests.support.iceberg.cli_runs import Run, lines, run, told
+
+__all__ = ["run"]  # a fixture
+
+ROWS = expected_rows([one for one in FIRST + SECOND if one not in DELETED])
+
+
+@pytest.fixture
+def shared(t16: Path) -> list[str]:
+    """The shared table as an argument, with what it takes to open it."""
+    mapped = [f"--location-map={old}={new}" for old, new in both(t16).items()]
+    return ["--kms", "sample:", *mapped, str(t16)]
+
+
+# --- listings ------------------------------------------------------------------------------------
+
+
+def test_snapshots_are_those_of_the_metadata(run: Run, shared: list[str], t16: Path) -> None:
+    document = json.loads((t16 / "metadata" / "v1.metadata.json").read_text())
+    found = lines(run("snapshots", *shared, "--json"))
+    names = ("snapshot_id", "key_id", "current")
+    assert [tuple(one[name] for name in names) for one in found] == [
+        (one["snapshot-id"], one["key-id"], one["snapshot-id"] == document["current-snapshot-id"])
+        for one in document["snapshots"]
+    ]
+    for_people = run("snapshots", *shared).stdout.splitlines()
+    assert for_people[0].split()[:4] == ["snapshot", "id", "parent", "id"]
+    assert [line.split()[-1] for line in for_people[1:]] == ["no", "no", "yes"]
+
+
+def test_keys_are_listed_without_their_values(
+    run: Run, shared: list[str], t16: Path, kms: SampleKms
+) -> None:
+    document = json.loads((t16 / "metadata" / "v1.metadata.json").read_text())
+    shown = run("keys", *shared, "--json")
+    entries = {one["key-id"]: one for one in document["encryption-keys"]}
+    assert {one["key_id"]: one["encrypted_by"] for one in lines(shown)} == {
+        key_id: one["encrypted-by-id"] for key_id, one in entries.items()
+    }
+    for_people = run("keys", *shared).stdout
+    assert all(key_id in for_people for key_id in entries)
+    for one in entries.values():
+        assert one["encrypted-key-metadata"] not in shown.stdout + for_people
+    assert kms.calls == []
+
+
+def test_what_metadata_says_is_listed_without_a_key_service(run: Run, shared: list[str]) -> None:
+    for command in ("keys", "snapshots"):
+        assert run(command, *shared[2:]).stdout == run(command, *shared).stdout
+    assert "--kms" in told(run("files", *shared[2:], code=2))
+    assert "--kms" in told(run("keys", *shared[2:], "--passphrase-env", "X", code=2))
+
+
+def test_files_of_a_snapshot(run: Run, shared: list[str]) -> None:
+    now = lines(run("files", *shared, "--json"))
+    assert sorted(Path(one["location"]).name for one in now) == [
+        "a1.avro", "a2.avro", "dm3.avro", "dv1.puffin", "m1.avro", "m2.avro", "p1.parquet",
+        "p2.parquet", "snap-1003.avro",
+    ]  # fmt: skip
+    assert all(one["encrypted"] for one in now)
+    first = run("files", *shared, "--snapshot", 1001).stdout
+    assert "p1.parquet" in first
+    assert "p2.parquet" not in first
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def test_scan_shows_the_first_rows_and_says_that_there_are_more(
+    run: Run, shared: list[str]
+) -> None:
+    shown = run("scan", *shared)
+    assert shown.stdout.splitlines()[:3] == [
+        " id  name      salary",
+        "100  name-100   150.0",
+        "101  name-101   151.5",
+    ]
+    assert len(shown.stdout.splitlines()) == 11
+    assert (
+        shown.stderr == "modcrypt: the table has more than these 10 rows; use -n N to show more\n"
+    )
+    everything = run("scan", *shared, "-n", 1000)
+    assert len(everything.stdout.splitlines()) == 1 + len(ROWS)
+    assert everything.stderr == ""
+
+
+def test_scan_as_json_csv_and_arrow_has_the_rows_that_java_reads(
+    run: Run, shared: list[str], tmp_path: Path
+) -> None:
+    assert lines(run("scan", *shared, "--json")) == ROWS
+    assert lines(run("scan", *shared, "--format", "jsonl", "--snapshot", "main")) == ROWS
+    text = run("scan", *shared, "--format", "csv", "--columns", "name,id").stdout
+    assert list(csv.reader(io.StringIO(text))) == [
+        ["id", "name"], *([str(one["id"]), one["name"] or ""] for one in ROWS)
+    ]  # fmt: skip
+    done = run("scan", *shared, "--format", "arrow", "-o", "rows.arrows", "--json")
+    assert lines(done) == [
+        {"table": shared[-1], "destination": "rows.arrows", "format": "arrow", "rows": len(ROWS)}
+    ]
+    with pa.ipc.open_stream(tmp_path / "rows.arrows") as stream:
+        assert stream.read_all().to_pylist() == ROWS
+    assert "exists" in told(run("scan", *shared, "-o", "rows.arrows", code=2))
+    run("scan", *shared, "-o", "rows.arrows", "--force", "-n", 3)
+    assert (tmp_path / "rows.arrows").read_text().splitlines() == [
+        json.dumps(one) for one in ROWS[:3]
+    ]
+
+
+def test_scan_of_some_rows_and_columns(run: Run, shared: list[str]) -> None:
+    some = run("scan", *shared, "--where", "id > 210", "--where", "name is null", "--json")
+    assert [one["id"] for one in lines(some)] == [217, 224, 231, 238, 245, 252, 259, 266]
+    assert lines(run("scan", *shared, "--column", "salary", "-n", 2, "--json")) == [
+        {"salary": 150.0}, {"salary": 151.5}
+    ]  # fmt: skip
+    assert run("scan", *shared, "--where", "id > 999").stdout == "id  name  salary\n"
+    assert run("scan", *shared, "--where", "id > 999", "--format", "csv").stdout.split() == [
+        '"id","name","salary"'
+    ]
+    assert lines(run("scan", *shared, "--snapshot", 1001, "--json")) == expected_rows(FIRST)
+
+
+def test_no_output_file_is_left_where_a_page_does_not_authenticate(
+    run: Run, shared: list[str], t16: Path, tmp_path: Path
+) -> None:
+    data = bytearray((t16 / "data" / "p2.parquet").read_bytes())
+    data[100] ^= 1
+    (t16 / "data" / "p2.parquet").write_bytes(data)
+    line = told(run("scan", *shared, "-o", "rows.jsonl", code=1))
+    assert line.startswith("modcrypt: error: tag: ")
+    assert "p2.parquet: " in line
+    assert [path.name for path in tmp_path.iterdir()] == ["t16"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (
+            ("--where", "nothing > 1"),
+            "the filter does not fit the table: the table has no column 'noth",
+        ),
+        (("--where", "id > 'x'"), "the filter does not fit the table: Could not convert x"),
+        (("--where", "id >"), "not an expression"),
+        (("--columns", "id,zip,nothing"), "the table has no columns 'nothing', 'zip'\n"),
+        (("--snapshot", "7"), "snapshot 7 does not exist"),
+        (("--snapshot", "dev"), "branch or tag 'dev' does not exist"),
+        (("--json", "--format", "csv"), "-o"),
+        (("--force",), "-o"),
+        (("--safe",), "--format csv"),
+        (("--format", "table", "-o", "x"), "--format table cannot"),
+        (("--catalog-name", "x"), "--catalog"),
+        (("--location-map", "x"), "FROM=TO"),
+        (("--catalog", "sqlite:///none.db"), "none.db: No such file"),
+        (("--catalog", "postgresql://me:secret@host/db"), "pyiceberg's configuration"),
+        (("--catalog", "postgresql://host/db?password=secret"), "pyiceberg's configuration"),
+        (("--catalog", "none-such"), "configuration"),
+    ],
+)
+def test_what_is_wrong_in_the_arguments_is_said(
+    run: Run, shared: list[str], tmp_path: Path, arguments: tuple[str, ...], part: str
+) -> None:
+    line = told(run("scan", *shared, *arguments, code=2))
+    assert part.lower() in line.lower()
+    assert "secret" not in line
+    assert [path.name for path in tmp_path.iterdir()] == ["t16"]
+
+
+# --- what is known of the table from elsewhere ---------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["keys", "snapshots", "files", "scan"])
+def test_expectations_are_held_against_the_table(
+    run: Run, shared: list[str], t16: Path, command: str
+) -> None:
+    document = json.loads((t16 / "metadata" / "v1.metadata.json").read_text())
+    fits = ("--table-uuid", document["table-uuid"], "--at-least", 3, "--master-key", "keyA")
+    assert run(command, *shared, *fits, "--master-key", "keyB").stdout
+    for wrong in (("--table-uuid", "other"), ("--at-least", 4), ("--master-key", "keyB")):
+        failed = run(command, *shared, *wrong, "--json", code=1)
+        assert lines(failed)[0]["error"] == "integrity"
+
+
+def test_a_table_without_keys_is_read_where_plaintext_is_allowed_alone(
+    run: Run, shared: list[str], t16: Path
+) -> None:
+    path = t16 / "metadata" / "v1.metadata.json"
+    document = json.loads(path.read_text())
+    del document["properties"]["encryption.key-id"]
+    path.write_text(json.dumps(document))
+    assert "plaintext" in told(run("scan", *shared, code=1))
+    assert lines(run("scan", *shared, "--allow-plaintext", "--json")) == ROWS  # its keys are there
+
+
+def test_a_location_that_is_not_mapped_is_not_followed(run: Run, shared: list[str]) -> None:
+    assert "--location-map" in told(run("scan", "--kms", "sample:", shared[-1], code=1))
+
+
+# --- the program ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [(), ("scan",), ("rotate",), ("append",)])
+def test_help_imports_nothing_heavy(command: tuple[str, ...]) -> None:
+    script = (
+        "import sys, atexit; from modcrypt.cli import run\n"
+        "atexit.register(lambda: print('LOADED', *sys.modules))\n"
+        "run()"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", script, "iceberg", *command, "--help"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (answer.returncode, answer.stderr) == (0, "")
+    loaded = set(answer.stdout.partition("LOADED ")[2].split())
+    assert "modcrypt.cli.iceberg.iceberg_group" in loaded
+    assert loaded.isdisjoint({"pyarrow", "pyiceberg", "cryptography", "pyspark", "sqlalchemy"})

@@ -1,0 +1,267 @@
+"""Values that do not equal themselves, equal others, have no bound, or must not get about."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.expressions import EqualTo
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.transforms import (
+    BucketTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    TruncateTransform,
+)
+
+from modcrypt.errors import UnsupportedFormatError
+from modcrypt.iceberg import IcebergTable, create_table, open_table
+from tests.iceberg.conftest import SampleKms
+from tests.iceberg.java.test_java_writes import Both, delete, schema
+from tests.iceberg.read.test_table_scan import ids, opened, position_deletes, spec
+from tests.support.iceberg.builder import Builder, arrow, field, struct
+from tests.support.iceberg.java_judge import Judge, plain_rows
+
+
+def made(folder: Path, kms: SampleKms, *columns: pa.Table) -> IcebergTable:
+    """Make a table of the columns; each Arrow table is a commit, and so a file."""
+    table = create_table(folder / "t", columns[0].schema, kms, master_key_id="keyA")
+    for one in columns:
+        table = table.append(one)
+    return table
+
+
+def test_position_deletes_by_partition_apply_where_that_is_nan(tmp_path: Path) -> None:
+    columns = struct(field(1, "id", "long"), field(2, "part", "double"))
+    avro = [{"name": "part", "type": "double", "field-id": 1000}]
+    builder = Builder(tmp_path, columns, spec=spec("identity", 2), partition=avro)
+    rows = pa.table(
+        {"id": [1, 2], "part": [float("nan")] * 2},
+        schema=arrow([(1, "id", pa.int64()), (2, "part", pa.float64())]),
+    )
+    nan = {"part": float("nan")}
+    data = builder.parquet("a.parquet", rows, partition=nan)
+    deletes = position_deletes(builder, "d", [(data["file_path"], 0)], "parquet", partition=nan)
+    builder.snapshot([builder.manifest([data]), builder.manifest([deletes], content=1)])
+    assert ids(opened(builder).scan()) == [2]
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_both_zeros_are_in_a_set_with_one_of_them(
+    tmp_path: Path, kms: SampleKms, zero: float
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("f", pa.float64())])
+    values = [0.0, -0.0, 1.5, None, float("nan"), 2.5]
+    both = pa.table({"id": range(6), "f": values}, schema=schema)
+    table = made(tmp_path, kms, both, both.slice(0, 1), both.slice(1, 1))
+
+    def found(expression: str) -> list[int]:
+        return sorted(table.scan(columns=["id"], filters=expression)["id"].to_pylist())
+
+    assert found(f"f in ({zero}, 1.5)") == [0, 0, 1, 1, 2]
+    assert found(f"f not in ({zero}, 1.5)") == [3, 4, 5]
+    assert found(f"f not in ({zero}, 1.5, 2.5)") == [3, 4]
+
+
+def test_a_text_is_cut_before_what_no_text_follows(tmp_path: Path, kms: SampleKms) -> None:
+    """The upper bound of a text that is cut has its last character counted up: to a surrogate."""
+    texts = ["a" * 15 + "\ud7ff" + "b", "a" * 15 + "\U0010ffff" * 2, "a" * 16 + "b"]
+    schema = pa.schema([("s", pa.string())])
+    for number, text in enumerate(texts):
+        table = made(tmp_path / str(number), kms, pa.table({"s": [text]}, schema=schema))
+        for expression in (f"s >= '{text}'", f"s = '{text}'", f"s like '{text[:16]}%'"):
+            assert table.scan(filters=expression)["s"].to_pylist() == [text]
+
+
+def test_a_struct_is_null_though_a_field_of_it_is_required(
+    java: Judge, tmp_path: Path, kms: SampleKms
+) -> None:
+    """Null, or left out: what Arrow has for the field within is null, and Parquet stores none."""
+    inner = pa.struct([pa.field("x", pa.int64(), nullable=False), ("y", pa.string())])
+    schema = pa.schema([("id", pa.int64()), ("s", inner), ("l", pa.list_(inner))])
+    rows: list[dict[str, Any]] = [
+        {"id": 1},
+        {"id": 2, "s": {"x": 5, "y": None}, "l": [{"x": 6, "y": None}, None]},
+    ]
+    table = made(tmp_path, kms, pa.Table.from_pylist(rows, schema)).append(pa.table({"id": [3]}))
+    whole = [{"s": None, "l": None, **one} for one in (*rows, {"id": 3})]
+    assert sorted(table.scan().to_pylist(), key=lambda row: row["id"]) == whole
+    assert java.read(table.place.path) == plain_rows(table.scan())
+    assert found(table, "s.x is null") == [1, 3]
+    assert found(table, "s.x is not null") == [2]
+    assert found(table, "not (s.x is null) and id < 9") == [2]
+
+
+def test_a_null_of_a_required_field(tmp_path: Path, kms: SampleKms) -> None:
+    inner = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+    schema = pa.schema([("s", inner)])
+    table = made(tmp_path, kms, pa.Table.from_pylist([{"s": {"x": 1}}], schema))
+    lies = pa.StructArray.from_arrays([pa.array([None, 1], pa.int64())], fields=list(inner))
+    with pytest.raises(ValueError, match="x is required, but null in the data"):
+        table.append(pa.table([lies], schema))
+    assert table.refreshed().scan().num_rows == 1
+
+
+def test_texts_too_long_for_statistics_have_no_bounds(
+    java: Judge, tmp_path: Path, kms: SampleKms
+) -> None:
+    """Arrow keeps none of texts over 4096 bytes: those of other row groups are not the file's."""
+    table = create_table(
+        tmp_path / "t", pa.schema([("id", pa.int64()), ("s", pa.string())]), kms,
+        master_key_id="keyA", properties={"write.parquet.row-group-limit": "1"},
+    )  # fmt: skip
+    texts = ["b", "a" * 5000, "c" * 5000]
+    table = table.append(pa.table({"id": [1, 2, 3], "s": texts}))
+    for number, text in enumerate(texts, 1):
+        assert found(table, EqualTo("s", text)) == [number]  # type: ignore[call-arg, arg-type]  # as its guide has it
+        told = {"type": "eq", "term": "s", "value": text}
+        assert [row["id"] for row in java.read(table.place.path, filter=told)] == [number]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.timestamp("ns", "UTC")])
+def test_bounds_of_nanoseconds(
+    java: Judge, tmp_path: Path, kms: SampleKms, kind: pa.DataType
+) -> None:
+    """Not of microseconds: the least of one in them may be too much, the greatest too little."""
+    moments = pa.array([1700000000123456789, -1001, None], pa.int64()).cast(kind)
+    table = made(tmp_path, kms, *(pa.table({"at": moments.slice(n, 1)}) for n in range(3)))
+    zone = "" if kind.tz is None else "+00:00"
+    for text in ("2023-11-14T22:13:20.123456789", "1969-12-31T23:59:59.999998999"):
+        told = {"type": "eq", "term": "at", "value": text + zone}
+        assert len(java.read(table.place.path, filter=told)) == 1
+    with pytest.raises(ValueError, match="the filter does not fit the table"):
+        table.scan(filters="at > '2023-11-14T22:13:20'")
+
+
+NANO = "1970-01-01T00:00:00.000000001"
+
+
+@pytest.mark.parametrize(
+    ("kind", "transform", "first"),
+    [
+        (pa.time64("us"), BucketTransform(4), "00:00:00.000001"),
+        (pa.time64("us"), IdentityTransform(), "00:00:00.000001"),
+        (pa.timestamp("ns"), BucketTransform(4), NANO),
+        (pa.timestamp("ns", "UTC"), HourTransform(), NANO + "+00:00"),
+    ],
+)
+def test_partitions_of_times(
+    java: Judge,
+    tmp_path: Path,
+    kms: SampleKms,
+    kind: pa.DataType,
+    transform: Transform[Any, Any],
+    first: str,
+) -> None:
+    values = pa.array([1, 2, 86399999999, None], pa.int64()).cast(kind)
+    rows = pa.table({"id": range(4), "at": values})
+    spec = PartitionSpec(PartitionField(2, 1000, transform, "part"))
+    table = create_table(
+        tmp_path / "t", rows.schema, kms, master_key_id="keyA", partition_spec=spec
+    ).append(rows)
+    assert table.scan().sort_by("id") == rows.cast(table.scan().schema)
+    # By the partitions, in which Java looks for it.
+    told = {"type": "eq", "term": "at", "value": first}
+    read = java.read(table.place.path, filter=told, columns=["id"])
+    assert [one["id"] for one in read] == [0]
+    metadata = java.commit(table.place.path, delete(1))
+    assert open_table(metadata, kms).scan().sort_by("id")["id"].to_pylist() == [0, 2, 3]
+
+
+@pytest.mark.parametrize(("kind", "bits"), [(pa.int32(), 31), (pa.int64(), 63)])
+def test_the_least_number_is_found_though_it_can_not_be_cut(
+    java: Judge, tmp_path: Path, kms: SampleKms, kind: pa.DataType, bits: int
+) -> None:
+    """Cut to a multiple of 5 it would be less: to Java, and Rust, it is one of the greatest."""
+    rows = pa.table({"id": range(3), "n": pa.array([-(2**bits), 2**bits - 1, 0], kind)})
+    spec = PartitionSpec(PartitionField(2, 1000, TruncateTransform(5), "part"))
+    table = create_table(
+        tmp_path / "t", rows.schema, kms, master_key_id="keyA", partition_spec=spec
+    ).append(rows)
+    assert found(table, f"n = -{2**bits}") == [0]
+    assert found(table, "n < -5") == [0]
+    assert found(table, "n > 0") == [1]
+    told = {"type": "eq", "term": "n", "value": -(2**bits)}
+    assert [row["id"] for row in java.read(table.place.path, filter=told)] == [0]
+
+
+def test_filters_beyond_the_dates_of_python(tmp_path: Path, kms: SampleKms) -> None:
+    """Partitions are looked for by months: of the day before the first one, too."""
+    days = [datetime.date.min, datetime.date(2026, 2, 28), datetime.date.max]
+    rows = pa.table({"id": range(3), "day": days})
+    spec = PartitionSpec(PartitionField(2, 1000, MonthTransform(), "part"))
+    table = create_table(
+        tmp_path / "t", rows.schema, kms, master_key_id="keyA", partition_spec=spec
+    ).append(rows)
+    assert found(table, "day < '0001-01-01'") == found(table, "day > '9999-12-31'") == []
+    assert found(table, "not (day < '0001-01-01')") == [0, 1, 2]
+    assert found(table, "day > '9999-12-30' or day < '0001-01-02'") == [0, 2]
+
+
+def test_partitions_by_nanoseconds(java: Judge, tmp_path: Path, kms: SampleKms) -> None:
+    """Not read by Java: its reader of records has no constants of this type."""
+    rows = pa.table({"at": pa.array([1, 2, -1001], pa.int64()).cast(pa.timestamp("ns"))})
+    spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "at"))
+    table = create_table(
+        tmp_path / "t", rows.schema, kms, master_key_id="keyA", partition_spec=spec
+    ).append(rows)
+    assert table.scan().sort_by("at").equals(rows.sort_by("at"))
+    places = {one["partition"] for one in java.files(table.place.path)["files"]}
+    assert places == {
+        "at=1970-01-01T00%3A00%3A00.000000001",
+        "at=1970-01-01T00%3A00%3A00.000000002",
+        "at=1969-12-31T23%3A59%3A59.999998999",
+    }
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "avro"])
+def test_a_struct_without_fields(
+    java: Judge, kms: SampleKms, tmp_path: Path, file_format: str
+) -> None:
+    """All of them were dropped: what is left of the struct is whether it is null."""
+    inner = {
+        "type": "struct",
+        "fields": [{"id": 3, "name": "x", "required": False, "type": "int"}],
+    }
+    both = Both(java, kms, tmp_path / "t").create(schema(("id", "long"), ("s", inner)))
+    rows = [{"id": 1, "s": {"x": 1}}, {"id": 2, "s": None}]
+    both.commit({"do": "append", "rows": rows, "format": file_format})
+    both.commit({"do": "schema", "drop": ["s.x"]})
+    assert plain_rows(both.table().scan()) == [{"id": 1, "s": {}}, {"id": 2, "s": None}]
+    with pytest.raises(UnsupportedFormatError, match="of only unknown fields"):
+        both.table().append(both.table().scan().slice(0, 1))
+
+
+def test_unknown_fields_are_not_stored(java: Judge, kms: SampleKms, tmp_path: Path) -> None:
+    inner = struct(field(11, "x", "int"), field(12, "none", "unknown"))
+    other = struct(field(14, "x", "int"), field(15, "none", "unknown"))
+    listed = {"type": "list", "element-id": 13, "element": other, "element-required": False}
+    both = Both(java, kms, tmp_path / "t").create(
+        schema(("id", "long"), ("s", inner), ("l", listed))
+    )
+    x = {"x": 1, "none": None}
+    rows = [{"id": 1, "s": x, "l": [x, None]}, {"id": 2, "s": None, "l": None}]
+    table = both.table().append(pa.Table.from_pylist(rows, both.table().scan().schema))
+    assert plain_rows(table.scan()) == rows == java.read(table.place.path)
+
+
+def found(table: IcebergTable, filters: Any) -> list[int]:
+    """Give the ids of the rows that a filter finds."""
+    return sorted(table.scan(columns=["id"], filters=filters)["id"].to_pylist())
+
+
+def test_rows_of_manifests_are_not_pickled(tmp_path: Path, kms: SampleKms) -> None:
+    """They hold the keys of files in the clear."""
+    table = made(tmp_path, kms, pa.table({"id": [1]}))
+    current = table.metadata.current
+    assert current is not None
+    (manifest,) = table.walk.manifests(current)
+    for one in (manifest, *table.walk.entries(manifest)):
+        with pytest.raises(TypeError, match="can't be pickled"):
+            pickle.dumps(one)

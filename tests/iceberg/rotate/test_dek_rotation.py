@@ -1,0 +1,467 @@
+"""New data keys for the files of the current snapshot: same rows, deletes, numbers; other keys."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as pe
+import pytest
+
+import modcrypt as mc
+from modcrypt.iceberg import IcebergTable, encrypt_table, open_table
+from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, MasterKeys
+from modcrypt.iceberg.rotate.dek_rotation import RekeyedFile, RekeyItem, rekey_file
+from modcrypt.iceberg.rotate.expiry import expire_history
+from modcrypt.iceberg.rotate.table_rotation import TableRotation, rotate_table
+from tests.iceberg.conftest import SampleKms, committing_first
+from tests.iceberg.rotate.test_expiry import BY_KIND, SCHEMA, folder_of, lake, needed, rows, there
+from tests.iceberg.rotate.test_table_rotation import (
+    Refusing,
+    all_rows,
+    as_planned,
+    files,
+    reopened,
+    resealed,
+    scoped,
+    single,
+)
+from tests.support.iceberg.by_hand import document, open_ags1, parse_key_metadata
+from tests.support.iceberg.java_judge import Judge
+
+__all__ = ["lake"]
+
+
+def live(table: IcebergTable) -> dict[str, Any]:
+    """Give the files of the current snapshot, each with its key, sequence number and row id."""
+    found = {}
+    assert table.metadata.current is not None
+    for manifest in table.walk.manifests(table.metadata.current):
+        first = manifest.row.get("first_row_id")
+        for entry in table.walk.entries(manifest):
+            if not entry.is_live:
+                continue
+            keys = table.walk.file_keys(entry)
+            assert keys is not None
+            row_id = entry.file.get("first_row_id")
+            if row_id is None and first is not None:
+                row_id, first = first, first + entry.record_count
+            found[entry.location] = (keys.key, entry.sequence_number, row_id, entry)
+    return found
+
+
+def numbers(table: IcebergTable) -> list[Any]:
+    return sorted(
+        (number, -1 if row_id is None else row_id, entry.content, entry.record_count)
+        for _, number, row_id, entry in live(table).values()
+    )
+
+
+def test_every_file_has_another_key_and_place_and_the_rows_are_the_same(
+    t16: Path, table: IcebergTable, kms: SampleKms
+) -> None:
+    before, old, rows_before = files(t16), live(table), all_rows(table)
+    kms.calls.clear()
+
+    done = rotate_table(table, "dek")
+
+    assert (done.data_files, done.delete_files, done.manifests) == (4, 1, 3)
+    assert done.kms_calls == len(kms.calls)
+    assert Counter(kms.calls) == Counter({("unwrap", "keyA"): 1, ("wrap", "keyA"): 1})
+    new = live(done.table)
+    assert old.keys().isdisjoint(new)
+    assert {key for key, *_ in old.values()}.isdisjoint(key for key, *_ in new.values())
+    assert numbers(done.table) == numbers(table)
+    for *_, entry in new.values():
+        assert entry.file_sequence_number == 4
+        assert (entry.file["first_row_id"] is None) == (entry.content != 0)
+    assert done.table.scan().sort_by("id").to_pylist() == rows_before[1003]
+    assert all_rows(done.table) == rows_before  # older snapshots keep their files
+    after = files(t16)
+    assert {name: after[name] for name in before} == before
+    # Five files, three manifests, a list, a metadata.json and its hint.
+    assert len(after.keys() - before.keys()) == 5 + 3 + 1 + 2
+    metadata = document(t16)
+    snapshot = metadata["snapshots"][-1]
+    assert snapshot["summary"]["operation"] == "replace"
+    assert snapshot["summary"]["added-data-files"] == "4"
+    assert snapshot["summary"]["deleted-data-files"] == "4"
+    assert snapshot["summary"]["added-records"] == snapshot["summary"]["deleted-records"] == "140"
+    assert (snapshot["added-rows"], metadata["next-row-id"]) == (0, 140)
+    assert metadata["last-sequence-number"] == snapshot["sequence-number"] == 4
+    assert metadata["refs"]["main"]["snapshot-id"] == snapshot["snapshot-id"]
+
+
+def test_what_was_written_opens_by_hand(t16: Path, table: IcebergTable) -> None:
+    old = live(table)
+    new = live(rotate_table(table, "dek").table)
+
+    def plain(found: dict[str, Any], file_format: str) -> list[bytes]:
+        entries = [entry for *_, entry in found.values() if entry.file_format == file_format]
+        names = [entry.location.rpartition("/")[2] for entry in entries]
+        data = [(t16 / "data" / name).read_bytes() for name in names]
+        assert [len(one) for one in data] == [entry.size for entry in entries]
+        return sorted(
+            open_ags1(one, entry.key_metadata) for one, entry in zip(data, entries, strict=True)
+        )
+
+    assert plain(new, "AVRO") == plain(old, "AVRO")
+    ((before,), (after,)) = plain(old, "PUFFIN"), plain(new, "PUFFIN")
+    (vector,) = [entry for *_, entry in new.values() if entry.file_format == "PUFFIN"]
+    start, size = vector.file["content_offset"], vector.file["content_size_in_bytes"]
+    assert after[start : start + size] == before[start : start + size]
+    target = vector.file["referenced_data_file"]
+    assert target in new
+    footer = json.loads(after[-12 - int.from_bytes(after[-12:-8], "little") : -12])
+    assert footer["blobs"][0]["properties"]["referenced-data-file"] == target
+    assert b"p1.parquet" not in after
+    for *_, entry in new.values():
+        if entry.file_format == "PARQUET":
+            keys = parse_key_metadata(entry.key_metadata)
+            path = t16 / "data" / entry.location.rpartition("/")[2]
+            properties = pe.create_decryption_properties(
+                footer_key=keys.key, aad_prefix=keys.aad_prefix
+            )
+            assert pq.read_table(path, decryption_properties=properties).num_rows == 50
+            assert keys.length == path.stat().st_size
+
+
+# --- Iceberg's Java ------------------------------------------------------------------------------
+
+
+def lineage(java: Judge, table: IcebergTable) -> list[dict[str, Any]]:
+    return java.read(table.place.path, lineage=True)
+
+
+def test_java_reads_the_same_rows_with_the_same_row_ids(lake: IcebergTable, java: Judge) -> None:
+    older = {one.id: java.read(lake.place.path, snapshot=one.id) for one in lake.metadata.snapshots}
+    before, old = lineage(java, lake), java.files(lake.place.path)
+    table = rotate_table(lake, "dek").table
+    assert lineage(java, table) == before
+    assert {id_: java.read(table.place.path, snapshot=id_) for id_ in older} == older
+
+    def data_keys(found: dict[str, Any]) -> set[str]:
+        return set(json.dumps(found).split('"')) & {
+            part for part in json.dumps(found).split('"') if len(part) == 64
+        }
+
+    assert data_keys(old)
+    assert data_keys(old).isdisjoint(data_keys(java.files(table.place.path)))
+    # Java deletes from files that were written anew, compacts, and appends.
+    metadata = java.commit(
+        table.place.path,
+        {"do": "delete", "column": "id", "values": [6]},
+        {"do": "append", "rows": rows(12)},
+    )
+    left = [one["id"] for one in java.read(metadata)]
+    assert sorted(left) == [2, 3, 5, 7, 8, 9, 12]
+    table = rotate_table(table, "dek").table
+    assert [one["id"] for one in java.read(table.place.path)] == left
+    metadata = java.commit(table.place.path, {"do": "compact"})
+    assert [one["id"] for one in java.read(metadata)] == left
+
+
+def test_then_the_old_keys_open_nothing_that_is_left(lake: IcebergTable, java: Judge) -> None:
+    before = {path.read_bytes() for path in folder_of(lake).rglob("*.parquet")}
+    current = java.read(lake.place.path)
+    table = rotate_table(lake, "dek").table
+    done = expire_history(table, force=True)
+    assert java.read(done.table.place.path) == current
+    assert before.isdisjoint(path.read_bytes() for path in folder_of(lake).rglob("*.parquet"))
+    metadata = Path(done.table.place.path)
+    assert there(folder_of(lake)) == needed(java, metadata) | {str(metadata)}
+    assert done.left == ()
+
+
+def test_a_puffin_file_with_vectors_of_several_files_is_written_once(
+    tmp_path: Path, java: Judge
+) -> None:
+    metadata = java.create(tmp_path / "two", SCHEMA, spec=BY_KIND)
+    metadata = java.commit(
+        metadata,
+        {"do": "append", "rows": rows(1, 2, 3, 4, 5, 6)},
+        {"do": "delete", "column": "id", "values": [1, 4]},
+    )
+    table = open_table(tmp_path / "two", SampleKms())
+    vectors = [row for row in table.files().to_pylist() if row["kind"] == "deletion vector"]
+    assert len(vectors) == 2
+    assert len({row["location"] for row in vectors}) == 1
+    done = rotate_table(table, "dek")
+    assert (done.data_files, done.delete_files) == (2, 1)
+    assert [one["id"] for one in java.read(done.table.place.path)] == [2, 3, 5, 6]
+    assert sorted(done.table.scan().column("id").to_pylist()) == [2, 3, 5, 6]
+
+
+def test_position_deletes_name_the_new_locations(tmp_path: Path, java: Judge) -> None:
+    """As version 2 has them: a table that was encrypted when it was there already."""
+    told: Any = {"format-version": "2", "encryption.key-id": None}
+    plain = java.create(tmp_path / "plain", SCHEMA, spec=BY_KIND, properties=told)
+    plain = java.commit(
+        plain,
+        {"do": "append", "rows": rows(1, 2, 3, 4, 5, 6)},
+        {"do": "append", "rows": rows(7, 8), "format": "avro"},
+        {"do": "delete", "column": "id", "values": [1, 4, 7]},
+    )
+    table = encrypt_table(plain, tmp_path / "sealed", SampleKms(), master_key_id="keyA")
+    deletes = [one for one in table.files().to_pylist() if one["kind"] == "position deletes"]
+    assert deletes
+    done = rotate_table(table, "dek")
+    assert (done.data_files, done.delete_files) == (4, len(deletes))
+    assert sorted(done.table.scan().column("id").to_pylist()) == [2, 3, 5, 6, 8]
+    left = expire_history(done.table).table
+    assert left.scan().num_rows == 5
+    assert [one["id"] for one in java.read(left.place.path)] == [2, 3, 5, 6, 8]
+    # What the files of deletes say of the locations in them is as true as before.
+    for *_, entry in live(left).values():
+        if entry.content == 1 and entry.file.get("lower_bounds"):
+            bounds = [
+                {one["key"]: one["value"] for one in entry.file[name]}[2147483546].decode()
+                for name in ("lower_bounds", "upper_bounds")
+            ]
+            assert set(bounds) <= live(left).keys()
+            assert bounds[0] <= bounds[1]
+
+
+def test_what_is_not_encrypted_gets_no_new_key(tmp_path: Path, java: Judge) -> None:
+    told: Any = {"encryption.key-id": None}
+    plain = java.create(tmp_path / "plain", SCHEMA, properties=told)
+    plain = java.commit(plain, {"do": "append", "rows": rows(1, 2)})
+    table = open_table(plain, SampleKms(), require_encrypted=False)
+    before = files(tmp_path)
+    for what in ("mek", "kek", "dek"):
+        with pytest.raises(mc.PlaintextError):
+            rotate_table(table, what)
+    assert files(tmp_path) == before
+
+
+# --- key metadata that is sealed in manifests ----------------------------------------------------
+
+
+@pytest.mark.parametrize("seal", [single, scoped("partition=a"), scoped("files")])
+def test_key_metadata_that_was_sealed_is_in_the_clear_where_the_policy_has_it_so(
+    t16: Path, table: IcebergTable, seal: Any
+) -> None:
+    rows_before = all_rows(table)
+    table = resealed(table, seal)
+    kms = SampleKms()
+    planned = rotate_table(reopened(t16), "dek", dry_run=True)
+    done = rotate_table(reopened(t16, kms), "dek")
+    assert done.kms_calls == len(kms.calls)
+    new_kek = not done.table.metadata.keys.keys() & table.walk.resolver.keks(table.metadata).keys()
+    assert done.kms_calls == planned.kms_calls + new_kek
+    after = [row for row in done.table.files().to_pylist() if "manifest" not in row["kind"]]
+    assert {row["sealed_by"] for row in after} == {None}
+    assert all_rows(done.table) == rows_before
+
+
+# --- others who commit meanwhile, and others who do the work -------------------------------------
+
+
+def test_files_that_somebody_else_adds_meanwhile_get_new_keys_too(
+    lake: IcebergTable, java: Judge
+) -> None:
+    folder, before = folder_of(lake), {one.name for one in folder_of(lake).rglob("*.parquet")}
+
+    def change() -> None:
+        now = lake.refreshed()
+        java.commit(
+            now.place.path,
+            {"do": "append", "rows": rows(20)},
+            {"do": "delete", "column": "id", "values": [9]},
+        )
+
+    done = rotate_table(committing_first(lake, change, 2), "dek")
+    ids = [one["id"] for one in java.read(done.table.place.path)]
+    assert sorted(ids) == [2, 3, 5, 6, 7, 8, 20, 20]
+    new = live(done.table)
+    assert not {location.rpartition("/")[2] for location in new} & before
+    assert done.data_files == len([1 for *_, entry in new.values() if entry.content == 0])
+    # What the first attempts wrote and the last one did not need is gone.
+    metadata = Path(done.table.place.path)
+    orphans = there(folder) - needed(java, metadata)
+    assert {Path(one).name[-13:] for one in orphans} == {"metadata.json"}
+
+
+def test_a_conflict_without_end_leaves_nothing_behind(lake: IcebergTable, java: Judge) -> None:
+    def change() -> None:
+        java.commit(lake.refreshed().place.path, {"do": "append", "rows": rows(30)})
+
+    with pytest.raises(mc.CommitConflictError):
+        rotate_table(committing_first(lake, change, 99), "dek")
+    metadata = Path(lake.refreshed().place.path)
+    orphans = there(folder_of(lake)) - needed(java, metadata)
+    assert {Path(one).name[-13:] for one in orphans} == {"metadata.json"}
+
+
+class Elsewhere:
+    """Does the work as another process would: from pickles, with the key service alone."""
+
+    def __init__(self, *, twice: bool = False, forget: bool = False) -> None:
+        self.twice, self.forget = twice, forget
+        self.seen: list[bytes] = []
+
+    def __call__(
+        self, table: IcebergTable, job: IcebergKey, name: str, items: Sequence[RekeyItem]
+    ) -> Iterable[RekeyedFile]:
+        opened = MasterKeys(SampleKms()).open_key(job)
+        done = []
+        for item in items:
+            self.seen.append(pickle.dumps(item))
+            copy = pickle.loads(self.seen[-1])
+            for _ in range(1 + self.twice):
+                new = rekey_file(table.walk.locations, copy, opened, name, 16)
+            self.seen.append(pickle.dumps(new))
+            done.append(new)
+        return done[1:] if self.forget else done
+
+
+def test_another_process_may_do_the_work_and_no_key_is_in_what_it_is_sent(
+    t16: Path, table: IcebergTable
+) -> None:
+    before = all_rows(table)
+    old = {parse_key_metadata(entry.key_metadata).key for *_, entry in live(table).values()}
+    work = Elsewhere(twice=True)
+    count = len(files(t16))
+    done = rotate_table(table, "dek", run=work)
+    assert all_rows(done.table) == before
+    new = {parse_key_metadata(entry.key_metadata).key for *_, entry in live(done.table).values()}
+    sent = b"".join(work.seen)
+    assert len(work.seen) == 8
+    for key in old | new:
+        assert key not in sent
+        assert key.hex().encode() not in sent
+    assert len(files(t16)) == count + 5 + 3 + 1 + 2  # second attempts left nothing behind
+    for one in work.seen:
+        assert "sealed" not in repr(pickle.loads(one))
+
+
+def test_each_file_is_written_once_however_often_the_commit_is_tried(
+    t16: Path, table: IcebergTable
+) -> None:
+    def set_property() -> None:
+        now = reopened(t16)
+        told = {**now.metadata.properties, "x": now.place.name}
+        now.versions.commit(now.place, now.metadata.with_members(properties=told))
+
+    work, count = Elsewhere(), len(files(t16))
+    done = rotate_table(committing_first(table, set_property, 2), "dek", run=work)
+    assert len(work.seen) == 2 * 4
+    assert len(files(t16)) == count + 2 + 5 + 3 + 1 + 2  # and what somebody else has committed
+    assert done.table.scan().num_rows == 137
+
+
+def test_work_that_is_not_whole_is_refused(t16: Path, table: IcebergTable) -> None:
+    before = files(t16)
+    with pytest.raises(mc.IntegrityError, match="exactly"):
+        rotate_table(table, "dek", run=Elsewhere(forget=True))
+    assert files(t16) == before
+    with pytest.raises(ValueError, match="run is only for"):
+        rotate_table(table, "kek", run=Elsewhere())
+    with pytest.raises(ValueError, match="keeps the master key"):
+        rotate_table(table, "dek", new_master_key_id="keyB")
+
+
+# --- nothing half --------------------------------------------------------------------------------
+
+
+def test_a_dry_run_writes_nothing(t16: Path, table: IcebergTable) -> None:
+    before = files(t16)
+    planned = rotate_table(table, "dek", dry_run=True)
+    assert files(t16) == before
+    done: TableRotation = rotate_table(table, "dek")
+    assert as_planned(done, planned) == planned
+
+
+def test_a_table_without_files_stays_as_it_is(tmp_path: Path, java: Judge) -> None:
+    java.create(tmp_path / "empty", SCHEMA)
+    table = open_table(tmp_path / "empty", SampleKms())
+    before = files(tmp_path)
+    done = rotate_table(table, "dek")
+    assert (done.committed, done.data_files, files(tmp_path)) == (False, 0, before)
+
+
+@pytest.mark.parametrize("name", ["p1.parquet", "a2.avro", "dv1.puffin"])
+@pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
+def test_a_file_that_is_not_what_was_written_is_not_given_a_new_key(
+    t16: Path, table: IcebergTable, name: str, how: str
+) -> None:
+    path = t16 / "data" / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    if how == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(data if how == "flipped" else data[:-1])
+    before = files(t16)
+    with pytest.raises((mc.IntegrityError, FileNotFoundError)):
+        rotate_table(table, "dek")
+    assert files(t16) == before
+
+
+@pytest.mark.parametrize("after", range(3))
+def test_a_service_that_goes_away_leaves_nothing_behind(t16: Path, after: int) -> None:
+    before = files(t16)
+    kms = Refusing(after=after)
+    if after < 2:
+        with pytest.raises(mc.KeyAccessDeniedError):
+            rotate_table(reopened(t16, kms), "dek")
+        assert files(t16) == before
+    else:
+        assert rotate_table(reopened(t16, kms), "dek").kms_calls == 2
+
+
+@pytest.mark.parametrize("at", [0, 1, 3, 5, 7, 8, 9])
+def test_a_full_disk_leaves_nothing_behind(
+    t16: Path, table: IcebergTable, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    before, real, calls = files(t16), os.fsync, [0]
+
+    def fsync(fd: int) -> None:
+        if not os.path.isdir(f"/proc/self/fd/{fd}"):
+            calls[0] += 1
+            if calls[0] > at:
+                raise OSError(errno.ENOSPC, "full")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match="full"):
+        rotate_table(table, "dek")
+    monkeypatch.undo()
+    assert files(t16) == before
+    assert rotate_table(table, "dek").table.scan().num_rows == 137
+
+
+# --- what it leaves ------------------------------------------------------------------------------
+
+
+def test_what_stays_under_the_old_keys_is_told_until_it_is_expired(
+    t16: Path, table: IcebergTable
+) -> None:
+    refs = {
+        "main": {"snapshot-id": 1003, "type": "branch"},
+        "draft": {"snapshot-id": 1002, "type": "branch"},
+        "eve": {"snapshot-id": 1001, "type": "tag"},
+    }
+    table = table.at(table.versions.commit(table.place, table.metadata.with_members(refs=refs)))
+    planned = rotate_table(table, "dek", dry_run=True)
+    done = rotate_table(table, "dek")
+    assert done.older_snapshots == planned.older_snapshots == (1001, 1002, 1003)
+    assert done.older_refs == planned.older_refs == ("draft", "eve")
+    assert "draft, eve" in (done.advice or "")
+    assert done.fields()["older_refs"] == ["draft", "eve"]
+
+    expire_history(done.table)
+    left = rotate_table(reopened(t16), "dek", dry_run=True)
+    assert left.older_snapshots[:2] == (1001, 1002)  # and the one that it is to replace
+    expire_history(reopened(t16), force=True)
+    (only,) = reopened(t16).metadata.snapshots
+    done = rotate_table(reopened(t16), "dek")
+    assert (done.older_snapshots, done.older_refs) == ((only.id,), ())
+    assert rotate_table(done.table, "kek").older_snapshots == ()

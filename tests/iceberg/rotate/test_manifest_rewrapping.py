@@ -1,0 +1,105 @@
+"""Manifests in which keys are sealed anew elsewhere: by other processes, from pickles."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+import modcrypt as mc
+from modcrypt.iceberg import IcebergTable, KeyPolicy, open_table, rotate_table, verify_table
+from modcrypt.iceberg.keys.key_resolver import KeyResolver
+from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
+from modcrypt.iceberg.rotate.dek_rotation import RekeyedFile, RekeyItem
+from modcrypt.iceberg.rotate.manifest_rewrapping import Exchange, reseal_item
+from modcrypt.keys import key_bytes
+from tests.iceberg.conftest import SampleKms
+from tests.iceberg.keys.test_key_policies import two_appends
+from tests.iceberg.rotate.test_table_rotation import file_keys, files
+from tests.support.secret_watch import spellings
+
+POLICIES = [
+    KeyPolicy(wrapping="single", kek_per="files"),
+    KeyPolicy(kek_per="partition"),
+    KeyPolicy(kek_per="files", files=1),
+]
+
+
+class Elsewhere:
+    """Does the work as another process would: from pickles, with the key service alone."""
+
+    def __init__(self, *, twice: bool = False, forget: bool = False) -> None:
+        self.twice, self.forget = twice, forget
+        self.sent: list[bytes] = []
+
+    def __call__(
+        self, table: IcebergTable, job: IcebergKey, exchange: Exchange, items: Sequence[RekeyItem]
+    ) -> Iterable[RekeyedFile]:
+        resolver = KeyResolver(SampleKms())
+        opened = resolver.open_key(job)
+        self.sent += [pickle.dumps(job), pickle.dumps(exchange)]
+        done = []
+        for item in items:
+            self.sent.append(pickle.dumps(item))
+            locations, found = table.walk.locations, pickle.loads(self.sent[1])
+            for _ in range(1 + self.twice):
+                new = reseal_item(
+                    locations, pickle.loads(self.sent[-1]), opened, found, resolver
+                )  # fmt: skip
+            self.sent.append(pickle.dumps(new))
+            done.append(new)
+        return done[1:] if self.forget else done
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda one: f"{one.wrapping}-{one.kek_per}")
+def test_another_process_may_do_the_work_and_no_key_is_in_what_it_is_sent(
+    tmp_path: Path, policy: KeyPolicy
+) -> None:
+    table = two_appends(tmp_path / "t", policy)
+    rows, before, old = table.scan(), files(tmp_path), file_keys(table)
+    elsewhere = Elsewhere(twice=True)
+    planned = rotate_table(table, "kek", new_master_key_id="keyB", dry_run=True)
+    done = rotate_table(table, "kek", new_master_key_id="keyB", reseal=elsewhere)
+    assert (done.manifests, done.manifest_lists) == (2, 2)
+    assert (planned.manifests, planned.manifest_lists) == (2, 2)
+    # Two manifests, two lists, a metadata.json: nothing is left of what was done twice.
+    assert len(files(tmp_path).keys() - before.keys()) == 5
+    table = open_table(tmp_path / "t", SampleKms(), master_key_ids=["keyB"])
+    assert table.scan() == rows
+    assert verify_table(table).ok
+    new = file_keys(table)
+    assert {name: plain for name, (_, plain) in new.items()} == {
+        name: plain for name, (_, plain) in old.items()
+    }
+    assert {sealed for sealed, _ in new.values()}.isdisjoint(sealed for sealed, _ in old.values())
+    keks = table.walk.resolver.keks(table.metadata).values()
+    secrets = [key_bytes(one) for kek in keks if (one := table.walk.resolver.open_key(kek)._kek)]
+    plains = [mc.StandardKeyMetadata.decode(plain) for _, plain in new.values()]
+    secrets += [key_bytes(one.key) for one in plains]
+    for sent in elsewhere.sent:
+        assert not [secret for secret in secrets for one in spellings(secret) if one in sent]
+
+
+@pytest.mark.parametrize("policy", POLICIES[:2], ids=lambda one: one.wrapping)
+def test_work_that_is_not_whole_is_refused_and_removed(tmp_path: Path, policy: KeyPolicy) -> None:
+    table = two_appends(tmp_path / "t", policy)
+    before = files(tmp_path)
+    with pytest.raises(mc.IntegrityError, match="exactly"):
+        rotate_table(table, "kek", reseal=Elsewhere(forget=True, twice=True))
+    with pytest.raises(ValueError, match="only for"):
+        rotate_table(table, "dek", reseal=Elsewhere())
+    assert files(tmp_path) == before
+
+
+def test_a_manifest_that_was_altered_is_not_sealed_anew(tmp_path: Path) -> None:
+    table = two_appends(tmp_path / "t", POLICIES[0])
+    manifest = next(one for one in (tmp_path / "t/metadata").glob("*-m0.avro"))
+    data = bytearray(manifest.read_bytes())
+    data[len(data) // 2] ^= 1
+    manifest.write_bytes(data)
+    before = files(tmp_path)
+    with pytest.raises(mc.IntegrityError):
+        rotate_table(table, "kek")
+    assert files(tmp_path) == before

@@ -1,0 +1,287 @@
+"""Another key policy for a table that is there: what changes, what stays, what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import modcrypt as mc
+from modcrypt.iceberg import (
+    FileKeyStore,
+    IcebergTable,
+    KeyPolicy,
+    create_table,
+    expire_history,
+    open_table,
+    prune_keys,
+    rotate_table,
+    set_policy,
+    verify_table,
+)
+from modcrypt.iceberg.rotate import expiry
+from modcrypt.iceberg.write import commit as committing
+from tests.iceberg.conftest import SampleKms, both, committing_first
+from tests.iceberg.keys.test_key_policies import ROWS, two_appends
+from tests.iceberg.rotate.test_table_rotation import files
+from tests.support.iceberg.by_hand import document
+from tests.support.iceberg.cli_runs import Run, lines, run, told
+from tests.support.iceberg.java_judge import Judge, plain_rows
+
+__all__ = ["run"]  # a fixture
+
+DAILY = KeyPolicy(kek_per="day", kek_lifetime_days=30)
+
+
+def scopes(table: IcebergTable) -> Counter[str]:
+    keks = table.walk.resolver.keks(table.metadata).values()
+    return Counter(one.scope.partition("=2")[0] for one in keks)
+
+
+def sealed(table: IcebergTable) -> set[str | None]:
+    """Give what seals the key metadata of data files: scopes of KEKs, or a master key's id."""
+    keks = table.walk.resolver.keks(table.metadata)
+    by = [one["sealed_by"] for one in table.files().to_pylist() if one["kind"] == "data"]
+    return {keks[one].scope if one in keks else one for one in by}
+
+
+def test_nothing_changes_but_properties_and_no_key_is_asked(
+    t16: Path, table: IcebergTable, kms: SampleKms
+) -> None:
+    before, there = document(t16), files(t16)
+    changed = set_policy(table, DAILY)
+    assert kms.calls == []
+    now = document(t16)
+    assert {name for name in now if now[name] != before.get(name)} == {
+        "properties", "last-updated-ms", "metadata-log",
+    }  # fmt: skip
+    assert now["properties"] == {**before["properties"], **DAILY.properties()}
+    names = ("metadata/v2.metadata.json", "metadata/version-hint.text")
+    assert {name for name in files(t16) if files(t16)[name] != there.get(name)} <= set(names)
+    assert KeyPolicy.of(changed.metadata) == DAILY
+    assert changed.scan().num_rows == 137
+    again = set_policy(changed, DAILY)
+    assert again.place == changed.place == table.refreshed().place
+
+
+AFTER: list[tuple[KeyPolicy, dict[str, int], set[str | None]]] = [
+    (KeyPolicy(), {"": 1}, {None}),
+    (DAILY, {"day": 1}, {None}),
+    (
+        KeyPolicy(kek_per="partition"),
+        {"": 1, "partition=part=x": 1, "partition=part=y": 1},
+        {"partition=part=x", "partition=part=y"},
+    ),
+    (KeyPolicy(kek_per="files", files=3), {"": 1, "files": 2}, {"files"}),
+    (KeyPolicy(kek_per="files", wrapping="single"), {}, {"keyA"}),
+]
+
+
+@pytest.mark.parametrize(("policy", "keks", "by"), AFTER)
+@pytest.mark.parametrize("before", [KeyPolicy(), KeyPolicy(kek_per="partition")])
+def test_what_is_there_stays_until_new_data_keys_bring_it_under_the_policy(
+    tmp_path: Path, before: KeyPolicy, policy: KeyPolicy, keks: dict[str, int], by: set[str | None]
+) -> None:
+    table = two_appends(tmp_path / "t", before)
+    old = sealed(table)
+    table = set_policy(table, policy)
+    assert sealed(open_table(tmp_path / "t", SampleKms())) == old
+    table = table.append(ROWS)
+    assert sealed(table) == old | by
+    table = rotate_table(table, "dek").table
+    assert sealed(table) == by
+    table = prune_keys(expire_history(table).table).table
+    assert scopes(table) == keks
+    assert verify_table(table).ok
+    table = open_table(tmp_path / "t", SampleKms())
+    assert plain_rows(table.scan()) == plain_rows(pa.concat_tables([ROWS] * 3))
+
+
+def test_keks_go_to_a_key_store_from_now_on(tmp_path: Path) -> None:
+    table = two_appends(tmp_path / "t", KeyPolicy())
+    stored, there = KeyPolicy(store="key-store"), files(tmp_path)
+    with pytest.raises(ValueError, match="key_store"):
+        set_policy(table, stored)
+    assert files(tmp_path) == there
+    store = FileKeyStore.create(tmp_path / "keks.json")
+    table = set_policy(open_table(tmp_path / "t", SampleKms(), key_store=store), stored)
+    table = prune_keys(expire_history(table.append(ROWS)).table).table
+    assert table.metadata.kek_ids() == []
+    assert len(store.keys()) == 1
+    assert table.scan().num_rows == 9
+
+
+class WithoutKeyA(SampleKms):
+    """The key service when the old master key is gone."""
+
+    def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
+        assert master_key_id != "keyA"
+        return super().unwrap(wrapped, master_key_id, aad=aad)
+
+
+@pytest.mark.parametrize("between", [[], [KeyPolicy(wrapping="single")]])
+def test_keys_of_files_that_the_master_key_wraps_are_not_forgotten(
+    tmp_path: Path, between: list[KeyPolicy]
+) -> None:
+    """Their manifests live on, when no entry of `encryption-keys` is in single wrapping."""
+    table = two_appends(tmp_path / "t", KeyPolicy(kek_per="files", wrapping="single"))
+    for policy in (*between, KeyPolicy()):
+        table = set_policy(table, policy)
+    table = expire_history(table.append(ROWS)).table
+    assert sealed(table) == {"keyA", None}
+    for dry_run in (True, False):
+        with pytest.raises(ValueError, match="without KEKs"):
+            rotate_table(table, "mek", new_master_key_id="keyB", dry_run=dry_run)
+    done = rotate_table(table, "kek", new_master_key_id="keyB")
+    assert done.manifests == 2
+    assert open_table(done.table.place.path, WithoutKeyA()).scan().num_rows == 9
+    table = expire_history(rotate_table(done.table, "dek").table).table
+    assert rotate_table(table, "mek").committed
+    assert plain_rows(table.scan()) == plain_rows(pa.concat_tables([ROWS] * 3))
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("kind", ["mek", "kek"])
+def test_keks_in_a_store_that_was_not_given_keep_a_rotation_up(
+    tmp_path: Path, kind: Any, moved: bool
+) -> None:
+    """They would stay under the old master key, also where manifests alone tell of them."""
+    store = FileKeyStore.create(tmp_path / "keks.json")
+    given = KeyPolicy(kek_per="partition", store="key-store")
+    table = two_appends(tmp_path / "t", given, store)
+    if moved:
+        table = expire_history(set_policy(table, KeyPolicy()).append(ROWS)).table
+    there = files(tmp_path)
+    for dry_run in (True, False):
+        with pytest.raises(mc.KeyNotFoundError, match="no key_store was given"):
+            rotate_table(
+                open_table(tmp_path / "t", SampleKms()), kind, new_master_key_id="keyB",
+                dry_run=dry_run,
+            )  # fmt: skip
+    assert files(tmp_path) == there
+    done = rotate_table(table, kind, new_master_key_id="keyB").table
+    found = open_table(done.place.path, WithoutKeyA(), key_store=store)
+    assert found.scan().num_rows == (9 if moved else 6)
+
+
+def test_keks_that_an_expiry_is_dropping_are_not_taken_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy goes back to the key store after the commit, before the KEKs go."""
+    store = FileKeyStore.create(tmp_path / "keks.json")
+    stored = KeyPolicy(store="key-store")
+    table = set_policy(two_appends(tmp_path / "t", stored, store), KeyPolicy())
+    table = rotate_table(table.append(ROWS), "dek").table
+    real = expiry._drop_keks
+
+    def later(expired: IcebergTable, *arguments: Any, **options: Any) -> tuple[str, ...]:
+        set_policy(expired, stored).append(ROWS)
+        return real(expired, *arguments, **options)
+
+    monkeypatch.setattr(expiry, "_drop_keks", later)
+    before = set(store.keys())
+    expire_history(table)
+    assert len(store.keys()) == 1
+    assert before.isdisjoint(store.keys())
+    assert open_table(tmp_path / "t", SampleKms(), key_store=store).scan().num_rows == 12
+
+
+def test_a_policy_that_somebody_else_has_set_is_not_replaced(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committing, "FIRST_PAUSE", 0)
+    files = KeyPolicy(kek_per="files")
+    with pytest.raises(mc.CommitConflictError, match="policy"):
+        set_policy(committing_first(table, lambda: set_policy(table, files), 1), DAILY)
+    with pytest.raises(mc.CommitConflictError, match="policy"):
+        set_policy(table, DAILY)  # which does not know of it
+    now = table.refreshed()
+    assert KeyPolicy.of(now.metadata) == files
+    assert set_policy(table, files).place == now.place
+    rows = now.scan().slice(0, 1)
+    changed = set_policy(committing_first(now, lambda: now.append(rows), 2), DAILY)
+    assert changed.scan().num_rows == 139
+    assert KeyPolicy.of(changed.metadata) == DAILY
+
+
+def test_a_table_without_keys_or_of_a_later_policy_is_left_alone(table: IcebergTable) -> None:
+    def of(change: Callable[[dict[str, str]], object]) -> IcebergTable:
+        properties = dict(table.metadata.properties)
+        change(properties)
+        return replace(table, metadata=table.metadata.with_members(properties=properties))
+
+    with pytest.raises(mc.PlaintextError):
+        set_policy(of(lambda one: one.pop("encryption.key-id")), DAILY)
+    later = {"modcrypt.encryption.kek-per": "row"}
+    with pytest.raises(mc.FormatError):
+        set_policy(of(lambda one: one.update(later)), DAILY)
+    assert table.refreshed().place == table.place
+
+
+def test_java_goes_on_with_a_table_whose_policy_was_set(java: Judge, tmp_path: Path) -> None:
+    made = create_table(
+        tmp_path / "t", pa.schema([("id", pa.int64())]), SampleKms(), master_key_id="keyA"
+    )
+    table = set_policy(made.append(pa.table({"id": [1]})), DAILY).append(pa.table({"id": [2]}))
+    assert scopes(table) == {"": 1, "day": 1}
+    after = java.commit(table.place.path, {"do": "append", "rows": [{"id": 3}]})
+    assert sorted(one["id"] for one in java.read(after)) == [1, 2, 3]
+    assert open_table(after, SampleKms()).scan().num_rows == 3
+
+
+# --- on the command line -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shared(t16: Path) -> list[str]:
+    """The shared table as an argument, without a key service: none is needed."""
+    return [*(f"--location-map={old}={new}" for old, new in both(t16).items()), str(t16)]
+
+
+def test_the_command_shows_and_changes_it(run: Run, shared: list[str], tmp_path: Path) -> None:
+    before = {
+        "kek_per": "table", "files": 1000, "wrapping": "double", "kek_lifetime_days": 730,
+        "store": "table",
+    }  # fmt: skip
+
+    def policy(*options: object) -> dict[str, Any]:
+        (found,) = lines(run("policy", *options, *shared, "--json"))
+        found.pop("metadata")
+        return found
+
+    assert policy() == {**before, "changed": False}
+    assert policy("--kek-per", "day") == {**before, "kek_per": "day", "changed": True}
+    said = run("policy", "--kek-lifetime", 30, *shared).stdout
+    assert said.split() == [
+        "kek", "per", "day", "files", "1000", "wrapping", "double", "kek", "lifetime", "days", "30",
+        "store", "table", "changed:", str(tmp_path / "t16/metadata/v3.metadata.json"),
+    ]  # fmt: skip
+    stored = ("--keks-in", "key-store", "--key-store", "keks.db")
+    assert policy(*stored)["store"] == "key-store"
+    assert (tmp_path / "keks.db").exists()
+    assert policy("--kek-per", "files", "--files-per-kek", 5)["files"] == 5
+    assert not policy("--files-per-kek", 5)["changed"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--keks-in", "key-store"), "--key-store"),
+        (("--files-per-kek", "5"), "--kek-per files"),
+        (("--wrapping", "single", "--kek-per", "day"), "no KEKs"),
+        (("--kek-lifetime", "99999"), "36500"),
+        (("--table-uuid", "x", "--kek-per", "day"), "not x"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_changes_nothing(
+    run: Run, shared: list[str], t16: Path, options: tuple[str, ...], said: str
+) -> None:
+    before = files(t16)
+    code = 1 if "--table-uuid" in options else 2
+    assert said in told(run("policy", *options, *shared, code=code))
+    assert files(t16) == before

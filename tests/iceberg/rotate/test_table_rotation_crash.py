@@ -1,0 +1,260 @@
+"""Rotation, pruning and expiry that are killed or fail at any step: the table stays readable."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import modcrypt as mc
+from modcrypt.iceberg import IcebergTable, expire_history, prune_keys, rotate_table
+from tests.iceberg.rotate.test_table_rotation import (
+    SNAPSHOTS,
+    Refusing,
+    all_rows,
+    files,
+    keks,
+    reopened,
+    resealed,
+    scoped,
+    single,
+)
+from tests.jobs.test_key_rotation_crash import WRITING, run
+from tests.support.iceberg.by_hand import document
+
+if sys.platform != "linux":
+    pytest.skip("steps are counted by names of Linux", allow_module_level=True)
+
+STEPS = (*WRITING, "makedirs", "mkdir")
+
+
+def act(what: str, folder: Path, kms: Any = None) -> IcebergTable:
+    """Do to the table in a folder what a case is about."""
+    table = reopened(folder, kms, master_key_ids=["keyA", "keyB"])
+    if what == "prune":
+        return prune_keys(table).table
+    if what == "expire":
+        done = expire_history(table)
+        assert done.left == ()
+        return done.table
+    new_id = None if what == "dek" else "keyB"
+    return rotate_table(table, what, new_master_key_id=new_id).table  # type: ignore[arg-type]
+
+
+def prepare(what: str, table: IcebergTable) -> None:
+    """Bring the shared table to where a case begins."""
+    if what == "kek":
+        resealed(table, scoped("partition=a"))
+    elif what == "prune":
+        made = table.walk.resolver.masters.new_keks("keyA", 16, ["", ""])
+        keys = [*(one.key.entry() for one in made), *table.metadata.keys.values()]
+        table.versions.commit(table.place, table.metadata.with_keys(keys))
+    elif what == "expire":
+        table = rotate_table(table, "dek").table
+        rotate_table(resealed(table, scoped("partition=a")), "kek")
+
+
+KILLED_AT_EVERY_STEP = """
+import itertools, os, shutil, signal, sys
+from pathlib import Path
+from tests.iceberg.rotate.test_table_rotation_crash import act
+
+calls = 0
+
+def killing(name, last):
+    real = getattr(os, name)
+    def call(*arguments, **options):
+        global calls
+        if calls == last:
+            if name == "write":  # in the middle of it
+                real(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        calls += 1
+        return real(*arguments, **options)
+    return call
+
+def steps(table, what, stride, names):
+    shutil.copytree(table, table.parent / "first" / "t16")
+    act(what, table.parent / "first" / "t16")  # what is imported on the way is there for all
+    for last in itertools.count(0, stride):
+        folder = table.parent / f"{last:04}" / "t16"
+        shutil.copytree(table, folder)
+        child = os.fork()
+        if not child:
+            for name in names:
+                setattr(os, name, killing(name, last))
+            act(what, folder)
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(what, status, flush=True)
+        if status != -signal.SIGKILL:
+            break
+
+for one in sys.argv[3:]:
+    what, stride = one.split(":")
+    steps(Path(sys.argv[1], what, "t16"), what, int(stride), sys.argv[2].split(","))
+"""
+
+STRIDES = {"mek": 3, "kek": 17, "dek": 37, "prune": 4, "expire": 9}
+"""Of so many steps one is tried: all of them take a minute."""
+
+
+def test_killed_at_any_step_the_table_is_readable_and_the_rest_is_done_the_next_time(
+    t16: Path, tmp_path: Path
+) -> None:
+    rows, older = {}, {}
+    for what in STRIDES:
+        folder = tmp_path / "steps" / what / "t16"
+        shutil.copytree(t16, folder)
+        prepare(what, reopened(folder))
+        rows[what] = reopened(folder).scan().sort_by("id").to_pylist()
+        older[what] = all_rows(reopened(folder))
+    told = [f"{what}:{stride}" for what, stride in STRIDES.items()]
+    process = run(KILLED_AT_EVERY_STEP, tmp_path / "steps", ",".join(STEPS), *told)
+    printed, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    for what in STRIDES:
+        lines = (line.split() for line in printed.splitlines())
+        *killed, last = (int(status) for name, status in lines if name == what)
+        assert last == 0
+        assert set(killed) == {-9}
+        assert len(killed) >= 4
+        check_steps(what, tmp_path / "steps" / what, rows[what], older[what])
+
+
+def check_steps(what: str, steps: Path, rows: list[Any], older: dict[int, list[Any]]) -> None:
+    done = {name for name in files(steps / "first" / "t16") if not name.endswith(".tmp")}
+    seen = set()
+    for folder in sorted(one / "t16" for one in steps.iterdir() if one.name[0].isdigit()):
+        found = reopened(folder)
+        seen.add(found.place.name)
+        assert found.scan().sort_by("id").to_pylist() == rows
+        if what != "expire":
+            assert all_rows(found) == older
+        again = act(what, folder)
+        assert again.scan().sort_by("id").to_pylist() == rows
+        check(what, folder)
+        if what == "expire":
+            left = {name for name in files(folder) if not name.endswith(".tmp")}
+            assert versionless(left) == versionless(done)
+    assert len(seen) == 2  # some were killed before the commit, and some after it
+
+
+def versionless(names: set[str]) -> set[str]:
+    return {name for name in names if not name.endswith(".metadata.json")}
+
+
+def check(what: str, folder: Path) -> None:
+    metadata = document(folder)
+    if what in ("mek", "kek"):
+        assert reopened(folder, Refusing("keyA")).scan().num_rows == 137
+    if what == "prune":
+        assert len(keks(metadata)) == 1
+    if what == "expire":
+        assert [path.name for path in (folder / "metadata").glob("*.json")] == [
+            reopened(folder).place.name
+        ]
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["mek", "kek", "single", "prune"])
+@pytest.mark.parametrize(
+    ("name", "error"), [("write", errno.ENOSPC), ("fsync", errno.EIO), ("link", errno.EACCES)]
+)
+def test_a_disk_that_fails_leaves_the_table_as_it_was(
+    what: str, name: str, error: int, t16: Path, table: IcebergTable,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if what == "single":
+        resealed(table, single)
+        what = "kek"
+    else:
+        prepare(what, table)
+    before = files(t16)
+    for after in (0, 1, 3, 4, 6):
+        with monkeypatch.context() as patch:
+            if not failing(patch, name, error, after, lambda: act(what, t16)):
+                break
+        assert files(t16) == before
+    act(what, t16)
+    assert reopened(t16).scan().num_rows == 137
+
+
+def failing(patch: pytest.MonkeyPatch, name: str, error: int, after: int, work: Any) -> bool:
+    """Have a call of the system fail from a number of calls on; tell whether that was met."""
+    real, calls = getattr(os, name), [0]
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        calls[0] += 1
+        if calls[0] > after and "hint" not in str(arguments):
+            raise OSError(error, os.strerror(error))
+        return real(*arguments, **options)
+
+    patch.setattr(os, name, fail)
+    try:
+        work()
+    except OSError as raised:
+        if raised.errno != error:
+            raise
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("what", "seal"),
+    [
+        ("mek", scoped("day=2026-01-01")),
+        ("kek", scoped("day=2026-01-01")),
+        ("kek", scoped("files")),
+        ("kek", single),
+    ],
+)
+def test_a_service_that_goes_away_after_any_call_leaves_the_table_as_it_was(
+    what: str, seal: Any, t16: Path, table: IcebergTable
+) -> None:
+    resealed(table, seal)
+    before, rows = files(t16), all_rows(reopened(t16))
+    for after in range(100):
+        kms = Refusing(after=after)
+        try:
+            act(what, t16, kms)
+        except mc.KeyAccessDeniedError:
+            assert files(t16) == before
+        else:
+            break
+    assert 1 < after < 100
+    assert len(kms.calls) == after
+    assert all_rows(reopened(t16)) == rows
+
+
+def test_two_rotations_at_once_both_come_to_pass(t16: Path, table: IcebergTable) -> None:
+    rows, failures = all_rows(table), []
+    barrier = threading.Barrier(3)
+
+    def work(what: str) -> None:
+        barrier.wait()
+        try:
+            for _ in range(3):
+                act(what, t16)
+        except mc.CommitConflictError:
+            pass  # the others were faster four times
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(what,)) for what in ("mek", "kek", "dek")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert all_rows(reopened(t16)) == rows
+    assert len(keks(document(t16))) == 1
+    assert set(SNAPSHOTS) <= {one["snapshot-id"] for one in document(t16)["snapshots"]}

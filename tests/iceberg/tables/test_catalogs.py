@@ -1,0 +1,367 @@
+"""Tables in catalogs of pyiceberg: found by name, changed by compare-and-swap."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sqlite3
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.catalog.memory import InMemoryCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
+
+from modcrypt.errors import (
+    CommitConflictError,
+    FormatError,
+    IntegrityError,
+    PlaintextError,
+    UnsupportedFormatError,
+)
+from modcrypt.iceberg import (
+    IcebergTable,
+    KeyPolicy,
+    create_table,
+    encrypt_table,
+    expire_history,
+    load_table,
+    open_table,
+    prune_keys,
+    rotate_table,
+    set_policy,
+)
+from modcrypt.iceberg.tables.catalogs import CatalogVersions
+from modcrypt.iceberg.write.commit import commit
+from tests.iceberg.conftest import SampleKms
+from tests.support.iceberg.java_judge import Judge
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+def sqlite(folder: Path) -> SqlCatalog:
+    return SqlCatalog(
+        "test", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse"
+    )
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[SqlCatalog]:
+    made = sqlite(tmp_path)
+    made.create_namespace("shop")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def table(catalog: SqlCatalog, kms: SampleKms) -> IcebergTable:
+    return create_table(
+        None, SCHEMA, kms, master_key_id="keyA", catalog=catalog, identifier="shop.orders"
+    )
+
+
+def stored(folder: Path) -> list[tuple[str, str, str | None]]:
+    """Read the catalog's rows without SQLAlchemy."""
+    with sqlite3.connect(folder / "catalog.db") as connection:
+        return connection.execute(
+            "select table_name, metadata_location, previous_metadata_location from iceberg_tables"
+        ).fetchall()
+
+
+def test_rows_through_a_catalog(
+    java: Judge, catalog: SqlCatalog, table: IcebergTable, kms: SampleKms, tmp_path: Path
+) -> None:
+    first = table.place
+    done = table.append(rows(1, 2))
+    done = load_table(catalog, ("shop", "orders"), kms).append(rows(3))
+    assert done.scan().sort_by("id").to_pydict() == {"id": [1, 2, 3]}
+    assert [one["id"] for one in java.read(done.place.path)] == [1, 2, 3]
+    ((name, location, previous),) = stored(tmp_path)
+    assert name == "orders"
+    assert location == f"file://{done.place.path}"
+    assert previous is not None
+    log = [one["metadata-file"] for one in done.metadata.document["metadata-log"]]
+    assert log == [f"file://{first.path}", previous]
+    names = sorted(path.name[:6] for path in Path(done.place.path).parent.glob("*.json"))
+    assert names == ["00000-", "00001-", "00002-"]
+    assert catalog.load_table("shop.orders").metadata.current_snapshot() is not None
+
+
+def test_a_catalog_in_memory_is_a_sql_catalog(kms: SampleKms, tmp_path: Path) -> None:
+    memory = InMemoryCatalog("memory", warehouse=f"file://{tmp_path}/w")
+    memory.create_namespace("shop")
+    table = create_table(
+        None, SCHEMA, kms, master_key_id="keyA", catalog=memory, identifier="shop.orders"
+    )
+    assert table.append(rows(1)).scan().num_rows == 1
+    memory.close()
+
+
+def test_expectations(catalog: SqlCatalog, table: IcebergTable, kms: SampleKms) -> None:
+    with pytest.raises(ValueError, match=r"the catalog has no table shop\.nothing"):
+        load_table(catalog, "shop.nothing", kms)
+    with pytest.raises(IntegrityError, match="an older state"):
+        load_table(catalog, "shop.orders", kms, at_least=1)
+    with pytest.raises(IntegrityError, match="none of those expected"):
+        load_table(catalog, "shop.orders", kms, master_key_ids=["keyB"])
+    catalog.create_table("shop.plain", SCHEMA).append(rows(4))
+    with pytest.raises(PlaintextError, match=r"no encryption\.key-id"):
+        load_table(catalog, "shop.plain", kms)
+    plain = load_table(catalog, "shop.plain", kms, require_encrypted=False)
+    assert plain.scan().to_pydict() == {"id": [4]}
+
+
+def test_a_conflict_is_not_overwritten(table: IcebergTable, tmp_path: Path) -> None:
+    other = table.append(rows(1))
+    with pytest.raises(CommitConflictError, match="names another version now"):
+        table.versions.commit(table.place, table.metadata)
+    assert stored(tmp_path)[0][1].endswith(other.place.name)
+    assert len(list(Path(table.place.path).parent.glob("*.json"))) == 2
+
+
+def test_of_two_that_look_at_once_one_succeeds(
+    table: IcebergTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row is looked at, and changed by somebody else before we change it."""
+    real, location = CatalogVersions._location, f"file://{table.place.path}"
+    other = table.append(rows(1))
+    monkeypatch.setattr(CatalogVersions, "_location", lambda self: location)
+    before = set(Path(table.place.path).parent.iterdir())
+    with pytest.raises(CommitConflictError):
+        table.versions.commit(table.place, table.metadata)
+    monkeypatch.setattr(CatalogVersions, "_location", real)
+    assert table.refreshed().place == other.place
+    assert set(Path(table.place.path).parent.iterdir()) == before
+
+
+def test_a_commit_after_somebody_elses_has_both(table: IcebergTable) -> None:
+    others = [lambda: table.append(rows(1))]
+
+    class Meddled:
+        current = staticmethod(table.versions.current)
+
+        def commit(self, base: Any, metadata: Any) -> Any:
+            if others:
+                others.pop()()
+            return table.versions.commit(base, metadata)
+
+    done = dataclasses.replace(table, versions=Meddled()).append(rows(2))
+    assert done.scan().sort_by("id").to_pydict() == {"id": [1, 2]}
+
+
+def test_two_processes_append_at_once(table: IcebergTable, kms: SampleKms, tmp_path: Path) -> None:
+    children = []
+    for number in range(2):
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                append_often(tmp_path, kms, number)
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+    done = table.refreshed()
+    assert sorted(done.scan().column(0).to_pylist()) == [*range(5), *range(100, 105)]
+    assert len(done.metadata.snapshots) == 10
+    assert len(list(Path(done.place.path).parent.glob("*.json"))) == 11  # no lost one is left
+
+
+def append_often(folder: Path, kms: Any, number: int) -> None:
+    catalog = sqlite(folder)
+    for step in range(5):
+        while True:
+            try:
+                load_table(catalog, "shop.orders", kms).append(rows(number * 100 + step))
+                break
+            except CommitConflictError:
+                continue
+
+
+def test_a_database_that_is_locked_is_an_error_of_the_file_system(
+    table: IcebergTable, kms: SampleKms, tmp_path: Path
+) -> None:
+    done = table.append(rows(1))
+    impatient = SqlCatalog(
+        "test", uri=f"sqlite:///{tmp_path}/catalog.db?timeout=0.05",
+        warehouse=f"file://{tmp_path}/warehouse",
+    )  # fmt: skip
+    busy = load_table(impatient, "shop.orders", kms)
+    with sqlite3.connect(tmp_path / "catalog.db", isolation_level=None) as connection:
+        connection.execute("begin immediate")
+        with pytest.raises(OSError, match="the catalog's database failed: OperationalError"):
+            busy.append(rows(2))
+        connection.execute("rollback")
+    assert table.refreshed().place == done.place
+    assert table.refreshed().scan().num_rows == 1
+    assert busy.append(rows(2)).scan().num_rows == 2
+    impatient.close()
+
+
+def test_nothing_is_imported_that_the_table_names(
+    catalog: SqlCatalog, table: IcebergTable, kms: SampleKms
+) -> None:
+    """pyiceberg's own load_table does that."""
+    commit(
+        table,
+        lambda one: one.metadata.with_members(
+            properties={**one.metadata.properties, "py-io-impl": "antigravity.FileIO"}
+        ),
+    )
+    assert load_table(catalog, "shop.orders", kms).append(rows(1)).scan().num_rows == 1
+    assert "antigravity" not in sys.modules
+
+
+class OtherCatalog:
+    """A catalog of another kind, which says where metadata is."""
+
+    name = "other"
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+
+    def load_table(self, identifier: Any) -> Any:
+        if identifier != "shop.orders":
+            raise NoSuchTableError
+        return type("Loaded", (), {"metadata_location": self.location})()
+
+
+def test_other_catalogs_are_read_but_not_changed(table: IcebergTable, kms: SampleKms) -> None:
+    done = table.append(rows(1))
+    assert not issubclass(OtherCatalog, MetastoreCatalog)
+    other = OtherCatalog(done.place.path)
+    found = load_table(other, "shop.orders", kms)
+    assert found.scan().num_rows == 1
+    with pytest.raises(UnsupportedFormatError, match="tables of a OtherCatalog cannot be changed"):
+        found.append(rows(2))
+    with pytest.raises(ValueError, match=r"no table shop\.other"):
+        load_table(other, "shop.other", kms)
+    assert table.refreshed().scan().num_rows == 1
+
+
+def test_a_table_that_was_moved(
+    catalog: SqlCatalog, table: IcebergTable, kms: SampleKms, tmp_path: Path
+) -> None:
+    table.append(rows(1))
+    moved = tmp_path / "moved"
+    os.rename(tmp_path / "warehouse" / "shop" / "orders", moved)
+    found = load_table(catalog, "shop.orders", kms, location_map={table.metadata.location: moved})
+    done = found.append(rows(2))
+    assert done.scan().num_rows == 2
+    assert done.place.path.startswith(str(moved))
+    assert stored(tmp_path)[0][1].startswith(f"{table.metadata.location}/metadata/00002-")
+
+
+def test_a_dropped_table_is_not_written_to(catalog: SqlCatalog, table: IcebergTable) -> None:
+    catalog.drop_table("shop.orders")
+    with pytest.raises(ValueError, match=r"no table shop\.orders"):
+        table.append(rows(1))
+    catalog.create_table("shop.orders", SCHEMA)
+    with pytest.raises(IntegrityError, match="this is the metadata of another table"):
+        table.append(rows(1))
+
+
+# --- a table of a folder that a catalog takes over -----------------------------------------------
+
+
+@pytest.fixture
+def registered(catalog: SqlCatalog, kms: SampleKms, tmp_path: Path) -> IcebergTable:
+    """Make a table in a folder, and register it in a catalog as it is then."""
+    made = create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA").append(rows(1))
+    catalog.register_table("shop.taken", made.place.path)
+    return made
+
+
+def test_a_table_that_a_catalog_has_gone_on_with_is_refused_in_its_folder(
+    catalog: SqlCatalog, registered: IcebergTable, kms: SampleKms, tmp_path: Path
+) -> None:
+    """A rotation and an expiry there would delete the files of the catalog's table."""
+    here = open_table(registered.place.path, kms)
+    load_table(catalog, "shop.taken", kms).append(rows(2))
+    before = {path for path in (tmp_path / "t").rglob("*") if path.is_file()}
+    uses: list[Callable[[], object]] = [
+        lambda: open_table(tmp_path / "t", kms),
+        lambda: encrypt_table(tmp_path / "t", tmp_path / "u", kms, master_key_id="keyA"),
+    ]
+    for old in (registered, here, open_table(registered.place.path, kms)):
+        assert old.scan().num_rows == 1
+        uses += [
+            old.refreshed,
+            partial(old.append, rows(3)),
+            partial(rotate_table, old, "mek"),
+            partial(rotate_table, old, "kek"),
+            partial(rotate_table, old, "dek"),
+            partial(prune_keys, old),
+            partial(set_policy, old, KeyPolicy(kek_per="day")),
+            partial(expire_history, old),
+        ]
+    for use in uses:
+        with pytest.raises(FormatError, match=r"a catalog has continued .* load_table"):
+            use()
+    assert {path for path in (tmp_path / "t").rglob("*") if path.is_file()} == before
+    table = load_table(catalog, "shop.taken", kms)
+    table = expire_history(rotate_table(table, "dek").table).table
+    assert sorted(table.scan()["id"].to_pylist()) == [1, 2]
+
+
+@pytest.mark.parametrize("key", ["mek", "kek"])
+def test_a_catalogs_version_without_a_new_snapshot_counts_too(
+    catalog: SqlCatalog, registered: IcebergTable, kms: SampleKms, tmp_path: Path, key: Any
+) -> None:
+    rotate_table(load_table(catalog, "shop.taken", kms), key)
+    for use in (registered.refreshed, partial(rotate_table, registered, "dek")):
+        with pytest.raises(FormatError, match="a catalog has continued"):
+            use()
+    assert load_table(catalog, "shop.taken", kms).scan().num_rows == 1
+
+
+def test_a_fork_of_the_folder_and_the_catalog_is_refused_in_the_folder(
+    catalog: SqlCatalog, registered: IcebergTable, kms: SampleKms, tmp_path: Path
+) -> None:
+    """Engines that don't look at the folder let the catalog go on from a version before its newest.
+
+    An expiry in the folder would delete what both versions share.
+    """
+    registered.append(rows(2))
+    newest = (tmp_path / "t/metadata/v3.metadata.json").rename(tmp_path / "v3.metadata.json")
+    load_table(catalog, "shop.taken", kms).append(rows(3))
+    newest.rename(tmp_path / "t/metadata/v3.metadata.json")
+    with pytest.raises(FormatError, match="a catalog has continued"):
+        open_table(tmp_path / "t", kms)
+
+
+def test_other_metadata_files_in_a_folder_are_no_catalogs_versions_of_its_table(
+    registered: IcebergTable, kms: SampleKms, tmp_path: Path
+) -> None:
+    """A copy of an older version, that of another table, and what is damaged."""
+    other = create_table(tmp_path / "u", SCHEMA, kms, master_key_id="keyA")
+    other = other.append(rows(1)).append(rows(2))
+    data = Path(registered.place.path).read_bytes()
+    for number, planted in enumerate((data, Path(other.place.path).read_bytes(), b"{}", b"")):
+        (tmp_path / f"t/metadata/{number + 7:05}-{uuid.uuid4()}.metadata.json").write_bytes(planted)
+    table = open_table(tmp_path / "t", kms).append(rows(2))
+    assert expire_history(table).table.scan().num_rows == 2
+
+
+def test_a_table_that_has_gone_on_in_its_folder_is_not_forked_by_the_catalog(
+    catalog: SqlCatalog, registered: IcebergTable, kms: SampleKms
+) -> None:
+    newer = registered.append(rows(2))
+    table = load_table(catalog, "shop.taken", kms)
+    with pytest.raises(FormatError, match=r"newer ones up to v3\.metadata\.json"):
+        table.append(rows(3))
+    catalog.drop_table("shop.taken")
+    catalog.register_table("shop.taken", newer.place.path)
+    assert load_table(catalog, "shop.taken", kms).append(rows(3)).scan().num_rows == 3

@@ -1,0 +1,1150 @@
+"""Whatever is done to a table, `verify_table` tells; what it can't see, it says.
+
+The tables are the one that Iceberg's Java wrote, and such as the builder makes, which knows nothing
+of modcrypt's writers. What Java lists of its table is in `t16.java-read.txt`.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import pickle
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from modcrypt.errors import IntegrityError, PlaintextError
+from modcrypt.iceberg import (
+    FileKeyStore,
+    IcebergTable,
+    KeyPolicy,
+    TableVerification,
+    append,
+    create_table,
+    open_table,
+    verify_table,
+)
+from modcrypt.iceberg.verify.key_checks import DAY_MS
+from modcrypt.iceberg.verify.table_findings import TableFinding
+from tests.iceberg.conftest import MASTERS, SampleKms, both
+from tests.support.iceberg import builder
+from tests.support.iceberg.builder import Builder, numbered
+from tests.support.iceberg.by_hand import open_ags1, unwrap_entry
+from tests.support.iceberg.java_vector import LOCATION
+from tests.support.paths import ROOT
+from tests.support.tables import shared_vectors
+
+FILES = {
+    "metadata/snap-1001.avro", "metadata/snap-1002.avro", "metadata/snap-1003.avro",
+    "metadata/m1.avro", "metadata/m2.avro", "metadata/dm3.avro",
+    "data/p1.parquet", "data/a1.avro", "data/p2.parquet", "data/a2.avro", "data/dv1.puffin",
+}  # fmt: skip
+
+
+def verified(folder: Path, kms: SampleKms | None = None, **how: Any) -> TableVerification:
+    opening = {name: how.pop(name) for name in ("require_encrypted", "at_least") if name in how}
+    found = open_table(folder, kms or SampleKms(), location_map=both(folder), **opening)
+    return verify_table(found, **how)
+
+
+def faults(found: TableVerification) -> list[TableFinding]:
+    return [one for one in found.findings if one.severity == "fault"]
+
+
+def where(found: TableVerification) -> set[str]:
+    """Name the files that have a fault, as the folder has them."""
+    return {"/".join(one.location.split("/")[-2:]) for one in faults(found) if one.location}
+
+
+def words(found: TableVerification) -> set[str]:
+    return {one.word for one in found.findings}
+
+
+def document(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "metadata" / "v1.metadata.json").read_bytes())  # type: ignore[no-any-return]
+
+
+def put(folder: Path, changed: dict[str, Any], name: str = "v1") -> None:
+    (folder / "metadata" / f"{name}.metadata.json").write_text(json.dumps(changed))
+
+
+# --- a table that is whole -----------------------------------------------------------------------
+
+
+def test_the_table_that_java_wrote_is_whole(t16: Path, kms: SampleKms) -> None:
+    found = verified(t16, kms)
+    assert found.findings == ()
+    assert found.ok
+    assert found.complete
+    assert [one.what for one in found.not_authenticated] == ["table metadata"]
+    assert kms.calls == [("unwrap", "keyA")]
+
+
+def test_its_files_are_those_that_java_lists_each_once(t16: Path) -> None:
+    told = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
+    manifests = dict(re.findall(r"manifest (\S+) len (\d+)", told))
+    data = dict(re.findall(r"(?:data|delete) (\S+) \w+ size (\d+)", told))
+    files = verified(t16).files
+    by_location = {one.location: one.size for one in files}
+    assert len(files) == len(by_location) == 11
+    assert {k: v for k, v in by_location.items() if "/snap-" not in k} == {
+        name: int(size) for name, size in (manifests | data).items()
+    }
+    assert all(one.ok and one.encrypted and one.tags > 0 for one in files)
+
+
+def test_a_snapshot_alone_leaves_out_what_it_does_not_reach(t16: Path) -> None:
+    found = verified(t16, snapshots=[1001])
+    assert {one.location.rpartition("/")[2] for one in found.files} == {
+        "snap-1001.avro", "m1.avro", "p1.parquet", "a1.avro"
+    }  # fmt: skip
+    assert found.orphans is None
+    assert found.ok
+    assert not found.complete
+    assert verified(t16, snapshots=["main"]).snapshots == (1003,)
+    with pytest.raises(ValueError, match="snapshot 7 does not exist"):
+        verified(t16, snapshots=[7])
+
+
+def test_progress_ends_with_the_bytes_of_all_files(t16: Path) -> None:
+    seen: list[int] = []
+    found = verified(t16, progress=seen.append, jobs=1)
+    assert seen == sorted(seen)
+    assert seen[-1] == found.bytes == sum((t16 / name).stat().st_size for name in FILES)
+
+
+# --- files that were altered ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_bit_flipped_anywhere_is_found_in_that_file(t16: Path, name: str) -> None:
+    path = t16 / name
+    whole = path.read_bytes()
+    # Magic, block length, nonce, ciphertext and tag; of Parquet pages, footer, length and magic.
+    for place in (0, 5, 9, 30, len(whole) // 2, len(whole) - 20, len(whole) - 6, len(whole) - 1):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x10
+        path.write_bytes(damaged)
+        found = verified(t16)
+        assert where(found) == {name}, place
+        assert not found.ok
+        assert not found.complete
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_file_cut_short_too_long_empty_or_gone_is_found(t16: Path, name: str) -> None:
+    path = t16 / name
+    whole = path.read_bytes()
+    for changed in (whole[:-1], whole[:-28], whole[:8], b"", whole + b"\0", whole + whole):
+        path.write_bytes(changed)
+        found = verified(t16)
+        assert where(found) == {name}
+        assert words(found) <= {"truncation", "format"}
+    path.unlink()
+    found = verified(t16)
+    assert where(found) == {name}
+    assert words(found) == {"file"}
+    assert not found.complete
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("data/p1.parquet", "data/p2.parquet"),
+        ("data/a1.avro", "data/a2.avro"),
+        ("metadata/m1.avro", "metadata/m2.avro"),
+        ("metadata/snap-1001.avro", "metadata/snap-1002.avro"),
+    ],
+)
+def test_files_in_each_others_places_are_found(t16: Path, one: str, other: str) -> None:
+    first, second = (t16 / one).read_bytes(), (t16 / other).read_bytes()
+    (t16 / one).write_bytes(second)
+    (t16 / other).write_bytes(first)
+    assert where(verified(t16)) >= {one, other}
+    # One of the same length is told by its tags.
+    size = len(first)
+    (t16 / one).write_bytes((second + bytes(size))[: size - 1] + second[-1:])
+    assert where(verified(t16)) >= {one}
+
+
+def test_plaintext_in_the_place_of_an_encrypted_file_is_found(t16: Path) -> None:
+    out = io.BytesIO()
+    pq.write_table(pa.table({"id": range(50)}), out, compression="none")
+    size = (t16 / "data/p1.parquet").stat().st_size
+    plain = out.getvalue()
+    (t16 / "data/p1.parquet").write_bytes(plain[: size - 8] + bytes(max(0, size - len(plain))))
+    assert where(verified(t16)) == {"data/p1.parquet"}
+    manifest = avro_with([{"a": 1}])
+    (t16 / "metadata/m1.avro").write_bytes((manifest + bytes(8000))[:8000])
+    assert "metadata/m1.avro" in where(verified(t16))
+
+
+def avro_with(rows: list[dict[str, Any]]) -> bytes:
+    fields = [{"name": "a", "type": "long"}]
+    return builder.avro_file({"type": "record", "name": "r", "fields": fields}, rows)
+
+
+# --- metadata.json that was altered --------------------------------------------------------------
+
+
+def key_gone(d: dict[str, Any]) -> None:
+    del d["snapshots"][1]["key-id"]
+
+
+def entry_gone(d: dict[str, Any]) -> None:
+    del d["encryption-keys"][2]
+
+
+def kek_gone(d: dict[str, Any]) -> None:
+    del d["encryption-keys"][0]
+
+
+def keys_exchanged(d: dict[str, Any]) -> None:
+    one, other = d["snapshots"][0], d["snapshots"][1]
+    one["key-id"], other["key-id"] = other["key-id"], one["key-id"]
+
+
+def entry_altered(d: dict[str, Any]) -> None:
+    sealed = bytearray(base64.b64decode(d["encryption-keys"][2]["encrypted-key-metadata"]))
+    sealed[20] ^= 1
+    d["encryption-keys"][2]["encrypted-key-metadata"] = base64.b64encode(sealed).decode()
+
+
+def timestamp_altered(d: dict[str, Any]) -> None:
+    d["encryption-keys"][0]["properties"]["KEY_TIMESTAMP"] = "1795237555591"
+
+
+def timestamp_gone(d: dict[str, Any]) -> None:
+    del d["encryption-keys"][0]["properties"]
+
+
+def kek_under_another_master(d: dict[str, Any]) -> None:
+    d["encryption-keys"][0]["encrypted-by-id"] = "keyB"
+
+
+def older_list_with_its_key(d: dict[str, Any]) -> None:
+    one, other = d["snapshots"][1], d["snapshots"][2]
+    other["manifest-list"], other["key-id"] = one["manifest-list"], one["key-id"]
+
+
+def snapshot_renamed(d: dict[str, Any]) -> None:
+    d["snapshots"][2]["snapshot-id"] = d["current-snapshot-id"] = 1004
+    d["refs"]["main"]["snapshot-id"] = 1004
+
+
+def sequence_raised(d: dict[str, Any]) -> None:
+    d["snapshots"][0]["sequence-number"] = 2
+
+
+def list_outside(d: dict[str, Any]) -> None:
+    d["snapshots"][2]["manifest-list"] = "file:///etc/passwd"
+
+
+def list_above(d: dict[str, Any]) -> None:
+    d["snapshots"][2]["manifest-list"] = "/warehouse/t16/../secret"
+
+
+def current_gone(d: dict[str, Any]) -> None:
+    d["current-snapshot-id"] = 7
+
+
+def branch_astray(d: dict[str, Any]) -> None:
+    d["refs"]["old"] = {"snapshot-id": 999, "type": "tag"}
+
+
+def sequence_lowered(d: dict[str, Any]) -> None:
+    d["last-sequence-number"] = 2
+
+
+def columns_exchanged(d: dict[str, Any]) -> None:
+    first, _, third = d["schemas"][0]["fields"]
+    first["name"], third["name"] = third["name"], first["name"]
+
+
+def type_altered(d: dict[str, Any]) -> None:
+    d["schemas"][0]["fields"][0]["type"] = "timestamp"
+
+
+def ids_exchanged(d: dict[str, Any]) -> None:
+    first, second, _ = d["schemas"][0]["fields"]
+    first["id"], second["id"] = second["id"], first["id"]
+
+
+def partitions_altered(d: dict[str, Any]) -> None:
+    field = {"source-id": 1, "field-id": 1000, "name": "p", "transform": "bucket[4]"}
+    d["partition-specs"][0]["fields"] = [field]
+
+
+def nested_too_deep(d: dict[str, Any]) -> None:
+    inner: Any = "long"
+    for _ in range(400):
+        inner = {"type": "list", "element-id": 9, "element": inner, "element-required": False}
+    d["schemas"][0]["fields"][0]["type"] = inner
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (columns_exchanged, "integrity"),
+        (type_altered, "integrity"),
+        (ids_exchanged, "integrity"),
+        (partitions_altered, "integrity"),
+        (nested_too_deep, "integrity"),
+        (key_gone, "plaintext"),
+        (entry_gone, "no-key"),
+        (kek_gone, "no-key"),
+        (keys_exchanged, "truncation"),
+        (entry_altered, "key-material"),
+        (timestamp_altered, "key-material"),
+        (timestamp_gone, "key-material"),
+        (kek_under_another_master, "key-material"),
+        (older_list_with_its_key, "integrity"),
+        (snapshot_renamed, "integrity"),
+        (sequence_raised, "integrity"),
+        (list_outside, "format"),
+        (list_above, "format"),
+        (current_gone, "format"),
+        (branch_astray, "format"),
+        (sequence_lowered, "integrity"),
+    ],
+)
+def test_altered_table_metadata_is_found(
+    t16: Path, change: Callable[[dict[str, Any]], None], word: str
+) -> None:
+    changed = document(t16)
+    change(changed)
+    put(t16, changed)
+    found = verified(t16)
+    assert word in {one.word for one in faults(found)}
+    assert not found.ok
+
+
+def test_what_may_differ_in_a_schema_is_no_fault(t16: Path) -> None:
+    changed = document(t16)
+    changed["schemas"][0]["fields"][0]["doc"] = "the number"
+    changed["schemas"][0]["identifier-field-ids"] = []
+    newer = json.loads(json.dumps(changed["schemas"][0]))
+    newer["schema-id"] = changed["current-schema-id"] = 1
+    newer["fields"][0]["name"] = "number"
+    changed["schemas"].append(newer)
+    put(t16, changed)
+    assert verified(t16).findings == ()
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        "refs",
+        "schemas",
+        "partition-specs",
+        "statistics",
+        "partition-statistics",
+        "metadata-log",
+        "snapshot-log",
+    ],
+)
+def test_members_that_hold_anything_else_end_nothing(t16: Path, member: str) -> None:
+    whole = document(t16)
+    odd: Any
+    for odd in (None, 5, "x", [5, None, {"snapshot-id": []}], {"a": 5, "b": {}}, [[]]):
+        put(t16, {**whole, member: odd})
+        found = verified(t16)
+        assert {one.word for one in found.findings} <= {"format"}
+        assert found.tags == 35
+
+
+def test_two_snapshots_of_one_id_are_found(t16: Path) -> None:
+    changed = document(t16)
+    changed["snapshots"].append(changed["snapshots"][0])
+    put(t16, changed)
+    assert any("2 snapshots have the id 1001" in one.message for one in faults(verified(t16)))
+
+
+def test_an_altered_wrapped_kek_is_never_complete(t16: Path) -> None:
+    """This key service can't tell it from a refusal; what lies beneath is told as not seen."""
+    changed = document(t16)
+    sealed = bytearray(base64.b64decode(changed["encryption-keys"][0]["encrypted-key-metadata"]))
+    sealed[15] ^= 1
+    changed["encryption-keys"][0]["encrypted-key-metadata"] = base64.b64encode(sealed).decode()
+    put(t16, changed)
+    found = verified(t16)
+    assert words(found) == {"denied"}
+    assert not found.complete
+
+
+def test_one_snapshot_that_fails_hides_no_other(t16: Path) -> None:
+    changed = document(t16)
+    key_gone(changed)
+    put(t16, changed)
+    (t16 / "data/a2.avro").write_bytes(b"AGS1")
+    assert where(verified(t16)) == {"metadata/snap-1002.avro", "data/a2.avro"}
+
+
+def test_a_table_put_back_to_an_older_state_is_seen_by_who_remembers_alone(t16: Path) -> None:
+    """Nothing in the folder tells: what `verify_table` can't see, it says, and names the remedy."""
+    older = document(t16)
+    older["snapshots"] = older["snapshots"][:2]
+    older["encryption-keys"] = older["encryption-keys"][:3]
+    older["current-snapshot-id"] = older["refs"]["main"]["snapshot-id"] = 1002
+    older["last-sequence-number"] = 2
+    put(t16, older)
+    for name in ("metadata/snap-1003.avro", "metadata/dm3.avro", "data/dv1.puffin"):
+        (t16 / name).unlink()
+    found = verified(t16)
+    assert found.complete
+    (note,) = found.not_authenticated
+    assert "at_least" in note.why
+    with pytest.raises(IntegrityError, match="older state"):
+        verified(t16, at_least=3)
+
+
+def test_an_older_state_whose_newer_files_are_left_is_warned_of(t16: Path) -> None:
+    newer = document(t16)
+    newer["last-sequence-number"] = 4
+    put(t16, newer, "v2")
+    opened = open_table(t16 / "metadata" / "v1.metadata.json", SampleKms(), location_map=both(t16))
+    found = verify_table(opened)
+    assert found.ok
+    assert any("newer state" in one.message for one in found.findings)
+
+
+# --- plaintext -----------------------------------------------------------------------------------
+
+
+def test_a_table_made_plaintext_as_a_whole_is_not_opened(t16: Path) -> None:
+    changed = document(t16)
+    del changed["properties"]["encryption.key-id"], changed["encryption-keys"]
+    for one in changed["snapshots"]:
+        del one["key-id"]
+    put(t16, changed)
+    with pytest.raises(PlaintextError):
+        verified(t16)
+    assert "no-key" in words(verified(t16, require_encrypted=False))
+
+
+def test_a_manifest_list_put_there_in_plaintext_is_a_fault_or_a_warning(t16: Path) -> None:
+    changed = document(t16)
+    path = t16 / "metadata/snap-1003.avro"
+    path.write_bytes(open_ags1(path.read_bytes(), unwrap_entry(changed, key_of(changed, 1003))))
+    key_gone_of(changed, 1003)
+    put(t16, changed)
+    assert where(verified(t16)) == {"metadata/snap-1003.avro"}
+    accepted = verified(t16, require_encrypted=False)
+    assert accepted.ok
+    assert not accepted.complete
+    warned = [one for one in accepted.findings if one.word == "plaintext"]
+    assert [one.location for one in warned] == ["/warehouse/t16/metadata/snap-1003.avro"]
+
+
+def key_of(changed: dict[str, Any], snapshot: int) -> str:
+    (found,) = (one["key-id"] for one in changed["snapshots"] if one["snapshot-id"] == snapshot)
+    return str(found)
+
+
+def key_gone_of(changed: dict[str, Any], snapshot: int) -> None:
+    for one in changed["snapshots"]:
+        if one["snapshot-id"] == snapshot:
+            del one["key-id"]
+
+
+def test_a_plaintext_table_is_looked_at_as_far_as_that_goes(tmp_path: Path) -> None:
+    made = a_table(tmp_path, encrypted=False)
+    found = checked(made, require_encrypted=False)
+    assert found.findings == ()
+    assert found.tags == 0
+    assert not found.complete
+    (tmp_path / "data" / "p.parquet").write_bytes(b"PAR1")
+    assert not checked(made, require_encrypted=False).ok
+
+
+# --- what writers do wrong -----------------------------------------------------------------------
+
+SCHEMA = builder.struct(builder.field(1, "id", "long"))
+AVRO = {
+    "type": "record",
+    "name": "r",
+    "fields": [{"name": "id", "type": "long", "field-id": 1}],
+}
+ROWS = pa.table({"id": range(40)}, schema=pa.schema([numbered(1, "id", pa.int64())]))
+
+
+def a_table(folder: Path, change: Any = None, *, rows: int = 10, **how: Any) -> Builder:
+    """Make a table of a Parquet file, an Avro file, and two deletion vectors in one file.
+
+    Args:
+        folder: of the table.
+        change: gets the files by name, before they are put into manifests.
+        rows: of the Avro file, about nine bytes each.
+    """
+    made = Builder(folder, SCHEMA, **how)
+    numbers = [{"id": n << 40} for n in range(rows)]
+    files = {
+        "p": made.parquet("p.parquet", ROWS),
+        "a": made.avro("a.avro", AVRO, numbers, codec="null"),
+    }
+    targets = [files[name]["file_path"] for name in "pa"]
+    vectors = made.vectors("dv.puffin", {targets[0]: [1, 2, 3], targets[1]: [7]})
+    files |= {"v": vectors[0], "w": vectors[1]}
+    if change is not None:
+        change(files)
+    data, deletes = [files["p"], files["a"]], [files["v"], files["w"]]
+    manifests = [
+        made.manifest(data, added_rows_count=sum(one["record_count"] for one in data)),
+        made.manifest(deletes, content=1, added_rows_count=4),
+    ]
+    made.snapshot(manifests)
+    made.write()
+    return made
+
+
+def checked(made: Builder, **how: Any) -> TableVerification:
+    opened = open_table(
+        made.folder, SampleKms(), location_map={made.location: str(made.folder)}, **how
+    )
+    return verify_table(opened)
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    """A table with an Avro file of several blocks."""
+    return a_table(tmp_path_factory.mktemp("blocks"), rows=250_000)
+
+
+def test_a_table_of_the_builder_is_whole_but_for_what_its_lists_do_not_say(blocks: Builder) -> None:
+    found = checked(blocks)
+    assert found.findings == ()
+    assert {one.what for one in found.not_authenticated} == {"table metadata", "snapshot"}
+    (avro,) = (one for one in found.files if one.location.endswith("/a.avro"))
+    size = (blocks.folder / "data" / "a.avro").stat().st_size
+    assert avro.tags == -(-(size - 8) // ((1 << 20) + 28)) == 3
+
+
+def test_a_stream_cut_at_a_border_of_blocks_or_with_blocks_moved_is_found(blocks: Builder) -> None:
+    path = blocks.folder / "data" / "a.avro"
+    whole, frame = path.read_bytes(), (1 << 20) + 28
+    head, first, second, last = (
+        whole[:8], whole[8 : 8 + frame], whole[8 + frame : 8 + 2 * frame], whole[8 + 2 * frame :]
+    )  # fmt: skip
+    cases = {
+        "last block gone": head + first + second,
+        "first block gone": head + second + last,
+        "blocks exchanged": head + second + first + last,
+        "block there twice": head + first + first + last,
+        "cut in a nonce": whole[: 8 + frame + 5],
+    }
+    try:
+        for name, changed in cases.items():
+            path.write_bytes(changed)
+            assert where(checked(blocks)) == {"data/a.avro"}, name
+        damaged = bytearray(whole)
+        damaged[100] ^= 1
+        damaged[-1] ^= 1
+        path.write_bytes(damaged)
+        told = " ".join(one.message for one in faults(checked(blocks)))
+        assert "block 0" in told  # a fault ends nothing: the last block is told as well
+        assert "block 2" in told
+    finally:
+        path.write_bytes(whole)
+
+
+def rows_of_parquet(files: dict[str, Any]) -> None:
+    files["p"]["record_count"] = 41
+
+
+def rows_of_avro(files: dict[str, Any]) -> None:
+    files["a"]["record_count"] -= 1
+
+
+def size_of_parquet(files: dict[str, Any]) -> None:
+    files["p"]["file_size_in_bytes"] += 1
+
+
+def size_of_avro(files: dict[str, Any]) -> None:
+    files["a"]["file_size_in_bytes"] -= 28
+
+
+def positions_of_vector(files: dict[str, Any]) -> None:
+    files["v"]["record_count"] = 2
+    files["w"]["record_count"] = 2
+
+
+def place_of_vector(files: dict[str, Any]) -> None:
+    files["v"]["content_offset"] += 1
+
+
+def place_beyond(files: dict[str, Any]) -> None:
+    files["v"]["content_offset"] = 1 << 40
+
+
+def vector_without_place(files: dict[str, Any]) -> None:
+    files["v"]["content_size_in_bytes"] = None
+
+
+def no_key(files: dict[str, Any]) -> None:
+    files["p"]["key_metadata"] = None
+
+
+def key_of_another(files: dict[str, Any]) -> None:
+    files["p"]["key_metadata"] = builder.key_metadata(os.urandom(16), os.urandom(16), None)
+
+
+def key_of_nothing(files: dict[str, Any]) -> None:
+    files["p"]["key_metadata"] = b"\x02" + bytes(20)
+
+
+def sealed_under_no_key(files: dict[str, Any]) -> None:
+    files["p"]["key_metadata"] = b"\x81\x00\x04lost" + bytes(80)
+
+
+def elsewhere(files: dict[str, Any]) -> None:
+    files["p"]["file_path"] = "s3://elsewhere/p.parquet"
+
+
+def orc(files: dict[str, Any]) -> None:
+    files["a"]["file_format"] = "ORC"
+
+
+def listed_twice(files: dict[str, Any]) -> None:
+    files["a"] = {**files["p"], "key_metadata": builder.key_metadata(bytes(16), bytes(16), None)}
+
+
+def two_sizes(files: dict[str, Any]) -> None:
+    files["a"] = {**files["p"], "file_size_in_bytes": 99, "record_count": 3}
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "word"),
+    [
+        (rows_of_parquet, "p.parquet", "truncation"),
+        (rows_of_avro, "a.avro", "truncation"),
+        (size_of_parquet, "p.parquet", "truncation"),
+        (size_of_avro, "a.avro", "truncation"),
+        (positions_of_vector, "dv.puffin", "format"),
+        (place_of_vector, "dv.puffin", "format"),
+        (place_beyond, "dv.puffin", "format"),
+        (vector_without_place, "dv.puffin", "format"),
+        (no_key, "p.parquet", "plaintext"),
+        (key_of_another, "p.parquet", "tag"),
+        (key_of_nothing, "p.parquet", "key-material"),
+        (sealed_under_no_key, "p.parquet", "no-key"),
+        (elsewhere, "p.parquet", "format"),
+        (listed_twice, "p.parquet", "key-material"),
+        (two_sizes, "p.parquet", "truncation"),
+        (two_sizes, "p.parquet", "format"),
+    ],
+)
+def test_entries_that_do_not_fit_their_files_are_found(
+    tmp_path: Path, change: Any, name: str, word: str
+) -> None:
+    found = checked(a_table(tmp_path, change))
+    told = {(one.location or "").rpartition("/")[2] for one in faults(found) if one.word == word}
+    assert told == {name}
+
+
+def test_files_that_were_deleted_are_not_missed_and_are_counted(tmp_path: Path) -> None:
+    made = Builder(tmp_path, SCHEMA)
+    file, gone = made.parquet("p.parquet", ROWS), made.parquet("gone.parquet", ROWS)
+    (tmp_path / "data" / "gone.parquet").unlink()
+    rows = made.manifest(
+        [file, {"status": 2, "data_file": gone}],
+        added_files_count=1,
+        added_rows_count=40,
+        deleted_files_count=1,
+        deleted_rows_count=40,
+    )
+    made.snapshot([rows])
+    made.write()
+    found = checked(made)
+    assert found.findings == ()
+    assert [one.location.rpartition("/")[2] for one in found.files if one.kind == "data"] == [
+        "p.parquet"
+    ]
+
+
+@pytest.mark.parametrize("name", ["p", "a"])
+def test_an_encrypted_file_whose_key_was_left_out_is_no_plaintext_file(
+    tmp_path: Path, name: str
+) -> None:
+    def change(files: dict[str, Any]) -> None:
+        files[name]["key_metadata"] = None
+
+    found = checked(a_table(tmp_path, change), require_encrypted=False)
+    assert [one.word for one in faults(found)] == ["no-key"]
+
+
+def test_files_in_orc_are_warned_of(tmp_path: Path) -> None:
+    found = checked(a_table(tmp_path, orc))
+    assert [(one.word, one.severity) for one in found.findings] == [("unsupported", "warning")]
+
+
+def test_counts_of_a_manifest_that_its_list_gives_wrong_are_found(tmp_path: Path) -> None:
+    made = Builder(tmp_path, SCHEMA)
+    file = made.parquet("p.parquet", ROWS)
+    right = made.manifest([file], added_rows_count=40)
+    made.snapshot([{**right, "deleted_files_count": 1, "added_rows_count": 39}])
+    made.write()
+    told = [one.message for one in faults(checked(made))]
+    assert told == [
+        "it has 40 added rows, but the manifest list says 39",
+        "it has 0 deleted files, but the manifest list says 1",
+    ]
+
+
+def test_lists_that_give_one_manifest_two_keys_are_found(tmp_path: Path) -> None:
+    made = Builder(tmp_path, SCHEMA)
+    row = made.manifest([made.parquet("p.parquet", ROWS)], added_rows_count=40)
+    made.snapshot([row])
+    made.snapshot([{**row, "key_metadata": builder.key_metadata(bytes(16), bytes(16), None)}])
+    made.write()
+    (told,) = faults(checked(made))
+    assert "different lengths or keys" in told.message
+
+
+class SameKeys(Builder):
+    """Has one key or one AAD prefix for all that is sealed by AGS1."""
+
+    key: bytes | None = None
+    prefix: bytes | None = None
+
+    def put(self, name: str, data: bytes) -> dict[str, Any]:
+        key, prefix = self.key or os.urandom(16), self.prefix or os.urandom(16)
+        stored = builder.ags1(data, key, prefix)
+        (self.folder / name).write_bytes(stored)
+        metadata = builder.key_metadata(key, prefix, len(stored))
+        return {"path": f"{self.location}/{name}", "length": len(stored), "key": metadata}
+
+
+def with_keys(folder: Path, key: bytes | None, prefix: bytes | None) -> TableVerification:
+    made = SameKeys(folder, SCHEMA)
+    made.key, made.prefix = key, prefix
+    file = made.avro("a.avro", AVRO, [{"id": 1}])
+    made.snapshot([made.manifest([file], added_rows_count=1)])
+    made.write()
+    return checked(made)
+
+
+def test_keys_and_prefixes_that_files_share_are_found(tmp_path: Path) -> None:
+    both_same = with_keys(tmp_path / "b", bytes(range(16)), bytes(16))
+    (told,) = both_same.findings
+    assert (told.word, told.severity) == ("integrity", "fault")
+    assert "3 files have the same key" in told.message
+    (told,) = with_keys(tmp_path / "k", bytes(range(16)), None).findings
+    assert (told.word, told.severity) == ("integrity", "warning")
+    (told,) = with_keys(tmp_path / "p", None, bytes(16)).findings
+    assert (told.word, told.severity) == ("aad-prefix", "warning")
+
+
+def test_a_kek_that_is_a_files_key_too_is_found(tmp_path: Path) -> None:
+    made = SameKeys(tmp_path, SCHEMA)
+    made.key = made.kek
+    made.snapshot([made.manifest([made.avro("a.avro", AVRO, [{"id": 1}])], added_rows_count=1)])
+    made.write()
+    told = [one.message for one in faults(checked(made))]
+    assert told.count("its key is the KEK kek") == 3
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+def add_kek(folder: Path, *, age_days: int = 0, master: str = "keyA", name: str = "old") -> None:
+    changed = document(folder)
+    now = max(int(one["timestamp-ms"]) for one in changed["snapshots"])
+    wrapped = builder.sealed(MASTERS[master], os.urandom(16), None)
+    changed["encryption-keys"].append(
+        {
+            "key-id": name,
+            "encrypted-key-metadata": base64.b64encode(wrapped).decode(),
+            "encrypted-by-id": master,
+            "properties": {"KEY_TIMESTAMP": str(now - age_days * DAY_MS)},
+        }
+    )
+    put(folder, changed)
+
+
+def test_old_and_unused_keys_are_warned_of(t16: Path) -> None:
+    add_kek(t16, age_days=800)
+    found = verified(t16)
+    assert found.ok
+    assert found.unused_keys == ("old",)
+    age, unused = (one.message for one in found.findings)
+    assert "is 80" in age
+    assert "730" in age
+    assert "prune_keys drops them: old" in unused
+
+
+def test_entries_of_snapshots_that_are_gone_are_unused(t16: Path) -> None:
+    changed = document(t16)
+    gone = changed["snapshots"].pop(0)
+    put(t16, changed)
+    found = verified(t16)
+    assert found.unused_keys == (gone["key-id"],)
+    assert [one.path for one in found.orphans or ()] == [str(t16 / "metadata" / "snap-1001.avro")]
+
+
+def test_a_kek_of_the_future_is_warned_of(t16: Path) -> None:
+    add_kek(t16, age_days=-400)
+    assert any("days in the future" in one.message for one in verified(t16).findings)
+
+
+def test_a_kek_under_another_master_key_is_a_fault_as_java_fails(t16: Path) -> None:
+    add_kek(t16, master="keyB", name="foreign")
+    assert any("foreign" in one.message and "keyB" in one.message for one in faults(verified(t16)))
+
+
+def test_so_it_is_where_the_reader_expects_both_master_keys(t16: Path) -> None:
+    add_kek(t16, master="keyB", name="foreign")
+    opened = open_table(t16, SampleKms(), location_map=both(t16))
+    opened.walk.resolver.master_key_ids = frozenset(("keyA", "keyB"))
+    (told,) = faults(verify_table(opened))
+    assert "Iceberg's Java" in told.message
+
+
+class Refusing(SampleKms):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
+        self.calls.append(("unwrap", master_key_id))
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (PermissionError(), "denied"),
+        (ConnectionError(), "unavailable"),
+        (LookupError(), "no-key"),
+        (RuntimeError("secret"), "key"),
+    ],
+)
+def test_a_refusal_of_the_key_service_is_no_fault_of_the_table(
+    t16: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, word: str
+) -> None:
+    monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
+    kms = Refusing(error)
+    found = verified(t16, kms)
+    assert [(one.word, one.severity) for one in found.findings] == [(word, "warning")]
+    assert found.ok
+    assert not found.complete
+    assert found.orphans is None
+    assert len(kms.calls) == (4 if word == "unavailable" else 1)  # not for every snapshot again
+    assert "secret" not in json.dumps(found.fields())
+
+
+def test_of_a_service_that_is_away_not_every_kek_is_asked_for(
+    t16: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
+    for number in range(3):
+        add_kek(t16, name=f"kek-{number}")
+    kms = Refusing(TimeoutError())
+    found = verified(t16, kms, jobs=1)
+    assert len([one for one in found.findings if one.word == "unavailable"]) == 4
+    assert len(kms.calls) == 4  # attempts, for the first
+
+
+def test_a_service_that_goes_away_is_not_asked_for_every_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
+    policy = KeyPolicy(wrapping="single")
+    schema = pa.schema([("id", pa.int64())])
+    made = create_table(
+        str(tmp_path), schema, SampleKms(), master_key_id="keyA", properties=policy.properties()
+    )
+    for start in range(4):
+        made = append(made, pa.table({"id": [start]}))
+    kms = Refusing(ConnectionError())
+    found = verify_table(open_table(tmp_path, kms), jobs=1)
+    assert [(one.word, one.severity) for one in found.findings] == [("unavailable", "warning")]
+    assert len(kms.calls) == 4  # attempts, for the first of four manifest lists
+    assert len([one for one in found.not_authenticated if one.what == "file"]) == 4
+    assert not found.complete
+
+
+# --- what else is in the folder ------------------------------------------------------------------
+
+
+def test_orphans_and_leftovers_are_told_with_their_ages(t16: Path) -> None:
+    stray, left = t16 / "data" / "stray.avro", t16 / "data" / f".modcrypt-{'0a' * 8}.tmp"
+    shutil.copy(t16 / "data" / "a1.avro", stray)
+    left.write_bytes(b"half")
+    pq.write_table(pa.table({"ssn": ["1"]}), t16 / "leak.parquet")
+    os.utime(stray, (1_700_000_000, 1_700_000_000))
+    for beside in ("data/.a1.avro.crc", "metadata/version-hint.text"):
+        (t16 / beside).write_bytes(b"crc")
+    (t16 / "data" / ".gone.avro.crc").write_bytes(b"crc")
+    found = verified(t16)
+    assert found.ok
+    told = {Path(one.path).name: one for one in found.orphans or ()}
+    assert set(told) == {"stray.avro", left.name, "leak.parquet", ".gone.avro.crc"}
+    assert told["stray.avro"].state == "encrypted"
+    assert (told["stray.avro"].age_days or 0) > 300
+    assert told[left.name].temporary
+    assert told["leak.parquet"].state == "plaintext"
+    (leak,) = (one for one in found.findings if one.word == "plaintext")
+    assert "leak.parquet" in leak.message
+    assert len([one for one in found.findings if one.word == "orphan"]) == 3
+
+
+def test_orphans_are_not_guessed_where_a_manifest_could_not_be_read(t16: Path) -> None:
+    (t16 / "metadata" / "m2.avro").write_bytes(b"AGS1")
+    found = verified(t16)
+    assert found.orphans is None
+    assert "orphans" in {one.what for one in found.not_authenticated}
+
+
+def test_files_reached_by_links_are_no_orphans(t16: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(t16)
+    found = open_table(link, SampleKms(), location_map=both(link))
+    assert verify_table(found).orphans == ()
+
+
+def test_older_metadata_that_keeps_old_keys_is_warned_of(t16: Path) -> None:
+    """What a rotation of the master key leaves behind: the same KEK under the old one."""
+    rotated = document(t16)
+    entry = rotated["encryption-keys"][0]
+    old = base64.b64decode(entry["encrypted-key-metadata"])
+    kek = SampleKms().unwrap(base64.b64encode(old).decode(), "keyA")
+    wrapped = builder.sealed(MASTERS["keyB"], kek, None)
+    entry["encrypted-key-metadata"] = base64.b64encode(wrapped).decode()
+    entry["encrypted-by-id"] = rotated["properties"]["encryption.key-id"] = "keyB"
+    rotated["metadata-log"] = [
+        {"timestamp-ms": 1, "metadata-file": "wh:/t16/metadata/v0.metadata.json"},
+        {"timestamp-ms": 2, "metadata-file": "wh:/t16/metadata/v1.metadata.json"},
+    ]
+    put(t16, rotated, "v2")
+    found = verified(t16)
+    assert found.complete
+    kept, missing = sorted(found.findings, key=lambda one: one.word, reverse=True)
+    assert "v1.metadata.json" in kept.message
+    assert "expire_history" in kept.message
+    assert "v0.metadata.json" in missing.message
+    (t16 / "metadata" / "v1.metadata.json").write_text("{}")
+    assert "format" in words(verified(t16))
+
+
+def test_statistics_are_told_as_plaintext_and_are_no_orphans(t16: Path) -> None:
+    changed = document(t16)
+    (t16 / "metadata" / "stats.puffin").write_bytes(b"PFA1")
+    changed["statistics"] = [{"statistics-path": "wh:/t16/metadata/stats.puffin"}]
+    put(t16, changed)
+    found = verified(t16)
+    assert found.orphans == ()
+    assert found.complete
+    assert "statistics" in {one.what for one in found.not_authenticated}
+
+
+def test_files_kept_elsewhere_are_verified_and_orphans_there_are_not_looked_for(
+    tmp_path: Path,
+) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    made = Builder(inside, SCHEMA)
+    file = made.parquet("p.parquet", ROWS)
+    outside.mkdir()
+    shutil.move(inside / "data" / "p.parquet", outside / "p.parquet")
+    shutil.copy(outside / "p.parquet", outside / "stray.parquet")
+    file["file_path"] = "s3://lake/p.parquet"
+    made.snapshot([made.manifest([file], added_rows_count=40)])
+    made.write()
+    folders = {made.location: str(inside), "s3://lake": str(outside)}
+    found = verify_table(open_table(inside, SampleKms(), location_map=folders))
+    assert found.findings == ()
+    assert found.orphans == ()
+    assert "orphans" in {one.what for one in found.not_authenticated}
+
+
+# --- a table of Java's in many shapes ------------------------------------------------------------
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Path:
+    """A copy of the table that Iceberg's Java wrote, see `java_vector`."""
+    source = ROOT / "spec-vectors" / "by-writer" / "iceberg-java" / "people"
+    return Path(shutil.copytree(source, tmp_path / "people"))
+
+
+def of_people(folder: Path) -> TableVerification:
+    return verify_table(open_table(folder, SampleKms(), location_map={LOCATION: str(folder)}))
+
+
+def test_javas_deletes_partitions_and_changed_schemas_are_whole(people: Path) -> None:
+    """What is on the disk, but metadata.json, is what snapshots reach; Java leaves keys over."""
+    found = of_people(people)
+    stored = {str(path.relative_to(people)) for path in people.rglob("*.*") if path.is_file()}
+    reached = {one.location.removeprefix(LOCATION + "/") for one in found.files}
+    assert {one for one in stored if not one.endswith(".json")} == reached
+    assert found.ok
+    assert found.complete
+    assert found.orphans == ()
+    assert found.unused_keys
+    assert sorted(one.age_days >= 730 for one in found.keks) == [False, True]
+
+
+def test_a_bit_flipped_in_any_of_its_files_is_found(people: Path) -> None:
+    for path in sorted(people.rglob("*.*")):
+        if not path.is_file() or path.suffix == ".json":
+            continue
+        whole = path.read_bytes()
+        damaged = bytearray(whole)
+        damaged[len(whole) // 3] ^= 1
+        path.write_bytes(damaged)
+        told = {one.location for one in faults(of_people(people))}
+        path.write_bytes(whole)
+        assert told == {f"{LOCATION}/{path.relative_to(people)}"}
+
+
+# --- tables that modcrypt writes -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "keks"),
+    [
+        (KeyPolicy(), 1),
+        (KeyPolicy(kek_per="files", files=1), 4),
+        (KeyPolicy(kek_per="files", files=1, store="key-store"), 4),
+        (KeyPolicy(wrapping="single"), 0),
+        (KeyPolicy(wrapping="single", kek_per="files"), 0),
+    ],
+)
+def test_tables_under_each_policy_are_whole_and_their_damage_is_found(
+    tmp_path: Path, policy: KeyPolicy, keks: int
+) -> None:
+    kms, store = SampleKms(), FileKeyStore.create(tmp_path / "keks.json")
+    made = create_table(
+        str(tmp_path / "t"),
+        pa.schema([("id", pa.int64())]),
+        kms,
+        master_key_id="keyA",
+        properties=policy.properties(),
+    )
+    made = open_table(tmp_path / "t", kms, key_store=store)
+    for start in (0, 10, 20):
+        made = append(made, pa.table({"id": range(start, start + 10)}))
+    opened = open_table(tmp_path / "t", kms, key_store=store)
+    kms.calls.clear()
+    found = verify_table(opened)
+    assert found.findings == ()
+    assert found.complete
+    assert [one.opened for one in found.keks] == [True] * keks
+    assert {one.store for one in found.keks} <= {policy.store.replace("-", " ")}
+    if keks:
+        assert kms.calls == [("unwrap", "keyA")] * keks
+    data = next(one for one in found.files if one.kind == "data")
+    path = Path(opened.walk.place(data.location).path)
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    assert {one.location for one in faults(verify_table(opened))} == {data.location}
+    (tmp_path / "keks.json").unlink()
+    lost = verify_table(open_table(tmp_path / "t", kms, key_store=store))
+    assert any(one.location == "the key store" for one in lost.findings)
+    if policy.store == "key-store":
+        assert not lost.complete
+
+
+# --- what comes out ------------------------------------------------------------------------------
+
+
+def secrets_of(folder: Path) -> list[bytes]:
+    """Give every plain key of the table, by Java's own listing, and the KEK."""
+    told = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
+    keys = [bytes.fromhex(one)[2:18] for one in re.findall(r"0120[0-9a-f]{32}", told)]
+    entry = document(folder)["encryption-keys"][0]["encrypted-key-metadata"]
+    return [*keys, SampleKms().unwrap(entry, "keyA"), *MASTERS.values()]
+
+
+def test_no_key_comes_out(t16: Path, table: IcebergTable) -> None:
+    (t16 / "data" / "p1.parquet").write_bytes(b"PAR1")
+    found = verify_table(table)
+    out = json.dumps(found.fields()) + found.to_html() + repr(found)
+    kept = pickle.dumps(found)
+    keys = secrets_of(t16)
+    assert len(keys) > 12
+    for key in keys:
+        assert key not in kept
+        for spelt in (key.hex(), base64.b64encode(key).decode(), repr(key)[2:-1]):
+            assert spelt not in out
+
+
+def test_hostile_names_are_only_ever_text_on_the_page(t16: Path) -> None:
+    evil = ("</script><script>alert(1)</script><img src=x>", "a\x00\x1b[31m\u202ecba", "\ud800")
+    found = verified(t16)
+    findings = tuple(
+        TableFinding(word=one, message=one, severity="fault", location=one) for one in evil
+    )
+    files = tuple(replace(one, location=evil[0], kind=evil[1]) for one in found.files)
+    keks = tuple(replace(one, id=evil[0], scope=evil[1]) for one in found.keks)
+    page = replace(
+        found, location=evil[1], uuid=evil[0], findings=findings, files=files, keks=keks
+    ).to_html()
+    page.encode()
+    assert not [c for c in set(page) if not c.isprintable() and c != "\n"]
+    assert not re.search(r"<(script|img)", page)
+    assert "default-src 'none'" in page
+
+
+def test_a_table_in_a_store_is_verified_and_its_orphans_are_found(t16: Path) -> None:
+    store = fsspec.filesystem("memory")
+    store.put(str(t16), "/warehouse/t16", recursive=True)
+    store.pipe("/warehouse/t16/data/stray.avro", b"AGS1....")
+    try:
+        opened = open_table(
+            "/warehouse/t16",
+            SampleKms(),
+            location_map={"/warehouse/t16": "/warehouse/t16", "wh:/t16": "/warehouse/t16"},
+            filesystem=store,
+        )
+        found = verify_table(opened)
+        assert found.complete
+        assert [(one.path, one.state) for one in found.orphans or ()] == [
+            ("/warehouse/t16/data/stray.avro", "encrypted")
+        ]
+    finally:
+        store.rm("/warehouse", recursive=True)
+
+
+def test_the_first_fault_is_raised_as_reading_would(t16: Path) -> None:
+    verified(t16).raise_for_faults()
+    (t16 / "data" / "a1.avro").unlink()
+    with pytest.raises(OSError, match="could not be read"):
+        verified(t16).raise_for_faults()
+
+
+def test_the_manifests_header_is_what_tells_lists_apart(t16: Path) -> None:
+    """Java puts the snapshot's id into the list, sealed: that is what the check rests on."""
+    changed = document(t16)
+    sealed = (t16 / "metadata" / "snap-1002.avro").read_bytes()
+    plain = open_ags1(sealed, unwrap_entry(changed, key_of(changed, 1002)))
+    assert fastavro.reader(io.BytesIO(plain)).metadata["snapshot-id"] == "1002"
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_page_says_that_everything_is_authenticated_or_what_is_not(
+    t16: Path, damaged: bool
+) -> None:
+    """What Iceberg authenticates in no table is told once, folded."""
+    if damaged:
+        (t16 / "data/p1.parquet").unlink()
+    found = verified(t16)
+    page = found.to_html()
+    assert found.complete is not damaged
+    assert ("Everything authenticated</span>" in page) is not damaged
+    assert ("<h2>Not authenticated</h2>" in page) is damaged
+    assert page.count("Not authenticated") == damaged
+    folded = page.index("<details><summary>Limits of the format</summary>")
+    assert page.index("metadata.json is not signed") > folded
+    assert {*found.gaps, *found.limits} == {*found.not_authenticated}

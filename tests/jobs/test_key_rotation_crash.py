@@ -1,0 +1,683 @@
+"""Rotation that is killed, fails or is not alone: every file stays readable, no key is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import io
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import modcrypt as mc
+from modcrypt.io.storage import Place
+from tests.jobs.test_key_rotation import (
+    BESIDE,
+    OTHER,
+    STORAGE,
+    TABLE,
+    WITHIN,
+    WRAPPING,
+    bytes_of,
+    material_file,
+    read,
+    results,
+    write_lake,
+)
+from tests.support.kms.rotating_kms import RotatingKms
+from tests.support.paths import ROOT
+
+MASTERS = {"kf": 1, "k1": 1, "k2": 1}
+WRITING = (
+    "open", "write", "copy_file_range", "fsync", "fchmod", "replace", "link", "unlink", "close",
+)  # fmt: skip
+"""What of `os` changes files, and what is around it."""
+
+
+@pytest.fixture
+def kms() -> RotatingKms:
+    return RotatingKms(**MASTERS)
+
+
+def run(script: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start Python on a script, at the top of the checkout."""
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+# --- killed at every step ------------------------------------------------------------------------
+
+KILLED_AT_EVERY_STEP = """
+import itertools, os, shutil, signal, sys
+import modcrypt as mc
+from tests.support.kms.rotating_kms import RotatingKms
+
+lake, steps, what, names = *sys.argv[1:4], sys.argv[4].split(",")
+calls = 0
+
+def killing(name, last):
+    real = getattr(os, name)
+    def call(*arguments, **options):
+        global calls
+        if calls == last:
+            if name == "write":  # in the middle of it
+                real(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        calls += 1
+        return real(*arguments, **options)
+    return call
+
+def rotate(folder):
+    tools = mc.KeyTools(RotatingKms(kf=2, k1=2, k2=2))
+    done = mc.rotate_keys(os.path.join(folder, "lake"), tools, what=what, threads=1,
+                          record=os.path.join(folder, "record"))
+    return {file.result for file in done} == {"rotated"}
+
+shutil.copytree(lake, os.path.join(steps, "first", "lake"))
+assert rotate(os.path.join(steps, "first"))  # what is imported on the way is there for all
+shutil.rmtree(os.path.join(steps, "first"))
+for last in itertools.count():
+    folder = os.path.join(steps, f"{last:04}")
+    shutil.copytree(lake, os.path.join(folder, "lake"))
+    child = os.fork()
+    if not child:
+        for name in names:
+            setattr(os, name, killing(name, last))
+        os._exit(not rotate(folder))
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(status, flush=True)
+    if status != -signal.SIGKILL:
+        break
+"""
+
+
+@STORAGE
+@pytest.mark.parametrize("what", ["mek", "kek", "dek"])
+def test_killed_at_any_step_every_file_is_readable_and_the_run_is_taken_up(
+    what: Any, policy: mc.Policy, tmp_path: Path
+) -> None:
+    lake, steps, count = tmp_path / "lake", tmp_path / "steps", 1 if what == "dek" else 2
+    write_lake(lake, RotatingKms(**MASTERS), policy, count)
+    process = run(KILLED_AT_EVERY_STEP, lake, steps, what, ",".join(WRITING))
+    printed, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    *killed, last = map(int, printed.split())
+    assert last == 0
+    assert set(killed) == {-9}
+    assert len(killed) > 10
+
+    skipped = set()
+    for folder in sorted(steps.iterdir()):
+        kms = RotatingKms(kf=2, k1=2, k2=2)
+        found, decryption = folder / "lake", mc.KeyTools(kms).decryption()
+        assert mc.read_table(found, decryption).num_rows == count * TABLE.num_rows
+        for path in sorted(found.glob("*.parquet")):
+            assert read(path, kms).equals(TABLE)
+        visible = {path.name for path in found.iterdir() if not path.name.startswith(".")}
+        assert visible == {path.name for path in lake.iterdir()}
+
+        done = mc.rotate_keys(found, mc.KeyTools(kms), what=what, record=folder / "record")
+        assert set(results(done)) <= {"rotated", "current", "skipped"}
+        skipped.add(results(done).count("skipped"))
+        kms.disable_old()
+        for path in sorted(found.glob("*.parquet")):
+            assert read(path, kms).equals(TABLE)
+    assert skipped >= set(range(count))  # the last one's run may have ended
+
+
+STOPPED_IN_THE_MIDDLE = """
+import os, signal, sys
+import modcrypt as mc
+from tests.support.kms.rotating_kms import RotatingKms
+
+def stop(file, total):
+    if file.path.endswith("part-0004.parquet"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+mc.rotate_keys(sys.argv[1], mc.KeyTools(RotatingKms(kf=2, k1=2, k2=2)), threads=2, progress=stop,
+               record=sys.argv[2])
+"""
+
+
+@STORAGE
+def test_a_killed_run_is_taken_up_where_it_was(
+    policy: mc.Policy, tmp_path: Path, kms: RotatingKms
+) -> None:
+    lake, record = tmp_path / "lake", tmp_path / "record.jsonl"
+    paths = write_lake(lake, kms, policy, 40)
+    process = run(STOPPED_IN_THE_MIDDLE, lake, record)
+    process.communicate(timeout=60)
+    assert process.returncode == -9
+    kms.rotate()
+    mc.write_table(OTHER, paths[1], mc.KeyTools(kms).encryption(policy), overwrite=True)
+    before = bytes_of(lake)
+
+    done = mc.rotate_keys(lake, mc.KeyTools(kms), record=record)
+
+    assert results(done)[:5] == ["skipped", "current", "skipped", "skipped", "skipped"]
+    assert results(done)[-1] == "rotated"
+    after = bytes_of(lake)
+    for file in done:
+        changed = after[file.path] != before[file.path]
+        if not policy.internal_key_material:
+            beside = str(material_file(Path(file.path)))
+            changed = after[beside] != before[beside]
+        assert changed == (file.result == "rotated")
+    assert results(mc.rotate_keys(lake, mc.KeyTools(kms), record=record)) == ["skipped"] * 40
+    kms.disable_old()
+    assert read(paths[1], kms).equals(OTHER)
+    assert all(read(path, kms).equals(TABLE) for path in paths[2:])
+
+
+# --- the order of what is written ----------------------------------------------------------------
+
+
+@STORAGE
+@pytest.mark.parametrize("what", ["mek", "kek", "dek"])
+def test_what_takes_a_place_is_synced_before_and_its_folder_afterwards(
+    what: Any, policy: mc.Policy, tmp_path: Path, kms: RotatingKms,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A power failure can lose what was not synced, and rename may come first."""
+    (path,) = write_lake(tmp_path, kms, policy, 1)
+    kms.rotate()
+    trace: list[tuple[str, str]] = []
+
+    def name_of(what: Any) -> str:
+        return os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else os.fspath(what)
+
+    for name in ("write", "copy_file_range", "fsync", "replace"):
+        real = getattr(os, name)
+
+        def noting(*arguments: Any, _real: Any = real, _name: str = name, **options: Any) -> Any:
+            trace.append((_name, name_of(arguments[_name == "copy_file_range"])))
+            return _real(*arguments, **options)
+
+        monkeypatch.setattr(os, name, noting)
+    assert results(mc.rotate_keys(path, mc.KeyTools(kms), what=what)) == ["rotated"]
+
+    replaced = [at for at, (name, _) in enumerate(trace) if name == "replace"]
+    assert replaced
+    for at in replaced:
+        temporary = trace[at][1]
+        about = [name for name, where in trace[:at] if where == temporary]
+        assert about[-1] == "fsync"
+        assert about.count("fsync") == 1
+        assert not [name for name, where in trace[at + 1 :] if where == temporary]
+        assert trace[at + 1] == ("fsync", str(tmp_path))
+    if what != "dek":  # which replaces the file and, twice, its external material
+        assert sum(name == "fsync" for name, _ in trace) == 2
+
+
+# --- disks that fail -----------------------------------------------------------------------------
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, name: str, error: int, after: int) -> None:
+    real, calls = getattr(os, name), 0
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > after:
+            raise OSError(error, os.strerror(error))
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(os, name, fail)
+
+
+@STORAGE
+@pytest.mark.parametrize("what", ["mek", "kek", "dek"])
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("write", errno.ENOSPC),
+        ("fsync", errno.EIO),
+        ("replace", errno.EACCES),
+        ("fchmod", errno.EPERM),
+    ],
+)
+def test_a_disk_that_fails_leaves_the_old_file(
+    what: Any, name: str, error: int, policy: mc.Policy, tmp_path: Path, kms: RotatingKms,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    lake, record = tmp_path / "lake", tmp_path / "record.jsonl"
+    paths = write_lake(lake, kms, policy)
+    before = bytes_of(lake)
+    kms.rotate()
+    with monkeypatch.context() as patch:
+        failing(patch, name, error, 0)
+        done = mc.rotate_keys(lake, mc.KeyTools(kms), what=what, record=record)
+    assert results(done) == ["file"] * 3
+    assert all(os.strerror(error) in file.message for file in done)
+    assert bytes_of(lake) == before
+    assert results(mc.rotate_keys(lake, mc.KeyTools(kms), what=what, record=record)) == (
+        ["rotated"] * 3
+    )
+    assert all(read(path, kms).equals(TABLE) for path in paths)
+
+
+@STORAGE
+def test_a_folder_that_cannot_be_synced_is_no_failure(
+    policy: mc.Policy, tmp_path: Path, kms: RotatingKms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = write_lake(tmp_path, kms, policy)
+    kms.rotate()
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.EINVAL, "no folders")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert results(mc.rotate_keys(tmp_path, mc.KeyTools(kms))) == ["rotated"] * 3
+    kms.disable_old()
+    assert all(read(path, kms).equals(TABLE) for path in paths)
+
+
+@contextlib.contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@STORAGE
+@pytest.mark.parametrize("size", [0, 100, 1000])
+def test_the_systems_own_limit_leaves_the_old_file(
+    size: int, policy: mc.Policy, tmp_path: Path, kms: RotatingKms
+) -> None:
+    """The kernel cuts writes and copies short, then refuses them."""
+    paths = write_lake(tmp_path, kms, policy)
+    before = bytes_of(tmp_path)
+    kms.rotate()
+    with file_size_limit(size):
+        done = mc.rotate_keys(tmp_path, mc.KeyTools(kms))
+    assert results(done) == ["file"] * 3
+    assert bytes_of(tmp_path) == before
+    assert all(read(path, kms).equals(TABLE) for path in paths)
+
+
+def test_a_record_that_cannot_be_written_ends_the_run_with_every_file_whole(
+    tmp_path: Path, kms: RotatingKms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, record = tmp_path / "lake", tmp_path / "record"
+    paths = write_lake(lake, kms, WITHIN)
+    kms.rotate()
+    real = os.fdopen
+
+    class Full(io.RawIOBase):
+        def write(self, _data: Any) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(record))
+
+    def fdopen(fd: int, *arguments: Any, **options: Any) -> Any:
+        if os.readlink(f"/proc/self/fd/{fd}") != str(record):
+            return real(fd, *arguments, **options)
+        os.close(fd)
+        return Full()
+
+    monkeypatch.setattr(os, "fdopen", fdopen)
+    with pytest.raises(OSError, match="No space left"):
+        mc.rotate_keys(lake, mc.KeyTools(kms), record=record)
+    assert all(read(path, kms).equals(TABLE) for path in paths)
+    assert {path.name for path in lake.iterdir()} == {path.name for path in paths}
+
+
+def test_a_source_that_shrinks_while_it_is_copied_is_left_alone(
+    tmp_path: Path, kms: RotatingKms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = write_lake(tmp_path, kms, WITHIN, 1)
+    kms.rotate()
+    real = os.copy_file_range
+
+    def shrinking(source: int, *arguments: Any) -> int:
+        os.truncate(path, 500)
+        return real(source, *arguments)
+
+    monkeypatch.setattr(os, "copy_file_range", shrinking)
+    assert results(mc.rotate_keys(path, mc.KeyTools(kms))) == ["truncation"]
+    assert path.stat().st_size == 500
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+# --- two rotations at once -----------------------------------------------------------------------
+
+HARMLESS = {"rotated", "current", "key-material", "file"}
+"""What a rotation may say of a file that another one has just rotated."""
+
+
+@STORAGE
+def test_threads_that_rotate_the_same_folder(
+    policy: mc.Policy, tmp_path: Path, kms: RotatingKms
+) -> None:
+    paths = write_lake(tmp_path, kms, policy, 20)
+    kms.rotate()
+    said: list[list[mc.RotatedFile]] = []
+    barrier = threading.Barrier(3)
+
+    def rotate(what: Any) -> None:
+        barrier.wait()
+        said.append(mc.rotate_keys(tmp_path, mc.KeyTools(kms), what=what, threads=2))
+
+    threads = [threading.Thread(target=rotate, args=(what,)) for what in ("mek", "kek", "mek")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    check_rotated(paths, kms, said)
+
+
+def check_rotated(paths: list[Path], kms: RotatingKms, said: list[list[mc.RotatedFile]]) -> None:
+    """Each file was rotated by somebody, and is whole."""
+    assert len(said) == 3
+    for files in zip(*said, strict=True):
+        assert "rotated" in results(list(files))
+        assert set(results(list(files))) <= HARMLESS
+    names = {path.name for path in paths} | {material_file(path).name for path in paths}
+    assert {path.name for path in paths[0].parent.iterdir()} <= names
+    kms.disable_old()
+    for path in paths:
+        assert read(path, kms).equals(TABLE)
+    assert results(mc.rotate_keys(paths[0].parent, mc.KeyTools(kms))) == ["current"] * len(paths)
+
+
+IN_A_PROCESS = """
+import json, sys
+import modcrypt as mc
+from tests.support.kms.rotating_kms import RotatingKms
+
+tools = mc.KeyTools(RotatingKms(kf=2, k1=2, k2=2))
+print("ready", flush=True)
+sys.stdin.readline()
+done = mc.rotate_keys(sys.argv[1], tools, what=sys.argv[2], threads=2)
+print(json.dumps([[file.path, file.result, file.message] for file in done]))
+"""
+
+
+@STORAGE
+def test_processes_that_rotate_the_same_folder(
+    policy: mc.Policy, tmp_path: Path, kms: RotatingKms
+) -> None:
+    paths = write_lake(tmp_path, kms, policy, 20)
+    processes = [run(IN_A_PROCESS, tmp_path, what) for what in ("mek", "kek", "mek")]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    said = []
+    for process in processes:
+        printed, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
+        said.append(
+            [mc.RotatedFile(path=p, result=r, message=m) for p, r, m in json.loads(printed)]
+        )
+    kms.rotate()
+    check_rotated(paths, kms, said)
+
+
+# --- a writer at the same time -------------------------------------------------------------------
+
+
+@dataclass
+class Meanwhile:
+    """What `meanwhile` saw."""
+
+    steps: list[str] = field(default_factory=list)
+    waited: bool = False  # the action, for a lock that the job had
+
+
+@contextlib.contextmanager
+def meanwhile(
+    job: str, step: int, action: Callable[[], object], without: tuple[str, ...] = ()
+) -> Iterator[Meanwhile]:
+    """Let an action run in a thread before one of the steps of a job, whose threads are named so.
+
+    It runs to its end, or until it waits for a lock; then the job goes on.
+    """
+    seen, waiting = Meanwhile(), threading.Event()
+    other = threading.Thread(target=action, name="meanwhile")
+    lock = fcntl.flock
+
+    def is_job() -> bool:
+        return threading.current_thread().name.startswith(job)
+
+    def stepping(name: str) -> Callable[..., Any]:
+        real = getattr(os, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            if is_job():
+                seen.steps.append(name)
+                if len(seen.steps) == step + 1:
+                    other.start()
+                    while other.is_alive() and not waiting.wait(0.002):
+                        pass
+            return real(*arguments, **options)
+
+        return call
+
+    def flock(fd: int, operation: int) -> None:
+        try:
+            lock(fd, operation | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not is_job():
+                seen.waited = True
+                waiting.set()
+            lock(fd, operation)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fcntl, "flock", flock)
+        for name in (*WRITING, "stat"):
+            if name not in without:
+                patch.setattr(os, name, stepping(name))
+        yield seen
+    if other.ident is not None:
+        other.join()
+
+
+def every_step(attempt: Callable[[int], list[str]]) -> list[str]:
+    """Try each step, until there are no more; give those of the last attempt."""
+    for step in range(200):
+        steps = attempt(step)
+        if len(steps) <= step:
+            return steps
+    raise AssertionError("the job never ends")
+
+
+@STORAGE
+@pytest.mark.parametrize("what", ["mek", "kek", "dek"])
+def test_a_writer_that_replaces_a_file_at_any_step_of_its_rotation_wins(
+    what: Any, policy: mc.Policy, tmp_path: Path
+) -> None:
+    def attempt(step: int) -> list[str]:
+        kms = RotatingKms(**MASTERS)
+        (path,) = write_lake(tmp_path / f"{step}", kms, policy, 1)
+        failures: list[BaseException] = []
+
+        def replace() -> None:
+            try:
+                encryption = mc.KeyTools(kms).encryption(policy)
+                mc.write_table(OTHER, path, encryption, overwrite=True)
+            except mc.KeyMaterialError as error:  # a rotation under way; try again, it says
+                failures.append(error)
+
+        kms.rotate()
+        # Between the last look at the file and the rename there is nothing to be done.
+        gap = () if not policy.internal_key_material and what != "dek" else ("replace",)
+        with meanwhile("modcrypt-rotation", step, replace, gap) as seen:
+            (file,) = mc.rotate_keys(path, mc.KeyTools(kms), what=what)
+        # The old file's keys are looked for in the new one's key material, and don't fit.
+        assert file.result in HARMLESS | {"tag"}
+        replaced = len(seen.steps) > step and not failures
+        rows = read(path, kms)
+        # Where both have gone on at once, "dek" may have come last: a file for a file.
+        assert rows.equals(OTHER if replaced else TABLE) or (what == "dek" and seen.waited)
+        hidden = [one.name for one in path.parent.iterdir() if one.name.startswith(".")]
+        assert not hidden
+        again = mc.rotate_keys(path, mc.KeyTools(kms), what=what)
+        assert set(results(again)) <= {"rotated", "current"}
+        kms.disable_old()
+        assert read(path, kms).equals(rows)
+        return seen.steps
+
+    assert len(every_step(attempt)) > 5
+
+
+@pytest.mark.parametrize("what", ["mek", "kek", "dek"])
+def test_a_file_that_is_overwritten_in_place_is_never_replaced_by_an_older_one(
+    what: Any, tmp_path: Path
+) -> None:
+    """As PyArrow writes, and `cp` does."""
+
+    def attempt(step: int) -> list[str]:
+        kms = RotatingKms(**MASTERS)
+        (path,) = write_lake(tmp_path / f"{step}", kms, WITHIN, 1)
+        newer = path.with_name(".newer")
+        mc.write_table(OTHER, newer, mc.KeyTools(kms).encryption(WITHIN))
+        data = newer.read_bytes()
+        kms.rotate()
+        with meanwhile(
+            "modcrypt-rotation", step, lambda: path.write_bytes(data), ("replace",)
+        ) as seen:
+            mc.rotate_keys(path, mc.KeyTools(kms), what=what)
+        reached = len(seen.steps) > step
+        assert read(path, kms).equals(OTHER if reached else TABLE)
+        return seen.steps
+
+    assert len(every_step(attempt)) > 5
+
+
+@STORAGE
+@pytest.mark.parametrize("what", ["mek", "kek", "dek"])
+def test_a_rotation_at_any_step_of_a_writer_loses_nothing(
+    what: Any, policy: mc.Policy, tmp_path: Path
+) -> None:
+    def attempt(step: int) -> list[str]:
+        kms = RotatingKms(**MASTERS)
+        (path,) = write_lake(tmp_path / f"{step}", kms, policy, 1)
+        said: list[mc.RotatedFile] = []
+
+        def rotate() -> None:
+            said.extend(mc.rotate_keys(path, mc.KeyTools(kms), what=what))
+
+        kms.rotate()
+        encryption, expected = mc.KeyTools(kms).encryption(policy), OTHER
+        with meanwhile(threading.main_thread().name, step, rotate) as seen:
+            try:
+                mc.write_table(OTHER, path, encryption, overwrite=True)
+            except mc.KeyMaterialError:
+                expected = TABLE
+        assert {file.result for file in said} <= HARMLESS
+        rows = read(path, kms)
+        assert rows.equals(expected) or (what == "dek" and seen.waited)
+        again = mc.rotate_keys(path, mc.KeyTools(kms), what=what)
+        assert set(results(again)) <= {"rotated", "current"}
+        kms.disable_old()
+        assert read(path, kms).equals(rows)
+        return seen.steps
+
+    assert len(every_step(attempt)) > 5
+
+
+def test_who_locks_a_file_of_a_folder_keeps_rotation_of_external_material_out(
+    tmp_path: Path, kms: RotatingKms
+) -> None:
+    paths = write_lake(tmp_path, kms, BESIDE)
+    kms.rotate()
+    before, done = bytes_of(tmp_path), threading.Event()
+
+    def rotate() -> None:
+        mc.rotate_keys(tmp_path, mc.KeyTools(kms))
+        done.set()
+
+    thread = threading.Thread(target=rotate)
+    with Place(None, str(paths[0])).locked():
+        thread.start()
+        assert not done.wait(0.3)
+        assert {name: v for name, v in bytes_of(tmp_path).items() if "/." not in name} == before
+    thread.join()
+    assert all(read(path, kms).equals(TABLE) for path in paths)
+    assert bytes_of(tmp_path) != before
+
+
+@STORAGE
+def test_a_folder_under_rotation_is_read_all_the_time(
+    policy: mc.Policy, tmp_path: Path, kms: RotatingKms
+) -> None:
+    write_lake(tmp_path, kms, policy, 4)
+    stop, failures = threading.Event(), []
+
+    def watch() -> None:
+        try:
+            while not stop.is_set():
+                rows = mc.read_table(tmp_path, mc.KeyTools(kms).decryption())
+                assert rows.num_rows == 4 * TABLE.num_rows
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=watch) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(10):
+        kms.rotate()
+        for what in WRAPPING:
+            done = mc.rotate_keys(tmp_path, mc.KeyTools(kms), what=what)
+            assert results(done) == ["rotated"] * 4
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+# --- the cost ------------------------------------------------------------------------------------
+
+
+@STORAGE
+def test_a_small_file_costs_few_calls_of_the_system(
+    policy: mc.Policy, tmp_path: Path, kms: RotatingKms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 100
+    write_lake(tmp_path, kms, policy, 1)
+    (first,) = tmp_path.glob("*.parquet")
+    for n in range(1, count):  # each with material of its own, all under the same KEKs
+        copy = first.with_name(f"part-{n:04}.parquet")
+        shutil.copy(first, copy)
+        if not policy.internal_key_material:
+            shutil.copy(material_file(first), material_file(copy))
+    calls: dict[str, int] = {}
+    lock = threading.Lock()
+    for name in (*WRITING, "stat", "fstat", "listdir", "scandir"):
+        real = getattr(os, name)
+
+        def counting(*arguments: Any, _real: Any = real, _name: str = name, **options: Any) -> Any:
+            with lock:
+                calls[_name] = calls.get(_name, 0) + 1
+            return _real(*arguments, **options)
+
+        monkeypatch.setattr(os, name, counting)
+    kms.rotate()
+    kms.calls.clear()
+    assert results(mc.rotate_keys(tmp_path, mc.KeyTools(kms))) == ["rotated"] * count
+    assert kms.count("wrap") == 3
+    assert calls["fsync"] == 2 * count
+    assert calls["replace"] == count
+    assert calls["open"] <= 6 * count + 20
+    assert sum(calls.values()) <= 30 * count + 100

@@ -1,0 +1,341 @@
+"""Shredding that is killed, fails or is not alone: a file is readable or shredded, never half."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import modcrypt as mc
+from modcrypt.jobs.shredding import ShreddedFile, shred_keys
+from modcrypt.jobs.shredding_proof import prove_shredded
+from tests.jobs.test_key_rotation import (
+    OTHER,
+    STORAGE,
+    TABLE,
+    bytes_of,
+    material_file,
+    read,
+    write_lake,
+)
+from tests.jobs.test_key_rotation_crash import WRITING, every_step, failing, meanwhile, run
+from tests.jobs.test_shredding import MASTERS, check_column_is_gone, results
+from tests.support.kms.rotating_kms import RotatingKms
+
+if sys.platform != "linux":
+    pytest.skip("steps are counted by names of Linux", allow_module_level=True)
+
+
+KILLED_AT_EVERY_STEP = """
+import itertools, json, os, shutil, signal, sys
+import modcrypt as mc
+from modcrypt.jobs.shredding import shred_keys
+from tests.support.kms.rotating_kms import RotatingKms
+
+lake, steps, criteria, names = *sys.argv[1:3], json.loads(sys.argv[3]), sys.argv[4].split(",")
+calls = 0
+
+def killing(name, last):
+    real = getattr(os, name)
+    def call(*arguments, **options):
+        global calls
+        if calls == last:
+            if name == "write":  # in the middle of it
+                real(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        calls += 1
+        return real(*arguments, **options)
+    return call
+
+def shred(folder):
+    done = shred_keys(os.path.join(folder, "lake"), mc.KeyTools(RotatingKms(kf=1, k1=1, k2=1)),
+                      threads=1, record=os.path.join(folder, "record"), **criteria)
+    return {file.result for file in done} == {"shredded"}
+
+shutil.copytree(lake, os.path.join(steps, "first", "lake"))
+assert shred(os.path.join(steps, "first"))  # what is imported on the way is there for all
+shutil.rmtree(os.path.join(steps, "first"))
+for last in itertools.count():
+    folder = os.path.join(steps, f"{last:04}")
+    shutil.copytree(lake, os.path.join(folder, "lake"))
+    child = os.fork()
+    if not child:
+        for name in names:
+            setattr(os, name, killing(name, last))
+        os._exit(not shred(folder))
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(status, flush=True)
+    if status != -signal.SIGKILL:
+        break
+"""
+
+
+@STORAGE
+@pytest.mark.parametrize("criteria", [{"columns": ["name"]}, {"everything": True}], ids=str)
+def test_killed_at_any_step_every_file_is_readable_or_shredded_and_the_run_is_taken_up(
+    criteria: dict[str, Any], policy: mc.Policy, tmp_path: Path
+) -> None:
+    lake, steps = tmp_path / "lake", tmp_path / "steps"
+    write_lake(lake, RotatingKms(**MASTERS), policy, 2)
+    process = run(KILLED_AT_EVERY_STEP, lake, steps, json.dumps(criteria), ",".join(WRITING))
+    printed, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    *killed, last = map(int, printed.split())
+    assert last == 0
+    assert set(killed) == {-9}
+    assert len(killed) > 10
+
+    seen = set()
+    for folder in sorted(steps.iterdir()):
+        kms = RotatingKms(**MASTERS)
+        found = folder / "lake"
+        readable = {path.name for path in sorted(found.glob("*.parquet")) if is_whole(path, kms)}
+        seen.add(len(readable))
+        for path in found.glob("*.parquet"):
+            if path.name not in readable:
+                check_is_shredded(path, kms, criteria)
+        visible = {path.name for path in found.iterdir() if not path.name.startswith(".")}
+        gone = {one.name for one in lake.iterdir()} - visible
+        assert all(name.startswith("_KEY_MATERIAL_FOR_") for name in gone)
+        before = bytes_of(found)
+
+        done = shred_keys(found, mc.KeyTools(kms), record=folder / "record", **criteria)
+
+        assert set(results(done)) <= {"shredded", "current", "skipped"}
+        after = bytes_of(found)
+        for file in done:
+            if file.result in ("current", "skipped"):
+                assert after[file.path] == before[file.path]
+            assert "columns" not in criteria or is_gone(Path(file.path), kms)
+        # What a killed process has left holds no key that was shredded, but may look as if.
+        proof = prove_shredded(found, mc.KeyTools(kms), **criteria)
+        assert not proof.still_readable
+        unfinished = {one for one in found.iterdir() if one.name.startswith(".modcrypt-")}
+        assert {Path(file.path) for file, _ in proof.unknown} <= unfinished
+        for one in unfinished:
+            one.unlink()
+        assert prove_shredded(found, mc.KeyTools(kms), **criteria).ok
+    assert seen == {0, 1, 2}
+
+
+def is_whole(path: Path, kms: RotatingKms) -> bool:
+    try:
+        return bool(read(path, kms).equals(TABLE))
+    except mc.ModcryptError:
+        return False
+
+
+def check_is_shredded(path: Path, kms: RotatingKms, criteria: dict[str, Any]) -> None:
+    if "columns" in criteria:
+        check_column_is_gone(path, kms)
+        return
+    with pytest.raises(mc.ModcryptError):
+        mc.read_table(path, mc.KeyTools(kms).decryption(on_missing_key="drop"))
+
+
+STOPPED_IN_THE_MIDDLE = """
+import os, signal, sys
+import modcrypt as mc
+from modcrypt.jobs.shredding import shred_keys
+from tests.support.kms.rotating_kms import RotatingKms
+
+def stop(file, total):
+    if file.path.endswith("part-0004.parquet"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+shred_keys(sys.argv[1], mc.KeyTools(RotatingKms(kf=1, k1=1, k2=1)), columns=["name"], threads=2,
+           progress=stop, record=sys.argv[2])
+"""
+
+
+@STORAGE
+def test_a_killed_run_is_taken_up_where_it_was(policy: mc.Policy, tmp_path: Path) -> None:
+    lake, record, kms = tmp_path / "lake", tmp_path / "record.jsonl", RotatingKms(**MASTERS)
+    paths = write_lake(lake, kms, policy, 40)
+    process = run(STOPPED_IN_THE_MIDDLE, lake, record)
+    process.communicate(timeout=60)
+    assert process.returncode == -9
+    mc.write_table(TABLE, paths[1], mc.KeyTools(kms).encryption(policy), overwrite=True)
+
+    done = shred_keys(lake, mc.KeyTools(kms), columns=["name"], record=record)
+
+    assert results(done)[:5] == ["skipped", "shredded", "skipped", "skipped", "skipped"]
+    assert results(done)[-1] == "shredded"
+    for path in (paths[0], paths[1], paths[-1]):
+        check_column_is_gone(path, kms)
+    again = shred_keys(lake, mc.KeyTools(kms), columns=["name"], record=record)
+    assert results(again) == ["skipped"] * 40
+    assert prove_shredded(lake, mc.KeyTools(kms), columns=["name"]).ok
+
+
+# --- disks that fail -----------------------------------------------------------------------------
+
+
+@STORAGE
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("write", errno.ENOSPC),
+        ("fsync", errno.EIO),
+        ("replace", errno.EACCES),
+        ("fchmod", errno.EPERM),
+    ],
+)
+def test_a_disk_that_fails_leaves_the_old_file(
+    name: str, error: int, policy: mc.Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, record, kms = tmp_path / "lake", tmp_path / "record.jsonl", RotatingKms(**MASTERS)
+    paths = write_lake(lake, kms, policy)
+    before = bytes_of(lake)
+    with monkeypatch.context() as patch:
+        failing(patch, name, error, 0)
+        done = shred_keys(lake, mc.KeyTools(kms), columns=["name"], record=record)
+    assert results(done) == ["file"] * 3
+    assert all(os.strerror(error) in file.message for file in done)
+    assert bytes_of(lake) == before
+    again = shred_keys(lake, mc.KeyTools(kms), columns=["name"], record=record)
+    assert results(again) == ["shredded"] * 3
+    check_column_is_gone(paths[0], kms)
+
+
+# --- a writer at the same time -------------------------------------------------------------------
+
+
+@STORAGE
+@pytest.mark.parametrize("criteria", [{"columns": ["name"]}, {"master_keys": ["k2"]}], ids=str)
+def test_a_writer_that_replaces_a_file_at_any_step_loses_nothing(
+    criteria: dict[str, Any], policy: mc.Policy, tmp_path: Path
+) -> None:
+    """The new version is there, as it was written or without what was to be shredded."""
+
+    def attempt(step: int) -> list[str]:
+        kms = RotatingKms(**MASTERS)
+        (path,) = write_lake(tmp_path / f"{step}", kms, policy, 1)
+        failures: list[BaseException] = []
+
+        def replace() -> None:
+            try:
+                encryption = mc.KeyTools(kms).encryption(policy)
+                mc.write_table(OTHER, path, encryption, overwrite=True)
+            except mc.KeyMaterialError as error:  # try again, it says
+                failures.append(error)
+
+        # Between the last look at the file and the rename there is nothing to be done.
+        gap = ("replace",) if policy.internal_key_material else ()
+        with meanwhile("modcrypt-shredding", step, replace, gap) as seen:
+            (file,) = shred_keys(path, mc.KeyTools(kms), **criteria)
+        replaced = len(seen.steps) > step and not failures
+        if not replaced:
+            assert file.result == "shredded"
+            check_column_is_gone(path, kms)
+        elif file.failed or not is_gone(path, kms):
+            assert read(path, kms).equals(OTHER)
+        assert not [one.name for one in path.parent.iterdir() if one.name.startswith(".")]
+        again = shred_keys(path, mc.KeyTools(kms), **criteria)
+        assert set(results(again)) <= {"shredded", "current"}
+        rows = mc.read_table(path, mc.KeyTools(kms).decryption(on_missing_key="drop"))
+        expected = OTHER if replaced else TABLE
+        assert rows.equals(expected.drop_columns(["name"]))
+        assert prove_shredded(path.parent, mc.KeyTools(kms), **criteria).ok
+        return seen.steps
+
+    assert len(every_step(attempt)) > 5
+
+
+def is_gone(path: Path, kms: RotatingKms) -> bool:
+    rows = mc.read_table(path, mc.KeyTools(kms).decryption(on_missing_key="drop"))
+    return "name" not in rows.column_names
+
+
+@STORAGE
+def test_a_shredding_at_any_step_of_a_writer_loses_nothing(
+    policy: mc.Policy, tmp_path: Path
+) -> None:
+    """What it writes is there with all its keys, or was shredded: with its keys or without."""
+
+    def attempt(step: int) -> list[str]:
+        kms = RotatingKms(**MASTERS)
+        (path,) = write_lake(tmp_path / f"{step}", kms, policy, 1)
+        said: list[ShreddedFile] = []
+
+        def shred() -> None:
+            said.extend(shred_keys(path, mc.KeyTools(kms), columns=["name"]))
+
+        encryption, expected = mc.KeyTools(kms).encryption(policy), OTHER
+        with meanwhile("MainThread", step, shred) as seen:
+            try:
+                mc.write_table(OTHER, path, encryption, overwrite=True)
+            except mc.KeyMaterialError:
+                expected = TABLE
+        assert {file.result for file in said} <= {"shredded", "current", "file", "key-material"}
+        rows = mc.read_table(path, mc.KeyTools(kms).decryption(on_missing_key="drop"))
+        rest = [name for name in TABLE.column_names if name != "name"]
+        assert rows.select(rest).equals(expected.select(rest))
+        again = shred_keys(path, mc.KeyTools(kms), columns=["name"])
+        assert set(results(again)) <= {"shredded", "current"}
+        proof = prove_shredded(path.parent, mc.KeyTools(kms), columns=["name"])
+        assert not proof.still_readable
+        return seen.steps
+
+    assert len(every_step(attempt)) > 5
+
+
+IN_A_PROCESS = """
+import json, sys
+import modcrypt as mc
+from modcrypt.jobs.shredding import shred_keys
+from tests.support.kms.rotating_kms import RotatingKms
+
+tools = mc.KeyTools(RotatingKms(kf=1, k1=1, k2=1))
+print("ready", flush=True)
+sys.stdin.readline()
+done = shred_keys(sys.argv[1], tools, columns=[sys.argv[2]], threads=2)
+print(json.dumps([[file.path, file.result] for file in done]))
+"""
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@STORAGE
+def test_processes_that_shred_columns_of_the_same_folder(
+    policy: mc.Policy, tmp_path: Path, processes: list[subprocess.Popen[str]]
+) -> None:
+    kms = RotatingKms(**MASTERS)
+    paths = write_lake(tmp_path, kms, policy, 20)
+    processes += [run(IN_A_PROCESS, tmp_path, column) for column in ("name", "id", "name")]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        printed, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
+        found = {result for _, result in json.loads(printed)}
+        assert found <= {"shredded", "current", "file"}  # changed by another one
+    for column in ("name", "id"):
+        done = shred_keys(tmp_path, mc.KeyTools(kms), columns=[column])
+        assert set(results(done)) <= {"shredded", "current"}
+    proof = prove_shredded(tmp_path, mc.KeyTools(kms), columns=["name", "id"])
+    assert proof.ok
+    names = {path.name for path in paths} | {material_file(path).name for path in paths}
+    assert {path.name for path in tmp_path.iterdir()} <= names
+    rows = mc.read_table(tmp_path, mc.KeyTools(kms).decryption(on_missing_key="drop"))
+    assert rows.num_rows == 20 * TABLE.num_rows
+    assert rows.slice(0, len(TABLE)).equals(TABLE.drop_columns(["name", "id"]))

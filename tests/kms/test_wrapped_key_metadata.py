@@ -1,0 +1,202 @@
+"""Key metadata sealed under a key service: opened by other code, and refused when altered."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from modcrypt.errors import (
+    KeyDisabledError,
+    KeyMaterialError,
+    KeyNotFoundError,
+    KeyRetrievalError,
+)
+from modcrypt.key_metadata import StandardKeyMetadata
+from modcrypt.keys import Key
+from modcrypt.kms.wrapped_key_metadata import (
+    MAX_SEALED,
+    is_sealed,
+    open_key_metadata,
+    seal_key_metadata,
+)
+from modcrypt.kms.wrapping import KeyWrapper
+from tests.support.tables import COLUMN_KEY, FOOTER_KEY
+
+KEY = bytes(range(1, 33))
+METADATA = StandardKeyMetadata(key=KEY[:16], aad_prefix=b"prefix of 16 b.!", file_length=1_000_000)
+
+
+class MemoryKms:
+    """A key service of the tests' own: base64( nonce | ciphertext | tag ), AAD the key's id."""
+
+    def __init__(self) -> None:
+        self.masters = {"kf": FOOTER_KEY, "kc": COLUMN_KEY}
+        self.refused: set[str] = set()
+
+    def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
+        nonce = os.urandom(12)
+        sealed = AESGCM(self.masters[master_key_id]).encrypt(nonce, key, master_key_id.encode())
+        return base64.b64encode(nonce + sealed).decode()
+
+    def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
+        if master_key_id in self.refused:
+            raise KeyDisabledError(f"master key {master_key_id} is disabled")
+        block = base64.b64decode(wrapped)
+        cipher = AESGCM(self.masters[master_key_id])
+        return cipher.decrypt(block[:12], block[12:], master_key_id.encode())
+
+
+def wrapper(kms: MemoryKms | None = None) -> KeyWrapper:
+    return KeyWrapper(kms or MemoryKms(), cache_lifetime=600.0)
+
+
+def sealed(metadata: StandardKeyMetadata = METADATA, **changes: Any) -> bytes:
+    """Give sealed key metadata with members changed; None takes one out."""
+    members = json.loads(seal_key_metadata(wrapper(), metadata, "kf")) | changes
+    return json.dumps({k: v for k, v in members.items() if v is not None}).encode()
+
+
+@pytest.mark.parametrize("size", [16, 24, 32])
+@pytest.mark.parametrize(("prefix", "length"), [(None, None), (b"p", 7), (b"", 0)])
+def test_it_comes_back(size: int, prefix: bytes | None, length: int | None) -> None:
+    metadata = StandardKeyMetadata(key=KEY[:size], aad_prefix=prefix, file_length=length)
+    data = seal_key_metadata(wrapper(), metadata, "kf")
+    found = open_key_metadata(wrapper(), data)  # another wrapper: nothing is kept from sealing
+    assert found.encode() == metadata.encode()
+
+
+@pytest.mark.parametrize("size", [16, 24, 32])
+def test_other_code_opens_it(size: int) -> None:
+    data = seal_key_metadata(wrapper(), StandardKeyMetadata(key=KEY[:size]), "kf")
+    assert data.endswith(b"}\n")
+    assert is_sealed(data)
+    members = json.loads(data)
+    kek = MemoryKms().unwrap(members.pop("wrappedKEK"), "kf")
+    assert len(kek) == size  # no weaker than the key that it seals
+    kek_id = base64.b64decode(members.pop("keyEncryptionKeyID"))
+    assert len(kek_id) == 16
+    block = base64.b64decode(members.pop("wrappedKeyMetadata"))
+    plain = AESGCM(kek).decrypt(block[:12], block[12:], kek_id)
+    assert plain == bytes([1, 2 * size]) + KEY[:size] + b"\0\0"
+    assert members == {"modcryptKeyMetadata": 1, "masterKeyID": "kf"}
+
+
+def test_it_opens_what_other_code_sealed() -> None:
+    kek, kek_id, nonce = os.urandom(16), os.urandom(16), os.urandom(12)
+    block = nonce + AESGCM(kek).encrypt(nonce, METADATA.encode(), kek_id)
+    members = {
+        "keyEncryptionKeyID": base64.b64encode(kek_id).decode(),
+        "wrappedKEK": MemoryKms().wrap(kek, "kc"),
+        "modcryptKeyMetadata": 1,
+        "masterKeyID": "kc",
+        "wrappedKeyMetadata": base64.b64encode(block).decode(),
+    }
+    found = open_key_metadata(wrapper(), json.dumps(members, indent=1).encode())
+    assert (found.key, found.aad_prefix) == (Key(KEY[:16]), b"prefix of 16 b.!")
+    assert found.file_length == 1_000_000
+
+
+def test_neither_key_nor_kek_is_in_it() -> None:
+    data = seal_key_metadata(wrapper(), METADATA, "kf")
+    for secret in (KEY[:16], b"prefix of 16 b.!", FOOTER_KEY):
+        for text in (secret, secret.hex().encode(), base64.b64encode(secret).rstrip(b"=")):
+            assert text not in data
+
+
+def flipped(text: str) -> str:
+    data = bytearray(base64.b64decode(text))
+    data[-1] ^= 1
+    return base64.b64encode(data).decode()
+
+
+@pytest.mark.parametrize("name", ["wrappedKeyMetadata", "keyEncryptionKeyID", "wrappedKEK"])
+def test_an_altered_member_is_found_out(name: str) -> None:
+    members = json.loads(sealed())
+    open_key_metadata(wrapper(), json.dumps(members).encode())
+    altered = members | {name: flipped(members[name])}
+    with pytest.raises(KeyRetrievalError):
+        open_key_metadata(wrapper(), json.dumps(altered).encode())
+
+
+def test_that_of_another_file_is_found_out() -> None:
+    other = json.loads(sealed())["wrappedKeyMetadata"]
+    with pytest.raises(KeyMaterialError, match="does not decrypt under its KEK"):
+        open_key_metadata(wrapper(), sealed(wrappedKeyMetadata=other))
+
+
+def test_what_is_no_key_metadata_inside_is_found_out() -> None:
+    kms = wrapper()
+    kek = kms.get_writing_kek("kf")
+    inside = base64.b64encode(kek.cipher.seal_block(b"\1\2\3", kek.id)).decode()
+    members: dict[str, Any] = {
+        "wrappedKeyMetadata": inside,
+        "wrappedKEK": kek.wrapped,
+        "keyEncryptionKeyID": base64.b64encode(kek.id).decode(),
+    }
+    with pytest.raises(KeyMaterialError, match="standard key metadata: "):
+        open_key_metadata(kms, sealed(**members))
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"modcryptKeyMetadata": 2}, "version"),
+        ({"modcryptKeyMetadata": True}, "version"),
+        ({"modcryptKeyMetadata": 1.0}, "version"),
+        ({"modcryptKeyMetadata": "1"}, "version"),
+        ({"more": 1}, "exactly"),
+        ({"masterKeyID": None}, "exactly"),
+        ({"masterKeyID": ""}, "masterKeyID"),
+        ({"masterKeyID": 1}, "masterKeyID"),
+        ({"masterKeyID": "a\nb"}, "control"),
+        ({"masterKeyID": "k" * 1025}, "masterKeyID"),
+        ({"wrappedKEK": ["x"]}, "wrappedKEK"),
+        ({"wrappedKEK": "x" * 17_000}, "wrappedKEK"),
+        ({"keyEncryptionKeyID": "AAAA"}, "16 bytes"),
+        ({"keyEncryptionKeyID": "?"}, "base64"),
+        ({"wrappedKeyMetadata": "a"}, "base64"),
+        ({"wrappedKeyMetadata": "AAAA"}, "does not decrypt"),
+        ({"wrappedKeyMetadata": "x" * MAX_SEALED}, "longer than 65536"),
+    ],
+)
+def test_what_is_malformed_is_refused(changes: dict[str, Any], part: str) -> None:
+    with pytest.raises(KeyMaterialError, match=part):
+        open_key_metadata(wrapper(), sealed(**changes))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"[]", b"1", b"null", b"\xff", b'{"a":NaN}', b"[" * 50_000, b'{"a":1,"a":2}'],
+)
+def test_what_is_no_such_json_is_refused(data: bytes) -> None:
+    with pytest.raises(KeyMaterialError, match="encrypted key metadata"):
+        open_key_metadata(wrapper(), data)
+
+
+def test_a_member_that_is_there_twice_is_refused() -> None:
+    data = sealed().replace(b'"masterKeyID"', b'"masterKeyID":"kc","masterKeyID"')
+    with pytest.raises(KeyMaterialError, match="repeated"):
+        open_key_metadata(wrapper(), data)
+
+
+def test_a_refused_or_missing_master_key_is_told_as_it_is() -> None:
+    kms = MemoryKms()
+    kms.refused = {"kf"}
+    with pytest.raises(KeyDisabledError):
+        open_key_metadata(wrapper(kms), sealed())
+    with pytest.raises(KeyNotFoundError):
+        open_key_metadata(wrapper(), sealed(masterKeyID="absent"))
+    with pytest.raises(KeyNotFoundError):
+        seal_key_metadata(wrapper(), METADATA, "absent")
+
+
+def test_key_metadata_in_the_clear_is_told_apart() -> None:
+    clear = METADATA.encode()
+    for form in (clear, clear.hex().encode(), base64.b64encode(clear)):
+        assert not is_sealed(form)
+    assert is_sealed(b"\n " + sealed())

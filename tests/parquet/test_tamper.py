@@ -1,0 +1,795 @@
+"""Every byte of an encrypted file is flipped, cut off or exchanged, and the reader notices.
+
+What it can't notice is said by name: `_carries_nothing` and the tests called `..._unseen`.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from modcrypt import (
+    AadPrefixError,
+    ChecksumError,
+    FileDecryptionProperties,
+    FileEncryptionProperties,
+    FooterSignatureError,
+    FormatError,
+    IntegrityError,
+    ModcryptError,
+    ModuleId,
+    ModuleType,
+    PlaintextError,
+    TagMismatchError,
+    TruncationError,
+    UnsupportedFormatError,
+    decrypt_parquet,
+    list_modules,
+)
+from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
+from tests.support import forging
+from tests.support.forging import decrypted, encrypted, plain_file
+from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors
+
+BOTH = ("AES_GCM_V1", "AES_GCM_CTR_V1")
+READER = FileDecryptionProperties(footer_key=FOOTER_KEY)
+KEYED_READER = FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys={"b": COLUMN_KEY})
+
+# Two row groups of two columns whose modules come in equal sizes, so that exchanging them is
+# not given away by a length; a third column to leave in plaintext.
+TABLE = pa.table({"a": [1, 1, 2, None], "b": ["x", "y", "x", "y"], "c": [1.5, 2.5, 3.5, 3.5]})
+RICH: dict[str, Any] = {
+    "row_group_size": 2,
+    "write_page_index": True,
+    "bloom_filter_options": {"a": True, "b": True, "c": True},
+    "store_schema": False,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of file, and its reader."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    properties: dict[str, Any] = field(default_factory=dict)
+
+    def write(self) -> bytes:
+        return encrypted(
+            plain_file(TABLE, **RICH, **self.options),
+            FileEncryptionProperties(footer_key=FOOTER_KEY, **self.properties),
+        )
+
+    @property
+    def reader(self) -> FileDecryptionProperties:
+        return KEYED_READER if "column_keys" in self.properties else READER
+
+
+MIXED = {"column_keys": {"b": COLUMN_KEY}, "plaintext_columns": ["c"]}
+V2 = {"data_page_version": "2.0"}
+CRC = {"write_page_checksum": True}
+PF = {"plaintext_footer": True}
+KEY_METADATA = {"footer_key_metadata": b"kf"}
+
+CASES = [
+    Case("ef-uniform-v1", properties=KEY_METADATA),
+    Case("ef-uniform-v1-crc", CRC, {"aad_prefix": b"table/part"}),
+    Case("ef-uniform-v2", V2),
+    Case("ef-mixed-v1-crc", CRC, MIXED),
+    Case("ef-mixed-v2-levels-plaintext", V2, MIXED | {"data_page_v2_levels": "plaintext"}),
+    Case("pf-uniform-v1", properties=PF | KEY_METADATA),
+    Case("pf-uniform-v2-crc", V2 | CRC, PF | {"aad_prefix": b"table/part"}),
+    Case("pf-mixed-v1", properties=PF | MIXED),
+    Case("pf-mixed-v2-crc", V2 | CRC, PF | MIXED),
+]
+UNIFORM = [case for case in CASES if "uniform" in case.name]
+MIXES = [case for case in CASES if "mixed" in case.name]
+
+
+def by_name(case: Case) -> str:
+    return case.name
+
+
+class Flipper:
+    """Decrypts altered copies of one file into a folder that must stay empty on failure."""
+
+    def __init__(self, data: bytes, reader: FileDecryptionProperties, folder: Path) -> None:
+        self.data, self.reader = data, reader
+        self.folder = folder / "out"
+        self.folder.mkdir()
+        self.untouched = decrypted(data, reader)
+
+    def try_bytes(self, data: bytes) -> ModcryptError | bytes:
+        """Give what the altered file decrypts to, or why it does not."""
+        destination = self.folder / "plain.parquet"
+        try:
+            decrypt_parquet(data, destination, self.reader, threads=1)
+        except ModcryptError as error:
+            failure = error
+        else:
+            result = destination.read_bytes()
+            destination.unlink()
+            return result
+        assert list(self.folder.iterdir()) == [], f"{failure} left a file"
+        return failure
+
+    def flip(self, position: int, mask: int) -> ModcryptError | bytes:
+        data = bytearray(self.data)
+        data[position] ^= mask
+        return self.try_bytes(bytes(data))
+
+
+# --- which byte belongs to what -------------------------------------------------------------------
+
+
+def _crypto_span(data: bytes) -> range:
+    """Give the bytes of FileCryptoMetaData; none in plaintext footer mode."""
+    body, tail, magic = forging.split_tail(data)
+    if magic == b"PAR1":
+        return range(0)
+    return range(len(body), len(body) + decode("FileCryptoMetaData", tail)[1])
+
+
+def _plaintext_spans(data: bytes, column: int) -> list[range]:
+    """Give the pages, indexes and bloom filters of a column that is left in plaintext."""
+    spans = []
+    for row_group in forging.opened(data, FOOTER_KEY).metadata.row_groups:
+        chunk = row_group.columns[column]
+        md = chunk.meta_data
+        start = md.dictionary_page_offset or md.data_page_offset
+        for offset, length in (
+            (start, md.total_compressed_size),
+            (md.bloom_filter_offset, md.bloom_filter_length),
+            (chunk.column_index_offset, chunk.column_index_length),
+            (chunk.offset_index_offset, chunk.offset_index_length),
+        ):
+            spans.append(range(offset, offset + length))
+    return spans
+
+
+def _clear_levels(data: bytes, reader: FileDecryptionProperties) -> list[range]:
+    """Give the levels that parquet-java's layout of a data page V2 leaves in clear.
+
+    The header is sealed, so their length is known from the plaintext file: one byte of
+    definition levels per run here, and what precedes the module's own length field.
+    """
+    spans = []
+    for span in list_modules(data, reader):
+        if span.module.type is ModuleType.DATA_PAGE:
+            stored = data[span.start : span.end]
+            clear = next(
+                n
+                for n in range(len(stored) - 3)
+                if int.from_bytes(stored[n : n + 4], "little") == len(stored) - n - 4
+            )
+            spans.append(range(span.start, span.start + clear))
+    return spans
+
+
+def _carries_nothing(data: bytes) -> dict[str, set[int]]:
+    """Name the bytes of FileCryptoMetaData that may change without changing what is read.
+
+    - `supply_aad_prefix` is False, which is also its meaning when the field is not there: its
+      field head may turn into that of a field that no reader knows.
+    - Key metadata is there for a key retriever; a reader that was given the key ignores it.
+    """
+    crypto = _crypto_span(data)
+    if not crypto:
+        return {}
+    raw = data[crypto.start : crypto.stop]
+    # 0x12 is the head of a boolean False one field after aad_file_unique, which ends there.
+    struct = decode("FileCryptoMetaData", raw)[0].encryption_algorithm.AES_GCM_V1
+    unique = raw.index(struct.aad_file_unique)
+    supply = unique + len(struct.aad_file_unique)
+    assert raw[supply] == 0x12
+    named = {"supply_aad_prefix": {crypto.start + supply}}
+    if b"\x18\x02kf" in raw:
+        head = raw.index(b"\x18\x02kf")
+        named["key metadata"] = {crypto.start + head + n for n in (0, 2, 3)}
+    return named
+
+
+# --- flips ----------------------------------------------------------------------------------------
+
+
+def _all_modules(data: bytes, reader: FileDecryptionProperties) -> dict[int, tuple[ModuleId, int]]:
+    """Give for every byte inside a module the module and the byte's index in it."""
+    owners = {}
+    for span in list_modules(data, reader):
+        for position in range(span.start, span.end):
+            assert position not in owners
+            owners[position] = span.module, position - span.start
+    return owners
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x80])
+@pytest.mark.parametrize("case", UNIFORM, ids=by_name)
+def test_every_flipped_byte_of_a_uniform_file_is_noticed(
+    case: Case, mask: int, tmp_path: Path
+) -> None:
+    data = case.write()
+    owners = _all_modules(data, case.reader)
+    flipper = Flipper(data, case.reader, tmp_path)
+    unseen = set()
+    for position in range(len(data)):
+        result = flipper.flip(position, mask)
+        if isinstance(result, bytes):
+            assert result == flipper.untouched
+            unseen.add(position)
+        else:
+            _check_blame(result, owners.get(position), data)
+    allowed = set().union(*_carries_nothing(data).values())
+    assert unseen <= allowed
+    outside = set(range(len(data))) - owners.keys()
+    # Magic, FileCryptoMetaData, closing length and magic: no gap hides between the modules.
+    assert outside == {*range(4), *_crypto_span(data), *range(len(data) - 8, len(data))}
+
+
+def _check_blame(error: ModcryptError, owner: tuple[ModuleId, int] | None, data: bytes) -> None:
+    """Hold the error against the module whose byte was flipped."""
+    if owner is None:
+        return
+    module, index = owner
+    if module.type is ModuleType.FOOTER and data[:4] == b"PAR1":
+        # A signed footer is parsed before its signature can be found.
+        assert isinstance(error, FooterSignatureError | FormatError | PlaintextError)
+    elif index < 4:
+        assert isinstance(error, TruncationError | TagMismatchError | FormatError)
+        if isinstance(error, TagMismatchError):
+            assert error.module == module
+    else:
+        assert isinstance(error, TagMismatchError)
+        assert error.module == module
+        assert str(module) in str(error)
+
+
+@pytest.mark.parametrize("case", MIXES, ids=by_name)
+def test_only_the_plaintext_column_of_a_mixed_file_may_change_unseen(
+    case: Case, tmp_path: Path
+) -> None:
+    data = case.write()
+    owners = _all_modules(data, case.reader)
+    plaintext = set(itertools.chain.from_iterable(_plaintext_spans(data, column=2)))
+    named = {
+        "pages, indexes and bloom filters of the plaintext column": plaintext,
+        "levels in clear": set(itertools.chain.from_iterable(_clear_levels(data, case.reader))),
+        **_carries_nothing(data),
+    }
+    assert plaintext.isdisjoint(owners)
+    assert bool(named["levels in clear"]) == ("levels-plaintext" in case.name)
+    flipper = Flipper(data, case.reader, tmp_path)
+    unseen = set()
+    for position in range(len(data)):
+        result = flipper.flip(position, 0x01)
+        if isinstance(result, bytes):
+            unseen.add(position)
+            if position in plaintext:
+                _check_confined(result, flipper.untouched)
+            elif position in named["levels in clear"]:
+                assert (
+                    sum(new != old for new, old in zip(result, flipper.untouched, strict=True)) == 1
+                )
+            else:
+                assert result == flipper.untouched
+        elif position not in plaintext | named["levels in clear"]:
+            _check_blame(result, owners.get(position), data)
+    assert unseen <= set().union(*named.values())
+    covered = owners.keys() | plaintext | set(_crypto_span(data))
+    assert set(range(len(data))) - covered == {*range(4), *range(len(data) - 8, len(data))}
+
+
+def _check_confined(result: bytes, untouched: bytes) -> None:
+    """Check that a flip in an unauthenticated byte reached nothing of the sealed columns."""
+    sealed = ["a", "b"]
+    assert pq.read_table(io.BytesIO(result), columns=sealed) == TABLE.select(sealed)
+    if len(result) == len(untouched):  # else a number of an offset index changed its width
+        pairs = zip(result, untouched, strict=True)
+        changed = [position for position, (new, old) in enumerate(pairs) if new != old]
+        assert changed[-1] - changed[0] < 3  # one byte, or one relocated offset
+
+
+def test_file_crypto_metadata_gives_the_same_plaintext_or_an_error_whatever_its_bytes(
+    tmp_path: Path,
+) -> None:
+    """Nothing authenticates these bytes, so all 255 other values of each are tried."""
+    data = CASES[0].write()
+    flipper = Flipper(data, READER, tmp_path)
+    allowed = set().union(*_carries_nothing(data).values())
+    for position in _crypto_span(data):
+        for mask in range(1, 256):
+            result = flipper.flip(position, mask)
+            if isinstance(result, bytes):
+                assert position in allowed
+                assert result == flipper.untouched
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[5], CASES[7]], ids=by_name)
+def test_a_file_cut_short_anywhere_is_an_error(case: Case, tmp_path: Path) -> None:
+    data = case.write()
+    flipper = Flipper(data, case.reader, tmp_path)
+    for length in range(len(data)):
+        assert isinstance(flipper.try_bytes(data[:length]), ModcryptError), length
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[5]], ids=by_name)
+def test_a_byte_taken_out_or_put_in_anywhere_is_an_error(case: Case, tmp_path: Path) -> None:
+    """Offsets are sealed or signed, so nothing may shift."""
+    data = case.write()
+    flipper = Flipper(data, case.reader, tmp_path)
+    crypto = _crypto_span(data)
+    gap = len(forging.split_tail(data)[0])  # the format allows unused bytes before the footer
+    for position in range(len(data)):
+        if position in crypto[1:]:  # length fields may be changed along with it
+            continue
+        shorter = data[:position] + data[position + 1 :]
+        longer = data[:position] + b"\x00" + data[position:]
+        assert isinstance(flipper.try_bytes(shorter), ModcryptError), position
+        result = flipper.try_bytes(longer)
+        if position == gap:
+            assert result == flipper.untouched
+        else:
+            assert isinstance(result, ModcryptError), position
+
+
+@pytest.mark.parametrize("name", ["enc/aad_none_gcm_pf.parquet", "enc/aad_unstored_gcm_ef.parquet"])
+def test_sealed_bytes_of_parquet_java_are_guarded_padding_included(
+    name: str, tmp_path: Path
+) -> None:
+    """Every eleventh byte, and each module's first and last."""
+    folder = shared_vectors() / "parquet-java"
+    entries = json.loads((folder / "manifest.json").read_text())["entries"]
+    (entry,) = (entry for entry in entries if entry["file"] == name)
+    prefix = entry["enc"]["aad_prefix"]
+    reader = FileDecryptionProperties(
+        footer_key=bytes.fromhex(entry["enc"]["footer_key"]),
+        column_keys={
+            path: bytes.fromhex(column["key"])
+            for path, column in (entry["enc"]["columns"] or {}).items()
+            if column["key"] is not None
+        },
+        aad_prefix=None if prefix is None else prefix.encode(),
+    )
+    data = (folder / name).read_bytes()
+    flipper = Flipper(data, reader, tmp_path)
+    for span in list_modules(data, reader):
+        for position in {*range(span.start, span.end, 11), span.start, span.end - 1}:
+            error = flipper.flip(position, 0x01)
+            assert isinstance(error, ModcryptError), (span, position)
+            _check_blame(error, (span.module, position - span.start), data)
+
+
+def test_column_metadata_is_guarded_by_its_own_seal_when_the_signature_is_not_checked(
+    tmp_path: Path,
+) -> None:
+    data = Case("", properties=PF | {"column_keys": {"b": COLUMN_KEY}}).write()
+    unchecked = FileDecryptionProperties(
+        footer_key=FOOTER_KEY, column_keys={"b": COLUMN_KEY}, check_footer_integrity=False
+    )
+    flipper = Flipper(data, unchecked, tmp_path)
+    for r, row_group in enumerate(forging.opened(data, FOOTER_KEY).metadata.row_groups):
+        for c, chunk in enumerate(row_group.columns):
+            sealed = chunk.encrypted_column_metadata
+            start = data.index(sealed)
+            module = ModuleId(ModuleType.COLUMN_METADATA, r, c, path="abc"[c])
+            for position in range(start, start + len(sealed)):
+                error = flipper.flip(position, 0x01)
+                if position < start + 4:
+                    assert isinstance(error, TruncationError)
+                else:
+                    assert isinstance(error, TagMismatchError)
+                    assert error.module == module
+
+
+# --- modules moved or exchanged -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=by_name)
+def test_exchanging_two_modules_of_one_size_is_an_error(case: Case, tmp_path: Path) -> None:
+    data = case.write()
+    flipper = Flipper(data, case.reader, tmp_path)
+    exchanged = 0
+    for one, two in itertools.combinations(list_modules(data, case.reader), 2):
+        if one.end - one.start != two.end - two.start:
+            continue
+        swapped = bytearray(data)
+        swapped[one.start : one.end] = data[two.start : two.end]
+        swapped[two.start : two.end] = data[one.start : one.end]
+        error = flipper.try_bytes(bytes(swapped))
+        assert isinstance(error, TagMismatchError)
+        assert error.module in (one.module, two.module)
+        exchanged += 1
+    assert exchanged > 10
+
+
+def test_a_module_of_another_file_under_the_same_key_is_an_error(tmp_path: Path) -> None:
+    """The two differ in their file-unique alone: same table, key and layout."""
+    data, other = CASES[2].write(), CASES[2].write()
+    flipper = Flipper(data, READER, tmp_path)
+    spans = list_modules(data, READER)
+    assert spans == list_modules(other, READER)
+    for span in spans:
+        mixed = bytearray(data)
+        mixed[span.start : span.end] = other[span.start : span.end]
+        error = flipper.try_bytes(bytes(mixed))
+        assert isinstance(error, TagMismatchError)
+        assert error.module == span.module
+
+
+# --- the algorithm's name -------------------------------------------------------------------------
+
+
+def _relabel(data: bytes) -> bytes:
+    """Rename AES_GCM_V1 to AES_GCM_CTR_V1, as anyone can in an encrypted-footer file."""
+
+    def change(crypto: ThriftStruct) -> None:
+        gcm = crypto.encryption_algorithm.AES_GCM_V1
+        ctr = new(
+            "AesGcmCtrV1",
+            aad_file_unique=gcm.aad_file_unique,
+            supply_aad_prefix=gcm.supply_aad_prefix,
+        )
+        crypto.encryption_algorithm = new("EncryptionAlgorithm", AES_GCM_CTR_V1=ctr)
+
+    return forging.edit_crypto(data, change)
+
+
+def _forge_pages(data: bytes, reader: FileDecryptionProperties, flips: int) -> bytes:
+    """Turn GCM page modules into CTR ones of the same size, and flip bits of their plaintext.
+
+    GCM encrypts from counter 2 on, PME's CTR from 1: sixteen bytes put before the ciphertext
+    move it to its keystream, and dropping the tag makes room for them.
+    """
+    forged = bytearray(data)
+    for span in list_modules(data, reader):
+        if span.module.type in (ModuleType.DATA_PAGE, ModuleType.DICTIONARY_PAGE):
+            body = bytes(byte ^ flips for byte in data[span.start + 16 : span.end - 16])
+            forged[span.start + 16 : span.end] = bytes(16) + body
+    return bytes(forged)
+
+
+def _uniform(**options: Any) -> bytes:
+    source = plain_file(TABLE, store_schema=False, **options)
+    return encrypted(source, FileEncryptionProperties(footer_key=FOOTER_KEY))
+
+
+ACCEPTS_BOTH = FileDecryptionProperties(footer_key=FOOTER_KEY, algorithms=BOTH)
+
+
+@pytest.mark.parametrize("forge", [False, True], ids=["relabelled", "relabelled-and-forged"])
+@pytest.mark.parametrize("options", [{}, CRC, {"compression": "none"}], ids=str)
+def test_a_file_relabelled_as_ctr_is_refused_by_default(
+    options: dict[str, Any], forge: bool
+) -> None:
+    data = _uniform(**options)
+    if forge:
+        data = _forge_pages(data, READER, 0)
+    with pytest.raises(UnsupportedFormatError, match=r'algorithms=\["AES_GCM_CTR_V1"\]'):
+        decrypted(_relabel(data), READER)
+
+
+@pytest.mark.parametrize(
+    ("options", "forge", "error"),
+    [
+        ({"compression": "none"}, False, FormatError),
+        ({"compression": "none"}, True, FormatError),
+        # The checksum is over the stored bytes: it finds forged ones, not misread ones.
+        (CRC, True, ChecksumError),
+    ],
+    ids=["uncompressed-relabelled", "uncompressed-forged", "crc-forged"],
+)
+def test_relabelling_is_noticed_where_ctr_is_accepted_by_page_sizes_or_checksums(
+    options: dict[str, Any], forge: bool, error: type[ModcryptError]
+) -> None:
+    data = _uniform(**options)
+    if forge:
+        data = _forge_pages(data, READER, 0)
+    with pytest.raises(error):
+        decrypted(_relabel(data), ACCEPTS_BOTH)
+
+
+def test_a_relabelled_compressed_page_is_unseen_where_ctr_is_accepted_and_comes_out_as_noise() -> (
+    None
+):
+    data = _uniform(compression="snappy")
+    noise, true = decrypted(_relabel(data), ACCEPTS_BOTH), decrypted(data, READER)
+    (wrong,), (page,) = _first_page_bodies(noise, 1), _first_page_bodies(true, 1)
+    assert len(wrong) == len(page) + 16
+    assert page not in wrong
+
+
+def test_a_forged_compressed_page_without_checksum_is_unseen_where_ctr_is_accepted() -> None:
+    """Why AES_GCM_CTR_V1 must be accepted by name: the attacker's bit flips come out."""
+    data = _uniform(compression="snappy")
+    forged = decrypted(_relabel(_forge_pages(data, READER, 0x40)), ACCEPTS_BOTH)
+    (page,) = _first_page_bodies(decrypted(data, READER), 1)
+    assert bytes(byte ^ 0x40 for byte in page) in forged
+
+
+def _first_page_bodies(plain: bytes, count: int) -> list[bytes]:
+    """Give the bodies of the first pages of a plaintext file."""
+    bodies, at = [], 4
+    for _ in range(count):
+        header, at = decode("PageHeader", plain, at)
+        bodies.append(plain[at : at + header.compressed_page_size])
+        at += header.compressed_page_size
+    return bodies
+
+
+def test_page_headers_stay_sealed_in_a_relabelled_file() -> None:
+    data = _uniform(compression="snappy")
+    header = list_modules(data, READER)[0]
+    flipped = bytearray(_relabel(data))
+    flipped[header.start + 20] ^= 1
+    with pytest.raises(TagMismatchError) as raised:
+        decrypted(bytes(flipped), ACCEPTS_BOTH)
+    assert raised.value.module == header.module
+
+
+def test_relabelling_a_signed_footer_breaks_its_signature() -> None:
+    data = encrypted(
+        plain_file(TABLE), FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_footer=True)
+    )
+    body, tail, magic = forging.split_tail(data)
+    metadata, _ = decode("FileMetaData", tail)
+    unique = metadata.encryption_algorithm.AES_GCM_V1.aad_file_unique
+    ctr = new("AesGcmCtrV1", aad_file_unique=unique, supply_aad_prefix=False)
+    metadata.encryption_algorithm = new("EncryptionAlgorithm", AES_GCM_CTR_V1=ctr)
+    relabelled = forging.join_tail(body, encode(metadata) + tail[-28:], magic)
+    with pytest.raises(FooterSignatureError):
+        decrypted(relabelled, ACCEPTS_BOTH)
+
+
+# --- the border between AAD prefix and file-unique ------------------------------------------------
+
+
+def _border_moved(data: bytes, count: int) -> bytes:
+    """Move the prefix's last bytes to the front of the file-unique: no AAD changes by that."""
+
+    def change(crypto: ThriftStruct) -> None:
+        gcm = crypto.encryption_algorithm.AES_GCM_V1
+        gcm.aad_file_unique = gcm.aad_prefix[-count:] + gcm.aad_file_unique
+        gcm.aad_prefix = gcm.aad_prefix[:-count]
+
+    return forging.edit_crypto(data, change)
+
+
+def test_a_prefix_whose_border_was_moved_is_refused_when_a_prefix_is_expected() -> None:
+    source = plain_file(TABLE)
+    data = encrypted(source, FileEncryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"part.10"))
+    moved = _border_moved(data, 1)
+    expecting = FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"part.1")
+    with pytest.raises(AadPrefixError, match="9 bytes, not 8"):
+        decrypted(moved, expecting)
+    # The AADs are the same, so only the length gives it away: whoever names 9 accepts it.
+    lax = FileDecryptionProperties(
+        footer_key=FOOTER_KEY, aad_prefix=b"part.1", aad_file_unique_size=9
+    )
+    assert decrypted(moved, lax) == decrypted(data, READER)
+
+
+def test_a_file_passed_off_under_a_prefix_that_it_does_not_store_is_refused() -> None:
+    data = encrypted(
+        plain_file(TABLE),
+        FileEncryptionProperties(
+            footer_key=FOOTER_KEY, aad_prefix=b"part.10", store_aad_prefix=False
+        ),
+    )
+
+    def change(crypto: ThriftStruct) -> None:
+        gcm = crypto.encryption_algorithm.AES_GCM_V1
+        gcm.aad_file_unique = b"0" + gcm.aad_file_unique
+
+    expecting = FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"part.1")
+    with pytest.raises(AadPrefixError):
+        decrypted(forging.edit_crypto(data, change), expecting)
+
+
+def test_a_stored_prefix_that_was_replaced_is_refused_with_and_without_an_expectation() -> None:
+    data = encrypted(
+        plain_file(TABLE), FileEncryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"part.1")
+    )
+
+    def change(crypto: ThriftStruct) -> None:
+        crypto.encryption_algorithm.AES_GCM_V1.aad_prefix = b"part.2"
+
+    renamed = forging.edit_crypto(data, change)
+    with pytest.raises(TagMismatchError):
+        decrypted(renamed, READER)
+    expecting = FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"part.2")
+    with pytest.raises(TagMismatchError):
+        decrypted(renamed, expecting)
+    expecting = FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"part.1")
+    with pytest.raises(AadPrefixError):
+        decrypted(renamed, expecting)
+
+
+# --- signature stripped ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])
+@pytest.mark.parametrize("mixed", [True, False], ids=["mixed", "all-plaintext"])
+def test_a_footer_whose_signature_was_stripped_is_no_encrypted_file(
+    mixed: bool, check: bool
+) -> None:
+    """PyArrow's CryptoFactory and Polars read such a file as plaintext."""
+    names = ["c"] if mixed else ["a", "b", "c"]
+    data = encrypted(
+        plain_file(TABLE),
+        FileEncryptionProperties(
+            footer_key=FOOTER_KEY, plaintext_columns=names, plaintext_footer=True
+        ),
+    )
+    body, tail, magic = forging.split_tail(data)
+    metadata, _ = decode("FileMetaData", tail)
+    metadata.encryption_algorithm = metadata.footer_signing_key_metadata = None
+    metadata.row_groups[0].columns[2].meta_data.statistics.max_value = b"forged!!"
+    stripped = forging.join_tail(body, encode(metadata), magic)
+    assert pq.ParquetFile(io.BytesIO(stripped)).read(["c"]).num_rows == TABLE.num_rows
+    reader = FileDecryptionProperties(footer_key=FOOTER_KEY, check_footer_integrity=check)
+    with pytest.raises(PlaintextError):
+        decrypted(stripped, reader)
+
+
+def test_a_plaintext_twin_in_the_file_s_place_is_refused() -> None:
+    with pytest.raises(PlaintextError):
+        decrypted(plain_file(TABLE), READER)
+
+
+# --- what a holder of the footer key alone can do -------------------------------------------------
+
+
+def _keyed(**properties: Any) -> bytes:
+    """Write two row groups whose column b has a key that the attacker lacks."""
+    return encrypted(
+        plain_file(TABLE, row_group_size=2, store_schema=False),
+        FileEncryptionProperties(
+            footer_key=FOOTER_KEY, column_keys={"b": COLUMN_KEY}, **properties
+        ),
+    )
+
+
+MODES = pytest.mark.parametrize("mode", [{}, PF], ids=["ef", "pf"])
+
+
+@MODES
+def test_reordered_row_groups_are_refused(mode: dict[str, Any]) -> None:
+    with pytest.raises(FormatError, match="reordered"):
+        decrypted(
+            forging.reclosed(_keyed(**mode), FOOTER_KEY, lambda md: md.row_groups.reverse()),
+            KEYED_READER,
+        )
+
+
+@MODES
+def test_reordered_and_renumbered_row_groups_are_refused(mode: dict[str, Any]) -> None:
+    def change(metadata: ThriftStruct) -> None:
+        metadata.row_groups.reverse()
+        for position, row_group in enumerate(metadata.row_groups):
+            row_group.ordinal = position
+
+    with pytest.raises(TagMismatchError):
+        decrypted(forging.reclosed(_keyed(**mode), FOOTER_KEY, change), KEYED_READER)
+
+
+@MODES
+@pytest.mark.parametrize("renumber", [False, True])
+def test_dropping_any_but_the_last_row_group_is_refused(
+    mode: dict[str, Any], renumber: bool
+) -> None:
+    def change(metadata: ThriftStruct) -> None:
+        del metadata.row_groups[0]
+        if renumber:
+            metadata.row_groups[0].ordinal = 0
+
+    with pytest.raises((FormatError, TagMismatchError)):
+        decrypted(forging.reclosed(_keyed(**mode), FOOTER_KEY, change), KEYED_READER)
+
+
+@MODES
+def test_dropping_the_last_row_group_is_unseen(mode: dict[str, Any]) -> None:
+    """Nothing in the format counts row groups but the footer: rows must be counted outside."""
+
+    def change(metadata: ThriftStruct) -> None:
+        metadata.num_rows -= metadata.row_groups.pop().num_rows
+
+    shorter = decrypted(forging.reclosed(_keyed(**mode), FOOTER_KEY, change), KEYED_READER)
+    assert pq.read_table(io.BytesIO(shorter)) == TABLE.slice(0, 2)
+
+
+@pytest.mark.parametrize("ordinal", [1, 2, -1, 32767, -32768])
+def test_a_row_group_ordinal_unlike_its_position_is_refused(ordinal: int) -> None:
+    def change(metadata: ThriftStruct) -> None:
+        metadata.row_groups[0].ordinal = ordinal
+
+    with pytest.raises(FormatError, match="ordinal"):
+        decrypted(forging.reclosed(_keyed(), FOOTER_KEY, change), KEYED_READER)
+
+
+def test_a_column_that_takes_another_s_place_is_refused() -> None:
+    """The schema's columns exchanged, or their chunks: keys and AADs go by name and position."""
+
+    def exchange_schema(metadata: ThriftStruct) -> None:
+        schema = metadata.schema
+        schema[1], schema[2] = schema[2], schema[1]
+
+    def exchange_chunks(metadata: ThriftStruct) -> None:
+        for row_group in metadata.row_groups:
+            columns = row_group.columns
+            columns[0], columns[1] = columns[1], columns[0]
+
+    def exchange_both(metadata: ThriftStruct) -> None:
+        exchange_schema(metadata)
+        exchange_chunks(metadata)
+
+    for change in (exchange_schema, exchange_chunks):
+        with pytest.raises(FormatError):
+            decrypted(forging.reclosed(_keyed(), FOOTER_KEY, change), KEYED_READER)
+    with pytest.raises(TagMismatchError):
+        decrypted(forging.reclosed(_keyed(), FOOTER_KEY, exchange_both), KEYED_READER)
+
+
+def test_a_chunk_of_one_row_group_repeated_in_another_is_refused() -> None:
+    def change(metadata: ThriftStruct) -> None:
+        first, second = metadata.row_groups
+        second.columns[1] = first.columns[1]
+
+    with pytest.raises((FormatError, TagMismatchError)):
+        decrypted(forging.reclosed(_keyed(), FOOTER_KEY, change), KEYED_READER)
+
+
+def _true_metadata(data: bytes, row_group: int, column: int) -> ThriftStruct:
+    """Give a chunk's ColumnMetaData as its sealed twin has it."""
+    file = forging.opened(data, FOOTER_KEY)
+    chunk = file.metadata.row_groups[row_group].columns[column]
+    aad = file.file_aad + forging.module_suffix(1, row_group, column)
+    raw = forging.open_module(COLUMN_KEY, chunk.encrypted_column_metadata, aad)
+    return decode("ColumnMetaData", raw)[0]
+
+
+@MODES
+def test_column_metadata_that_should_be_sealed_and_is_not_is_refused(
+    mode: dict[str, Any],
+) -> None:
+    """PME 5.3 seals it under the column's own key, which the footer-key holder lacks."""
+    data = _keyed(**mode)
+
+    def change(metadata: ThriftStruct) -> None:
+        chunk = metadata.row_groups[0].columns[1]
+        chunk.meta_data = _true_metadata(data, 0, 1)
+        chunk.meta_data.statistics = new("Statistics", max_value=b"forged", min_value=b"forged")
+        chunk.encrypted_column_metadata = None
+
+    with pytest.raises((FormatError, IntegrityError)):
+        decrypted(forging.reclosed(data, FOOTER_KEY, change), KEYED_READER)
+
+
+@MODES
+def test_a_plaintext_column_is_refused_where_the_reader_has_a_key_for_it(
+    mode: dict[str, Any],
+) -> None:
+    """The footer-key holder puts plaintext pages of its own in a sealed column's place."""
+    forged = encrypted(
+        plain_file(TABLE),
+        FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=["b"], **mode),
+    )
+    with pytest.raises(PlaintextError):
+        decrypted(forged, KEYED_READER)
+
+
+def test_a_column_sealed_with_another_key_is_refused() -> None:
+    data = encrypted(
+        plain_file(TABLE),
+        FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys={"b": OTHER_KEY}),
+    )
+    with pytest.raises(TagMismatchError) as raised:
+        decrypted(data, KEYED_READER)
+    assert isinstance(raised.value.module, ModuleId)
+    assert raised.value.module.path == "b"

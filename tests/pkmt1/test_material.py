@@ -1,0 +1,578 @@
+"""Key material PKMT1: what is taken from a file, what is refused, what is never done with it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import modcrypt as mc
+from modcrypt import KeyMaterialError
+from modcrypt.pkmt1.material import (
+    KeyMaterial,
+    KeyReference,
+    decode_material,
+    decode_metadata,
+    decode_store,
+    encode_store,
+    external_name,
+)
+from tests.support.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms, seal
+from tests.support.tables import shared_vectors, small_table
+
+KEK_ID = bytes(range(16))
+
+INTERNAL: dict[str, Any] = {
+    "keyMaterialType": "PKMT1",
+    "internalStorage": True,
+    "isFooterKey": True,
+    "kmsInstanceID": "DEFAULT",
+    "kmsInstanceURL": "https://attacker.example/",
+    "masterKeyID": "kf",
+    "wrappedDEK": "d3JhcHBlZA==",
+    "doubleWrapping": True,
+    "keyEncryptionKeyID": base64.b64encode(KEK_ID).decode(),
+    "wrappedKEK": "S0VL",
+}
+"""As parquet-java spells the material of a footer key."""
+
+EXTERNAL = {name: value for name, value in INTERNAL.items() if name != "internalStorage"}
+REFERENCE = {"keyMaterialType": "PKMT1", "internalStorage": False, "keyReference": "columnKey0"}
+
+
+def spelt(members: Any, **changes: Any) -> bytes:
+    """Spell members as JSON; those that are changed to `...` are left out."""
+    changed = {name: value for name, value in {**members, **changes}.items() if value is not ...}
+    return json.dumps(changed).encode()
+
+
+# --- what is taken --------------------------------------------------------------------------------
+
+
+def test_internal_material_is_taken_member_by_member() -> None:
+    found = decode_metadata(spelt(INTERNAL))
+    assert found == KeyMaterial(
+        is_footer_key=True,
+        master_key_id="kf",
+        wrapped_dek="d3JhcHBlZA==",
+        kek_id=KEK_ID,
+        wrapped_kek="S0VL",
+        internal=True,
+        instance=("DEFAULT", "https://attacker.example/"),
+    )
+    assert found.double_wrapping
+    assert found.master_wrapped == "S0VL"
+
+
+def test_single_wrapping_has_no_kek_even_if_one_is_named() -> None:
+    """The members of double wrapping count only where the material says that it is wrapped so."""
+    found = decode_metadata(spelt(INTERNAL, doubleWrapping=False))
+    assert isinstance(found, KeyMaterial)
+    assert (found.kek_id, found.wrapped_kek) == (None, None)
+    assert not found.double_wrapping
+    assert found.master_wrapped == "d3JhcHBlZA=="
+
+
+def test_external_material_and_its_reference_are_taken() -> None:
+    assert decode_metadata(spelt(REFERENCE)) == KeyReference("columnKey0")
+    assert decode_metadata(KeyReference("footerKey").encode()) == KeyReference("footerKey")
+    found = decode_material(spelt(EXTERNAL).decode())
+    assert not found.internal
+    assert found.kek_id == KEK_ID
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_members_may_stand_in_any_order(order: int) -> None:
+    members = dict(sorted(INTERNAL.items())[::order])
+    assert decode_metadata(spelt(members)) == decode_metadata(spelt(INTERNAL))
+
+
+def test_truth_values_may_be_strings_as_in_older_parquet_java() -> None:
+    old = spelt(INTERNAL, internalStorage="true", isFooterKey="true", doubleWrapping="true")
+    assert decode_metadata(old) == decode_metadata(spelt(INTERNAL))
+    assert decode_metadata(spelt(REFERENCE, internalStorage="false")) == KeyReference("columnKey0")
+    single = decode_metadata(spelt(INTERNAL, doubleWrapping="false", isFooterKey="false"))
+    assert isinstance(single, KeyMaterial)
+    assert (single.double_wrapping, single.is_footer_key) == (False, False)
+
+
+def test_unknown_members_are_kept() -> None:
+    others = {"futureMember": "x", "number": 7, "ratio": 0.5, "none": None, "yes": True}
+    found = decode_material(spelt(EXTERNAL, **others).decode())
+    assert found.others == others
+    again = json.loads(found.encode())
+    assert {name: again[name] for name in others} == others
+
+
+def test_another_master_key_changes_what_it_wraps_and_nothing_else() -> None:
+    double = decode_material(spelt(EXTERNAL, more="kept").decode())
+    moved = json.loads(double.with_master_wrapped("NEW=", "k2").encode())
+    assert moved == {**json.loads(double.encode()), "wrappedKEK": "NEW=", "masterKeyID": "k2"}
+    single = decode_material(spelt(EXTERNAL, doubleWrapping=False).decode())
+    moved = json.loads(single.with_master_wrapped("NEW=", "k2").encode())
+    assert moved == {**json.loads(single.encode()), "wrappedDEK": "NEW=", "masterKeyID": "k2"}
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("footer", [True, False])
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("internal", [True, False])
+def test_material_is_spelt_with_the_members_that_parquet_java_looks_for(
+    footer: bool, double: bool, internal: bool
+) -> None:
+    members = json.loads(
+        KeyMaterial(
+            is_footer_key=footer,
+            master_key_id="kf",
+            wrapped_dek="REVL",
+            kek_id=KEK_ID if double else None,
+            wrapped_kek="S0VL" if double else None,
+            internal=internal,
+        ).encode()
+    )
+    expected: dict[str, Any] = {
+        "keyMaterialType": "PKMT1",
+        "isFooterKey": footer,
+        "masterKeyID": "kf",
+        "wrappedDEK": "REVL",
+        "doubleWrapping": double,
+    }
+    if internal:
+        expected["internalStorage"] = True
+    if footer:
+        expected |= {"kmsInstanceID": "DEFAULT", "kmsInstanceURL": "DEFAULT"}
+    if double:
+        expected |= {
+            "keyEncryptionKeyID": base64.b64encode(KEK_ID).decode(),
+            "wrappedKEK": "S0VL",
+        }
+    assert members == expected
+
+
+def test_the_reference_is_spelt_as_parquet_java_spells_it() -> None:
+    assert json.loads(KeyReference("columnKey0").encode()) == REFERENCE
+
+
+def test_a_reference_says_which_run_wrote_it() -> None:
+    """Others pass such a member over: so PyArrow and parquet-java do, elsewhere in the tests."""
+    marked = KeyReference("columnKey0", "0123456789abcdef")
+    assert decode_metadata(marked.encode()) == marked
+    members = json.loads(marked.encode())
+    assert {name: members[name] for name in REFERENCE} == REFERENCE
+
+
+@pytest.mark.parametrize("mark", [5, None, True, "", "../..", "0123456789ABCDEF", "0" * 17])
+def test_a_mark_of_another_form_is_none(mark: Any) -> None:
+    (name,) = json.loads(KeyReference("x", "0" * 16).encode()).keys() - REFERENCE.keys()
+    assert decode_metadata(spelt(REFERENCE, **{name: mark})) == KeyReference("columnKey0")
+
+
+def test_the_file_of_key_material_is_named_after_its_data_file() -> None:
+    assert external_name("part-0.parquet") == "_KEY_MATERIAL_FOR_part-0.parquet.json"
+
+
+def test_material_shows_neither_wrapped_key_nor_address() -> None:
+    shown = repr(decode_metadata(spelt(INTERNAL, futureMember="much")))
+    for hidden in ("d3JhcHBlZA", "S0VL", "attacker", "much"):
+        assert hidden not in shown
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+WRONG_METADATA: dict[str, bytes] = {
+    "nothing": b"",
+    "a key": b"0123456789012345",
+    "no JSON": b"{",
+    "no object": b'["PKMT1"]',
+    "a number": b"1",
+    "null": b"null",
+    "two objects": spelt(INTERNAL) * 2,
+    "no UTF-8": spelt(INTERNAL).replace(b"kf", b"\xff\xfe"),
+    "UTF-16": spelt(INTERNAL).decode().encode("utf-16"),
+    "UTF-16 without a mark": spelt(INTERNAL).decode().encode("utf-16-le"),
+    "UTF-32": spelt(INTERNAL).decode().encode("utf-32"),
+    "byte order mark": b"\xef\xbb\xbf" + spelt(INTERNAL),
+    "no type": spelt(INTERNAL, keyMaterialType=...),
+    "another type": spelt(INTERNAL, keyMaterialType="PKMT2"),
+    "type in a list": spelt(INTERNAL, keyMaterialType=["PKMT1"]),
+    "a member twice": spelt(INTERNAL)[:-1] + b',"masterKeyID":"kf"}',
+    "a member twice within": spelt(INTERNAL, more={}).replace(b"{}", b'{"a":1,"a":1}'),
+    "NaN": spelt(INTERNAL, more=float("nan")),
+    "Infinity": spelt(INTERNAL, more=float("-inf")),
+    "no storage": spelt(INTERNAL, internalStorage=...),
+    "storage is a number": spelt(INTERNAL, internalStorage=1),
+    "storage is null": spelt(INTERNAL, internalStorage=None),
+    "storage in capitals": spelt(INTERNAL, internalStorage="True"),
+    "no isFooterKey": spelt(INTERNAL, isFooterKey=...),
+    "isFooterKey is 0": spelt(INTERNAL, isFooterKey=0),
+    "no doubleWrapping": spelt(INTERNAL, doubleWrapping=...),
+    "doubleWrapping is a list": spelt(INTERNAL, doubleWrapping=[True]),
+    "no master key": spelt(INTERNAL, masterKeyID=...),
+    "master key of no letters": spelt(INTERNAL, masterKeyID=""),
+    "master key is a number": spelt(INTERNAL, masterKeyID=1),
+    "master key of 1025 letters": spelt(INTERNAL, masterKeyID="k" * 1025),
+    "master key with a control character": spelt(INTERNAL, masterKeyID="k\n2026 ERROR forged"),
+    "master key with an escape": spelt(INTERNAL, masterKeyID="k\x1b[2J"),
+    "master key with a half of a pair": spelt(INTERNAL, masterKeyID="k\ud800"),
+    "master key that runs backwards": spelt(INTERNAL, masterKeyID="k\u202efk"),
+    "no DEK": spelt(INTERNAL, wrappedDEK=...),
+    "DEK of no letters": spelt(INTERNAL, wrappedDEK=""),
+    "DEK is a list": spelt(INTERNAL, wrappedDEK=["x"]),
+    "DEK of 16385 letters": spelt(INTERNAL, wrappedDEK="x" * 16385),
+    "DEK with a half of a pair": spelt(INTERNAL, wrappedDEK="\ud800"),
+    "no KEK": spelt(INTERNAL, wrappedKEK=...),
+    "KEK is null": spelt(INTERNAL, wrappedKEK=None),
+    "KEK of 16385 letters": spelt(INTERNAL, wrappedKEK="x" * 16385),
+    "KEK with a half of a pair": spelt(INTERNAL, wrappedKEK="\udfff"),
+    "no KEK id": spelt(INTERNAL, keyEncryptionKeyID=...),
+    "KEK id of 15 bytes": spelt(INTERNAL, keyEncryptionKeyID="AAECAwQFBgcICQoLDA0O"),
+    "KEK id of 17 bytes": spelt(INTERNAL, keyEncryptionKeyID="AAECAwQFBgcICQoLDA0ODxA="),
+    "KEK id with a stray letter": spelt(INTERNAL, keyEncryptionKeyID="!AAECAwQFBgcICQoLDA0ODw=="),
+    "KEK id is no ASCII": spelt(INTERNAL, keyEncryptionKeyID="Ω" * 24),
+    "KEK id is a number": spelt(INTERNAL, keyEncryptionKeyID=5),
+    "no reference": spelt(REFERENCE, keyReference=...),
+    "reference of no letters": spelt(REFERENCE, keyReference=""),
+    "reference is null": spelt(REFERENCE, keyReference=None),
+    "reference of 1025 letters": spelt(REFERENCE, keyReference="r" * 1025),
+    "reference with a line end": spelt(REFERENCE, keyReference="a\nb"),
+    "64 KiB and one": spelt(INTERNAL).ljust((64 << 10) + 1),
+    "deep": b'{"keyMaterialType":"PKMT1","a":' + b"[" * 60_000,
+    "deep and closed": b'{"keyMaterialType":"PKMT1","a":' + b"[" * 30_000 + b"]" * 30_000 + b"}",
+    "a long number": spelt(INTERNAL, more=0).replace(b": 0}", b": " + b"9" * 60_000 + b"}"),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG_METADATA)
+def test_anything_else_is_refused(fault: str) -> None:
+    with pytest.raises(KeyMaterialError):
+        decode_metadata(WRONG_METADATA[fault])
+
+
+def test_metadata_of_64_kib_and_names_of_1024_letters_are_taken() -> None:
+    assert decode_metadata(spelt(REFERENCE, keyReference="r" * 1024)) == KeyReference("r" * 1024)
+    found = decode_metadata(spelt(INTERNAL, masterKeyID="k" * 1024).ljust(64 << 10))
+    assert isinstance(found, KeyMaterial)
+    assert found.master_key_id == "k" * 1024
+
+
+def test_messages_do_not_repeat_what_the_file_says() -> None:
+    for data in WRONG_METADATA.values():
+        with pytest.raises(KeyMaterialError) as caught:
+            decode_metadata(data)
+        shown = str(caught.value)
+        assert shown.isprintable()
+        for part in ("d3JhcHBlZA", "S0VL", "attacker", "forged", "0123456789"):
+            assert part not in shown
+
+
+def test_metadata_of_other_key_retrievers_is_named_so() -> None:
+    with pytest.raises(KeyMaterialError, match=r"PKMT1.*did not use the key tools"):
+        decode_metadata(b'{"keyMaterialType":"OWN","id":5}')
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b'{"footerKey":{}}',
+        b'{"footerKey":null}',
+        b'{"footerKey":1}',
+        b'{"footerKey":"a","footerKey":"b"}',
+        b'{"footerKey":"a"',
+        b'{"' + b"r" * 1025 + b'":"a"}',
+        '{"footerKey":"a"}'.encode("utf-16"),
+        b'{"footerKey":"\xff"}',
+        b"[" * 100_000,
+    ],
+    ids=range(12),
+)
+def test_a_store_of_another_form_is_refused(data: bytes) -> None:
+    with pytest.raises(KeyMaterialError):
+        decode_store(data)
+
+
+def test_external_material_that_is_too_long_is_refused() -> None:
+    text = spelt(EXTERNAL).decode()
+    assert decode_material(text.ljust(64 << 10))
+    with pytest.raises(KeyMaterialError):
+        decode_material(text.ljust((64 << 10) + 1))
+
+
+# --- anything at all ------------------------------------------------------------------------------
+
+NAMES = st.sampled_from([*INTERNAL, "keyReference", "other", ""])
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=30)
+    | st.sampled_from(["PKMT1", "true", "false", "AAECAwQFBgcICQoLDA0ODw==", "\ud800", "k"])
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@st.composite
+def nearly_material(draw: st.DrawFn) -> bytes:
+    """Give material with a few members changed or left out."""
+    members = dict(draw(st.sampled_from([INTERNAL, EXTERNAL, REFERENCE])))
+    members |= draw(st.dictionaries(NAMES, VALUES, max_size=3))
+    for name in draw(st.lists(NAMES, max_size=2)):
+        members.pop(name, None)
+    return json.dumps(members).encode()
+
+
+@st.composite
+def damaged_material(draw: st.DrawFn) -> bytes:
+    """Give the bytes of material with a few of them changed."""
+    data = bytearray(spelt(draw(st.sampled_from([INTERNAL, REFERENCE]))))
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(data) - 1))
+        data[at : at + draw(st.integers(0, 2))] = draw(st.binary(max_size=2))
+    return bytes(data)
+
+
+@given(st.binary(max_size=200) | nearly_material() | damaged_material())
+@example(spelt(INTERNAL, more=0).replace(b": 0}", b": 1e999}"))
+@example(spelt(INTERNAL, more="\ud800"))
+@example(spelt(INTERNAL, more={"a": [1]}))
+@example(spelt(INTERNAL, more=10**400))
+def test_any_bytes_give_material_a_reference_or_a_key_material_error(data: bytes) -> None:
+    try:
+        found = decode_metadata(data)
+    except KeyMaterialError:
+        return
+    if isinstance(found, KeyReference):
+        assert decode_metadata(found.encode()) == found
+        return
+    assert isinstance(found, KeyMaterial)
+    # What is taken can be written again, or a rotation would lose it.
+    assert decode_metadata(found.encode().encode()) == with_instance(found)
+
+
+@given(st.text(max_size=200) | nearly_material().map(bytes.decode))
+@example(spelt(EXTERNAL, more=0).decode().replace(": 0}", ": -1e999}"))
+def test_any_text_of_a_store_gives_material_or_a_key_material_error(text: str) -> None:
+    try:
+        found = decode_material(text)
+    except KeyMaterialError:
+        return
+    assert decode_material(found.encode()) == with_instance(found)
+
+
+def with_instance(material: KeyMaterial) -> KeyMaterial:
+    """Name the default instance where none is named, as parquet-java wants it for a footer key."""
+    if not material.is_footer_key:
+        return material
+    name, url = material.instance
+    return replace(material, instance=(name or "DEFAULT", url or "DEFAULT"))
+
+
+@given(st.binary(max_size=200) | st.dictionaries(st.text(), VALUES).map(lambda d: spelt(d)))
+def test_any_bytes_give_a_store_or_a_key_material_error(data: bytes) -> None:
+    try:
+        found = decode_store(data)
+    except KeyMaterialError:
+        return
+    assert all(isinstance(name, str) and isinstance(text, str) for name, text in found.items())
+    assert decode_store(encode_store(found)) == found
+
+
+@pytest.mark.parametrize("depth", [10, 100, 300, 500, 700, 900, 940, 980])
+def test_what_is_read_can_be_written_from_deeper_in_the_stack(depth: int) -> None:
+    more = "[" * depth + "]" * depth
+    try:
+        found = decode_material(spelt(EXTERNAL, more=0).decode().replace(": 0}", f": {more}}}"))
+    except KeyMaterialError:
+        return
+
+    def deeper(levels: int) -> str:
+        return found.encode() if not levels else deeper(levels - 1)
+
+    assert decode_material(deeper(60))
+
+
+# --- the address in a file ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Note who opens a socket or asks for an address, and refuse it."""
+    tried: list[Any] = []
+
+    def refuse(*arguments: Any, **options: Any) -> NoReturn:
+        tried.append(arguments)
+        raise AssertionError("nothing is to be contacted")
+
+    for name in ("socket", "create_connection", "getaddrinfo", "gethostbyname"):
+        monkeypatch.setattr(socket, name, refuse)
+    yield tried
+    assert tried == []
+
+
+class Nosy(MemoryKms):
+    """A service that would notice if anything but its own arguments came to it."""
+
+    def wrap(self, *arguments: Any, **options: Any) -> str:
+        self._look(arguments, options)
+        return super().wrap(*arguments, **options)
+
+    def unwrap(self, *arguments: Any, **options: Any) -> bytes:
+        self._look(arguments, options)
+        return super().unwrap(*arguments, **options)
+
+    @staticmethod
+    def _look(arguments: Any, options: Any) -> None:
+        assert len(arguments) == 2
+        assert options == {}
+        assert "attacker" not in repr(arguments)
+
+
+@pytest.mark.usefixtures("no_network")
+@pytest.mark.parametrize("url", ["https://attacker.example:1/", "http://127.0.0.1:9/", "\x1b\n"])
+@pytest.mark.parametrize("double", [True, False])
+def test_the_address_of_a_key_service_in_a_file_is_never_used(
+    url: str, double: bool, tmp_path: Path
+) -> None:
+    """CVE-2026-73334: parquet-java sends its access token there."""
+    policy = mc.Policy(footer_key="kf", double_wrapping=double, internal_key_material=False)
+    path = tmp_path / "a.parquet"
+    mc.write_table(small_table(), path, mc.KeyTools(MemoryKms()).encryption(policy))
+    beside = tmp_path / external_name("a.parquet")
+    store = json.loads(beside.read_text())
+    for name, text in store.items():
+        store[name] = json.dumps(
+            {**json.loads(text), "kmsInstanceURL": url, "kmsInstanceID": "attacker"}
+        )
+    beside.write_text(json.dumps(store))
+    kms = Nosy()
+    tools = mc.KeyTools(kms)
+    assert mc.read_table(path, tools.decryption(policy)).equals(small_table())
+    assert kms.count() == 1
+    assert [one.result for one in mc.rotate_keys(tmp_path, tools, what="mek")] == ["rotated"]
+    assert mc.read_table(path, tools.decryption(policy)).equals(small_table())
+    for key in mc.scan_keys(tmp_path, tools):
+        assert "attacker" not in repr(key)
+
+
+@pytest.mark.parametrize(
+    "value", [5, None, True, "x" * 20_000], ids=["number", "null", "true", "long"]
+)
+def test_an_address_of_another_form_is_passed_over(value: Any) -> None:
+    found = decode_metadata(spelt(INTERNAL, kmsInstanceURL=value, kmsInstanceID=value))
+    assert isinstance(found, KeyMaterial)
+    assert json.loads(found.encode())["kmsInstanceURL"] == "DEFAULT"
+
+
+# --- what others wrote ----------------------------------------------------------------------------
+
+
+def entries(writer: str) -> list[dict[str, Any]]:
+    """Give the manifest's files whose keys are wrapped by the key tools."""
+    manifest = json.loads((shared_vectors() / writer / "manifest.json").read_text())
+    return [one for one in manifest["entries"] if one.get("kms")]
+
+
+def materials(entry: dict[str, Any], folder: Path) -> Iterator[tuple[bytes, bytes]]:
+    """Give the key metadata and the data key of the footer and of each column."""
+    enc = entry["enc"]
+
+    def given_as(metadata: dict[str, str]) -> bytes:
+        return metadata["utf8"].encode() if "utf8" in metadata else bytes.fromhex(metadata["hex"])
+
+    if enc["footer_key_metadata"]:
+        yield given_as(enc["footer_key_metadata"]), bytes.fromhex(enc["footer_key"])
+    for column in (enc["columns"] or {}).values():
+        if column.get("key_metadata") and column["key"]:
+            yield given_as(column["key_metadata"]), bytes.fromhex(column["key"])
+
+
+@pytest.mark.parametrize("writer", ["parquet-java", "pyarrow"])
+def test_material_of_other_writers_leads_to_the_keys_that_they_used(writer: str) -> None:
+    folder = shared_vectors() / writer
+    seen = 0
+    for entry in entries(writer):
+        path = folder / entry["file"]
+        masters = {name: bytes.fromhex(key) for name, key in _masters(entry).items()}
+        wrapper = mc.KeyTools(MemoryKms(masters)).wrapper
+        for metadata, key in materials(entry, folder):
+            found = decode_metadata(metadata)
+            if isinstance(found, KeyReference):
+                beside = path.with_name(external_name(path.name))
+                found = decode_material(decode_store(beside.read_bytes())[found.name])
+            assert wrapper.unwrap(found) == mc.Key(key), entry["file"]
+            seen += 1
+    assert seen >= 5
+
+
+def _masters(entry: dict[str, Any]) -> dict[str, str]:
+    kms = entry["kms"]
+    found: dict[str, str] = kms["master_keys"]
+    return found
+
+
+def test_the_published_file_with_external_material_reads() -> None:
+    folder = shared_vectors() / "parquet-testing"
+    kms = MemoryKms()
+    tools = mc.KeyTools(kms)
+    table = mc.read_table(
+        folder / "external_key_material_java.parquet.encrypted", tools.decryption()
+    )
+    assert table.column("integers").to_pylist() == list(range(100))
+    assert table.column("strings").to_pylist()[:3] == ["a0", "b1", "c2"]
+    assert kms.count() == 3, "one call for each KEK"
+
+
+def test_material_that_pyarrow_writes_is_taken_and_the_other_way_round(tmp_path: Path) -> None:
+    import pyarrow.parquet.encryption as pe
+
+    table = pa.table({"a": [1, 2, 3], "b": ["x", "y", None]})
+    factory = pe.CryptoFactory(PyArrowKms)
+    config = pe.KmsConnectionConfig()
+    for double in (True, False):
+        encryption = factory.file_encryption_properties(
+            config,
+            pe.EncryptionConfiguration(
+                footer_key="kf", column_keys={"kc1": ["a"], "kc2": ["b"]}, double_wrapping=double
+            ),
+        )
+        pq.write_table(table, tmp_path / "theirs", encryption_properties=encryption)
+        tools = mc.KeyTools(MemoryKms())
+        assert mc.read_table(tmp_path / "theirs", tools.decryption()).equals(table)
+        policy = mc.Policy(
+            footer_key="kf", column_keys={"kc1": ["a"], "kc2": ["b"]}, double_wrapping=double
+        )
+        mc.write_table(table, tmp_path / "ours", tools.encryption(policy))
+        decryption = factory.file_decryption_properties(config)
+        ours = pq.read_table(tmp_path / "ours", decryption_properties=decryption)
+        assert ours.equals(table)
+
+
+def test_the_judge_wraps_as_the_key_tools_do() -> None:
+    """A DEK under a KEK has the KEK's id as AAD; a KEK under a master key that key's id."""
+    kek, dek = b"K" * 16, b"D" * 32
+    members = {
+        **EXTERNAL,
+        "wrappedKEK": seal(MASTERS["kf"], kek, b"kf"),
+        "wrappedDEK": seal(kek, dek, KEK_ID),
+    }
+    wrapper = mc.KeyTools(MemoryKms()).wrapper
+    assert wrapper.unwrap(decode_material(json.dumps(members))) == mc.Key(dek)

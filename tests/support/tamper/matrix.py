@@ -1,0 +1,272 @@
+"""The tamper matrix: every attack against every reader, each outcome as it was run.
+
+    detected     the reader raised an error; of modcrypt a ModcryptError counts,
+                 and PyArrow's error where PyArrow was asked to verify a CRC
+    wrong data   it gave rows that aren't those of the file
+    named        it found no fault, but had said that this part isn't verified
+    accepted     it gave the right rows
+    token sent   it went to the attacker's address with its access token
+    crash        it took its process down, or raised what no caller expects
+    n/a          it can't do this reading at all, with the reason
+
+`docs/reference/tamper-matrix.md` holds the table; `tools/tamper_matrix.py` writes it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from itertools import groupby
+from pathlib import Path
+
+from tests.support.java.parquet_java import ParquetJava
+from tests.support.paths import ROOT
+from tests.support.tamper.attacks import ATTACKS, NAMED, Attack
+from tests.support.tamper.files import ADDRESS, DATA, Base, Files, Reading
+from tests.support.tamper.readers import (
+    TOKEN,
+    UNREADABLE,
+    Answer,
+    Reader,
+    duckdb_reader,
+    java_readers,
+    modcrypt_readers,
+    polars_reader,
+    pyarrow_readers,
+)
+
+DOCUMENT = ROOT / "docs/reference/tamper-matrix.md"
+OURS = 3
+"""The first columns are modcrypt's: reading, decrypting, verifying."""
+
+START, END = "<!-- table: python tools/tamper_matrix.py -->", "<!-- end of table -->"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One outcome, and what it came from."""
+
+    outcome: str
+    reason: str = ""  # of n/a
+    detail: str = ""  # for whoever looks into it; not published
+
+    def __str__(self) -> str:
+        return f"{self.outcome}: {self.reason}" if self.reason else self.outcome
+
+
+def all_readers(java: ParquetJava | None) -> dict[str, Reader]:
+    """Give the readers that are here by name, those of parquet-java only where there is a JVM."""
+    readers = [*modcrypt_readers(), *pyarrow_readers()]
+    if java is not None:
+        readers += java_readers(java)
+    if find_spec("polars") is not None:
+        readers.append(polars_reader())
+    if find_spec("duckdb") is not None:
+        readers.append(duckdb_reader())
+    return {reader.name: reader for reader in readers}
+
+
+# --- running -------------------------------------------------------------------------------------
+
+
+class Listener:
+    """The attacker's server, which notes the tokens of those who come."""
+
+    def __init__(self) -> None:
+        self.tokens: list[str | None] = []
+        tokens = self.tokens
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                tokens.append(self.headers["X-Token"])
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+    @property
+    def address(self) -> str:
+        """Give where it listens, as long as the placeholder in the files."""
+        return ADDRESS.replace(":00000", f":{self.server.server_port:05}")
+
+
+@contextmanager
+def listening() -> Iterator[Listener]:
+    """Run the attacker's server on the loopback interface."""
+    listener = Listener()
+    thread = threading.Thread(target=listener.server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield listener
+    finally:
+        listener.server.shutdown()
+        listener.server.server_close()
+        thread.join()
+
+
+@dataclass
+class Trial:
+    """One reader against all attacks, in a folder of its own."""
+
+    reader: Reader
+    folder: Path
+    listener: Listener
+    controls: dict[tuple[str, Reading], str] = field(default_factory=dict)
+    count: int = 0
+
+    def outcome(self, attack: Attack) -> Cell:
+        """Try the attack on the first base that the reader reads, unaltered, with this reading."""
+        reasons = []
+        for base in attack.bases:
+            reading = attack.reading(base)
+            reason = self.reader.lacks(reading) or self._control(base, reading)
+            if not reason:
+                return self._attack(attack, base, reading)
+            reasons.append(reason)
+        return Cell("n/a", reasons[0])
+
+    def _control(self, base: Base, reading: Reading) -> str:
+        """Say why the reader can't be tried: it must read the unaltered file right."""
+        key = base.name, reading
+        if key not in self.controls:
+            answer = self._answer(base.files, reading)
+            right = answer.kind in ("rows", "named") and answer.rows == reading.wanted(base.rows)
+            if not right and self.reader.version.startswith("modcrypt"):
+                raise AssertionError(f"{self.reader.name} and {base.name}: {answer}")
+            self.controls[key] = "" if right else UNREADABLE
+        return self.controls[key]
+
+    def _attack(self, attack: Attack, base: Base, reading: Reading) -> Cell:
+        altered = attack.altered(base)
+        if altered == base.files:
+            raise AssertionError(f"{attack.name} alters nothing")
+        self.listener.tokens.clear()
+        answer = self._answer(altered, reading)
+        if self.listener.tokens:
+            assert set(self.listener.tokens) == {TOKEN}
+            return Cell("token sent", detail=answer.text)
+        right = answer.rows == reading.wanted(base.rows)
+        return Cell(_judged(answer, attack, right=right), detail=f"{base.name}: {answer.text}")
+
+    def _answer(self, files: Files, reading: Reading) -> Answer:
+        self.count += 1
+        place = self.folder / f"{self.count}"
+        place.mkdir()
+        for name, data in files.items():
+            sent = data.replace(ADDRESS.encode(), self.listener.address.encode())
+            (place / name).write_bytes(sent)
+        return self.reader.answer(place / DATA if DATA in files else place, reading)
+
+
+def _judged(answer: Answer, attack: Attack, *, right: bool) -> str:
+    if answer.kind in ("error", "crash"):
+        return {"error": "detected", "crash": "crash"}[answer.kind]
+    if right:
+        return "accepted"
+    return "named" if answer.kind == "named" and attack.unseen in NAMED else "wrong data"
+
+
+def run(reader: Reader, folder: Path) -> dict[str, Cell]:
+    """Try a reader against all attacks; give the outcomes by the attacks' names."""
+    folder.mkdir()
+    with listening() as listener:
+        trial = Trial(reader, folder, listener)
+        return {title(attack): trial.outcome(attack) for attack in ATTACKS}
+
+
+def title(attack: Attack) -> str:
+    """Give the name by which an attack stands in the table, once."""
+    return f"{attack.group}: {attack.name}"
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+Matrix = Mapping[str, Mapping[str, Cell]]
+"""Outcomes by reader and by attack."""
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+LOUD = ("wrong data", "crash", "token sent")
+HEADINGS = ("", "Attack", "Keys held")
+
+
+def table_text(matrix: Matrix, versions: Iterable[str]) -> str:
+    """Spell the table, its notes, and what modcrypt does not notice."""
+    cells = [cell for outcomes in matrix.values() for cell in outcomes.values()]
+    reasons = list(dict.fromkeys(cell.reason for cell in cells if cell.reason))
+    lines = [f"Run with {', '.join(dict.fromkeys(versions))}.", ""]
+    numbered = enumerate(ATTACKS, 1)
+    for group, attacks in groupby(numbered, key=lambda pair: pair[1].group):
+        lines += [f"### {group}", "", _row(*HEADINGS, *matrix)]
+        lines.append(_row(*["---"] * (len(HEADINGS) + len(matrix))))
+        for number, attack in attacks:
+            outcomes = [_cell(matrix[name][title(attack)], reasons) for name in matrix]
+            lines.append(_row(f"{number}", attack.name, attack.who, *outcomes))
+        lines.append("")
+    lines += ["Why a reader was not tried:", ""]
+    lines += [f"- {LETTERS[n]}: {reason}" for n, reason in enumerate(reasons)]
+    return "\n".join([*lines, "", *_limits(matrix)]) + "\n"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(cell: Cell, reasons: list[str]) -> str:
+    if cell.reason:
+        return f"n/a ({LETTERS[reasons.index(cell.reason)]})"
+    return f"**{cell.outcome}**" if cell.outcome in LOUD else cell.outcome
+
+
+def _limits(matrix: Matrix) -> Iterator[str]:
+    """Say for each attack that modcrypt let pass why, and what helps."""
+    ours = list(matrix)[:OURS]
+    passed: dict[str, list[int]] = {}
+    for number, attack in enumerate(ATTACKS, 1):
+        outcomes = {matrix[name][title(attack)].outcome for name in ours}
+        if outcomes - {"detected", "n/a"}:
+            passed.setdefault(attack.unseen, []).append(number)
+    yield "### What modcrypt lets pass, and what helps"
+    yield ""
+    for why, numbers in passed.items():
+        yield f"- {', '.join(map(str, numbers))}: {why}"
+
+
+def document_with(table: str) -> str:
+    """Give the document with another table."""
+    text = DOCUMENT.read_text()
+    head, _, rest = text.partition(START)
+    _, _, foot = rest.partition(END)
+    return f"{head}{START}\n\n{table}\n{END}{foot}"
+
+
+def published_table() -> str:
+    """Give the table of the document."""
+    return DOCUMENT.read_text().partition(START)[2].partition(END)[0].strip() + "\n"
+
+
+def published(name: str) -> dict[str, str]:
+    """Give the outcomes that the document has for a reader, by the attacks' titles."""
+    text = published_table()
+    reasons = dict(re.findall(r"^- ([a-z]): (.*)$", text, re.MULTILINE))
+    found: dict[str, str] = {}
+    group, names = "", [""]
+    for line in text.splitlines():
+        if line.startswith("### "):
+            group = line[4:]
+        elif line.startswith("| ") and "---" not in line:
+            number, attack, _, *cells = (cell.strip() for cell in line.strip("|").split(" | "))
+            if number:
+                cell = dict(zip(names, cells, strict=True)).get(name, "").strip("*")
+                reason = cell.startswith("n/a") and reasons[cell[-2]]
+                found[f"{group}: {attack}"] = f"n/a: {reason}" if reason else cell
+            else:
+                names = cells
+    return found

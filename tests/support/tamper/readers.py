@@ -1,0 +1,450 @@
+"""The readers of the tamper matrix: each takes a path and a `Reading`, and gives rows.
+
+What a reader has no option for is said in words (`lacks`). PyArrow, Polars and DuckDB run in a
+process of their own, which an altered file may bring down; parquet-java in its JVM.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import urllib.request
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as pe
+
+import modcrypt as mc
+from modcrypt.parquet.verify.dataset_verification import verify_dataset
+from modcrypt.parquet.verify.file_verification import verify_parquet
+from tests.support.java.jvm import java_errors, pyspark_jars
+from tests.support.java.key_tools_java import JavaKeyTools, MemoryKms
+from tests.support.java.parquet_java import ParquetJava, ParquetJavaError, ReadOptions
+from tests.support.tables import FOOTER_KEY
+from tests.support.tamper.files import BOTH, MASTERS, POLICY, Reading, Rows
+
+TOKEN = "token of the reader"
+TIMEOUT = 60
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a reader did: rows, or how it ended otherwise."""
+
+    kind: str  # "rows", "error", "crash", "named"
+    rows: Rows | None = None
+    text: str = ""
+
+
+Read = Callable[[Path, Reading], Rows]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One column of the matrix."""
+
+    name: str
+    version: str
+    answer: Callable[[Path, Reading], Answer]
+    lacks: Callable[[Reading], str | None]
+
+
+# --- what readers lack ---------------------------------------------------------------------------
+
+NO_MATERIAL = "is given keys, and reads no key material"
+NO_COLUMN_KEYS = "takes no column keys"
+NO_PREFIX = "takes no AAD prefix together with a key service"
+NO_PREFIX_AT_ALL = "takes no AAD prefix"
+NO_SUCH_OPTION = "has no such option"
+NO_FOLDERS = "reads one file at a time"
+UNREADABLE = "does not read such a file, altered or not"
+
+
+def _lacks_ours(reading: Reading, *, whole: bool = False) -> str | None:
+    """Say what modcrypt has no option for; `whole` is of what takes whole files alone."""
+    if reading.rows is not None:
+        return NO_SUCH_OPTION
+    return NO_FOLDERS if whole and reading.folder else None
+
+
+def _lacks(reading: Reading, **reasons: bool) -> str | None:
+    """Give the first reason that applies to a peer: none knows what modcrypt alone can demand."""
+    found = {
+        **reasons,
+        NO_SUCH_OPTION: bool(
+            reading.own_key or reading.rows or reading.drop or reading.template or reading.policy
+        ),
+    }
+    return next((reason for reason, applies in found.items() if applies), None)
+
+
+def _lacks_pyarrow_keys(reading: Reading) -> str | None:
+    keys = bool(reading.column_keys)
+    return _lacks(reading, **{NO_MATERIAL: reading.material, NO_COLUMN_KEYS: keys})
+
+
+def _lacks_key_tools(reading: Reading) -> str | None:
+    return _lacks(reading, **{NO_PREFIX: reading.aad_prefix is not None})
+
+
+def _lacks_polars(reading: Reading) -> str | None:
+    return _lacks(reading, **{NO_MATERIAL: reading.material})
+
+
+def _lacks_java_keys(reading: Reading) -> str | None:
+    return _lacks(reading, **{NO_MATERIAL: reading.material, NO_FOLDERS: reading.folder})
+
+
+def _lacks_java_kms(reading: Reading) -> str | None:
+    return _lacks_key_tools(reading) or (NO_FOLDERS if reading.folder else None)
+
+
+def _lacks_duckdb(reading: Reading) -> str | None:
+    keys, prefix = bool(reading.column_keys), reading.aad_prefix is not None
+    return _lacks(
+        reading,
+        **{NO_MATERIAL: reading.material, NO_COLUMN_KEYS: keys, NO_PREFIX_AT_ALL: prefix},
+    )
+
+
+# --- modcrypt ------------------------------------------------------------------------------------
+
+
+def properties(reading: Reading) -> mc.FileDecryptionProperties:
+    """Give what modcrypt is to decrypt with."""
+    options: dict[str, Any] = {
+        "algorithms": BOTH if reading.ctr else ["AES_GCM_V1"],
+        "aad_prefix": reading.aad_prefix,
+        "on_missing_key": "drop" if reading.drop else "error",
+        "require_encrypted": reading.own_key or True,
+    }
+    if reading.material:
+        policy = POLICY if reading.policy else None
+        return mc.KeyTools(MemoryKms.of(MASTERS)).decryption(policy, **options)
+    return mc.FileDecryptionProperties(
+        footer_key=FOOTER_KEY, column_keys=dict(reading.column_keys), **options
+    )
+
+
+def filters(reading: Reading) -> list[tuple[str, str, int | str]] | None:
+    """Spell a filter as pyarrow.parquet does."""
+    return None if reading.where is None else [(reading.where[0], "==", reading.where[1])]
+
+
+def _read_table(path: Path, reading: Reading) -> Rows:
+    parts: dict[str, Any] = {
+        "aad_prefix_template": reading.template,
+        "expected_parts": reading.parts,
+    }
+    table = mc.read_table(
+        path, properties(reading), columns=list(reading.columns) or None,
+        filters=filters(reading), page_checksum_verification=reading.crc,
+        **(parts if path.is_dir() else {}),
+    )  # fmt: skip
+    rows: Rows = table.to_pylist()
+    return rows
+
+
+def _decrypt_parquet(path: Path, reading: Reading) -> Rows:
+    out = io.BytesIO()
+    mc.decrypt_parquet(path, out, properties(reading))
+    return _plain_rows(out, reading)
+
+
+def _plain_rows(plain: io.BytesIO, reading: Reading) -> Rows:
+    """Read what has been decrypted, by its indexes where there is a filter; it may be noise."""
+    anything = mc.FileDecryptionProperties(require_encrypted=False)
+    columns = list(reading.columns) or None
+    try:
+        table = mc.read_table(plain, anything, columns=columns, filters=filters(reading))
+    except (mc.ModcryptError, pa.ArrowException, OSError):
+        return [{"noise": True}]
+    rows: Rows = table.to_pylist()
+    return rows
+
+
+def _ours(read: Read, path: Path, reading: Reading) -> Answer:
+    """Take a `ModcryptError` alone for a refusal: whatever else is raised is a fault."""
+    try:
+        return Answer("rows", read(path, reading))
+    except mc.ModcryptError as error:
+        return Answer("error", text=f"{type(error).__name__}: {error}")
+    except Exception as error:
+        if "CRC checksum verification failed" in str(error):  # by PyArrow, which was asked to
+            return Answer("error", text=str(error))
+        return Answer("crash", text=f"{type(error).__name__}: {error}")
+
+
+def modcrypt_readers() -> list[Reader]:
+    """Give modcrypt's ways to read, and to verify."""
+    release = f"modcrypt {mc.__version__}"
+    return [
+        Reader("`read_table`", release, partial(_ours, _read_table), _lacks_ours),
+        Reader(
+            "`decrypt_parquet`", release, partial(_ours, _decrypt_parquet),
+            partial(_lacks_ours, whole=True),
+        ),
+        Reader("`verify_parquet`", release, _verify, lambda _: None),
+    ]  # fmt: skip
+
+
+def _verify(path: Path, reading: Reading) -> Answer:
+    """Verify, and if no fault is found, read: is what was verified what was written?"""
+    keys = properties(reading)
+    if path.is_dir():
+        parts: dict[str, Any] = {
+            "aad_prefix_template": reading.template,
+            "expected_parts": reading.parts,
+        }
+        found: Any = verify_dataset(path, keys, **parts)
+        files = list(found.files)
+    else:
+        found = verify_parquet(path, keys, expected_rows=reading.rows)
+        files = [found]
+    if not found.ok:
+        words = {one.word for file in (found, *files) for one in file.findings}
+        return Answer("error", text=", ".join(sorted(words)))
+    told = [f"{one.what} {one.path}" for file in files for one in file.not_authenticated]
+    rows = _ours(_read_table, path, reading).rows
+    return Answer("named" if told else "rows", rows, "; ".join(told))
+
+
+# --- readers in a process of their own -----------------------------------------------------------
+
+
+def _pyarrow_rows(path: Path, reading: Reading, decryption: Any) -> Rows:
+    table = pq.read_table(
+        path, columns=list(reading.columns) or None, filters=filters(reading),
+        decryption_properties=decryption, page_checksum_verification=reading.crc,
+        partitioning=None,
+    )  # fmt: skip
+    rows: Rows = table.to_pylist()
+    return rows
+
+
+def read_by_pyarrow_keys(path: Path, reading: Reading) -> Rows:
+    """Read with keys that are given."""
+    prefix = {} if reading.aad_prefix is None else {"aad_prefix": reading.aad_prefix}
+    decryption = pe.create_decryption_properties(footer_key=FOOTER_KEY, **prefix)
+    return _pyarrow_rows(path, reading, decryption)
+
+
+class ArrowKms(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
+    """A key service that is reached, with a token, at the address that it is given."""
+
+    def __init__(self, configuration: pe.KmsConnectionConfig) -> None:
+        super().__init__()
+        if configuration.kms_instance_url.startswith("http:"):
+            headers = {"X-Token": configuration.key_access_token}
+            request = urllib.request.Request(configuration.kms_instance_url, headers=headers)
+            urllib.request.urlopen(request, timeout=TIMEOUT).close()
+        self._kms = MemoryKms.of(MASTERS)
+
+    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
+        """Nothing is written."""
+        raise NotImplementedError
+
+    def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
+        """Unwrap a data key."""
+        return self._kms.unwrap(wrapped_key, master_key_identifier)
+
+
+def read_by_pyarrow_kms(path: Path, reading: Reading) -> Rows:
+    """Read by a CryptoFactory."""
+    from pyarrow.fs import LocalFileSystem
+
+    file = path if path.is_file() else None
+    decryption = pe.CryptoFactory(ArrowKms).file_decryption_properties(
+        pe.KmsConnectionConfig(key_access_token=TOKEN), pe.DecryptionConfiguration(),
+        *((str(file), LocalFileSystem()) if file else ()),
+    )  # fmt: skip
+    return _pyarrow_rows(path, reading, decryption)
+
+
+def read_by_polars(path: Path, reading: Reading) -> Rows:
+    """Read with keys that are given."""
+    import polars as pl
+
+    keys: dict[str, Any] = {
+        "column_keys": dict(reading.column_keys),
+        "aad_prefix": reading.aad_prefix,
+    }
+    decryption = pl.ParquetDecryptionProperties(footer_key=FOOTER_KEY, **keys)
+    frame = pl.scan_parquet(path, decryption=decryption)
+    if reading.where is not None:
+        frame = frame.filter(pl.col(reading.where[0]) == reading.where[1])
+    if reading.columns:
+        frame = frame.select(reading.columns)
+    rows: Rows = frame.collect().to_dicts()
+    return rows
+
+
+def read_by_duckdb(path: Path, reading: Reading) -> Rows:
+    """Read with the footer key; a database of its own, since a failure may invalidate it."""
+    import duckdb
+
+    columns = ", ".join(reading.columns) or "*"
+    place = f"{path}/*.parquet" if path.is_dir() else str(path)
+    query = (
+        f"SELECT {columns} FROM read_parquet('{place}', encryption_config={{footer_key: 'footer'}})"
+    )
+    if reading.where is not None:
+        column, value = reading.where
+        query += f" WHERE {column} = {value!r}"
+    with duckdb.connect() as database:
+        database.execute(f"PRAGMA add_parquet_key('footer', '{FOOTER_KEY.decode()}')")
+        table: pa.Table = database.execute(query).to_arrow_table()
+    rows: Rows = table.to_pylist()
+    return rows
+
+
+def _quiet() -> None:
+    """Let a process die without a word and without a core dump."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def attempt(read: Read, path: Path, reading: Reading) -> Answer:
+    """Read, in whichever process; a panic is no error that a caller would expect."""
+    try:
+        return Answer("rows", read(path, reading))
+    except Exception as error:
+        return Answer("error", text=f"{type(error).__name__}: {error}"[:500])
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        return Answer("crash", text=f"{type(error).__name__}: {error}"[:500])
+
+
+class Elsewhere:
+    """A process that reads for one peer, and another one when it has died."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __call__(self, path: Path, reading: Reading) -> Answer:
+        """Give what the peer does with a file."""
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_quiet)
+        try:
+            job = self._pool.submit(attempt, self._read, path, reading)
+            return job.result(TIMEOUT)
+        except BrokenProcessPool:
+            self.close()
+            return Answer("crash", text="the process died")
+
+    def close(self) -> None:
+        """Stop the process."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+
+def pyarrow_readers() -> list[Reader]:
+    """Give PyArrow with keys, and with a key service."""
+    release = f"PyArrow {pa.__version__}"
+    keys, kms = Elsewhere(read_by_pyarrow_keys), Elsewhere(read_by_pyarrow_kms)
+    return [
+        Reader("PyArrow, keys", release, keys, _lacks_pyarrow_keys),
+        Reader("PyArrow, KMS", release, kms, _lacks_key_tools),
+    ]
+
+
+def polars_reader() -> Reader:
+    """Give Polars."""
+    release = f"Polars {version('polars')}"
+    return Reader("Polars", release, Elsewhere(read_by_polars), _lacks_polars)
+
+
+def duckdb_reader() -> Reader:
+    """Give DuckDB."""
+    release = f"DuckDB {version('duckdb')}"
+    return Reader("DuckDB", release, Elsewhere(read_by_duckdb), _lacks_duckdb)
+
+
+# --- parquet-java --------------------------------------------------------------------------------
+
+
+def _read_by_java_keys(java: ParquetJava, path: Path, reading: Reading) -> Rows:
+    options: ReadOptions = {
+        "footer_key": FOOTER_KEY, "column_keys": dict(reading.column_keys),
+        "verify_crc": reading.crc,
+    }  # fmt: skip
+    if reading.aad_prefix is not None:
+        options["aad_prefix"] = reading.aad_prefix
+    if reading.columns:
+        options["columns"] = reading.columns
+    if reading.where is not None:
+        options["where"] = reading.where
+    return java.read(path, **options)
+
+
+def _read_by_java_kms(java: ParquetJava, tools: JavaKeyTools, path: Path, reading: Reading) -> Rows:
+    """Read as `JavaKeyTools.read` does, with a filter and with columns."""
+    tools.knows(MemoryKms.of(MASTERS))  # and keeps no connection
+    jvm, harness = java._jvm, java._harness
+    place = jvm.org.apache.hadoop.fs.Path(str(path))
+    where = reading.where
+    with java_errors(ParquetJavaError):
+        chosen = jvm.org.apache.parquet.filter2.compat.FilterCompat.NOOP
+        chosen = chosen if where is None else harness.equal(*where)
+        configuration = tools.configuration(**{"key.access.token": TOKEN})
+        builder = jvm.org.apache.parquet.HadoopReadOptions.builder(configuration, place)
+        builder.withRecordFilter(chosen).usePageChecksumVerification(reading.crc)
+        hadoop = jvm.org.apache.parquet.hadoop
+        source = hadoop.util.HadoopInputFile.fromPath(place, configuration)
+        file = hadoop.ParquetFileReader.open(source, builder.build())
+        try:
+            full, schema = file.getFileMetaData().getSchema(), None
+            for column in reading.columns:
+                one = harness.project(full, harness.path(column))
+                schema = one if schema is None else schema.union(one)
+            text = bytes(harness.rows(file, schema or full, chosen)).decode()
+        finally:
+            file.close()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def _in_java(read: Read, path: Path, reading: Reading) -> Answer:
+    answer = attempt(read, path, reading)
+    if "OutOfMemoryError" in answer.text or "StackOverflowError" in answer.text:
+        return Answer("crash", text=answer.text)
+    return answer
+
+
+def java_version() -> str:
+    """Give the version of parquet-java that pyspark has in it."""
+    (jar,) = pyspark_jars().glob("parquet-hadoop-[0-9]*.jar")
+    return f"parquet-java {jar.stem.rpartition('-')[2]}"
+
+
+def java_readers(java: ParquetJava) -> list[Reader]:
+    """Give parquet-java with keys, and with a key service."""
+    tools = JavaKeyTools(java)
+    keys = partial(_in_java, partial(_read_by_java_keys, java))
+    kms = partial(_in_java, partial(_read_by_java_kms, java, tools))
+
+    return [
+        Reader("parquet-java, keys", java_version(), keys, _lacks_java_keys),
+        Reader("parquet-java, KMS", java_version(), kms, _lacks_java_kms),
+    ]
+
+
+def close(readers: Iterable[Reader]) -> None:
+    """Stop what was started for readers."""
+    for reader in readers:
+        if isinstance(reader.answer, Elsewhere):
+            reader.answer.close()
