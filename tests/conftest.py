@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.java.jvm import SHORT_LIVED
-from tests.support.secret_watch import leftovers, pytest_configure
+pytest.register_assert_rewrite("tests.support")  # so that its failures show their values, too
+
+from tests.support.java.jvm import SHORT_LIVED  # noqa: E402 (imports what is rewritten)
+from tests.support.secret_watch import leftovers, pytest_configure  # noqa: E402 (as above)
 
 __all__ = ["leftovers", "pytest_configure"]  # what a session begins and ends with
 

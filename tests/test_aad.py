@@ -24,7 +24,7 @@ from modcrypt.aad import (
 )
 from modcrypt.errors import LimitError
 from modcrypt.parquet.format.idl import decode
-from tests.support.tables import FOOTER_KEY
+from tests.support.keys import FOOTER_KEY
 
 PREFIX_AND_UNIQUE = b"tester\x01\x02\x03\x04\x05\x06\x07\x08"
 

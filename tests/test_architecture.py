@@ -14,6 +14,7 @@ import pytest
 import modcrypt
 import modcrypt.iceberg
 import modcrypt.spark
+from tests.support.paths import ROOT
 
 PACKAGE = Path(modcrypt.__file__).parent
 
@@ -279,6 +280,32 @@ def test_no_room_logs_or_warns() -> None:
     may |= {"modcrypt.kms.services.gcp"}  # mutes the service's library
     for room in set(trees()) - may:
         assert not set(imports(room)) & {"logging", "warnings", "syslog"}, room
+
+
+def imported_from_tests(path: Path) -> Iterator[str]:
+    """Yield the modules and names below `tests` that a file imports, also for type checkers."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (name for name in names if name.split(".")[0] == "tests")
+
+
+def test_nothing_imports_a_test_module_or_a_conftest() -> None:
+    """Test modules share what is in `tests.support`."""
+    found = {
+        path: set(imported_from_tests(path))
+        for folder in ("tests", "tools")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert "tests.support.paths.ROOT" in found[Path(__file__)]
+    for path, names in found.items():
+        others = {name for name in names if not name.startswith("tests.support.")}
+        assert not others, f"{path} imports {others}"
 
 
 # --- what a fresh interpreter loads --------------------------------------------------------------

@@ -36,9 +36,10 @@ from modcrypt import (
     list_modules,
 )
 from modcrypt.io.storage import FdSink, FileSource
-from tests.ags1.test_writer import is_stream, opened
 from tests.support import forging
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, read_with_pyarrow, write_plain
+from tests.support.ags1.streams import is_stream, opened
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.tables import read_with_pyarrow, write_plain
 
 WRITER = FileEncryptionProperties(footer_key=FOOTER_KEY)
 READER = FileDecryptionProperties(footer_key=FOOTER_KEY)

@@ -23,8 +23,9 @@ from dask.tokenize import tokenize
 import modcrypt as mc
 from modcrypt.filesystem import ModcryptFileSystem
 from modcrypt.io.storage import FileSource
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table, write_plain
-from tests.test_secrets import COLUMN, FOOTER, leaks
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.leaks import COLUMN, FOOTER, leaks
+from tests.support.tables import small_table, write_plain
 
 TABLE = small_table(400)
 KEYS = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY})

@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from modcrypt import FormatError, Key, ModcryptError, StandardKeyMetadata
-from tests.test_secrets import COLUMN, FOOTER, leaks
+from tests.support.leaks import COLUMN, FOOTER, leaks
 
 # Iceberg's StandardKeyMetadata, version 1.
 SCHEMA = fastavro.parse_schema(

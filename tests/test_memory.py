@@ -22,7 +22,7 @@ from modcrypt.parquet.crypto.page_sizes import MAX_EXPANDED_PAGE, Dictionary, Lo
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, varint, zigzag
 from modcrypt.parquet.format.modules import chunk_start
 from tests.support import forging
-from tests.support.tables import FOOTER_KEY
+from tests.support.keys import FOOTER_KEY
 
 WHOLE = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
 KEYS = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)

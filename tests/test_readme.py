@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import modcrypt as mc
-from tests.cli.test_parquet import run
+from tests.support.cli.program import run
 from tests.support.paths import ROOT
 
 README = ROOT / "README.md"

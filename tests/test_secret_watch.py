@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 import modcrypt
 from modcrypt.kms.services import environment
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.paths import ROOT
 from tests.support.secret_watch import (
     ALLOWED,
@@ -30,7 +31,7 @@ from tests.support.secret_watch import (
     Watch,
     search_leftovers,
 )
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, write_plain
+from tests.support.tables import write_plain
 
 SPELT: dict[str, Callable[[bytes], str | bytes]] = {
     "bytes": bytes,
@@ -288,7 +289,7 @@ CONFTEST = "from tests.support.secret_watch import leftovers, pytest_configure\n
 SESSION = """
 import logging, os, pathlib, sys
 import pytest
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 
 def test_prints():
     print("a", FOOTER_KEY.hex())

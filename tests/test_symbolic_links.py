@@ -16,8 +16,9 @@ import modcrypt as mc
 from modcrypt.cli import app
 from modcrypt.io.storage import Place, open_sink
 from modcrypt.jobs.shredding import shred_keys
+from tests.support.keys import FOOTER_KEY
 from tests.support.kms.rotating_kms import RotatingKms
-from tests.support.tables import FOOTER_KEY, small_table, write_plain
+from tests.support.tables import small_table, write_plain
 
 ENCRYPTION = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
 TABLE = small_table(20)

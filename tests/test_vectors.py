@@ -25,7 +25,9 @@ from modcrypt.aead import CTR_SLACK, CtrCipher, GcmCipher
 from modcrypt.errors import LimitError, ModcryptError, TagMismatchError
 from modcrypt.keys import Key
 from modcrypt.parquet.crypto.ciphers import FileCipher
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors, small_table
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.shared_vectors import shared_vectors
+from tests.support.tables import small_table
 from tools import unknown_field_vectors, vectors, verify_pme
 from tools.verify_pme import VerifyError, open_module, verify
 

@@ -37,9 +37,10 @@ from modcrypt import (
 )
 from modcrypt.ags1 import files, writer
 from modcrypt.keys import invocation_counter
-from tests.ags1.test_reader import KINDS, Store, source_of
-from tests.ags1.test_writer import PLAIN, PREFIX, frames, is_stream, left_in, opened, sealed
-from tests.support.tables import FOOTER_KEY, OTHER_KEY
+from tests.support.ags1.sources import KINDS, Store, source_of
+from tests.support.ags1.streams import PLAIN, PREFIX, frames, is_stream, opened, sealed
+from tests.support.folder_contents import left_in
+from tests.support.keys import FOOTER_KEY, OTHER_KEY
 
 FIFO = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are of POSIX")
 

@@ -41,8 +41,8 @@ import modcrypt as mc
 from modcrypt.ags1.filesystem import Ags1FileSystem
 from modcrypt.io.storage import FileSource
 from tests.support.frame_watch import carried
-from tests.support.tables import FOOTER_KEY, OTHER_KEY
-from tests.test_secrets import COLUMN, FOOTER, SHORT, leaks
+from tests.support.keys import FOOTER_KEY, OTHER_KEY
+from tests.support.leaks import COLUMN, FOOTER, SHORT, leaks
 from tools.verify_ags1 import read_key_metadata, verify
 
 DATA = bytes(i * 31 >> 3 & 0xFF for i in range(100_000))

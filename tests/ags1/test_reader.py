@@ -13,12 +13,10 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
 import time
 import tracemalloc
-import uuid
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -28,7 +26,6 @@ from random import Random
 from typing import Any, cast
 
 import fastavro
-import fsspec
 import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -52,8 +49,9 @@ from modcrypt import (
 )
 from modcrypt.ags1 import UNVERIFIED, blocks, reader
 from modcrypt.io import buffers, seekable, storage
-from tests.ags1.test_writer import PLAIN, PREFIX, frames, is_stream, opened, sealed
-from tests.support.tables import FOOTER_KEY, OTHER_KEY
+from tests.support.ags1.sources import KINDS, Store, source_of
+from tests.support.ags1.streams import PLAIN, PREFIX, frames, is_stream, opened, sealed
+from tests.support.keys import FOOTER_KEY, OTHER_KEY
 
 
 @contextlib.contextmanager
@@ -67,29 +65,6 @@ def small_thresholds(block_length: int, cached: int = 5, ahead: int = 2) -> Iter
         patch.setattr(reader, "_REMOTE_REQUEST", 3 * (block_length + 28))
         patch.setattr(seekable, "_WORTH_NO_COPY", 30)
         yield
-
-
-class Store:
-    """A file system of one object, that notes which bytes each request asked for.
-
-    It is called as pyarrow's are, and each request is one of a `RangeSource`.
-    """
-
-    type_name = "counted"
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.requests: list[tuple[int, int]] = []
-
-    def open_input_file(self, path: str) -> Any:
-        return contextlib.nullcontext(self)
-
-    def size(self) -> int:
-        return len(self.data)
-
-    def read_at(self, length: int, start: int) -> bytes:
-        self.requests.append((start, start + length))
-        return self.data[start : start + length]
 
 
 class Counted(io.BytesIO):
@@ -106,43 +81,6 @@ class Counted(io.BytesIO):
         self.requests.append((start, start + len(data)))
         self.threads.add(threading.current_thread())
         return data
-
-
-@contextlib.contextmanager
-def as_memory_url(stream: bytes) -> Iterator[str]:
-    url = f"memory://modcrypt-{uuid.uuid4()}"
-    filesystem = fsspec.filesystem("memory")
-    filesystem.pipe(url, stream)
-    try:
-        yield url
-    finally:
-        filesystem.rm(url)
-
-
-@contextlib.contextmanager
-def source_of(kind: str, stream: bytes) -> Iterator[dict[str, Any]]:
-    """Give the arguments that name a source of one kind."""
-    if kind in ("path", "open file"):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "stream"
-            path.write_bytes(stream)
-            with path.open("rb", buffering=0) as file:
-                yield {"source": path if kind == "path" else file}
-    elif kind == "memory":
-        with as_memory_url(stream) as url:
-            yield {"source": url}
-    elif kind == "store":
-        yield {"source": "any", "filesystem": Store(stream)}
-    else:
-        in_memory: dict[str, Callable[[bytes], Any]] = {
-            "bytes": bytes,
-            "memoryview": memoryview,
-            "object": io.BytesIO,
-        }
-        yield {"source": in_memory[kind](stream)}
-
-
-KINDS = ["bytes", "memoryview", "object", "open file", "path", "memory", "store"]
 
 
 def new_reader(source: Any, key: Any = FOOTER_KEY, **options: Any) -> Ags1Reader:

@@ -23,7 +23,7 @@ import pytest
 import modcrypt
 from modcrypt import ags1
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError
-from tests.support.tables import shared_vectors
+from tests.support.shared_vectors import shared_vectors
 from tools import ags1_vectors, vectors, verify_ags1
 from tools.ags1_vectors import each_block, key_metadata_disagreement, prefix_of, summarize
 from tools.verify_ags1 import VerifyError

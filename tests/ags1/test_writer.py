@@ -26,8 +26,6 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -45,63 +43,12 @@ from modcrypt.ags1 import UNVERIFIED, blocks, seal, writer
 from modcrypt.io import buffers
 from modcrypt.io.storage import FdSink
 from modcrypt.keys import invocation_counter
-from tests.support.tables import FOOTER_KEY, OTHER_KEY
-
-PREFIX = b"prefix of sixteen"
-PLAIN = bytes(n * 7 & 0xFF for n in range(5000))
+from tests.support.ags1.streams import PLAIN, PREFIX, frames, is_stream, opened, sealed
+from tests.support.folder_contents import left_in
+from tests.support.keys import FOOTER_KEY, OTHER_KEY
 
 # --- the judge -----------------------------------------------------------------------------------
 # Iceberg's "AES GCM Stream" in a few lines, from its specification. Nothing of modcrypt is in it.
-
-
-class NoStreamError(Exception):
-    """What the judge says of bytes that are no whole AGS1 stream."""
-
-
-def sealed(
-    key: bytes, plaintext: bytes, block_length: int, aad_prefix: bytes = b"", tail: bytes = b""
-) -> bytes:
-    """Give the stream of `plaintext`; `tail` is sealed as one more block, however long it is."""
-    parts = [plaintext[n : n + block_length] for n in range(0, len(plaintext), block_length)]
-    stream = b"AGS1" + block_length.to_bytes(4, "little")
-    for index, part in enumerate((parts or [b""]) + [tail] * bool(tail)):
-        nonce, aad = os.urandom(12), aad_prefix + index.to_bytes(4, "little")
-        stream += nonce + AESGCM(key).encrypt(nonce, part, aad)
-    return stream
-
-
-def frames(stream: bytes) -> list[bytes]:
-    """Part a stream into its blocks: nonce, ciphertext and tag."""
-    frame = int.from_bytes(stream[4:8], "little") + 28
-    return [stream[at : at + frame] for at in range(8, len(stream), frame)]
-
-
-def opened(key: bytes, stream: bytes, aad_prefix: bytes = b"") -> bytes:
-    """Give the plaintext of a stream that is well formed to its last byte.
-
-    Raises:
-        NoStreamError: it is not.
-    """
-    if stream[:4] != b"AGS1" or len(stream) < 8 + 28:
-        raise NoStreamError("no magic, or no block")
-    parts = []
-    for index, block in enumerate(frames(stream)):
-        if len(block) < 28 or (len(block) == 28 and index):
-            raise NoStreamError("a block cut short, or an empty one after another")
-        aad = aad_prefix + index.to_bytes(4, "little")
-        try:
-            parts.append(AESGCM(key).decrypt(block[:12], block[12:], aad))
-        except InvalidTag:
-            raise NoStreamError(f"block {index}") from None
-    return b"".join(parts)
-
-
-def is_stream(key: bytes, data: bytes, aad_prefix: bytes = b"") -> bool:
-    try:
-        opened(key, data, aad_prefix)
-    except NoStreamError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("size", [0, 1, 4, 5, 10, 11])
@@ -141,10 +88,6 @@ class Seen(io.RawIOBase):
 def new_writer(sink: Any, key: Any = FOOTER_KEY, **options: Any) -> Any:
     """Make a writer; mypy knows less of file objects than Python does."""
     return Ags1Writer(sink, key, **options)
-
-
-def left_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 @contextlib.contextmanager

@@ -21,17 +21,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import modcrypt
 from modcrypt.cli import app
-from tests.support.tables import FOOTER_KEY, OTHER_KEY, shared_vectors
+from tests.support.ags1.standard_streams import FRAME, MIB, opened, taken_apart
+from tests.support.keys import FOOTER_KEY, OTHER_KEY
+from tests.support.shared_vectors import shared_vectors
 
 PROGRAM = Path(sys.executable).with_name("modcrypt")
 KEY = ("--key-file", "own.key")
 METADATA = ("--key-metadata-file", "notes.key")
-MIB = 1 << 20
-FRAME = MIB + 28
 NOTES = hashlib.shake_128(b"notes").digest(3 * MIB + 5)
 NOTES_LENGTH = 8 + len(NOTES) + 4 * 28
 
@@ -142,31 +141,6 @@ def failed(answer: Answer, code: int, word: str) -> str:
 
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
-
-
-def opened(stream: bytes, key: bytes, aad_prefix: bytes = b"") -> bytes:
-    """Open a stream of blocks of 1 MiB, after the spec and not by modcrypt."""
-    assert stream[:8] == b"AGS1" + MIB.to_bytes(4, "little")
-    out = b""
-    for index, start in enumerate(range(8, len(stream), FRAME)):
-        block = stream[start : start + FRAME]
-        aad = aad_prefix + index.to_bytes(4, "little")
-        out += AESGCM(key).decrypt(block[:12], block[12:], aad)
-    return out
-
-
-def varint(data: bytes) -> int:
-    """Read one Avro long, of all the bytes."""
-    value = sum((byte & 0x7F) << 7 * n for n, byte in enumerate(data))
-    return value >> 1
-
-
-def taken_apart(metadata: bytes) -> tuple[bytes, bytes, int]:
-    """Give key, AAD prefix of 16 bytes and length of key metadata, by its byte picture."""
-    size = metadata[1] >> 1
-    key, rest = metadata[2 : 2 + size], metadata[2 + size :]
-    assert (metadata[:1], rest[:2], rest[18:19]) == (b"\1", b"\2\x20", b"\2")
-    return key, rest[2:18], varint(rest[19:])
 
 
 def opened_by_metadata(folder: Path, name: str = "notes.key") -> bytes:

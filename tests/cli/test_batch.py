@@ -18,18 +18,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import Result
 
 import modcrypt
 from modcrypt.cli import batch
 from modcrypt.io.storage import Place
 from modcrypt.parquet.crypto.write_notes import NOTES
-from tests.cli.test_parquet import KEY, SLOW, environment, failed, invoke, private, run
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, read_with_pyarrow, small_table, write_plain
+from tests.support.cli.answers import lines, ran, refused
+from tests.support.cli.program import KEY, SLOW, environment, invoke, private, run
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY
+from tests.support.tables import read_with_pyarrow, small_table, write_plain
 
 NAMES = ("country=NO/a.parquet", "country=NO/b.parquet", "country=SE/c.parquet", "d.parquet")
 HIDDEN = ("_metadata", ".a.parquet.crc", "_tmp/e.parquet", ".f/g.parquet")
-Answer = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture
@@ -48,27 +48,6 @@ def sealed(folder: Path) -> Path:
     """The same with the files of `lake` encrypted in `sealed`."""
     ran(folder, "encrypt", *KEY, "lake", "sealed")
     return folder
-
-
-LOST_KEYS = "modcrypt: columns that no longer have a key of their own: "
-
-
-def ran(folder: Path, *arguments: str) -> str:
-    """Run what succeeds, and says nothing on stderr but which columns lost keys of their own."""
-    result = invoke(folder, *arguments)
-    said = [line for line in result.stderr.splitlines() if not line.startswith(LOST_KEYS)]
-    assert (result.exit_code, said) == (0, [])
-    return result.stdout
-
-
-def refused(result: Result, word: str = "usage", code: int = 2) -> str:
-    return failed(Answer((), result.exit_code, result.stdout, result.stderr), code, word)
-
-
-def lines(result: Result) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Give what --json said of each file, and the totals."""
-    *files, totals = [json.loads(line) for line in result.stdout.splitlines()]
-    return files, totals
 
 
 def files_in(folder: Path) -> list[str]:

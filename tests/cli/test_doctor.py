@@ -25,9 +25,11 @@ from hypothesis import strategies as st
 import modcrypt
 from modcrypt import checkup, event_log
 from modcrypt.event_log import search_event_log
-from tests.cli.test_parquet import KEY, environment, flip, invoke, private, run_program
+from tests.support.cli.program import KEY, environment, invoke, private, run_program
+from tests.support.forging import flip
 from tests.support.java.jvm import why_unavailable
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, write_plain
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.tables import write_plain
 
 RING = ("--kms", "file:lake.keyring")
 LEAKED = bytes(range(0x51, 0x61))

@@ -15,10 +15,12 @@ import pytest
 
 import modcrypt
 from modcrypt.errors import KeyDisabledError, KeyMaterialError
-from tests.cli.test_batch import ran, refused
-from tests.cli.test_parquet import KEY, NAME_KEY, flip, invoke, private
+from tests.support.cli.answers import ran, refused
+from tests.support.cli.program import KEY, NAME_KEY, invoke, private
+from tests.support.forging import flip
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.memory_kms import MASTERS, MemoryKms
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table, write_plain
+from tests.support.tables import small_table, write_plain
 
 KEYS = (*KEY, *NAME_KEY)
 RING = ("--kms", "file:lake.keyring")

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
@@ -30,10 +29,14 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import modcrypt
 from modcrypt.cli import app
-from tests.cli import test_parquet as test_cli
-from tests.cli.test_ags1 import opened, taken_apart
-from tests.cli.test_parquet import Answer, failed, flip, names, private
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, small_table, write_plain
+from tests.support.ags1.standard_streams import opened, taken_apart
+from tests.support.cli import program
+from tests.support.cli.program import Answer, failed, private
+from tests.support.folder_contents import names
+from tests.support.forging import flip
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY
+from tests.support.kms.pyarrow_keyring import FACTORY, LOCAL, ArrowKms
+from tests.support.tables import small_table, write_plain
 
 PROGRAM = Path(sys.executable).with_name("modcrypt")
 PASSPHRASE = "correct horse battery stäple"
@@ -78,7 +81,7 @@ def run(folder: Path, *arguments: str, passphrase: str | None = PASSPHRASE, **mo
 
 def run_here(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Answer:
     """Run it in this process, where nothing but its answer matters."""
-    return test_cli.run(folder, *arguments, env={"MODCRYPT_PASSPHRASE": PASSPHRASE, **(env or {})})
+    return program.run(folder, *arguments, env={"MODCRYPT_PASSPHRASE": PASSPHRASE, **(env or {})})
 
 
 def done(answer: Answer) -> str:
@@ -216,28 +219,6 @@ def test_files_by_a_policy_from_the_keyring_to_the_end_of_a_key(
 
 
 # --- other implementations -----------------------------------------------------------------------
-
-
-MASTERS = {"footer": FOOTER_KEY, "pii": COLUMN_KEY}
-
-
-class ArrowKms(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
-    """Holds the imported keys; takes LocalWrap's JSON, and gives bare base64."""
-
-    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
-        nonce, aad = os.urandom(12), master_key_identifier.encode()
-        sealed = AESGCM(MASTERS[master_key_identifier]).encrypt(nonce, key_bytes, aad)
-        return base64.b64encode(nonce + sealed)
-
-    def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
-        members = json.loads(wrapped_key)
-        assert members.keys() == {"masterKeyVersion", "encryptedKey"}
-        block, aad = base64.b64decode(members["encryptedKey"]), master_key_identifier.encode()
-        return AESGCM(MASTERS[master_key_identifier]).decrypt(block[:12], block[12:], aad)
-
-
-FACTORY = pe.CryptoFactory(lambda configuration: ArrowKms())
-LOCAL = pafs.LocalFileSystem()
 
 
 @pytest.mark.parametrize("external", [False, True], ids=["internal", "external"])

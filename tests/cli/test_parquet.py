@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import pty
@@ -13,41 +12,36 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
-from click.testing import CliRunner, Result
 
 import modcrypt
 from modcrypt import errors
-from modcrypt.cli import app, key_refs
+from modcrypt.cli import key_refs
 from modcrypt.cli.output import failures
-from tests.support.tables import (
-    COLUMN_KEY,
-    FOOTER_KEY,
-    OTHER_KEY,
-    read_with_pyarrow,
-    shared_vectors,
-    small_table,
-    write_plain,
+from tests.support.cli.program import (
+    KEY,
+    NAME_KEY,
+    PROGRAM,
+    SLOW,
+    environment,
+    failed,
+    invoke,
+    private,
+    run,
+    run_program,
 )
+from tests.support.folder_contents import names
+from tests.support.forging import flip
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.shared_vectors import shared_vectors
+from tests.support.tables import read_with_pyarrow, small_table, write_plain
 
-PROGRAM = Path(sys.executable).with_name("modcrypt")
-KEY = ("--key-file", "footer.key")
-NAME_KEY = ("--column-key", "name=file:name.key")
 PLAIN_TO_OUT = ("plain.parquet", "out.parquet")
-
-Answer = subprocess.CompletedProcess[str]
-
-
-def private(path: Path, data: bytes) -> Path:
-    path.write_bytes(data)
-    path.chmod(0o600)
-    return path
 
 
 @pytest.fixture
@@ -66,53 +60,6 @@ def sealed(folder: Path) -> Path:
         run(folder, "encrypt", *KEY, *NAME_KEY, "plain.parquet", "sealed.parquet").returncode == 0
     )
     return folder
-
-
-def environment(**more: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
-    return {**kept, "PYTHONWARNINGS": "error", "TERM": "xterm", **more}
-
-
-def run(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Answer:
-    """Run it in this process, where nothing but its answer matters."""
-    runner = CliRunner(env={"NO_COLOR": None, "FORCE_COLOR": None, **(env or {})})
-    with contextlib.chdir(folder):
-        result = runner.invoke(app.program, arguments, prog_name="modcrypt", catch_exceptions=False)
-    return Answer(arguments, result.exit_code, result.stdout, result.stderr)
-
-
-def run_program(
-    folder: Path, *arguments: str, env: dict[str, str] | None = None, **more: Any
-) -> Answer:
-    return subprocess.run(
-        [PROGRAM, *arguments],
-        cwd=folder,
-        env=environment(**(env or {})),
-        capture_output=True,
-        text=True,
-        check=False,
-        **more,
-    )
-
-
-def failed(answer: Answer, code: int, word: str) -> str:
-    """Check an answer's exit code and its one line on stderr; give the message."""
-    assert (answer.returncode, answer.stdout) == (code, "")
-    start = f"modcrypt: error: {word}: "
-    assert answer.stderr.startswith(start)
-    assert answer.stderr.endswith("\n")
-    assert answer.stderr.count("\n") == 1
-    return answer.stderr[len(start) : -1]
-
-
-def names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
-
-
-def flip(path: Path, offset: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 1
-    path.write_bytes(data)
 
 
 # --- the main job, judged by others --------------------------------------------------------------
@@ -662,15 +609,6 @@ def test_no_key_shows_in_any_output(sealed: Path) -> None:
 # --- options, in process -------------------------------------------------------------------------
 
 
-def invoke(folder: Path, *arguments: str) -> Result:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        return CliRunner().invoke(app.program, arguments)
-    finally:
-        os.chdir(before)
-
-
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
@@ -832,26 +770,6 @@ def test_without_click_it_says_what_to_install(tmp_path: Path) -> None:
 
 
 # --- signals and progress ------------------------------------------------------------------------
-
-# The real program with a disk that takes its time, so that it can be met half-way.
-SLOW = """
-import signal, sys, time
-import modcrypt.io.storage, modcrypt.cli.output.progress as progress
-
-append = modcrypt.io.storage.FdSink.append
-def slowly(self, data):
-    append(self, data)
-    sys.stdout.write("writing\\n"), sys.stdout.flush()
-    time.sleep(SLEEP)
-SLEEP = float(sys.argv.pop(1))
-progress.SHOW_AFTER = progress.REFRESH_EVERY = float(sys.argv.pop(1))
-modcrypt.io.storage.FdSink.append = slowly
-signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored, as in a job of a shell
-signal.signal(signal.SIGTERM, signal.SIG_DFL)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-from modcrypt.cli import run
-run()
-"""
 
 
 @pytest.fixture(scope="module")

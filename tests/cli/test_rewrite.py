@@ -16,18 +16,12 @@ import pytest
 import modcrypt
 from modcrypt.cli.parquet import encrypt
 from modcrypt.cli.rewrite import mask, rekey, share
-from tests.cli.test_batch import LOST_KEYS, Answer, lines, ran, refused
-from tests.cli.test_keys import FACTORY, LOCAL
-from tests.cli.test_parquet import KEY, NAME_KEY, invoke, private, run, run_program
-from tests.support.tables import (
-    COLUMN_KEY,
-    FOOTER_KEY,
-    OTHER_KEY,
-    mask_hash,
-    read_with_pyarrow,
-    small_table,
-    write_plain,
-)
+from tests.support.cli.answers import LOST_KEYS, lines, ran, refused
+from tests.support.cli.program import KEY, NAME_KEY, Answer, invoke, private, run, run_program
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.kms.pyarrow_keyring import FACTORY, LOCAL
+from tests.support.mask_hash import mask_hash
+from tests.support.tables import read_with_pyarrow, small_table, write_plain
 from tools.unknown_fields import marker, with_unknown_fields
 
 NEW_KEY = ("--new-key-file", "new.key")

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 import modcrypt as mc
 from modcrypt.cli import app
 from modcrypt.cli.shred import shred
-from tests.jobs.test_key_rotation import bytes_of
+from tests.support.folder_contents import bytes_of
 from tests.support.kms.key_servers import free_port
 from tests.support.kms.rotating_kms import RotatingKms
 from tests.support.tables import small_table

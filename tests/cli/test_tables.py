@@ -27,18 +27,11 @@ import pytest
 
 import modcrypt
 from modcrypt.cli.output.rows import align_cells, format_cell
-from tests.cli.test_parquet import (
-    KEY,
-    PROGRAM,
-    environment,
-    failed,
-    flip,
-    invoke,
-    names,
-    private,
-    run,
-)
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, small_table, write_plain
+from tests.support.cli.program import KEY, PROGRAM, environment, failed, invoke, private, run
+from tests.support.folder_contents import names
+from tests.support.forging import flip
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY
+from tests.support.tables import small_table, write_plain
 
 NAME_KEY = ("--column-key", "name=file:name.key", "--column-key", "address.zip=file:name.key")
 RING = ("--kms", "file:lake.keyring")

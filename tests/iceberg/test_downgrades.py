@@ -37,8 +37,10 @@ from modcrypt.iceberg import (
     verify_table,
 )
 from modcrypt.iceberg.write import commit as committing
-from tests.iceberg.conftest import SampleKms, both, committing_first
 from tests.support.iceberg.builder import Builder, arrow, field, struct
+from tests.support.iceberg.concurrent_commits import committing_first
+from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.shared_table import both
 
 UUID = "8b19a876-2225-48ad-a5f4-1c191de63807"
 SCHEMA = struct(field(1, "id", "long"))

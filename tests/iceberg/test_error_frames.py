@@ -37,7 +37,7 @@ from modcrypt.iceberg import (
 from modcrypt.keys import Secret
 from tests.support.failing_steps import Steps, check_failing_runs, keys_made
 from tests.support.frame_watch import carried
-from tests.iceberg.conftest import SampleKms
+from tests.support.iceberg.sample_kms import SampleKms
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string())])
 ROWS = pa.table({"id": [1, 2], "part": ["a", "b"]}, SCHEMA)

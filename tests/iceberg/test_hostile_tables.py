@@ -46,7 +46,6 @@ from modcrypt.iceberg.rotate.rotation_report import Rotated
 from modcrypt.iceberg.write.moved_deletes import move_deletes
 from modcrypt.io.storage import MemorySource
 from modcrypt.key_metadata import StandardKeyMetadata
-from tests.iceberg.conftest import SampleKms
 from tests.support.frame_watch import carried
 from tests.support.iceberg.builder import (
     Builder,
@@ -59,6 +58,7 @@ from tests.support.iceberg.builder import (
     optional,
     struct,
 )
+from tests.support.iceberg.sample_kms import SampleKms
 
 SCHEMA = struct(field(1, "id", "long"), field(2, "name", "string"))
 ARROW = arrow([(1, "id", pa.int64()), (2, "name", pa.string())])
@@ -904,7 +904,7 @@ PEAK = """
 import sys
 from modcrypt.iceberg import open_table
 from modcrypt.errors import LimitError
-from tests.iceberg.conftest import SampleKms
+from tests.support.iceberg.sample_kms import SampleKms
 folder, = sys.argv[1:]
 
 def peak():

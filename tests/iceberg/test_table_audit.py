@@ -18,10 +18,9 @@ from modcrypt.iceberg import (
     rotate_table,
     verify_table,
 )
-from tests.iceberg.conftest import SampleKms
-from tests.iceberg.keys.test_key_policies import BY_PART, ROWS
-from tests.iceberg.rotate.test_table_rotation import Refusing
 from tests.support.iceberg.cli_runs import Run, run, told
+from tests.support.iceberg.partitioned_table import BY_PART, ROWS
+from tests.support.iceberg.sample_kms import Refusing, SampleKms
 
 __all__ = ["run"]  # a fixture
 

@@ -15,9 +15,9 @@ import pytest
 
 import modcrypt as mc
 from modcrypt import ags1
-from tests.interop.conftest import Case, case_name, pairwise
 from tests.support.java.iceberg_java import IcebergJava, JavaError, KeyMetadata
-from tests.support.tables import shared_vectors
+from tests.support.pairwise import Case, case_name, pairwise
+from tests.support.shared_vectors import shared_vectors
 
 MIB = 1 << 20
 FRAME = MIB + 28

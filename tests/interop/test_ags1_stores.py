@@ -16,8 +16,7 @@ import pandas as pd
 import pytest
 
 import modcrypt as mc
-from tests.interop.test_object_stores import Bucket
-from tests.support.object_store import ObjectStore, Request
+from tests.support.object_store import Bucket, ObjectStore, Request
 from tools.verify_ags1 import read_key_metadata, verify
 
 MIB = 1 << 20

@@ -15,8 +15,9 @@ import pyarrow.fs
 import pytest
 
 import modcrypt as mc
+from tests.support.keys import FOOTER_KEY
 from tests.support.object_store import ObjectStore
-from tests.support.tables import FOOTER_KEY, read_with_pyarrow
+from tests.support.tables import read_with_pyarrow
 
 ENCRYPTION = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
 DECRYPTION = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)

@@ -26,9 +26,12 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import modcrypt as mc
-from tests.interop.conftest import Case, case_name, encrypt, footer_of, pairwise, thrift_struct
+from tests.support.in_memory import encrypt
 from tests.support.java.parquet_java import ParquetJava
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, small_table, write_plain
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY
+from tests.support.pairwise import Case, case_name, pairwise
+from tests.support.parquet_parser import footer_of, thrift_struct
+from tests.support.tables import small_table, write_plain
 
 duckdb = pytest.importorskip("duckdb")
 

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from tests.interop.conftest import Case, case_name, pairwise
-from tests.interop.test_shared_vectors import listed, reader_of
 from tests.support.java.key_tools_java import JavaKeyTools, MemoryKms
 from tests.support.java.parquet_java import ParquetJava, ParquetJavaError
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.pairwise import Case, case_name, pairwise
+from tests.support.shared_vectors import listed, reader_of, shared_vectors
 
 GCM, CTR = "AES_GCM_V1", "AES_GCM_CTR_V1"
 MASTERS = {

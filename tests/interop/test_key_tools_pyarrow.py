@@ -13,67 +13,37 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
 from pyarrow._parquet_encryption import FileSystemKeyMaterialStore
 
 import modcrypt as mc
-from tests.interop.conftest import Case, case_name, pairwise, pkmt1_retriever
 from tests.support.java.key_tools_java import MemoryKms
+from tests.support.kms.pyarrow_key_tools import (
+    LOCAL,
+    MASTERS,
+    OURS,
+    ArrowKms,
+    factory,
+    pyarrow_configuration,
+    pyarrow_reads,
+    pyarrow_writes,
+)
+from tests.support.pairwise import Case, case_name, pairwise
+from tests.support.pkmt1 import pkmt1_retriever
 from tests.support.tables import small_table
 
 GCM, CTR = "AES_GCM_V1", "AES_GCM_CTR_V1"
-MASTERS = {
-    "kf": b"footer master 16",
-    "kc1": b"column master 1!",
-    "kc2": b"column master 2, of 32 bytes !!!",
-}
-LOCAL = pafs.LocalFileSystem()
 
-#: Columns under each master key: as PyArrow wants them named, and as we may name them.
-THEIRS = {"kc1": ["id", "address.zip", "tags.list.element"], "kc2": ["name", "score"]}
-OURS = {"kc1": ["id", "address", "tags"], "kc2": ["name", "score"]}
 KEYS = {"uniform": 1, "columns": 6}
 MASTERS_USED = {"uniform": 1, "columns": 3}
-
-
-class ArrowKms(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
-    """The key service as PyArrow asks it."""
-
-    def __init__(self, kms: MemoryKms) -> None:
-        super().__init__()
-        self._kms = kms
-
-    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
-        return self._kms.wrap(key_bytes, master_key_identifier).encode()
-
-    def unwrap_key(self, wrapped_key: str, master_key_identifier: str) -> bytes:
-        return self._kms.unwrap(wrapped_key, master_key_identifier)
 
 
 @pytest.fixture
 def kms() -> MemoryKms:
     """Give a key service of this test's own."""
     return MemoryKms.of(MASTERS)
-
-
-def factory(kms: MemoryKms) -> pe.CryptoFactory:
-    return pe.CryptoFactory(lambda configuration: ArrowKms(kms))
-
-
-def pyarrow_configuration(case: Mapping[str, Any]) -> pe.EncryptionConfiguration:
-    uniform = case["layout"] == "uniform"
-    return pe.EncryptionConfiguration(
-        footer_key="kf",
-        **({"uniform_encryption": True} if uniform else {"column_keys": THEIRS}),
-        encryption_algorithm=case["algorithm"],
-        plaintext_footer=case["footer"] == "plaintext",
-        double_wrapping=case["wrapping"] == "double",
-        internal_key_material=case["material"] == "internal",
-        data_key_length_bits=case["bits"],
-    )
 
 
 def policy_of(case: Mapping[str, Any], **more: Any) -> mc.Policy:
@@ -90,15 +60,6 @@ def policy_of(case: Mapping[str, Any], **more: Any) -> mc.Policy:
     )
 
 
-def pyarrow_writes(
-    path: Path, table: pa.Table, kms: MemoryKms, case: Mapping[str, Any], **options: Any
-) -> None:
-    properties = factory(kms).file_encryption_properties(
-        pe.KmsConnectionConfig(), pyarrow_configuration(case), path, LOCAL
-    )
-    pq.write_table(table, path, encryption_properties=properties, **options)
-
-
 def written_by(
     writer: str, path: Path, kms: MemoryKms, case: Mapping[str, Any], table: pa.Table
 ) -> None:
@@ -106,16 +67,6 @@ def written_by(
         pyarrow_writes(path, table, kms, case)
     else:
         mc.write_table(table, path, mc.KeyTools(kms).encryption(policy_of(case)))
-
-
-def pyarrow_reads(path: Path, kms: MemoryKms) -> pa.Table:
-    properties = factory(kms).file_decryption_properties(
-        pe.KmsConnectionConfig(), pe.DecryptionConfiguration(), path, LOCAL
-    )
-    with pq.ParquetFile(
-        path, decryption_properties=properties, page_checksum_verification=True
-    ) as file:
-        return file.read()
 
 
 def data_key_lengths(path: Path, kms: MemoryKms, algorithm: str) -> set[int]:

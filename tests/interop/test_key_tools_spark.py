@@ -16,11 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from tests.interop.conftest import Case, case_name, footer_of, pairwise
-from tests.interop.test_rekey_peers import GCM, HASH_KEY, decrypted, hashed
+from tests.support.algorithms import GCM
+from tests.support.in_memory import decrypted
 from tests.support.java.jvm import stop_spark
 from tests.support.java.key_tools_java import JavaKeyTools, MemoryKms, prefixed, properties
 from tests.support.java.parquet_java import ParquetJava
+from tests.support.mask_hash import HASH_KEY, hashed
+from tests.support.pairwise import Case, case_name, pairwise
+from tests.support.parquet_parser import footer_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -17,8 +17,8 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
-from tests.interop.test_key_tools_pyarrow import MASTERS, OURS, factory
 from tests.support.java.key_tools_java import MemoryKms
+from tests.support.kms.pyarrow_key_tools import MASTERS, OURS, factory
 from tests.support.object_store import ObjectStore
 from tests.support.tables import small_table
 

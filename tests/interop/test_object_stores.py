@@ -27,8 +27,9 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 import modcrypt as mc
 from modcrypt.io.storage import open_sink, open_source
-from tests.support.object_store import SECRET, ObjectStore
-from tests.support.tables import FOOTER_KEY, small_table, write_plain
+from tests.support.keys import FOOTER_KEY
+from tests.support.object_store import SECRET, Bucket, ObjectStore
+from tests.support.tables import small_table, write_plain
 
 MIB = 1 << 20
 DATA = bytes(i * 7 & 0xFF for i in range(1000))
@@ -42,31 +43,6 @@ def bucket(store: ObjectStore) -> Bucket:
     name = f"bucket-{uuid.uuid4()}"
     store.judge().create_bucket(Bucket=name)
     return Bucket(store, name)
-
-
-class Bucket:
-    """A bucket as boto3 sees it."""
-
-    def __init__(self, store: ObjectStore, name: str) -> None:
-        self._client, self.name = store.judge(), name
-
-    def put(self, key: str, data: bytes) -> str:
-        self._client.put_object(Bucket=self.name, Key=key, Body=data)
-        return f"{self.name}/{key}"
-
-    def get(self, key: str) -> bytes:
-        data: bytes = self._client.get_object(Bucket=self.name, Key=key)["Body"].read()
-        return data
-
-    def keys(self) -> list[str]:
-        """Name the objects, but for the markers of folders that pyarrow leaves when it moves."""
-        found = self._client.list_objects_v2(Bucket=self.name).get("Contents", [])
-        return sorted(entry["Key"] for entry in found if not entry["Key"].endswith("/"))
-
-    def uploads(self) -> list[Any]:
-        """List the uploads that were begun and neither completed nor aborted."""
-        found: list[Any] = self._client.list_multipart_uploads(Bucket=self.name).get("Uploads", [])
-        return found
 
 
 FILE_SYSTEMS: dict[str, Callable[[ObjectStore], Any]] = {

@@ -15,18 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from tests.interop.conftest import (
-    SMALL_TABLE_LEAVES,
-    Case,
-    case_name,
-    footer_of,
-    modules_of,
-    nested_table,
-    pairwise,
-)
 from tests.support import forging
 from tests.support.java.parquet_java import Column, ParquetJava, ParquetJavaError
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table, write_plain
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.pairwise import Case, case_name, pairwise
+from tests.support.parquet_parser import footer_of, modules_of
+from tests.support.tables import SMALL_TABLE_LEAVES, nested_table, small_table, write_plain
 
 ALGORITHMS = ("AES_GCM_V1", "AES_GCM_CTR_V1")
 FOOTERS = ("encrypted", "plaintext")

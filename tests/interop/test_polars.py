@@ -17,16 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from tests.interop.conftest import (
-    Case,
-    case_name,
-    decrypt,
-    encrypt,
-    modules_of,
-    nested_table,
-    pairwise,
-)
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table
+from tests.support.in_memory import decrypt, encrypt
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.pairwise import Case, case_name, pairwise
+from tests.support.parquet_parser import modules_of
+from tests.support.tables import nested_table, small_table
 
 pl = pytest.importorskip("polars")
 if not hasattr(pl, "ParquetDecryptionProperties"):

@@ -21,21 +21,13 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.parquet.format.idl import ThriftStruct
-from tests.interop.conftest import (
-    Case,
-    case_name,
-    decrypt,
-    encrypt,
-    footer_of,
-    modules_of,
-    nested_table,
-    open_base64,
-    pairwise,
-    pkmt1_retriever,
-    seal_base64,
-)
 from tests.support.forging import edit_plain, plain_file
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, read_with_pyarrow, small_table
+from tests.support.in_memory import decrypt, encrypt
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.pairwise import Case, case_name, pairwise
+from tests.support.parquet_parser import footer_of, modules_of
+from tests.support.pkmt1 import open_base64, pkmt1_retriever, seal_base64
+from tests.support.tables import nested_table, read_with_pyarrow, small_table
 
 ALGORITHMS = ("AES_GCM_V1", "AES_GCM_CTR_V1")
 FOOTERS = ("encrypted", "plaintext")

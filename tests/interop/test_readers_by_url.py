@@ -28,8 +28,9 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.io.storage import FileSource
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.object_store import ObjectStore
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table
+from tests.support.tables import small_table
 
 ENCRYPTION = mc.FileEncryptionProperties(
     footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY, "address": COLUMN_KEY}

@@ -16,52 +16,34 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
-from tests.interop.conftest import (
-    Case,
-    case_name,
-    decrypt,
-    encrypt,
-    nested_table,
-    pairwise,
-)
-from tests.interop.test_key_tools_pyarrow import MASTERS, pyarrow_reads, pyarrow_writes
-from tests.interop.test_shared_vectors import (
+from tests.support.in_memory import decrypt, decrypted, encrypt
+from tests.support.java.key_tools_java import MemoryKms
+from tests.support.java.parquet_java import ParquetJava, ParquetJavaError
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.kms.pyarrow_key_tools import MASTERS, pyarrow_reads, pyarrow_writes
+from tests.support.mask_hash import HASH_KEY, hashed
+from tests.support.pairwise import Case, case_name, pairwise
+from tests.support.shared_vectors import (
     PUBLISHED_COLUMN_KEYS,
     expected_error,
     keys_of,
     listed,
     published,
     reader_of,
+    shared_vectors,
     table,
     tampered_reader,
 )
-from tests.support.java.key_tools_java import MemoryKms
-from tests.support.java.parquet_java import ParquetJava, ParquetJavaError
-from tests.support.tables import (
-    COLUMN_KEY,
-    FOOTER_KEY,
-    OTHER_KEY,
-    mask_hash,
-    shared_vectors,
-    small_table,
-)
+from tests.support.tables import nested_table, small_table
 from tools.verify_pme import verify
 
 GCM, CTR = "AES_GCM_V1", "AES_GCM_CTR_V1"
 NEW_KEY, NEW_COLUMN_KEY = bytes(range(1, 33)), bytes(range(1, 17))
-HASH_KEY = b"sixteen of bytes"
 OLD: dict[str, Any] = {
     "footer_key": FOOTER_KEY,
     "column_keys": {"id": COLUMN_KEY, "address": OTHER_KEY},
 }
 OLD_READER = mc.FileDecryptionProperties(**OLD)
-
-
-def hashed(value: object) -> str | None:
-    """Compute the hash of a value from its text."""
-    if value is None:
-        return None
-    return mask_hash(HASH_KEY, str(value).encode())
 
 
 def written(rows: pa.Table, **options: Any) -> bytes:
@@ -479,12 +461,6 @@ def test_pyarrows_key_tools_on_both_sides(tmp_path: Path, case: Case) -> None:
             decrypted(destination, mc.KeyTools(service.without("kf")), {"algorithm": GCM}) == before
         )
         old = mc.KeyTools(service).decryption(algorithms=[case["algorithm"]])
-
-
-def decrypted(path: Path, tools: mc.KeyTools, case: Any) -> bytes:
-    out = io.BytesIO()
-    mc.decrypt_parquet(path, out, tools.decryption(algorithms=[case["algorithm"]]))
-    return out.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -24,18 +24,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.interop.conftest import (
-    Case,
-    case_name,
-    decrypt,
-    encrypt,
-    footer_of,
-    modules_of,
-    nested_table,
-    pairwise,
-)
+from tests.support.in_memory import decrypt, encrypt
 from tests.support.java.parquet_java import ParquetJava
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors, small_table
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.pairwise import Case, case_name, pairwise
+from tests.support.parquet_parser import footer_of, modules_of
+from tests.support.shared_vectors import shared_vectors
+from tests.support.tables import nested_table, small_table
 
 PREFIX = b"employees_23May2018.part0"
 ALGORITHMS = ("AES_GCM_V1", "AES_GCM_CTR_V1")

@@ -9,8 +9,6 @@ from __future__ import annotations
 import datetime
 import io
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,57 +17,23 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from tests.interop.conftest import decrypt, footer_of, pkmt1_retriever
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors
-
-FOLDERS = ("parquet-java", "pyarrow")
-
-
-def listed(section: str, wanted: Callable[[dict[str, Any]], bool] = bool) -> list[Any]:
-    """Give a parameter for every wanted entry, or one that skips without manifests."""
-    root = os.environ.get("MODCRYPT_SHARED_VECTORS")
-    if not root:
-        return [pytest.param("", {}, id="no folder")]
-    return [
-        pytest.param(folder, entry, id=f"{folder}/{entry['file']}-{entry.get('tamper')}")
-        for folder in FOLDERS
-        for entry in manifest(Path(root) / folder).get(section, [])
-        if wanted(entry)
-    ]
-
-
-def manifest(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
-    return content
-
-
-def metadata_bytes(value: dict[str, str] | None) -> bytes | None:
-    if value is None:
-        return None
-    return value["utf8"].encode() if "utf8" in value else bytes.fromhex(value["hex"])
-
-
-def keys_of(enc: dict[str, Any]) -> dict[str, Any]:
-    """Give explicit keys, by what a manifest says about a file."""
-    return {
-        "footer_key": bytes.fromhex(enc["footer_key"]),
-        "column_keys": {
-            path: bytes.fromhex(column["key"])
-            for path, column in (enc["columns"] or {}).items()
-            if column["key"] is not None
-        },
-    }
-
-
-def reader_of(enc: dict[str, Any]) -> dict[str, Any]:
-    prefix = enc["aad_prefix"]
-    supplied = {"aad_prefix": prefix.encode()} if prefix and not enc["aad_prefix_stored"] else {}
-    return {"algorithms": [enc["algorithm"]], **supplied}
-
-
-def table(source: Path | bytes) -> pa.Table:
-    return pq.read_table(io.BytesIO(source) if isinstance(source, bytes) else source)
-
+from tests.support.in_memory import decrypt
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.parquet_parser import footer_of
+from tests.support.pkmt1 import pkmt1_retriever
+from tests.support.shared_vectors import (
+    PUBLISHED_COLUMN_KEYS,
+    expected_error,
+    keys_of,
+    listed,
+    manifest,
+    metadata_bytes,
+    published,
+    reader_of,
+    shared_vectors,
+    table,
+    tampered_reader,
+)
 
 # --- files as they were written ------------------------------------------------------------------
 
@@ -142,36 +106,6 @@ def test_empty_key_metadata_is_not_looked_up() -> None:
 # --- tampered files ------------------------------------------------------------------------------
 
 
-def tampered_reader(entry: dict[str, Any]) -> dict[str, Any]:
-    enc = entry.get("enc_used_by_reader", entry["enc"])
-    reader = keys_of(enc) | reader_of(enc)
-    if entry.get("aad_given", "auto") not in (None, "auto"):
-        reader["aad_prefix"] = entry["aad_given"].encode()
-    return reader
-
-
-#: What of the taxonomy fits which tampering; bytes that are cut or stretched may break the format
-#: before they fail to authenticate.
-EXPECTED: dict[str, tuple[type[mc.ModcryptError], ...]] = {
-    "downgrade": (mc.PlaintextError,),
-    "footer": (mc.FooterSignatureError,),
-    "crypto": (mc.TagMismatchError,),
-    "truncate": (mc.FormatError,),
-    "reader:swapped_column_keys": (mc.TagMismatchError,),
-    "reader:empty_prefix": (mc.AadPrefixError,),
-    "swap": (mc.TagMismatchError,),
-    "dup": (mc.TagMismatchError, mc.FormatError),
-    "page_from_other_file": (mc.TagMismatchError,),
-    "flip_DataPage_verifycrc": (mc.ChecksumError,),
-}
-
-
-def expected_error(tamper: str) -> tuple[type[mc.ModcryptError], ...]:
-    if tamper.startswith("flip") and tamper not in EXPECTED:
-        return (mc.TruncationError,) if "_length" in tamper else (mc.TagMismatchError,)
-    return next(errors for start, errors in EXPECTED.items() if tamper.startswith(start))
-
-
 @pytest.mark.parametrize(("folder", "entry"), listed("tampered"))
 def test_every_tampered_file_is_refused_where_it_can_be(folder: str, entry: dict[str, Any]) -> None:
     sealed = (shared_vectors() / folder / entry["file"]).read_bytes()
@@ -239,13 +173,8 @@ def test_what_was_tampered_with_opens_before_the_tampering(
 
 # --- the files of apache/parquet-testing ---------------------------------------------------------
 
-PUBLISHED_COLUMN_KEYS = {"double_field": COLUMN_KEY, "float_field": OTHER_KEY}
 ROWS = 50
 GCM, CTR = "AES_GCM_V1", "AES_GCM_CTR_V1"
-
-
-def published(name: str) -> bytes:
-    return (shared_vectors() / "parquet-testing" / f"{name}.parquet.encrypted").read_bytes()
 
 
 @pytest.mark.parametrize(("name", "column_keys", "algorithm", "prefix"), [

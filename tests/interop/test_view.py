@@ -21,8 +21,10 @@ from hypothesis import strategies as st
 import modcrypt as mc
 from modcrypt.parquet.arrow.plaintext_parts import _pad_struct
 from modcrypt.parquet.format.idl import encode, new
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, Watched, small_table, write_plain
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY
+from tests.support.tables import small_table, write_plain
 from tests.support.thrift_judge import judged
+from tests.support.watched_source import Watched
 
 KEYS = mc.FileDecryptionProperties(
     footer_key=FOOTER_KEY,

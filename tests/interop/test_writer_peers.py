@@ -13,9 +13,11 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.parquet.arrow.writer import ParquetWriter, write_table
-from tests.interop.conftest import decrypt, modules_of, nested_table
+from tests.support.in_memory import decrypt
 from tests.support.java.parquet_java import ParquetJava
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table, write_plain
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.parquet_parser import modules_of
+from tests.support.tables import nested_table, small_table, write_plain
 
 SMALL = small_table(60)
 KEYS = {"id": COLUMN_KEY, "address.zip": OTHER_KEY, "address.city": OTHER_KEY}

@@ -49,7 +49,8 @@ from modcrypt.io.storage import (
     open_stream,
     place_of,
 )
-from tests.support.tables import FOOTER_KEY, write_plain
+from tests.support.keys import FOOTER_KEY
+from tests.support.tables import write_plain
 
 DATA = bytes(i * 7 & 0xFF for i in range(1000))
 

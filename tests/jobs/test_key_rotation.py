@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import fsspec
-import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from tests.interop.conftest import case_name, open_base64, pairwise, thrift_struct
-from tests.interop.test_shared_vectors import listed
+from tests.support.algorithms import CTR, GCM
+from tests.support.folder_contents import bytes_of
+from tests.support.jobs.lake import (
+    BESIDE,
+    COLUMNS,
+    OTHER,
+    STORAGE,
+    TABLE,
+    WITHIN,
+    WRAPPING,
+    material_file,
+    read,
+    results,
+    write_lake,
+)
+from tests.support.jobs.look import Look
+from tests.support.jobs.spoiled_files import (
+    SEEDS,
+    edited,
+    edits,
+    seeds,
+    spoil,
+    wrapped_by_key_tools,
+)
 from tests.support.kms.memory_kms import MASTERS, MemoryKms
 from tests.support.kms.rotating_kms import (
     ArrowKms,
@@ -32,21 +51,11 @@ from tests.support.kms.rotating_kms import (
     RotatingKms,
     crypto_factory,
 )
-from tests.support.tables import shared_vectors, small_table
+from tests.support.pairwise import case_name, pairwise
+from tests.support.shared_vectors import listed, shared_vectors
 from tools.verify_pme import verify
 
-TABLE = small_table(60)
-OTHER = small_table(7)
-COLUMNS = {"k1": ["id", "address"], "k2": ["name"]}
-GCM, CTR = "AES_GCM_V1", "AES_GCM_CTR_V1"
-
-WITHIN = mc.Policy(footer_key="kf", column_keys=COLUMNS)
-BESIDE = mc.Policy(footer_key="kf", column_keys=COLUMNS, internal_key_material=False)
-STORAGE = pytest.mark.parametrize("policy", [WITHIN, BESIDE], ids=["internal", "external"])
-
-WRAPPING: tuple[Literal["mek", "kek"], ...] = ("mek", "kek")
-
-Footer = dict[int, Any]
+__all__ = ["seeds"]  # a fixture
 
 
 @pytest.fixture
@@ -54,107 +63,7 @@ def kms() -> RotatingKms:
     return RotatingKms(kf=1, k1=1, k2=1)
 
 
-def material_file(path: Path) -> Path:
-    return path.with_name(f"_KEY_MATERIAL_FOR_{path.name}.json")
-
-
-def write_lake(folder: Path, kms: BasicKms, policy: mc.Policy, count: int = 3) -> list[Path]:
-    """Write files with the keys of one `KeyTools`, as one process would."""
-    folder.mkdir(exist_ok=True)
-    tools = mc.KeyTools(kms)
-    paths = [folder / f"part-{n:04}.parquet" for n in range(count)]
-    for path in paths:
-        mc.write_table(TABLE, path, tools.encryption(policy))
-    return paths
-
-
-def read(path: Path, kms: BasicKms, policy: mc.Policy | None = None) -> pa.Table:
-    return mc.read_table(path, mc.KeyTools(kms).decryption(policy))
-
-
-def bytes_of(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Give what tells whether anything was written: contents and times of all files."""
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(p): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
-
-
-def results(files: list[mc.RotatedFile]) -> list[str]:
-    return [file.result for file in files]
-
-
 # --- an independent look at key metadata and footers ---------------------------------------------
-
-
-def split(file: bytes) -> tuple[bytes, bytes]:
-    """Give what is before the footer, and the footer."""
-    start = len(file) - 8 - int.from_bytes(file[-8:-4], "little")
-    return file[:start], file[start:-8]
-
-
-def chunks(footer: Footer) -> Iterator[tuple[Footer, str]]:
-    """Give the column key structs of a footer, with the names of their columns."""
-    for row_group in footer[4]:
-        for chunk in row_group[1]:
-            if own := chunk.get(8, {}).get(2):
-                yield own, b".".join(own[1]).decode()
-
-
-class Look:
-    """A file taken apart by the formats' field ids, without the package."""
-
-    def __init__(self, path: Path, kms: BasicKms | MemoryKms) -> None:
-        self.path, self._kms = path, kms
-        self.file = path.read_bytes()
-        self.body, tail = split(self.file)
-        self.store = {}
-        if material_file(path).exists():
-            self.store = json.loads(material_file(path).read_bytes())
-        first, end = thrift_struct(tail)
-        self.module = tail[end:]  # the sealed footer, or nonce and tag of the signature
-        self.crypto: Footer = {}
-        if self.file.endswith(b"PARE"):
-            self.crypto = first
-            self.footer_metadata = self.crypto.pop(2)
-            self.footer_key = self.key(self.footer_metadata)
-            self.nonce = self.module[4:16]
-        else:
-            self.footer = first
-            self.footer_metadata = self.footer.pop(9)
-            self.footer_key = self.key(self.footer_metadata)
-            self.body = self.file[: len(self.body)]
-            self.nonce = self.module[:12]
-
-    def open(self, prefix: bytes = b"") -> Look:
-        """Open the footer, take the key metadata out of it, and unwrap all keys."""
-        if self.crypto:
-            (algorithm,) = self.crypto[1].values()
-            aad = algorithm.get(1, prefix) + algorithm[2] + b"\0"
-            plain = AESGCM(self.footer_key).decrypt(self.nonce, self.module[16:], aad)
-            self.footer, _ = thrift_struct(plain)
-        self.metadata = {name: own.pop(2) for own, name in chunks(self.footer)}
-        self.keys = {name: self.key(metadata) for name, metadata in self.metadata.items()}
-        return self
-
-    def material(self, metadata: bytes) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(metadata)
-        assert found["keyMaterialType"] == "PKMT1"
-        if found["internalStorage"] in (False, "false"):
-            found = json.loads(self.store[found["keyReference"]])
-        return found
-
-    def key(self, metadata: bytes) -> bytes:
-        found = self.material(metadata)
-        if not found["doubleWrapping"]:
-            return self._unwrap(found["wrappedDEK"], found["masterKeyID"])
-        kek = self._unwrap(found["wrappedKEK"], found["masterKeyID"])
-        return open_base64(kek, found["wrappedDEK"], base64.b64decode(found["keyEncryptionKeyID"]))
-
-    def _unwrap(self, wrapped: str, master_key_id: str) -> bytes:
-        return self._kms.unwrap(wrapped, master_key_id)
-
-    @property
-    def materials(self) -> list[dict[str, Any]]:
-        return [self.material(one) for one in [self.footer_metadata, *self.metadata.values()]]
 
 
 def check_only_keys_changed(old: Look, new: Look, prefix: bytes = b"") -> None:
@@ -304,10 +213,6 @@ def moved_service(masters: Mapping[str, bytes]) -> tuple[MemoryKms, dict[str, st
     """Give a service that has other master keys too, and which take the others' places."""
     moved = {name: f"new-{name}" for name in masters}
     return MemoryKms({**masters, **{new: os.urandom(16) for new in moved.values()}}), moved
-
-
-def wrapped_by_key_tools(entry: dict[str, Any]) -> bool:
-    return bool(entry.get("kms"))
 
 
 @pytest.mark.parametrize("what", ["mek", "kek", "dek"])
@@ -507,51 +412,6 @@ def test_an_id_that_no_file_could_hold_is_refused_before_anything_is_done(
 
 
 # --- what goes wrong in one file -----------------------------------------------------------------
-
-
-def spoil(kind: str, lake: Path, kms: RotatingKms, policy: mc.Policy) -> Path:
-    """Put a file into a lake that can't be rotated."""
-    path = lake / "part-0001b.parquet"
-    if kind == "plaintext":
-        pq.write_table(TABLE, path)
-    elif kind == "no parquet":
-        path.write_bytes(b"a,b\n1,2\n")
-    elif kind == "empty":
-        path.touch()
-    elif kind == "opaque":
-        properties = mc.FileEncryptionProperties(
-            footer_key=b"0123456789012345", footer_key_metadata=b"key 17"
-        )
-        mc.write_table(TABLE, path, properties)
-    elif kind == "no key metadata":
-        mc.write_table(TABLE, path, mc.FileEncryptionProperties(footer_key=b"0123456789012345"))
-    else:
-        secret = mc.Policy(
-            footer_key="secret",
-            internal_key_material=policy.internal_key_material,
-            plaintext_footer=kind == "signature",
-        )
-        mc.write_table(TABLE, path, mc.KeyTools(kms).encryption(secret))
-    if kind == "cut":
-        path.write_bytes(path.read_bytes()[:-5])
-    elif kind == "signature":
-        data = bytearray(path.read_bytes())
-        data[-20] ^= 1
-        path.write_bytes(data)
-    elif kind == "material":
-        material_file(path).unlink()
-    elif kind == "garbage":
-        material_file(path).write_bytes(b"{}}")
-    elif kind == "foreign":
-        material_file(path).write_text('{"footerKey": "{}"}')
-    elif kind == "huge":
-        with material_file(path).open("wb") as file:
-            file.truncate(65 << 20)
-    elif kind == "denied":
-        kms.denied.add("secret")
-    elif kind == "removed":
-        del kms.newest["secret"]
-    return path
 
 
 @pytest.mark.parametrize(
@@ -1152,45 +1012,6 @@ KNOWN_RESULTS = {
     "rotated", "current", "plaintext", "format", "unsupported", "limit", "tag", "signature",
     "aad-prefix", "truncation", "no-key", "denied", "key-material", "key", "file", "checksum",
 }  # fmt: skip
-
-
-@st.composite
-def edits(draw: st.DrawFn, size: int = 10_000) -> list[tuple[int, int, bytes]]:
-    """Give replacements, counted from the end, where footers are: position, length, new bytes."""
-    position = st.integers(0, size)
-    one = st.tuples(position, st.integers(0, 20), st.binary(max_size=20))
-    return draw(st.lists(one, min_size=1, max_size=4))
-
-
-def edited(data: bytes, changes: list[tuple[int, int, bytes]]) -> bytes:
-    for position, length, new in changes:
-        at = len(data) - position % (len(data) + 1)
-        data = data[:at] + new + data[at + length :]
-    return data
-
-
-@pytest.fixture(scope="module")
-def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[bytes, bytes | None]]:
-    """Give files of every kind with their external key material."""
-    folder, found = tmp_path_factory.mktemp("seeds"), {}
-    for internal in (True, False):
-        for plaintext_footer in (True, False):
-            policy = mc.Policy(
-                footer_key="kf", column_keys={"k1": ["id"]}, internal_key_material=internal,
-                plaintext_footer=plaintext_footer,
-            )  # fmt: skip
-            (path,) = write_lake(folder, RotatingKms(kf=1, k1=1), policy, 1)
-            beside = material_file(path)
-            name = f"{'internal' if internal else 'external'} {plaintext_footer}"
-            found[name] = path.read_bytes(), beside.read_bytes() if not internal else None
-            path.unlink()
-            beside.unlink(missing_ok=True)
-    return found
-
-
-SEEDS = pytest.mark.parametrize(
-    "seed", ["internal True", "internal False", "external True", "external False"]
-)
 
 
 @SEEDS

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import io
 import json
 import os
 import resource
 import shutil
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,40 +18,28 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.io.storage import Place
-from tests.jobs.test_key_rotation import (
+from tests.support.crash import WRITING, every_step, failing, meanwhile, run
+from tests.support.folder_contents import bytes_of
+from tests.support.jobs.lake import (
     BESIDE,
     OTHER,
     STORAGE,
     TABLE,
     WITHIN,
     WRAPPING,
-    bytes_of,
     material_file,
     read,
     results,
     write_lake,
 )
 from tests.support.kms.rotating_kms import RotatingKms
-from tests.support.paths import ROOT
 
 MASTERS = {"kf": 1, "k1": 1, "k2": 1}
-WRITING = (
-    "open", "write", "copy_file_range", "fsync", "fchmod", "replace", "link", "unlink", "close",
-)  # fmt: skip
-"""What of `os` changes files, and what is around it."""
 
 
 @pytest.fixture
 def kms() -> RotatingKms:
     return RotatingKms(**MASTERS)
-
-
-def run(script: str, *arguments: object) -> subprocess.Popen[str]:
-    """Start Python on a script, at the top of the checkout."""
-    return subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
 
 
 # --- killed at every step ------------------------------------------------------------------------
@@ -223,19 +207,6 @@ def test_what_takes_a_place_is_synced_before_and_its_folder_afterwards(
 
 
 # --- disks that fail -----------------------------------------------------------------------------
-
-
-def failing(monkeypatch: pytest.MonkeyPatch, name: str, error: int, after: int) -> None:
-    real, calls = getattr(os, name), 0
-
-    def fail(*arguments: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls > after:
-            raise OSError(error, os.strerror(error))
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(os, name, fail)
 
 
 @STORAGE
@@ -435,71 +406,6 @@ def test_processes_that_rotate_the_same_folder(
 
 
 # --- a writer at the same time -------------------------------------------------------------------
-
-
-@dataclass
-class Meanwhile:
-    """What `meanwhile` saw."""
-
-    steps: list[str] = field(default_factory=list)
-    waited: bool = False  # the action, for a lock that the job had
-
-
-@contextlib.contextmanager
-def meanwhile(
-    job: str, step: int, action: Callable[[], object], without: tuple[str, ...] = ()
-) -> Iterator[Meanwhile]:
-    """Let an action run in a thread before one of the steps of a job, whose threads are named so.
-
-    It runs to its end, or until it waits for a lock; then the job goes on.
-    """
-    seen, waiting = Meanwhile(), threading.Event()
-    other = threading.Thread(target=action, name="meanwhile")
-    lock = fcntl.flock
-
-    def is_job() -> bool:
-        return threading.current_thread().name.startswith(job)
-
-    def stepping(name: str) -> Callable[..., Any]:
-        real = getattr(os, name)
-
-        def call(*arguments: Any, **options: Any) -> Any:
-            if is_job():
-                seen.steps.append(name)
-                if len(seen.steps) == step + 1:
-                    other.start()
-                    while other.is_alive() and not waiting.wait(0.002):
-                        pass
-            return real(*arguments, **options)
-
-        return call
-
-    def flock(fd: int, operation: int) -> None:
-        try:
-            lock(fd, operation | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not is_job():
-                seen.waited = True
-                waiting.set()
-            lock(fd, operation)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fcntl, "flock", flock)
-        for name in (*WRITING, "stat"):
-            if name not in without:
-                patch.setattr(os, name, stepping(name))
-        yield seen
-    if other.ident is not None:
-        other.join()
-
-
-def every_step(attempt: Callable[[int], list[str]]) -> list[str]:
-    """Try each step, until there are no more; give those of the last attempt."""
-    for step in range(200):
-        steps = attempt(step)
-        if len(steps) <= step:
-            return steps
-    raise AssertionError("the job never ends")
 
 
 @STORAGE

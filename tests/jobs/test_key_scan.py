@@ -18,26 +18,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from tests.interop.conftest import case_name, pairwise
-from tests.interop.test_shared_vectors import listed
-from tests.jobs.test_key_rotation import (
-    BESIDE,
-    COLUMNS,
+from tests.support.jobs.lake import BESIDE, COLUMNS, TABLE, WITHIN, material_file, write_lake
+from tests.support.jobs.look import Look
+from tests.support.jobs.spoiled_files import (
     SEEDS,
-    TABLE,
-    WITHIN,
-    Look,
     edited,
     edits,
-    material_file,
     seeds,
     spoil,
     wrapped_by_key_tools,
-    write_lake,
 )
 from tests.support.kms.memory_kms import MemoryKms
 from tests.support.kms.rotating_kms import RotatingKms
-from tests.support.tables import shared_vectors
+from tests.support.pairwise import case_name, pairwise
+from tests.support.shared_vectors import listed, shared_vectors
 
 __all__ = ["seeds"]  # a fixture
 

@@ -26,30 +26,28 @@ import modcrypt as mc
 from modcrypt.io.storage import Place
 from modcrypt.jobs.shredding import ShreddedFile, shred_keys
 from modcrypt.jobs.shredding_proof import Proof, prove_shredded
-from tests.interop.conftest import case_name, pairwise, thrift_struct
-from tests.jobs.test_key_rotation import (
+from tests.support.algorithms import CTR, GCM
+from tests.support.folder_contents import bytes_of
+from tests.support.jobs.lake import (
     BESIDE,
-    CTR,
-    GCM,
     OTHER,
     STORAGE,
     TABLE,
     WITHIN,
-    Look,
-    bytes_of,
-    chunks,
-    edited,
-    edits,
     material_file,
     read,
-    split,
+    results,
     write_lake,
 )
+from tests.support.jobs.look import Look, chunks, split
+from tests.support.jobs.shredded_files import MASTERS, check_column_is_gone, read_by_pyarrow
+from tests.support.jobs.spoiled_files import edited, edits
 from tests.support.kms.rotating_kms import BasicKms, RotatingKms, crypto_factory
+from tests.support.pairwise import case_name, pairwise
+from tests.support.parquet_parser import thrift_struct
 from tools.verify_pme import verify
 
 REST = ["id", "price", "score", "day", "flag", "address", "tags"]
-MASTERS = {"kf": 1, "k1": 1, "k2": 1}
 
 
 @pytest.fixture
@@ -65,39 +63,12 @@ def prove(where: Any, kms: Any = None, **options: Any) -> Proof:
     return prove_shredded(where, None if kms is None else mc.KeyTools(kms), **options)
 
 
-def results(files: list[ShreddedFile]) -> list[str]:
-    return [file.result for file in files]
-
-
 def states(proof: Proof) -> dict[str, set[str]]:
     """Give the states of keys by the names of their files."""
     found: dict[str, set[str]] = {}
     for file in proof.files:
         found.setdefault(Path(file.path).name, set()).update(key.state for key in file.keys)
     return found
-
-
-def read_by_pyarrow(path: Path, kms: BasicKms, columns: list[str]) -> pa.Table:
-    properties = crypto_factory(kms).file_decryption_properties(
-        pe.KmsConnectionConfig(), parquet_file_path=str(path)
-    )
-    with pq.ParquetFile(path, decryption_properties=properties) as file:
-        return file.read(columns=columns)
-
-
-def check_column_is_gone(path: Path, kms: BasicKms, column: str = "name") -> None:
-    """Read a file with PyArrow and modcrypt: all but one column."""
-    rest = [name for name in TABLE.column_names if name != column]
-    assert read_by_pyarrow(path, kms, rest).equals(TABLE.select(rest))
-    with pytest.raises(OSError, match=r"key"):
-        read_by_pyarrow(path, kms, [column])
-    with pytest.raises(mc.KeyNotFoundError, match=column):
-        read(path, kms)
-    for how, names in (("drop", rest), ("null", TABLE.column_names)):
-        rows = mc.read_table(path, mc.KeyTools(kms).decryption(on_missing_key=how))
-        assert rows.column_names == names
-        assert rows.select(rest).equals(TABLE.select(rest))
-        assert how == "drop" or rows[column].null_count == len(rows)
 
 
 def check_nothing_is_read(path: Path, kms: BasicKms) -> None:

@@ -16,17 +16,10 @@ import pytest
 import modcrypt as mc
 from modcrypt.jobs.shredding import ShreddedFile, shred_keys
 from modcrypt.jobs.shredding_proof import prove_shredded
-from tests.jobs.test_key_rotation import (
-    OTHER,
-    STORAGE,
-    TABLE,
-    bytes_of,
-    material_file,
-    read,
-    write_lake,
-)
-from tests.jobs.test_key_rotation_crash import WRITING, every_step, failing, meanwhile, run
-from tests.jobs.test_shredding import MASTERS, check_column_is_gone, results
+from tests.support.crash import WRITING, every_step, failing, meanwhile, run
+from tests.support.folder_contents import bytes_of
+from tests.support.jobs.lake import OTHER, STORAGE, TABLE, material_file, read, results, write_lake
+from tests.support.jobs.shredded_files import MASTERS, check_column_is_gone
 from tests.support.kms.rotating_kms import RotatingKms
 
 if sys.platform != "linux":

@@ -35,7 +35,8 @@ from modcrypt import (
     UnsupportedFormatError,
 )
 from tests.support.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms, unseal
-from tests.support.tables import Watched, small_table
+from tests.support.tables import small_table
+from tests.support.watched_source import Watched
 
 TABLE = small_table(20)
 POLICY = Policy(

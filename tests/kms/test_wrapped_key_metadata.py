@@ -25,7 +25,7 @@ from modcrypt.kms.wrapped_key_metadata import (
     seal_key_metadata,
 )
 from modcrypt.kms.wrapping import KeyWrapper
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 
 KEY = bytes(range(1, 33))
 METADATA = StandardKeyMetadata(key=KEY[:16], aad_prefix=b"prefix of 16 b.!", file_length=1_000_000)

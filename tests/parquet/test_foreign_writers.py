@@ -19,7 +19,7 @@ from modcrypt.io.storage import open_source, place_of
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, encode
 from modcrypt.parquet.rewrite.rekey import rekey_in_place
 from tests.support import forging
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 
 TABLE = pa.table({"id": pa.array(range(100), pa.int64()), "name": [str(i % 7) for i in range(100)]})
 UNIFORM = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)

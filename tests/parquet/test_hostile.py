@@ -36,7 +36,7 @@ from modcrypt import (
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, varint, zigzag
 from tests.support import forging
 from tests.support.forging import decrypted, encrypted, plain_file
-from tests.support.tables import FOOTER_KEY
+from tests.support.keys import FOOTER_KEY
 from tools import fuzz
 
 WRITER = FileEncryptionProperties(footer_key=FOOTER_KEY)

@@ -28,7 +28,8 @@ from modcrypt.keys import INVOCATION_LIMIT, invocation_counter
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from tests.support import forging
 from tests.support.forging import decrypted, encrypted, plain_file
-from tests.support.tables import FOOTER_KEY, read_with_pyarrow
+from tests.support.keys import FOOTER_KEY
+from tests.support.tables import read_with_pyarrow
 
 WRITER = FileEncryptionProperties(footer_key=FOOTER_KEY)
 READER = FileDecryptionProperties(footer_key=FOOTER_KEY)

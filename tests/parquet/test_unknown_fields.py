@@ -17,7 +17,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.parquet.format.idl import decode, encode, extension, set_extension
 from tests.support import forging
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tools.unknown_fields import EXTENSION, mark, marker, with_unknown_fields
 
 TABLE = pa.table(

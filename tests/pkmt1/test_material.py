@@ -28,7 +28,8 @@ from modcrypt.pkmt1.material import (
     external_name,
 )
 from tests.support.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms, seal
-from tests.support.tables import shared_vectors, small_table
+from tests.support.shared_vectors import shared_vectors
+from tests.support.tables import small_table
 
 KEK_ID = bytes(range(16))
 

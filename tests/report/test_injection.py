@@ -14,7 +14,8 @@ from click.testing import CliRunner
 
 import modcrypt as mc
 from modcrypt.cli.app import program
-from tests.support.tables import FOOTER_KEY, write_plain
+from tests.support.keys import FOOTER_KEY
+from tests.support.tables import write_plain
 
 NAMES = (
     "</script><script>alert(1)</script>",

@@ -18,14 +18,9 @@ from click.testing import CliRunner, Result
 
 import modcrypt as mc
 from modcrypt.cli.app import program
-from tests.support.tables import (
-    COLUMN_KEY,
-    FOOTER_KEY,
-    OTHER_KEY,
-    mask_hash,
-    read_with_pyarrow,
-    small_table,
-)
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.mask_hash import mask_hash
+from tests.support.tables import read_with_pyarrow, small_table
 from tests.support.tables import write_plain as write
 
 pytestmark = pytest.mark.filterwarnings(

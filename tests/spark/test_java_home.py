@@ -10,7 +10,7 @@ import pytest
 
 from modcrypt.spark.jvm import java_home as java
 from modcrypt.spark.jvm.java_home import java_home
-from tests.spark.conftest import RunPython
+from tests.support.spark.processes import RunPython
 
 
 @pytest.fixture

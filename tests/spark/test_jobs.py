@@ -36,15 +36,9 @@ from modcrypt.spark.jobs.table_jobs import (
 )
 from modcrypt.spark.jobs.task_files import MAX_TASKS, Folder, assign_tasks, list_tables
 from modcrypt.spark.settings import Settings
-from tests.spark.conftest import Elsewhere
-from tests.support.tables import (
-    COLUMN_KEY,
-    FOOTER_KEY,
-    OTHER_KEY,
-    read_with_pyarrow,
-    small_table,
-    write_plain,
-)
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.spark.processes import Elsewhere
+from tests.support.tables import read_with_pyarrow, small_table, write_plain
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:PySpark does not yet fully support pandas:FutureWarning"

@@ -24,15 +24,10 @@ import modcrypt as mc
 from modcrypt.spark import inspect_table, mask_table, share_table
 from modcrypt.spark.jobs.conversion import Changes, Conversion
 from modcrypt.spark.settings import Settings
-from tests.spark.conftest import Lake
-from tests.support.tables import (
-    COLUMN_KEY,
-    FOOTER_KEY,
-    OTHER_KEY,
-    mask_hash,
-    read_with_pyarrow,
-    small_table,
-)
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.mask_hash import mask_hash
+from tests.support.spark.lake import Lake
+from tests.support.tables import read_with_pyarrow, small_table
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:PySpark does not yet fully support pandas:FutureWarning"

@@ -27,15 +27,16 @@ import pytest
 import modcrypt as mc
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client
-from tests.interop.conftest import Case, case_name, open_base64, pairwise, seal_base64
-from tests.spark import conftest
-from tests.spark.conftest import (
+from tests.support.java.jvm import Jvm, why_unavailable
+from tests.support.pairwise import Case, case_name, pairwise
+from tests.support.pkmt1 import open_base64, seal_base64
+from tests.support.spark.lake import PASSPHRASE as LAKE_PASSPHRASE
+from tests.support.spark.processes import (
     ELSEWHERE_PASSPHRASE,
     Elsewhere,
     spark_environment,
     spark_settings,
 )
-from tests.support.java.jvm import Jvm, why_unavailable
 
 if TYPE_CHECKING:
     from tests.support.kms.key_servers import Bao
@@ -49,7 +50,7 @@ from pyspark.sql import types
 from modcrypt.spark.jvm.native_jar import KMS_CLIENT, compile_sources, spark_jar
 from modcrypt.spark.jvm.native_parquet import native, native_options
 
-PASSPHRASE = conftest.PASSPHRASE.decode()
+PASSPHRASE = LAKE_PASSPHRASE.decode()
 IDS = ("kf", "kc1", "kc2")
 COLUMNS = {"kc1": ["id", "address"], "kc2": ["name"]}
 

@@ -16,8 +16,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from modcrypt.spark.source.data_source import ModcryptDataSource
 from modcrypt.spark.source.options import read_options
-from tests.spark.conftest import COLUMN, FOOTER, SECRETS, Lake
 from tests.support.secret_watch import spellings
+from tests.support.spark.lake import COLUMN, FOOTER, SECRETS, Lake
 from tests.support.tables import small_table
 
 

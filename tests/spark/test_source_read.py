@@ -24,7 +24,8 @@ from modcrypt.spark.source.arrow_types import (
 from modcrypt.spark.source.data_source import ModcryptDataSource
 from modcrypt.spark.source.options import read_options
 from modcrypt.spark.source.reading import TableFile, assign_pieces, find_files
-from tests.spark.conftest import COLUMN, FOOTER, Elsewhere, Lake
+from tests.support.spark.lake import COLUMN, FOOTER, Lake
+from tests.support.spark.processes import Elsewhere
 from tests.support.tables import small_table
 
 if TYPE_CHECKING:

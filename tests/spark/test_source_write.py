@@ -38,7 +38,8 @@ from modcrypt.spark.source.writing import (
     remove_abandoned,
     remove_job,
 )
-from tests.spark.conftest import FOOTER, Elsewhere, Lake
+from tests.support.spark.lake import FOOTER, Lake
+from tests.support.spark.processes import Elsewhere
 from tests.support.tables import read_with_pyarrow, small_table
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from modcrypt.spark.source.arrow_types import to_common_schema, to_spark_schema
 from modcrypt.spark.source.stream_batches import drop_batch, publish_batch, staging_folder
 from modcrypt.spark.source.streaming import TaskFiles, stream_reader, stream_writer
 from modcrypt.spark.source.writing import Written, remove_abandoned
-from tests.spark.conftest import FOOTER, SECRETS, Lake
+from tests.support.spark.lake import FOOTER, SECRETS, Lake
 from tests.support.tables import read_with_pyarrow, small_table
 
 QUERY = "0f5d4c1e-8a4b-4a66-9d3e-2b7c1d0e9f88"

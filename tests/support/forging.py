@@ -10,6 +10,7 @@ import io
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -143,3 +144,9 @@ def edit_crypto(data: bytes, change: Change) -> bytes:
     crypto, end = decode("FileCryptoMetaData", tail)
     change(crypto)
     return join_tail(body, encode(crypto) + tail[end:], magic)
+
+
+def flip(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)

@@ -134,3 +134,28 @@ def object_store() -> Iterator[ObjectStore]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class Bucket:
+    """A bucket as boto3 sees it."""
+
+    def __init__(self, store: ObjectStore, name: str) -> None:
+        self._client, self.name = store.judge(), name
+
+    def put(self, key: str, data: bytes) -> str:
+        self._client.put_object(Bucket=self.name, Key=key, Body=data)
+        return f"{self.name}/{key}"
+
+    def get(self, key: str) -> bytes:
+        data: bytes = self._client.get_object(Bucket=self.name, Key=key)["Body"].read()
+        return data
+
+    def keys(self) -> list[str]:
+        """Name the objects, but for the markers of folders that pyarrow leaves when it moves."""
+        found = self._client.list_objects_v2(Bucket=self.name).get("Contents", [])
+        return sorted(entry["Key"] for entry in found if not entry["Key"].endswith("/"))
+
+    def uploads(self) -> list[Any]:
+        """List the uploads that were begun and neither completed nor aborted."""
+        found: list[Any] = self._client.list_multipart_uploads(Bucket=self.name).get("Uploads", [])
+        return found

@@ -45,7 +45,7 @@ from modcrypt.kms.services.environment import EnvironmentKms
 from modcrypt.kms.wrapping import Kek, KeyWrapper
 from modcrypt.parquet.crypto.ciphers import ColumnKey, FileCipher
 from modcrypt.pkmt1.material import KeyMaterial
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 
 MAX_FILE = 4 << 20
 """Bytes of a temporary file that are searched, from its start."""

@@ -1,52 +1,15 @@
-"""Keys, tables and small helpers that several test files share."""
+"""Tables with values of the common types, written and read by PyArrow."""
 
 from __future__ import annotations
 
 import datetime
 import decimal
-import hmac
-import io
-import os
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
-import pytest
-
-FOOTER_KEY = b"0123456789012345"
-COLUMN_KEY = b"1234567890123450"
-OTHER_KEY = b"1234567890123451"
-
-
-def mask_hash(key: bytes, value: bytes, label: bytes = b"modcrypt mask hash v1") -> str:
-    """Compute a hash of masks by `hmac` alone: HKDF-SHA-256 (RFC 5869), then HMAC-SHA-256."""
-    extracted = hmac.digest(bytes(32), key, "sha256")
-    derived = hmac.digest(extracted, label + b"\x01", "sha256")
-    return hmac.digest(derived, value, "sha256").hex()
-
-
-def shared_vectors() -> Path:
-    """Give the folder of files that other implementations wrote, or skip the test."""
-    folder = os.environ.get("MODCRYPT_SHARED_VECTORS")
-    if not folder:
-        pytest.skip("MODCRYPT_SHARED_VECTORS names no folder of other implementations' files")
-    return Path(folder)
-
-
-class Watched(io.BytesIO):
-    """A source that notes which of its bytes were read."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__(data)
-        self.taken = bytearray(len(data))
-
-    def read(self, size: int | None = -1) -> bytes:
-        start = self.tell()
-        data = super().read(size)
-        self.taken[start : start + len(data)] = b"\1" * len(data)
-        return data
 
 
 def small_table(rows: int = 50) -> pa.Table:
@@ -80,3 +43,28 @@ def read_with_pyarrow(path: Path, footer_key: bytes, aad_prefix: bytes | None = 
         footer_key=footer_key, **({} if aad_prefix is None else {"aad_prefix": aad_prefix})
     )
     return pq.read_table(path, decryption_properties=properties)
+
+
+#: Leaves of `small_table`, as Parquet names them.
+SMALL_TABLE_LEAVES = (
+    "id", "name", "price", "score", "day", "flag", "address.zip", "address.city",
+    "tags.list.element",
+)  # fmt: skip
+
+
+def nested_table(rows: int = 60) -> pa.Table:
+    """Give lists of structs with maps in them, with nulls and empties at every level."""
+    item = pa.struct(
+        [
+            pa.field("k", pa.int32(), nullable=False),
+            pa.field("m", pa.map_(pa.string(), pa.list_(pa.int64()))),
+        ]
+    )
+
+    def value(n: int) -> list[dict[str, Any] | None] | None:
+        if n % 7 == 0:
+            return None
+        maps = [None, [], [("a", None)], [("a", []), ("b", [n, None, -n])]]
+        return [None if k == 3 else {"k": k, "m": maps[(n + k) % 4]} for k in range(n % 5)]
+
+    return pa.table({"id": range(rows), "deep": pa.array(map(value, range(rows)), pa.list_(item))})

@@ -16,9 +16,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import modcrypt
 from modcrypt.cli.iceberg.iceberg_group import iceberg
-from tests.iceberg.conftest import MASTERS, SampleKms
 from tests.support.iceberg.cli_runs import Run, lines, run, told
 from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.sample_kms import MASTERS, SampleKms
 
 __all__ = ["run"]  # a fixture
 

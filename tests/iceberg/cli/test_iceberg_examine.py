@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.iceberg.conftest import SampleKms, both
-from tests.iceberg.read.test_shared_table import DELETED, FIRST, SECOND, expected_rows
 from tests.support.iceberg.cli_runs import Run, lines, run, told
+from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.shared_table import DELETED, FIRST, SECOND, both, expected_rows
 
 __all__ = ["run"]  # a fixture
 

@@ -24,8 +24,8 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.io.storage import Place
-from tests.iceberg.conftest import SampleKms
 from tests.support.iceberg.builder import Builder, arrow, field, struct
+from tests.support.iceberg.sample_kms import SampleKms
 
 HERE = Place(None, "/tables/t")
 

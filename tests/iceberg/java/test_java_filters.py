@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 import pytest
 from pyiceberg import expressions as py
 
-from tests.iceberg.java.test_java_writes import Both, both, delete, partitioned, schema
 from tests.support.iceberg.java_judge import as_json, plain_rows
+from tests.support.iceberg.java_tables import Both, both, delete, partitioned, schema
 
 __all__ = ["both"]  # a fixture
 

@@ -30,10 +30,12 @@ from modcrypt.iceberg import (
 from modcrypt.iceberg.rotate.expiry import expire_history
 from modcrypt.iceberg.rotate.key_pruning import prune_keys
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
-from tests.iceberg.conftest import SampleKms, both
-from tests.iceberg.java.test_java_writes import PEOPLE, append, delete, ids, people
 from tests.support.iceberg.java_judge import JavaError, Judge, plain_rows
-from tests.support.tables import shared_vectors, small_table
+from tests.support.iceberg.java_tables import PEOPLE, append, delete, ids, people
+from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.shared_table import both
+from tests.support.shared_vectors import shared_vectors
+from tests.support.tables import small_table
 
 Change: TypeAlias = Callable[[IcebergTable], IcebergTable]
 

@@ -16,9 +16,9 @@ import pytest
 from modcrypt.iceberg import IcebergTable, open_table
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.verify.table_verification import verify_table
-from tests.iceberg.conftest import SampleKms
 from tests.support.iceberg.java_judge import Judge, plain_rows
 from tests.support.iceberg.java_vector import LOCATION, REFS, STOCK
+from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.paths import ROOT
 
 FOLDER = ROOT / "spec-vectors" / "by-writer" / "iceberg-java"

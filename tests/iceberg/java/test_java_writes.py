@@ -6,7 +6,6 @@ shape that it is there for: without, both could agree on next to nothing.
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -16,130 +15,31 @@ from typing import Any, TypeAlias
 import pytest
 
 from modcrypt.errors import ModcryptError, PlaintextError
-from modcrypt.iceberg import IcebergTable, open_table
-from tests.iceberg.conftest import SampleKms
-from tests.support.iceberg.java_judge import JavaError, Judge, as_json, plain_rows
+from modcrypt.iceberg import open_table
+from tests.support.iceberg.java_judge import JavaError, plain_rows
+from tests.support.iceberg.java_tables import (
+    ALL_TYPES,
+    FULL,
+    PARTITIONED,
+    PEOPLE,
+    Both,
+    append,
+    both,
+    delete,
+    ids,
+    partitioned,
+    people,
+    schema,
+)
 
-Row: TypeAlias = dict[str, Any]
+__all__ = ["both"]  # a fixture
+
 Steps: TypeAlias = Sequence[Mapping[str, Any]]
 
 DAY_MS = 24 * 60 * 60 * 1000
 
 
-def schema(*fields: tuple[str, Any]) -> dict[str, Any]:
-    """Give a schema as metadata.json has it; the first field is required."""
-    numbered = [
-        {"id": n, "name": name, "type": kind, "required": n == 1}
-        for n, (name, kind) in enumerate(fields, 1)
-    ]
-    return {"type": "struct", "schema-id": 0, "fields": numbered}
-
-
-def partitioned(*fields: tuple[int, str, str]) -> dict[str, Any]:
-    """Give a partition spec: the id of a column, a transform, a name."""
-    numbered = [
-        {"source-id": source, "field-id": 1000 + n, "transform": transform, "name": name}
-        for n, (source, transform, name) in enumerate(fields)
-    ]
-    return {"spec-id": 0, "fields": numbered}
-
-
-PEOPLE = schema(("id", "long"), ("name", "string"), ("joined", "timestamptz"))
-
-
-def people(*ids: int) -> list[Row]:
-    start = datetime.datetime(2026, 1, 1, 10, tzinfo=datetime.UTC)
-    return [
-        {
-            "id": n,
-            "name": None if n % 7 == 0 else f"name-{n % 5}",
-            "joined": as_json(start + datetime.timedelta(hours=9 * (n % 10), microseconds=n)),
-        }
-        for n in ids
-    ]
-
-
-def append(*ids: int, **options: str) -> Row:
-    return {"do": "append", "rows": people(*ids), **options}
-
-
-def delete(*ids: int, **options: Any) -> Row:
-    return {"do": "delete", "column": "id", "values": ids, **options}
-
-
-class Both:
-    """A table in a folder, which Java writes and reads, and modcrypt reads."""
-
-    def __init__(self, java: Judge, kms: SampleKms, folder: Path) -> None:
-        self.java, self.kms, self.folder = java, kms, folder
-        self.metadata = folder / "none"
-
-    def create(self, of: Mapping[str, Any], **options: Any) -> Both:
-        self.metadata = self.java.create(self.folder, of, **options)
-        return self
-
-    def commit(self, *steps: Mapping[str, Any], **options: Any) -> Both:
-        self.metadata = self.java.commit(self.metadata, *steps, **options)
-        return self
-
-    def table(self) -> IcebergTable:
-        return open_table(self.metadata, self.kms)
-
-    def agree(self) -> list[Row]:
-        """Compare all snapshots, branches and tags; gives the current rows."""
-        table, told = self.table(), self.java.snapshots(self.metadata)
-        for snapshot in [one["id"] for one in told["snapshots"]]:
-            found = plain_rows(table.scan(snapshot))
-            assert found == self.java.read(self.metadata, snapshot=snapshot)
-        for ref in told["refs"]:
-            assert plain_rows(table.scan(ref)) == self.java.read(self.metadata, ref=ref)
-        current = self.java.read(self.metadata)
-        assert plain_rows(table.scan()) == current
-        return current
-
-    def formats(self) -> list[str]:
-        """Give content and format of the live files, as Java has them."""
-        names = ("data", "position deletes", "equality deletes")
-        files = self.java.files(self.metadata)["files"]
-        return sorted(f"{names[one['content']]} {one['format']}" for one in files)
-
-
-@pytest.fixture
-def both(java: Judge, kms: SampleKms, tmp_path: Path) -> Both:
-    return Both(java, kms, tmp_path / "table")
-
-
-def ids(rows: Sequence[Row]) -> list[int]:
-    return sorted(row["id"] for row in rows)
-
-
 # --- values --------------------------------------------------------------------------------------
-
-ALL_TYPES = schema(
-    ("id", "int"),
-    ("flag", "boolean"),
-    ("large", "long"),
-    ("small_real", "float"),
-    ("real", "double"),
-    ("price", "decimal(12, 2)"),
-    ("huge", "decimal(38, 10)"),
-    ("day", "date"),
-    ("clock", "time"),
-    ("local", "timestamp"),
-    ("moment", "timestamptz"),
-    ("text", "string"),
-    ("key", "uuid"),
-    ("fixed", "fixed[5]"),
-    ("raw", "binary"),
-)
-
-FULL: Row = {
-    "id": 1, "flag": True, "large": -(2**63), "small_real": 1.5, "real": -2.5e-300,
-    "price": "-1234567890.05", "huge": "1234567890123456789012345678.0123456789",
-    "day": "1969-12-31", "clock": "23:59:59.999999", "local": "1969-12-31T23:59:59.999999",
-    "moment": "2026-10-25T01:30:00.000001+00:00", "text": "Stra\N{LATIN SMALL LETTER SHARP S}e \0",
-    "key": "f81d4fae-7dec-11d0-a765-00a0c91e6bf6", "fixed": "0001feff80", "raw": "",
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "avro"])
@@ -262,13 +162,6 @@ def test_a_table_without_a_snapshot(both: Both) -> None:
 
 # --- partitions ----------------------------------------------------------------------------------
 
-PARTITIONED = {
-    "identity": partitioned((2, "identity", "name")),
-    "bucket": partitioned((1, "bucket[4]", "id_bucket")),
-    "day": partitioned((3, "day", "joined_day")),
-    "truncate": partitioned((2, "truncate[5]", "name_trunc")),
-    "two": partitioned((3, "month", "joined_month"), (2, "identity", "name")),
-}
 
 FILTERS = [
     ("id >= 12", {"type": "gt-eq", "term": "id", "value": 12}),

@@ -19,9 +19,9 @@ import pytest
 from pyiceberg import expressions as py
 
 from modcrypt.iceberg import rotate_table, verify_table
-from tests.iceberg.conftest import SampleKms
-from tests.iceberg.java.test_java_writes import Both, delete, ids, schema
 from tests.support.iceberg.java_judge import Judge, plain_rows
+from tests.support.iceberg.java_tables import Both, delete, ids, schema
+from tests.support.iceberg.sample_kms import SampleKms
 
 INNER = {
     "type": "struct",

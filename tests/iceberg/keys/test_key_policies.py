@@ -13,8 +13,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.transforms import IdentityTransform
 
 from modcrypt.errors import (
     FormatError,
@@ -29,7 +27,6 @@ from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,
     SqliteKeyStore,
-    create_table,
     open_table,
     rotate_table,
 )
@@ -43,8 +40,9 @@ from modcrypt.iceberg.keys.key_policies import (
 from modcrypt.iceberg.keys.key_resolver import KeyResolver, KeyStore, seal_for_manifest
 from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, TABLE, MasterKeys, OpenKey
 from modcrypt.key_metadata import StandardKeyMetadata
-from tests.iceberg.conftest import SampleKms
 from tests.support.iceberg.java_judge import JavaError, Judge, plain_rows
+from tests.support.iceberg.partitioned_table import ROWS, two_appends
+from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.kms.memory_kms import MemoryKms
 
 DAY = 24 * 60 * 60 * 1000
@@ -459,18 +457,6 @@ def test_dropping_a_partitions_kek_shreds_that_partition_alone(
 
 
 # --- whole tables, with Iceberg's Java as judge --------------------------------------------------
-
-ROWS = pa.table({"part": ["x", "x", "y"], "id": pa.array([1, 2, 3], pa.int64())})
-BY_PART = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "part"))
-
-
-def two_appends(folder: Path, given: KeyPolicy, store: KeyStore | None = None) -> IcebergTable:
-    """Write a table of two partitions by two commits."""
-    made = create_table(
-        folder, ROWS.schema, SampleKms(), master_key_id="keyA", partition_spec=BY_PART,
-        policy=given, key_store=store,
-    )  # fmt: skip
-    return made.append(ROWS).append(ROWS)
 
 
 def reopened(table: IcebergTable, store: KeyStore | None = None) -> IcebergTable:

@@ -42,7 +42,8 @@ from modcrypt.iceberg.keys.key_resolver import (
 from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, TABLE, IcebergKey, MasterKeys
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
-from tests.iceberg.conftest import MASTERS, SampleKms, both
+from tests.support.iceberg.sample_kms import MASTERS, SampleKms
+from tests.support.iceberg.shared_table import both
 
 METADATA = StandardKeyMetadata(key=bytes(range(0xA0, 0xB0)), aad_prefix=b"p" * 16, file_length=77)
 

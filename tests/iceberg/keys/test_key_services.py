@@ -24,24 +24,11 @@ from modcrypt.kms.services.azure import AzureKms
 from modcrypt.kms.services.environment import EnvironmentKms
 from modcrypt.kms.services.gcp import GcpKms
 from modcrypt.kms.services.vault import open_vault
-from tests.kms.conftest import (
-    bao,
-    bao_running,
-    bare_environment,
-    moto,
-    moto_running,
-)
-from tests.kms.services.test_gcp_azure import (
-    GoogleStub,
-    azure,
-    gcp,
-    google,
-    google_client,
-    rsa_keys,
-    vault,
-)
-from tests.kms.services.test_pkcs11 import SoftHsm, hsm
+from tests.support.kms.azure_stub import azure, rsa_keys, vault
+from tests.support.kms.google_stub import GoogleStub, gcp, google, google_client
 from tests.support.kms.key_servers import Bao, MotoKms
+from tests.support.kms.server_fixtures import bao, bao_running, bare_environment, moto, moto_running
+from tests.support.kms.soft_hsm import SoftHsm, hsm
 
 __all__ = [  # fixtures
     "azure", "bao", "bao_running", "bare_environment", "gcp", "google", "google_client", "hsm",

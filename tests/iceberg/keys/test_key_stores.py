@@ -32,7 +32,7 @@ from modcrypt.iceberg.format.table_metadata import SCOPE
 from modcrypt.iceberg.keys import key_stores
 from modcrypt.iceberg.keys.key_resolver import KeyStore
 from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, IcebergKey, MasterKeys
-from tests.iceberg.conftest import SampleKms
+from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.kms.key_servers import leaks
 
 Kind = type[FileKeyStore] | type[SqliteKeyStore]

@@ -41,10 +41,10 @@ from modcrypt.iceberg.keys.wrapping_keys import (
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
 from modcrypt.kms.services.environment import EnvironmentKms
-from tests.iceberg.conftest import MASTERS, SampleKms
+from tests.support.iceberg.sample_kms import MASTERS, SampleKms
 from tests.support.kms.key_servers import leaks, told_by
 from tests.support.kms.memory_kms import MemoryKms
-from tests.support.tables import shared_vectors
+from tests.support.shared_vectors import shared_vectors
 
 DEK = bytes(range(0xA0, 0xB0))
 PREFIX = bytes(range(0xC0, 0xD0))

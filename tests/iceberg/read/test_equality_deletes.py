@@ -20,8 +20,9 @@ from modcrypt.iceberg.rotate.expiry import expire_history
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.tables.table_encryption import encrypt_table
 from modcrypt.iceberg.verify.table_verification import verify_table
-from tests.iceberg.conftest import SampleKms
-from tests.iceberg.java.test_java_writes import (
+from tests.support.iceberg.builder import Builder, arrow, field, numbered, struct
+from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.java_tables import (
     ALL_TYPES,
     FULL,
     PARTITIONED,
@@ -35,8 +36,7 @@ from tests.iceberg.java.test_java_writes import (
     people,
     schema,
 )
-from tests.support.iceberg.builder import Builder, arrow, field, numbered, struct
-from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.sample_kms import SampleKms
 
 __all__ = ["both"]  # a fixture
 

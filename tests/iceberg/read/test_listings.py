@@ -9,9 +9,10 @@ import pytest
 
 from modcrypt.errors import PlaintextError
 from modcrypt.iceberg import IcebergTable, open_table
-from tests.iceberg.conftest import SampleKms, both
 from tests.support.iceberg.builder import Builder, arrow, field, struct
-from tests.support.tables import shared_vectors
+from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.shared_table import both
+from tests.support.shared_vectors import shared_vectors
 
 
 def test_snapshots(table: IcebergTable) -> None:

@@ -22,11 +22,11 @@ from pyiceberg.transforms import (
 
 from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg import IcebergTable, create_table, open_table
-from tests.iceberg.conftest import SampleKms
-from tests.iceberg.java.test_java_writes import Both, delete, schema
-from tests.iceberg.read.test_table_scan import ids, opened, position_deletes, spec
 from tests.support.iceberg.builder import Builder, arrow, field, struct
+from tests.support.iceberg.built_tables import ids, opened, position_deletes, spec
 from tests.support.iceberg.java_judge import Judge, plain_rows
+from tests.support.iceberg.java_tables import Both, delete, schema
+from tests.support.iceberg.sample_kms import SampleKms
 
 
 def made(folder: Path, kms: SampleKms, *columns: pa.Table) -> IcebergTable:

@@ -5,18 +5,8 @@ from __future__ import annotations
 import pytest
 
 from modcrypt.iceberg import IcebergTable
-from tests.iceberg.conftest import SampleKms
-
-
-def expected_rows(ids: list[int]) -> list[dict[str, object]]:
-    return [
-        {"id": one, "name": None if one % 7 == 0 else f"name-{one}", "salary": one * 1.5}
-        for one in ids
-    ]
-
-
-FIRST, SECOND = list(range(100, 170)), list(range(200, 270))
-DELETED = {103, 105, 149}
+from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.shared_table import DELETED, FIRST, SECOND, expected_rows
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ CHILD = """
 import sys
 from modcrypt import ModcryptError
 from modcrypt.iceberg import open_table
-from tests.iceberg.conftest import SampleKms
+from tests.support.iceberg.sample_kms import SampleKms
 
 def peak():
     status = open("/proc/self/status").read()

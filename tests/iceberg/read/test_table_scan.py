@@ -31,8 +31,9 @@ from modcrypt.iceberg.read import data_files
 from modcrypt.iceberg.read import pyarrow_decryption as native_parquet
 from modcrypt.iceberg.read.ordered_threads import MAX_AHEAD, run_in_order
 from modcrypt.kms.key_tools import KeyTools
-from tests.iceberg.conftest import SampleKms
 from tests.support.iceberg.builder import Builder, arrow, field, numbered, optional, struct
+from tests.support.iceberg.built_tables import ids, opened, position_deletes, spec
+from tests.support.iceberg.sample_kms import SampleKms
 
 Rows = list[dict[str, Any]]
 
@@ -44,14 +45,6 @@ def orders(ids: Sequence[int]) -> pa.Table:
     names = [None if one % 3 == 0 else f"name-{one}" for one in ids]
     prices = [float("nan") if one % 5 == 0 else one / 2 for one in ids]
     return pa.table([list(ids), names, prices], schema=ORDERS_ARROW)
-
-
-def opened(builder: Builder, **options: Any) -> IcebergTable:
-    return open_table(builder.write(), SampleKms(), **options)
-
-
-def ids(table: pa.Table) -> list[int]:
-    return sorted(table.column("id").to_pylist())
 
 
 # --- what is asked for ---------------------------------------------------------------------------
@@ -234,10 +227,6 @@ def test_a_filter_that_is_none_is_the_callers_mistake(
 
 def day(text: str) -> int:
     return (datetime.date.fromisoformat(text) - datetime.date(1970, 1, 1)).days
-
-
-def spec(transform: str, source: int = 1) -> list[dict[str, Any]]:
-    return [{"name": "part", "transform": transform, "source-id": source, "field-id": 1000}]
 
 
 PARTITIONED = struct(field(1, "id", "long"), field(2, "name", "string"), field(3, "day", "date"))
@@ -758,23 +747,6 @@ def test_many_avro_rows_in_many_blocks(tmp_path: Path) -> None:
 
 
 # --- deletes -------------------------------------------------------------------------------------
-
-POSITIONS_ARROW = arrow([(2147483546, "file_path", pa.string()), (2147483545, "pos", pa.int64())])
-POSITIONS_AVRO = {
-    "type": "record", "name": "deletes", "fields": [
-        {"name": "file_path", "type": "string", "field-id": 2147483546},
-        {"name": "pos", "type": "long", "field-id": 2147483545}]}  # fmt: skip
-
-
-def position_deletes(
-    builder: Builder, name: str, rows: Sequence[tuple[str, int]], form: str, **file: Any
-) -> dict[str, Any]:
-    if form == "parquet":
-        columns = [[path for path, _ in rows], [position for _, position in rows]]
-        table = pa.table(columns, schema=POSITIONS_ARROW)
-        return builder.parquet(name, table, content=1, **file)
-    as_dicts = [{"file_path": path, "pos": position} for path, position in rows]
-    return builder.avro(name, POSITIONS_AVRO, as_dicts, content=1, **file)
 
 
 @pytest.fixture

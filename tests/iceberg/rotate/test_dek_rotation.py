@@ -21,20 +21,23 @@ from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, MasterKeys
 from modcrypt.iceberg.rotate.dek_rotation import RekeyedFile, RekeyItem, rekey_file
 from modcrypt.iceberg.rotate.expiry import expire_history
 from modcrypt.iceberg.rotate.table_rotation import TableRotation, rotate_table
-from tests.iceberg.conftest import SampleKms, committing_first
-from tests.iceberg.rotate.test_expiry import BY_KIND, SCHEMA, folder_of, lake, needed, rows, there
-from tests.iceberg.rotate.test_table_rotation import (
-    Refusing,
-    all_rows,
-    as_planned,
-    files,
-    reopened,
-    resealed,
-    scoped,
-    single,
+from tests.support.folder_contents import files
+from tests.support.iceberg.branched_table import (
+    BY_KIND,
+    SCHEMA,
+    folder_of,
+    lake,
+    needed,
+    rows,
+    there,
 )
 from tests.support.iceberg.by_hand import document, open_ags1, parse_key_metadata
+from tests.support.iceberg.concurrent_commits import committing_first
+from tests.support.iceberg.dry_runs import as_planned
 from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.resealed_tables import resealed, scoped, single
+from tests.support.iceberg.sample_kms import Refusing, SampleKms
+from tests.support.iceberg.shared_table import all_rows, reopened
 
 __all__ = ["lake"]
 

@@ -19,68 +19,16 @@ from modcrypt.iceberg import IcebergTable, create_table, open_table, verify_tabl
 from modcrypt.iceberg.rotate.expiry import Expired, expire_history
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.write.commit import commit
-from tests.iceberg.conftest import SampleKms, both, committing_first
-from tests.iceberg.rotate.test_table_rotation import Refusing, files, reopened, resealed, scoped
+from tests.support.folder_contents import files
+from tests.support.iceberg.branched_table import SCHEMA, folder_of, lake, needed, rows, there
 from tests.support.iceberg.by_hand import document
+from tests.support.iceberg.concurrent_commits import committing_first
 from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.resealed_tables import resealed, scoped
+from tests.support.iceberg.sample_kms import Refusing, SampleKms
+from tests.support.iceberg.shared_table import both, reopened
 
-SCHEMA = {
-    "type": "struct",
-    "schema-id": 0,
-    "fields": [
-        {"id": 1, "name": "id", "type": "long", "required": False},
-        {"id": 2, "name": "kind", "type": "string", "required": False},
-    ],
-}
-BY_KIND = {"spec-id": 0, "fields": [
-    {"name": "kind", "transform": "identity", "source-id": 2, "field-id": 1000}]}  # fmt: skip
-
-
-def rows(*ids: int) -> list[dict[str, Any]]:
-    return [{"id": one, "kind": "even" if one % 2 == 0 else "odd"} for one in ids]
-
-
-@pytest.fixture
-def lake(tmp_path: Path, java: Judge) -> IcebergTable:
-    """A partitioned table with deletes, a compaction, a branch and a tag, written by Java."""
-    folder = tmp_path / "lake"
-    metadata = java.create(folder, SCHEMA, spec=BY_KIND)
-    metadata = java.commit(metadata, {"do": "append", "rows": rows(1, 2, 3)})
-    first = java.snapshots(metadata)["current"]
-    metadata = java.commit(
-        metadata,
-        {"do": "tag", "name": "first", "snapshot": first},
-        {"do": "append", "rows": rows(4, 5, 6)},
-        {"do": "append", "rows": rows(7, 8)},
-        {"do": "delete", "column": "id", "values": [1, 4]},
-    )
-    second = java.snapshots(metadata)["current"]
-    metadata = java.commit(
-        metadata,
-        {"do": "branch", "name": "audit", "snapshot": second},
-        {"do": "compact"},
-        {"do": "append", "rows": rows(9)},
-    )
-    return open_table(folder, SampleKms())
-
-
-def needed(java: Judge, metadata: Path) -> set[str]:
-    """Give the files that Java reads for the snapshots of a metadata.json."""
-    found = set()
-    for snapshot in json.loads(metadata.read_bytes())["snapshots"]:
-        found.add(snapshot["manifest-list"])
-        told = json.dumps(java.files(metadata, snapshot=snapshot["snapshot-id"]))
-        found |= {part for part in told.split('"') if part.startswith("/") and "." in part}
-    return found
-
-
-def there(folder: Path) -> set[str]:
-    names = {str(path) for path in folder.rglob("*") if path.is_file()}
-    return {one for one in names if not one.endswith((".crc", "version-hint.text"))}
-
-
-def folder_of(table: IcebergTable) -> Path:
-    return Path(table.place.path).parents[1]
+__all__ = ["lake"]  # a fixture
 
 
 # --- what goes and what stays --------------------------------------------------------------------

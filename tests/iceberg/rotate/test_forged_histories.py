@@ -25,7 +25,7 @@ from modcrypt.iceberg import (
     rotate_table,
 )
 from modcrypt.iceberg.write.commit import commit
-from tests.iceberg.conftest import SampleKms
+from tests.support.iceberg.sample_kms import SampleKms
 
 Document = dict[str, Any]
 FAR = str(10**17)

@@ -11,17 +11,13 @@ import pytest
 from modcrypt.iceberg import IcebergTable
 from modcrypt.iceberg.format.table_metadata import EncryptedKey
 from modcrypt.iceberg.rotate.key_pruning import prune_keys
-from tests.iceberg.conftest import SampleKms, committing_first
-from tests.iceberg.rotate.test_table_rotation import (
-    all_rows,
-    files,
-    manifest_lists,
-    reopened,
-    resealed,
-    scoped,
-)
-from tests.support.iceberg.by_hand import document
+from tests.support.folder_contents import files
+from tests.support.iceberg.by_hand import document, manifest_lists
+from tests.support.iceberg.concurrent_commits import committing_first
 from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.resealed_tables import resealed, scoped
+from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.shared_table import all_rows, reopened
 
 
 def without_snapshots(table: IcebergTable, *gone: int) -> IcebergTable:

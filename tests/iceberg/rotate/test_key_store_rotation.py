@@ -27,8 +27,8 @@ from modcrypt.iceberg import (
 from modcrypt.iceberg.keys.wrapping_keys import TABLE
 from modcrypt.iceberg.rotate import expiry
 from modcrypt.iceberg.write import commit as committing
-from tests.iceberg.conftest import SampleKms, committing_first
-from tests.iceberg.rotate.test_table_rotation import Refusing
+from tests.support.iceberg.concurrent_commits import committing_first
+from tests.support.iceberg.sample_kms import Refusing, SampleKms
 
 SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.string())])
 BY_KIND = PartitionSpec(

@@ -15,9 +15,10 @@ from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 from modcrypt.iceberg.rotate.dek_rotation import RekeyedFile, RekeyItem
 from modcrypt.iceberg.rotate.manifest_rewrapping import Exchange, reseal_item
 from modcrypt.keys import key_bytes
-from tests.iceberg.conftest import SampleKms
-from tests.iceberg.keys.test_key_policies import two_appends
-from tests.iceberg.rotate.test_table_rotation import file_keys, files
+from tests.support.folder_contents import files
+from tests.support.iceberg.partitioned_table import two_appends
+from tests.support.iceberg.resealed_tables import file_keys
+from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.secret_watch import spellings
 
 POLICIES = [

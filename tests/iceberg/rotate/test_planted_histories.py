@@ -33,7 +33,7 @@ from modcrypt.iceberg import (
     verify_table,
 )
 from modcrypt.iceberg.write.commit import commit
-from tests.iceberg.conftest import SampleKms
+from tests.support.iceberg.sample_kms import SampleKms
 
 STORE = "keks.json"
 Document = dict[str, Any]

@@ -26,12 +26,14 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.rotate import expiry
 from modcrypt.iceberg.write import commit as committing
-from tests.iceberg.conftest import SampleKms, both, committing_first
-from tests.iceberg.keys.test_key_policies import ROWS, two_appends
-from tests.iceberg.rotate.test_table_rotation import files
+from tests.support.folder_contents import files
 from tests.support.iceberg.by_hand import document
 from tests.support.iceberg.cli_runs import Run, lines, run, told
+from tests.support.iceberg.concurrent_commits import committing_first
 from tests.support.iceberg.java_judge import Judge, plain_rows
+from tests.support.iceberg.partitioned_table import ROWS, two_appends
+from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.iceberg.shared_table import both
 
 __all__ = ["run"]  # a fixture
 

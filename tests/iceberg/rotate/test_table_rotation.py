@@ -6,7 +6,6 @@ import base64
 import json
 import uuid
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,36 +38,23 @@ from modcrypt.iceberg.format.avro_files import read_avro, write_avro
 from modcrypt.iceberg.format.table_metadata import SCOPE, EncryptedKey
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
-from modcrypt.iceberg.rotate.table_rotation import TableRotation, rotate_table
+from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.write import commit as committing
 from modcrypt.kms.client import Capabilities
-from tests.iceberg.conftest import MASTERS, SampleKms, both, committing_first
-from tests.support.iceberg.by_hand import document, open_ags1, parse_key_metadata, unwrap_entry
+from tests.support.folder_contents import files
+from tests.support.iceberg.by_hand import (
+    document,
+    keks,
+    manifest_lists,
+    parse_key_metadata,
+    unwrap_entry,
+)
+from tests.support.iceberg.concurrent_commits import committing_first
+from tests.support.iceberg.dry_runs import as_planned
 from tests.support.iceberg.java_judge import Judge
-
-SNAPSHOTS = (1001, 1002, 1003)
-
-
-class Refusing(SampleKms):
-    """Refuses master keys, or every call after a number of them."""
-
-    def __init__(self, *refused: str, after: int | None = None) -> None:
-        super().__init__()
-        self.refused, self.after = refused, after
-
-    def _check(self, master_key_id: str) -> None:
-        if master_key_id in self.refused or (
-            self.after is not None and len(self.calls) >= self.after
-        ):
-            raise PermissionError("refused")
-
-    def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
-        self._check(master_key_id)
-        return super().wrap(key, master_key_id, aad=aad)
-
-    def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
-        self._check(master_key_id)
-        return super().unwrap(wrapped, master_key_id, aad=aad)
+from tests.support.iceberg.resealed_tables import file_keys, resealed, scoped, single
+from tests.support.iceberg.sample_kms import MASTERS, Refusing, SampleKms
+from tests.support.iceberg.shared_table import SNAPSHOTS, all_rows, both, reopened
 
 
 class Store:
@@ -85,51 +71,10 @@ class Store:
         self.held = {id_: one for id_, one in held.items() if id_ not in set(drop)}
 
 
-def reopened(folder: Path, kms: Any = None, **more: Any) -> IcebergTable:
-    return open_table(folder, kms or SampleKms(), location_map=both(folder), **more)
-
-
-def manifest_lists(folder: Path) -> dict[int, bytes]:
-    """Open every snapshot's manifest list by hand."""
-    metadata = document(folder)
-    return {
-        one["snapshot-id"]: open_ags1(
-            (folder / "metadata" / one["manifest-list"].rpartition("/")[2]).read_bytes(),
-            unwrap_entry(metadata, one["key-id"]),
-        )
-        for one in metadata["snapshots"]
-    }
-
-
-def keks(metadata: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    keys = metadata["encryption-keys"]
-    return {one["key-id"]: one for one in keys if "KEY_TIMESTAMP" in one.get("properties", {})}
-
-
 def plain_kek(entry: dict[str, Any]) -> bytes:
     wrapped = base64.b64decode(entry["encrypted-key-metadata"])
     master = AESGCM(MASTERS[entry["encrypted-by-id"]])
     return master.decrypt(wrapped[:12], wrapped[12:], None)
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
-def all_rows(table: IcebergTable) -> dict[int, list[dict[str, Any]]]:
-    return {one: table.scan(one).sort_by("id").to_pylist() for one in SNAPSHOTS}
-
-
-def as_planned(done: TableRotation, planned: TableRotation) -> TableRotation:
-    """Give what was done with what a dry run can't tell in its place."""
-    return replace(
-        done, dry_run=True, committed=False, table=planned.table, seconds=planned.seconds,
-        older_versions=planned.older_versions,
-    )  # fmt: skip
 
 
 # --- the master key ------------------------------------------------------------------------------
@@ -295,70 +240,6 @@ def test_keks_of_one_scope_become_one_and_scopes_stay_apart(
 
 
 # --- single wrapping, and key metadata in manifests ----------------------------------------------
-
-
-def resealed(table: IcebergTable, seal: Callable[[IcebergTable], Any]) -> IcebergTable:
-    """Seal the key metadata of all files, and of manifest lists, as no Java does."""
-    from modcrypt.iceberg.write.manifest_writing import (
-        SnapshotFields,
-        write_manifest_list,
-    )
-    from tests.iceberg.write.test_manifest_writing import rewritten
-
-    walk, metadata, resolver = table.walk, table.metadata, table.walk.resolver
-    of_lists, of_files, keys = seal(table)
-    done: dict[str, Any] = {}
-    snapshots, entries = [], []
-    for snapshot in metadata.snapshots:
-        rows = []
-        for manifest in walk.manifests(snapshot):
-            if manifest.location not in done:
-
-                def change(row: dict[str, Any]) -> dict[str, Any]:
-                    file = row["data_file"]
-                    if file["key_metadata"] is None:  # of one that new data keys took the place of
-                        return row
-                    plain = resolver.open_metadata(file["key_metadata"], metadata)
-                    sealed = resolver.seal_metadata(plain, of_files)
-                    return {**row, "data_file": {**file, "key_metadata": sealed}}
-
-                done[manifest.location] = rewritten(table, manifest, change)
-            rows.append(done[manifest.location])
-        told = snapshot.document
-        fields = SnapshotFields(
-            snapshot.id, snapshot.parent, snapshot.sequence_number, told["first-row-id"]
-        )
-        location, entry, _ = write_manifest_list(table, fields, rows, of_lists)
-        snapshots.append({**told, "manifest-list": location, "key-id": entry.id})
-        entries.append(entry)
-    new = metadata.with_keys([*keys, *entries], snapshots=snapshots)
-    return table.at(table.versions.commit(table.place, committing.successor(new, of=table)))
-
-
-def single(table: IcebergTable) -> Any:
-    key = table.walk.resolver.open_key(IcebergKey.single("keyA"))
-    return key, key, []
-
-
-def scoped(scope: str) -> Callable[[IcebergTable], Any]:
-    def seal(table: IcebergTable) -> Any:
-        made = table.walk.resolver.masters.new_keks("keyA", 16, ["", scope])
-        return made[0], made[1], [one.key.entry() for one in made]
-
-    return seal
-
-
-def file_keys(table: IcebergTable) -> dict[str, tuple[bytes, bytes]]:
-    """Give how each file's key metadata lies in its manifest, and the key that it comes to."""
-    found = {}
-    for snapshot in table.metadata.snapshots:
-        for manifest in table.walk.manifests(snapshot):
-            for entry in table.walk.entries(manifest):
-                keys = table.walk.file_keys(entry)
-                assert entry.key_metadata is not None
-                assert keys is not None
-                found[entry.location] = (entry.key_metadata, keys.encode())
-    return found
 
 
 @pytest.mark.parametrize("seal", [single, scoped("partition=a"), scoped("files")])

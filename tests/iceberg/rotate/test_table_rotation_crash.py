@@ -14,19 +14,12 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.iceberg import IcebergTable, expire_history, prune_keys, rotate_table
-from tests.iceberg.rotate.test_table_rotation import (
-    SNAPSHOTS,
-    Refusing,
-    all_rows,
-    files,
-    keks,
-    reopened,
-    resealed,
-    scoped,
-    single,
-)
-from tests.jobs.test_key_rotation_crash import WRITING, run
-from tests.support.iceberg.by_hand import document
+from tests.support.crash import WRITING, run
+from tests.support.folder_contents import files
+from tests.support.iceberg.by_hand import document, keks
+from tests.support.iceberg.resealed_tables import resealed, scoped, single
+from tests.support.iceberg.sample_kms import Refusing
+from tests.support.iceberg.shared_table import SNAPSHOTS, all_rows, reopened
 
 if sys.platform != "linux":
     pytest.skip("steps are counted by names of Linux", allow_module_level=True)

@@ -40,8 +40,8 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.tables.catalogs import CatalogVersions
 from modcrypt.iceberg.write.commit import commit
-from tests.iceberg.conftest import SampleKms
 from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.sample_kms import SampleKms
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

@@ -16,9 +16,9 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg import KeyPolicy, create_table, load_table, open_table
-from tests.iceberg.conftest import SampleKms
 from tests.support.iceberg.by_hand import document
 from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.tables import small_table
 
 SCHEMA = pa.schema(

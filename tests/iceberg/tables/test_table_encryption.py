@@ -21,9 +21,9 @@ from pyiceberg.types import LongType
 from modcrypt.errors import FormatError, TruncationError, UnsupportedFormatError
 from modcrypt.iceberg import KeyPolicy, encrypt_table, open_table, verify_table
 from modcrypt.iceberg.write.moved_deletes import move_deletes
-from tests.iceberg.conftest import SampleKms
 from tests.support.iceberg import by_hand
 from tests.support.iceberg.java_judge import Judge, plain_rows
+from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.tables import small_table
 
 ROWS = small_table(50)

@@ -22,11 +22,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from modcrypt.errors import ModcryptError
 from modcrypt.iceberg import IcebergTable, KeyTree, key_tree, open_table, verify_table
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
-from tests.iceberg.conftest import MASTERS, SampleKms, both
-from tests.parquet.verify.test_file_drawing import EVIL, POOR_CONTRAST, Browser, chromium
+from tests.support.browser import EVIL, POOR_CONTRAST, Browser, chromium
 from tests.support.iceberg import builder
 from tests.support.iceberg.builder import Builder, numbered
-from tests.support.tables import shared_vectors
+from tests.support.iceberg.sample_kms import MASTERS, SampleKms
+from tests.support.iceberg.shared_table import both
+from tests.support.shared_vectors import shared_vectors
 
 __all__ = ["chromium"]  # a fixture
 

@@ -37,13 +37,14 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.verify.key_checks import DAY_MS
 from modcrypt.iceberg.verify.table_findings import TableFinding
-from tests.iceberg.conftest import MASTERS, SampleKms, both
 from tests.support.iceberg import builder
 from tests.support.iceberg.builder import Builder, numbered
 from tests.support.iceberg.by_hand import open_ags1, unwrap_entry
 from tests.support.iceberg.java_vector import LOCATION
+from tests.support.iceberg.sample_kms import MASTERS, SampleKms
+from tests.support.iceberg.shared_table import both
 from tests.support.paths import ROOT
-from tests.support.tables import shared_vectors
+from tests.support.shared_vectors import shared_vectors
 
 FILES = {
     "metadata/snap-1001.avro", "metadata/snap-1002.avro", "metadata/snap-1003.avro",

@@ -47,9 +47,9 @@ from modcrypt.iceberg.format.table_versions import FolderVersions
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.write import commit as committing
 from modcrypt.iceberg.write.commit import commit
-from tests.iceberg.conftest import SampleKms
 from tests.support.iceberg import by_hand
 from tests.support.iceberg.java_judge import Judge, plain_rows
+from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.tables import small_table
 
 ROWS = small_table(50)

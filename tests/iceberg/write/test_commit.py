@@ -27,8 +27,8 @@ from modcrypt.iceberg.format.table_versions import (
 from modcrypt.iceberg.rotate.rotation_report import latest
 from modcrypt.iceberg.write.commit import commit
 from modcrypt.io.storage import Place
-from tests.iceberg.conftest import SampleKms
 from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.object_store import object_store
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -26,7 +26,7 @@ from modcrypt.iceberg import (
 from modcrypt.iceberg.format import table_versions as versions
 from modcrypt.iceberg.tables import catalogs
 from modcrypt.io.storage import Place
-from tests.iceberg.conftest import SampleKms
+from tests.support.iceberg.sample_kms import SampleKms
 
 SCHEMA = pa.schema([("id", pa.int64())])
 FOR_FILES = KeyPolicy(kek_per="files", files=1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import decimal
 import json
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,13 @@ from modcrypt.iceberg.write.manifest_writing import (
     SnapshotFields,
     entry_row,
     first_row_ids,
-    metadata_folder,
-    rewrite_manifest,
     write_manifest,
     write_manifest_list,
 )
-from modcrypt.keys import Secret
-from tests.iceberg.conftest import SampleKms
 from tests.support.iceberg.by_hand import avro, open_ags1, parse_key_metadata, unwrap_entry
 from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.resealed_tables import rewritten
+from tests.support.iceberg.sample_kms import SampleKms
 
 JSON_MEMBERS = ("avro.schema", "iceberg.schema", "schema", "partition-spec")
 
@@ -285,21 +282,6 @@ def test_first_row_ids_are_inherited_in_order(table: IcebergTable) -> None:
     assert row["data_file"]["first_row_id"] == 70
     assert row["snapshot_id"] == 1002
     assert row["sequence_number"] == row["file_sequence_number"] == 2
-
-
-def rewritten(
-    table: IcebergTable, manifest: ManifestFile, change: Callable[[dict[str, Any]], dict[str, Any]]
-) -> dict[str, Any]:
-    """Write a manifest again with changed entries; give its row for a manifest list."""
-    target = f"{metadata_folder(table.metadata)}/{uuid.uuid4()}-m0.avro"
-    old = table.walk.manifest_keys(manifest)
-    assert old is not None
-    keys = rewrite_manifest(
-        table.walk.locations, manifest.location, old, lambda rows: [change(row) for row in rows],
-        target, table.metadata.key_length,
-    )  # fmt: skip
-    made = {"manifest_path": target, "manifest_length": keys.file_length}
-    return {**manifest.row, **made, "key_metadata": Secret(keys.encode())}
 
 
 def test_a_rewritten_manifest_differs_in_what_was_changed_alone(table: IcebergTable) -> None:

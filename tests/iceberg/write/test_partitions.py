@@ -26,7 +26,7 @@ from pyiceberg.types import (
 )
 
 from modcrypt.iceberg import IcebergTable, create_table
-from tests.iceberg.conftest import SampleKms
+from tests.support.iceberg.sample_kms import SampleKms
 
 NAN = float("nan")
 UUIDS = [uuid.UUID(int=n << 64 | n) for n in (1, 2, 1 << 63)]

@@ -47,7 +47,9 @@ from modcrypt.kms.client import KmsClient, MasterKey
 from modcrypt.kms.keyring import keyring, keyring_document, keyring_file
 from modcrypt.kms.keyring.keyring import Keyring, check_key_id, keyring_path, open_keyring
 from modcrypt.kms.references import open_kms
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors, small_table
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.shared_vectors import shared_vectors
+from tests.support.tables import small_table
 
 PASSPHRASE = "correct horse battery stäple"
 DEK = bytes(range(16))

@@ -8,15 +8,11 @@ import json
 import logging
 import os
 import pickle
-import shutil
-import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -31,101 +27,19 @@ from modcrypt.errors import (
 )
 from modcrypt.kms import client as kms
 from modcrypt.kms.references import open_kms
+from tests.support.kms.soft_hsm import MASTER, PIN, WRONG_PIN, SoftHsm, hsm, run
 
 pkcs11 = pytest.importorskip("pkcs11")
 
 from modcrypt.kms.services.pkcs11 import Pkcs11Kms, open_pkcs11, parse_pkcs11_uri  # noqa: E402 (needs it)
 
-MODULES = [
-    *Path("/usr/lib/softhsm").glob("libsofthsm2.so"),
-    *Path("/usr/lib").glob("*/softhsm/libsofthsm2.so"),
-    *Path("/usr/lib64").glob("*/libsofthsm2.so"),
-    *Path("/usr/local/lib/softhsm").glob("libsofthsm2.so"),
-]
-PIN, SO_PIN, WRONG_PIN = "Pq7-token-pin", "Sq8-officer-pin", "Zz9-wrong-pin"
+__all__ = ["hsm"]  # a fixture
+
 KEY = bytes(range(0xA0, 0xB0))
-MASTER = bytes(range(0x40, 0x60))
 
 
 # python-pkcs11 0.10 ends a search that could not begin, and can't raise what comes of it.
 session_lost = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@dataclass(frozen=True)
-class SoftHsm:
-    """A SoftHSM with one token, `lake`, in a folder of its own."""
-
-    module: Path
-    folder: Path
-
-    def uri(self, attributes: str = "token=lake", query: str = "") -> str:
-        return f"pkcs11:{attributes}?module-path={self.module}{query}"
-
-    def open(self, attributes: str = "token=lake", **options: Any) -> Pkcs11Kms:
-        return open_pkcs11(self.uri(attributes), **{"pin": PIN, **options})
-
-    def restart(self) -> None:
-        """Start the module anew, which reads its settings and forgets sessions and logins."""
-        pkcs11.lib(str(self.module)).reinitialize()
-
-    def token(self, label: str) -> Any:
-        return pkcs11.lib(str(self.module)).get_token(token_label=label)
-
-    def add_token(self, label: str) -> None:
-        run("softhsm2-util", "--init-token", "--free", "--label", label,
-            "--pin", PIN, "--so-pin", SO_PIN)  # fmt: skip
-        self.restart()
-
-    def delete_token(self, label: str) -> None:
-        run("softhsm2-util", "--delete-token", "--token", label)
-        self.restart()
-
-    def tool(self, *arguments: str) -> str:
-        """Run OpenSC's pkcs11-tool on the token."""
-        if shutil.which("pkcs11-tool") is None:
-            pytest.skip("pkcs11-tool (Debian's opensc) is not installed")
-        return run("pkcs11-tool", "--module", str(self.module), "--token-label", "lake",
-                   "--login", "--pin", PIN, *arguments)  # fmt: skip
-
-    def import_key(self, label: str, value: bytes = MASTER, **attributes: Any) -> None:
-        """Put a key of a known value on the token, as an administrator may."""
-        with self.token("lake").open(rw=True) as session:  # a client of the test is logged in
-            session.create_object(
-                {
-                    pkcs11.Attribute.CLASS: pkcs11.ObjectClass.SECRET_KEY,
-                    pkcs11.Attribute.KEY_TYPE: pkcs11.KeyType.AES,
-                    pkcs11.Attribute.TOKEN: True,
-                    pkcs11.Attribute.LABEL: label,
-                    pkcs11.Attribute.VALUE: value,
-                    pkcs11.Attribute.ENCRYPT: True,
-                    pkcs11.Attribute.DECRYPT: True,
-                    **{pkcs11.Attribute[name]: value for name, value in attributes.items()},
-                }
-            )
-
-
-def run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def hsm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SoftHsm]:
-    if not MODULES or shutil.which("softhsm2-util") is None:
-        pytest.skip("SoftHSM (Debian's softhsm2) is not installed")
-    folder = tmp_path_factory.mktemp("softhsm")
-    (folder / "tokens").mkdir()
-    settings = folder / "softhsm2.conf"
-    settings.write_text(f"directories.tokendir = {folder}/tokens\nobjectstore.backend = file\n")
-    running = SoftHsm(MODULES[0], folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SOFTHSM2_CONF", str(settings))
-        patch.delenv("MODCRYPT_PKCS11_PIN", raising=False)
-        patch.delenv("MODCRYPT_PKCS11_MODULE", raising=False)
-        running.add_token("lake")
-        yield running
-        pkcs11.lib(str(running.module)).finalize()  # who comes next has settings of its own
 
 
 @pytest.fixture

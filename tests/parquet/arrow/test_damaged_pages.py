@@ -18,7 +18,7 @@ import modcrypt as mc
 from modcrypt.parquet.arrow.decoding import is_fault_of_bytes
 from modcrypt.parquet.format.idl import decode, encode
 from tests.support import forging
-from tests.support.tables import FOOTER_KEY
+from tests.support.keys import FOOTER_KEY
 
 KEYS = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
 SECRET = "a-value-that-no-message-holds"

@@ -17,9 +17,9 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.parquet.format.schema import leaf_paths
-from tests.interop.conftest import java
 from tests.support.forging import decrypted, edit_plain, encrypted, plain_file, read_plain_footer
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.java.fixtures import java
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 
 __all__ = ["java"]  # a fixture
 

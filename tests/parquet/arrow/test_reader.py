@@ -25,15 +25,6 @@ from hypothesis import strategies as st
 
 import modcrypt as mc
 from modcrypt.parquet.format.idl import decode, encode
-from tests.interop.test_shared_vectors import (
-    PUBLISHED_COLUMN_KEYS,
-    expected_error,
-    keys_of,
-    listed,
-    published,
-    reader_of,
-    tampered_reader,
-)
 from tests.support.forging import (
     encrypted,
     module_suffix,
@@ -43,7 +34,18 @@ from tests.support.forging import (
     reclosed,
     seal,
 )
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, Watched, shared_vectors
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.shared_vectors import (
+    PUBLISHED_COLUMN_KEYS,
+    expected_error,
+    keys_of,
+    listed,
+    published,
+    reader_of,
+    shared_vectors,
+    tampered_reader,
+)
+from tests.support.watched_source import Watched
 
 f = pc.field
 NAN = float("nan")

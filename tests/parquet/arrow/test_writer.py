@@ -24,7 +24,8 @@ from modcrypt.parquet.arrow import writer
 from modcrypt.parquet.arrow.writer import ParquetWriter, write_table
 from modcrypt.parquet.convert.encryptor import Encryption
 from tests.support.forging import decrypted, plain_file
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, read_with_pyarrow, small_table
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.tables import read_with_pyarrow, small_table
 
 UNIFORM = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
 READER = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)

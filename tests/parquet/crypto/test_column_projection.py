@@ -13,7 +13,8 @@ import pytest
 import modcrypt as mc
 from modcrypt.parquet.format.idl import ThriftStruct
 from tests.support.forging import reclosed
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, small_table, write_plain
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY
+from tests.support.tables import small_table, write_plain
 
 
 def without(table: pa.Table, tmp_path: Path, name: str) -> Path:

@@ -19,10 +19,14 @@ import modcrypt as mc
 from modcrypt.io.storage import MemorySource
 from modcrypt.jobs.key_rotation import What
 from modcrypt.parquet.crypto.footer_keys import FooterKey, list_key_metadata, new_tail
-from tests.interop.conftest import encrypt, thrift_struct
-from tests.jobs.test_key_rotation import chunks, edited, edits, split
+from tests.support.in_memory import encrypt
+from tests.support.jobs.look import chunks, split
+from tests.support.jobs.spoiled_files import edited, edits
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.rotating_kms import RotatingKms
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors, small_table
+from tests.support.parquet_parser import thrift_struct
+from tests.support.shared_vectors import shared_vectors
+from tests.support.tables import small_table
 from tools.verify_pme import verify
 
 TABLE = small_table(60)

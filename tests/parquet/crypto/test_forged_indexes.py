@@ -14,7 +14,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.parquet.format.idl import ThriftStruct
 from tests.support import forging
-from tests.support.tables import FOOTER_KEY
+from tests.support.keys import FOOTER_KEY
 
 OPENING = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
 ROWS = 2000

@@ -19,7 +19,7 @@ import modcrypt as mc
 from modcrypt.cli import app
 from modcrypt.io.storage import Place, place_of
 from modcrypt.parquet.crypto.path_prefix import PathPrefix, check_distinct
-from tests.support.tables import FOOTER_KEY
+from tests.support.keys import FOOTER_KEY
 
 BASE = "part-00000-0f3c6c1e.c000.snappy.parquet"  # as Spark names files of one task, in any folder
 TENANTS = {"acme": 10, "evil": 1_000_000}

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 import modcrypt as mc
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, small_table, write_plain
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY
+from tests.support.tables import small_table, write_plain
 
 
 @pytest.mark.parametrize(

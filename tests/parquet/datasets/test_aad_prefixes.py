@@ -22,7 +22,7 @@ from tests.support.forging import (
     reclosed,
     split_tail,
 )
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 
 TEMPLATE = "people.part{i}"
 KEYS = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys={"ssn": COLUMN_KEY})

@@ -24,7 +24,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 import modcrypt as mc
 from tests.support.forging import encrypted, plain_file
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 
 f = pc.field
 

@@ -31,7 +31,8 @@ from hypothesis import strategies as st
 
 import modcrypt as mc
 from modcrypt.parquet.datasets import dataset_writer, discovery
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.tables import small_table
 
 ENCRYPTION = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
 DECRYPTION = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)

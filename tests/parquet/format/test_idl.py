@@ -36,7 +36,7 @@ from modcrypt.parquet.format.idl import (
     zigzag,
 )
 from tests.support.paths import ROOT
-from tests.support.tables import shared_vectors
+from tests.support.shared_vectors import shared_vectors
 from tests.support.thrift_judge import (
     IDL,
     STOP,

@@ -15,7 +15,7 @@ from modcrypt.parquet.arrow.plaintext_parts import _pad_struct
 from modcrypt.parquet.format import page_header
 from modcrypt.parquet.format.idl import varint, zigzag
 from modcrypt.parquet.format.page_header import PageHeader, scan, splice, v2_layout
-from tests.support.tables import shared_vectors
+from tests.support.shared_vectors import shared_vectors
 from tests.support.thrift_judge import (
     IDL,
     STOP,

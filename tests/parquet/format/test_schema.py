@@ -21,7 +21,9 @@ from modcrypt import (
 from modcrypt.errors import FormatError, LimitError
 from modcrypt.parquet.format.idl import ThriftStruct, decode, new
 from modcrypt.parquet.format.schema import MAX_SCHEMA_DEPTH, covering_name, keep_leaves, leaf_paths
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, shared_vectors, small_table
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY
+from tests.support.shared_vectors import shared_vectors
+from tests.support.tables import small_table
 from tests.support.thrift_judge import footer_of, of_rich_types
 
 INT32 = 1

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from tests.support.tables import FOOTER_KEY
+from tests.support.keys import FOOTER_KEY
 
 SEALING = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"f")
 OPENING = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"f")

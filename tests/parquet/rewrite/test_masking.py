@@ -29,10 +29,13 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 import modcrypt as mc
 from modcrypt.parquet.format.idl import decode, encode
 from modcrypt.parquet.format.idl import new as struct
-from tests.interop.conftest import decrypt, encrypt, footer_of, modules_of
 from tests.support import forging
+from tests.support.in_memory import decrypt, encrypt
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.memory_kms import MemoryKms
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, mask_hash, small_table
+from tests.support.mask_hash import mask_hash
+from tests.support.parquet_parser import footer_of, modules_of
+from tests.support.tables import small_table
 from tools.verify_pme import verify
 
 HASH_KEY = b"a hash key of 32 bytes, for HMAC"

@@ -29,18 +29,13 @@ import pytest
 import modcrypt as mc
 from modcrypt.io.storage import FdSink
 from modcrypt.parquet.format.idl import decode, new
-from tests.interop.conftest import (
-    Case,
-    case_name,
-    decrypt,
-    encrypt,
-    modules_of,
-    nested_table,
-    pairwise,
-)
 from tests.support import forging
+from tests.support.in_memory import decrypt, encrypt
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.memory_kms import MemoryKms
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, small_table
+from tests.support.pairwise import Case, case_name, pairwise
+from tests.support.parquet_parser import modules_of
+from tests.support.tables import nested_table, small_table
 from tools.verify_pme import Module, verify
 
 GCM, CTR = "AES_GCM_V1", "AES_GCM_CTR_V1"

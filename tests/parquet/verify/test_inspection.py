@@ -26,20 +26,15 @@ from modcrypt import FileDecryptionProperties, FileEncryptionProperties, ModuleT
 from modcrypt.parquet.format.byte_map import Region
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from modcrypt.parquet.verify.inspection import ColumnInspection, Inspection, inspect_parquet
-from tests.interop.conftest import footer_of, nested_table, thrift_struct
-from tests.interop.test_shared_vectors import keys_of, listed, metadata_bytes, reader_of
 from tests.support import forging
 from tests.support.forging import edit_crypto, encrypted, module_suffix, plain_file, reclosed, seal
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.memory_kms import MemoryKms, PyArrowKms
+from tests.support.parquet_parser import footer_of, thrift_struct
 from tests.support.paths import ROOT
-from tests.support.tables import (
-    COLUMN_KEY,
-    FOOTER_KEY,
-    OTHER_KEY,
-    Watched,
-    shared_vectors,
-    small_table,
-)
+from tests.support.shared_vectors import keys_of, listed, metadata_bytes, reader_of, shared_vectors
+from tests.support.tables import nested_table, small_table
+from tests.support.watched_source import Watched
 
 PREFIX = b"employees_23May2018.part0"
 COLUMNS = {"name": COLUMN_KEY, "address": OTHER_KEY}

@@ -37,10 +37,12 @@ from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from modcrypt.parquet.verify.dataset_verification import verify_dataset
 from modcrypt.parquet.verify.file_verification import verify_parquet
 from modcrypt.parquet.verify.findings import MAX_CHUNK_FINDINGS, MAX_FINDINGS, Verification
-from tests.parquet.test_tamper import BOTH, CASES, KEYED_READER, READER, RICH, TABLE, Case
 from tests.support import forging
+from tests.support.file_kinds import BOTH, CASES, KEYED_READER, READER, RICH, TABLE, Case
 from tests.support.forging import encrypted, plain_file, reclosed
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY, shared_vectors, small_table
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.shared_vectors import shared_vectors
+from tests.support.tables import small_table
 from tests.support.thrift_judge import WRITERS
 from tools import fuzz
 

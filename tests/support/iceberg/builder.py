@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pyroaring import BitMap64
 
 from modcrypt import FileEncryptionProperties, encrypt_parquet
-from tests.iceberg.conftest import MASTERS
+from tests.support.iceberg.sample_kms import MASTERS
 
 BLOCK = 1 << 20
 LOCATION = "wh://bucket/orders"

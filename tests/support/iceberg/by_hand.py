@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from tests.iceberg.conftest import MASTERS
+from tests.support.iceberg.sample_kms import MASTERS
 
 BLOCK = 1 << 20
 
@@ -133,3 +133,20 @@ def pyarrow_rows(file: dict[str, Any]) -> pa.Table:
         footer_key=keys.key, aad_prefix=keys.aad_prefix, check_footer_integrity=True
     )
     return pq.ParquetFile(file["file_path"], decryption_properties=properties).read()
+
+
+def manifest_lists(folder: Path) -> dict[int, bytes]:
+    """Open every snapshot's manifest list by hand."""
+    metadata = document(folder)
+    return {
+        one["snapshot-id"]: open_ags1(
+            (folder / "metadata" / one["manifest-list"].rpartition("/")[2]).read_bytes(),
+            unwrap_entry(metadata, one["key-id"]),
+        )
+        for one in metadata["snapshots"]
+    }
+
+
+def keks(metadata: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    keys = metadata["encryption-keys"]
+    return {one["key-id"]: one for one in keys if "KEY_TIMESTAMP" in one.get("properties", {})}

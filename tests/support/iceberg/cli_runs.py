@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from modcrypt.cli.app import program
-from tests.iceberg.conftest import SampleKms
+from tests.support.iceberg.sample_kms import SampleKms
 
 __all__ = ["Run", "lines", "run", "told"]
 

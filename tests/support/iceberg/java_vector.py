@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.iceberg.conftest import MASTERS
 from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.sample_kms import MASTERS
 
 LOCATION = "wh://java/people"
 REFS = ("main", "first", "audit")

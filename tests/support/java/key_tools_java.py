@@ -19,9 +19,9 @@ from typing import Any
 from cryptography.exceptions import InvalidTag
 
 import modcrypt as mc
-from tests.interop.conftest import open_base64, seal_base64
 from tests.support.java.jvm import java_errors
 from tests.support.java.parquet_java import ParquetJava, ParquetJavaError
+from tests.support.pkmt1 import open_base64, seal_base64
 
 
 @dataclass

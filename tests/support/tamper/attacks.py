@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modcrypt import ModuleType
-from tests.support.tables import FOOTER_KEY
+from tests.support.keys import FOOTER_KEY
 from tests.support.tamper import forgeries as forge
 from tests.support.tamper.files import (
     CITY,

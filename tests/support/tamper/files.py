@@ -25,9 +25,9 @@ from modcrypt import (
     Policy,
     list_modules,
 )
-from tests.interop.conftest import seal_base64
 from tests.support.forging import encrypted, plain_file
-from tests.support.tables import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.pkmt1 import seal_base64
 
 Rows: TypeAlias = "list[dict[str, Any]]"
 Files: TypeAlias = "dict[str, bytes]"

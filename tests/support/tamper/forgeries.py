@@ -15,7 +15,7 @@ from modcrypt import ModuleType
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, encode, new
 from tests.support import forging
 from tests.support.forging import plain_file
-from tests.support.tables import FOOTER_KEY
+from tests.support.keys import FOOTER_KEY
 from tests.support.tamper.files import (
     ADDRESS,
     CITY,

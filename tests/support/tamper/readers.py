@@ -30,7 +30,7 @@ from modcrypt.parquet.verify.file_verification import verify_parquet
 from tests.support.java.jvm import java_errors, pyspark_jars
 from tests.support.java.key_tools_java import JavaKeyTools, MemoryKms
 from tests.support.java.parquet_java import ParquetJava, ParquetJavaError, ReadOptions
-from tests.support.tables import FOOTER_KEY
+from tests.support.keys import FOOTER_KEY
 from tests.support.tamper.files import BOTH, MASTERS, POLICY, Reading, Rows
 
 TOKEN = "token of the reader"

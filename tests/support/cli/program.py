@@ -1,0 +1,92 @@
+"""The program `modcrypt`, run in this process or as users run it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from modcrypt.cli import app
+
+PROGRAM = Path(sys.executable).with_name("modcrypt")
+KEY = ("--key-file", "footer.key")
+NAME_KEY = ("--column-key", "name=file:name.key")
+Answer = subprocess.CompletedProcess[str]
+
+
+def private(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    path.chmod(0o600)
+    return path
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+    return {**kept, "PYTHONWARNINGS": "error", "TERM": "xterm", **more}
+
+
+def run(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Answer:
+    """Run it in this process, where nothing but its answer matters."""
+    runner = CliRunner(env={"NO_COLOR": None, "FORCE_COLOR": None, **(env or {})})
+    with contextlib.chdir(folder):
+        result = runner.invoke(app.program, arguments, prog_name="modcrypt", catch_exceptions=False)
+    return Answer(arguments, result.exit_code, result.stdout, result.stderr)
+
+
+def run_program(
+    folder: Path, *arguments: str, env: dict[str, str] | None = None, **more: Any
+) -> Answer:
+    return subprocess.run(
+        [PROGRAM, *arguments],
+        cwd=folder,
+        env=environment(**(env or {})),
+        capture_output=True,
+        text=True,
+        check=False,
+        **more,
+    )
+
+
+def failed(answer: Answer, code: int, word: str) -> str:
+    """Check an answer's exit code and its one line on stderr; give the message."""
+    assert (answer.returncode, answer.stdout) == (code, "")
+    start = f"modcrypt: error: {word}: "
+    assert answer.stderr.startswith(start)
+    assert answer.stderr.endswith("\n")
+    assert answer.stderr.count("\n") == 1
+    return answer.stderr[len(start) : -1]
+
+
+def invoke(folder: Path, *arguments: str) -> Result:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        return CliRunner().invoke(app.program, arguments)
+    finally:
+        os.chdir(before)
+
+
+# The real program with a disk that takes its time, so that it can be met half-way.
+SLOW = """
+import signal, sys, time
+import modcrypt.io.storage, modcrypt.cli.output.progress as progress
+
+append = modcrypt.io.storage.FdSink.append
+def slowly(self, data):
+    append(self, data)
+    sys.stdout.write("writing\\n"), sys.stdout.flush()
+    time.sleep(SLEEP)
+SLEEP = float(sys.argv.pop(1))
+progress.SHOW_AFTER = progress.REFRESH_EVERY = float(sys.argv.pop(1))
+modcrypt.io.storage.FdSink.append = slowly
+signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored, as in a job of a shell
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from modcrypt.cli import run
+run()
+"""

@@ -1,0 +1,27 @@
+"""Commits of others that come first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from modcrypt.iceberg import IcebergTable
+from modcrypt.iceberg.format.table_metadata import TableMetadata
+
+
+def committing_first(table: IcebergTable, act: Callable[[], object], times: int) -> IcebergTable:
+    """Return a table that somebody else commits to just before each of its first commits."""
+    real, left = table.versions, [times]
+
+    class Slow:
+        def current(self) -> Any:
+            return real.current()
+
+        def commit(self, base: Any, metadata: TableMetadata) -> Any:
+            if left[0]:
+                left[0] -= 1
+                act()
+            return real.commit(base, metadata)
+
+    return replace(table, versions=Slow())

@@ -1,0 +1,49 @@
+"""Key material of the key tools, wrapped and unwrapped by `cryptography` alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable, Mapping
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+
+def seal_base64(key: bytes, value: bytes, aad: bytes) -> str:
+    """Wrap a key as the key tools do locally: base64 of nonce, ciphertext and tag."""
+    nonce = os.urandom(12)
+    return base64.b64encode(nonce + AESGCM(key).encrypt(nonce, value, aad)).decode()
+
+
+def open_base64(key: bytes, wrapped: str, aad: bytes) -> bytes:
+    """Unwrap what `seal_base64` made."""
+    raw = base64.b64decode(wrapped, validate=True)
+    return AESGCM(key).decrypt(raw[:12], raw[12:], aad)
+
+
+def pkmt1_retriever(
+    masters: Mapping[str, bytes], external: Mapping[str, str] | None = None
+) -> Callable[[bytes], bytes]:
+    """Give a key retriever for PKMT1 key metadata.
+
+    `masters` is the KMS: it wraps with the master key's id as AAD. `external` is the object that a
+    key material file holds.
+    """
+
+    def unwrap(wrapped: str, master_id: str) -> bytes:
+        return open_base64(masters[master_id], wrapped, master_id.encode())
+
+    def retrieve(metadata: bytes) -> bytes:
+        material = json.loads(metadata)
+        assert material["keyMaterialType"] == "PKMT1"
+        if not material["internalStorage"]:
+            assert external is not None
+            material = json.loads(external[material["keyReference"]])
+        if not material["doubleWrapping"]:
+            return unwrap(material["wrappedDEK"], material["masterKeyID"])
+        kek = unwrap(material["wrappedKEK"], material["masterKeyID"])
+        kek_id = base64.b64decode(material["keyEncryptionKeyID"])
+        return open_base64(kek, material["wrappedDEK"], kek_id)
+
+    return retrieve
