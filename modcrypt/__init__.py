@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from modcrypt.parquet.arrow.parquet_file import ParquetFile
     from modcrypt.parquet.arrow.view import open_parquet
     from modcrypt.parquet.arrow.writer import ParquetWriter, write_table
-    from modcrypt.parquet.convert.decryptor import ModuleSpan, decrypt_parquet, list_modules
+    from modcrypt.parquet.convert.decryptor import decrypt_parquet
     from modcrypt.parquet.convert.encryptor import encrypt_parquet
     from modcrypt.parquet.crypto.key_info import KeyInfo
     from modcrypt.parquet.crypto.properties import (
@@ -113,7 +113,6 @@ __all__ = [
     "MasterKey",
     "ModcryptError",
     "ModuleId",
-    "ModuleSpan",
     "ModuleType",
     "ParquetFile",
     "ParquetWriter",
@@ -142,7 +141,6 @@ __all__ = [
     "inspect_ags1",
     "inspect_parquet",
     "iter_batches",
-    "list_modules",
     "mask_parquet",
     "open_kms",
     "open_parquet",
@@ -184,7 +182,6 @@ _MODULE_OF = {
     "KmsClient": "modcrypt.kms.client",
     "MasterKey": "modcrypt.kms.client",
     "ModuleId": "modcrypt.aad",
-    "ModuleSpan": "modcrypt.parquet.convert.decryptor",
     "ModuleType": "modcrypt.aad",
     "ParquetFile": "modcrypt.parquet.arrow.parquet_file",
     "ParquetWriter": "modcrypt.parquet.arrow.writer",
@@ -209,7 +206,6 @@ _MODULE_OF = {
     "inspect_ags1": "modcrypt.ags1.files",
     "inspect_parquet": "modcrypt.parquet.verify.inspection",
     "iter_batches": "modcrypt.parquet.datasets.dataset_reader",
-    "list_modules": "modcrypt.parquet.convert.decryptor",
     "mask_parquet": "modcrypt.parquet.rewrite.rekey",
     "open_kms": "modcrypt.kms.references",
     "open_parquet": "modcrypt.parquet.arrow.view",

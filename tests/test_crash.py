@@ -33,12 +33,12 @@ from modcrypt import (
     ags1,
     decrypt_parquet,
     encrypt_parquet,
-    list_modules,
 )
 from modcrypt.io.storage import FdSink, FileSource
 from tests.support import forging
 from tests.support.ags1.streams import is_stream, opened
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.module_spans import list_modules
 from tests.support.tables import read_with_pyarrow, write_plain
 
 WRITER = FileEncryptionProperties(footer_key=FOOTER_KEY)

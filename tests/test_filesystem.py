@@ -25,6 +25,7 @@ from modcrypt.filesystem import ModcryptFileSystem
 from modcrypt.io.storage import FileSource
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.leaks import COLUMN, FOOTER, leaks
+from tests.support.module_spans import list_modules
 from tests.support.tables import small_table, write_plain
 
 TABLE = small_table(400)
@@ -249,7 +250,7 @@ def test_all_of_fsspecs_ways_to_read_give_the_same_bytes(folder: Path, tmp_path:
 def test_what_is_copied_is_there_complete_or_not_at_all(folder: Path, tmp_path: Path) -> None:
     path = folder / "c=A" / "1.parquet"
     data = bytearray(path.read_bytes())
-    data[mc.list_modules(bytes(data), KEYS)[-2].end - 1] ^= 1
+    data[list_modules(bytes(data), KEYS)[-2].end - 1] ^= 1
     path.write_bytes(data)
     (tmp_path / "there").write_bytes(b"as it was")
     for target in ("there", "new"):

@@ -22,6 +22,7 @@ from modcrypt import keys
 from modcrypt.aead import CtrCipher, GcmCipher
 from modcrypt.errors import KeyExhaustedError
 from modcrypt.keys import Key, as_key, invocation_counter, key_bytes
+from tests.support.module_spans import list_modules
 from tests.support.tables import small_table, write_plain
 
 VALUE = b"Zq7!marker-of-16"
@@ -234,7 +235,7 @@ def test_encrypting_a_file_counts_its_modules(tmp_path: Path) -> None:
     properties = modcrypt.FileEncryptionProperties(footer_key=footer, column_keys={"id": column})
     modcrypt.encrypt_parquet(plain, tmp_path / "e", properties)
     opening = modcrypt.FileDecryptionProperties(footer_key=footer, column_keys={"id": column})
-    spans = modcrypt.list_modules(tmp_path / "e", opening)
+    spans = list_modules(tmp_path / "e", opening)
     of_id = sum(span.module.path == "id" for span in spans)
     # The column metadata under the column key lies in the footer and is not listed.
     assert column.invocations == of_id + 1

@@ -48,7 +48,7 @@ from modcrypt import (
     errors,
     iceberg,
     inspect_ags1,
-    list_modules,
+    inspect_parquet,
     open_kms,
     rotate_keys,
     scan_keys,
@@ -80,6 +80,7 @@ from tests.support.leaks import (
     leaks,
     spellings,
 )
+from tests.support.module_spans import list_modules
 from tests.support.tables import write_plain
 
 VALUES = ["one Vq*zjx7w-kmnp", "two Vq*zjx7w-kmnp"]
@@ -173,7 +174,7 @@ def public_objects(plain: Path) -> list[object]:
         decryption(),
         decryption(key_retriever=functools.partial(dict.get, lookup)),
         decryption(key_retriever=lookup.get),
-        list_modules(sealed, decryption()),
+        inspect_parquet(sealed, decryption(), pages=True),
         GcmCipher(key),
         CtrCipher(key),
         cipher,

@@ -321,17 +321,22 @@ def test_the_verifier_finds_what_modcrypt_wrote(
         )
         bloom = plain is plaintext_files[0]
         assert Counter(m.type for m in found) == expected_modules(plain, options, bloom)
-        spans = modcrypt.list_modules(
+        inspected = modcrypt.inspect_parquet(
             data,
             modcrypt.FileDecryptionProperties(
                 footer_key=options["footer_key"], column_keys=column_keys, algorithms=BOTH,
                 aad_prefix=options.get("aad_prefix"),
             ),
+            pages=True,
         )  # fmt: skip
-        assert {end_of(m) for m in found if m.type != ModuleType.COLUMN_METADATA} == {
-            (s.module.type, s.module.row_group, s.module.column, s.module.page, s.end)
-            for s in spans
+        outside = {ModuleType.FOOTER, ModuleType.COLUMN_METADATA}
+        assert {end_of(m) for m in found if m.type not in outside} == {
+            (ModuleType[r.kind.upper().replace(" ", "_")], r.row_group, r.column, r.page, r.end)
+            for r in inspected.regions
+            if r.column is not None and r.key is not None
         }
+        (footer,) = (m for m in found if m.type == ModuleType.FOOTER)
+        assert end_of(footer)[-1] == len(data) - 8
 
 
 def end_of(module: verify_pme.Module) -> tuple[int | None, ...]:

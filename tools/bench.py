@@ -46,11 +46,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for a run as a script
 
 import modcrypt as mc
-from modcrypt.aad import module_aad
+from modcrypt.aad import ModuleId, ModuleType, module_aad
 from modcrypt.aead import GCM_OVERHEAD, GcmCipher
 from modcrypt.io.buffers import Output, usable_cores
 from modcrypt.io.storage import MemorySource
-from modcrypt.parquet.convert import decryptor, encryptor
+from modcrypt.parquet.convert import encryptor
 from modcrypt.parquet.crypto.file_plan import plan_decryption
 from modcrypt.parquet.format.page_header import PageHeader, scan, splice
 from tools import bench_ags1, bench_iceberg, bench_kms, bench_rekey
@@ -147,10 +147,12 @@ def bare_aes(way: str, files: dict[str, Path], *, headers: bool) -> Job:
         call, data = AESGCM(KEY).decrypt_into, files["decrypt"].read_bytes()
         view, properties = memoryview(data), mc.FileDecryptionProperties(footer_key=KEY)
         file_aad = plan_decryption(MemorySource(data), properties).footer.cipher.file_aad
-        for module in mc.list_modules(data, properties):
-            start, end, kind = module.start, module.end, module.module.type.name
-            if kind.endswith("_PAGE") or (headers and kind.endswith("_PAGE_HEADER")):
-                aad = module_aad(file_aad, module.module)
+        for region in mc.inspect_parquet(data, properties, pages=True).regions:
+            start, end, kind = region.start, region.end, region.kind
+            if kind.endswith(" page") or (headers and kind.endswith(" page header")):
+                place = region.row_group, region.column, region.page
+                kind_number = ModuleType[kind.upper().replace(" ", "_")]
+                aad = module_aad(file_aad, ModuleId(kind_number, *place))
                 out = room[: end - start - GCM_OVERHEAD]
                 calls.append((data[start + 4 : start + 16], view[start + 16 : end], aad, out))
 
@@ -469,6 +471,13 @@ def key_material(key: bytes, *, is_footer: bool) -> bytes:
     return json.dumps(material | instance | wrapped | {"doubleWrapping": False}).encode()
 
 
+class Nowhere:
+    """A sink that discards its bytes."""
+
+    def append(self, data: memoryview | bytes) -> None:
+        """Discard `data`."""
+
+
 def footers(bench: Bench) -> Iterator[Row]:
     count = bench.columns
     table = pa.table({f"column_{n}": pa.array(range(10), pa.int32()) for n in range(count)})
@@ -486,7 +495,7 @@ def footers(bench: Bench) -> Iterator[Row]:
     old, new = MemorySource(plain.read_bytes()), MemorySource(path.read_bytes())
     read = partial(plan_decryption, new, opening)
     read_plain = partial(encryptor.plan_encryption, old, sealing)
-    nowhere = Output(decryptor._Nowhere(), background=False)
+    nowhere = Output(Nowhere(), background=False)
     encryption, plan = encryptor.Encryption(nowhere, sealing), read_plain()
     addition = encryptor.Addition(encryption, encryptor.PlainFeed(old), plan)
     addition.write(hold_indexes=False)  # learns the new offsets that the footer is made from

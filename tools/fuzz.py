@@ -35,10 +35,10 @@ from modcrypt import (
     FileEncryptionProperties,
     ModcryptError,
     ModuleType,
-    list_modules,
 )
 from modcrypt.aad import module_aad
 from tests.support import forging
+from tests.support.module_spans import list_modules
 
 FOOTER_KEY = b"0123456789012345"
 COLUMN_KEY = b"1234567890123450"

@@ -60,7 +60,9 @@ def check_api(folder: Path, table: pa.Table) -> None:
     modcrypt.decrypt_parquet(sealed, back, properties)
     check(sealed.read_bytes()[:4] == b"PARE", "the file has an encrypted footer")
     check(back.read_bytes() == plain.read_bytes(), "decrypting gives the same bytes")
-    check(modcrypt.list_modules(sealed, properties), "the modules can be listed")
+    found = modcrypt.inspect_parquet(sealed, properties, pages=True)
+    check(sum(region.size for region in found.regions) == found.size, "regions cover the file")
+    check("data page" in {region.kind for region in found.regions}, "inspection finds the pages")
 
 
 def check_tables(folder: Path, table: pa.Table) -> None:

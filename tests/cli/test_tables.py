@@ -31,6 +31,7 @@ from tests.support.cli.program import KEY, PROGRAM, environment, failed, invoke,
 from tests.support.folder_contents import names
 from tests.support.forging import flip
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
+from tests.support.module_spans import list_modules
 from tests.support.tables import small_table, write_plain
 
 NAME_KEY = ("--column-key", "name=file:name.key", "--column-key", "address.zip=file:name.key")
@@ -246,7 +247,7 @@ def test_the_longest_name_that_fits_is_meant_by_a_condition(folder: Path) -> Non
 def test_head_does_not_read_what_it_does_not_show(folder: Path) -> None:
     """Damage in the second row group, and in a column that is not asked for."""
     path = written(folder, pa.table({"id": range(200), "other": range(200)}), row_group_size=100)
-    spans = modcrypt.list_modules(path, modcrypt.FileDecryptionProperties(footer_key=FOOTER_KEY))
+    spans = list_modules(path, modcrypt.FileDecryptionProperties(footer_key=FOOTER_KEY))
     pages = [s for s in spans if s.module.type.name == "DATA_PAGE"]
     for span in pages:
         if span.module.row_group == 1 or span.module.path == "other":
@@ -262,7 +263,7 @@ def test_head_opens_single_pages_where_a_page_index_leads_to_them(folder: Path) 
     ids = pa.table({"id": pa.array(range(1000), pa.int64())})
     path = written(folder, ids, use_dictionary=False, compression="none", **how)
     properties = modcrypt.FileDecryptionProperties(footer_key=FOOTER_KEY)
-    spans = modcrypt.list_modules(path, properties)
+    spans = list_modules(path, properties)
     pages = [span for span in spans if span.module.type.name == "DATA_PAGE"]
     assert len(pages) == 10
     flip(path, pages[2].end - 1)
@@ -530,9 +531,7 @@ def damaged(folder: Path) -> Path:
     path = written(folder, ids, **how)
     properties = modcrypt.FileDecryptionProperties(footer_key=FOOTER_KEY)
     pages = [
-        span
-        for span in modcrypt.list_modules(path, properties)
-        if span.module.type.name == "DATA_PAGE"
+        span for span in list_modules(path, properties) if span.module.type.name == "DATA_PAGE"
     ]
     flip(path, pages[-1].end - 1)
     return folder

@@ -19,6 +19,7 @@ import pytest
 import modcrypt as mc
 from tests.support.in_memory import decrypt, encrypt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.module_spans import list_modules
 from tests.support.pairwise import Case, case_name, pairwise
 from tests.support.parquet_parser import modules_of
 from tests.support.tables import nested_table, small_table
@@ -201,7 +202,7 @@ def test_polars_leaves_columns_without_a_key_in_plaintext() -> None:
     assert b"name-10" in sealed
     sealed_columns = {
         span.module.path
-        for span in mc.list_modules(
+        for span in list_modules(
             sealed, mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys=COLUMN_KEYS)
         )
     }

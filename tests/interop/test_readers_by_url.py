@@ -29,6 +29,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.io.storage import FileSource
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.module_spans import list_modules
 from tests.support.object_store import ObjectStore
 from tests.support.tables import small_table
 
@@ -80,7 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = bytearray((folder / "sealed/one.parquet").read_bytes())
     (page,) = [
         span
-        for span in mc.list_modules(bytes(data), KEYS)
+        for span in list_modules(bytes(data), KEYS)
         if str(span.module) == "data page, row group 2, column id, page 1"
     ]
     data[page.end - 1] ^= 1

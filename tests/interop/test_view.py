@@ -22,6 +22,7 @@ import modcrypt as mc
 from modcrypt.parquet.arrow.plaintext_parts import _pad_struct
 from modcrypt.parquet.format.idl import encode, new
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
+from tests.support.module_spans import list_modules
 from tests.support.tables import small_table, write_plain
 from tests.support.thrift_judge import judged
 from tests.support.watched_source import Watched
@@ -160,7 +161,7 @@ def test_threads_share_it(tmp_path: Path) -> None:
 
 def test_altered_pages_fail_when_they_are_read_and_not_before(tmp_path: Path) -> None:
     sealed = bytearray(encrypted(tmp_path).read_bytes())
-    spans = mc.list_modules(sealed, KEYS)
+    spans = list_modules(sealed, KEYS)
     (span,) = [
         span for span in spans if str(span.module) == "data page, row group 1, column score, page 2"
     ]

@@ -107,10 +107,11 @@ def test_the_seals_of_each_key_are_counted(tmp_path: Path) -> None:
     mc.write_table(
         TABLE, tmp_path / "a", tools.encryption(policy), row_group_size=1, write_page_index=True
     )
-    paths = [one.module.path for one in mc.list_modules(tmp_path / "a", tools.decryption())]
+    found = mc.inspect_parquet(tmp_path / "a", tools.decryption(), pages=True)
+    paths = [region.path for region in found.regions if region.key is not None]
     counted = {columns: one.count for columns, one in of_file(events, "seal").items()}
     assert paths.count("ssn") == 12
-    # Column metadata within the footer, and the footer itself, are no spans of the list.
+    # Column metadata within the footer, and the footer itself, are no regions of a column.
     assert counted[("ssn",)] == 12 + 2
     assert counted[()] == paths.count("address.zip") + paths.count("address.city") + 1
 

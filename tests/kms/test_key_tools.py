@@ -221,8 +221,10 @@ def test_modules_are_listed_with_keys_from_the_service(internal: bool, tmp_path:
     path = tmp_path / "a.parquet"
     tools = KeyTools(MemoryKms())
     mc.write_table(TABLE, path, tools.encryption(policy))
-    listed = {one.module.path for one in mc.list_modules(path, tools.decryption())}
-    assert {"name", "address.zip", "score", "id"} <= listed
+    found = mc.inspect_parquet(path, tools.decryption(), pages=True)
+    assert not [region for region in found.regions if region.state in ("locked", "fault")]
+    opened = {region.path for region in found.regions if region.state == "authentic"}
+    assert {"name", "address.zip", "score", "id"} <= opened
 
 
 @pytest.mark.parametrize("internal", [True, False], ids=["internal", "external"])

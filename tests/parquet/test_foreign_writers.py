@@ -20,6 +20,7 @@ from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, encode
 from modcrypt.parquet.rewrite.rekey import rekey_in_place
 from tests.support import forging
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.module_spans import list_modules
 
 TABLE = pa.table({"id": pa.array(range(100), pa.int64()), "name": [str(i % 7) for i in range(100)]})
 UNIFORM = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
@@ -43,7 +44,7 @@ def check_everything(sealed: bytes, table: pa.Table = TABLE) -> None:
     """Have every function take an encrypted file, which is under the footer key alone."""
     assert mc.verify_parquet(sealed, READER).ok
     assert not [q for q in mc.inspect_parquet(sealed, READER, pages=True).quirks if "fit" in q]
-    assert mc.list_modules(sealed, READER)
+    assert list_modules(sealed, READER)
     assert mc.read_table(sealed, READER).equals(table)
     with mc.open_parquet(sealed, READER) as view:
         assert pq.read_table(view, use_threads=False).equals(table)
@@ -92,9 +93,9 @@ def test_encrypted_files_without_bloom_filter_lengths_are_taken() -> None:
     sealed = run(mc.encrypt_parquet, forging.plain_file(TABLE, **BLOOM), UNIFORM)
     file = forging.reclosed(sealed, FOOTER_KEY, without_bloom_length)
     check_everything(file)
-    modules = [str(span.module) for span in mc.list_modules(file, READER)]
+    modules = [str(span.module) for span in list_modules(file, READER)]
     again = run(mc.rekey_parquet, file, READER, OTHER)
-    assert [str(span.module) for span in mc.list_modules(again, OTHER_READER)] == modules
+    assert [str(span.module) for span in list_modules(again, OTHER_READER)] == modules
     assert mc.read_table(again, OTHER_READER, filters=[("name", "=", "x")]).num_rows == 0
 
 

@@ -22,13 +22,13 @@ from modcrypt import (
     LimitError,
     ModuleType,
     encrypt_parquet,
-    list_modules,
 )
 from modcrypt.keys import INVOCATION_LIMIT, invocation_counter
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from tests.support import forging
 from tests.support.forging import decrypted, encrypted, plain_file
 from tests.support.keys import FOOTER_KEY
+from tests.support.module_spans import list_modules
 from tests.support.tables import read_with_pyarrow
 
 WRITER = FileEncryptionProperties(footer_key=FOOTER_KEY)

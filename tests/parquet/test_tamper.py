@@ -30,13 +30,13 @@ from modcrypt import (
     TruncationError,
     UnsupportedFormatError,
     decrypt_parquet,
-    list_modules,
 )
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from tests.support import forging
 from tests.support.file_kinds import BOTH, CASES, CRC, KEYED_READER, PF, READER, TABLE, Case
 from tests.support.forging import decrypted, encrypted, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.module_spans import list_modules
 from tests.support.shared_vectors import shared_vectors
 
 UNIFORM = [case for case in CASES if "uniform" in case.name]

@@ -141,7 +141,7 @@ class _SmallPart(_EncryptedPart):
             kind = ModuleType[part.name]
             plain = cipher.open(kind, data)
             return _pad_struct(self._make_paddable(plain[: struct_end(plain)]), len(data))
-        header, bitset, _ = open_bloom_filter(cipher, self.span, data)
+        header, bitset = open_bloom_filter(cipher, self.span, data)
         return _pad_struct(self._make_paddable(header), len(data) - len(bitset)) + bitset
 
     def _make_paddable(self, struct: bytes) -> bytes:

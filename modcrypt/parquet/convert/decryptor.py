@@ -10,11 +10,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
-from modcrypt.aad import ModuleId, ModuleType
+from modcrypt.aad import ModuleType
 from modcrypt.io.buffers import Output, Window, open_output
-from modcrypt.io.storage import Destination, Sink, Source, SourceLike, open_source
+from modcrypt.io.storage import Destination, Source, SourceLike, open_source
 from modcrypt.parquet.crypto.bloom_filters import open_bloom_filter
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
@@ -26,7 +26,6 @@ from modcrypt.parquet.crypto.encrypted_pages import (
     open_header,
 )
 from modcrypt.parquet.crypto.file_plan import Plan, plan_decryption
-from modcrypt.parquet.crypto.footer import FOOTER
 from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.plaintext_pages import copy_known
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
@@ -36,7 +35,7 @@ from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, known_byte
 from modcrypt.parquet.format.modules import STRUCTS, Part, Span, sort_for_writing
 from modcrypt.parquet.format.page_header import UNCOMPRESSED, splice
 
-__all__ = ["ModuleSpan", "decrypt_parquet", "list_modules", "write_plaintext"]
+__all__ = ["decrypt_parquet", "open_pages", "write_plaintext"]
 
 
 def decrypt_parquet(
@@ -111,48 +110,6 @@ def write_plaintext(
     return _Decryption(source, out, plan, known_only=known_only).run()
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleSpan:
-    """One module and the bytes [start, end) that it occupies in the file, framing included."""
-
-    module: ModuleId
-    start: int
-    end: int
-
-
-def list_modules(
-    source: SourceLike, properties: FileDecryptionProperties, *, filesystem: Any = None
-) -> list[ModuleSpan]:
-    """Decrypt every module of a file that the keys allow, and return their positions in file order.
-
-    Modules inside the footer (column metadata) are not listed, because they have no position of
-    their own.
-
-    Raises:
-        ModcryptError: As `decrypt_parquet`.
-    """
-    spans: list[ModuleSpan] = []
-
-    def add_span(module: ModuleId, start: int, end: int) -> None:
-        spans.append(ModuleSpan(module, start, end))
-
-    with open_source(source, filesystem=filesystem) as opened:
-        plan = plan_decryption(opened, properties)
-        out = Output(_Nowhere(), background=False)
-        _Decryption(opened, out, plan, add_span).run()
-        if plan.footer.encrypted:
-            spans.append(ModuleSpan(FOOTER, plan.footer.module_start, opened.size - 8))
-    return sorted(spans, key=lambda span: span.start)
-
-
-class _Nowhere(Sink):
-    def append(self, data: memoryview | bytes) -> None:
-        pass
-
-
-Trace: TypeAlias = Callable[[ModuleId, int, int], None]
-
-
 # --- one file ------------------------------------------------------------------------------------
 
 
@@ -163,7 +120,6 @@ class _Decryption:
     source: Source
     out: Output
     plan: Plan
-    trace: Trace | None = None
     known_only: bool = False  # remove fields that the IDL does not know
     moves: Relocation = field(default_factory=Relocation)
 
@@ -196,9 +152,8 @@ class _Decryption:
         move.keep_pages = chunk.offset_index_offset is not None
         if cipher is not None:
             open_pages(
-                window, span, cipher, self.out, move, chunk.meta_data, self.trace,
-                known_only=self.known_only,
-            )  # fmt: skip
+                window, span, cipher, self.out, move, chunk.meta_data, known_only=self.known_only
+            )
         elif self.known_only:
             copy_known(window, span, self.out, move)
         else:
@@ -211,9 +166,11 @@ class _Decryption:
         """Write an index or a bloom filter."""
         data = self.source.read_at(span.start, span.end - span.start)
         if cipher is not None and span.part is Part.BLOOM_FILTER:
-            data = self._open_bloom_filter(span, cipher, data)
+            opened = open_bloom_filter(cipher, span, data)
+            data = opened.header + opened.bitset
         elif cipher is not None:
-            data = self._open_index(span, cipher, data)
+            plain = cipher.open(ModuleType[span.part.name], data)
+            data = plain[: struct_end(plain)]
         if self.known_only:
             data = known_bytes(STRUCTS[span.part], data)
         if span.part is Part.OFFSET_INDEX:
@@ -222,28 +179,13 @@ class _Decryption:
             data = encode(index)
         self.out.write(data)
 
-    def _open_index(self, span: Span, cipher: ChunkCipher, data: bytes) -> bytes:
-        kind = ModuleType[span.part.name]
-        if self.trace is not None:
-            self.trace(cipher.id(kind), span.start, span.end)
-        plain = cipher.open(kind, data)
-        return plain[: struct_end(plain)]
-
-    def _open_bloom_filter(self, span: Span, cipher: ChunkCipher, data: bytes) -> bytes:
-        opened = open_bloom_filter(cipher, span, data)
-        if self.trace is not None:
-            border = span.start + opened.border
-            self.trace(cipher.id(ModuleType.BLOOM_FILTER_HEADER), span.start, border)
-            self.trace(cipher.id(ModuleType.BLOOM_FILTER_BITSET), border, span.end)
-        return opened.header + opened.bitset
-
 
 # --- the page loop -------------------------------------------------------------------------------
 
 
 def open_pages(
     window: Window, span: Span, cipher: ChunkCipher, out: Output, move: ChunkMove,
-    md: ThriftStruct, trace: Trace | None, *, known_only: bool,
+    md: ThriftStruct, *, known_only: bool,
 ) -> None:  # fmt: skip
     """Decrypt the pages of one chunk: for each, the header module and the page module.
 
@@ -268,9 +210,6 @@ def open_pages(
             ordinal += 1
         border = total - len(sealed[3])
         grown += _write_page(out, sealed) - border
-        if trace is not None:
-            trace(page.header_id(), position, position + border)
-            trace(page.id(), position + border, position + total)
         if move.keep_pages and not is_dictionary:
             move.pages.append((position, before, out.position - before))
         is_dictionary = False

@@ -15,11 +15,10 @@ __all__ = ["BloomFilter", "bloom_hash", "may_hold", "open_bloom_filter", "seal_b
 
 
 class BloomFilter(NamedTuple):
-    """A decrypted bloom filter, and the position in its span at which the header module ends."""
+    """A decrypted bloom filter."""
 
     header: bytes
     bitset: bytes
-    border: int
 
 
 def seal_bloom_filter(cipher: ChunkCipher, span: Span, data: bytes) -> bytes:
@@ -50,7 +49,7 @@ def open_bloom_filter(cipher: ChunkCipher, span: Span, data: bytes) -> BloomFilt
     bitset = cipher.open(ModuleType.BLOOM_FILTER_BITSET, data[border:])
     decoded, size = decode("BloomFilterHeader", header)  # parquet-java pads it
     _check_size(span, decoded.numBytes, len(bitset))
-    return BloomFilter(header[:size], bitset, border)
+    return BloomFilter(header[:size], bitset)
 
 
 def _check_size(span: Span, declared: int, actual: int) -> None:

@@ -52,7 +52,7 @@ __all__ = [
 
 
 class Page(NamedTuple):
-    """The address of a page, formatted only when an error or a trace needs it."""
+    """The address of a page, formatted only when an error needs it."""
 
     cipher: ChunkCipher
     is_dictionary: bool

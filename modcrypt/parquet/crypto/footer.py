@@ -132,7 +132,6 @@ class EncryptedFooter:
 
     metadata: ThriftStruct
     body_end: int
-    module_start: int  # offset of the encrypted or signed footer
     cipher: FileCipher
     footer_key: Key | None
     plaintext_footer: bool
@@ -227,7 +226,6 @@ def _open_encrypted(tail: Tail, properties: FileDecryptionProperties) -> Encrypt
     return EncryptedFooter(
         metadata,
         tail.start,
-        tail.start + end,
         cipher,
         key,
         plaintext_footer=False,
@@ -249,7 +247,7 @@ def _open_signed(tail: Tail, properties: FileDecryptionProperties, name: str) ->
         if properties.require_encrypted is False and prefix is None:
             metadata = decode("FileMetaData", tail.data)[0]
             nothing = FileCipher(b"", GCM_V1)
-            return EncryptedFooter(metadata, tail.start, tail.start, nothing, None, True, False)
+            return EncryptedFooter(metadata, tail.start, nothing, None, True, False)
         raise PlaintextError(
             f"{name} is a plaintext file where an encrypted one is expected; if that is intended, "
             "pass require_encrypted=False and no AAD prefix to read it"
@@ -275,7 +273,6 @@ def _open_signed(tail: Tail, properties: FileDecryptionProperties, name: str) ->
     metadata, _ = decode("FileMetaData", tail.data)
     return EncryptedFooter(
         metadata,
-        tail.start,
         tail.start,
         cipher,
         key,

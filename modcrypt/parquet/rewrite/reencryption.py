@@ -94,7 +94,7 @@ class EncryptedFeed:
         elif old is None:
             self.plain.write_pages(span, cipher, out, move, rules)
         elif cipher is None:
-            open_pages(self.window, span, old, out, move, md, None, known_only=rules.known_only)
+            open_pages(self.window, span, old, out, move, md, known_only=rules.known_only)
         else:
             self._reseal_pages(span, old, cipher, out, move, md, rules)
 

@@ -35,6 +35,7 @@ from tests.support.forging import (
     seal,
 )
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.module_spans import list_modules
 from tests.support.shared_vectors import (
     PUBLISHED_COLUMN_KEYS,
     expected_error,
@@ -498,7 +499,7 @@ def test_an_absent_value_reads_no_page_where_there_is_a_bloom_filter() -> None:
     )  # fmt: skip
     sealed = encrypted(plain, mc.FileEncryptionProperties(footer_key=FOOTER_KEY))
     pages = [
-        span for span in mc.list_modules(sealed, KEYS)
+        span for span in list_modules(sealed, KEYS)
         if span.module.type in (mc.ModuleType.DATA_PAGE, mc.ModuleType.DATA_PAGE_HEADER)
     ]  # fmt: skip
     outside = len(sealed) - sum(span.end - span.start for span in pages)
@@ -780,7 +781,7 @@ def damaged_file() -> tuple[bytes, list[Any]]:
         table, {"plaintext_footer": False}, row_group_size=200, bloom_filter_options=blooms,
         use_dictionary=["name"],
     )  # fmt: skip
-    return file.sealed, list(mc.list_modules(file.sealed, KEYS))
+    return file.sealed, list(list_modules(file.sealed, KEYS))
 
 
 def altered(sealed: bytes, at: int) -> bytes:
@@ -1096,7 +1097,7 @@ def test_a_limit_opens_no_page_that_it_does_not_need() -> None:
     opening = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
     data = bytearray(out.getvalue())
     pages = [
-        one for one in mc.list_modules(data, opening) if one.module.type is mc.ModuleType.DATA_PAGE
+        one for one in list_modules(data, opening) if one.module.type is mc.ModuleType.DATA_PAGE
     ]
     data[pages[-1].end - 1] ^= 1
     with mc.ParquetFile(data, opening) as file:

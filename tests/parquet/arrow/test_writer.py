@@ -25,6 +25,7 @@ from modcrypt.parquet.arrow.writer import ParquetWriter, write_table
 from modcrypt.parquet.convert.encryptor import Encryption
 from tests.support.forging import decrypted, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.module_spans import list_modules
 from tests.support.tables import read_with_pyarrow, small_table
 
 UNIFORM = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
@@ -185,7 +186,7 @@ def test_bloom_filters_follow_their_row_group_and_all_indexes_stand_before_the_f
     sealed = written(small_table(100), properties, row_group_size=30, threads=2, **BLOOM)
     spans = [
         (span.start, span.module.type, span.module.row_group)
-        for span in mc.list_modules(sealed, READER)
+        for span in list_modules(sealed, READER)
     ]
     spans.sort()
     *kinds, last = [kind for _, kind, _ in spans]

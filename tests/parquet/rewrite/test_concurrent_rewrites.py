@@ -15,6 +15,7 @@ import pytest
 
 import modcrypt as mc
 from tests.support.keys import FOOTER_KEY
+from tests.support.module_spans import list_modules
 
 SEALING = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"f")
 OPENING = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"f")
@@ -127,7 +128,7 @@ def test_a_file_that_is_half_written_never_gives_rows_of_both_versions(
     versions: tuple[bytes, bytes], tmp_path: Path
 ) -> None:
     first, second = versions
-    borders = {module.start for module in mc.list_modules(first, OPENING)}
+    borders = {module.start for module in list_modules(first, OPENING)}
     path = tmp_path / "f.parquet"
     for border in sorted(borders | {at + 7 for at in borders} | {len(first) - 8}):
         path.write_bytes(second[:border] + first[border:])

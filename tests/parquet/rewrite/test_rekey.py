@@ -684,11 +684,8 @@ def test_a_bit_flipped_late_leaves_file_and_material(tmp_path: Path) -> None:
     tools = mc.KeyTools(kms)
     encryption = tools.encryption(mc.Policy(footer_key="kf", internal_key_material=False))
     mc.write_table(small_table(), path, encryption, row_group_size=10)
-    pages = [
-        span
-        for span in mc.list_modules(path, tools.decryption())
-        if span.module.type is mc.ModuleType.DATA_PAGE
-    ]
+    regions = mc.inspect_parquet(path, tools.decryption(), pages=True).regions
+    pages = [region for region in regions if region.kind == "data page"]
     data = bytearray(path.read_bytes())
     data[pages[-1].end - 1] ^= 1
     path.write_bytes(data)

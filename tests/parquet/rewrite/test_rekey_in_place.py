@@ -54,8 +54,9 @@ def test_data_pages_keep_their_layout_and_keys_their_lengths(tmp_path: Path, lev
     with open_source(path) as source:
         plan = plan_decryption(source, tools.decryption())
         assert {len(cipher.key) for cipher in plan.ciphers.values()} == {24}
-    spans = mc.list_modules(path, tools.decryption())
-    pages = [span for span in spans if span.module.type is mc.ModuleType.DATA_PAGE]
+    regions = mc.inspect_parquet(path, tools.decryption(), pages=True).regions
+    pages = [region for region in regions if region.kind == "data page"]
+    assert pages
     # With levels in clear, a page's length field stands after them.
     whole = [
         int.from_bytes(path.read_bytes()[span.start : span.start + 4], "little")
@@ -91,11 +92,8 @@ def test_a_page_that_does_not_authenticate_leaves_the_file_alone(
     path = tmp_path / "a.parquet"
     mc.write_table(table, path, tools.encryption(mc.Policy(footer_key="kf")), row_group_size=500)
     damaged = bytearray(path.read_bytes())
-    pages = [
-        span
-        for span in mc.list_modules(path, tools.decryption())
-        if span.module.type is mc.ModuleType.DATA_PAGE
-    ]
+    regions = mc.inspect_parquet(path, tools.decryption(), pages=True).regions
+    pages = [region for region in regions if region.kind == "data page"]
     page = pages[int(len(pages) * part)]
     damaged[(page.start + page.end) // 2] ^= 1
     path.write_bytes(damaged)

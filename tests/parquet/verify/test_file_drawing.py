@@ -1,7 +1,7 @@
 """The page that draws a file, as a browser shows it: headless Chromium is the judge.
 
-Files are real ones, whose sizes and places PyArrow and `list_modules` tell, or made up where they
-must be larger, or worse, than a test should write.
+Files are real ones, whose sizes and places PyArrow and an independent verifier find, or made up
+where they must be larger, or worse, than a test should write.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from modcrypt.parquet.verify.file_drawing import draw
 from modcrypt.parquet.verify.findings import Finding
 from tests.support.browser import EVIL, POOR_CONTRAST, Browser, chromium
 from tests.support.keys import FOOTER_KEY
+from tests.support.module_spans import list_modules
 
 pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.webdriver.common.action_chains import ActionChains
@@ -77,6 +78,7 @@ class Drawn:
 
 
 KEYS = {"ssn": b"1234567890123450", "address": b"1234567890123451"}
+READER = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys=KEYS)
 
 
 @pytest.fixture(scope="module")
@@ -102,14 +104,10 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def unwrapped(key_metadata: bytes) -> mc.Key:
-    return mc.Key({b"footer": FOOTER_KEY, **{k.encode(): v for k, v in KEYS.items()}}[key_metadata])
-
-
 @pytest.fixture(scope="module")
 def file(people: Path) -> Drawn:
-    """The modules of a real file, as `list_modules` finds them, all authentic."""
-    spans = mc.list_modules(people, mc.FileDecryptionProperties(key_retriever=unwrapped))
+    """The modules of a real file, as the independent verifier finds them, all authentic."""
+    spans = list_modules(people, READER)
     regions = []
     for span in spans:
         module = span.module

@@ -30,6 +30,7 @@ from tests.support import forging
 from tests.support.forging import edit_crypto, encrypted, module_suffix, plain_file, reclosed, seal
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.memory_kms import MemoryKms, PyArrowKms
+from tests.support.module_spans import ModuleSpan, list_modules
 from tests.support.parquet_parser import footer_of, thrift_struct
 from tests.support.paths import ROOT
 from tests.support.shared_vectors import keys_of, listed, metadata_bytes, reader_of, shared_vectors
@@ -140,13 +141,13 @@ def check_all_known(found: Inspection, path: Path, entry: dict[str, Any], pages:
     assert not [one for one in found.regions if one.kind in ("gap", "modules")]
     assert not [one for one in found.regions if pages and one.kind in ("pages", "bloom filter")]
     reader = FileDecryptionProperties(**(keys_of(entry["enc"]) | reader_of(entry["enc"])))
-    check_modules(found, mc.list_modules(path, reader), pages)
+    check_modules(found, list_modules(path, reader), pages)
     out = io.BytesIO()
     mc.decrypt_parquet(path, out, reader)
     check_facts(found, pq.read_metadata(io.BytesIO(out.getvalue())))
 
 
-def check_modules(found: Inspection, modules: list[mc.ModuleSpan], pages: bool) -> None:
+def check_modules(found: Inspection, modules: list[ModuleSpan], pages: bool) -> None:
     """Regions begin and end where modules do, and are called like them."""
     in_chunks = [one for one in modules if one.module.type is not ModuleType.FOOTER]
     if pages:
@@ -266,7 +267,7 @@ def test_every_byte_has_its_name_in_every_mode(
     accepting = FileDecryptionProperties(
         footer_key=FOOTER_KEY, column_keys=keys, algorithms=[algorithm]
     )
-    modules = mc.list_modules(data, accepting)
+    modules = list_modules(data, accepting)
     for properties, pages, found in inspected(data, None, some, footer, every):
         assert found.algorithm == algorithm
         if properties is every:
@@ -290,7 +291,7 @@ def test_without_keys_a_sealed_footer_hides_all_but_the_framing() -> None:
         assert found.aad_file_unique_size == 8
         modules = [one for one in found.regions if one.kind == "modules"]
         assert {one.state for one in modules} == {"locked"}
-        expected = mc.list_modules(data, READER)[:-1]
+        expected = list_modules(data, READER)[:-1]
         if pages:
             assert [(m.start, m.end) for m in modules] == [(m.start, m.end) for m in expected]
         else:
@@ -308,7 +309,7 @@ def test_framing_that_a_plaintext_column_breaks_leaves_the_rest_as_one() -> None
 
 def test_without_keys_a_plaintext_footer_shows_places_of_pages_and_indexes() -> None:
     data = sealed(plaintext_footer=True)
-    spans = mc.list_modules(data, READER)
+    spans = list_modules(data, READER)
     for _, pages, found in inspected(data, None):
         if pages:
             expected = {(one.start, one.end) for one in spans if one.module.page is not None}
@@ -351,7 +352,7 @@ def test_a_column_without_key_behind_a_sealed_footer_hides_where_it_lies() -> No
         hidden = [one for one in found.regions if one.kind == "modules"]
         assert hidden
         assert {one.state for one in hidden} == {"locked"}
-        pages = [m for m in mc.list_modules(data, READER) if m.module.path == "name"]
+        pages = [m for m in list_modules(data, READER) if m.module.path == "name"]
         data_pages = [m for m in pages if "PAGE" in m.module.type.name]
         for module in data_pages:
             assert any(one.start <= module.start and module.end <= one.end for one in hidden)
@@ -490,7 +491,7 @@ def with_clear_parts(source: bytes, data: bytes) -> bytes:
     md = plain_chunk[3]
     bloom = source[md[14] : md[14] + md[15]]
     index = source[plain_chunk[4] : plain_chunk[4] + plain_chunk[5]]
-    modules = mc.list_modules(data, READER)
+    modules = list_modules(data, READER)
     spans = {(m.module.type, m.module.row_group, m.module.path): m for m in modules}
     bloom_at = spans[ModuleType.BLOOM_FILTER_HEADER, 0, "name"].start
     index_at = spans[ModuleType.OFFSET_INDEX, 0, "name"].start
@@ -627,7 +628,7 @@ def test_polars_file_is_inspected() -> None:
             if properties is reader:
                 assert found.footer_authenticated
                 assert not found.hidden
-                check_modules(found, mc.list_modules(out.getvalue(), reader), pages)
+                check_modules(found, list_modules(out.getvalue(), reader), pages)
 
 
 def test_pyarrows_key_tools_are_seen_with_their_empty_key_metadata() -> None:
@@ -674,7 +675,7 @@ def go_numbered(data: bytes) -> bytes:
     keys = {"name": COLUMN_KEY, "address.zip": OTHER_KEY, "address.city": OTHER_KEY}
     file = forging.opened(data, FOOTER_KEY)
     body = bytearray(file.body)
-    for one in mc.list_modules(data, READER):
+    for one in list_modules(data, READER):
         module = one.module
         if not module.type.name.endswith("PAGE_HEADER"):
             continue
@@ -695,7 +696,7 @@ def go_numbered(data: bytes) -> bytes:
 def test_differently_numbered_module_types_are_named() -> None:
     data = go_numbered(sealed())
     with pytest.raises(mc.TagMismatchError):
-        mc.list_modules(data, READER)
+        mc.decrypt_parquet(data, io.BytesIO(), READER)
     right = inspect_parquet(sealed(), READER, pages=True)
     for _, pages, found in inspected(data, READER):
         assert said(found.quirks, "parquet-go/parquet-go", "numbered")
@@ -842,7 +843,7 @@ def test_parts_that_overlap_or_lie_elsewhere_are_told_and_every_byte_is_still_na
 def test_a_damaged_page_header_leaves_the_rest_of_its_chunk_as_one_fault() -> None:
     data = bytearray(sealed())
     (victim,) = (
-        one for one in mc.list_modules(bytes(data), READER)
+        one for one in list_modules(bytes(data), READER)
         if one.module.type is ModuleType.DATA_PAGE_HEADER
         and (one.module.row_group, one.module.path, one.module.page) == (0, "score", 1)
     )  # fmt: skip

@@ -29,7 +29,6 @@ from modcrypt import (
     FileEncryptionProperties,
     FormatError,
     ModuleType,
-    list_modules,
 )
 from modcrypt.io.storage import Place
 from modcrypt.parquet.crypto.write_notes import NOTES
@@ -41,6 +40,7 @@ from tests.support import forging
 from tests.support.file_kinds import BOTH, CASES, KEYED_READER, READER, RICH, TABLE, Case
 from tests.support.forging import encrypted, plain_file, reclosed
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.module_spans import list_modules
 from tests.support.shared_vectors import shared_vectors
 from tests.support.tables import small_table
 from tests.support.thrift_judge import WRITERS

@@ -20,13 +20,12 @@ import pyarrow as pa
 from modcrypt import (
     FileDecryptionProperties,
     FileEncryptionProperties,
-    ModuleSpan,
     ModuleType,
     Policy,
-    list_modules,
 )
 from tests.support.forging import encrypted, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.module_spans import ModuleSpan, list_modules
 from tests.support.pkmt1 import seal_base64
 
 Rows: TypeAlias = "list[dict[str, Any]]"
