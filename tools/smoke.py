@@ -35,7 +35,7 @@ def check_package() -> None:
     site = Path(sysconfig.get_path("purelib")).resolve()
     check(where.parent == site, f"modcrypt comes from {where}, not from {site}")
     package = resources.files("modcrypt")
-    for name in ("py.typed", "thrift/parquet.thrift"):
+    for name in ("py.typed", "__init__.pyi", "thrift/parquet.thrift"):
         check(package.joinpath(name).is_file(), f"{name} is in the package")
 
 
