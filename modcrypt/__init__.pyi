@@ -73,12 +73,12 @@ from modcrypt.parquet.rewrite.rekey import rekey_parquet as rekey_parquet
 from modcrypt.parquet.rewrite.rekey import share_parquet as share_parquet
 from modcrypt.parquet.verify.dataset_verification import verify_dataset as verify_dataset
 from modcrypt.parquet.verify.file_verification import verify_parquet as verify_parquet
-from modcrypt.parquet.verify.findings import DatasetVerification as DatasetVerification
 from modcrypt.parquet.verify.findings import Finding as Finding
 from modcrypt.parquet.verify.findings import Unauthenticated as Unauthenticated
-from modcrypt.parquet.verify.findings import Verification as Verification
 from modcrypt.parquet.verify.inspection import ColumnInspection as ColumnInspection
 from modcrypt.parquet.verify.inspection import Inspection as Inspection
 from modcrypt.parquet.verify.inspection import inspect_parquet as inspect_parquet
+from modcrypt.parquet.verify.verification_results import DatasetVerification as DatasetVerification
+from modcrypt.parquet.verify.verification_results import Verification as Verification
 
 __version__: str

@@ -53,12 +53,11 @@ from modcrypt.errors import KmsUnavailableError
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.crypto.properties import FileDecryptionProperties
     from modcrypt.parquet.verify.findings import (
-        DatasetVerification,
         Finding,
         Unauthenticated,
-        Verification,
     )
     from modcrypt.parquet.verify.inspection import ColumnInspection, Inspection
+    from modcrypt.parquet.verify.verification_results import DatasetVerification, Verification
 
 __all__ = ["inspect", "verify"]
 

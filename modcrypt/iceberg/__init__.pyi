@@ -19,6 +19,6 @@ from modcrypt.iceberg.tables.table_encryption import encrypt_table as encrypt_ta
 from modcrypt.iceberg.verify.key_trees import KeyTree as KeyTree
 from modcrypt.iceberg.verify.key_trees import ProtectedFile as ProtectedFile
 from modcrypt.iceberg.verify.key_trees import key_tree as key_tree
-from modcrypt.iceberg.verify.table_findings import TableVerification as TableVerification
+from modcrypt.iceberg.verify.table_results import TableVerification as TableVerification
 from modcrypt.iceberg.verify.table_verification import verify_table as verify_table
 from modcrypt.iceberg.write.append import append as append

@@ -24,7 +24,7 @@ from modcrypt.report.sizes import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.iceberg.verify.key_trees import ProtectedFile
-    from modcrypt.iceberg.verify.table_findings import TableVerification
+    from modcrypt.iceberg.verify.table_results import TableVerification
 
 __all__ = ["tree", "verify"]
 

@@ -10,8 +10,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from modcrypt.iceberg.verify.key_tree_nodes import (
+    KeyTreeNodes,
+    TreeFile,
+    TreeKek,
+    TreeList,
+    TreeManifest,
+)
 from modcrypt.report.page import (
     format_day,
     format_name,
@@ -23,9 +30,6 @@ from modcrypt.report.page import (
     render_text,
 )
 from modcrypt.report.sizes import format_count, format_size
-
-if TYPE_CHECKING:
-    from modcrypt.iceberg.verify.key_trees import KeyTree, TreeFile, TreeKek, TreeList, TreeManifest
 
 __all__ = ["draw_page", "draw_text"]
 
@@ -74,7 +78,7 @@ class Node:
 class _TreeLayout:
     """The nodes of a tree: at most `limit` branches of one kind, and `capacity` nodes in total."""
 
-    def __init__(self, tree: KeyTree, limit: int, capacity: int) -> None:
+    def __init__(self, tree: KeyTreeNodes, limit: int, capacity: int) -> None:
         self._tree, self._limit, self._capacity = tree, limit, capacity
         self.hues = {kek.id: number % HUES for number, kek in enumerate(tree.keks)}
         self._drawn: set[int] = set()
@@ -271,7 +275,7 @@ def _total_size(files: Iterable[TreeFile]) -> int:
 # --- text ----------------------------------------------------------------------------------------
 
 
-def draw_text(tree: KeyTree, limit: int) -> str:
+def draw_text(tree: KeyTreeNodes, limit: int) -> str:
     """Draw a tree for a terminal; see `KeyTree.to_text`."""
     plan = _TreeLayout(tree, max(1, limit), PAGE_NODES)
     lines = [_clean(f"table {tree.uuid} in {tree.location}")]
@@ -310,7 +314,7 @@ def _clean(text: str) -> str:
 # --- the page ------------------------------------------------------------------------------------
 
 
-def draw_page(tree: KeyTree) -> str:
+def draw_page(tree: KeyTreeNodes) -> str:
     """Draw a tree as a page; see `KeyTree.to_html`."""
     plan = _TreeLayout(tree, PAGE_BRANCHES, PAGE_NODES)
     nodes = "".join(_draw_item(root, depth=0) for root in plan.roots())
@@ -330,7 +334,7 @@ def draw_page(tree: KeyTree) -> str:
     return render_page(f"Keys of {format_name(tree.location)}", whole, "\n".join(body))
 
 
-def _facts(tree: KeyTree) -> list[tuple[str, str]]:
+def _facts(tree: KeyTreeNodes) -> list[tuple[str, str]]:
     ages = [kek.age_days for kek in tree.keks]
     oldest = format_count(max(0, *ages), "day") if ages else "none"
     encrypted = [file for file in tree.files if file.encrypted]
@@ -369,7 +373,7 @@ def _draw_item(node: Node, depth: int) -> str:
     )
 
 
-def _kek_table(tree: KeyTree, hues: dict[str, int]) -> str:
+def _kek_table(tree: KeyTreeNodes, hues: dict[str, int]) -> str:
     rows = []
     own: defaultdict[str, list[int]] = defaultdict(list)
     for number, file in enumerate(tree.files):
@@ -406,7 +410,7 @@ def _kek_table(tree: KeyTree, hues: dict[str, int]) -> str:
     return render_table("KEKs", heads, rows, len(tree.keks) - len(rows), (4, 7, 8, 9))
 
 
-def _unused_table(tree: KeyTree) -> str:
+def _unused_table(tree: KeyTreeNodes) -> str:
     rows = [
         render_row([f"<code>{render_text(key_id)}</code>"]) for key_id in tree.unused[:PAGE_KEYS]
     ]
@@ -435,7 +439,7 @@ class _Box:
 class _Picture:
     """A picture with five columns of boxes, and lines from keys to what they decrypt."""
 
-    def __init__(self, tree: KeyTree, hues: dict[str, int]) -> None:
+    def __init__(self, tree: KeyTreeNodes, hues: dict[str, int]) -> None:
         self._tree, self._hues = tree, hues
         self._columns: list[list[_Box]] = [[], [], [], [], []]
         self._at: list[dict[object, int]] = [{}, {}, {}, {}, {}]

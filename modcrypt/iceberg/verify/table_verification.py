@@ -41,8 +41,8 @@ from modcrypt.iceberg.verify.table_findings import (
     UNSIGNED,
     CheckedTableFile,
     TableReport,
-    TableVerification,
 )
+from modcrypt.iceberg.verify.table_results import TableVerification
 from modcrypt.io.buffers import check_threads, usable_cores
 
 __all__ = ["verify_table"]

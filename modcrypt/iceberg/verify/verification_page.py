@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
+from modcrypt.iceberg.verify.table_findings import (
+    CheckedKek,
+    CheckedTableFile,
+    StrayFile,
+    TableFinding,
+)
+from modcrypt.parquet.verify.findings import Unauthenticated
 from modcrypt.report.page import (
     format_day,
     format_name,
@@ -17,16 +23,6 @@ from modcrypt.report.page import (
 )
 from modcrypt.report.sizes import format_count, format_size
 
-if TYPE_CHECKING:
-    from modcrypt.iceberg.verify.table_findings import (
-        CheckedKek,
-        CheckedTableFile,
-        StrayFile,
-        TableFinding,
-        TableVerification,
-    )
-    from modcrypt.parquet.verify.findings import Unauthenticated
-
 __all__ = ["draw_verification"]
 
 MAX_ROWS = 1_000
@@ -36,34 +32,56 @@ MAX_NOTES = 200
 MAX_MESSAGE = 600
 
 
-def draw_verification(result: TableVerification) -> str:
-    """Draw a verification; see `TableVerification.to_html`."""
+def draw_verification(
+    *,
+    location: str,
+    facts: Sequence[tuple[str, str]],
+    complete: bool,
+    findings: Sequence[TableFinding],
+    gaps: Sequence[Unauthenticated],
+    limits: Sequence[Unauthenticated],
+    keks: Sequence[CheckedKek],
+    files: Sequence[CheckedTableFile],
+    orphans: Sequence[StrayFile],
+) -> str:
+    """Return a self-contained HTML page about the verification of a table.
+
+    Args:
+        location: Location of the table.
+        facts: Labels and values for the head of the page.
+        complete: Whether everything that the format encrypts was authenticated.
+        findings: Faults and warnings.
+        gaps: Parts that the format encrypts, but that were not authenticated.
+        limits: Parts that the format authenticates in no table.
+        keks: KEKs of the table.
+        files: Files that the snapshots reach.
+        orphans: Files in the table's folder that nothing reaches.
+    """
     body = [
-        render_facts([("Table", result.location), ("UUID", result.uuid), *result.facts()]),
-        _findings_table(result.findings),
-        _notes_section(result),
-        _keks_table(result.keks),
-        _kinds_table(result.files),
-        _orphans_table(result.orphans or ()),
-        _files_table(result.files),
+        render_facts(facts),
+        _findings_table(findings),
+        _notes_section(gaps, limits),
+        _keks_table(keks),
+        _kinds_table(files),
+        _orphans_table(orphans),
+        _files_table(files),
     ]
-    return render_page(
-        f"Verification of {format_name(result.location)}", _verdict(result), "\n".join(body)
-    )
+    verdict = _verdict(findings, complete=complete)
+    return render_page(f"Verification of {format_name(location)}", verdict, "\n".join(body))
 
 
-def _verdict(result: TableVerification) -> str:
-    counts = Counter(finding.severity for finding in result.findings)
+def _verdict(findings: Sequence[TableFinding], *, complete: bool) -> str:
+    counts = Counter(finding.severity for finding in findings)
     parts = [
         f'<span class="verdict {kind}">{format_count(counts[kind], kind)}</span>'
         for kind in ("fault", "warning")
         if counts[kind]
     ]
-    if result.ok and not parts:
+    if not parts:
         parts.append('<span class="verdict">No findings</span>')
-    if result.complete:
+    if complete:
         parts.append('<span class="verdict">Everything authenticated</span>')
-    elif result.ok:
+    elif not counts["fault"]:
         parts.append('<span class="verdict warning">Not everything could be checked</span>')
     return "".join(parts)
 
@@ -86,15 +104,15 @@ def _findings_table(findings: Iterable[TableFinding]) -> str:
     return render_table("Findings", heads, rows, len(ordered) - len(rows))
 
 
-def _notes_section(result: TableVerification) -> str:
+def _notes_section(gaps: Sequence[Unauthenticated], limits: Sequence[Unauthenticated]) -> str:
     """Return unauthenticated parts; those that the format never authenticates are folded."""
     parts = ""
-    if result.gaps:
-        parts = f"<section><h2>Not authenticated</h2>{_list_notes(result.gaps)}</section>"
-    if result.limits:
+    if gaps:
+        parts = f"<section><h2>Not authenticated</h2>{_list_notes(gaps)}</section>"
+    if limits:
         parts += (
             "<section><details><summary>Limits of the format</summary>"
-            f"{_list_notes(result.limits)}</details></section>"
+            f"{_list_notes(limits)}</details></section>"
         )
     return parts
 
@@ -115,7 +133,7 @@ def _list_notes(notes: Iterable[Unauthenticated]) -> str:
     return f'<dl class="notes">{"".join(parts)}</dl>'
 
 
-def _keks_table(keks: tuple[CheckedKek, ...]) -> str:
+def _keks_table(keks: Sequence[CheckedKek]) -> str:
     rows = [
         render_row(
             [
@@ -141,7 +159,7 @@ def _keks_table(keks: tuple[CheckedKek, ...]) -> str:
     return render_table("KEKs", heads, rows, len(keks) - len(rows), (4, 7, 8))
 
 
-def _kinds_table(files: tuple[CheckedTableFile, ...]) -> str:
+def _kinds_table(files: Sequence[CheckedTableFile]) -> str:
     """Count the files by kind."""
     kinds: defaultdict[str, list[CheckedTableFile]] = defaultdict(list)
     for file in files:
@@ -168,7 +186,7 @@ def _bad(number: int) -> str:
     return f'<span class="bad">{number:,}</span>' if number else "0"
 
 
-def _orphans_table(strays: tuple[StrayFile, ...]) -> str:
+def _orphans_table(strays: Sequence[StrayFile]) -> str:
     rows = [
         render_row(
             [
@@ -188,7 +206,7 @@ def _orphans_table(strays: tuple[StrayFile, ...]) -> str:
     return render_table("Orphans", heads, rows, len(strays) - len(rows), (1, 2))
 
 
-def _files_table(files: tuple[CheckedTableFile, ...]) -> str:
+def _files_table(files: Sequence[CheckedTableFile]) -> str:
     """List the files, those with faults first."""
     ordered = sorted(files, key=lambda file: file.ok)
     rows = [

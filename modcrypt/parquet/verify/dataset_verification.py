@@ -35,11 +35,10 @@ from modcrypt.parquet.format.framing import read_tail
 from modcrypt.parquet.verify.file_verification import CheckedFile, check_expected, verify_source
 from modcrypt.parquet.verify.findings import (
     FILE,
-    DatasetVerification,
     Finding,
     Unauthenticated,
-    Verification,
 )
+from modcrypt.parquet.verify.verification_results import DatasetVerification, Verification
 
 __all__ = ["verify_dataset"]
 

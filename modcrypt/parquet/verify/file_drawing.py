@@ -19,14 +19,12 @@ from html import escape
 from importlib.resources import files
 from itertools import groupby
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from modcrypt.parquet.format.byte_map import Region, State, fill_gaps
+from modcrypt.parquet.verify.findings import Finding
 from modcrypt.report.page import hash_for_policy
 from modcrypt.report.sizes import format_size
-
-if TYPE_CHECKING:
-    from modcrypt.parquet.verify.findings import Finding
 
 __all__ = ["draw"]
 

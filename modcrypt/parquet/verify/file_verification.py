@@ -38,9 +38,9 @@ from modcrypt.parquet.verify.findings import (
     Finding,
     Report,
     Unauthenticated,
-    Verification,
 )
 from modcrypt.parquet.verify.footer_checks import CheckedFooter, check_footer
+from modcrypt.parquet.verify.verification_results import Verification
 
 __all__ = [
     "CheckedFile",

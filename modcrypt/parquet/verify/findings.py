@@ -1,4 +1,4 @@
-"""Results of verifying a file or a set of files: findings, and what was not authenticated.
+"""Findings about a file or a set of files, and what was not authenticated.
 
 A finding states a fault or a warning and its place. Data that could not be authenticated is not a
 finding, but is always reported.
@@ -7,8 +7,8 @@ finding, but is always reported.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 from modcrypt import errors
 from modcrypt.aad import ModuleId
@@ -17,12 +17,11 @@ from modcrypt.parquet.format.byte_map import Region, Severity, State
 from modcrypt.report.sizes import format_count
 
 __all__ = [
-    "DatasetVerification",
     "Finding",
     "Report",
     "Unauthenticated",
-    "Verification",
     "fold",
+    "raise_first",
 ]
 
 MAX_FINDINGS = 1000
@@ -114,171 +113,6 @@ class Unauthenticated:
     def fields(self) -> dict[str, Any]:
         """Return the part as values that JSON can represent."""
         return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verification:
-    """The result of `verify_parquet` for a file.
-
-    Attributes:
-        name: Name of the file.
-        size: Size of the file in bytes.
-        encrypted: Whether any part of the file is encrypted, according to its footer.
-        footer_mode: "encrypted", "plaintext" (signed or not), or "none" if there is no readable
-            footer.
-        algorithm: Algorithm that the file names; None if it names none.
-        num_rows: Number of rows that the footer declares; None if the footer could not be read.
-        row_groups: Number of row groups; 0 if the footer could not be read.
-        columns: Dotted names of the columns.
-        modules: Number of tags and signatures verified.
-        authenticated_bytes: Stored size of these modules in bytes.
-        findings: Findings in the order of the file.
-        not_authenticated: Parts for which no tag was verified, with the reason.
-        regions: Map of all bytes of the file; empty unless requested.
-    """
-
-    name: str
-    size: int
-    encrypted: bool
-    footer_mode: Literal["encrypted", "plaintext", "none"]
-    algorithm: str | None
-    num_rows: int | None
-    row_groups: int
-    columns: tuple[str, ...]
-    modules: int
-    authenticated_bytes: int
-    findings: tuple[Finding, ...]
-    not_authenticated: tuple[Unauthenticated, ...]
-    regions: tuple[Region, ...] = field(default=(), repr=False)
-
-    @property
-    def ok(self) -> bool:
-        """Whether there is no fault; warnings and unauthenticated parts do not count."""
-        return not any(finding.severity == "fault" for finding in self.findings)
-
-    @property
-    def complete(self) -> bool:
-        """Whether there is no fault, and tags or signatures authenticate the whole file.
-
-        Parts that are open by design do not count: file crypto metadata, which holds only what the
-        tags depend on and what identifies keys, and columns that the caller's policy leaves in
-        plaintext.
-        """
-        return self.ok and all(note.by_design for note in self.not_authenticated)
-
-    def fields(self) -> dict[str, Any]:
-        """Return the result as values that JSON can represent."""
-        return {
-            "name": self.name, "size": self.size, "ok": self.ok, "complete": self.complete,
-            "encrypted": self.encrypted, "footer_mode": self.footer_mode,
-            "algorithm": self.algorithm, "num_rows": self.num_rows, "row_groups": self.row_groups,
-            "columns": list(self.columns), "modules": self.modules,
-            "authenticated_bytes": self.authenticated_bytes,
-            "findings": [finding.fields() for finding in self.findings],
-            "not_authenticated": [note.fields() for note in self.not_authenticated],
-            "regions": [region.fields() for region in self.regions],
-        }  # fmt: skip
-
-    def raise_for_faults(self) -> None:
-        """Raise the first fault as the error that reading the file would raise.
-
-        Raises:
-            ModcryptError: There is a fault.
-            OSError: The file could not be read.
-        """
-        raise_first(self.findings)
-
-    def to_html(self) -> str:
-        """Return a self-contained HTML page that draws the file, if `regions` were requested."""
-        from modcrypt.parquet.verify.file_drawing import draw
-
-        return draw(
-            title=self.name.rpartition("/")[2],  # the page is sent to others, who need no path
-            facts=self.facts(),
-            columns=self.columns,
-            row_groups=self.row_groups,
-            size=self.size,
-            regions=self.regions,
-            findings=self.findings,
-            notes=[
-                (f"Not authenticated: {folded.what}", folded.why)
-                for folded in fold((None, note) for note in self.not_authenticated)
-            ],
-        )
-
-    def facts(self) -> list[tuple[str, str]]:
-        """Return labels and values for people: properties of the file, and the result."""
-        faults = sum(finding.severity == "fault" for finding in self.findings)
-        warnings = len(self.findings) - faults
-        counts = [format_count(faults, "fault"), format_count(warnings, "warning")]
-        rows = "unknown" if self.num_rows is None else f"{self.num_rows:,}"
-        return [
-            ("Result", ", ".join(counts) if self.findings else "no findings"),
-            ("Everything authenticated", "yes" if self.complete else "no"),
-            ("Encrypted", "yes" if self.encrypted else "no"),
-            ("Footer", self.footer_mode),
-            ("Algorithm", self.algorithm or "none"),
-            ("Size", f"{self.size:,} bytes"),
-            ("Rows", rows),
-            ("Row groups", f"{self.row_groups:,}"),
-            ("Columns", f"{len(self.columns):,}"),
-            ("Modules verified", f"{self.modules:,}, {self.authenticated_bytes:,} bytes"),
-        ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatasetVerification:
-    """The result of `verify_dataset` for a set of files.
-
-    Attributes:
-        files: Result of each file, in the order of their paths.
-        findings: Findings about the set: missing, duplicate, foreign, exchanged or copied parts.
-        not_authenticated: What could not be verified about the set, with the reason.
-    """
-
-    files: tuple[Verification, ...]
-    findings: tuple[Finding, ...]
-    not_authenticated: tuple[Unauthenticated, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether there is no fault in the set or in any file."""
-        in_set = any(finding.severity == "fault" for finding in self.findings)
-        return not in_set and all(file.ok for file in self.files)
-
-    @property
-    def complete(self) -> bool:
-        """Whether there is no fault, and every file and the set are fully authenticated."""
-        return self.ok and not self.not_authenticated and all(file.complete for file in self.files)
-
-    @property
-    def num_rows(self) -> int | None:
-        """Number of rows of all files; None if a footer could not be read."""
-        counts = [file.num_rows for file in self.files]
-        known = [count for count in counts if count is not None]
-        return sum(known) if len(known) == len(counts) else None
-
-    def fields(self) -> dict[str, Any]:
-        """Return the result as values that JSON can represent."""
-        return {
-            "ok": self.ok,
-            "complete": self.complete,
-            "num_rows": self.num_rows,
-            "findings": [finding.fields() for finding in self.findings],
-            "not_authenticated": [note.fields() for note in self.not_authenticated],
-            "files": [file.fields() for file in self.files],
-        }
-
-    def raise_for_faults(self) -> None:
-        """Raise the first fault: those of the set come before those of its files.
-
-        Raises:
-            ModcryptError: There is a fault.
-            OSError: A file could not be read.
-        """
-        raise_first(self.findings)
-        for file in self.files:
-            file.raise_for_faults()
 
 
 class Folded(NamedTuple):

@@ -25,8 +25,8 @@ from modcrypt.jobs.key_rotation import What, rotate_keys
 from modcrypt.jobs.key_scan import scan_keys
 from modcrypt.parquet.crypto.properties import ALGORITHMS, FileDecryptionProperties
 from modcrypt.parquet.verify.file_verification import verify_source
-from modcrypt.parquet.verify.findings import Verification
 from modcrypt.parquet.verify.inspection import Inspection, inspect_parquet
+from modcrypt.parquet.verify.verification_results import Verification
 from modcrypt.spark.jobs.task_files import MakeFilesystem
 from modcrypt.spark.settings import Settings
 

@@ -35,7 +35,8 @@ from modcrypt.parquet.crypto.write_notes import NOTES
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from modcrypt.parquet.verify.dataset_verification import verify_dataset
 from modcrypt.parquet.verify.file_verification import verify_parquet
-from modcrypt.parquet.verify.findings import MAX_CHUNK_FINDINGS, MAX_FINDINGS, Verification
+from modcrypt.parquet.verify.findings import MAX_CHUNK_FINDINGS, MAX_FINDINGS
+from modcrypt.parquet.verify.verification_results import Verification
 from tests.support import forging
 from tests.support.file_kinds import BOTH, CASES, KEYED_READER, READER, RICH, TABLE, Case
 from tests.support.forging import encrypted, plain_file, reclosed

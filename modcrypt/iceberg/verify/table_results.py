@@ -1,0 +1,152 @@
+"""The result of verifying a table: plain values without keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from modcrypt.iceberg.verify.table_findings import (
+    OPEN_PARTS,
+    CheckedKek,
+    CheckedTableFile,
+    StrayFile,
+    TableFinding,
+)
+from modcrypt.parquet.verify.findings import Unauthenticated, raise_first
+from modcrypt.report.sizes import format_count
+
+__all__ = ["TableVerification"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableVerification:
+    """The result of `verify_table`.
+
+    Attributes:
+        name: Name of the metadata.json.
+        location, uuid: Location and UUID of the table.
+        master_key_id: Id of the table's master key according to its metadata.json.
+        snapshots: Ids of the verified snapshots.
+        all_snapshots: Whether these are all snapshots of the table.
+        files: Files that the snapshots reach, each once.
+        keks: KEKs of the table.
+        unused_keys: Ids of `encryption-keys` that nothing uses.
+        orphans: Files in the table's folder that nothing reaches; None if not determined.
+        findings: Faults and warnings.
+        not_authenticated: Parts for which no tag was verified, with the reason.
+    """
+
+    name: str
+    location: str
+    uuid: str
+    master_key_id: str | None
+    snapshots: tuple[int, ...]
+    all_snapshots: bool
+    files: tuple[CheckedTableFile, ...] = field(repr=False)
+    keks: tuple[CheckedKek, ...] = field(repr=False)
+    unused_keys: tuple[str, ...] = field(repr=False)
+    orphans: tuple[StrayFile, ...] | None = field(repr=False)
+    findings: tuple[TableFinding, ...]
+    not_authenticated: tuple[Unauthenticated, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no fault; warnings and unauthenticated parts are allowed."""
+        return not any(finding.severity == "fault" for finding in self.findings)
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is no fault, and tags of all parts that the format encrypts are verified.
+
+        metadata.json and statistics files, which the format never encrypts, do not count.
+        """
+        return self.ok and not self.gaps
+
+    @property
+    def gaps(self) -> tuple[Unauthenticated, ...]:
+        """Parts that the format encrypts, but that were not authenticated."""
+        return tuple(note for note in self.not_authenticated if note.what not in OPEN_PARTS)
+
+    @property
+    def limits(self) -> tuple[Unauthenticated, ...]:
+        """Parts that the format authenticates in no table."""
+        return tuple(note for note in self.not_authenticated if note.what in OPEN_PARTS)
+
+    @property
+    def tags(self) -> int:
+        """Number of tags verified."""
+        return sum(file.tags for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """Total size of all files reached, according to the manifests and lists that name them."""
+        return sum(file.size or 0 for file in self.files)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the values for JSON."""
+        return {
+            "name": self.name,
+            "location": self.location,
+            "uuid": self.uuid,
+            "ok": self.ok,
+            "complete": self.complete,
+            "master_key_id": self.master_key_id,
+            "snapshots": list(self.snapshots),
+            "all_snapshots": self.all_snapshots,
+            "tags": self.tags,
+            "bytes": self.bytes,
+            "findings": [finding.fields() for finding in self.findings],
+            "not_authenticated": [note.fields() for note in self.not_authenticated],
+            "files": [file.fields() for file in self.files],
+            "keks": [kek.fields() for kek in self.keks],
+            "unused_keys": list(self.unused_keys),
+            "orphans": None
+            if self.orphans is None
+            else [orphan.fields() for orphan in self.orphans],
+        }
+
+    def raise_for_faults(self) -> None:
+        """Raise the first fault as the error that reading the table would raise.
+
+        Raises:
+            ModcryptError: There is a fault.
+            OSError: A file could not be read.
+        """
+        raise_first(self.findings)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return labels and values for display."""
+        faults = sum(finding.severity == "fault" for finding in self.findings)
+        warnings = len(self.findings) - faults
+        kinds = [file.kind for file in self.files]
+        manifests = sum("manifest" in kind for kind in kinds) - kinds.count("manifest list")
+        result = [format_count(faults, "fault"), format_count(warnings, "warning")]
+        return [
+            ("Result", ", ".join(result) if self.findings else "no findings"),
+            ("Everything authenticated", "yes" if self.complete else "no"),
+            ("Snapshots", f"{len(self.snapshots):,}" + ("" if self.all_snapshots else ", not all")),
+            ("Manifest lists", f"{kinds.count('manifest list'):,}"),
+            ("Manifests", f"{manifests:,}"),
+            ("Data and delete files", f"{sum('manifest' not in kind for kind in kinds):,}"),
+            ("Tags verified", f"{self.tags:,}, in {self.bytes:,} bytes"),
+            ("Master key", self.master_key_id or "none"),
+            ("KEKs", f"{len(self.keks):,}"),
+            ("Unused keys", f"{len(self.unused_keys):,}"),
+            ("Orphans", "not checked" if self.orphans is None else f"{len(self.orphans):,}"),
+        ]
+
+    def to_html(self) -> str:
+        """Return the result as one self-contained HTML page without scripts."""
+        from modcrypt.iceberg.verify.verification_page import draw_verification
+
+        return draw_verification(
+            location=self.location,
+            facts=[("Table", self.location), ("UUID", self.uuid), *self.facts()],
+            complete=self.complete,
+            findings=self.findings,
+            gaps=self.gaps,
+            limits=self.limits,
+            keks=self.keks,
+            files=self.files,
+            orphans=self.orphans or (),
+        )
