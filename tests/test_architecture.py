@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 from types import ModuleType
 
@@ -141,6 +142,19 @@ def imports(room: str) -> Iterator[str]:
             for alias in node.names:
                 below = f"{node.module}.{alias.name}"
                 yield below if below in trees() else node.module
+
+
+def test_the_tools_import_each_other_without_cycles() -> None:
+    sources = {path.stem: path for path in (PACKAGE.parent / "tools").glob("*.py")}
+    graph: dict[str, set[str]] = {}
+    for name, path in sources.items():
+        imports = [
+            n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom)
+        ]
+        whole = {n.module.removeprefix("tools.") for n in imports if n.module is not None}
+        graph[name] = whole | {a.name for n in imports if n.module == "tools" for a in n.names}
+    assert "vector_patches" in graph["vectors"]
+    TopologicalSorter({name: graph[name] & sources.keys() for name in graph}).prepare()
 
 
 def test_the_walk_sees_imports_at_the_top_and_in_functions() -> None:

@@ -29,14 +29,13 @@ from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.shared_vectors import shared_vectors
 from tests.support.tables import small_table
 from tools import unknown_field_vectors, vectors, verify_pme
+from tools.vector_patches import FOLDER
 from tools.verify_pme import VerifyError, open_module, verify
 
 Case: TypeAlias = dict[str, Any]
 Mark: TypeAlias = Callable[[Callable[[Case], None]], Callable[[Case], None]]
 BOTH = ("AES_GCM_V1", "AES_GCM_CTR_V1")
-KEYS = {
-    n: bytes.fromhex(k) for n, k in json.loads((vectors.FOLDER / "keys.json").read_text()).items()
-}
+KEYS = {n: bytes.fromhex(k) for n, k in json.loads((FOLDER / "keys.json").read_text()).items()}
 PARQUET = vectors.load("parquet/cases.json")
 
 
@@ -134,7 +133,7 @@ def test_good_files_decrypt_to_the_payload(case: Case) -> None:
     if case["payload_sha256"] is not None:
         assert hashlib.sha256(payload).hexdigest() == case["payload_sha256"]
     if case["drops"]:
-        plain = vectors.FOLDER / "parquet" / case["plain"]
+        plain = FOLDER / "parquet" / case["plain"]
         schema = pq.ParquetFile(plain).schema
         leaves = [schema.column(i).path for i in range(len(schema))]
         wanted = [leaf for leaf in leaves if leaf not in case["drops"]]
@@ -157,7 +156,7 @@ def test_pyarrow_reads_the_uniform_files(case: Case) -> None:
         **({} if prefix is None else {"aad_prefix": bytes.fromhex(prefix)}),
     )
     table = pq.read_table(io.BytesIO(vectors.case_bytes(case)), decryption_properties=properties)
-    assert table == pq.read_table(vectors.FOLDER / "parquet" / case["plain"])
+    assert table == pq.read_table(FOLDER / "parquet" / case["plain"])
 
 
 @each([case for case in PARQUET if case["expect"] != "ok"])
@@ -184,7 +183,7 @@ def test_the_independent_verifier_agrees(case: Case) -> None:
 
 def test_the_committed_vectors_are_what_the_tool_builds() -> None:
     for path, content in vectors.documents().items():
-        assert (vectors.FOLDER / path).read_bytes() == content, path
+        assert (FOLDER / path).read_bytes() == content, path
 
 
 def test_vectors_cover_every_word_module_type_and_region() -> None:
@@ -246,7 +245,7 @@ def test_the_verifier_refuses_bytes_that_are_missing(case: Case) -> None:
 
 def test_the_verifier_runs_as_a_command(tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
-    file = vectors.FOLDER / "parquet/base/gcm-ef-uniform-192.parquet"
+    file = FOLDER / "parquet/base/gcm-ef-uniform-192.parquet"
     command = [sys.executable, verify_pme.__file__, str(file), "--keys", str(keys)]
     keys.write_text(json.dumps({"footer_key": KEYS["footer-192"].hex()}))
     good = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -465,6 +464,6 @@ def test_the_verifier_refuses_every_file_that_was_tampered_with_detectably() -> 
 
 @each(vectors.load("parquet/unknown-fields.json"))
 def test_unknown_fields_are_kept_where_the_vectors_say(case: Case) -> None:
-    plain = (vectors.FOLDER / "parquet" / case["file"]).read_bytes()
+    plain = (FOLDER / "parquet" / case["file"]).read_bytes()
     assert bytes.fromhex(case["marker"]) in plain
     assert unknown_field_vectors.problem(case, plain, KEYS) is None

@@ -20,11 +20,10 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tools import verify_ags1
-from tools.vectors import FOLDER, apply, fixed_bytes, flip, replace
+from tools.vector_patches import FOLDER, Patch, apply, fixed_bytes, flip, replace
 from tools.verify_ags1 import VerifyError
 
 Json = dict[str, Any]
-Patch = dict[str, Any]
 
 HEADER, FRAME, MIB = 8, 28, 1 << 20
 OWN = -1

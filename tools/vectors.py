@@ -40,20 +40,13 @@ from modcrypt.aad import ModuleId, ModuleType  # noqa: E402
 from modcrypt.parquet.crypto.ciphers import FileCipher  # noqa: E402
 from modcrypt.parquet.format import idl  # noqa: E402
 from modcrypt.parquet.format.page_header import splice  # noqa: E402
-from tools import verify_pme  # noqa: E402
+from tools import ags1_vectors, verify_pme  # noqa: E402
+from tools.vector_patches import FOLDER, Patch, apply, fixed_bytes, flip, replace  # noqa: E402
 from tools.verify_pme import Module, VerifyError  # noqa: E402
 
-FOLDER = ROOT / "spec-vectors"
 T = ModuleType
 GCM_V1, CTR_V1 = "AES_GCM_V1", "AES_GCM_CTR_V1"
 Json = dict[str, Any]
-Patch = dict[str, Any]
-
-
-def fixed_bytes(name: str, size: int) -> bytes:
-    """Return bytes that anybody can reproduce: SHAKE128 of the project's name and this one."""
-    return hashlib.shake_128(b"modcrypt spec-vectors: " + name.encode()).digest(size)
-
 
 KEYS = {
     f"{name}-{bits}": fixed_bytes(f"key {name}-{bits}", bits // 8)
@@ -427,42 +420,6 @@ def encrypted(name: str, seed: str = "") -> bytes:
 @cache
 def plain(name: str) -> bytes:
     return (FOLDER / "parquet" / "plain" / f"{name}.parquet").read_bytes()
-
-
-# --- patches ------------------------------------------------------------------------------------
-
-
-def apply(data: bytes, patches: list[Patch]) -> bytes:
-    """Change a file: patches in order, each {at, remove, insert} or {swap: [a, b], size}."""
-    for patch in patches:
-        if "swap" in patch:
-            (a, b), size = patch["swap"], patch["size"]
-            first, second = data[a : a + size], data[b : b + size]
-            data = data[:a] + second + data[a + size : b] + first + data[b + size :]
-        else:
-            at = patch["at"]
-            data = data[:at] + bytes.fromhex(patch["insert"]) + data[at + patch["remove"] :]
-    return data
-
-
-def replace(at: int, old: bytes, new: bytes) -> Patch:
-    """Return the smallest patch that turns `old`, which is at `at`, into `new`."""
-    assert old != new
-    start = shared(old, new)
-    old, new = old[start:], new[start:]
-    kept = shared(old[::-1], new[::-1])
-    removed, inserted = len(old) - kept, new[: len(new) - kept]
-    return {"at": at + start, "remove": removed, "insert": inserted.hex()}
-
-
-def shared(a: bytes, b: bytes) -> int:
-    """Return the length of the common beginning of two byte strings."""
-    pairs = enumerate(zip(a, b, strict=False))
-    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
-
-
-def flip(data: bytes, at: int) -> Patch:
-    return {"at": at, "remove": 1, "insert": bytes([data[at] ^ 1]).hex()}
 
 
 def swap(a: Module, b: Module) -> Patch:
@@ -1087,7 +1044,6 @@ def disagreement(made: Json, data: bytes) -> str | None:
 
 def documents() -> dict[str, bytes]:
     """Return all generated files under spec-vectors/, by path."""
-    from tools import ags1_vectors  # which takes patches and fixed bytes from here
     from tools import unknown_field_vectors as unknown
 
     def text(about: str, cases: Iterator[Json] | list[Json]) -> bytes:
@@ -1119,7 +1075,6 @@ def build() -> int:
 
 
 def check() -> int:
-    from tools import ags1_vectors
     from tools import unknown_field_vectors as unknown
 
     expected = documents()

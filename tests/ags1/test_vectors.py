@@ -24,14 +24,14 @@ import modcrypt
 from modcrypt import ags1
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError
 from tests.support.shared_vectors import shared_vectors
-from tools import ags1_vectors, vectors, verify_ags1
+from tools import ags1_vectors, vector_patches, vectors, verify_ags1
 from tools.ags1_vectors import each_block, key_metadata_disagreement, prefix_of, summarize
 from tools.verify_ags1 import VerifyError
 
 Case: TypeAlias = dict[str, Any]
 Mark: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 
-FOLDER = vectors.FOLDER / "ags1"
+FOLDER = vector_patches.FOLDER / "ags1"
 CASES = vectors.load("ags1/cases.json")
 BASES = json.loads((FOLDER / "cases.json").read_text())["bases"]
 KEYS = {n: bytes.fromhex(k) for n, k in json.loads((FOLDER / "keys.json").read_text()).items()}
@@ -68,7 +68,7 @@ def each(cases: list[Case]) -> Mark:
 
 
 def file_of(case: Case) -> bytes:
-    return vectors.apply(STREAMS[case["base"]], case["patches"])
+    return vector_patches.apply(STREAMS[case["base"]], case["patches"])
 
 
 def reading(case: Case) -> dict[str, Any]:
