@@ -5,22 +5,21 @@ redacts only what its `spark.redaction.regex` names: `parquet.encryption.key.lis
 of a table are not among that. Whoever may read the log, a history server's users for one, has them.
 
 A finding tells where a secret is, and never what it is. Logs are read as text or compressed by
-zstd, LZ4, Snappy or gzip, rolled or not, and to where they break off.
+zstd (Spark's default) or gzip, rolled or not, and to where they break off.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import gzip
+import io
 import json
 import os
 import re
 import stat
-import zlib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import IO, Any
+from typing import Any
 
 from modcrypt.errors import LimitError
 from modcrypt.keys import KEY_LENGTHS, Key, key_bytes
@@ -30,13 +29,16 @@ __all__ = ["Leak", "SearchedLog", "search_event_log"]
 MAX_LINE = 64 << 20
 """Bytes of the longest line that is read; Spark's longest are plans."""
 
-MAX_BLOCK = 64 << 20
-"""Bytes of a compressed block, before and after; Spark's have 32 KiB."""
-
 MAX_NESTING = 100
 """Deepest nesting of an event that is looked into: plans are trees."""
 
 _PIECE = 64 << 10  # bytes at once: of a compressed log that breaks off, the last of them is lost
+
+_CODECS = {b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4", b"\x1f\x8b": "gzip"}
+"""PyArrow's names of codecs by the bytes that their streams begin with."""
+
+_JAVA_CODECS = {b"LZ4Block": "lz4", b"\x82SNAPPY\0": "snappy", b"ZV": "lzf"}
+"""Spark's names of codecs whose streams only Java libraries read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +117,13 @@ def _searched(file: str, needles: Collection[bytes]) -> SearchedLog:
     found: dict[tuple[str | None, str], Leak] = {}
     events, unread = 0, ""
     try:
-        with open(file, "rb") as opened:
-            for number, line in enumerate(_lines(_pieces(opened)), 1):
-                events += line.startswith(b'{"Event":')
-                for name, what, certain in set(_in_line(line, needles)):
-                    leak = Leak(file=file, line=number, name=name, what=what, certain=certain)
-                    seen = found.setdefault((name, what), replace(leak, lines=0))
-                    found[name, what] = replace(seen, lines=seen.lines + 1)
-    except (EOFError, zlib.error, LimitError, ValueError) as error:
+        for number, line in enumerate(_lines(file), 1):
+            events += line.startswith(b'{"Event":')
+            for name, what, certain in set(_in_line(line, needles)):
+                leak = Leak(file=file, line=number, name=name, what=what, certain=certain)
+                seen = found.setdefault((name, what), replace(leak, lines=0))
+                found[name, what] = replace(seen, lines=seen.lines + 1)
+    except (LimitError, ValueError) as error:
         unread = str(error)
     except OSError as error:  # PyArrow's have no strerror
         unread = error.strerror or "it breaks off"
@@ -133,91 +134,37 @@ def _searched(file: str, needles: Collection[bytes]) -> SearchedLog:
 # --- from a file to its lines --------------------------------------------------------------------
 
 
-def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    begun: list[bytes] = []
-    size = 0
-    for piece in pieces:
-        first, *more = piece.split(b"\n")
-        for rest in (first, *more):
-            if rest is not first:
-                yield b"".join(begun)
-                begun, size = [], 0
-            begun.append(rest)
-            size += len(rest)
-            if size > MAX_LINE:
+def _lines(path: str) -> Iterator[bytes]:
+    """Yield the lines of a log, decompressed.
+
+    Raises:
+        LimitError: A line is longer than MAX_LINE.
+        ValueError: No library of Python reads the log's codec.
+        OSError: The log cannot be read, or breaks off.
+    """
+    with _open(path) as log:
+        while line := log.readline(MAX_LINE + 1):
+            line = line.removesuffix(b"\n")
+            if len(line) > MAX_LINE:
                 raise LimitError(f"a line has more than {MAX_LINE} bytes")
-    if size:
-        yield b"".join(begun)
+            yield line
 
 
-def _pieces(file: IO[bytes]) -> Iterator[bytes]:
-    """Give what a file holds, decompressed."""
-    magic = file.read(8)
-    file.seek(0)
-    if magic == b"LZ4Block":
-        return _lz4_blocks(file)
-    if magic == b"\x82SNAPPY\0":
-        return _snappy_blocks(file)
-    if magic.startswith(b"\x1f\x8b"):
-        return _read(gzip.GzipFile(fileobj=file))
-    for start, codec in ((b"\x28\xb5\x2f\xfd", "zstd"), (b"\x04\x22\x4d\x18", "lz4")):
-        if magic.startswith(start):
+def _open(path: str) -> io.BufferedReader:
+    with open(path, "rb") as file:
+        begin = file.read(8)
+    for magic, codec in _JAVA_CODECS.items():
+        if begin.startswith(magic):
+            raise ValueError(
+                f"modcrypt cannot decompress Spark's {codec}; decompress the log with Spark, and "
+                "set spark.eventLog.compression.codec=zstd for new logs"
+            )
+    for magic, codec in _CODECS.items():
+        if begin.startswith(magic):
             import pyarrow as pa
 
-            return _read(pa.CompressedInputStream(pa.PythonFile(file, "r"), codec))
-    if magic.startswith(b"ZV"):
-        raise ValueError("compressed by LZF, which is not read here")
-    return _read(file)
-
-
-def _read(file: Any) -> Iterator[bytes]:
-    while piece := file.read(_PIECE):
-        yield piece
-
-
-def _lz4_blocks(file: IO[bytes]) -> Iterator[bytes]:
-    """Read what Java's LZ4BlockOutputStream writes.
-
-    magic "LZ4Block" | method (1) | size compressed (4) | size (4) | checksum (4), little-endian
-    """
-    import pyarrow as pa
-
-    codec = pa.Codec("lz4_raw")
-    while head := file.read(21):
-        if len(head) < 21 or not head.startswith(b"LZ4Block"):
-            raise EOFError("it breaks off within a block")
-        held, size = int.from_bytes(head[9:13], "little"), int.from_bytes(head[13:17], "little")
-        data = _block(file, held, size)
-        if size:
-            yield data if head[8] & 0xF0 == 0x10 else codec.decompress(data, size, asbytes=True)
-
-
-def _snappy_blocks(file: IO[bytes]) -> Iterator[bytes]:
-    """Read what Java's SnappyOutputStream writes: 16 bytes, then length (4, big-endian) | block."""
-    import pyarrow as pa
-
-    codec = pa.Codec("snappy")
-    file.read(16)
-    while head := file.read(4):
-        data = _block(file, int.from_bytes(head, "big"), 0)
-        size = shift = 0
-        for byte in data[:5]:  # a varint: the size of what is in the block
-            size |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        if size > MAX_BLOCK:
-            raise LimitError(f"a block has more than {MAX_BLOCK} bytes")
-        yield codec.decompress(data, size, asbytes=True)
-
-
-def _block(file: IO[bytes], held: int, size: int) -> bytes:
-    if max(held, size) > MAX_BLOCK:
-        raise LimitError(f"a block has more than {MAX_BLOCK} bytes")
-    data = file.read(held)
-    if len(data) < held:
-        raise EOFError("it breaks off within a block")
-    return data
+            return io.BufferedReader(pa.input_stream(path, compression=codec), _PIECE)
+    return open(path, "rb")
 
 
 # --- what is a secret ----------------------------------------------------------------------------

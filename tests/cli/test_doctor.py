@@ -602,7 +602,7 @@ SPARK = """
 import os, sys
 from pyspark.sql import SparkSession
 folder, key, phrase = sys.stdin.read().split()
-for codec in ("clean", "none", "zstd", "lz4", "snappy"):  # a JVM keeps what it was told first
+for codec in ("clean", "none", "zstd", "lz4", "snappy", "lzf"):  # a JVM keeps its first
     os.mkdir(f"{folder}/{codec}")
     settings = {
         "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
@@ -610,8 +610,8 @@ for codec in ("clean", "none", "zstd", "lz4", "snappy"):  # a JVM keeps what it 
         "spark.local.dir": folder, "spark.log.level": "OFF", "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": f"file://{folder}/{codec}",
         "spark.eventLog.rolling.enabled": str(codec == "zstd").lower(),
-        "spark.eventLog.compress": str(codec in ("zstd", "lz4", "snappy")).lower(),
-        "spark.eventLog.compression.codec": codec if codec in ("lz4", "snappy") else "zstd",
+        "spark.eventLog.compress": str(codec not in ("clean", "none")).lower(),
+        "spark.eventLog.compression.codec": "zstd" if codec in ("clean", "none") else codec,
     }
     if codec != "clean":
         settings["spark.hadoop.parquet.encryption.key.list"] = "footer:" + key
@@ -642,7 +642,7 @@ def spark_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("codec", ["none", "zstd", "lz4", "snappy"])
+@pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_what_leaks_into_a_log_of_spark_is_found(spark_logs: Path, codec: str) -> None:
     result = invoke(spark_logs, "doctor", "--spark-event-log", codec, "--json")
     found = [one["where"] for one in json.loads(result.stdout)["checks"] if one["where"]]
@@ -660,6 +660,16 @@ def test_what_leaks_into_a_log_of_spark_is_found(spark_logs: Path, codec: str) -
         lines = log.read_text().splitlines()
         for one in found:
             assert BASE64 in lines[one["line"] - 1] or PHRASE in lines[one["line"] - 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", ["lz4", "snappy", "lzf"])
+def test_a_codec_of_javas_own_is_reported_with_what_to_do(spark_logs: Path, codec: str) -> None:
+    result = invoke(spark_logs, "doctor", "--spark-event-log", codec, "--json")
+    (found,) = json.loads(result.stdout)["checks"][len(OF_THE_MACHINE) :]
+    assert (found["check"], found["state"]) == ("event log", "warn")
+    assert f"cannot decompress Spark's {codec}" in found["message"]
+    assert "spark.eventLog.compression.codec=zstd" in found["message"]
 
 
 @pytest.mark.slow
