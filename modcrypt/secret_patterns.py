@@ -1,0 +1,175 @@
+"""Find what looks like keys, passphrases and tokens in JSON events and running text."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from modcrypt.keys import KEY_LENGTHS
+
+__all__ = ["find_secrets"]
+
+MAX_NESTING = 100
+"""Deepest nesting of an event that is looked into: plans are trees."""
+
+Found = tuple[str | None, str, bool]
+
+_WORD = re.compile(r"key|passphrase|passw(?:or)?d|secret|token|credential", re.IGNORECASE)
+_TOKENS = (
+    (re.compile(r"\bhv[sbr]\.[A-Za-z0-9_-]{20,}"), "a token of Vault", True),
+    (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"), "the id of an access key of AWS", False),
+    (re.compile(r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----"), "a private key", True),
+)
+# A line without any of these has nothing to find; most lines have none.
+_HINTS = re.compile(_WORD.pattern.encode() + rb"|hv[sbr]\.|A[KS]IA|PRIVATE KEY", re.IGNORECASE)
+
+
+def find_secrets(line: bytes, needles: Collection[bytes]) -> Iterator[Found]:
+    """Yield what is found in a line of a log; equal findings may be repeated.
+
+    Args:
+        line: One event, or text.
+        needles: Spellings of keys to look for, in hex and base64.
+
+    Yields:
+        The name of the property or option (None in running text), what was found, in words, and
+            whether it certainly is a secret.
+    """
+    given = [needle.decode() for needle in needles if needle in line]
+    if not given and not _HINTS.search(line):
+        return
+    placed = False
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        event = line.decode(errors="replace")  # cut short, or of something else
+    for name, text in _strings(event, None):
+        for one in given:
+            if one in text:
+                placed = True
+                yield _printable_name(name), "a key that is in use here", True
+        yield from _in_text(name, text)
+    if given and not placed:  # it is a name, for one
+        yield None, "a key that is in use here", True
+
+
+def _strings(value: Any, name: str | None, depth: int = 0) -> Iterator[tuple[str | None, str]]:
+    """Yield each text in an event, with the name that it has there."""
+    if isinstance(value, str):
+        yield name, value
+    elif depth > MAX_NESTING:
+        yield name, json.dumps(value)
+    elif isinstance(value, dict):
+        for below, one in value.items():
+            yield from _strings(one, below, depth + 1)
+    elif isinstance(value, list):
+        if len(value) == 2 and isinstance(value[0], str):  # Spark lists properties in pairs
+            name = value[0]
+        for one in value:
+            yield from _strings(one, name, depth + 1)
+
+
+def _in_text(name: str | None, text: str) -> Iterator[Found]:
+    for pattern, what, certain in _TOKENS:
+        if pattern.search(text):
+            yield _printable_name(name), what, certain
+    if name is not None and _WORD.search(name) and (judged := _judge(name, text)):
+        yield _printable_name(name), judged, _NAMES_IDS.search(name) is None
+        return
+    for found, value, quoted in set(_pairs(text)):
+        judged = _judge(found, value)
+        if judged is None or (judged == _SECRET and not quoted):
+            continue
+        # A condition on a column `token` looks the same as an option of that name.
+        sure = judged != _SECRET or "." in found or "pass" in found.lower()
+        yield _printable_name(found), judged, sure and _NAMES_IDS.search(found) is None
+
+
+_REST = re.compile(
+    r"""(?P<more>[\w.-]{0,100})["'`]?"""
+    r"""(?P<between>\s{0,3}(?:=>|->|[=:,(])\s{0,3}(?:Some\()?|\s{1,3})"""
+    r"""(?P<quote>["'`]?)(?P<value>[^\s"'`,;()\[\]{}]{1,4096})"""
+)
+_BEFORE = re.compile(r"[\w.-]*\Z")
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield what looks like options in running text: name, value, and whether it is set apart."""
+    for word in _WORD.finditer(text):
+        rest = _REST.match(text, word.end())
+        if rest is None:
+            continue
+        begun = _BEFORE.search(text[max(0, word.start() - 200) : word.start()])
+        name = (begun[0] if begun else "") + word[0] + rest["more"]
+        apart = bool(rest["quote"]) or "=" in rest["between"] or "Some(" in rest["between"]
+        yield name.lstrip("-."), rest["value"], apart
+
+
+_KEY_LIST = re.compile(r"encryption\.key\.list$", re.IGNORECASE)
+_SECRET_NAMES = re.compile(
+    r"passphrase|passw(?:or)?d|secret|token|credential|access\.?key$", re.IGNORECASE
+)
+# What says something about a secret, and is none.
+_ABOUT = re.compile(
+    r"(?:provider|class|file|path|regex|interval|enabled|length|bits|seconds|type|ur[il]|format"
+    r"|size|name|ids?|algorithm|alias|timeout|count|num|version|service|renewer|issuer|kind)s?$",
+    re.IGNORECASE,
+)
+# By the key tools these name master keys; who has no key service put the keys themselves there.
+_NAMES_IDS = re.compile(r"encryption\.(?:footer\.key|column\.keys|uniform\.key)$", re.IGNORECASE)
+_NO_SECRET = re.compile(
+    r"|true|false|none|null|default|auto|-?[0-9.]{1,20}[a-z]{0,2}|(?:env|file|vault|arn|fd):.*|/.*"
+    r"|[a-z][a-z0-9+.-]*://.*|\$\{.*|[a-z]\w*(?:\.\w+){2,}",
+    re.IGNORECASE | re.DOTALL,
+)
+_SECRET = "a secret by its name"  # noqa: S105 (it is said of what is one)
+_REDACTED = "redacted)"
+
+
+def _judge(name: str, value: str) -> str | None:
+    """Return what a value is, judged by its name; None if it is not a secret."""
+    value = value.strip()
+    if not value or _REDACTED in value or "***" in value:
+        return None
+    if _KEY_LIST.search(name):
+        return "keys themselves"
+    if _ABOUT.search(name):
+        return None
+    if "key" in name.lower() and _has_key(value):
+        return "what has the form of a key"
+    if _SECRET_NAMES.search(name) and not _NO_SECRET.fullmatch(value):
+        return _SECRET
+    return None
+
+
+_KEY_TEXT = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{22,64}={0,2}(?![A-Za-z0-9+/=_-])")
+
+
+def _has_key(value: str) -> bool:
+    return any(_is_key(piece) for piece in _KEY_TEXT.findall(value))
+
+
+def _is_key(text: str) -> bool:
+    """Recognise hex or base64 of 16, 24 or 32 bytes; unpadded base64 by its mix of letters."""
+    if re.fullmatch(r"[0-9A-Fa-f]+", text):
+        return len(text) // 2 in KEY_LENGTHS and len(text) % 2 == 0
+    bare = text.rstrip("=").replace("-", "+").replace("_", "/")
+    mixed = all(re.search(kind, bare) for kind in ("[a-z]", "[A-Z]", "[0-9]"))
+    if not mixed and not text.endswith("="):
+        return False
+    try:
+        raw = base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
+    except binascii.Error:
+        return False
+    return len(raw) in KEY_LENGTHS
+
+
+def _printable_name(name: str | None) -> str | None:
+    """Return a name that may be printed: a key can stand in its place, too."""
+    if name is None or not name:
+        return None
+    return "(not repeated)" if _has_key(name) or len(name) > 300 else name
