@@ -7,11 +7,8 @@ define them. Type checkers and editors read it, and so does `attach` when a name
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["attach", "public_names"]
 
