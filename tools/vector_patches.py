@@ -39,7 +39,7 @@ def replace(at: int, old: bytes, new: bytes) -> Patch:
 
 
 def shared(a: bytes, b: bytes) -> int:
-    """How many bytes the two begin with alike."""
+    """Return the length of the common beginning of two byte strings."""
     pairs = enumerate(zip(a, b, strict=False))
     return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
 
