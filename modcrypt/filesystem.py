@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from modcrypt.io.stacked_filesystem import NamesBehind
+from modcrypt.io.stacked_filesystem import StackedFileSystem
 from modcrypt.parquet.arrow.view import PlaintextView, open_parquet
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["ModcryptFileSystem"]
 
 
-class ModcryptFileSystem(NamesBehind):
+class ModcryptFileSystem(StackedFileSystem):
     """The encrypted Parquet files of another file system, read as plaintext files.
 
     PyArrow, pandas, Dask and fastparquet raise modcrypt's errors unchanged. DuckDB raises an error

@@ -14,7 +14,7 @@ from modcrypt.fork_safety import fork_safe
 from modcrypt.tracebacks import hide_frames
 
 if TYPE_CHECKING:
-    from modcrypt.io.storage import Source
+    from modcrypt.io.sources import Source
 
 __all__ = [
     "INVOCATION_LIMIT",

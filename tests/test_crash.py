@@ -34,7 +34,8 @@ from modcrypt import (
     decrypt_parquet,
     encrypt_parquet,
 )
-from modcrypt.io.storage import FdSink, FileSource
+from modcrypt.io.sinks import FdSink
+from modcrypt.io.sources import FileSource
 from tests.support import forging
 from tests.support.ags1.streams import is_stream, opened
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
@@ -120,7 +121,7 @@ def raising(error: BaseException) -> Callable[[], object]:
 KILLED = """
 import sys, time
 from modcrypt import *
-from modcrypt.io.storage import FdSink
+from modcrypt.io.sinks import FdSink
 append, count = FdSink.append, 0
 def stalling(self, data):
     global count
@@ -626,7 +627,7 @@ def test_a_destination_behind_a_link_is_replaced_and_the_link_stays(
 AGS1_KILLED = """
 import sys, time
 from modcrypt import Ags1Writer
-from modcrypt.io.storage import FdSink, ObjectSink
+from modcrypt.io.sinks import FdSink, ObjectSink
 count, stop = 0, int(sys.argv[3])
 def stalling(append):
     def stalled(self, data):

@@ -22,7 +22,7 @@ from dask.tokenize import tokenize
 
 import modcrypt as mc
 from modcrypt.filesystem import ModcryptFileSystem
-from modcrypt.io.storage import FileSource
+from modcrypt.io.sources import FileSource
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.leaks import COLUMN, FOOTER, leaks
 from tests.support.module_spans import list_modules

@@ -57,7 +57,9 @@ from modcrypt.aead import CtrCipher, GcmCipher
 from modcrypt.ags1 import UNVERIFIED
 from modcrypt.ags1.blocks import block_cipher
 from modcrypt.cli import app
-from modcrypt.io import buffers, storage
+from modcrypt.io import buffers
+from modcrypt.io.places import place_of
+from modcrypt.io.sources import open_source
 from modcrypt.keys import invocation_counter
 from modcrypt.kms.wrapping import Kek
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, ColumnKey, FileCipher
@@ -165,7 +167,7 @@ def public_objects(plain: Path) -> list[object]:
     sealed = sealed_bytes(plain)
     cipher = FileCipher(b"", "AES_GCM_CTR_V1")
     cipher.gcm(key), cipher.page_cipher(key)
-    with storage.open_source(sealed) as source:
+    with open_source(sealed) as source:
         footer = read_encrypted(source, decryption())
     return [
         key,
@@ -665,7 +667,7 @@ def data_keys(path: Path) -> set[bytes]:
     if beside.exists():
         texts = [json.loads(text) for text in json.loads(beside.read_text()).values()]
     else:
-        with storage.open_source(path) as source:
+        with open_source(path) as source:
             keys, _ = list_key_metadata(source)
         texts = [json.loads(key.metadata or b"") for key in keys]
     found = set()
@@ -917,7 +919,7 @@ def kms_objects(plain: Path, folder: Path) -> list[object]:
     encrypt_parquet(plain, out, tools.encryption(POLICY))
     encrypt_parquet(plain, folder / "beside", tools.encryption(POLICIES["external, single"]))
     decrypt_parquet(out, io.BytesIO(), tools.decryption(POLICY))
-    with storage.open_source(out) as source:
+    with open_source(out) as source:
         materials = [decode_metadata(key.metadata or b"") for key in list_key_metadata(source)[0]]
     ring = clear_ring(plain.parent)
     rotated = rotate_keys(folder, tools, what="dek")
@@ -938,7 +940,7 @@ def kms_objects(plain: Path, folder: Path) -> list[object]:
         KeyTools(ring),
         keyed,
         keyed.for_check(),
-        keyed.for_file(storage.place_of(out)),
+        keyed.for_file(place_of(out)),
         tools.decryption(POLICY),
         POLICY,
         ring,

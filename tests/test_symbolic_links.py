@@ -14,7 +14,8 @@ from click.testing import CliRunner
 
 import modcrypt as mc
 from modcrypt.cli import app
-from modcrypt.io.storage import Place, open_sink
+from modcrypt.io.destinations import open_sink, open_sink_at
+from modcrypt.io.places import Place
 from modcrypt.jobs.shredding import shred_keys
 from tests.support.keys import FOOTER_KEY
 from tests.support.kms.rotating_kms import RotatingKms
@@ -51,7 +52,7 @@ def lake(tmp_path: Path) -> Path:
 
 
 def write(place: Place) -> None:
-    with place.create() as sink:
+    with open_sink_at(place) as sink:
         sink.append(b"new")
 
 
@@ -114,7 +115,7 @@ def test_a_root_may_be_spelt_in_many_ways(
     assert (lake / "a" / "b" / "file").read_bytes() == b"new"
     with open_sink(place, overwrite=True) as sink:
         sink.append(b"newer")
-    with pytest.raises(FileExistsError), place.create(overwrite=False):
+    with pytest.raises(FileExistsError), open_sink_at(place, overwrite=False):
         pass
     assert (lake / "a" / "b" / "file").read_bytes() == b"newer"
     assert not place.is_linked
@@ -127,7 +128,7 @@ def test_a_folder_that_a_link_replaces_meanwhile_is_not_written(lake: Path, outs
     (lake / "p").mkdir()
 
     def write_slowly() -> None:
-        with Place(None, str(lake)).below("p/part-0.parquet").create() as sink:
+        with open_sink_at(Place(None, str(lake)).below("p/part-0.parquet")) as sink:
             sink.append(b"new")
             (lake / "p").rename(lake / "moved")
             (lake / "p").symlink_to(outside)

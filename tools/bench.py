@@ -48,8 +48,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for a run as a s
 import modcrypt as mc
 from modcrypt.aad import ModuleId, ModuleType, module_aad
 from modcrypt.aead import GCM_OVERHEAD, GcmCipher
-from modcrypt.io.buffers import Output, usable_cores
-from modcrypt.io.storage import MemorySource
+from modcrypt.io.buffers import Output
+from modcrypt.io.sources import MemorySource
+from modcrypt.io.threads import usable_cores
 from modcrypt.parquet.convert import encryptor
 from modcrypt.parquet.crypto.file_plan import plan_decryption
 from modcrypt.parquet.format.page_header import PageHeader, scan, splice

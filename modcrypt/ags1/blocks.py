@@ -10,7 +10,7 @@ from modcrypt.aad import BlockId, block_aad
 from modcrypt.aead import BLOCK_OVERHEAD, GcmCipher, TagError
 from modcrypt.ags1.lengths import Ags1Key
 from modcrypt.errors import TagMismatchError
-from modcrypt.io.buffers import Threads, usable_cores
+from modcrypt.io.threads import ThreadPool, usable_cores
 from modcrypt.key_metadata import StandardKeyMetadata, as_prefix
 from modcrypt.keys import as_key
 
@@ -91,7 +91,7 @@ class Workers:
     def __init__(self, count: int | None, name: str) -> None:
         check_threads(count)
         self.count = count or min(MAX_WORKERS, usable_cores())
-        self.threads = Threads(self.count, name)
+        self.threads = ThreadPool(self.count, name)
 
     def spread(self, lots: Sequence[range], size: int, work: Callable[[range], None]) -> None:
         """Call `work` for each lot of blocks, in this thread and others.

@@ -24,7 +24,9 @@ from modcrypt.ags1.lengths import (
 )
 from modcrypt.ags1.writer import Ags1Writer, fresh_metadata
 from modcrypt.io.buffers import Output, check_apart, open_output
-from modcrypt.io.storage import Destination, SourceLike, Stream, open_stream
+from modcrypt.io.destinations import Destination
+from modcrypt.io.sources import SourceLike
+from modcrypt.io.streams import Stream, open_stream
 
 __all__ = ["Ags1Summary", "decrypt_ags1", "encrypt_ags1", "inspect_ags1"]
 

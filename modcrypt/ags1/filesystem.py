@@ -37,7 +37,7 @@ from modcrypt.ags1.layout import DEFAULT_BLOCK_LENGTH
 from modcrypt.ags1.lengths import Ags1Key, TrustedLength
 from modcrypt.ags1.reader import Ags1Reader
 from modcrypt.ags1.writer import Ags1Writer
-from modcrypt.io.stacked_filesystem import NamesBehind
+from modcrypt.io.stacked_filesystem import StackedFileSystem
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import as_key
 
@@ -46,7 +46,7 @@ __all__ = ["Ags1FileSystem"]
 OnWritten: TypeAlias = "Callable[[str, StandardKeyMetadata], object]"
 
 
-class Ags1FileSystem(NamesBehind):
+class Ags1FileSystem(StackedFileSystem):
     """The AGS1 streams of another file system, read and written as plaintext files.
 
     DuckDB closes the output of a failed COPY as if it were complete, and removes it before or after

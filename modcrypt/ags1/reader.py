@@ -28,9 +28,8 @@ from modcrypt.ags1.lengths import (
     trusted_length,
 )
 from modcrypt.fork_safety import fork_safe
-from modcrypt.io.buffers import Shared
 from modcrypt.io.seekable import SeekableFile
-from modcrypt.io.storage import (
+from modcrypt.io.sources import (
     FileSource,
     MemorySource,
     ObjectSource,
@@ -38,6 +37,7 @@ from modcrypt.io.storage import (
     SourceLike,
     open_source,
 )
+from modcrypt.io.threads import SharedResources
 
 __all__ = ["Ags1Reader", "open"]
 
@@ -80,7 +80,7 @@ class Ags1Reader(SeekableFile):
             they are read; `.module` identifies the block.
     """
 
-    _shared: Shared | None = None  # until the source is open
+    _shared: SharedResources | None = None  # until the source is open
 
     @takes_key
     def __init__(
@@ -113,7 +113,7 @@ class Ags1Reader(SeekableFile):
             if self._layout.ends_empty:  # no read would ever touch it
                 self._check_block(self._layout.blocks - 1)
             stack.callback(self._workers.close)
-            self._shared = Shared(stack.pop_all())
+            self._shared = SharedResources(stack.pop_all())
 
     @property
     def encrypted_length(self) -> int:

@@ -27,8 +27,8 @@ from modcrypt.ags1.layout import (
 )
 from modcrypt.ags1.lengths import Ags1Key, takes_key
 from modcrypt.fork_safety import fork_safe
-from modcrypt.io.buffers import Output, new_bytes, open_output
-from modcrypt.io.storage import Destination
+from modcrypt.io.buffers import Output, fill_bytes, open_output
+from modcrypt.io.destinations import Destination
 from modcrypt.key_metadata import StandardKeyMetadata, as_prefix
 from modcrypt.keys import as_key
 
@@ -316,11 +316,13 @@ def seal(
     cipher = block_cipher(key, aad_prefix)
     fresh_metadata(key, aad_prefix)
     view = memoryview(data).cast("B")
-    whole, out = new_bytes(encrypted_length(len(view), block_length))
-    out[:HEADER_SIZE] = make_header(block_length)
-    with closing(Workers(None, "modcrypt-ags1")) as workers:
-        _seal_blocks(workers, cipher, view, block_length, 0, out[HEADER_SIZE:])
-    return whole
+
+    def fill(out: memoryview) -> None:
+        out[:HEADER_SIZE] = make_header(block_length)
+        with closing(Workers(None, "modcrypt-ags1")) as workers:
+            _seal_blocks(workers, cipher, view, block_length, 0, out[HEADER_SIZE:])
+
+    return fill_bytes(encrypted_length(len(view), block_length), fill)
 
 
 def _seal_blocks(

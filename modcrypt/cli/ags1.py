@@ -409,7 +409,7 @@ class _MetadataFile:
         self._written = False
 
     def __enter__(self) -> _MetadataFile:
-        from modcrypt.io.storage import open_sink
+        from modcrypt.io.destinations import open_sink
 
         self._before = _identity(self._destination)
         self._stack = ExitStack()
@@ -447,7 +447,7 @@ class _MetadataFile:
 
 def _local_path(path: str) -> str | None:
     """Return the real local path; None for the URL of a store, or standard input or output."""
-    from modcrypt.io.storage import locate
+    from modcrypt.io.stores import locate
 
     filesystem, place = locate(path, None)
     return None if filesystem is not None or path == "-" else os.path.realpath(place)
@@ -476,7 +476,7 @@ def _seal(
 ) -> None:
     """Encrypt all of the source, and write the key metadata before the stream is complete."""
     from modcrypt.ags1.layout import encrypted_length
-    from modcrypt.io.storage import open_stream
+    from modcrypt.io.streams import open_stream
 
     with writer, open_stream(source) as stream:
         buffer = memoryview(bytearray(_READ_BYTES))

@@ -30,7 +30,7 @@ from modcrypt.cli.shared import combine_options, convert, format_table, print_li
 from modcrypt.fork_safety import fork_safe
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.io.storage import Place
+    from modcrypt.io.places import Place
     from modcrypt.jobs.run_record import RunRecord
     from modcrypt.parquet.crypto.properties import Encryption, FileDecryptionProperties
 
@@ -148,7 +148,8 @@ class Files:
             FileNotFoundError: The path does not exist.
             click.UsageError: A folder has no matching files.
         """
-        from modcrypt.io.storage import Place, locate
+        from modcrypt.io.places import Place
+        from modcrypt.io.stores import locate
 
         place = Place(*locate(where, None))
         if not _is_folder(where, place):
@@ -160,7 +161,7 @@ class Files:
             places, _ = split_hidden(places)
         own = {os.path.realpath(path) for path in without if path is not None}
         members = [_make_file(where, place, entry) for entry in places]
-        visible = [file for file in members if file.place.real().path not in own]
+        visible = [file for file in members if file.place.resolve().path not in own]
         if not visible:
             raise click.UsageError(f"{where}: no files found; name a file, or a folder with files")
         matching = [file for file in visible if _matches(file.inside, glob)]
@@ -186,7 +187,7 @@ def _join_name(where: str, folder: Place, inside: str) -> str:
     """Return a path within a folder as the library takes it: as a path or a URL."""
     if folder.filesystem is None:
         return os.path.join(folder.path, inside)
-    from modcrypt.io.storage import locate
+    from modcrypt.io.stores import locate
 
     name = f"{where.rstrip('/')}/{inside}"
     path = f"{folder.path.rstrip('/')}/{inside}"
@@ -389,7 +390,7 @@ class Batch:
         return 0
 
     def _run_all(self, run: _Run, as_json: bool) -> int:
-        from modcrypt.io.buffers import usable_cores
+        from modcrypt.io.threads import usable_cores
         from modcrypt.jobs.run_record import RunRecord
 
         run.arguments, run.dry_run = self._arguments, self._dry_run
@@ -480,7 +481,8 @@ _MAX_FINGERPRINT_BYTES = 4 << 20  # read from a file that an option names
 
 
 def _make_pairs(files: Files, destination: str | None) -> list[_Pair]:
-    from modcrypt.io.storage import Place, locate
+    from modcrypt.io.places import Place
+    from modcrypt.io.stores import locate
 
     if destination is None:
         return [_make_pair(file, file.name, file.place) for file in files.members]
@@ -504,11 +506,14 @@ def _make_folder_pairs(files: Files, destination: str, place: Place) -> Iterator
     from modcrypt.parquet.datasets.discovery import Folder
 
     folder = Folder(destination, None)
-    sources = {file.place.real().path for file in files.members}
+    sources = {file.place.resolve().path for file in files.members}
     for file in files.members:
         name = _join_name(destination, place, file.inside)
         target = place.below(file.inside)
-        if place.filesystem is files.members[0].place.filesystem and target.real().path in sources:
+        if (
+            place.filesystem is files.members[0].place.filesystem
+            and target.resolve().path in sources
+        ):
             raise click.UsageError(
                 f"{name} is a file of SOURCE and would be replaced; choose another DESTINATION"
             )
@@ -520,7 +525,8 @@ def _make_folder_pairs(files: Files, destination: str, place: Place) -> Iterator
 
 
 def _check_folders(files: Files, destination: str, place: Place) -> None:
-    from modcrypt.io.storage import Place, locate
+    from modcrypt.io.places import Place
+    from modcrypt.io.stores import locate
 
     source = Place(*locate(files.where, None))
     if place.filesystem is None and os.path.exists(place.path) and not os.path.isdir(place.path):
@@ -529,7 +535,7 @@ def _check_folders(files: Files, destination: str, place: Place) -> None:
         )
     if source.filesystem is not place.filesystem:
         return
-    inner, outer = (folder.real().path.rstrip("/") for folder in (place, source))
+    inner, outer = (folder.resolve().path.rstrip("/") for folder in (place, source))
     if inner == outer:
         raise click.UsageError("SOURCE and DESTINATION are the same folder")
     if inner.startswith(f"{outer}/"):

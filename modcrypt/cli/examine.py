@@ -114,7 +114,7 @@ class _Page:
     """The HTML page that --html requests."""
 
     def __init__(self, out: str | None, force: bool, files: Sequence[File]) -> None:
-        from modcrypt.io.storage import place_of
+        from modcrypt.io.places import place_of
 
         self.out, self._force = out, force
         if out is None:
@@ -123,13 +123,13 @@ class _Page:
             raise click.UsageError(f"--html draws a single file, but PATH names {len(files)}")
         place = place_of(out)
         assert place is not None  # it is a path
-        if place.real() == files[0].place.real():
+        if place.resolve() == files[0].place.resolve():
             raise click.UsageError(f"{out} is the file to draw; pass another OUT to --html")
         if not force:
             place.check_absent()
 
     def write(self, html: Callable[[], str]) -> None:
-        from modcrypt.io.storage import open_sink
+        from modcrypt.io.destinations import open_sink
 
         if self.out is not None:
             with open_sink(self.out, overwrite=self._force) as sink:
@@ -220,7 +220,7 @@ def inspect(
 def _inspect_each(
     files: Sequence[File], look: Callable[[str], Inspection], jobs: int | None
 ) -> Iterator[tuple[File, Inspection | Failure]]:
-    from modcrypt.io.buffers import usable_cores
+    from modcrypt.io.threads import usable_cores
 
     def inspect_file(file: File) -> Inspection | Failure:
         try:

@@ -27,7 +27,7 @@ from modcrypt.cli.output.failures import exit_code, printable, use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import format_table, json_option, print_line, root_option, threads_option
 from modcrypt.cli.spark import decryption_settings, rotate_on_spark, scan_on_spark, spark_option
-from modcrypt.io.storage import local_path
+from modcrypt.io.addresses import local_path
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 
 if TYPE_CHECKING:  # not to be loaded for the help

@@ -109,7 +109,7 @@ def encrypt(
 
 def _check_encryptable(source: str, encryption: Encryption) -> None:
     """Raise if the footer shows that a file cannot be encrypted; make no key."""
-    from modcrypt.io.storage import open_source
+    from modcrypt.io.sources import open_source
     from modcrypt.parquet.convert.encryptor import plan_encryption
     from modcrypt.parquet.crypto.properties import is_keyed
 
@@ -179,7 +179,7 @@ def decrypt(
 
 def _missing_columns(source: str, decryption: modcrypt.FileDecryptionProperties) -> tuple[str, ...]:
     """Return the columns without a key, as `decrypt_parquet` does, but open no page."""
-    from modcrypt.io.storage import open_source
+    from modcrypt.io.sources import open_source
     from modcrypt.parquet.crypto.file_plan import plan_decryption
 
     with open_source(source) as opened:

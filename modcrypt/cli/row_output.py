@@ -17,7 +17,7 @@ from modcrypt.cli.shared import SIGPIPE_EXIT, print_line
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa
 
-    from modcrypt.io.storage import Sink
+    from modcrypt.io.sinks import Sink
 
 __all__ = ["check_safe", "print_pieces", "print_rows", "safe_option", "write_pieces"]
 

@@ -16,7 +16,7 @@ from modcrypt.cli.options.kms_options import Service, audit_option, refuse, serv
 from modcrypt.cli.output.failures import common_code, exit_code, printable, use_option_names
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import format_table, print_line, root_option, threads_option
-from modcrypt.io.storage import local_path
+from modcrypt.io.addresses import local_path
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 from modcrypt.report.sizes import format_count
 

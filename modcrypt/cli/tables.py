@@ -410,7 +410,7 @@ def cat(
     exit code is 0.
     """
     from modcrypt.cli.output.rows import format_rows
-    from modcrypt.io.storage import open_sink
+    from modcrypt.io.destinations import open_sink
 
     to_stdout = output in (None, "-")
     if to_stdout and sys.stdout is None:
@@ -444,7 +444,7 @@ def cat(
 
 def _lies_in(output: str, path: str) -> bool:
     """Return whether a destination is the source file, or lies in the source folder."""
-    from modcrypt.io.storage import local_path
+    from modcrypt.io.addresses import local_path
 
     if (to := local_path(output)) is None or (where := local_path(path)) is None:
         return False

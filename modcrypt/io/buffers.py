@@ -1,54 +1,55 @@
-"""What lies between files and ciphers: a window on the source, buffers on the way out.
+"""Buffers between files and ciphers: a window on the source, and an output that collects writes.
 
-Both are allocated once and reused: at the speed of AES, fresh memory is what costs.
+Both reuse their memory: at the speed of AES, allocating memory costs more than encrypting.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import io
 import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
-from modcrypt.fork_safety import fork_safe
-from modcrypt.io.storage import (
-    Destination,
-    FileSource,
-    ObjectSource,
-    Place,
-    Sink,
-    Source,
-    open_sink,
-)
+from modcrypt.io.destinations import Destination, open_sink
+from modcrypt.io.places import Place
+from modcrypt.io.sinks import Sink
+from modcrypt.io.sources import FileSource, ObjectSource, Source
+from modcrypt.io.threads import check_threads, usable_cores
 
-__all__ = [
-    "WORTH_A_THREAD",
-    "Output",
-    "Shared",
-    "Threads",
-    "Window",
-    "check_apart",
-    "check_threads",
-    "new_bytes",
-    "open_output",
-    "usable_cores",
-]
+__all__ = ["WORTH_A_THREAD", "Output", "Window", "check_apart", "fill_bytes", "open_output"]
 
 BLOCK = 1 << 20
 """Bytes moved by one system call: small enough to stay in the processor's cache."""
 
 WORTH_A_THREAD = 8 << 20
-"""Source size in bytes above which writing gets a thread of its own."""
+"""Source size in bytes above which a second thread writes."""
+
+
+def fill_bytes(size: int, fill: Callable[[memoryview], object]) -> bytes:
+    """Return bytes that a function fills, without copying them.
+
+    `BytesIO` shares the memory of the bytes that it is made of and of those that it returns, as
+    long as nothing else refers to them.
+
+    Args:
+        size: Number of bytes.
+        fill: Function that writes to all of a buffer; not called if `size` is 0.
+    """
+    if not size:
+        return b""
+    file = io.BytesIO(bytes(size))
+    with file.getbuffer() as view:
+        fill(view)
+    return file.getvalue()
 
 
 class Window:
-    """The part of a source that is in memory: `buffer[:stop]` holds the bytes from `base` on.
+    """The part of a source that is in memory: `buffer[:stop]` contains the bytes from `base` on.
 
-    One window serves all chunks of a file, so its buffer is allocated once.
+    All chunks of a file use one window, so its buffer is allocated once.
     """
 
     __slots__ = ("_source", "base", "buffer", "stop", "view")
@@ -61,10 +62,15 @@ class Window:
         self.stop = len(self.buffer)
 
     def fill(self, start: int, need: int, end: int) -> None:
-        """Make the source's bytes [start, need) present, reading ahead but not past `end`.
+        """Read the source's bytes [start, need), and possibly more, but none after `end`.
+
+        Args:
+            start: Offset of the first byte.
+            need: Offset after the last byte that must be in the window.
+            end: Offset after the last byte that may be read.
 
         Raises:
-            TruncationError: the source is shorter than it was.
+            TruncationError: The source is shorter than when it was opened.
         """
         if self._source.whole is not None:
             return
@@ -83,24 +89,24 @@ class Window:
         return max(BLOCK, self._source.least_read)
 
     def _move(self, start: int, size: int) -> None:
-        """Put the bytes from `start` on to the front, in a buffer of at least `size` bytes."""
-        kept = self.view[start - self.base : self.stop]
+        """Move the bytes from `start` on to the front of a buffer of at least `size` bytes."""
+        rest = self.view[start - self.base : self.stop]
         if size > len(self.buffer):
             block = self._block()
             fresh = bytearray(max(block + (block >> 4), size + (size >> 4)))
-            fresh[: len(kept)] = kept
+            fresh[: len(rest)] = rest
             self.buffer, self.view = fresh, memoryview(fresh)
         else:
-            self.view[: len(kept)] = bytes(kept)
-        self.base, self.stop = start, len(kept)
+            self.view[: len(rest)] = bytes(rest)
+        self.base, self.stop = start, len(rest)
 
 
 class Output:
-    """Collects what is written in reused buffers; a second thread may do the writing.
+    """A sink with reused buffers, which a second thread may write.
 
     Write at `view[at:]` after `reserve`, then advance `at`; `position` is the file's length so
-    far. The thread pays because a page-cache write costs more than AES on the same bytes; it is
-    begun when the first buffer is full, so a small file never has one.
+    far. The thread pays off because a write to the page cache takes longer than AES on the same
+    bytes. It starts when the first buffer is full, so a small file needs none.
     """
 
     def __init__(self, sink: Sink, *, background: bool) -> None:
@@ -118,7 +124,11 @@ class Output:
         return self._written + self.at
 
     def reserve(self, size: int) -> None:
-        """Make room for `size` bytes at `view[at:]`; may change `view` and `at`."""
+        """Make room at `view[at:]`; may change `view` and `at`.
+
+        Args:
+            size: Number of bytes.
+        """
         if self.at + size <= len(self.view):
             return
         self.flush()
@@ -126,14 +136,27 @@ class Output:
             self.view = memoryview(bytearray(size))
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Append a copy of `data`."""
+        """Append a copy of `data`.
+
+        Args:
+            data: Bytes to copy.
+        """
         size = len(data)
         self.reserve(size)
         self.view[self.at : self.at + size] = data
         self.at += size
 
     def copy_from(self, source: Source, start: int, end: int) -> None:
-        """Append the source's bytes [start, end) as they are."""
+        """Append a range of a source.
+
+        Args:
+            source: Source to read.
+            start: Offset of the first byte.
+            end: Offset after the last byte.
+
+        Raises:
+            TruncationError: The source is shorter than when it was opened.
+        """
         while start < end:
             size = min(max(BLOCK, source.least_read), end - start)
             self.reserve(size)
@@ -142,12 +165,12 @@ class Output:
             start += size
 
     def flush(self) -> None:
-        """Hand what is collected to the sink."""
+        """Pass the collected bytes to the sink or its thread."""
         if self.at and self._background and self._writer is None:
             self._writer = _Writer(self._sink)
-        self._hand_over()
+        self._pass_on()
 
-    def _hand_over(self) -> None:
+    def _pass_on(self) -> None:
         if not self.at:
             return
         if self._writer is None:
@@ -160,10 +183,14 @@ class Output:
             self.progress(self._written)
 
     def close(self, *, complete: bool) -> None:
-        """Write the rest, if the file is complete, and end the thread. An error of it surfaces."""
+        """End the thread, and write the rest if the file is complete.
+
+        Args:
+            complete: Whether the file is complete; if so, an error of the thread is raised.
+        """
         try:
             if complete:
-                self._hand_over()
+                self._pass_on()
         finally:
             if self._writer is not None:
                 self._writer.close(raise_error=complete)
@@ -178,10 +205,28 @@ def open_output(
     threads: int | None,
     filesystem: Any = None,
 ) -> Iterator[Output]:
-    """Open the destination of what is made from `source`, published if the block succeeds.
+    """Open a destination, published when the block ends without an error.
 
-    Writes go to a second thread when `threads` allows it: by default for files that take longer
-    to write than a thread to start. A caller's own file object is only called in its thread.
+    A second thread writes if `threads` allows it: by default for files that take longer to write
+    than a thread takes to start. modcrypt calls a caller's file object only in the caller's thread.
+
+    Args:
+        destination: Path, fsspec URL, place or writable binary file object; with a file system, a
+            path in it.
+        source: Source that is read at the same time; None if there is none.
+        overwrite: Whether to replace an existing file.
+        threads: Maximum number of threads; None for the default.
+        filesystem: File system of PyArrow or fsspec.
+
+    Yields:
+        The output.
+
+    Raises:
+        FileExistsError: The path exists and `overwrite` is False.
+        OSError: The file system or store refuses.
+        TypeError: `destination` or `filesystem` has an unsupported type.
+        ValueError: `threads` is below 1, the destination is a file object on the source, or fsspec
+            cannot open the URL; see `locate`.
     """
     check_threads(threads)
     if source is not None:
@@ -200,24 +245,22 @@ def open_output(
             output.close(complete=complete)
 
 
-def check_threads(threads: int | None) -> None:
-    """Raise a ValueError for fewer threads than one."""
-    if threads is not None and threads < 1:
-        raise ValueError("threads is at least 1")
-
-
 def check_apart(source: Source, destination: Destination) -> None:
-    """Check that writing leaves the source alone.
+    """Raise if writing to the destination would overwrite the source.
+
+    Args:
+        source: Source that is read.
+        destination: Destination that is written.
 
     Raises:
-        ValueError: the destination is a file object on the source.
+        ValueError: The destination is a file object on the source.
     """
-    if _same_file(source, destination):
-        raise ValueError("the destination is a file object on the source itself")
+    if _is_same_file(source, destination):
+        raise ValueError("destination is a file object on the source itself")
 
 
-def _same_file(source: Source, destination: Destination) -> bool:
-    """Tell whether writing to a caller's file object would overwrite what is still to be read."""
+def _is_same_file(source: Source, destination: Destination) -> bool:
+    """Return whether a caller's file object writes to the file that the source reads."""
     if isinstance(destination, str | os.PathLike | Place):
         return False
     if isinstance(source, ObjectSource) and source.file is destination:
@@ -228,12 +271,12 @@ def _same_file(source: Source, destination: Destination) -> bool:
         if isinstance(source, ObjectSource):
             return os.path.sameopenfile(source.file.fileno(), destination.fileno())
         return False
-    except (AttributeError, OSError):  # one of them is no file of the system
+    except (AttributeError, OSError):  # not a file of the operating system
         return False
 
 
 class _Writer:
-    """Appends full buffers to a sink on a thread of its own, in order."""
+    """A thread that appends full buffers to a sink, in order."""
 
     _BUFFERS = 3
 
@@ -254,12 +297,12 @@ class _Writer:
             if self._error is None:
                 try:
                     sink.append(view[:size])
-                except BaseException as error:  # handed to the thread that fills the buffers
+                except BaseException as error:  # raised in the thread that fills the buffers
                     self._error = error
             self._free.put(view)
 
     def swap(self, view: memoryview, size: int) -> memoryview:
-        """Queue a full buffer and give an empty one, perhaps of another size."""
+        """Queue a full buffer and return an empty one, possibly of another size."""
         self._full.put((view, size))
         empty = self._free.get()
         if self._error is not None:
@@ -271,102 +314,3 @@ class _Writer:
         self._thread.join()
         if raise_error and self._error is not None:
             raise self._error
-
-
-class Shared:
-    """Resources that several threads use: freed by `close`, or by the last use after it.
-
-    A descriptor freed while it is read from may be another file's by then.
-    """
-
-    def __init__(self, resources: contextlib.ExitStack) -> None:
-        self._resources = resources
-        self._lock = fork_safe(threading.Lock())
-        self._uses = 0
-        self._closed = False
-
-    @contextlib.contextmanager
-    def use(self) -> Iterator[None]:
-        """Keep them for the length of the block.
-
-        Raises:
-            ValueError: they are closed.
-        """
-        with self._lock:
-            if self._closed:
-                raise ValueError("the file is closed")
-            self._uses += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._uses -= 1
-                last = self._closed and not self._uses
-            if last:
-                self._resources.close()
-
-    def close(self) -> None:
-        """Let nobody begin to use them, and free them after the last use."""
-        with self._lock:
-            last = not self._closed and not self._uses
-            self._closed = True
-        if last:
-            self._resources.close()
-
-
-_pybytes_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
-    ("PyBytes_FromStringAndSize", ctypes.pythonapi)
-)
-_pybytes_place = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(
-    ("PyBytes_AsString", ctypes.pythonapi)
-)
-
-
-def new_bytes(size: int) -> tuple[bytes, memoryview]:
-    """Make a bytes object that is filled afterwards, as C may do with a new one: without a copy."""
-    whole: bytes = _pybytes_new(None, size)
-    place = _pybytes_place(whole)
-    assert place is not None
-    array = (ctypes.c_char * size).from_address(place)
-    array.owner = whole  # type: ignore[attr-defined]  # views may outlive an interrupted caller
-    return whole, memoryview(array).cast("B")
-
-
-T = TypeVar("T")
-
-
-class Threads:
-    """A pool of threads, begun when there is work, and anew in a forked process."""
-
-    def __init__(self, count: int, name: str) -> None:
-        self._count, self._name = count, name
-        self._lock = fork_safe(threading.Lock())
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._pool = ThreadPoolExecutor(self._count, self._name)
-
-    def submit(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Have a thread call it.
-
-        Raises:
-            RuntimeError: the pool is closed.
-        """
-        with self._lock:
-            if self._pid != os.getpid():  # the threads stayed with the parent
-                self._begin()
-            return self._pool.submit(call, *arguments)
-
-    def close(self) -> None:
-        """Wait for what is begun, and end the threads."""
-        with contextlib.suppress(RuntimeError):  # one of them calls it: it can't wait for itself
-            self._pool.shutdown()
-
-
-def usable_cores() -> int:
-    """Count the processors that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every platform
-        return os.cpu_count() or 1

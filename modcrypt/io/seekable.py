@@ -1,28 +1,24 @@
-"""A read-only, seekable binary file object: all but where its bytes come from."""
+"""The base class of read-only, seekable binary file objects."""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
 from functools import partial
 from operator import index
 from typing import Any, NoReturn
 
-from modcrypt.io.buffers import new_bytes
+from modcrypt.io.buffers import fill_bytes
 
 __all__ = ["SeekableFile"]
 
 _PEEK_BYTES = 256
 
-_WORTH_NO_COPY = 64 << 10
-"""Bytes of a read from which on making them without a copy takes less time than a copy."""
-
 
 class SeekableFile(io.RawIOBase):
-    """What a class of it reads by `_fill`; it has a `size`, and sets `_cursor` to 0.
+    """A file object whose subclasses implement `_fill` and set `size`.
 
-    Reads give all that was asked for, up to the end: no `io.BufferedReader` is needed around it.
+    Reads return as many bytes as requested, up to the end, so no `io.BufferedReader` is needed.
     """
 
     size: int
@@ -30,27 +26,31 @@ class SeekableFile(io.RawIOBase):
     _cursor = 0
 
     def _fill(self, offset: int, out: memoryview) -> None:
-        """Fill `out` from `offset`; the file has that much."""
+        """Fill `out` from `offset`; the file contains these bytes."""
         raise NotImplementedError
 
     def _advance(self, out: memoryview) -> None:
-        """Fill `out` from the cursor, and move it."""
+        """Fill `out` from the cursor, and advance it."""
         self._fill(self._cursor, out)
         self._cursor += len(out)
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Give up to `length` bytes from `offset`, without the cursor: fewer at the end.
+        """Return up to `length` bytes, fewer at the end; neither uses nor moves the cursor.
+
+        Args:
+            offset: Position of the first byte.
+            length: Maximum number of bytes.
 
         Raises:
-            ModcryptError: what is there does not authenticate or breaks the format.
-            ValueError: the file is closed, or a number is negative.
+            ModcryptError: The bytes do not authenticate or violate the format.
+            ValueError: The file is closed, or an argument is negative.
         """
         offset, length = index(offset), index(length)
         if offset < 0 or length < 0:
-            raise ValueError("offset and length are not negative")
-        return _filled(self._clipped(offset, length), partial(self._fill, offset))
+            raise ValueError("offset and length must not be negative")
+        return fill_bytes(self._clip(offset, length), partial(self._fill, offset))
 
-    def _clipped(self, offset: int, length: int) -> int:
+    def _clip(self, offset: int, length: int) -> int:
         self._check_open()
         return max(0, min(length, self.size - offset))
 
@@ -59,67 +59,90 @@ class SeekableFile(io.RawIOBase):
             raise ValueError("the file is closed")
 
     def readable(self) -> bool:
-        """Say that it can be read."""
+        """Return True: the file is readable."""
         return True
 
     def seekable(self) -> bool:
-        """Say that it can be sought."""
+        """Return True: the file is seekable."""
         return True
 
     def tell(self) -> int:
-        """Give the cursor."""
+        """Return the position of the cursor."""
         self._check_open()
         return self._cursor
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move the cursor; give it. Beyond the end there is nothing to read."""
+        """Move the cursor, possibly beyond the end, and return its position.
+
+        Args:
+            offset: Offset relative to `whence`.
+            whence: `os.SEEK_SET`, `os.SEEK_CUR` or `os.SEEK_END`.
+
+        Raises:
+            ValueError: The file is closed, `whence` is unknown, or the position is negative.
+        """
         self._check_open()
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._cursor, os.SEEK_END: self.size}.get(whence)
         if base is None:
-            raise ValueError(f"there is no such whence: {whence}")
+            raise ValueError(f"unknown whence: {whence}")
         position = base + index(offset)
         if position < 0:
-            raise ValueError("a position is not negative")
+            raise ValueError("position must not be negative")
         self._cursor = position
         return self._cursor
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` from the cursor on; give the number of bytes. Raises as `read_at`."""
+        """Read from the cursor into a buffer and return the number of bytes.
+
+        Args:
+            buffer: Writable buffer.
+
+        Raises:
+            ModcryptError: The bytes do not authenticate or violate the format.
+            ValueError: The file is closed.
+        """
         view = memoryview(buffer).cast("B")
-        size = self._clipped(self._cursor, len(view))
+        size = self._clip(self._cursor, len(view))
         if size:
             self._advance(view[:size])
         return size
 
     def read(self, size: int | None = -1) -> bytes:
-        """Give up to `size` bytes from the cursor on, or all the rest. Raises as `read_at`."""
+        """Return bytes from the cursor on.
+
+        Args:
+            size: Maximum number of bytes; all up to the end if it is None or negative.
+
+        Raises:
+            ModcryptError: The bytes do not authenticate or violate the format.
+            ValueError: The file is closed.
+        """
         length = self.size if size is None or size < 0 else size
-        return _filled(self._clipped(self._cursor, length), self._advance)
+        return fill_bytes(self._clip(self._cursor, length), self._advance)
 
     def readall(self) -> bytes:
-        """Give all the rest."""
+        """Return all bytes from the cursor on. Raises the errors of `read`."""
         return self.read()
 
     def peek(self, size: int = 0) -> bytes:
-        """Give some bytes from the cursor on without moving it; `readline` looks for them."""
+        """Return some bytes from the cursor on without moving it; `readline` uses them.
+
+        Args:
+            size: Number of bytes wanted; more may be returned, or fewer at the end.
+
+        Raises:
+            ModcryptError: The bytes do not authenticate or violate the format.
+            ValueError: The file is closed.
+        """
         return self.read_at(self._cursor, max(size, _PEEK_BYTES))
 
     def write(self, data: Any) -> NoReturn:
-        """Refuse to write."""
+        """Refuse to write.
+
+        Raises:
+            io.UnsupportedOperation: Always.
+        """
         raise io.UnsupportedOperation("not writable")
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"{type(self).__name__} can't be pickled or copied: it has keys")
-
-
-def _filled(size: int, fill: Callable[[memoryview], None]) -> bytes:
-    """Give bytes that `fill` has filled."""
-    if not size:
-        return b""
-    if size < _WORTH_NO_COPY:
-        small = bytearray(size)
-        fill(memoryview(small))
-        return bytes(small)
-    whole, out = new_bytes(size)
-    fill(out)
-    return whole

@@ -1,10 +1,10 @@
-"""What modcrypt's fsspec file systems share: they stand before another one, which has the names.
+"""The base class of modcrypt's fsspec file systems, which decrypt the files of another one.
 
-Only what opens a file, or asks for its size, needs keys. Keys live in the file system's memory
-alone: neither two of these nor their copies are ever taken for the same (fsspec would, going by
-the repr of their arguments, in which keys are redacted).
+Only opening a file or querying its size needs keys. Keys exist only in the memory of the file
+system, and two instances never compare equal: fsspec would compare the repr of their arguments,
+where keys are redacted.
 
-Needs fsspec 2025.12: earlier ones know no protocol of ours that stands in a chain or by itself.
+Requires fsspec 2025.12: earlier releases support no protocol that works both alone and in a chain.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.implementations.chained import ChainedFileSystem
 from fsspec.utils import stringify_path
 
-from modcrypt.io.storage import open_sink
+from modcrypt.io.destinations import open_sink
 
-__all__ = ["NamesBehind"]
+__all__ = ["StackedFileSystem"]
 
 
-class NamesBehind(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships no types
-    """Names, folders and times of the file system behind; sizes only of files that are opened.
+class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships no types
+    """A file system with the names, folders and times of its target file system.
 
-    A class of it has a `protocol`, and an `_open` whose files know their `size`.
+    Sizes are known only for files that are opened. Subclasses define `protocol`, and an `_open`
+    whose files have a `size`.
 
     Args:
-        fs: the file system behind, of fsspec; without it `target_protocol` and `target_options`
-            say how to make one, by default the local one.
-        fo: the path that a chained URL was for; not needed, as paths come with every call.
-        storage_options: fsspec's own.
+        fs: Target file system, of fsspec. Without it, `target_protocol` and `target_options`
+            describe one; the default is the local file system.
+        fo: Path of a chained URL; ignored, as every call passes its path.
+        storage_options: Options of fsspec itself.
     """
 
-    cachable = False  # fsspec goes by the repr of the arguments, in which keys look the same
+    cachable = False  # fsspec compares the repr of the arguments, where all keys look the same
 
     def __init__(
         self,
@@ -51,103 +52,105 @@ class NamesBehind(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships no t
             fs = fsspec.filesystem(target_protocol or "file", **(target_options or {}))
         self.fs = fs
         self._token = secrets.token_hex(16)
-        # All of fsspec's own methods begin with it.
+        # All methods of fsspec call it first.
         self._strip_protocol = self._target_path  # type: ignore[method-assign]  # by instance
 
     @property
     def _fs_token(self) -> str:
-        """What fsspec and Dask tell file systems apart by: never that of another one."""
+        """A random token by which fsspec and Dask distinguish file systems."""
         return self._token
 
     # --- names ---------------------------------------------------------------------------------
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
-        """Take off the protocol, and nothing else: the file system behind knows its own paths."""
+        """Remove only the protocol: the target file system interprets its own paths."""
         if isinstance(path, list):
-            return [cls._strip_protocol(one) for one in path]
+            return [cls._strip_protocol(item) for item in path]
         path = stringify_path(path)
         for prefix in (f"{cls.protocol}://", f"{cls.protocol}::"):
             path = path.removeprefix(prefix)
         return path
 
     def _target_path(self, path: Any) -> Any:
-        """Give the path, or list of paths, in the file system behind."""
+        """Return the path, or list of paths, in the target file system."""
         if isinstance(path, list):
-            return [self._target_path(one) for one in path]
+            return [self._target_path(item) for item in path]
         return self.fs._strip_protocol(type(self)._strip_protocol(path))
 
-    # --- what is there: asked of the file system behind, nothing is opened ---------------------
+    # --- listings of the target file system; no file is opened ---------------------------------
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
         """List a folder; sizes are None."""
         found = self.fs.ls(self._target_path(path), detail=detail, **kwargs)
-        return [_unsized(entry) for entry in found] if detail else found
+        return [_without_size(entry) for entry in found] if detail else found
 
     def find(self, path: str, *args: Any, detail: bool = False, **kwargs: Any) -> Any:
         """List the files below a folder; sizes are None."""
         found = self.fs.find(self._target_path(path), *args, detail=detail, **kwargs)
-        return {name: _unsized(entry) for name, entry in found.items()} if detail else found
+        return {name: _without_size(entry) for name, entry in found.items()} if detail else found
 
     def glob(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        """List what a pattern matches; sizes are None."""
+        """List the files that match a pattern; sizes are None."""
         found = self.fs.glob(self._target_path(path), *args, **kwargs)
         if isinstance(found, dict):
-            return {name: _unsized(entry) for name, entry in found.items()}
+            return {name: _without_size(entry) for name, entry in found.items()}
         return found
 
     def exists(self, path: str, **kwargs: Any) -> bool:
-        """Tell whether there is something, readable or not."""
+        """Return whether a file or folder exists, readable or not."""
         return bool(self.fs.exists(self._target_path(path), **kwargs))
 
     def isdir(self, path: str) -> bool:
-        """Tell whether there is a folder."""
+        """Return whether a folder exists."""
         return bool(self.fs.isdir(self._target_path(path)))
 
     def isfile(self, path: str) -> bool:
-        """Tell whether there is a file, readable or not."""
+        """Return whether a file exists, readable or not."""
         return bool(self.fs.isfile(self._target_path(path)))
 
     def checksum(self, path: str) -> Any:
-        """Give what changes with the encrypted file."""
+        """Return a value that changes with the encrypted file."""
         return self.fs.checksum(self._target_path(path))
 
     def ukey(self, path: str) -> Any:
-        """Give what changes with the encrypted file."""
+        """Return a value that changes with the encrypted file."""
         return self.fs.ukey(self._target_path(path))
 
     def created(self, path: str) -> Any:
-        """Give the time at which the encrypted file was made."""
+        """Return the time when the encrypted file was created."""
         return self.fs.created(self._target_path(path))
 
     def modified(self, path: str) -> Any:
-        """Give the time of the encrypted file's last change."""
+        """Return the time when the encrypted file was last changed."""
         return self.fs.modified(self._target_path(path))
 
     def invalidate_cache(self, path: str | None = None) -> None:
-        """Forget listings."""
+        """Forget cached listings."""
         self.fs.invalidate_cache(None if path is None else self._target_path(path))
 
-    # --- what is in it -------------------------------------------------------------------------
+    # --- contents ------------------------------------------------------------------------------
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """Describe a file or folder. The size is that of the plaintext: the file is opened.
+        """Describe a file or folder. The size is that of the plaintext, so a file is opened.
 
-        Raises as opening it does.
+        Raises:
+            ModcryptError: The file cannot be opened with the keys at hand.
+            OSError: The target file system refuses.
         """
         path = self._target_path(path)
-        entry = _unsized(self.fs.info(path, **kwargs))
+        entry = _without_size(self.fs.info(path, **kwargs))
         if entry["type"] == "file":
             with self._open(path) as file:
                 entry["size"] = file.size
         return entry
 
     def open_many(self, files: Any) -> list[Any]:
-        """Open all of an `OpenFiles`: fsspec would go past this file system to a cache behind."""
+        """Open all files of an `OpenFiles`; fsspec would bypass this file system for a cache."""
         return [file.open() for file in files]
 
     def commit_many(self, files: Any) -> None:
-        """Do nothing: what `open_many` opened for writing is complete when it is closed."""
+        """Do nothing: files that `open_many` opened for writing are complete when closed."""
 
     def get_file(
         self,
@@ -159,8 +162,15 @@ class NamesBehind(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships no t
     ) -> None:
         """Copy a file's plaintext to a local path, complete or not at all, or into a file object.
 
+        Args:
+            rpath: Path of the encrypted file.
+            lpath: Local path, or writable binary file object.
+            callback: Progress callback of fsspec.
+            outfile: Writable binary file object to use instead of `lpath`.
+
         Raises:
-            ModcryptError: as opening it, for all of the file.
+            ModcryptError: The file cannot be decrypted.
+            OSError: A file system refuses.
         """
         out = lpath if outfile is None else outfile
         if not hasattr(out, "write"):
@@ -176,6 +186,6 @@ class NamesBehind(ChainedFileSystem):  # type: ignore[misc]  # fsspec ships no t
                 callback.relative_update(len(data))
 
 
-def _unsized(entry: dict[str, Any]) -> dict[str, Any]:
-    """Describe what is listed; the plaintext's size is not known before the file is opened."""
+def _without_size(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return a listing's entry without the size: that of the plaintext is not known yet."""
     return {**entry, "size": None} if entry["type"] == "file" else dict(entry)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from modcrypt.errors import ModcryptError
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 from modcrypt.parquet.datasets.discovery import list_files
 
 __all__ = ["THREADS", "describe_failure", "list_files_except", "process_files"]
@@ -32,7 +32,7 @@ def list_files_except(
     record_path = None if record is None else os.path.realpath(record)
     if record_path is not None and os.path.exists(record_path) and not os.path.isfile(record_path):
         raise ValueError(f"record is not a regular file: {record_path}")
-    return [place for place in list_files(where, filesystem) if place.real().path != record_path]
+    return [place for place in list_files(where, filesystem) if place.resolve().path != record_path]
 
 
 def process_files(

@@ -28,7 +28,10 @@ from modcrypt.errors import (
     PlaintextError,
 )
 from modcrypt.fork_safety import fork_safe
-from modcrypt.io.storage import Place, Source, copy_range
+from modcrypt.io.destinations import open_sink_at
+from modcrypt.io.places import Place
+from modcrypt.io.sinks import copy_range
+from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.file_runs import describe_failure, list_files_except, process_files
 from modcrypt.jobs.run_record import RotationRecord
 from modcrypt.kms import client as kms
@@ -239,7 +242,7 @@ class _Rotation:
     def _rotate_file(self, place: Place, under: set[tuple[str, str]]) -> int | None:
         """Rotate one file; return the number of rewrapped keys, or None for a plaintext file."""
         place.check_writable()
-        with place.open() as source:
+        with open_source_at(place) as source:
             if holds_encrypted_metadata(source):
                 return self._rotate_key_metadata(place, source, under)
             try:
@@ -284,7 +287,7 @@ class _Rotation:
             settled_new = settle_keys(new, footer.write)
             if settled_new == old:
                 return 0
-            with place.locked():
+            with place.lock():
                 changed = store.filesystem is not None or store.stamp() != stamp
                 if changed and read_store(place) != old:
                     continue  # another process changed it, perhaps another rotation
@@ -312,7 +315,7 @@ class _Rotation:
         rotated = self._rotate_material(material, under)
         if rotated == material:
             return 0
-        with place.create(check=lambda: place.check_still(source)) as sink:
+        with open_sink_at(place, check=lambda: place.check_unchanged(source.stamp)) as sink:
             sink.append(encode_wrapped_metadata(rotated))
         self._record_event(place, None, rotated)
         return 1
@@ -351,7 +354,7 @@ class _Rotation:
         if tail is None:
             return len(changed)
         start, data = tail
-        with place.create(check=lambda: place.check_still(source)) as sink:
+        with open_sink_at(place, check=lambda: place.check_unchanged(source.stamp)) as sink:
             copy_range(source, sink, 0, start)
             sink.append(data)
         for column, material in rewrapped:

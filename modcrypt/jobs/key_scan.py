@@ -17,7 +17,8 @@ from modcrypt.errors import (
     KeyNotFoundError,
     ModcryptError,
 )
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.keyring.keyring import Keyring
@@ -134,7 +135,7 @@ def _make_error_row(place: Place, error: ModcryptError | OSError) -> ScannedKey:
 
 
 def _scan_file(place: Place, decryption: FileDecryptionProperties | None) -> Iterator[ScannedKey]:
-    with place.open() as source:
+    with open_source_at(place) as source:
         if holds_encrypted_metadata(source):
             kek_material = parse_wrapped_metadata(source.read_at(0, source.size))
             yield _describe_key(place, "key metadata", None, kek_material, None)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Self, TypeAlias
 
 from modcrypt.errors import ModcryptError
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 from modcrypt.pkmt1.external import store_of
 
 __all__ = [

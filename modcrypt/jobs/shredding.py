@@ -30,7 +30,10 @@ from modcrypt.errors import (
     KmsUnavailableError,
     ModcryptError,
 )
-from modcrypt.io.storage import Place, Source, copy_range
+from modcrypt.io.destinations import open_sink_at
+from modcrypt.io.places import Place
+from modcrypt.io.sinks import copy_range
+from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.file_runs import describe_failure, list_files_except, process_files
 from modcrypt.jobs.run_record import RunRecord, stamps_of
 from modcrypt.jobs.shredding_choice import (
@@ -250,7 +253,7 @@ def entries_of(store: Place) -> dict[str, str] | None:
         OSError: The key material can't be read.
     """
     try:
-        with store.open() as source:
+        with open_source_at(store) as source:
             if source.size > MAX_STORE:
                 raise KeyMaterialError(f"key material is larger than {MAX_STORE} bytes")
             return decode_store(source.read_at(0, source.size))
@@ -304,7 +307,7 @@ class _Shredding:
 
     def _shred_file(self, place: Place) -> ShreddedFile:
         place.check_writable()
-        with place.open() as source:
+        with open_source_at(place) as source:
             if is_ags1(source):
                 note = "an AGS1 stream: its key is in key metadata stored elsewhere"
                 return ShreddedFile(path=place.path, result="current", message=note)
@@ -319,11 +322,11 @@ class _Shredding:
             removed = self._shred_external(place, source, chosen)
             if tail is not None and not self._dry_run:
                 start, data = tail
-                with place.create(check=lambda: place.check_still(source)) as sink:
+                with open_sink_at(place, check=lambda: place.check_unchanged(source.stamp)) as sink:
                     copy_range(source, sink, 0, start)
                     sink.append(data)
             elif not removed:  # the file may have been replaced by a version with other keys
-                place.check_still(source)
+                place.check_unchanged(source.stamp)
         self._record_removals(place, chosen, removed)
         keys = len(chosen.within) + len(set(removed.values()))
         if keys and links:
@@ -479,12 +482,12 @@ class _Shredding:
             removed = {name: text for name, text in old.items() if text not in new.values()}
             if not removed or self._dry_run:
                 return removed
-            with store.locked():
+            with store.lock():
                 if self._read_entries(store) != old:
                     continue  # another process changed it, perhaps a rotation
-                place.check_still(source)
+                place.check_unchanged(source.stamp)
                 if new:
-                    with store.create() as sink:
+                    with open_sink_at(store) as sink:
                         sink.append(encode_store(new))
                 else:
                     store.remove()
@@ -521,7 +524,7 @@ class _Shredding:
             return ShreddedFile(path=place.path, result="current")
         links = self._has_other_links(place)
         if not self._dry_run:
-            with place.create(check=lambda: place.check_still(source)) as sink:
+            with open_sink_at(place, check=lambda: place.check_unchanged(source.stamp)) as sink:
                 sink.append(SHREDDED)
             if material is not None:
                 self._record_event(place, material, ())

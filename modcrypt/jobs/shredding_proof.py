@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from modcrypt.io.storage import Place, Source
+from modcrypt.io.places import Place
+from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.file_runs import describe_failure, process_files
 from modcrypt.jobs.shredding import REMAINS, is_ags1, resolve_decryption
 from modcrypt.jobs.shredding_choice import Criteria, criteria_of
@@ -233,7 +234,7 @@ class _Examination:
     def examine_file(self, place: Place) -> ProvenFile:
         """Examine one of the named files; return errors as results."""
         try:
-            with place.open() as source:
+            with open_source_at(place) as source:
                 keys = self.trial.try_file(place, source)
                 self.others += [place.path] if is_ags1(source) else []
                 return _make_proven_file(place, source, keys, leftover=False)
@@ -261,7 +262,7 @@ class _Examination:
 
     def _examine_leftover(self, place: Place, near: bool) -> ProvenFile | None:
         try:
-            with place.open() as source:
+            with open_source_at(place) as source:
                 keys = self.trial.try_leftover(place, source, near)
                 if keys is None:  # neither Parquet nor key material
                     if near and not self.trial.is_about(place):
@@ -289,7 +290,7 @@ def _make_proven_file(
     sha256 = hashlib.sha256()
     for part in _read_parts(source):
         sha256.update(part)
-    place.check_still(source)
+    place.check_unchanged(source.stamp)
     return ProvenFile(
         path=place.path, size=source.size, sha256=sha256.hexdigest(), keys=tuple(keys),
         leftover=leftover,

@@ -20,7 +20,8 @@ from modcrypt.errors import (
     ModcryptError,
 )
 from modcrypt.fork_safety import fork_safe
-from modcrypt.io.storage import Place, Source
+from modcrypt.io.places import Place
+from modcrypt.io.sources import Source
 from modcrypt.jobs.shredding import entries_of, is_ags1, stores_of
 from modcrypt.jobs.shredding_choice import Criteria, material_of
 from modcrypt.kms.key_tools import KeyTools
@@ -93,7 +94,7 @@ _WORST: tuple[State, ...] = ("readable", "unknown", "refused", "gone")
 
 def identify(place: Place) -> str:
     """Return a path that identifies a file in its file system, whatever links lead to it."""
-    return place.real().path if place.filesystem is None else place.path.lstrip("/")
+    return place.resolve().path if place.filesystem is None else place.path.lstrip("/")
 
 
 class Trial:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-from modcrypt.io.storage import Place, locate
+from modcrypt.io.places import Place
+from modcrypt.io.stores import locate
 from modcrypt.parquet.datasets.discovery import as_arrow
 
 __all__ = ["list_surrounding_files"]
@@ -33,12 +34,12 @@ def list_surrounding_files(where: Any, filesystem: Any) -> tuple[list[Place], li
     for path_or_url in where if isinstance(where, list | tuple) else [where]:
         place = Place(*locate(path_or_url, filesystem))
         is_folder = _is_folder(place)
-        folder = place.path if is_folder else posixpath.dirname(place.real().path)
+        folder = place.path if is_folder else posixpath.dirname(place.resolve().path)
         for path in _walk_paths(place.filesystem, folder, deep=is_folder):
             file = Place(place.filesystem, path)
-            (within if is_folder else beside).setdefault(file.real().path, file)
+            (within if is_folder else beside).setdefault(file.resolve().path, file)
     lists = [sorted(files.values(), key=lambda file: file.path) for files in (within, beside)]
-    return lists[0], [file for file in lists[1] if file.real().path not in within]
+    return lists[0], [file for file in lists[1] if file.resolve().path not in within]
 
 
 def _is_folder(place: Place) -> bool:

@@ -11,7 +11,8 @@ from dataclasses import replace
 from secrets import token_hex
 
 from modcrypt.errors import KeyMaterialError, ModcryptError
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
 from modcrypt.pkmt1.external import (
     COLUMN_KEY,
@@ -43,7 +44,7 @@ class ExternalKeys:
     """
 
     def __init__(self, place: Place) -> None:
-        self._place = place.real()
+        self._place = place.resolve()
         self.write = token_hex(8)
         self._store: dict[str, str] = {}
         read_if_present(self._place)  # raises if it must not be replaced, before keys are created
@@ -118,7 +119,7 @@ class ExternalKeys:
 
     def _change(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
         """Change the stored material under a lock against other processes of this machine."""
-        with self._place.locked():
+        with self._place.lock():
             present = read_if_present(self._place)
             changed = change(present or {})
             if changed:
@@ -141,7 +142,7 @@ def _find_write(place: Place) -> str | None:
         OSError: The file cannot be read.
     """
     try:
-        with place.open() as source:
+        with open_source_at(place) as source:
             metadata = list_key_metadata(source)[0][0].metadata
         reference = decode_metadata(metadata or b"")
     except (ModcryptError, FileNotFoundError):

@@ -13,7 +13,8 @@ from typing import Any, Literal, NoReturn, Self, cast
 
 from modcrypt.errors import KeyAccessDeniedError, KeyMaterialError, KeyNotFoundError, ModcryptError
 from modcrypt.fork_safety import cached_property
-from modcrypt.io.storage import Place, Root, Source
+from modcrypt.io.places import Place, Root
+from modcrypt.io.sources import Source
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
 from modcrypt.kms.audit import Audit, AuditEvent

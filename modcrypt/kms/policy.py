@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from modcrypt.errors import MAX_NAME, printable
-from modcrypt.io.storage import Root
+from modcrypt.io.places import Root
 from modcrypt.kms.strict_toml import strict_toml
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix
 from modcrypt.parquet.crypto.properties import ALGORITHMS, GCM_V1

@@ -16,7 +16,7 @@ from typing import Any
 
 from modcrypt.aead import TagError
 from modcrypt.errors import FormatError, KeyMaterialError
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.pkmt1.material import KEK_ID_SIZE, MAX_NAME, KeyMaterial

@@ -21,7 +21,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from modcrypt.errors import KeyMaterialError, KeyNotFoundError
-from modcrypt.io.storage import Place
+from modcrypt.io.destinations import open_sink_at
+from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
 from modcrypt.pkmt1.material import (
     MAX_STORE,
     KeyMaterial,
@@ -87,7 +89,7 @@ def read_store(place: Place) -> dict[str, str]:
 def place_with_store(place: Place) -> Place:
     """Return the place whose folder contains the key material: the file or its link target."""
     if place.filesystem is None and store_of(place).stamp() is None:
-        return place.real()
+        return place.resolve()
     return place
 
 
@@ -124,7 +126,7 @@ def settle_keys(store: Mapping[str, str], write: str | None) -> dict[str, str]:
 def write_store(place: Place, store: Mapping[str, str]) -> None:
     """Replace the key material of the file at a place atomically."""
     data = encode_store(store)
-    with store_of(place).create() as sink:
+    with open_sink_at(store_of(place)) as sink:
         sink.append(data)
 
 
@@ -142,7 +144,7 @@ def read_if_present(place: Place) -> dict[str, str] | None:
     """
     where = store_of(place)
     try:
-        with where.open() as source:
+        with open_source_at(where) as source:
             if source.size > MAX_STORE:
                 raise KeyMaterialError(f"key material is longer than {MAX_STORE} bytes")
             return decode_store(source.read_at(0, source.size))

@@ -39,7 +39,7 @@ from dask.tokenize import tokenize
 
 import modcrypt as mc
 from modcrypt.ags1.filesystem import Ags1FileSystem
-from modcrypt.io.storage import FileSource
+from modcrypt.io.sources import FileSource
 from tests.support.frame_watch import carried
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
 from tests.support.leaks import COLUMN, FOOTER, SHORT, leaks

@@ -48,7 +48,8 @@ from modcrypt import (
     decrypt_ags1,
 )
 from modcrypt.ags1 import UNVERIFIED, blocks, reader
-from modcrypt.io import buffers, seekable, storage
+from modcrypt.io import buffers
+from modcrypt.io.sources import FileSource
 from tests.support.ags1.sources import KINDS, Store, source_of
 from tests.support.ags1.streams import PLAIN, PREFIX, frames, is_stream, opened, sealed
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
@@ -63,7 +64,6 @@ def small_thresholds(block_length: int, cached: int = 5, ahead: int = 2) -> Iter
         patch.setattr(reader, "AHEAD_BYTES", ahead * block_length)
         patch.setattr(reader, "_LOCAL_REQUEST", 2 * (block_length + 28))
         patch.setattr(reader, "_REMOTE_REQUEST", 3 * (block_length + 28))
-        patch.setattr(seekable, "_WORTH_NO_COPY", 30)
         yield
 
 
@@ -794,7 +794,7 @@ def test_of_several_damaged_blocks_the_first_is_named(threads: int) -> None:
 
 
 def test_a_large_read_that_fails_gives_out_no_memory_that_was_not_filled() -> None:
-    """Bytes are made without a copy from 64 KiB on; the traceback's frames show what is there."""
+    """Bytes are filled without a copy; the frames of the traceback show them."""
     stream = bytearray(sealed(FOOTER_KEY, bytes(1 << 20), 1 << 18))
     stream[-20] ^= 1
     buffer = bytearray(b"\xaa" * (1 << 20))
@@ -1008,16 +1008,16 @@ def test_a_reader_closed_meanwhile_gives_data_or_a_value_error(kind: str, trial:
 def test_closing_while_blocks_are_opened_ahead_does_not_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, read_into = tmp_path / "stream", storage.FileSource.read_into
+    path, read_into = tmp_path / "stream", FileSource.read_into
     path.write_bytes(sealed(FOOTER_KEY, PLAIN, 50))
     going_on = threading.Event()
 
-    def slow(self: storage.FileSource, offset: int, view: memoryview) -> None:
+    def slow(self: FileSource, offset: int, view: memoryview) -> None:
         if threading.current_thread().name.startswith("modcrypt-ags1"):
             going_on.wait(0.05)
         read_into(self, offset, view)
 
-    monkeypatch.setattr(storage.FileSource, "read_into", slow)
+    monkeypatch.setattr(FileSource, "read_into", slow)
     descriptors = len(os.listdir("/proc/self/fd"))
 
     def work(number: int) -> None:
@@ -1043,16 +1043,16 @@ def test_a_reader_that_is_lost_while_it_opens_ahead_closes_without_a_complaint(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pool's thread has the last reference to it then."""
-    path, read_into = tmp_path / "stream", storage.FileSource.read_into
+    path, read_into = tmp_path / "stream", FileSource.read_into
     path.write_bytes(sealed(FOOTER_KEY, PLAIN, size))
     lost = threading.Event()
 
-    def slow(self: storage.FileSource, offset: int, view: memoryview) -> None:
+    def slow(self: FileSource, offset: int, view: memoryview) -> None:
         if threading.current_thread().name.startswith("modcrypt-ags1"):
             assert lost.wait(60)
         read_into(self, offset, view)
 
-    monkeypatch.setattr(storage.FileSource, "read_into", slow)
+    monkeypatch.setattr(FileSource, "read_into", slow)
     complaints: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", complaints.append)
     monkeypatch.setattr(threading, "excepthook", complaints.append)
@@ -1096,7 +1096,7 @@ def test_a_forked_process_reads_on_though_its_parents_threads_are_not_there(
         import os, signal, sys, threading
         from modcrypt import Ags1Reader, UNVERIFIED
         from modcrypt.ags1 import reader
-        from modcrypt.io.storage import FileSource
+        from modcrypt.io.sources import FileSource
 
         reader.AHEAD_BYTES, reader.CACHE_BYTES = 200, 500
         read_into, forked = FileSource.read_into, threading.Event()
@@ -1130,7 +1130,7 @@ def test_an_interrupt_while_several_threads_open_blocks_is_just_that(tmp_path: P
     script = """
         import gc, os, signal, sys, threading, time
         from modcrypt import Ags1Reader, UNVERIFIED
-        from modcrypt.io.storage import FileSource
+        from modcrypt.io.sources import FileSource
 
         read_into, once = FileSource.read_into, threading.Lock()
 
@@ -1218,13 +1218,29 @@ def test_a_header_that_declares_long_blocks_reserves_no_memory_for_them(size: in
 
 
 def test_memory_that_is_filled_afterwards_lives_as_long_as_a_view_of_it() -> None:
-    whole, view = buffers.new_bytes(100)
-    before = sys.getrefcount(whole)
-    part = view[10:20]
-    del view
-    assert sys.getrefcount(whole) == before
-    del part
-    assert sys.getrefcount(whole) == before - 1
+    views: list[memoryview] = []
+
+    def fill(view: memoryview) -> None:
+        view[:] = bytes(range(100))
+        views.append(view[10:20])
+
+    assert buffers.fill_bytes(100, fill) == bytes(range(100))
+    assert views[0] == bytes(range(10, 20))
+
+    def fail(view: memoryview) -> None:
+        fill(view)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        buffers.fill_bytes(100, fail)
+    gc.collect()
+    assert views[1] == bytes(range(10, 20))
+
+
+def test_memory_is_filled_without_a_copy() -> None:
+    size = 1 << 20
+    with peak_below(size + (size >> 4)):
+        assert len(buffers.fill_bytes(size, lambda view: view.release())) == size
 
 
 def test_a_lost_reader_closes_what_it_has_opened(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from modcrypt import (
 )
 from modcrypt.ags1 import UNVERIFIED, blocks, seal, writer
 from modcrypt.io import buffers
-from modcrypt.io.storage import FdSink
+from modcrypt.io.sinks import FdSink
 from modcrypt.keys import invocation_counter
 from tests.support.ags1.streams import PLAIN, PREFIX, frames, is_stream, opened, sealed
 from tests.support.folder_contents import left_in

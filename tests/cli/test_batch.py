@@ -21,7 +21,7 @@ import pytest
 
 import modcrypt
 from modcrypt.cli import batch
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 from modcrypt.parquet.crypto.write_notes import NOTES
 from tests.support.cli.answers import lines, ran, refused
 from tests.support.cli.program import KEY, SLOW, environment, invoke, private, run

@@ -44,7 +44,7 @@ from modcrypt.iceberg.read import pyarrow_decryption as native_parquet
 from modcrypt.iceberg.read import schema_projection as projection
 from modcrypt.iceberg.rotate.rotation_report import Rotated
 from modcrypt.iceberg.write.moved_deletes import move_deletes
-from modcrypt.io.storage import MemorySource
+from modcrypt.io.sources import MemorySource
 from modcrypt.key_metadata import StandardKeyMetadata
 from tests.support.frame_watch import carried
 from tests.support.iceberg.builder import (

@@ -26,7 +26,8 @@ from fsspec.implementations.cached import CachingFileSystem
 from fsspec.implementations.dirfs import DirFileSystem
 
 import modcrypt as mc
-from modcrypt.io.storage import open_sink, open_source
+from modcrypt.io.destinations import open_sink
+from modcrypt.io.sources import open_source
 from tests.support.keys import FOOTER_KEY
 from tests.support.object_store import SECRET, Bucket, ObjectStore
 from tests.support.tables import small_table, write_plain
@@ -369,7 +370,7 @@ def test_an_abandoned_sink_publishes_nothing(direct: Any, bucket: Bucket) -> Non
 def test_an_existing_object_is_replaced_only_on_request(filesystem: Any, bucket: Bucket) -> None:
     path = bucket.put("there", DATA)
     with (
-        pytest.raises(FileExistsError, match="only replaced on request") as caught,
+        pytest.raises(FileExistsError, match="destination exists; pass overwrite=True") as caught,
         open_sink(path, overwrite=False, filesystem=filesystem),
     ):
         pytest.fail("opened all the same")
@@ -391,7 +392,7 @@ def test_an_object_that_appears_meanwhile_is_not_replaced(
                 sink.append(bytes(MIB))
             bucket.put("new", DATA)
 
-    with pytest.raises(FileExistsError, match="only replaced on request") as caught:
+    with pytest.raises(FileExistsError, match="destination exists; pass overwrite=True") as caught:
         write_ours()
     assert (caught.value.errno, caught.value.filename) == (errno.EEXIST, path)
     assert bucket.get("new") == DATA

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.io.storage import FileSource
+from modcrypt.io.sources import FileSource
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
 from tests.support.object_store import ObjectStore

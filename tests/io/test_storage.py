@@ -35,20 +35,15 @@ from modcrypt import (
     encrypt_parquet,
 )
 from modcrypt.errors import TruncationError
-from modcrypt.io import buffers, storage
+from modcrypt.io import buffers, sinks
+from modcrypt.io.addresses import local_path
 from modcrypt.io.buffers import Output, Window, open_output
-from modcrypt.io.storage import (
-    FileSource,
-    MemorySource,
-    Place,
-    copy_range,
-    local_path,
-    locate,
-    open_sink,
-    open_source,
-    open_stream,
-    place_of,
-)
+from modcrypt.io.destinations import open_sink, open_sink_at
+from modcrypt.io.places import Place, place_of
+from modcrypt.io.sinks import Sink, copy_range
+from modcrypt.io.sources import FileSource, MemorySource, RangeSource, open_source, open_source_at
+from modcrypt.io.stores import locate
+from modcrypt.io.streams import SourceStream, open_stream
 from tests.support.keys import FOOTER_KEY
 from tests.support.tables import write_plain
 
@@ -432,7 +427,7 @@ def test_a_source_that_shrinks_is_a_truncation_and_never_stale_bytes(
 # --- output --------------------------------------------------------------------------------------
 
 
-class Collected(storage.Sink):
+class Collected(Sink):
     """Keeps what it is given, as bytes of its own, and who gave it."""
 
     def __init__(self) -> None:
@@ -492,7 +487,7 @@ def test_an_output_that_is_not_complete_does_not_write_its_rest() -> None:
         assert sink.parts == []
 
 
-class FailingSink(storage.Sink):
+class FailingSink(Sink):
     def __init__(self, at: int) -> None:
         self.left = at
 
@@ -528,7 +523,7 @@ def test_after_an_error_nothing_more_is_appended(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(buffers, "BLOCK", 16)
     calls: list[bytes] = []
 
-    class FailsOnce(storage.Sink):
+    class FailsOnce(Sink):
         def append(self, data: memoryview | bytes) -> None:
             calls.append(bytes(data))
             if len(calls) == 2:
@@ -550,7 +545,7 @@ def test_the_background_thread_goes_round_with_three_buffers(
     monkeypatch.setattr(buffers, "BLOCK", 16)
     seen_buffers: dict[int, object] = {}
 
-    class Watching(storage.Sink):
+    class Watching(Sink):
         def append(self, data: memoryview | bytes) -> None:
             assert isinstance(data, memoryview)
             seen_buffers[id(data.obj)] = data.obj  # held on to, so that no id comes twice
@@ -1187,9 +1182,9 @@ def test_a_stream_from_a_store_asks_for_every_byte_once_and_for_much_at_a_time(
         requests.append((start, end))
         return DATA[start:end]
 
-    source = storage.RangeSource(fetch, len(DATA), "store")
+    source = RangeSource(fetch, len(DATA), "store")
     monkeypatch.setattr(source, "least_read", 300)
-    stream, out = storage.SourceStream(source), bytearray()
+    stream, out = SourceStream(source), bytearray()
     for size in (8, 100, 7, 400, 1, 484, 50):
         part = bytearray(size)
         count = stream.readinto(memoryview(part))
@@ -1226,12 +1221,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, memory_url: str) -> Pl
 
 
 def write_at(place: Place, data: bytes) -> None:
-    with place.create() as sink:
+    with open_sink_at(place) as sink:
         sink.append(data)
 
 
 def content(place: Place) -> bytes:
-    with place.open() as source:
+    with open_source_at(place) as source:
         return source.read_at(0, source.size)
 
 
@@ -1290,7 +1285,7 @@ def test_a_place_beside_another_is_in_the_same_folder(path: str, expected: str) 
 
 
 def test_a_place_is_written_read_and_removed(place: Place) -> None:
-    with pytest.raises(FileNotFoundError), place.open():
+    with pytest.raises(FileNotFoundError), open_source_at(place):
         pass
     for data in (b"", DATA, b"new"):
         write_at(place, data)
@@ -1298,7 +1293,7 @@ def test_a_place_is_written_read_and_removed(place: Place) -> None:
     write_at(place.beside("other"), b"o")
     place.remove()
     place.remove()  # there is none
-    with pytest.raises(FileNotFoundError), place.open():
+    with pytest.raises(FileNotFoundError), open_source_at(place):
         pass
     assert content(place.beside("other")) == b"o"
 
@@ -1310,16 +1305,16 @@ def test_what_fails_leaves_the_place_as_it_was(place: Place) -> None:
         assert content(place) == b"old"
         raise ZeroDivisionError
 
-    with contextlib.suppress(ZeroDivisionError), place.create() as sink:
+    with contextlib.suppress(ZeroDivisionError), open_sink_at(place) as sink:
         sink.append(b"new")
         raise ZeroDivisionError
-    with pytest.raises(ZeroDivisionError), place.create(check=refuse) as sink:
+    with pytest.raises(ZeroDivisionError), open_sink_at(place, check=refuse) as sink:
         sink.append(b"new")
     assert content(place) == b"old"
     place.remove()
-    with contextlib.suppress(ZeroDivisionError), place.create():
+    with contextlib.suppress(ZeroDivisionError), open_sink_at(place):
         raise ZeroDivisionError
-    with pytest.raises(FileNotFoundError), place.open():
+    with pytest.raises(FileNotFoundError), open_source_at(place):
         pass
 
 
@@ -1335,7 +1330,9 @@ def test_the_last_look_comes_after_everything_is_on_the_disk(
             return _real(*arguments)
 
         monkeypatch.setattr(os, name, noting)
-    with Place(None, str(tmp_path / "file")).create(check=lambda: trace.append("look")) as sink:
+    with open_sink_at(
+        Place(None, str(tmp_path / "file")), check=lambda: trace.append("look")
+    ) as sink:
         sink.append(DATA)
     at = trace.index("look")
     assert trace[at + 1] == "replace"
@@ -1370,11 +1367,11 @@ def test_a_store_tells_an_object_from_a_newer_one(memory_url: str) -> None:
     assert stamp == place.stamp()
     write_at(place, DATA + b"more")
     assert place.stamp() != stamp
-    with place.open() as source:
-        place.check_still(source)
+    with open_source_at(place) as source:
+        place.check_unchanged(source.stamp)
         write_at(place, b"other")
-        with pytest.raises(OSError, match="changed by somebody else"):
-            place.check_still(source)
+        with pytest.raises(OSError, match="file changed while it was being processed"):
+            place.check_unchanged(source.stamp)
 
 
 @pytest.mark.parametrize("change", ["replaced", "written", "removed", "cut"])
@@ -1384,8 +1381,8 @@ def test_a_file_that_changed_is_not_still_the_one_that_was_opened(
     path = tmp_path / "file"
     path.write_bytes(DATA)
     place = Place(None, str(path))
-    with place.open() as source:
-        place.check_still(source)
+    with open_source_at(place) as source:
+        place.check_unchanged(source.stamp)
         if change == "replaced":
             write_at(place, DATA)
         elif change == "written":
@@ -1395,24 +1392,24 @@ def test_a_file_that_changed_is_not_still_the_one_that_was_opened(
             place.remove()
         else:
             os.truncate(path, 10)
-        with pytest.raises(OSError, match="changed by somebody else"):
-            place.check_still(source)
+        with pytest.raises(OSError, match="file changed while it was being processed"):
+            place.check_unchanged(source.stamp)
 
 
 def test_a_lock_keeps_others_out_of_the_folder_until_it_is_let_go(tmp_path: Path) -> None:
     place, entered = Place(None, str(tmp_path / "file")), threading.Event()
 
     def enter() -> None:
-        with place.beside("other").locked():
+        with place.beside("other").lock():
             entered.set()
 
     for error in (None, ZeroDivisionError):
         entered.clear()
         thread = threading.Thread(target=enter)
-        with contextlib.suppress(ZeroDivisionError), place.locked():
+        with contextlib.suppress(ZeroDivisionError), place.lock():
             thread.start()
             assert not entered.wait(0.1)
-            with Place(None, str(tmp_path.parent / "file")).locked():
+            with Place(None, str(tmp_path.parent / "file")).lock():
                 pass  # another folder
             if error:
                 raise error
@@ -1423,7 +1420,7 @@ def test_a_lock_keeps_others_out_of_the_folder_until_it_is_let_go(tmp_path: Path
 
 def test_a_lock_is_not_kept_by_a_process_that_was_forked_meanwhile(tmp_path: Path) -> None:
     place = Place(None, str(tmp_path / "file"))
-    with place.locked():
+    with place.lock():
         child = os.fork()
         if not child:
             signal.pause()
@@ -1439,7 +1436,7 @@ def test_a_lock_is_not_kept_by_a_process_that_was_forked_meanwhile(tmp_path: Pat
 
 def test_in_a_store_a_lock_keeps_nobody_out(memory_url: str) -> None:
     place = Place(*fsspec.core.url_to_fs(f"{memory_url}/x"))
-    with place.locked(), place.locked():
+    with place.lock(), place.lock():
         pass
 
 
@@ -1499,7 +1496,7 @@ def test_a_range_is_copied_whoever_does_it(
 def test_a_range_longer_than_a_buffer_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "_COPIED", 64)
+    monkeypatch.setattr(sinks, "_COPY_BUFFER", 64)
     out = io.BytesIO()
     with open_sink(out, overwrite=True) as sink:
         copy_range(MemorySource(DATA), sink, 3, 990)
@@ -1581,7 +1578,7 @@ def test_urls_are_not_local_paths(url: str) -> None:
         ("file:folder/x", "a file URL needs an absolute path"),
         ("file:", "a file URL needs an absolute path"),
         ("viewfs:/x", "fsspec knows no such protocol"),
-        ("abfss://c@account.dfs.core.windows.net/x", "install the package that brings it"),
+        ("abfss://c@account.dfs.core.windows.net/x", "install the package that provides it"),
     ],
 )
 def test_urls_that_lead_nowhere_are_refused_and_make_no_folder(

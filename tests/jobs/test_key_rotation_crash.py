@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import modcrypt as mc
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 from tests.support.crash import WRITING, every_step, failing, meanwhile, run
 from tests.support.folder_contents import bytes_of
 from tests.support.jobs.lake import (
@@ -515,7 +515,7 @@ def test_who_locks_a_file_of_a_folder_keeps_rotation_of_external_material_out(
         done.set()
 
     thread = threading.Thread(target=rotate)
-    with Place(None, str(paths[0])).locked():
+    with Place(None, str(paths[0])).lock():
         thread.start()
         assert not done.wait(0.3)
         assert {name: v for name, v in bytes_of(tmp_path).items() if "/." not in name} == before

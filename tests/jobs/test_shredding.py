@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 from modcrypt.jobs.shredding import ShreddedFile, shred_keys
 from modcrypt.jobs.shredding_proof import Proof, prove_shredded
 from tests.support.algorithms import CTR, GCM
@@ -1136,7 +1136,7 @@ def test_a_file_that_changes_while_a_proof_looks_is_no_proof(tmp_path: Path) -> 
     kms.action = touch
     proof = prove(path, kms, columns=["name"])
     assert not proof.ok
-    assert "changed by somebody else" in proof.unseen[0].message
+    assert "file changed while it was being processed" in proof.unseen[0].message
     assert prove(path, kms, columns=["name"]).ok
 
 
@@ -1151,7 +1151,7 @@ def test_who_locks_a_file_of_a_folder_keeps_the_shredding_of_external_material_o
         done.set()
 
     thread = threading.Thread(target=run)
-    with Place(None, str(paths[0])).locked():
+    with Place(None, str(paths[0])).lock():
         thread.start()
         assert not done.wait(0.3)
         assert bytes_of(tmp_path) == before

@@ -21,7 +21,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt import KeyMaterialError, KeyTools, PlaintextError, Policy
-from modcrypt.io.storage import open_source
+from modcrypt.io.sources import open_source
 from modcrypt.kms.key_tools import KeyedEncryption
 from modcrypt.kms.wrapped_key_metadata import encode_wrapped_metadata, parse_wrapped_metadata
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata

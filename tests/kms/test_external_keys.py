@@ -29,7 +29,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt import KeyMaterialError
-from modcrypt.io.storage import FdSink
+from modcrypt.io.sinks import FdSink
 from modcrypt.kms import external_keys
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
 from modcrypt.pkmt1 import external, material
@@ -735,7 +735,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import modcrypt as mc
-from modcrypt.io import storage
+from modcrypt.io import places, publication, sinks
 from tests.support.kms.memory_kms import MemoryKms
 from tests.kms.test_external_keys import NEW, POLICY
 
@@ -756,10 +756,10 @@ def tick():
     if count == step:
         os.kill(os.getpid(), signal.SIGKILL)
 
-storage.FdSink.append = dying(storage.FdSink.append)
-storage.publish = dying(storage.publish)
-storage.fsync_folder = dying(storage.fsync_folder)
-storage.Place.remove = dying(storage.Place.remove)
+sinks.FdSink.append = dying(sinks.FdSink.append)
+publication.publish = dying(publication.publish)
+publication.fsync_folder = dying(publication.fsync_folder)
+places.Place.remove = dying(places.Place.remove)
 os.fsync = dying(os.fsync)
 
 def work(path):

@@ -28,7 +28,8 @@ from modcrypt import (
     KmsUnavailableError,
     TagMismatchError,
 )
-from modcrypt.io.storage import MemorySource, Place
+from modcrypt.io.places import Place
+from modcrypt.io.sources import MemorySource
 from modcrypt.kms.wrapping import REFUSAL_LIFETIME, KeyWrapper
 from modcrypt.pkmt1.material import KeyMaterial, external_name
 from tests.support.kms.memory_kms import MASTERS, MemoryKms, seal, unseal

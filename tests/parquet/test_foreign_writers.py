@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.io.storage import open_source, place_of
+from modcrypt.io.places import place_of
+from modcrypt.io.sources import open_source
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, encode
 from modcrypt.parquet.rewrite.rekey import rekey_in_place
 from tests.support import forging

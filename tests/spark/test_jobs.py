@@ -309,7 +309,7 @@ def policies() -> Iterator[Any]:
 
 
 def test_a_file_of_another_policy_is_never_taken_for_done(lake: Path, keyring: str) -> None:
-    from modcrypt.io.storage import Place
+    from modcrypt.io.places import Place
     from modcrypt.spark.jobs.idempotence import NewKeys
 
     name = lake / NAMES[0]
@@ -323,7 +323,7 @@ def test_a_file_of_another_policy_is_never_taken_for_done(lake: Path, keyring: s
 
 
 def test_explicit_keys_that_differ_are_never_taken_for_done(lake: Path, tmp_path: Path) -> None:
-    from modcrypt.io.storage import Place
+    from modcrypt.io.places import Place
     from modcrypt.spark.jobs.idempotence import NewKeys
 
     ours, other = (

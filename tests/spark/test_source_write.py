@@ -25,7 +25,7 @@ from pyarrow.fs import SubTreeFileSystem
 from pyspark.errors import AnalysisException, PySparkException
 
 import modcrypt as mc
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 from modcrypt.parquet.crypto.write_notes import NOTES
 from modcrypt.spark.source import abandoned_writes as abandoned
 from modcrypt.spark.source import writing

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import StructType
 
 import modcrypt as mc
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 from modcrypt.parquet.datasets.discovery import list_complete
 from modcrypt.spark.source import stream_batches as batches
 from modcrypt.spark.source.arrow_types import to_common_schema, to_spark_schema

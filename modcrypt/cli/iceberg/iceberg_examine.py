@@ -60,7 +60,7 @@ _html_options = combine_options(
 
 def _check_page(out: str | None, force: bool) -> None:
     """Raise if the page exists already, before the work starts."""
-    from modcrypt.io.storage import place_of
+    from modcrypt.io.places import place_of
 
     if out is None and force:
         raise click.UsageError("--force needs --html")
@@ -70,7 +70,7 @@ def _check_page(out: str | None, force: bool) -> None:
 
 
 def _write_page(out: str | None, force: bool, html: Callable[[], str]) -> None:
-    from modcrypt.io.storage import open_sink
+    from modcrypt.io.destinations import open_sink
 
     if out is not None:
         with open_sink(out, overwrite=force) as sink:

@@ -217,7 +217,7 @@ def scan(
     modcrypt finds a page that is not authentic: the rows are complete only if the exit code is 0.
     """
     from modcrypt.cli.output.rows import format_rows, validate_batches
-    from modcrypt.io.storage import open_sink
+    from modcrypt.io.destinations import open_sink
 
     output = None if output == "-" else output
     form = form or ("jsonl" if as_json or output is not None else "table")

@@ -160,7 +160,7 @@ def create(
     import pyarrow.parquet as pq
 
     from modcrypt.iceberg import create_table
-    from modcrypt.io.storage import locate
+    from modcrypt.io.stores import locate
     from modcrypt.parquet.datasets.discovery import as_arrow
 
     filesystem, path = locate(like, None)
@@ -237,7 +237,7 @@ def append(*, where: str, files: tuple[str, ...], as_json: bool, **options: Any)
 def _open_parquet(file: str) -> Any:
     import pyarrow.dataset as ds
 
-    from modcrypt.io.storage import locate
+    from modcrypt.io.stores import locate
     from modcrypt.parquet.datasets.discovery import as_arrow
 
     filesystem, path = locate(file, None)

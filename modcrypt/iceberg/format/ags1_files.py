@@ -5,6 +5,7 @@ from __future__ import annotations
 from modcrypt.ags1.writer import seal
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.format.parquet_files import make_folder
+from modcrypt.io.destinations import open_sink_at
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.tracebacks import hide_frames
 
@@ -37,6 +38,6 @@ def write_ags1(
     sealed = seal(data, keys)
     place = locations.place(location)
     make_folder(place)
-    with place.create(overwrite=False) as sink:
+    with open_sink_at(place, overwrite=False) as sink:
         sink.append(sealed)
     return keys.with_length(len(sealed))

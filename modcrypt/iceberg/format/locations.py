@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from modcrypt.errors import FormatError
-from modcrypt.io.storage import Place, locate
+from modcrypt.io.places import Place
+from modcrypt.io.stores import locate
 
 __all__ = ["Locations", "find_place", "plain_location"]
 
@@ -65,7 +66,7 @@ class Locations:
         # Resolve links: a deletion vector may name its file by another prefix for the same folder.
         # The table's own location comes first because new files are named by it.
         ordered = {own: folders[own], **folders}
-        return cls({prefix: where.real() for prefix, where in ordered.items()})
+        return cls({prefix: where.resolve() for prefix, where in ordered.items()})
 
     def _own_folder(self, location: str, folder: Place) -> Place:
         """Return the folder that a table's location stands for: the table's folder.
@@ -77,9 +78,13 @@ class Locations:
         covering = self.prefix(location)
         if covering is None or plain_location(covering) == plain_location(location):
             return folder
-        outer, own, mapped = self.folders[covering].real(), folder.real(), self.place(location)
+        outer, own, mapped = (
+            self.folders[covering].resolve(),
+            folder.resolve(),
+            self.place(location),
+        )
         is_within = own == outer or own.inside(outer) is not None
-        return mapped if is_within and mapped.real() != own else folder
+        return mapped if is_within and mapped.resolve() != own else folder
 
     def place(self, location: str) -> Place:
         """Return the place that a location stands for.
@@ -104,7 +109,7 @@ class Locations:
 
     def location(self, place: Place) -> str | None:
         """Return the location of a place by the first prefix whose folder contains it, or None."""
-        where = Place(place.filesystem, posixpath.dirname(place.path) or ".").real()
+        where = Place(place.filesystem, posixpath.dirname(place.path) or ".").resolve()
         path = posixpath.join(where.path, place.name)
         for prefix, folder in self.folders.items():
             base = folder.path.rstrip("/") + "/"

@@ -13,7 +13,8 @@ from typing import Any
 
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.io.buffers import open_output
-from modcrypt.io.storage import Place, Source
+from modcrypt.io.places import Place
+from modcrypt.io.sources import Source
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.parquet.convert.encryptor import Encryption, PlainFeed, plan_encryption
 from modcrypt.parquet.crypto.properties import FileEncryptionProperties

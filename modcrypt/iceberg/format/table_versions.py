@@ -21,7 +21,9 @@ from typing import Any, Protocol
 
 from modcrypt.errors import CommitConflictError, FormatError, LimitError, ModcryptError
 from modcrypt.iceberg.format.table_metadata import MAX_METADATA, TableMetadata
-from modcrypt.io.storage import Place
+from modcrypt.io.destinations import open_sink_at
+from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
 
 __all__ = [
     "METADATA",
@@ -193,7 +195,7 @@ def write_hint(hint: Place, number: int) -> None:
     """
     if hint.filesystem is None and os.path.islink(hint.path):
         hint.remove()
-    with hint.create() as sink:
+    with open_sink_at(hint) as sink:
         sink.append(str(number).encode())
 
 
@@ -205,7 +207,7 @@ def read_metadata(place: Place) -> TableMetadata:
         LimitError: The file exceeds a size limit.
         OSError: The file system reports an error.
     """
-    with place.open() as source:
+    with open_source_at(place) as source:
         if source.size > MAX_METADATA:
             raise LimitError(f"{place.path}: more than {MAX_METADATA} bytes of table metadata")
         data = source.read_at(0, source.size)
@@ -269,7 +271,7 @@ def _check_exclusive(place: Place) -> None:
 
 
 def _create(place: Place, data: bytes) -> None:
-    with place.create(overwrite=False) as sink:
+    with open_sink_at(place, overwrite=False) as sink:
         sink.append(data)
 
 
@@ -287,7 +289,7 @@ def create_once(place: Place, data: bytes) -> None:
         _create(place, data)
     except OSError as error:
         try:
-            with place.open() as source:
+            with open_source_at(place) as source:
                 stored = source.read_at(0, source.size)
         except OSError as unread:
             if not isinstance(error, FileExistsError):

@@ -27,9 +27,9 @@ from modcrypt.iceberg.read.pyarrow_decryption import (
 )
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.read.unchecked_pages import UncheckedPages
-from modcrypt.io.buffers import Shared
 from modcrypt.io.seekable import SeekableFile
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
+from modcrypt.io.threads import SharedResources
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.parquet.arrow.decoding import is_fault_of_bytes, merge_small
 from modcrypt.parquet.arrow.view import PlaintextView
@@ -105,7 +105,7 @@ def _hold_source(walk: Walk, entry: FileEntry) -> Iterator[Source]:
     """Open a file as stored, for PyArrow's threads that may still read it after the block ends."""
     with ExitStack() as stack:
         source = stack.enter_context(walk.open_stored(entry.location, entry.size))
-        shared = Shared(stack.pop_all())
+        shared = SharedResources(stack.pop_all())
     try:
         yield HeldSource(source, shared)
     finally:

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from modcrypt.errors import FormatError
 from modcrypt.iceberg.read.object_lifetimes import track_lifetime
-from modcrypt.io.buffers import Shared
 from modcrypt.io.seekable import SeekableFile
-from modcrypt.io.storage import MemorySource, Source
+from modcrypt.io.sources import MemorySource, Source
+from modcrypt.io.threads import SharedResources
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import key_bytes
 from modcrypt.parquet.crypto.footer import read_algorithm
@@ -130,7 +130,7 @@ def _is_written_by_iceberg(tail: bytes, keys: StandardKeyMetadata) -> bool:
 class HeldSource(Source):
     """A source that stays open until the last read ends, even if it is closed before."""
 
-    def __init__(self, source: Source, shared: Shared) -> None:
+    def __init__(self, source: Source, shared: SharedResources) -> None:
         self._source, self._shared = source, shared
         self.name, self.size, self.place = source.name, source.size, source.place
         self.stamp, self.least_read = source.stamp, source.least_read
@@ -157,7 +157,7 @@ class StoredFile(SeekableFile):
 
     def read_buffer(self, size: int) -> pa.Buffer:
         """Return a PyArrow buffer of up to `size` bytes; PyArrow calls this method if it exists."""
-        buffer = pa.allocate_buffer(self._clipped(self._cursor, size))
+        buffer = pa.allocate_buffer(self._clip(self._cursor, size))
         self._advance(memoryview(buffer).cast("B"))
         return track_lifetime(buffer)
 

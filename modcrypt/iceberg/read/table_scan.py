@@ -25,7 +25,7 @@ from modcrypt.iceberg.read.position_deletes import DeletedRows, Positions
 from modcrypt.iceberg.read.row_filter import RowFilter, null_with_parents, parse_filter
 from modcrypt.iceberg.read.scan_planning import PlannedFile, Planner
 from modcrypt.iceberg.read.schema_projection import Filled, Projection, arrow_schema, with_field_ids
-from modcrypt.io.buffers import usable_cores
+from modcrypt.io.threads import usable_cores
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression

@@ -11,7 +11,7 @@ from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.format.table_versions import Versions, read_current, read_metadata
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.read.table_walk import Walk
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 
 __all__ = ["Expectation", "TableVersion"]
 

@@ -34,7 +34,8 @@ from modcrypt.iceberg.format.manifests import (
 )
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
-from modcrypt.io.storage import Place, Source
+from modcrypt.io.places import Place
+from modcrypt.io.sources import Source, open_source_at
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.tracebacks import hide_frames
 
@@ -211,7 +212,7 @@ class Walk:
         Raises:
             TruncationError: The file has another length.
         """
-        with self.place(location).open() as source:
+        with open_source_at(self.place(location)) as source:
             if length is not None and source.size != length:
                 raise TruncationError(
                     f"{location}: the file has {source.size} bytes, its manifest says {length}"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from modcrypt.errors import FormatError
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
 from modcrypt.parquet.arrow.decoding import count_fitting_rows
 from modcrypt.parquet.crypto.footer import read_plain
 from modcrypt.parquet.crypto.page_sizes import Longest, check_pages

@@ -74,8 +74,9 @@ from modcrypt.iceberg.write.manifest_writing import (
 from modcrypt.iceberg.write.moved_deletes import move_bounds, move_deletes
 from modcrypt.iceberg.write.removal import remove_written
 from modcrypt.iceberg.write.snapshot_writing import MAIN, add_snapshot, add_totals, new_snapshot_id
-from modcrypt.io.buffers import usable_cores
-from modcrypt.io.storage import MemorySource, Place
+from modcrypt.io.places import Place
+from modcrypt.io.sources import MemorySource, open_source_at
+from modcrypt.io.threads import usable_cores
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, FileEncryptionProperties
@@ -153,7 +154,7 @@ def rekey_file(
     # Drawn here, so that two attempts at the same file write to different locations.
     location = f"{folder}/{name}-{uuid.uuid4().hex}{posixpath.splitext(base)[1]}"
     source, target = locations.place(item.location), locations.place(location)
-    with source.open() as opened:
+    with open_source_at(source) as opened:
         if opened.size != item.size:
             raise TruncationError(
                 f"{item.location}: the file has {opened.size} bytes, "
@@ -197,7 +198,7 @@ def _rekey_parquet(
         overwrite=False,
         threads=1,  # several files are rewritten concurrently
     )
-    with target.open() as opened:
+    with open_source_at(target) as opened:
         return opened.size
 
 

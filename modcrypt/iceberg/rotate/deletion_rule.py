@@ -52,7 +52,8 @@ from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.verify.manifest_checks import check_list, check_manifest
 from modcrypt.iceberg.verify.table_findings import TableReport
 from modcrypt.iceberg.write.removal import JOBS, is_protected
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
 from modcrypt.parquet.verify.findings import raise_first
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class DeletionRule:
         walk = table.walk.through(new)
         names = frozenset(posixpath.basename(file).casefold() for file in new.statistics())
         store = getattr(walk.resolver.store, "path", None)
-        store = Place(None, store).real().path if isinstance(store, str) else None
+        store = Place(None, store).resolve().path if isinstance(store, str) else None
         return cls(walk.locations, _own_folder(table), store, _find_needed(walk), names)
 
     def path(self, location: str) -> str | None:
@@ -132,7 +133,7 @@ class DeletionRule:
         place = self.locations.place(location)
         if place.name.casefold() in self.kept_statistics or place.is_linked:
             return False
-        with place.open() as source:
+        with open_source_at(place) as source:
             return source.read_at(0, min(len(_PUFFIN), source.size)) == _PUFFIN
 
     def _may_go(self, location: str, path: str) -> bool:
@@ -166,7 +167,7 @@ class DeletionRule:
 
 def _own_folder(table: TableVersion) -> Place:
     """Return the table's own folder."""
-    folder = Place(table.place.filesystem, posixpath.dirname(table.place.path) or ".").real()
+    folder = Place(table.place.filesystem, posixpath.dirname(table.place.path) or ".").resolve()
     if folder.name == "metadata":
         folder = Place(folder.filesystem, posixpath.dirname(folder.path))
     return folder

@@ -30,7 +30,8 @@ from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.tables.vouched_versions import check_lasting, metadata_files, vouched_versions
 from modcrypt.iceberg.write.commit import commit
 from modcrypt.iceberg.write.removal import JOBS, remove_files
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
 
 __all__ = ["Expired", "expire_history"]
 
@@ -444,7 +445,7 @@ def _update_hint(table: IcebergTable) -> bool:
     number = version_number(table.place.name)
     hint = table.place.beside(HINT)
     try:
-        with hint.open() as source:
+        with open_source_at(hint) as source:
             hinted = source.read_at(0, min(source.size, _HINT_SIZE)).strip()
         if number is None or not hinted.isdigit() or int(hinted) >= number:
             return True

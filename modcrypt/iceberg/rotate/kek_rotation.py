@@ -61,7 +61,7 @@ from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import commit, has_certainly_failed
 from modcrypt.iceberg.write.manifest_writing import metadata_folder
 from modcrypt.iceberg.write.removal import remove_written
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
 from modcrypt.kms.client import KmsClient, capabilities_of

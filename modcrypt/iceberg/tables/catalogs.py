@@ -34,7 +34,7 @@ from modcrypt.iceberg.tables.table import (
     open_located_table,
     resolver_of,
 )
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 from modcrypt.kms.references import open_kms
 
 if TYPE_CHECKING:

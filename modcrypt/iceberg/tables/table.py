@@ -21,7 +21,7 @@ from modcrypt.iceberg.format.table_versions import (
 from modcrypt.iceberg.keys.key_resolver import KeyResolver, KeyStore
 from modcrypt.iceberg.read.table_version import Expectation, TableVersion
 from modcrypt.iceberg.read.table_walk import Walk
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 from modcrypt.kms.client import KmsClient
 from modcrypt.kms.expected_keys import expect_keys
 from modcrypt.kms.key_tools import KeyTools

@@ -46,7 +46,7 @@ from modcrypt.iceberg.write.manifest_writing import (
 from modcrypt.iceberg.write.moved_deletes import move_bounds, move_deletes
 from modcrypt.iceberg.write.removal import remove_written
 from modcrypt.iceberg.write.snapshot_writing import MAIN
-from modcrypt.io.storage import MemorySource, Source
+from modcrypt.io.sources import MemorySource, Source
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Secret
 

@@ -23,7 +23,7 @@ from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.read.table_walk import Walk
 from modcrypt.iceberg.tables.table import Expectation, IcebergTable, resolver_of
 from modcrypt.iceberg.write.schema_fitting import as_value_errors
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 from modcrypt.keys import KEY_LENGTHS
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.tables.table import Expectation, IcebergTable, open_located_table, resolver_of
 from modcrypt.iceberg.tables.table_copying import Contents, Copy
 from modcrypt.iceberg.tables.table_creation import encryption_properties, new_place
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as PyTable

@@ -18,7 +18,7 @@ from modcrypt.iceberg.format.table_versions import (
     read_metadata,
 )
 from modcrypt.iceberg.read.inventory import Failure
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.read.table_version import TableVersion

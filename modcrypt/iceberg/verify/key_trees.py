@@ -40,7 +40,7 @@ from modcrypt.iceberg.verify.key_tree_nodes import (
     TreeManifest,
 )
 from modcrypt.iceberg.verify.table_findings import TableReport
-from modcrypt.io.buffers import check_threads, usable_cores
+from modcrypt.io.threads import check_threads, usable_cores
 
 __all__ = [
     "KeyTree",

@@ -32,7 +32,8 @@ from modcrypt.iceberg.verify.table_findings import (
     StrayFile,
     TableReport,
 )
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
 from modcrypt.parquet.datasets.discovery import as_arrow
 
 __all__ = ["check_orphans"]
@@ -178,7 +179,7 @@ def _describe_orphan(file: _Stored, state: str, now: float) -> StrayFile:
 def _state(place: Place) -> str:
     """Return whether a file is encrypted, judged by its first bytes."""
     try:
-        with place.open() as source:
+        with open_source_at(place) as source:
             head = source.read_at(0, min(_MAGIC_SIZE, source.size))
     except (ModcryptError, OSError):
         return "unknown"
@@ -231,7 +232,7 @@ def _check_log(table: IcebergTable, report: TableReport) -> None:
     logged = list(table.metadata.texts_of("metadata-log", "metadata-file"))
     for location in logged:
         try:
-            with table.walk.place(location).open():
+            with open_source_at(table.walk.place(location)):
                 pass
         except (ModcryptError, OSError):
             missing.append(location)

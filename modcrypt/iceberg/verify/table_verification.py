@@ -43,7 +43,7 @@ from modcrypt.iceberg.verify.table_findings import (
     TableReport,
 )
 from modcrypt.iceberg.verify.table_results import TableVerification
-from modcrypt.io.buffers import check_threads, usable_cores
+from modcrypt.io.threads import check_threads, usable_cores
 
 __all__ = ["verify_table"]
 

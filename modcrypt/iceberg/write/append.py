@@ -31,7 +31,7 @@ from modcrypt.keys import Secret
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.read.table_version import TableVersion
-    from modcrypt.io.storage import Place
+    from modcrypt.io.places import Place
 
 __all__ = ["append", "encrypt_key_metadata"]
 

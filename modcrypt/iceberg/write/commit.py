@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 from modcrypt.errors import CommitConflictError, ModcryptError
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.read.table_version import TableVersion
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 
 __all__ = ["Make", "commit", "has_certainly_failed", "successor"]
 

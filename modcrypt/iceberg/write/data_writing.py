@@ -44,8 +44,8 @@ from modcrypt.iceberg.read.partitions import split_by_partition
 from modcrypt.iceberg.write.manifest_writing import PartitionPaths
 from modcrypt.iceberg.write.removal import remove_written
 from modcrypt.iceberg.write.schema_fitting import check_fits, file_schema, fit_rows, rows_for_file
-from modcrypt.io.buffers import usable_cores
-from modcrypt.io.storage import MemorySource
+from modcrypt.io.sources import MemorySource
+from modcrypt.io.threads import usable_cores
 from modcrypt.key_metadata import StandardKeyMetadata
 
 if TYPE_CHECKING:

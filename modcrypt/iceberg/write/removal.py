@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.format.table_versions import HINT, METADATA
 from modcrypt.iceberg.read.inventory import in_threads
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 
 __all__ = ["JOBS", "is_protected", "remove_files", "remove_written"]
 

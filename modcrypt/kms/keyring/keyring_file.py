@@ -18,7 +18,9 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from modcrypt.errors import KeyMaterialError
-from modcrypt.io.storage import FileSource, fsync_folder, naming, publish
+from modcrypt.io.publication import fsync_folder, publish
+from modcrypt.io.sources import FileSource
+from modcrypt.io.store_errors import add_path_to_errors
 from modcrypt.tracebacks import hide_frames
 
 __all__ = ["Stamp", "check_absent", "create", "lock_file", "make_stamp", "read", "replace"]
@@ -89,7 +91,7 @@ def replace(path: str, data: bytes, old: os.stat_result, *, private: bool) -> os
     mode = stat.S_IMODE(old.st_mode) & (0o700 if private else 0o777)
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.tmp")
-    with naming(path):
+    with add_path_to_errors(path):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)  # left by a process that was killed
         try:
@@ -119,7 +121,7 @@ def create(path: str, data: bytes) -> None:
     """
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
-    with naming(path):
+    with add_path_to_errors(path):
         try:
             _write_private(temporary, data, None, 0o600)
             publish(temporary, path, overwrite=False)

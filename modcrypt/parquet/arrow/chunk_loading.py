@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 
 from modcrypt.errors import FormatError
-from modcrypt.io.buffers import Threads
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
+from modcrypt.io.threads import ThreadPool
 from modcrypt.parquet.arrow.decoding import Loaded
 from modcrypt.parquet.arrow.plaintext_parts import PageReader, PartReader, make_part_readers
 from modcrypt.parquet.crypto.file_plan import Plan
@@ -53,7 +53,7 @@ def make_footer_file(metadata: ThriftStruct) -> pa.Buffer:
     return pa.py_buffer(MAGIC_PLAINTEXT + close_tail(encode(metadata), MAGIC_PLAINTEXT))
 
 
-def load_chunks(source: Source, plan: Plan, pool: Threads | None) -> Loaded:
+def load_chunks(source: Source, plan: Plan, pool: ThreadPool | None) -> Loaded:
     """Decrypt the chunks of a plan, in parallel if there is a pool, into a plaintext Parquet file.
 
     Raises:
@@ -174,7 +174,7 @@ def _shift_offsets(chunk: ThriftStruct, distance: int) -> None:
 
 
 def _fill_file(
-    at: int, pieces: Iterable[_Piece], nulls: bytes, metadata: ThriftStruct, pool: Threads | None
+    at: int, pieces: Iterable[_Piece], nulls: bytes, metadata: ThriftStruct, pool: ThreadPool | None
 ) -> pa.Buffer:
     """Build a file of the pieces up to offset `at`, then the null columns and the footer."""
     tail = nulls + close_tail(encode(metadata), MAGIC_PLAINTEXT)

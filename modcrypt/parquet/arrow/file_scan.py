@@ -28,8 +28,8 @@ from modcrypt.errors import (
     UnsupportedFormatError,
 )
 from modcrypt.fork_safety import cached_property
-from modcrypt.io.buffers import Shared, Threads
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
+from modcrypt.io.threads import SharedResources, ThreadPool
 from modcrypt.parquet.arrow.chunk_loading import load_chunks, load_pages, make_footer_file
 from modcrypt.parquet.arrow.decoding import Decoder, Loaded, is_fault_of_bytes
 from modcrypt.parquet.arrow.expressions import find_referenced_fields
@@ -94,10 +94,10 @@ class Session:
     file: OpenFile
     format: ds.ParquetFileFormat
     decoder: Decoder
-    pool: Threads
-    ahead: Threads
+    pool: ThreadPool
+    ahead: ThreadPool
     lock: threading.Lock
-    shared: Shared
+    shared: SharedResources
 
     def select(self, columns: Sequence[int] | None, row_groups: Sequence[int] | None) -> Plan:
         """Return a plan that omits missing parts of groups, which PyArrow fills."""

@@ -13,8 +13,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from modcrypt.fork_safety import fork_safe
-from modcrypt.io.buffers import Shared, Threads, usable_cores
-from modcrypt.io.storage import SourceLike, open_source
+from modcrypt.io.sources import SourceLike, open_source
+from modcrypt.io.threads import SharedResources, ThreadPool, usable_cores
 from modcrypt.parquet.arrow.chunk_loading import make_footer_file
 from modcrypt.parquet.arrow.decoding import Decoder
 from modcrypt.parquet.arrow.file_scan import (
@@ -86,10 +86,10 @@ class ParquetFile:
                 file=OpenFile(opened, decryption, expected),
                 format=layout,
                 decoder=Decoder(opened.name, options),
-                pool=stack.enter_context(closing(Threads(threads, "modcrypt-open"))),
-                ahead=stack.enter_context(closing(Threads(2, "modcrypt-ahead"))),
+                pool=stack.enter_context(closing(ThreadPool(threads, "modcrypt-open"))),
+                ahead=stack.enter_context(closing(ThreadPool(2, "modcrypt-ahead"))),
                 lock=fork_safe(threading.Lock()),
-                shared=Shared(stack.pop_all()),
+                shared=SharedResources(stack.pop_all()),
             )
 
     # --- metadata --------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from modcrypt.aad import ModuleType
 from modcrypt.errors import FormatError
 from modcrypt.fork_safety import cached_property, fork_safe
 from modcrypt.io.buffers import Window
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.bloom_filters import open_bloom_filter
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (

@@ -18,9 +18,9 @@ from concurrent.futures import wait
 from contextlib import ExitStack
 from typing import Any
 
-from modcrypt.io.buffers import Shared, Threads, usable_cores
 from modcrypt.io.seekable import SeekableFile
-from modcrypt.io.storage import Source, SourceLike, open_source
+from modcrypt.io.sources import Source, SourceLike, open_source
+from modcrypt.io.threads import SharedResources, ThreadPool, usable_cores
 from modcrypt.parquet.arrow.plaintext_parts import PartReader, make_part_readers, overlay
 from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
 from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
@@ -85,10 +85,10 @@ class PlaintextView(SeekableFile):
     """
 
     def __init__(self, source: Source, plan: Plan, resources: ExitStack | None = None) -> None:
-        self._threads = Threads(min(usable_cores(), _MAX_THREADS), "modcrypt-view")
+        self._threads = ThreadPool(min(usable_cores(), _MAX_THREADS), "modcrypt-view")
         resources = resources or ExitStack()
         resources.callback(self._threads.close)
-        self._shared = Shared(resources)
+        self._shared = SharedResources(resources)
         body_end = plan.footer.body_end
         metadata, nulls = plain_metadata(plan, copy_row_groups(plan), body_end + _GAP)
         tail = bytes(_GAP) + nulls + close_tail(encode(metadata), MAGIC_PLAINTEXT)
@@ -128,7 +128,7 @@ class PlaintextView(SeekableFile):
         """Return a pyarrow Buffer of up to `size` bytes; pyarrow calls this method if it exists."""
         import pyarrow as pa
 
-        buffer = pa.allocate_buffer(self._clipped(self._cursor, size))
+        buffer = pa.allocate_buffer(self._clip(self._cursor, size))
         self._advance(memoryview(buffer).cast("B"))
         return buffer
 

@@ -30,8 +30,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from modcrypt.errors import LimitError
-from modcrypt.io.buffers import WORTH_A_THREAD, check_threads, open_output, usable_cores
-from modcrypt.io.storage import Destination, MemorySource, Place, place_of
+from modcrypt.io.buffers import WORTH_A_THREAD, open_output
+from modcrypt.io.destinations import Destination
+from modcrypt.io.places import Place, place_of
+from modcrypt.io.sources import MemorySource
+from modcrypt.io.threads import check_threads, usable_cores
 from modcrypt.parquet.convert.encryptor import Encryption, PlainFeed, Plan, plan_encryption
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
 from modcrypt.parquet.crypto.properties import check_encryption

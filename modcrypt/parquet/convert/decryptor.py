@@ -14,7 +14,8 @@ from typing import Any
 
 from modcrypt.aad import ModuleType
 from modcrypt.io.buffers import Output, Window, open_output
-from modcrypt.io.storage import Destination, Source, SourceLike, open_source
+from modcrypt.io.destinations import Destination
+from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.parquet.crypto.bloom_filters import open_bloom_filter
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (

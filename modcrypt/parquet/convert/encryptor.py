@@ -18,8 +18,11 @@ from typing import Any, NamedTuple, Protocol
 from modcrypt.aad import MAX_ORDINAL, ModuleType
 from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.errors import ChecksumError, FormatError
-from modcrypt.io.buffers import Output, Window, check_threads, open_output
-from modcrypt.io.storage import Destination, Place, Source, SourceLike, open_source, place_of
+from modcrypt.io.buffers import Output, Window, open_output
+from modcrypt.io.destinations import Destination
+from modcrypt.io.places import Place, place_of
+from modcrypt.io.sources import Source, SourceLike, open_source
+from modcrypt.io.threads import check_threads
 from modcrypt.parquet.crypto.bloom_filters import seal_bloom_filter
 from modcrypt.parquet.crypto.ciphers import (
     ChunkCipher,

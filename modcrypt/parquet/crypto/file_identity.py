@@ -16,7 +16,7 @@ import errno
 from dataclasses import dataclass
 from hashlib import sha256
 
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
 from modcrypt.parquet.format.framing import Tail, read_tail
 
 __all__ = ["FileIdentity"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from modcrypt.errors import FormatError, KeyNotFoundError, PlaintextError, list_names
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
 from modcrypt.keys import Key
 from modcrypt.parquet.crypto.ciphers import (
     COLUMN_KEY,

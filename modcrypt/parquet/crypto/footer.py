@@ -22,7 +22,7 @@ from modcrypt.errors import (
     PlaintextError,
     UnsupportedFormatError,
 )
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
 from modcrypt.keys import Key
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, ColumnKey, FileCipher, find_key
 from modcrypt.parquet.crypto.file_identity import FileIdentity

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from modcrypt.aad import module_aad
 from modcrypt.errors import AadPrefixError, KeyNotFoundError, PlaintextError
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.footer import (
     FOOTER,
     SIGNATURE_FIELDS,

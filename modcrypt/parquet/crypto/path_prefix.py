@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from modcrypt.io.storage import Place, Root
+from modcrypt.io.places import Place, Root
 
 __all__ = ["NAME", "PATH", "PathPrefix", "check_distinct", "shared_prefix_error"]
 

@@ -12,7 +12,8 @@ from os import urandom
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeAlias, TypeGuard
 
-from modcrypt.io.storage import Place, Root, Source
+from modcrypt.io.places import Place, Root
+from modcrypt.io.sources import Source
 from modcrypt.keys import FileKeys, Key, KeyLike, KeyRetriever, as_key
 from modcrypt.parquet.crypto.path_prefix import PathPrefix
 from modcrypt.tracebacks import hide_frames

@@ -23,7 +23,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from modcrypt.errors import FormatError, LimitError
-from modcrypt.io.storage import Place
+from modcrypt.io.destinations import open_sink_at
+from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
 
 __all__ = ["NOTES", "WriteNote", "check_inside", "note_place", "read_note", "read_record"]
 
@@ -52,7 +54,7 @@ class WriteNote:
     def put(self, place: Place) -> None:
         """Write the note in one atomic step, replacing an earlier one."""
         fields = {"host": self.host, "time": self.time, "hidden": self.hidden}
-        with place.create() as sink:
+        with open_sink_at(place) as sink:
             sink.append(json.dumps(fields).encode())
 
 
@@ -95,7 +97,7 @@ def read_record(place: Place, decode: Callable[[Any], T], what: str) -> T | None
         OSError: The file system reports an error.
     """
     try:
-        with place.open() as source:
+        with open_source_at(place) as source:
             if source.size > MAX_RECORD:
                 raise LimitError(f"{place.path} has more than {MAX_RECORD} bytes and is no {what}")
             data = source.read_at(0, source.size)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from modcrypt.errors import AadPrefixError, FooterSignatureError, TagMismatchError, list_names
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.file_identity import FileIdentity
 from modcrypt.parquet.crypto.footer import open_footer, stored_prefix
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, bind_to_file

@@ -22,8 +22,8 @@ import pyarrow.fs as pafs
 
 from modcrypt.errors import ModcryptError
 from modcrypt.fork_safety import fork_safe
-from modcrypt.io.buffers import usable_cores
-from modcrypt.io.storage import open_source
+from modcrypt.io.sources import open_source
+from modcrypt.io.threads import usable_cores
 from modcrypt.keys import KeyLike, Secret
 from modcrypt.parquet.arrow.file_scan import Request, concatenate_tables
 from modcrypt.parquet.arrow.parquet_file import Filters, ParquetFile, as_expression, limit_rows

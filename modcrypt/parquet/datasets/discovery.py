@@ -21,7 +21,9 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from modcrypt.errors import FormatError
-from modcrypt.io.storage import Place, locate, naming_store
+from modcrypt.io.places import Place
+from modcrypt.io.store_errors import add_url_to_errors
+from modcrypt.io.stores import locate
 from modcrypt.parquet.crypto.write_notes import NOTES, WriteNote, note_place, read_note
 
 __all__ = [
@@ -200,7 +202,7 @@ def list_files(where: Any, filesystem: Any) -> list[Place]:
         place = source if isinstance(source, Place) else Place(*locate(source, filesystem))
         for file in _list_places(place):
             # A link and its target are one file; the target is listed, as it can be written.
-            real = file.real().path
+            real = file.resolve().path
             known = by_path.setdefault(real, file)
             if known is not file and known.is_linked and not file.is_linked:
                 by_path[real] = file
@@ -334,15 +336,17 @@ class _NamingHandler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships
     """An adapter of fsspec's file systems for PyArrow, whose errors name the URL."""
 
     def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
-        with naming_store(self.fs, paths[0] if paths else ""):
+        with add_url_to_errors(self.fs, paths[0] if paths else ""):
             return list(super().get_file_info(paths))
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        with naming_store(self.fs, selector.base_dir):
+        with add_url_to_errors(self.fs, selector.base_dir):
             return list(super().get_file_info_selector(selector))
 
     def open_input_file(self, path: str) -> pa.PythonFile:
-        with naming_store(self.fs, path):  # pyarrow's own method reports every error as absence
+        with add_url_to_errors(
+            self.fs, path
+        ):  # pyarrow's own method reports every error as absence
             return pa.PythonFile(self.fs.open(path, mode="rb"), mode="r")
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from modcrypt.errors import FormatError, LimitError
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
 
 __all__ = [
     "MAGIC_ENCRYPTED",

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from modcrypt.aad import MAX_ORDINAL
 from modcrypt.errors import FormatError, LimitError, UnsupportedFormatError
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
 from modcrypt.parquet.format.framing import MAGIC_SIZE
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.page_header import DICTIONARY_PAGE

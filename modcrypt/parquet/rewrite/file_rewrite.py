@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from modcrypt.errors import KeyNotFoundError
 from modcrypt.io.buffers import Output
-from modcrypt.io.storage import Place, Source
+from modcrypt.io.places import Place
+from modcrypt.io.sources import Source
 from modcrypt.keys import Key
 from modcrypt.parquet.convert.encryptor import Encryption, assign_file_keys
 from modcrypt.parquet.convert.encryptor import Plan as EncryptionPlan
@@ -394,7 +395,9 @@ def _check_reference(metadata: bytes | None, source: Source, place: Place | None
         external = isinstance(decode_metadata(metadata or b""), KeyReference)
     except ValueError:  # This is another kind of key metadata.
         return
-    if external and (place is None or source.place is None or place.real() != source.place.real()):
+    if external and (
+        place is None or source.place is None or place.resolve() != source.place.resolve()
+    ):
         raise ValueError(
             "the key material of the file is stored beside it, under its name; pass encryption for "
             "the new file"

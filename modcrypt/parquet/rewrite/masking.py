@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from modcrypt.aead import keyed_hash
 from modcrypt.errors import FormatError, UnsupportedFormatError
-from modcrypt.io.storage import MemorySource
+from modcrypt.io.sources import MemorySource
 from modcrypt.keys import Key
 from modcrypt.parquet.arrow.chunk_loading import load_chunks
 from modcrypt.parquet.arrow.decoding import Decoder

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from modcrypt.aad import ModuleType
 from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.io.buffers import Output, Window
-from modcrypt.io.storage import MemorySource, Source
+from modcrypt.io.sources import MemorySource, Source
 from modcrypt.parquet.convert.decryptor import open_pages
 from modcrypt.parquet.convert.encryptor import PageRules, PlainFeed, count_level_bytes, seal_body
 from modcrypt.parquet.crypto.bloom_filters import open_bloom_filter

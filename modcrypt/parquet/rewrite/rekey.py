@@ -10,8 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from modcrypt.io.buffers import Output, check_threads, open_output
-from modcrypt.io.storage import Destination, Place, Source, SourceLike, open_source, place_of
+from modcrypt.io.buffers import Output, open_output
+from modcrypt.io.destinations import Destination, open_sink_at
+from modcrypt.io.places import Place, place_of
+from modcrypt.io.sources import Source, SourceLike, open_source
+from modcrypt.io.threads import check_threads
 from modcrypt.keys import KeyLike, as_key
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.properties import Encryption as EncryptionLike
@@ -210,7 +213,7 @@ def rekey_in_place(
     rewriting = Rewriting(file, Choice(file, change), encryption, change, place)
     with (
         rewriting.plan.properties.companion() as record_seals,
-        place.create(check=lambda: place.check_still(source)) as sink,
+        open_sink_at(place, check=lambda: place.check_unchanged(source.stamp)) as sink,
     ):
         out = Output(sink, background=False)
         rewriting.write(out)
@@ -260,8 +263,8 @@ def _rewrite(
         ):
             out.progress = progress
             rewriting.write(out)
-            if place is not None and opened.place and place.real() == opened.place.real():
-                place.check_still(opened)
+            if place is not None and opened.place and place.resolve() == opened.place.resolve():
+                place.check_unchanged(opened.stamp)
             if record_seals is not None:
                 record_seals()
     return rewriting.result

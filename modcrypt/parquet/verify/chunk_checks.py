@@ -8,7 +8,7 @@ from modcrypt.aad import ModuleId, ModuleType
 from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError, TruncationError
 from modcrypt.io.buffers import Window
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
 from modcrypt.parquet.crypto.index_checks import (
     PageFacts,

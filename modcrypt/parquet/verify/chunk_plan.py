@@ -17,7 +17,7 @@ from modcrypt.errors import (
     PlaintextError,
     TagMismatchError,
 )
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
 from modcrypt.keys import Key
 from modcrypt.parquet.crypto.ciphers import (
     COLUMN_KEY,

@@ -23,8 +23,9 @@ from modcrypt.errors import (
     list_names,
 )
 from modcrypt.fork_safety import fork_safe
-from modcrypt.io.buffers import check_threads, usable_cores
-from modcrypt.io.storage import Place, Source
+from modcrypt.io.places import Place
+from modcrypt.io.sources import Source, open_source_at
+from modcrypt.io.threads import check_threads, usable_cores
 from modcrypt.parquet.crypto.footer import stored_prefix
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, check_decryption
 from modcrypt.parquet.crypto.write_notes import NOTES
@@ -202,7 +203,7 @@ class _FileRun:
         place = self.places[number]
         properties = self._choose_properties(place)
         try:
-            with place.open() as source:
+            with open_source_at(place) as source:
                 if self.template is not None:
                     properties = self._require_prefix_of_part(
                         number, source, properties, self.template

@@ -20,8 +20,9 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from modcrypt.errors import ModcryptError
-from modcrypt.io.buffers import WORTH_A_THREAD, check_threads, usable_cores
-from modcrypt.io.storage import Source, SourceLike, open_source
+from modcrypt.io.buffers import WORTH_A_THREAD
+from modcrypt.io.sources import Source, SourceLike, open_source
+from modcrypt.io.threads import check_threads, usable_cores
 from modcrypt.parquet.crypto.ciphers import FOOTER_KEY, FileCipher
 from modcrypt.parquet.crypto.footer import FOOTER
 from modcrypt.parquet.crypto.properties import (

@@ -28,7 +28,7 @@ from modcrypt.errors import (
     TruncationError,
     UnsupportedFormatError,
 )
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
 from modcrypt.keys import Key
 from modcrypt.parquet.crypto.ciphers import FileCipher, find_key
 from modcrypt.parquet.crypto.footer import (

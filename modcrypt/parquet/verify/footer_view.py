@@ -22,7 +22,7 @@ from modcrypt.errors import (
     TruncationError,
     UnsupportedFormatError,
 )
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
 from modcrypt.keys import Key
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher, Question, find_key, question_of
 from modcrypt.parquet.crypto.footer import (

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from modcrypt.errors import FormatError
-from modcrypt.io.storage import Source, SourceLike, open_source
+from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.parquet.crypto.key_info import KeyInfo, key_info
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, check_decryption
 from modcrypt.parquet.format.byte_map import Region

@@ -28,7 +28,7 @@ from modcrypt.errors import (
     TruncationError,
 )
 from modcrypt.io.buffers import Window
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import EncryptedPage, Page, open_body, open_header
 from modcrypt.parquet.crypto.index_checks import PageFacts

@@ -15,7 +15,7 @@ from modcrypt.aad import MAX_ORDINAL, ModuleType
 from modcrypt.aead import CTR_OVERHEAD, GCM_OVERHEAD
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError
 from modcrypt.io.buffers import Window
-from modcrypt.io.storage import Source
+from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
 from modcrypt.parquet.crypto.encrypted_pages import Page, open_header
 from modcrypt.parquet.crypto.key_info import key_name

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from modcrypt.errors import ModcryptError
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 from modcrypt.parquet.convert.decryptor import decrypt_parquet
 from modcrypt.parquet.convert.encryptor import encrypt_parquet
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
@@ -353,7 +353,7 @@ def _check_apart(source: Place, destination: Place) -> None:
     Raises:
         OSError: A link makes them the same file.
     """
-    if source.real() == destination.real():
+    if source.resolve() == destination.resolve():
         raise OSError(
             errno.EINVAL,
             "destination is a link to the source; choose another destination",

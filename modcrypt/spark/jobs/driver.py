@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from modcrypt.errors import IntegrityError, KeyRetrievalError, KmsUnavailableError, ModcryptError
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 from modcrypt.parquet.crypto.ciphers import check_names
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, is_keyed
 from modcrypt.spark.jobs.conversion import Conversion, Converter
@@ -98,7 +98,7 @@ def _check_apart(source: Place, destination: Place) -> None:
         return
     if destination.filesystem is None and os.path.isfile(destination.path):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), destination.path)
-    inner, outer = (place.real().path.rstrip("/") for place in (destination, source))
+    inner, outer = (place.resolve().path.rstrip("/") for place in (destination, source))
     if inner == outer:
         raise ValueError(
             "source and destination are the same folder; pass None as destination for in place"

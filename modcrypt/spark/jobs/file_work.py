@@ -19,7 +19,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from modcrypt.io.storage import Place, place_of
+from modcrypt.io.places import Place, place_of
+from modcrypt.io.sources import open_source_at
 from modcrypt.jobs.file_runs import describe_failure
 from modcrypt.jobs.key_rotation import What, rotate_keys
 from modcrypt.jobs.key_scan import scan_keys
@@ -208,7 +209,7 @@ class VerificationJob(Job):
         def verify_one_file(file: File) -> Row:
             started = time.perf_counter()
             try:
-                with place_at(file.name, filesystem).open() as source:
+                with open_source_at(place_at(file.name, filesystem)) as source:
                     result = verify_source(source, properties, threads=1)
                 row = self._make_row(file, result.verification, result.unique)
             except Exception as error:  # the job continues with the other files

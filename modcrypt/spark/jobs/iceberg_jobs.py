@@ -37,7 +37,8 @@ from modcrypt.iceberg.rotate.dek_rotation import RekeyedFile, RekeyItem, rekey_f
 from modcrypt.iceberg.rotate.manifest_rewrapping import Exchange, reseal_item
 from modcrypt.iceberg.rotate.table_rotation import TableRotation, rotate_table
 from modcrypt.iceberg.tables.table import IcebergTable
-from modcrypt.io.storage import Place, locate
+from modcrypt.io.places import Place
+from modcrypt.io.stores import locate
 from modcrypt.spark.jobs.driver import check_settings, slots_of
 from modcrypt.spark.jobs.file_work import IN_STORE, ON_DISK, describe_error
 from modcrypt.spark.jobs.task_files import MakeFilesystem, assign_tasks

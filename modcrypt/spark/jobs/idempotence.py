@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from modcrypt.errors import FormatError, KmsUnavailableError, ModcryptError, PlaintextError
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
 from modcrypt.kms.key_tools import KeyedEncryption
 from modcrypt.parquet.crypto.ciphers import assign_keys
 from modcrypt.parquet.crypto.file_plan import OpenFile
@@ -101,7 +102,7 @@ def read_plain_shape(place: Place) -> Shape:
     Raises:
         ModcryptError: As in `read_plain`.
     """
-    with place.open() as source:
+    with open_source_at(place) as source:
         metadata = read_plain(source).metadata
     return Shape(metadata.num_rows, leaf_paths(metadata.schema))
 
@@ -112,7 +113,7 @@ def read_decrypted_shape(place: Place, decryption: FileDecryptionProperties) -> 
     Raises:
         ModcryptError: As in `decrypt_parquet`, before its first page.
     """
-    with place.open() as source:
+    with open_source_at(place) as source:
         file = OpenFile(source, decryption)
         shown = file.select().footer_leaves
     return Shape(file.metadata.num_rows, [file.leaves[c] for c in shown])
@@ -164,7 +165,7 @@ def find_open_difference(
         ModcryptError: The file can't be opened.
         ValueError: As in `ExpectedMasks`.
     """
-    with place.open() as source:
+    with open_source_at(place) as source:
         return expected.find_open_difference(OpenFile(source, _strict(decryption)))
 
 
@@ -184,7 +185,7 @@ def plan_change(
     Raises:
         ValueError, ModcryptError: As in `mask_parquet`, before its first page.
     """
-    with place.open() as source:
+    with open_source_at(place) as source:
         file = OpenFile(source, _strict(decryption))
         choice = Choice(file, change)
         if new is None:
@@ -295,7 +296,7 @@ class NewKeys:
             return f"it can't be decrypted with the new keys: {error}"
 
     def _compare(self, place: Place, expected: Shape | ExpectedMasks | None) -> str | None:
-        with place.open() as source:
+        with open_source_at(place) as source:
             file = OpenFile(source, self._decryption)
             file.select()  # retrieves all keys and decrypts the column metadata
             check_border(file.footer, self._decryption)

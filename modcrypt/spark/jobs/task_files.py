@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 
 import pyarrow.fs as pafs
 
-from modcrypt.io.storage import Place, locate
+from modcrypt.io.places import Place
+from modcrypt.io.stores import locate
 from modcrypt.parquet.datasets.discovery import as_arrow, is_dataset, list_files, read_notes
 
 __all__ = ["Folder", "Listing", "MakeFilesystem", "assign_tasks", "list_tables"]

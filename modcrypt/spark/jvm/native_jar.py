@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from modcrypt.io.storage import open_sink
+from modcrypt.io.destinations import open_sink
 from modcrypt.kms.uris import missing_extra
 from modcrypt.spark.jvm.java_home import java_home
 

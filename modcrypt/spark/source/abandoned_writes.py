@@ -17,7 +17,8 @@ from pathlib import Path
 
 from pyarrow.fs import FileSelector
 
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
 from modcrypt.parquet.datasets.discovery import as_arrow
 
 __all__ = ["ABANDONED_AFTER", "describe_driver", "identify_host", "is_gone"]
@@ -69,7 +70,7 @@ def identify_host() -> str:
 
 
 def _read_mark(mark: Place) -> dict[str, object]:
-    with suppress(FileNotFoundError, ValueError), mark.open() as source:
+    with suppress(FileNotFoundError, ValueError), open_source_at(mark) as source:
         driver = json.loads(source.read_at(0, min(source.size, MAX_MARK)))
         return driver if isinstance(driver, dict) else {}
     return {}

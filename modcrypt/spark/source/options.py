@@ -32,7 +32,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
-from modcrypt.io.storage import local_path
+from modcrypt.io.addresses import local_path
 from modcrypt.kms.policy import Policy
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 from modcrypt.spark.settings import Settings

@@ -28,7 +28,9 @@ from pyspark.sql import datasource as spark
 from pyspark.sql.types import StructType
 
 from modcrypt.errors import ModcryptError
-from modcrypt.io.storage import Place, locate, open_source
+from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source
+from modcrypt.io.stores import locate
 from modcrypt.parquet.arrow.decoding import Decoder
 from modcrypt.parquet.arrow.file_scan import make_schema_file
 from modcrypt.parquet.arrow.parquet_file import ParquetFile

@@ -28,7 +28,10 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-from modcrypt.io.storage import Place, fsync_folder, locate
+from modcrypt.io.destinations import open_sink_at
+from modcrypt.io.places import Place
+from modcrypt.io.publication import fsync_folder
+from modcrypt.io.stores import locate
 from modcrypt.parquet.crypto.write_notes import read_record
 from modcrypt.parquet.datasets.discovery import Folder, as_arrow
 from modcrypt.pkmt1.external import store_of
@@ -89,7 +92,7 @@ def publish_batch(base: str, query: str, number: int, tasks: Iterable[Written]) 
     record = _record_place(table, query)
     if pending or _exists(record):
         Folder(base, None).place(f"{RECORDS}/{record.name}")  # makes the folder
-        with record.locked():
+        with record.lock():
             last = _complete_last(table, record, query)
             if last is not None and last > number:
                 raise ValueError(
@@ -113,7 +116,7 @@ def drop_batch(base: str, query: str) -> None:
     table = Place(*locate(base, None))
     record = _record_place(table, query)
     if _exists(record):
-        with record.locked():
+        with record.lock():
             _complete_last(table, record, query)
     remove_job(base, query)
 
@@ -191,7 +194,7 @@ def _record_place(table: Place, query: str) -> Place:
 
 
 def _write_record(record: Place, batch: _Batch) -> None:
-    with record.create() as sink:
+    with open_sink_at(record) as sink:
         sink.append(json.dumps({"batch": batch.number, "pending": batch.pending}).encode())
 
 

@@ -45,7 +45,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from modcrypt.io.storage import Place, locate
+from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
+from modcrypt.io.stores import locate
 from modcrypt.parquet.datasets.discovery import is_dataset, list_complete
 from modcrypt.spark.settings import Settings
 from modcrypt.spark.source.arrow_types import to_spark_arrow_schema
@@ -342,6 +344,6 @@ class TableStream(DataSourceStreamArrowWriter):
             return set()
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             place = Place(*locate(f"{self._checkpoint}/metadata", None))
-            with place.open() as source:
+            with open_source_at(place) as source:
                 return {check_query(json.loads(source.read_at(0, min(source.size, 4096)))["id"])}
         return set()

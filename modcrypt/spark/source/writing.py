@@ -44,7 +44,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from modcrypt.io.storage import Place, fsync_folder, locate, publish
+from modcrypt.io.destinations import open_sink_at
+from modcrypt.io.places import Place
+from modcrypt.io.publication import fsync_folder, publish
+from modcrypt.io.stores import locate
 from modcrypt.keys import Key
 from modcrypt.parquet.arrow.writer import ParquetWriter
 from modcrypt.parquet.crypto.properties import Encryption, FileEncryptionProperties
@@ -507,7 +510,7 @@ class Writer(DataSourceArrowWriter):
         self._overwrite, self._job = overwrite, new_job()
         remove_abandoned(options.folder)
         Folder(_job_folder(options.folder, self._job), None).place(RUNNING)  # makes the folder
-        with _running_mark(options.folder, self._job).create() as sink:
+        with open_sink_at(_running_mark(options.folder, self._job)) as sink:
             sink.append(describe_driver().encode())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:

@@ -23,7 +23,7 @@ from modcrypt.iceberg import (
     rotate_table,
 )
 from modcrypt.iceberg.format.locations import Locations
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 from tests.support.iceberg.builder import Builder, arrow, field, struct
 from tests.support.iceberg.sample_kms import SampleKms
 

@@ -28,7 +28,7 @@ def test_the_interpreter_ends_when_the_last_thread_has_let_go(what: str) -> None
         atexit.register(lambda: print(gone() is None))  # called after those that come later
 
         from modcrypt.iceberg.read.pyarrow_decryption import StoredFile
-        from modcrypt.io.storage import MemorySource
+        from modcrypt.io.sources import MemorySource
 
         def hold(things):
             time.sleep(0.3)
@@ -46,7 +46,7 @@ def test_the_interpreter_ends_when_the_last_thread_has_let_go(what: str) -> None
 def test_what_a_script_has_left_open_is_not_waited_for_long() -> None:
     script = """
         from modcrypt.iceberg.read.pyarrow_decryption import StoredFile
-        from modcrypt.io.storage import MemorySource
+        from modcrypt.io.sources import MemorySource
 
         file = StoredFile(MemorySource(b"abc", "a"))
         print(file.read())

@@ -26,7 +26,7 @@ from modcrypt.iceberg.format.table_versions import (
 )
 from modcrypt.iceberg.rotate.rotation_report import latest
 from modcrypt.iceberg.write.commit import commit
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.object_store import object_store

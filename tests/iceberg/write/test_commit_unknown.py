@@ -25,7 +25,8 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.format import table_versions as versions
 from modcrypt.iceberg.tables import catalogs
-from modcrypt.io.storage import Place
+from modcrypt.io.destinations import open_sink_at
+from modcrypt.io.places import Place
 from tests.support.iceberg.sample_kms import SampleKms
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -334,7 +335,7 @@ def test_what_a_catalog_never_took_stays_and_is_told(
     table = in_catalog
     hours_ago = table.metadata.document["last-updated-ms"] - 2 * 60 * 60 * 1000
     left = table.place.beside("00000-11111111-2222-3333-4444-555555555555.metadata.json")
-    with left.create() as sink:
+    with open_sink_at(left) as sink:
         sink.append(table.metadata.with_members(last_updated_ms=hours_ago).encode())
     done = expire_history(table.append(ids(2)))
     assert done.unreadable == (str(left.path),)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import modcrypt as mc
-from modcrypt.io.storage import MemorySource
+from modcrypt.io.sources import MemorySource
 from modcrypt.jobs.key_rotation import What
 from modcrypt.parquet.crypto.footer_keys import FooterKey, list_key_metadata, new_tail
 from tests.support.in_memory import encrypt

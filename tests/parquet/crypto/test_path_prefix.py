@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 import modcrypt as mc
 from modcrypt.cli import app
-from modcrypt.io.storage import Place, place_of
+from modcrypt.io.places import Place, place_of
 from modcrypt.parquet.crypto.path_prefix import PathPrefix, check_distinct
 from tests.support.keys import FOOTER_KEY
 

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
-from modcrypt.io.storage import FdSink
+from modcrypt.io.sinks import FdSink
 from modcrypt.parquet.format.idl import decode, new
 from tests.support import forging
 from tests.support.in_memory import decrypt, encrypt
@@ -552,7 +552,7 @@ def test_progress_ends_near_the_files_size() -> None:
 STALLING = """
 import sys, time
 from modcrypt import *
-from modcrypt.io.storage import FdSink
+from modcrypt.io.sinks import FdSink
 append = FdSink.append
 def stalling(self, data):
     append(self, data)

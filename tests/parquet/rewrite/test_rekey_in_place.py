@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import modcrypt as mc
-from modcrypt.io.storage import open_source
+from modcrypt.io.sources import open_source
 from modcrypt.parquet.crypto.file_plan import plan_decryption
 from tests.support.kms.memory_kms import MemoryKms
 from tests.support.kms.rotating_kms import RotatingKms

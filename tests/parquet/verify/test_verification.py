@@ -30,9 +30,11 @@ from modcrypt import (
     FormatError,
     ModuleType,
 )
-from modcrypt.io.storage import Place
+from modcrypt.io.places import Place
+from modcrypt.io.sources import open_source_at
 from modcrypt.parquet.crypto.write_notes import NOTES
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
+from modcrypt.parquet.verify import dataset_verification
 from modcrypt.parquet.verify.dataset_verification import verify_dataset
 from modcrypt.parquet.verify.file_verification import verify_parquet
 from modcrypt.parquet.verify.findings import MAX_CHUNK_FINDINGS, MAX_FINDINGS
@@ -1381,14 +1383,13 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = folder / "part-00001.parquet"
-    opened = Place.open
 
     def refuse(place: Place) -> Any:
         if place.name == path.name:
             raise PermissionError(13, "Permission denied", place.path)
-        return opened(place)
+        return open_source_at(place)
 
-    monkeypatch.setattr(Place, "open", refuse)
+    monkeypatch.setattr(dataset_verification, "open_source_at", refuse)
     checked = verify_dataset(folder, READER, aad_prefix_template=TEMPLATE, expected_rows=12)
     assert [file.ok for file in checked.files] == [True, False, True, True]
     (finding,) = checked.files[1].findings

@@ -74,16 +74,16 @@ def invoke(folder: Path, *arguments: str) -> Result:
 # The real program with a disk that takes its time, so that it can be met half-way.
 SLOW = """
 import signal, sys, time
-import modcrypt.io.storage, modcrypt.cli.output.progress as progress
+import modcrypt.io.sinks, modcrypt.cli.output.progress as progress
 
-append = modcrypt.io.storage.FdSink.append
+append = modcrypt.io.sinks.FdSink.append
 def slowly(self, data):
     append(self, data)
     sys.stdout.write("writing\\n"), sys.stdout.flush()
     time.sleep(SLEEP)
 SLEEP = float(sys.argv.pop(1))
 progress.SHOW_AFTER = progress.REFRESH_EVERY = float(sys.argv.pop(1))
-modcrypt.io.storage.FdSink.append = slowly
+modcrypt.io.sinks.FdSink.append = slowly
 signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored, as in a job of a shell
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -1,0 +1,64 @@
+"""Tell local paths from URLs. Only this module decides what is local."""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.parse
+
+__all__ = ["add_authority", "is_url", "local_path"]
+
+_SCHEME = r"[a-z][a-z0-9+.-]*"
+_URL = re.compile(rf"(?:{_SCHEME}::)*{_SCHEME}://|(?:{_SCHEME}::)+/", re.IGNORECASE)
+_LOCAL_URL = re.compile(r"(file|local)://", re.IGNORECASE)
+_SINGLE_SLASH = re.compile(r"^([a-z][a-z0-9+.-]+):/(?!/)", re.IGNORECASE)
+"""How Hadoop and Spark spell a URL without a host (`file:/x`, `dbfs:/x`). The scheme has at least
+two letters, as nobody registers shorter ones."""
+
+
+def is_url(address: str) -> bool:
+    """Return whether fsspec would take an address for a URL.
+
+    Args:
+        address: Path or URL.
+    """
+    return _URL.match(address) is not None
+
+
+def add_authority(url: str) -> str:
+    """Return a URL as fsspec spells it: with an empty authority after a single slash.
+
+    RFC 3986, 3.2, defines the authority.
+
+    Args:
+        url: URL, or a path, which is returned as it is.
+    """
+    return _SINGLE_SLASH.sub(r"\1:///", url)
+
+
+def local_path(address: str | os.PathLike[str]) -> str | None:
+    """Return the local path of an address, or None for a URL of fsspec, which only a str can be.
+
+    A relative path whose first folder is named like a scheme (`name:/file`) has to begin with `./`.
+
+    Args:
+        address: Path or URL.
+
+    Raises:
+        ValueError: A file URL has no absolute path.
+    """
+    if not isinstance(address, str):
+        return os.fspath(address)
+    if re.match("file:(?!/)", address, re.IGNORECASE):
+        raise ValueError(f"{address}: a file URL needs an absolute path, as in file:///folder/file")
+    address = add_authority(address)
+    if match := _LOCAL_URL.match(address):
+        path = address[match.end() :]
+        # File URIs are percent-encoded (RFC 8089): pathlib and pyarrow follow it, fsspec does not.
+        # Only fsspec has `local:`, so modcrypt reads it as fsspec does.
+        return _unquote(path) if match[1].lower() == "file" else path
+    return None if is_url(address) else address
+
+
+def _unquote(path: str) -> str:
+    return os.fsdecode(urllib.parse.unquote_to_bytes(os.fsencode(path)))

@@ -1,0 +1,111 @@
+"""Open local folders below a root without following symbolic links."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import posixpath
+import stat
+from collections.abc import Iterator
+
+from modcrypt.io.store_errors import add_path_to_errors
+
+__all__ = ["open_folder", "relative_to", "split_below", "symbolic_link_error"]
+
+_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | getattr(os, "O_CLOEXEC", 0)
+
+
+@contextlib.contextmanager
+def open_folder(
+    path: str, root: str | None, *, make: bool = False
+) -> Iterator[tuple[int | None, str]]:
+    """Open the folder of a local file, and those between it and the root, following no link.
+
+    Operations by the descriptor stay in that folder, even if a link replaces it concurrently.
+
+    Args:
+        path: Path of the file.
+        root: Folder below which no link is followed; None to follow all links.
+        make: Whether to make missing folders.
+
+    Yields:
+        The folder's descriptor and the file's name in it. None and the path, if there is no root
+        or no folder below it.
+
+    Raises:
+        OSError: The file system refuses; ELOOP for a symbolic link below the root.
+    """
+    top = os.path.dirname(path) if root is None else root
+    if make:
+        os.makedirs(top or ".", exist_ok=True)
+    *folders, name = [path] if root is None else split_below(path, root)
+    if not folders:
+        yield None, path
+        return
+    fd = os.open(top or ".", _FLAGS)
+    try:
+        for folder in folders:
+            with add_path_to_errors(path):
+                below = _open_subfolder(fd, folder, make, path, root)
+            os.close(fd)
+            fd = below
+        yield fd, name
+    finally:
+        os.close(fd)
+
+
+def _open_subfolder(fd: int, folder: str, make: bool, path: str, root: str | None) -> int:
+    """Open a folder in another one, on the way to `path`, unless it is a symbolic link."""
+    if make:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, dir_fd=fd)
+    try:
+        return os.open(folder, _FLAGS | os.O_NOFOLLOW, dir_fd=fd)
+    except OSError as error:  # systems report a link by different errors
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        if stat.S_ISLNK(os.stat(folder, dir_fd=fd, follow_symlinks=False).st_mode):
+            raise symbolic_link_error(path, root) from None
+        raise
+
+
+def relative_to(fd: int | None) -> dict[str, int]:
+    """Return the argument that makes functions of `os` resolve a name in an open folder.
+
+    Args:
+        fd: Descriptor of the folder; None if the name is a path.
+    """
+    return {} if fd is None else {"dir_fd": fd}
+
+
+def split_below(path: str, root: str) -> list[str]:
+    """Split the part of a path below a root into names.
+
+    Args:
+        path: Path of a local file.
+        root: Path of a folder.
+
+    Raises:
+        OSError: The path is not below the root.
+    """
+    prefix = posixpath.join(root, "")  # ends with a slash, unless it is empty
+    names = [name for name in path.removeprefix(prefix).split("/") if name not in ("", ".")]
+    if not path.startswith(prefix) or not names or ".." in names:
+        raise OSError(errno.EINVAL, f"path is not below {root}", path)
+    return names
+
+
+def symbolic_link_error(path: str, root: str | None) -> OSError:
+    """Return the error for writing or removing through a symbolic link.
+
+    Args:
+        path: Path of the file.
+        root: Folder below which no link is followed.
+    """
+    return OSError(
+        errno.ELOOP,
+        f"modcrypt does not write or remove files through a symbolic link below {root}; "
+        "name the link's target instead",
+        path,
+    )

@@ -1,0 +1,249 @@
+"""Where files are: a path in a file system, as an immutable value."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from modcrypt.io.addresses import is_url
+from modcrypt.io.folders import open_folder, relative_to, split_below, symbolic_link_error
+from modcrypt.io.store_errors import add_url_to_errors, format_url
+from modcrypt.io.stores import is_arrow, is_same_store, locate
+
+__all__ = ["Place", "Root", "Stamp", "exists_error", "make_stamp", "place_of"]
+
+Root: TypeAlias = "str | os.PathLike[str] | Place"
+"""A folder: a place, a URL, or a path in the file system that its files are in."""
+
+Stamp: TypeAlias = tuple[int | str, ...]
+"""Values that differ between a file and the one that replaces it, such as size and time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A path in a file system; None is the local one.
+
+    Attributes:
+        filesystem: File system of PyArrow or fsspec.
+        path: Path in it.
+        root: Folder that the caller named, where `path` was found or composed below it; None for a
+            file named by itself. Writing and removing follow no symbolic link below `root`: anyone
+            who may write there could point a link at files that only the process running modcrypt
+            may change.
+    """
+
+    filesystem: Any
+    path: str
+    root: str | None = field(default=None, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return posixpath.basename(self.path)
+
+    @property
+    def full_name(self) -> str:
+        """The absolute path or the store's URL: one spelling, whatever the caller typed."""
+        if self.filesystem is None:
+            return os.path.abspath(self.path)
+        return format_url(self.filesystem, self.path)
+
+    @property
+    def _spelling(self) -> str:
+        """The path, absolute. In a store, any name between slashes is part of the key."""
+        path = os.path.abspath(self.path) if self.filesystem is None else self.path
+        return path.strip("/")
+
+    def inside(self, root: Root) -> str | None:
+        """Return the path relative to a folder; None if it is not inside, or is the folder itself.
+
+        Symbolic links inside the folder are not followed: a link to a file is a file of the folder.
+        The folder itself may be spelled in two ways, for example by a link that leads to it.
+
+        Args:
+            root: Folder, in the same file system unless it is a URL or a place.
+        """
+        if not isinstance(root, Place):
+            root = Place(
+                *locate(root, None if isinstance(root, str) and is_url(root) else self.filesystem)
+            )
+        if not is_same_store(root.filesystem, self.filesystem):
+            return None
+        base, path = (f"{place._spelling}/".lstrip("/") for place in (root, self))
+        if not path.startswith(base) and self.filesystem is None:
+            base = _find_prefix(path, root.path)
+        return path[len(base) : -1] if path.startswith(base) and path != base else None
+
+    def beside(self, name: str) -> Place:
+        """Return the place of another file in the same folder.
+
+        Args:
+            name: Name of the other file.
+        """
+        path = posixpath.join(posixpath.dirname(self.path), name)
+        return Place(self.filesystem, path, self.root)
+
+    def below(self, inside: str) -> Place:
+        """Return the place of a file below this folder, where no symbolic link is followed.
+
+        Args:
+            inside: Relative path, which may come from a file: `..` in it is refused on use.
+        """
+        root = self.path if self.root is None else self.root
+        return Place(self.filesystem, posixpath.join(self.path, inside), root)
+
+    def resolve(self) -> Place:
+        """Return the place that symbolic links lead to; outside the root it is read-only."""
+        if self.filesystem is not None:
+            return self
+        root = None if self.root is None else os.path.realpath(self.root)
+        return Place(None, os.path.realpath(self.path), root)
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether the path contains a symbolic link below the root, so that writing is refused."""
+        if self.filesystem is not None or self.root is None:
+            return False
+        names = split_below(self.path, self.root)
+        return os.path.realpath(self.path) != os.path.join(os.path.realpath(self.root), *names)
+
+    def check_writable(self) -> None:
+        """Raise if writing would be refused; `open_sink_at` checks again, safe from races.
+
+        Raises:
+            OSError: with ELOOP, the path contains a symbolic link below the root.
+        """
+        if self.is_linked:
+            raise symbolic_link_error(self.path, self.root)
+
+    def check_absent(self) -> None:
+        """Raise if a local file exists. Best effort; publishing checks again atomically.
+
+        Raises:
+            FileExistsError: The path exists.
+        """
+        if self.filesystem is None and os.path.lexists(self.path):
+            raise exists_error(self.path)
+
+    def stamp(self) -> Stamp | None:
+        """Return the stamp of the file; None if there is no file, or its status is unknown."""
+        with contextlib.suppress(Exception):  # missing, a name that is too long, a store's own
+            if self.filesystem is None:
+                return make_stamp(os.stat(self.path))
+            if is_arrow(self.filesystem):
+                info = self.filesystem.get_file_info(self.path)
+                return (info.size, info.mtime_ns) if info.is_file else None
+            values = self.filesystem.info(self.path)
+            names = ("size", "ETag", "etag", "mtime", "LastModified", "created")
+            return tuple(str(values[name]) for name in names if name in values)
+        return None
+
+    def check_unchanged(self, stamp: Stamp | None) -> None:
+        """Raise if the file is not the one that was opened, by size and time of change.
+
+        Args:
+            stamp: Stamp of the file that was opened; None to skip the check.
+
+        Raises:
+            OSError: The file changed.
+        """
+        if stamp is not None and self.stamp() != stamp:
+            raise OSError(errno.ESTALE, "file changed while it was being processed", self.path)
+
+    def make_folder(self) -> None:
+        """Make the folders above a local file.
+
+        Raises:
+            OSError: The file system refuses; ELOOP if there is a symbolic link below `root`.
+        """
+        if self.filesystem is None:
+            with open_folder(self.path, self.root, make=True):
+                pass
+
+    def remove(self) -> None:
+        """Remove the file if it exists; of a symbolic link, the link.
+
+        Raises:
+            OSError: The file system refuses; ELOOP if there is a symbolic link below `root` above
+                the file.
+        """
+        with contextlib.suppress(FileNotFoundError), add_url_to_errors(self.filesystem, self.path):
+            if self.filesystem is None:
+                with open_folder(self.path, self.root) as (fd, name):
+                    os.unlink(name, **relative_to(fd))
+            elif is_arrow(self.filesystem):
+                self.filesystem.delete_file(self.path)
+            else:
+                self.filesystem.rm_file(self.path)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep out other processes that lock a file of the same folder; no effect in a store."""
+        if self.filesystem is not None:
+            yield
+            return
+        fd = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            with contextlib.suppress(OSError):  # of file systems without locks
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_UN)  # also releases the copy in a forked process
+            os.close(fd)
+
+
+def place_of(where: Any, filesystem: Any = None) -> Place | None:
+    """Return the place that a source or destination names; None for bytes and file objects.
+
+    Args:
+        where: Source or destination.
+        filesystem: File system of PyArrow or fsspec that `where` is a path in.
+
+    Raises:
+        TypeError: `where` is not a path, or `filesystem` is not a file system.
+        ValueError: fsspec cannot open the URL; see `locate`.
+    """
+    if isinstance(where, Place):
+        return where
+    if filesystem is None and not isinstance(where, str | os.PathLike):
+        return None
+    return Place(*locate(where, filesystem))
+
+
+def make_stamp(status: os.stat_result) -> Stamp:
+    """Return the stamp of a local file.
+
+    Args:
+        status: Status of the file.
+    """
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def exists_error(path: str) -> FileExistsError:
+    """Return the error for a destination that exists.
+
+    Args:
+        path: Path or URL of the destination.
+    """
+    message = "destination exists; pass overwrite=True (or --force) to replace it"
+    return FileExistsError(errno.EEXIST, message, path)
+
+
+def _find_prefix(path: str, folder: str) -> str:
+    """Return the shortest prefix of a local path that leads to a folder; "/" if there is none.
+
+    Args:
+        path: Absolute path without its first slash, and with one at its end.
+        folder: Path of the folder.
+    """
+    real = os.path.realpath(folder)
+    ends = [found.end() for found in re.finditer("/", path)]
+    return next((path[:end] for end in ends if os.path.realpath(f"/{path[:end]}") == real), "/")

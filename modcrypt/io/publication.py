@@ -1,0 +1,167 @@
+"""Write local files that appear complete or not at all.
+
+A temporary file beside the destination is written, synced and renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+
+from modcrypt.io.folders import open_folder, relative_to, symbolic_link_error
+from modcrypt.io.places import Place, exists_error
+from modcrypt.io.sinks import FdSink
+from modcrypt.io.store_errors import add_path_to_errors
+
+__all__ = ["fsync_folder", "open_local_sink", "publish", "temporary_name"]
+
+
+@contextlib.contextmanager
+def open_local_sink(
+    place: Place, *, overwrite: bool, check: Callable[[], object] | None = None
+) -> Iterator[FdSink]:
+    """Open a sink whose file appears when the block ends without an error.
+
+    Args:
+        place: Where the file will be, in the local file system.
+        overwrite: Whether to replace an existing file.
+        check: Function called last before publication; may raise.
+
+    Yields:
+        The sink.
+
+    Raises:
+        FileExistsError: The path exists and `overwrite` is False.
+        OSError: The file system refuses; ELOOP if there is a symbolic link below the root.
+    """
+    where = place.path
+    if not overwrite:
+        place.check_absent()
+    with open_folder(where, place.root) as (at, name):
+        # A symbolic link that the caller named continues to point at the file.
+        target = os.path.realpath(where) if place.root is None else name
+        before = _check_replaceable(target, at, place)
+        folder = os.path.dirname(target)
+        temporary = os.path.join(folder, temporary_name())
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+        with add_path_to_errors(where):
+            fd = os.open(temporary, flags, 0o666, **relative_to(at))
+    try:
+        try:
+            _copy_owner(before, fd)
+            yield FdSink(fd, where)
+            with add_path_to_errors(where):
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        # The folder was closed meanwhile: a dataset has many files open.
+        with open_folder(where, place.root) as (at, _):
+            _remove_hadoop_checksum(target, at)
+            if check is not None:
+                check()
+            with add_path_to_errors(where):
+                publish(temporary, target, overwrite, at)
+            fsync_folder(folder, at)
+    except BaseException:
+        with contextlib.suppress(OSError), open_folder(where, place.root) as (at, _):
+            os.unlink(temporary, **relative_to(at))
+        raise
+
+
+def temporary_name() -> str:
+    """Return a random name for an unfinished file."""
+    return f".modcrypt-{secrets.token_hex(8)}.tmp"
+
+
+def _check_replaceable(target: str, at: int | None, place: Place) -> os.stat_result | None:
+    """Return the status of the file to replace; None if there is none.
+
+    Raises:
+        OSError: The target is not a regular file; ELOOP for a symbolic link below the root.
+    """
+    try:
+        found = os.stat(target, dir_fd=at, follow_symlinks=place.root is None)
+    except OSError:  # creating the file reports the error
+        return None
+    if stat.S_ISLNK(found.st_mode):
+        raise symbolic_link_error(place.path, place.root)
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "destination is a directory", place.path)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "destination is not a regular file", place.path)
+    return found
+
+
+def _copy_owner(before: os.stat_result | None, fd: int) -> None:
+    """Copy owner and mode of the replaced file, so that a private file stays private."""
+    if before is None:
+        return
+    if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+        with contextlib.suppress(PermissionError):  # only root may change the owner
+            os.fchown(fd, before.st_uid, before.st_gid)
+    os.fchmod(fd, stat.S_IMODE(before.st_mode))
+
+
+def _remove_hadoop_checksum(target: str, at: int | None) -> None:
+    """Remove the checksum of the replaced file: Hadoop would compare it with the new one."""
+    folder, name = os.path.split(target)
+    with contextlib.suppress(OSError):  # missing, or its name would be too long
+        os.unlink(os.path.join(folder, f".{name}.crc"), **relative_to(at))
+
+
+def publish(temporary: str, target: str, overwrite: bool, at: int | None = None) -> None:
+    """Rename a finished file to its final path.
+
+    Args:
+        temporary: Path of the file.
+        target: Its new path.
+        overwrite: Whether to replace an existing file.
+        at: Descriptor of the folder that both paths are relative to.
+
+    Raises:
+        FileExistsError: The target exists, and `overwrite` is False.
+        OSError: The file system refuses.
+    """
+    both = {} if at is None else {"src_dir_fd": at, "dst_dir_fd": at}
+    if overwrite:
+        os.replace(temporary, target, **both)
+        return
+    try:
+        # Unlike rename, link refuses a target that was created concurrently.
+        os.link(temporary, target, **both)  # type: ignore[arg-type]  # follow_symlinks is not in it
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        if _exists(target, at):  # the file system has no hard links: check, then rename
+            raise exists_error(target) from None
+        os.replace(temporary, target, **both)
+    else:
+        os.unlink(temporary, **relative_to(at))
+
+
+def _exists(target: str, at: int | None) -> bool:
+    with contextlib.suppress(OSError):
+        os.stat(target, dir_fd=at, follow_symlinks=False)
+        return True
+    return False
+
+
+def fsync_folder(folder: str, at: int | None = None) -> None:
+    """Make a new name durable if the folder can be opened and synced.
+
+    The file is published already, so an error does not make publication fail.
+
+    Args:
+        folder: Path of the folder.
+        at: Descriptor of the folder that the path is relative to.
+    """
+    with contextlib.suppress(OSError):
+        fd = os.open(folder or ".", os.O_RDONLY, **relative_to(at))
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

@@ -1,0 +1,283 @@
+"""Read files by position, from any thread, wherever they are."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import stat
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import IO, Any, TypeAlias
+
+from modcrypt.errors import TruncationError
+from modcrypt.fork_safety import fork_safe
+from modcrypt.io.places import Place, Stamp, make_stamp
+from modcrypt.io.store_errors import add_url_to_errors
+from modcrypt.io.stores import is_arrow, locate
+
+__all__ = [
+    "FileSource",
+    "MemorySource",
+    "ObjectSource",
+    "RangeSource",
+    "Source",
+    "SourceLike",
+    "open_source",
+    "open_source_at",
+]
+
+SourceLike: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes]"
+"""A path, an fsspec URL (`scheme://...`), bytes in memory, or a seekable binary file object."""
+
+
+class Source(ABC):
+    """Random access to the bytes of one file, from any thread."""
+
+    name: str
+    size: int
+    whole: bytes | bytearray | None = None
+    """The content of the file, if it is in memory already."""
+    place: Place | None = None
+    """Where the file is, to find the files beside it; None for bytes and file objects."""
+    stamp: Stamp | None = None
+    """Stamp of the file at the time when it was opened."""
+    least_read = 0
+    """Minimum number of bytes worth requesting: smaller reads take as long."""
+
+    @abstractmethod
+    def read_into(self, offset: int, view: memoryview) -> None:
+        """Fill a buffer with the bytes from an offset on.
+
+        Args:
+            offset: Position in the file.
+            view: Buffer to fill.
+
+        Raises:
+            TruncationError: The file is shorter than when it was opened.
+        """
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Return exactly `length` bytes.
+
+        Args:
+            offset: Position in the file.
+            length: Number of bytes.
+
+        Raises:
+            TruncationError: The file is shorter than when it was opened.
+        """
+        out = bytearray(length)
+        self.read_into(offset, memoryview(out))
+        return bytes(out)
+
+    def _truncation_error(self, offset: int) -> TruncationError:
+        return TruncationError(f"{self.name}: ended at byte {offset} while being read")
+
+
+class FileSource(Source):
+    """A local file, read by pread into reused buffers.
+
+    That is faster than mapping the file (no page faults), and a concurrent truncation raises an
+    error instead of a SIGBUS.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+        # O_NONBLOCK: don't wait for a writer if the path is a named pipe. Files ignore the flag.
+        flags = os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
+        self.fd = os.open(path, flags)
+        status = os.fstat(self.fd)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self.fd)
+            if stat.S_ISDIR(status.st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            raise OSError(errno.EINVAL, "source is not a regular file", path)
+        self.size = status.st_size
+        self.stamp = make_stamp(status)
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        """Fill `view` from `offset`."""
+        done = 0
+        while done < len(view):
+            n = os.preadv(self.fd, [view[done:]], offset + done)
+            if n == 0:
+                raise self._truncation_error(offset + done)
+            done += n
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.fd)
+
+
+class MemorySource(Source):
+    """Bytes in memory."""
+
+    def __init__(self, data: bytes | bytearray | memoryview, name: str = "<bytes>") -> None:
+        self.name = name
+        self.view = memoryview(data).cast("B")
+        self.size = len(self.view)
+        self.whole = None if isinstance(data, memoryview) else data
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        """Fill `view` from `offset`."""
+        part = self.view[offset : offset + len(view)]
+        if len(part) < len(view):
+            raise self._truncation_error(offset + len(part))
+        view[:] = part
+
+
+class ObjectSource(Source):
+    """A seekable binary file object; reading changes its position."""
+
+    def __init__(self, file: IO[bytes], name: str | None = None) -> None:
+        self.file = file
+        self._lock = fork_safe(threading.Lock())  # all threads share the file's cursor
+        self.name = name or str(getattr(file, "name", "<file object>"))
+        file.seek(0, os.SEEK_END)
+        self.size = file.tell()
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        """Fill `view` from `offset`."""
+        if offset + len(view) > self.size:  # some objects cannot even seek there
+            raise self._truncation_error(self.size)
+        with self._lock:
+            self.file.seek(offset)
+            done = 0
+            while done < len(view):
+                data = self.file.read(len(view) - done)
+                if not data:
+                    raise self._truncation_error(offset + done)
+                view[done : done + len(data)] = data
+                done += len(data)
+
+
+class RangeSource(Source):
+    """An object in a store: each read is one request for exactly its bytes."""
+
+    least_read = 8 << 20  # a request takes as long as the transfer of some megabytes
+
+    def __init__(self, fetch: Callable[[int, int], bytes], size: int, name: str) -> None:
+        self._fetch, self.size, self.name = fetch, size, name
+
+    def read_into(self, offset: int, view: memoryview) -> None:
+        """Fill `view` from `offset`."""
+        view[:] = self.read_at(offset, len(view))
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Return exactly `length` bytes from `offset`."""
+        end = offset + length
+        if end > self.size:
+            raise self._truncation_error(self.size)
+        data = self._fetch(offset, end) if length else b""
+        if len(data) < length:
+            raise self._truncation_error(offset + len(data))
+        return data
+
+
+@contextlib.contextmanager
+def open_source(source: SourceLike, *, filesystem: Any = None) -> Iterator[Source]:
+    """Open a source for positional reads; close it at the end unless the caller opened it.
+
+    Args:
+        source: Path, fsspec URL, bytes or seekable binary file object; with a file system, a path
+            in it.
+        filesystem: File system of PyArrow or fsspec.
+
+    Yields:
+        The source.
+
+    Raises:
+        OSError: The file system or store refuses.
+        TypeError: `source` or `filesystem` has an unsupported type.
+        ValueError: `source` is a URL that fsspec cannot open; see `locate`.
+    """
+    if filesystem is not None or isinstance(source, str | os.PathLike):
+        place = Place(*locate(source, filesystem))
+        name = os.fspath(source)  # type: ignore[arg-type]  # locate accepts only paths
+        with _open_stored(place, name) as stored:
+            stored.place = place
+            yield stored
+    elif isinstance(source, bytes | bytearray | memoryview):
+        yield MemorySource(source)
+    elif hasattr(source, "read") and hasattr(source, "seek"):
+        yield ObjectSource(source)
+    else:
+        yield MemorySource(_view_buffer(source))
+
+
+@contextlib.contextmanager
+def open_source_at(place: Place) -> Iterator[Source]:
+    """Open a file for positional reads, with its stamp.
+
+    Args:
+        place: Where the file is.
+
+    Yields:
+        The source.
+
+    Raises:
+        OSError: The file system or store refuses.
+    """
+    stamp = None if place.filesystem is None else place.stamp()
+    with _open_stored(place, place.path) as source:
+        source.place = place
+        source.stamp = source.stamp or stamp
+        yield source
+
+
+def _view_buffer(source: Any) -> memoryview:
+    try:
+        return memoryview(source)
+    except TypeError:
+        raise TypeError(
+            "a source is a path, a URL, bytes or a seekable binary file object, not "
+            f"{type(source).__name__}"
+        ) from None
+
+
+def _open_stored(place: Place, name: str) -> contextlib.AbstractContextManager[Source]:
+    if place.filesystem is None:
+        return contextlib.closing(FileSource(place.path))
+    if is_arrow(place.filesystem):
+        return _open_arrow(place.filesystem, place.path, name)
+    return _open_fsspec(place.filesystem, place.path, name)
+
+
+@contextlib.contextmanager
+def _open_arrow(filesystem: Any, path: str, name: str) -> Iterator[Source]:
+    add_url = add_url_to_errors(filesystem, path)
+    with add_url(filesystem.open_input_file)(path) as file:
+        read = add_url(file.read_at)
+        yield RangeSource(lambda start, end: read(end - start, start), add_url(file.size)(), name)
+
+
+@contextlib.contextmanager
+def _open_fsspec(filesystem: Any, path: str, name: str) -> Iterator[Source]:
+    # An open file rather than `cat_file`: it makes s3fs insist, at every read, on the version that
+    # it found first.
+    add_url = add_url_to_errors(filesystem, path)
+    with add_url(filesystem.open)(path, "rb") as file:
+        fetch = _uncached_fetch(filesystem, file)
+        if isinstance(file, io.BytesIO):  # fsspec's memory files share one cursor between openers
+            yield MemorySource(file.getvalue(), name)
+        elif fetch is None:
+            yield ObjectSource(file, name)
+        else:
+            yield RangeSource(add_url(fetch), file.size, name)
+
+
+def _uncached_fetch(filesystem: Any, file: Any) -> Callable[[int, int], bytes] | None:
+    """Return the method of an fsspec file that bypasses its cache, which may read 50 MB ahead.
+
+    Only for asynchronous file systems: their requests run on a loop of their own, so that any
+    thread may make them, while others (FTP) have one connection. Not for file systems that cache on
+    purpose: only their type shows that they are not the file system below.
+    """
+    asynchronous = getattr(type(filesystem), "async_impl", False)
+    below = getattr(file, "fs", None)
+    if asynchronous and getattr(below, "async_impl", False) and file.size is not None:
+        return getattr(file, "_fetch_range", None)
+    return None

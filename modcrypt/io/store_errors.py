@@ -1,0 +1,94 @@
+"""Name the file that the caller knows in errors of file systems and stores, and hide signatures."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from modcrypt.errors import MAX_MESSAGE, printable
+from modcrypt.io.addresses import is_url
+
+__all__ = ["add_path_to_errors", "add_url_to_errors", "format_url"]
+
+_QUERY = re.compile(r"\?[^\s'\"]+")  # queries of URLs contain signatures
+
+_ERRNO: dict[type[OSError], int] = {
+    FileExistsError: errno.EEXIST,
+    FileNotFoundError: errno.ENOENT,
+    IsADirectoryError: errno.EISDIR,
+    NotADirectoryError: errno.ENOTDIR,
+    PermissionError: errno.EACCES,
+    TimeoutError: errno.ETIMEDOUT,
+}
+"""Error numbers of the classes that clients of stores raise without a number."""
+
+
+@contextlib.contextmanager
+def add_path_to_errors(path: str) -> Iterator[None]:
+    """Make errors of the file system name one path, for example instead of a temporary file.
+
+    Args:
+        path: Path that the caller knows.
+
+    Raises:
+        OSError: The block raises an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+
+
+@contextlib.contextmanager
+def add_url_to_errors(filesystem: Any, path: str) -> Iterator[None]:
+    """Turn errors of a store into OSErrors that name the URL; also decorates functions.
+
+    The clients of stores have classes of their own for missing credentials and for stores that
+    cannot be reached, and many name no object. Python's own errors and modcrypt's stay as they are.
+
+    Args:
+        filesystem: File system of PyArrow or fsspec; None if `path` is a local path or a URL.
+        path: Path in the file system.
+
+    Raises:
+        OSError: The store fails in the block.
+    """
+    try:
+        yield
+    except OSError as error:
+        if (filesystem is None and not is_url(path)) or error.filename is not None:
+            raise
+        code = error.errno or _ERRNO.get(type(error), errno.EIO)
+        text = os.strerror(code) if code == errno.ENOENT else error.strerror or str(error)
+        raise OSError(code, _hide_queries(text), _redact_url(filesystem, path)) from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] in ("builtins", "modcrypt", "pyarrow"):
+            raise
+        text = _hide_queries(f"{type(error).__name__}: {error}")
+        raise OSError(errno.EIO, text, _redact_url(filesystem, path)) from error
+
+
+def format_url(filesystem: Any, path: str) -> str:
+    """Return the URL of a file in a store, query included.
+
+    Args:
+        filesystem: File system of PyArrow or fsspec.
+        path: Path in the file system.
+    """
+    if is_url(path):  # fsspec's HTTP file system uses the URL as the path
+        return path
+    protocol = getattr(filesystem, "type_name", None) or filesystem.protocol
+    first = protocol if isinstance(protocol, str) else protocol[0]
+    return f"{first}://{path.lstrip('/')}"
+
+
+def _hide_queries(text: str) -> str:
+    return printable(_QUERY.sub("?(hidden)", text), MAX_MESSAGE)
+
+
+def _redact_url(filesystem: Any, path: str) -> str:
+    return _hide_queries(path if filesystem is None else format_url(filesystem, path))

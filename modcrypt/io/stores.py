@@ -1,0 +1,116 @@
+"""Find the file system that an address belongs to.
+
+File systems are those of PyArrow and of fsspec, recognised by the methods that they have. modcrypt
+accesses files directly if their file system says that they are local.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from typing import Any
+
+from modcrypt.io.addresses import add_authority, local_path
+from modcrypt.io.store_errors import add_url_to_errors
+
+__all__ = ["is_arrow", "is_same_store", "locate"]
+
+
+def locate(where: Any, filesystem: Any) -> tuple[Any, str]:
+    """Return the file system of a file, None for the local one, and the file's path in it.
+
+    Args:
+        where: Path or URL; with a file system, a path in it.
+        filesystem: File system of PyArrow or fsspec.
+
+    Raises:
+        TypeError: `where` is not a path, or `filesystem` is not a file system.
+        ValueError: `where` is a URL, and fsspec is not installed or does not know its protocol; or
+            a file URL has no absolute path.
+    """
+    if filesystem is not None:
+        path = os.fspath(where) if isinstance(where, str | os.PathLike) else None
+        if not isinstance(path, str):
+            raise TypeError(f"with a filesystem, give a path in it, not {type(where).__name__}")
+        return _unwrap(filesystem, path)
+    local = local_path(where)
+    if local is not None:
+        return None, local
+    return _locate_url(where)
+
+
+def _locate_url(url: str) -> tuple[Any, str]:
+    if match := re.match("dbfs:/+", url, re.IGNORECASE):
+        raise ValueError(
+            f"{url}: only Databricks supports dbfs URLs; use the path /dbfs/{url[match.end() :]}, "
+            "or a volume (/Volumes/...), or pass filesystem="
+        )
+    url_to_fs = _import_fsspec(url).core.url_to_fs
+    try:
+        with add_url_to_errors(None, url):
+            return _unwrap(*url_to_fs(add_authority(url)))
+    except ValueError as error:
+        if not str(error).startswith("Protocol not known"):
+            raise
+        raise ValueError(
+            f"{url}: fsspec knows no such protocol; install the package that provides it (adlfs "
+            "for abfss), use another URL of the same store, or pass filesystem="
+        ) from None
+
+
+def _import_fsspec(url: str) -> Any:
+    try:
+        import fsspec
+    except ImportError:
+        raise ValueError(
+            f"{url}: reading and writing URLs needs fsspec: pip install fsspec"
+        ) from None
+    return fsspec
+
+
+def _unwrap(filesystem: Any, path: str) -> tuple[Any, str]:
+    """Return the innermost file system, None for the local one, and the path in it."""
+    if hasattr(filesystem, "base_fs"):  # pyarrow's SubTreeFileSystem
+        below = posixpath.join(filesystem.base_path, path.lstrip("/"))
+        return _unwrap(filesystem.base_fs, below)
+    if hasattr(filesystem, "handler") and hasattr(filesystem.handler, "fs"):  # FSSpecHandler
+        return _unwrap(filesystem.handler.fs, path)
+    if is_arrow(filesystem):
+        return (None if filesystem.type_name == "local" else filesystem), path
+    if hasattr(filesystem, "open") and hasattr(filesystem, "protocol"):
+        path = filesystem._strip_protocol(path)
+        if is_arrow(getattr(filesystem, "fs", None)):  # fsspec's ArrowFSWrapper
+            return _unwrap(filesystem.fs, path)
+        protocol = filesystem.protocol
+        names = (protocol,) if isinstance(protocol, str) else protocol
+        return (None if "file" in names else filesystem), path
+    raise TypeError(
+        f"a filesystem is one of pyarrow.fs or of fsspec, not {type(filesystem).__name__}"
+    )
+
+
+def is_arrow(filesystem: Any) -> bool:
+    """Return whether a file system is one of PyArrow, not of fsspec.
+
+    Args:
+        filesystem: File system of PyArrow or fsspec.
+    """
+    return hasattr(filesystem, "open_input_file")
+
+
+def is_same_store(filesystem: Any, other: Any) -> bool:
+    """Return whether two file systems are equal, or both are fsspec's with the same options.
+
+    fsspec makes an instance for each thread, and these never compare equal.
+
+    Args:
+        filesystem: File system of PyArrow or fsspec; None for the local one.
+        other: The file system to compare with.
+    """
+    if filesystem == other:
+        return True
+    if type(filesystem) is not type(other) or not hasattr(filesystem, "storage_options"):
+        return False
+    options = [(fs.storage_args, fs.storage_options) for fs in (filesystem, other)]
+    return bool(options[0] == options[1])

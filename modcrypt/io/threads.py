@@ -1,0 +1,111 @@
+"""Thread pools that survive a fork, and resources that threads share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from modcrypt.fork_safety import fork_safe
+
+__all__ = ["SharedResources", "ThreadPool", "check_threads", "usable_cores"]
+
+T = TypeVar("T")
+
+
+def usable_cores() -> int:
+    """Return the number of processors that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every platform
+        return os.cpu_count() or 1
+
+
+def check_threads(threads: int | None) -> None:
+    """Raise if a number of threads is below 1.
+
+    Args:
+        threads: Number of threads; None for the default.
+
+    Raises:
+        ValueError: The number is below 1.
+    """
+    if threads is not None and threads < 1:
+        raise ValueError("threads must be at least 1")
+
+
+class ThreadPool:
+    """A pool of threads, started when there is work, and again in a forked process."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count, self._name = count, name
+        self._lock = fork_safe(threading.Lock())
+        self._create_pool()
+
+    def _create_pool(self) -> None:
+        self._pid = os.getpid()
+        self._pool = ThreadPoolExecutor(self._count, self._name)
+
+    def submit(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Call a function in a thread.
+
+        Args:
+            call: Function to call.
+            *arguments: Its arguments.
+
+        Raises:
+            RuntimeError: The pool is closed.
+        """
+        with self._lock:
+            if self._pid != os.getpid():  # the threads stayed with the parent process
+                self._create_pool()
+            return self._pool.submit(call, *arguments)
+
+    def close(self) -> None:
+        """Wait for the calls that were submitted, and end the threads."""
+        with contextlib.suppress(RuntimeError):  # a thread of the pool cannot wait for itself
+            self._pool.shutdown()
+
+
+class SharedResources:
+    """Resources that several threads use, freed by `close` or by the last use after it.
+
+    If a descriptor were freed while a thread reads from it, it might belong to another file then.
+    """
+
+    def __init__(self, resources: contextlib.ExitStack) -> None:
+        self._resources = resources
+        self._lock = fork_safe(threading.Lock())
+        self._uses = 0
+        self._closed = False
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[None]:
+        """Keep the resources until the end of the block.
+
+        Raises:
+            ValueError: The resources are closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise ValueError("the file is closed")
+            self._uses += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._uses -= 1
+                is_last = self._closed and not self._uses
+            if is_last:
+                self._resources.close()
+
+    def close(self) -> None:
+        """Refuse further uses, and free the resources after the last one."""
+        with self._lock:
+            is_last = not self._closed and not self._uses
+            self._closed = True
+        if is_last:
+            self._resources.close()

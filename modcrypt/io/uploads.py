@@ -1,0 +1,169 @@
+"""Write files of stores that appear complete or not at all.
+
+The file appears by the one request that completes its upload or moves it to its path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from modcrypt.io.places import exists_error
+from modcrypt.io.publication import temporary_name
+from modcrypt.io.sinks import ObjectSink
+from modcrypt.io.store_errors import add_url_to_errors
+from modcrypt.io.stores import is_arrow
+
+__all__ = ["open_upload"]
+
+
+def open_upload(
+    filesystem: Any, path: str, name: str, *, overwrite: bool
+) -> AbstractContextManager[ObjectSink]:
+    """Open a sink whose file appears when the block ends without an error.
+
+    Args:
+        filesystem: File system of PyArrow or fsspec.
+        path: Path in it.
+        name: The path or URL that the caller passed, for errors.
+        overwrite: Whether to replace an existing file.
+
+    Raises:
+        FileExistsError: The path exists and `overwrite` is False.
+        OSError: The store refuses.
+    """
+    if is_arrow(filesystem):
+        return _open_arrow_sink(filesystem, path, name, overwrite)
+    if getattr(filesystem, "writes_whole_files", False):
+        return _open_whole_sink(filesystem, path, overwrite)
+    if _can_withhold_commit(filesystem):
+        return _open_committed_sink(filesystem, path, name, overwrite)
+    return _open_fsspec_sink(filesystem, path, name, overwrite)
+
+
+def _open_arrow_sink(
+    filesystem: Any, path: str, name: str, overwrite: bool
+) -> AbstractContextManager[ObjectSink]:
+    # PyArrow cannot abandon an upload: closing the stream, or losing it, completes it.
+    return _open_moved_sink(
+        filesystem,
+        path,
+        name,
+        posixpath.dirname(path),
+        lambda: not overwrite and filesystem.get_file_info(path).type.name != "NotFound",
+        create=lambda where: filesystem.open_output_stream(where, compression=None),
+        move=filesystem.move,
+        delete=filesystem.delete_file,
+    )
+
+
+def _open_fsspec_sink(
+    filesystem: Any, path: str, name: str, overwrite: bool
+) -> AbstractContextManager[ObjectSink]:
+    return _open_moved_sink(
+        filesystem,
+        path,
+        name,
+        filesystem._parent(path),
+        lambda: not overwrite and filesystem.exists(path),
+        create=lambda where: filesystem.open(where, "wb"),
+        move=partial(_move, filesystem),
+        delete=filesystem.rm_file,
+    )
+
+
+def _move(filesystem: Any, old: str, new: str) -> None:
+    """Move a file; fsspec's own `mv` treats brackets and stars in a path as patterns."""
+    from fsspec import AbstractFileSystem
+
+    if type(filesystem).mv is AbstractFileSystem.mv:
+        filesystem.cp_file(old, new)
+        filesystem.rm_file(old)
+    else:
+        filesystem.mv(old, new)
+
+
+@contextlib.contextmanager
+def _open_moved_sink(
+    filesystem: Any,
+    path: str,
+    name: str,
+    folder: str,
+    must_not_replace: Callable[[], bool],
+    *,
+    create: Callable[[str], Any],
+    move: Callable[[str, str], object],
+    delete: Callable[[str], object],
+) -> Iterator[ObjectSink]:
+    """Write beside the destination and move the file there, as for local files."""
+    add_url = add_url_to_errors(filesystem, path)
+    if add_url(must_not_replace)():
+        raise exists_error(name)
+    temporary = posixpath.join(folder, temporary_name())
+    try:
+        with add_url(create)(temporary) as file:
+            yield ObjectSink(file, add_url(file.write))
+        if add_url(must_not_replace)():  # the destination may have been created concurrently
+            raise exists_error(name)
+        add_url(move)(temporary, path)
+    except BaseException:
+        with contextlib.suppress(Exception):  # report the first error, not this one
+            delete(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def _open_whole_sink(filesystem: Any, path: str, overwrite: bool) -> Iterator[ObjectSink]:
+    """Rely on the file system: its files appear when they are closed, and not after an error."""
+    add_url = add_url_to_errors(filesystem, path)
+    with add_url(filesystem.open)(path, "wb" if overwrite else "xb") as file:
+        yield ObjectSink(file, add_url(file.write))
+
+
+def _can_withhold_commit(filesystem: Any) -> bool:
+    """Return whether its files can withhold the last request, which makes an object appear.
+
+    All files of fsspec have `commit` and `discard`, but few implement them.
+    """
+    packages = {cls.__module__.partition(".")[0] for cls in type(filesystem).__mro__}
+    return not packages.isdisjoint({"s3fs", "gcsfs"})
+
+
+@contextlib.contextmanager
+def _open_committed_sink(
+    filesystem: Any, path: str, name: str, overwrite: bool
+) -> Iterator[ObjectSink]:
+    """Upload to the destination, and send the last request when everything succeeded."""
+    add_url = add_url_to_errors(filesystem, path)
+    filesystem.invalidate_cache(path)  # an old listing may lack the file
+    if not overwrite and add_url(filesystem.exists)(path):
+        raise exists_error(name)
+    file = add_url(_begin_upload)(filesystem, path, overwrite)
+    try:
+        yield ObjectSink(file, add_url(file.write))
+        add_url(file.close)()
+        try:
+            add_url(file.commit)()
+        except FileExistsError:  # the file was created concurrently
+            raise exists_error(name) from None
+    except BaseException:
+        file.closed = True  # otherwise its finalizer would upload the rest
+        with contextlib.suppress(Exception):  # report the first error, not this one
+            file.discard()
+        raise
+
+
+def _begin_upload(filesystem: Any, path: str, overwrite: bool) -> Any:
+    """Open an upload that only `commit` completes."""
+    try:
+        # The store itself refuses to replace an object that was created concurrently.
+        file = filesystem.open(path, "wb" if overwrite else "xb", autocommit=True)
+    except NotImplementedError:  # older releases have no "xb"
+        file = filesystem.open(path, "wb", autocommit=True)
+    # Not by `open(autocommit=False)`, which keeps the file in the file system's next transaction.
+    file.autocommit = False
+    return file
