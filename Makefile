@@ -12,7 +12,7 @@ LOCK := requirements-dev.lock
 # Tests start hundreds of Python processes, and pytest rewrites each test file: both keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint bench pipeline vectors lock audit clean
+.PHONY: demo test test-random lint bench pipeline vectors lock audit clean
 
 demo: $(VENV)/demo
 	$(BIN)/python tools/demo.py
@@ -20,6 +20,13 @@ demo: $(VENV)/demo
 test: $(VENV)/dev lint
 	$(BIN)/python tools/vectors.py check
 	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
+
+# Tests of random inputs, with fresh ones and more of them; `make test-random SEED=…` repeats a run.
+SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+test-random: $(VENV)/dev
+	@echo "repeat with: make test-random SEED=$(SEED)"
+	MODCRYPT_TEST_SEED=$(SEED) $(BIN)/python -m pytest -n auto --dist worksteal -m seeded \
+		--hypothesis-seed=$(SEED) $(PYTEST_ARGS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -6,29 +6,37 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 pytest.register_assert_rewrite("tests.support")  # so that its failures show their values, too
 
 from tests.support.java.jvm import SHORT_LIVED  # noqa: E402 (imports what is rewritten)
+from tests.support.randomness import SEED, examples  # noqa: E402 (as above)
 from tests.support.secret_watch import leftovers, pytest_configure  # noqa: E402 (as above)
 
 __all__ = ["leftovers", "pytest_configure"]  # what a session begins and ends with
 
 # Speed depends on the machine, so no health check and no deadline may judge it.
 settings.register_profile(
-    "repeatable",
-    derandomize=True,
+    "modcrypt",
+    derandomize=SEED is None,
     deadline=None,
-    max_examples=150,
+    max_examples=examples(150),
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile("repeatable")
+settings.load_profile("modcrypt")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what starts JVMs and waits for them, so that the rest is done beside it."""
+    """Mark tests of Hypothesis; begin with those that wait for JVMs, so others run beside them."""
+    for item in items:
+        if isinstance(item, pytest.Function) and _is_hypothesis_test(item.obj):
+            item.add_marker("seeded")
     items.sort(key=lambda item: not item.nodeid.startswith("tests/spark/"))
+
+
+def _is_hypothesis_test(test: object) -> bool:
+    return is_hypothesis_test(vars(test).get("each_case", (test,))[0])
 
 
 def pytest_collection_finish() -> None:

@@ -22,6 +22,7 @@ from modcrypt.iceberg import rotate_table, verify_table
 from tests.support.iceberg.java_judge import Judge, plain_rows
 from tests.support.iceberg.java_tables import Both, delete, ids, schema
 from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.randomness import dice
 
 INNER = {
     "type": "struct",
@@ -199,9 +200,10 @@ STEPS: list[Callable[[History], None]] = [
 ]
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("seed", [3, 5, 10])  # each of which has found something
 def test_histories(java: Judge, kms: SampleKms, tmp_path: Path, seed: int) -> None:
-    draw = random.Random(seed)
+    draw = dice(seed)
     history = History(Both(java, kms, tmp_path / "table"), draw)
     for step in (History.partitions_change, *draw.choices(STEPS, k=12)):
         step(history)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ import modcrypt as mc
 from modcrypt.parquet.format.idl import ThriftStruct
 from tests.support import forging
 from tests.support.keys import FOOTER_KEY
+from tests.support.randomness import dice
 
 OPENING = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
 ROWS = 2000
@@ -56,13 +56,14 @@ def forgeries(data: bytes) -> Iterator[tuple[str, bytes]]:
             if part == "bloom filter":
                 yield part, data[: start + 20] + bytes(length - 20) + data[start + length :]
             for seed in range(4):
-                rng, forged = random.Random(seed * 10 + number), bytearray(data)
+                rng, forged = dice(seed * 10 + number), bytearray(data)
                 for _ in range((1, 4, 30, 30)[seed]):
                     at = start + rng.randrange(length)
                     forged[at] = rng.choice((0, 127, 255, rng.randrange(256)))
                 yield part, bytes(forged)
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("plaintext_footer", [False, True])
 def test_forged_indexes_of_a_plaintext_column_hide_no_row(plaintext_footer: bool) -> None:
     data = sealed(plaintext_footer=plaintext_footer)
