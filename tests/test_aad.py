@@ -24,6 +24,7 @@ from modcrypt.aad import (
 )
 from modcrypt.errors import LimitError
 from modcrypt.parquet.format.idl import decode
+from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY
 
 PREFIX_AND_UNIQUE = b"tester\x01\x02\x03\x04\x05\x06\x07\x08"
@@ -57,13 +58,13 @@ def test_the_ten_types_of_the_specification_are_there() -> None:
     assert [int(kind) for kind in ModuleType] == list(range(10))
 
 
-@pytest.mark.parametrize("kind", ModuleType)
+@each_case("kind", ModuleType)
 def test_each_type_has_the_exact_bytes_of_the_specification(kind: ModuleType) -> None:
     aad = module_aad(PREFIX_AND_UNIQUE, address(kind, 1, 0x0203, 0x7FFF))
     assert aad == PREFIX_AND_UNIQUE + bytes.fromhex(SUFFIXES[kind])
 
 
-@pytest.mark.parametrize("kind", ModuleType)
+@each_case("kind", ModuleType)
 def test_ordinals_that_do_not_fit_the_type_are_refused(kind: ModuleType) -> None:
     right = address(kind, 0, 0, 0)
     right_ones = (right.row_group, right.column, right.page)
@@ -76,8 +77,8 @@ def test_ordinals_that_do_not_fit_the_type_are_refused(kind: ModuleType) -> None
             module_aad(b"", ModuleId(kind, row_group, column, page))
 
 
-@pytest.mark.parametrize("ordinal", [-1, 32_768, 65_536, 2**31, -32_768])
-@pytest.mark.parametrize("place", range(3))
+@each_case("ordinal", [-1, 32_768, 65_536, 2**31, -32_768])
+@each_case("place", range(3))
 def test_ordinals_beyond_int16_are_refused_and_never_wrap(place: int, ordinal: int) -> None:
     row_group, column, page = (ordinal if place == i else 0 for i in range(3))
     with pytest.raises(LimitError, match="int16"):
@@ -157,7 +158,7 @@ def test_the_aads_open_what_pyarrow_sealed() -> None:
 # --- blocks of an AGS1 stream --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("index", "spelt"),
     [
         (0, "00000000"),
@@ -167,7 +168,7 @@ def test_the_aads_open_what_pyarrow_sealed() -> None:
         (2**31 - 1, "ffffff7f"),
     ],
 )
-@pytest.mark.parametrize("prefix", [b"", b"prefix"])
+@each_case("prefix", [b"", b"prefix"])
 def test_the_aad_of_a_block_is_the_prefix_and_its_index(
     index: int, spelt: str, prefix: bytes
 ) -> None:

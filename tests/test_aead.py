@@ -36,6 +36,7 @@ from modcrypt.aead import (
 )
 from modcrypt.errors import KeyExhaustedError
 from modcrypt.keys import INVOCATION_LIMIT, Key, invocation_counter
+from tests.support.cases import each_case
 
 KEYS = st.sampled_from([16, 24, 32]).flatmap(lambda n: st.binary(min_size=n, max_size=n))
 NONCES = st.binary(min_size=12, max_size=12)
@@ -296,7 +297,7 @@ def test_another_aad_does_not_open(aad: bytes) -> None:
         open_both_ways(key, GcmCipher(Key(key)).seal(MESSAGE, AAD), aad)
 
 
-@pytest.mark.parametrize("size", range(GCM_OVERHEAD, GCM_OVERHEAD + len(MESSAGE)))
+@each_case("size", range(GCM_OVERHEAD, GCM_OVERHEAD + len(MESSAGE)))
 def test_a_truncated_module_does_not_open(size: int) -> None:
     key = Key.generate()._value
     module = GcmCipher(Key(key)).seal(MESSAGE, AAD)
@@ -384,7 +385,7 @@ def test_every_flipped_bit_of_a_signature_or_message_is_noticed() -> None:
             cipher.verify(bytes(message), signature, AAD)
 
 
-@pytest.mark.parametrize("size", range(12, 28))
+@each_case("size", range(12, 28))
 def test_a_shortened_tag_is_no_signature(size: int) -> None:
     """A tag of four bytes would be guessed in 2**31 tries."""
     cipher = GcmCipher(Key.generate())
@@ -515,7 +516,7 @@ def test_a_sealed_block_opens_with_plain_aesgcm(kind: Callable[[bytes], bytes]) 
         assert AESGCM(key._value).decrypt(block[:12], block[12:], AAD) == MESSAGE[:size]
 
 
-@pytest.mark.parametrize("size", range(BLOCK_OVERHEAD + 3))
+@each_case("size", range(BLOCK_OVERHEAD + 3))
 def test_a_block_without_room_for_its_tag_does_not_open(size: int) -> None:
     cipher = GcmCipher(Key.generate())
     with pytest.raises(TagError):

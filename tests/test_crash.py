@@ -38,6 +38,7 @@ from modcrypt.io.sinks import FdSink
 from modcrypt.io.sources import FileSource
 from tests.support import forging
 from tests.support.ags1.streams import is_stream, opened
+from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
 from tests.support.tables import read_with_pyarrow, write_plain
@@ -222,8 +223,8 @@ def test_a_keyboard_interrupt_leaves_nothing(
 
 @both_jobs
 @THREADS
-@pytest.mark.parametrize("count", [0, 3])
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError()], ids=repr)
+@each_case("count", [0, 3])
+@each_case("error", [OSError(28, "No space left on device"), MemoryError()], ids=repr)
 def test_a_write_that_fails_gives_its_own_error_and_leaves_nothing(
     job: str,
     threads: int,
@@ -337,7 +338,7 @@ def test_a_file_object_that_takes_a_few_bytes_at_a_time_gets_them_all(
 
 @both_jobs
 @THREADS
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+@each_case("share", [0.1, 0.5, 0.99])
 def test_a_source_cut_short_while_it_is_read_leaves_nothing(
     job: str, threads: int, share: float, sources: dict[str, Path], folder: Path, tmp_path: Path
 ) -> None:
@@ -410,7 +411,7 @@ def keyed() -> bytes:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("raised", "error"),
     [
         (KeyError("secret"), KeyNotFoundError),
@@ -422,7 +423,7 @@ def keyed() -> bytes:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
-@pytest.mark.parametrize("metadata", [b"kf", b"kb"])
+@each_case("metadata", [b"kf", b"kb"])
 def test_a_key_retriever_that_fails_leaves_nothing_and_its_message_is_not_repeated(
     raised: BaseException,
     error: type[BaseException],

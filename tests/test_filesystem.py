@@ -23,6 +23,7 @@ from dask.tokenize import tokenize
 import modcrypt as mc
 from modcrypt.filesystem import ModcryptFileSystem
 from modcrypt.io.sources import FileSource
+from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.leaks import COLUMN, FOOTER, leaks
 from tests.support.module_spans import list_modules
@@ -293,7 +294,7 @@ WRITES: dict[str, Callable[[Any, str], object]] = {
 }
 
 
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@each_case("write", WRITES.values(), ids=WRITES)
 def test_nothing_is_written_moved_or_removed(
     write: Callable[[Any, str], object], folder: Path
 ) -> None:

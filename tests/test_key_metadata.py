@@ -17,6 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from modcrypt import FormatError, Key, ModcryptError, StandardKeyMetadata
+from tests.support.cases import each_case
 from tests.support.leaks import COLUMN, FOOTER, leaks
 
 # Iceberg's StandardKeyMetadata, version 1.
@@ -140,7 +141,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@each_case("fault", FAULTS)
 def test_what_avro_would_not_write_is_refused_and_nothing_of_it_is_shown(fault: str) -> None:
     with pytest.raises(FormatError, match="standard key metadata") as caught:
         StandardKeyMetadata.decode(FAULTS[fault])
@@ -148,7 +149,7 @@ def test_what_avro_would_not_write_is_refused_and_nothing_of_it_is_shown(fault: 
     assert leaks(shown) == []
 
 
-@pytest.mark.parametrize("size", range(40))
+@each_case("size", range(40))
 def test_every_truncation_is_refused(size: int) -> None:
     encoded = avro(FOOTER, b"prefix of sixteen", 1 << 40)
     assert decoded_or_refused(encoded) is not None
@@ -188,7 +189,7 @@ def test_a_length_of_numpy_is_one(length: Any) -> None:
     assert metadata.encode() == avro(FOOTER, None, 36)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "changes",
     [
         {"key": bytes(15)},

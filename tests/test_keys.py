@@ -22,6 +22,7 @@ from modcrypt import keys
 from modcrypt.aead import CtrCipher, GcmCipher
 from modcrypt.errors import KeyExhaustedError
 from modcrypt.keys import Key, as_key, invocation_counter, key_bytes
+from tests.support.cases import each_case
 from tests.support.module_spans import list_modules
 from tests.support.tables import small_table, write_plain
 
@@ -38,7 +39,7 @@ def test_keys_have_the_lengths_of_aes(length: int) -> None:
     assert len(Key.generate(length)) == length
 
 
-@pytest.mark.parametrize("length", sorted({*range(65), 128} - {16, 24, 32}))
+@each_case("length", sorted({*range(65), 128} - {16, 24, 32}))
 def test_other_lengths_are_a_value_error_that_names_the_length(length: int) -> None:
     for make in (Key, as_key):
         with pytest.raises(ValueError, match=f"not {length}$"):
@@ -83,7 +84,7 @@ SPELLINGS: dict[str, Callable[[Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("way", list(SPELLINGS))
+@each_case("way", list(SPELLINGS))
 def test_no_spelling_shows_the_bytes(way: str) -> None:
     text = SPELLINGS[way](Key(VALUE))
     assert VALUE.decode() not in text

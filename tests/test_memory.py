@@ -22,6 +22,7 @@ from modcrypt.parquet.crypto.page_sizes import MAX_EXPANDED_PAGE, Dictionary, Lo
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, varint, zigzag
 from modcrypt.parquet.format.modules import chunk_start
 from tests.support import forging
+from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY
 
 WHOLE = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
@@ -235,8 +236,8 @@ BOMBS: list[tuple[Callable[[], bytes], int, str, str, int]] = [
 ]
 
 
-@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@each_case("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
+@each_case("version", ["1.0", "2.0"])
 def test_what_compresses_very_well_is_read(codec: str, version: str) -> None:
     table = pa.table({"a": pa.repeat(0, 1 << 20), "b": pa.repeat("zero", 1 << 20)})
     options = {**one_page(1 << 20), "compression": codec, "data_page_version": version}
@@ -245,8 +246,8 @@ def test_what_compresses_very_well_is_read(codec: str, version: str) -> None:
     assert sum(batch.num_rows for batch in mc.iter_batches(data, KEYS)) == 1 << 20
 
 
-@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@each_case("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
+@each_case("version", ["1.0", "2.0"])
 def test_short_values_of_a_long_dictionary_come_many_at_once(codec: str, version: str) -> None:
     words = [f"word {n:06}" for n in range(30_000)]
     table = pa.table({"a": words, "s": [{"b": word} for word in words], "l": [[w] for w in words]})
@@ -287,8 +288,8 @@ def test_small_dictionaries_are_measured_together(long_at: int, tmp_path: Path) 
     assert found.dictionary == 60_000
 
 
-@pytest.mark.parametrize("order", [(1, 2, 3, 5), (5, 1, 2, 3), (3, 5, 2, 1), (1, 2, 3, 4, 5)])
-@pytest.mark.parametrize("spelling", [b"\x0e", b"\x8e\x00", b"\x8e\x80\x00", b"\x10"])
+@each_case("order", [(1, 2, 3, 5), (5, 1, 2, 3), (3, 5, 2, 1), (1, 2, 3, 4, 5)])
+@each_case("spelling", [b"\x0e", b"\x8e\x00", b"\x8e\x80\x00", b"\x10"])
 def test_delta_byte_arrays_are_noticed_however_their_header_is_spelled(
     order: tuple[int, ...], spelling: bytes
 ) -> None:
@@ -327,7 +328,7 @@ def test_dictionaries_that_declare_another_number_of_values(count: int, tmp_path
     assert peak < 200
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("codec", "stored", "most"),
     [
         (0, 5000, 5000),

@@ -26,6 +26,7 @@ import modcrypt
 from modcrypt import StandardKeyMetadata, errors, iceberg
 from modcrypt.cli.app import program
 from modcrypt.cli.output.failures import _OPTION_NAMES
+from tests.support.cases import each_case
 from tests.support.tables import write_plain
 
 SECRET = bytes.fromhex("d3d7f1e5c9b6a8939b87f2c4de91b0e6")
@@ -160,7 +161,7 @@ def test_every_verb_is_tried() -> None:
     assert set(verbs(program)) - tried == {"spark-jar"}  # it reads no file
 
 
-@pytest.mark.parametrize("line", VALID, ids=lambda line: line.split(" {")[0][:40])
+@each_case("line", VALID, ids=lambda line: line.split(" {")[0][:40])
 def test_no_verb_repeats_bytes_of_a_file_in_the_place_of_another(folder: Path, line: str) -> None:
     files = [part.split("}")[0] for part in line.split("{")[1:]]
     runner = CliRunner()
@@ -267,7 +268,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("reader", READERS)
+@each_case("reader", READERS)
 def test_no_function_repeats_bytes_of_a_file_in_the_place_of_another(
     folder: Path, reader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,7 +285,7 @@ def test_no_function_repeats_bytes_of_a_file_in_the_place_of_another(
 HOSTILE = "\x1b[2J\u202e\n" + "x" * (1 << 20)
 
 
-@pytest.mark.parametrize("kind", [name for name in errors.__all__ if name.endswith("Error")])
+@each_case("kind", [name for name in errors.__all__ if name.endswith("Error")])
 def test_an_error_is_printable_and_bounded_whatever_it_names(kind: str) -> None:
     error = getattr(errors, kind)(HOSTILE)
     assert str(error).isprintable()

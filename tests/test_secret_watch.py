@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 import modcrypt
 from modcrypt.kms.services import environment
+from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.paths import ROOT
 from tests.support.secret_watch import (
@@ -50,8 +51,8 @@ SPELT: dict[str, Callable[[bytes], str | bytes]] = {
 }
 
 
-@pytest.mark.parametrize("spelt", SPELT)
-@pytest.mark.parametrize("name", KEYS)
+@each_case("spelt", SPELT)
+@each_case("name", KEYS)
 def test_a_key_is_found_however_it_is_spelt(name: str, spelt: str) -> None:
     watch, shown = Watch(), SPELT[spelt](KEYS[name])
     for text in (shown, b"before " + shown if isinstance(shown, bytes) else f"before {shown}!"):
@@ -182,7 +183,7 @@ LEAKS: dict[str, list[Callable[[Path], object]]] = {
 }
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("channel", "leak"), [(channel, leak) for channel, leaks in LEAKS.items() for leak in leaks]
 )
 def test_a_leak_is_found_in_each_channel(

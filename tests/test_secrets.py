@@ -66,6 +66,7 @@ from modcrypt.parquet.crypto.ciphers import ChunkCipher, ColumnKey, FileCipher
 from modcrypt.parquet.crypto.footer import read_encrypted
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
 from modcrypt.pkmt1.material import decode_metadata
+from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MemoryKms, PyArrowKms, unseal
 from tests.support.leaks import (
     COLUMN,
@@ -89,7 +90,7 @@ VALUES = ["one Vq*zjx7w-kmnp", "two Vq*zjx7w-kmnp"]
 NUMBER = int.from_bytes(b"Pn$8byte", "little")
 
 
-@pytest.mark.parametrize("name", list(SECRETS))
+@each_case("name", list(SECRETS))
 def test_the_search_finds_what_it_looks_for(name: str) -> None:
     secret = SECRETS[name]
     ways: list[Callable[[bytes], str | bytes]] = [
@@ -220,7 +221,7 @@ SERIALIZERS: dict[str, Callable[[Any], object]] = {
 }
 
 
-@pytest.mark.parametrize("way", SERIALIZERS)
+@each_case("way", SERIALIZERS)
 def test_no_serializer_shows_a_key(way: str, plain: Path) -> None:
     """Programs hand whatever they have to caches, queues and logs; here it is refused or empty."""
     for one in (*public_objects(plain), StandardKeyMetadata(key=COLUMN, aad_prefix=b"p")):
@@ -391,9 +392,9 @@ def test_a_tag_error_holds_on_to_no_bytes(plain: Path) -> None:
 # --- what is written -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("plaintext_footer", [False, True])
-@pytest.mark.parametrize("algorithm", ["AES_GCM_V1", "AES_GCM_CTR_V1"])
+@each_case("threads", [1, 2])
+@each_case("plaintext_footer", [False, True])
+@each_case("algorithm", ["AES_GCM_V1", "AES_GCM_CTR_V1"])
 def test_nothing_is_printed_logged_or_warned_of_and_no_file_holds_a_secret(
     plain: Path,
     tmp_path: Path,
@@ -1051,7 +1052,7 @@ STEPS = ("fsync", "replace", "rename", "link", "unlink", "open")
 
 
 @by_policy
-@pytest.mark.parametrize("what", ["new", "replaced", "mek", "kek", "dek"])
+@each_case("what", ["new", "replaced", "mek", "kek", "dek"])
 def test_no_file_holds_a_secret_at_any_step_of_writing_by_the_key_tools(
     what: str, policy: Policy, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from modcrypt.cli import app
 from modcrypt.io.destinations import open_sink, open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.jobs.shredding import shred_keys
+from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY
 from tests.support.kms.rotating_kms import RotatingKms
 from tests.support.tables import small_table, write_plain
@@ -79,8 +80,8 @@ def test_a_link_above_a_file_is_not_followed(
     assert contents(outside) == before
 
 
-@pytest.mark.parametrize("inside", ["../../outside/part-0.parquet", "a/../../x", "..", ""])
-@pytest.mark.parametrize("change", [write, Place.remove])
+@each_case("inside", ["../../outside/part-0.parquet", "a/../../x", "..", ""])
+@each_case("change", [write, Place.remove])
 def test_a_path_does_not_leave_its_root(
     inside: str, change: Callable[[Place], object], lake: Path, outside: Path
 ) -> None:
@@ -232,8 +233,8 @@ def shred(kms: RotatingKms, where: Any, _what: Any) -> Any:
     return shred_keys(where, mc.KeyTools(kms), columns=["name"])
 
 
-@pytest.mark.parametrize("policy", [WITHIN, BESIDE], ids=["within", "beside"])
-@pytest.mark.parametrize(
+@each_case("policy", [WITHIN, BESIDE], ids=["within", "beside"])
+@each_case(
     ("change", "what", "done"),
     [
         (rotate, "mek", "rotated"), (rotate, "kek", "rotated"), (rotate, "dek", "rotated"),

@@ -26,6 +26,7 @@ from modcrypt.kms.services.pyarrow_clients import as_pyarrow_client
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.spark.settings import read_key
 from modcrypt.tracebacks import hide_frames
+from tests.support.cases import each_case
 from tests.support.frame_watch import carried
 
 MASTER = b"Qm!4vB8_zR#7pL@2"
@@ -164,13 +165,13 @@ KEYRING_FAILURES: dict[str, Callable[[Keyring], object]] = {
 SECRETS = (MASTER, MASTER[::-1], DEK, PASSPHRASE.encode(), ODD)
 
 
-@pytest.mark.parametrize("name", KEYRING_FAILURES)
+@each_case("name", KEYRING_FAILURES)
 def test_no_error_of_a_keyring_carries_a_key_or_a_passphrase(ring: Keyring, name: str) -> None:
     check(lambda: KEYRING_FAILURES[name](ring), *SECRETS)
 
 
-@pytest.mark.parametrize("where", ["os.write", "os.fsync", "keyring_file.publish", "json.dumps"])
-@pytest.mark.parametrize("error", [OSError(28, "disk full"), KeyboardInterrupt(), MemoryError()])
+@each_case("where", ["os.write", "os.fsync", "keyring_file.publish", "json.dumps"])
+@each_case("error", [OSError(28, "disk full"), KeyboardInterrupt(), MemoryError()])
 def test_an_update_that_fails_carries_no_key(
     ring: Keyring, monkeypatch: pytest.MonkeyPatch, where: str, error: BaseException
 ) -> None:
@@ -253,7 +254,7 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("name", ANSWERS)
+@each_case("name", ANSWERS)
 def test_no_error_around_a_key_service_carries_a_key(name: str) -> None:
     wrapper = KeyWrapper(Broken(ANSWERS[name]), cache_lifetime=600)
     masters, arrow = MasterKeys(wrapper.client), as_pyarrow_client(wrapper.client)(None)
@@ -335,7 +336,7 @@ FOOTER: dict[str, Any] = {"footer_key": DEK}
 BOTH: dict[str, Any] = {"footer_key": DEK, "column_keys": {"a": MASTER}}
 
 
-@pytest.mark.parametrize("call", [
+@each_case("call", [
     lambda: mc.FileEncryptionProperties(footer_key=ODD),
     lambda: mc.FileEncryptionProperties(footer_key=ODD.decode()),  # type: ignore[arg-type]
     lambda: mc.FileEncryptionProperties(footer_key=DEK, column_keys={"a": ODD}),

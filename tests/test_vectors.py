@@ -25,6 +25,7 @@ from modcrypt.aead import CTR_SLACK, CtrCipher, GcmCipher
 from modcrypt.errors import LimitError, ModcryptError, TagMismatchError
 from modcrypt.keys import Key
 from modcrypt.parquet.crypto.ciphers import FileCipher
+from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.shared_vectors import shared_vectors
 from tests.support.tables import small_table
@@ -41,7 +42,7 @@ PARQUET = vectors.load("parquet/cases.json")
 
 def each(cases: list[Case]) -> Mark:
     """Run a test for every case, under its id."""
-    return pytest.mark.parametrize("case", cases, ids=[case["id"] for case in cases])
+    return each_case("case", cases, ids=[case["id"] for case in cases])
 
 
 # --- AADs and modules ---------------------------------------------------------------------------
@@ -304,7 +305,7 @@ def written(table: pa.Table, **options: Any) -> bytes:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("options", matrix())
+@each_case("options", matrix())
 def test_the_verifier_finds_what_modcrypt_wrote(
     options: dict[str, Any], plaintext_files: list[bytes]
 ) -> None:
@@ -371,10 +372,10 @@ def expected_modules(
     return count
 
 
-@pytest.mark.parametrize("algorithm", BOTH)
-@pytest.mark.parametrize("stored", [True, False])
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
-@pytest.mark.parametrize("plaintext_footer", [True, False])
+@each_case("algorithm", BOTH)
+@each_case("stored", [True, False])
+@each_case("version", ["1.0", "2.0"])
+@each_case("plaintext_footer", [True, False])
 def test_the_verifier_opens_what_pyarrow_writes(
     algorithm: str, stored: bool, version: str, plaintext_footer: bool
 ) -> None:

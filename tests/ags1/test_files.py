@@ -39,6 +39,7 @@ from modcrypt.ags1 import files, writer
 from modcrypt.keys import invocation_counter
 from tests.support.ags1.sources import KINDS, Store, source_of
 from tests.support.ags1.streams import PLAIN, PREFIX, frames, is_stream, opened, sealed
+from tests.support.cases import each_case
 from tests.support.folder_contents import left_in
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
 
@@ -74,9 +75,9 @@ SIZES = [0, 1, 6, 7, 8, 13, 14, 15, 98, 99, 100, 101, 700]
 
 
 @pytest.mark.usefixtures("small_lots")
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "store"])
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("block_length", [1, 7, 1000])
+@each_case("kind", [kind for kind in KINDS if kind != "store"])
+@each_case("size", SIZES)
+@each_case("block_length", [1, 7, 1000])
 def test_every_kind_of_source_is_encrypted_and_decrypted(
     kind: str, size: int, block_length: int
 ) -> None:
@@ -197,8 +198,8 @@ def fed(data: bytes, piece: int) -> Iterator[io.FileIO]:
 
 
 @pytest.mark.usefixtures("small_lots")
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("piece", [1, 10, 5000])
+@each_case("size", SIZES)
+@each_case("piece", [1, 10, 5000])
 def test_pipes_are_encrypted_and_decrypted(size: int, piece: int) -> None:
     out = io.BytesIO()
     with fed(PLAIN[:size], piece) as pipe:
@@ -364,8 +365,8 @@ FAULTS: dict[str, tuple[type[Exception], bytes, dict[str, Any]]] = {
 
 
 @pytest.mark.usefixtures("small_lots")
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("through", [bytes, io.BytesIO, piped])
+@each_case("fault", FAULTS)
+@each_case("through", [bytes, io.BytesIO, piped])
 def test_a_fault_leaves_nothing_and_a_file_object_gets_no_more_than_what_is_authentic(
     fault: str, through: Callable[[bytes], Any], tmp_path: Path
 ) -> None:
@@ -383,7 +384,7 @@ def test_a_fault_leaves_nothing_and_a_file_object_gets_no_more_than_what_is_auth
 
 
 @pytest.mark.usefixtures("small_lots")
-@pytest.mark.parametrize("size", range(1, 80))
+@each_case("size", range(1, 80))
 def test_a_pipe_that_is_cut_short_or_too_long_is_noticed_wherever_lots_end(
     size: int, tmp_path: Path
 ) -> None:
@@ -473,7 +474,7 @@ DECRYPTING = {
 }
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("job", "mistake"),
     [
         *((encrypt, case) for case in (MISTAKES | ENCRYPTING).values()),
@@ -542,8 +543,8 @@ def traced() -> Iterator[list[int]]:
 # --- without a key -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("block_length", [1, 7, 100, 1 << 20])
+@each_case("size", SIZES)
+@each_case("block_length", [1, 7, 100, 1 << 20])
 def test_a_summary_adds_up_and_agrees_with_the_stream(size: int, block_length: int) -> None:
     stream = sealed(FOOTER_KEY, PLAIN[:size], block_length)
     for source in (stream, io.BytesIO(stream), piped(stream)):
@@ -569,10 +570,10 @@ def test_inspecting_reads_the_header_alone(tmp_path: Path) -> None:
     assert inspect_ags1(path).plaintext_length == 1000 << 20
 
 
-@pytest.mark.parametrize(
+@each_case(
     "fault", ["empty", "header alone", "cut header", "magic", "Parquet", "Avro", "block length"]
 )
-@pytest.mark.parametrize("through", [bytes, io.BytesIO, piped])
+@each_case("through", [bytes, io.BytesIO, piped])
 def test_inspecting_refuses_what_is_no_stream(fault: str, through: Callable[[bytes], Any]) -> None:
     error, data, _ = FAULTS[fault]
     with pytest.raises(error) as caught:

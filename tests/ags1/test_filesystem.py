@@ -40,6 +40,7 @@ from dask.tokenize import tokenize
 import modcrypt as mc
 from modcrypt.ags1.filesystem import Ags1FileSystem
 from modcrypt.io.sources import FileSource
+from tests.support.cases import each_case
 from tests.support.frame_watch import carried
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
 from tests.support.leaks import COLUMN, FOOTER, SHORT, leaks
@@ -346,7 +347,7 @@ FAILURES: dict[str, Callable[..., None]] = {
 }
 
 
-@pytest.mark.parametrize("fail", FAILURES.values(), ids=FAILURES)
+@each_case("fail", FAILURES.values(), ids=FAILURES)
 def test_an_exception_leaves_what_was_there_and_nothing_else(
     fail: Callable[..., None], sealed: str, tmp_path: Path, vault: Vault
 ) -> None:

@@ -52,7 +52,9 @@ from modcrypt.io import buffers
 from modcrypt.io.sources import FileSource
 from tests.support.ags1.sources import KINDS, Store, source_of
 from tests.support.ags1.streams import PLAIN, PREFIX, frames, is_stream, opened, sealed
+from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
+from tests.support.randomness import examples
 
 
 @contextlib.contextmanager
@@ -208,11 +210,11 @@ class Reading(RuleBasedStateMachine):
 
 
 TestReading = Reading.TestCase
-TestReading.settings = settings(max_examples=80, stateful_step_count=15)
+TestReading.settings = settings(max_examples=examples(80), stateful_step_count=15)
 
 
-@pytest.mark.parametrize("size", [0, 1, 6, 7, 8, 13, 14, 15, 700, 701])
-@pytest.mark.parametrize("kind", KINDS)
+@each_case("size", [0, 1, 6, 7, 8, 13, 14, 15, 700, 701])
+@each_case("kind", KINDS)
 def test_open_gives_all_of_a_stream(size: int, kind: str) -> None:
     stream = sealed(FOOTER_KEY, PLAIN[:size], 7, PREFIX)
     with (
@@ -228,8 +230,8 @@ def test_open_gives_all_of_a_stream(size: int, kind: str) -> None:
             )
 
 
-@pytest.mark.parametrize("key", [bytes(range(size)) for size in (16, 24, 32)], ids=len)
-@pytest.mark.parametrize("prefix", [b"", PREFIX, bytes(1000)], ids=len)
+@each_case("key", [bytes(range(size)) for size in (16, 24, 32)], ids=len)
+@each_case("prefix", [b"", PREFIX, bytes(1000)], ids=len)
 def test_keys_and_prefixes_of_any_size_and_no_others(key: bytes, prefix: bytes) -> None:
     stream = sealed(key, PLAIN, 999, prefix)
     metadata = StandardKeyMetadata(key=key, aad_prefix=prefix or None, file_length=len(stream))
@@ -320,8 +322,8 @@ PROGRAMS: dict[str, tuple[Callable[[], bytes], Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("block_length", [100, 10_000])
+@each_case("name", PROGRAMS)
+@each_case("block_length", [100, 10_000])
 def test_programs_read_it_as_any_file(name: str, block_length: int) -> None:
     make, read = PROGRAMS[name]
     with new_reader(sealed(FOOTER_KEY, make(), block_length)) as file:
@@ -506,7 +508,7 @@ def by_pipe(stream: bytes, given: Given, length: Any) -> None:
 
 
 WAYS = [by_one_shot, by_streaming, by_readinto, by_random_access, by_pipe]
-every_way = pytest.mark.parametrize("way", WAYS)
+every_way = each_case("way", WAYS)
 Way = Callable[[bytes, Given, Any], None]
 
 
@@ -528,7 +530,7 @@ def outcome(
 
 
 @every_way
-@pytest.mark.parametrize("name", STREAMS)
+@each_case("name", STREAMS)
 def test_undamaged_streams_are_read_whole_by_every_way(way: Way, name: str) -> None:
     plain = opened(FOOTER_KEY, STREAMS[name], PREFIX)
     for length in (len(STREAMS[name]), UNVERIFIED):
@@ -541,7 +543,7 @@ def test_undamaged_streams_are_read_whole_by_every_way(way: Way, name: str) -> N
 
 
 @every_way
-@pytest.mark.parametrize("name", STREAMS)
+@each_case("name", STREAMS)
 def test_every_flipped_bit_is_noticed_but_for_a_block_length_that_changes_nothing(
     way: Way, name: str
 ) -> None:
@@ -584,7 +586,7 @@ def test_a_changed_block_length_never_changes_the_plaintext_of_a_single_block(cl
 
 
 @every_way
-@pytest.mark.parametrize("name", STREAMS)
+@each_case("name", STREAMS)
 def test_every_truncation_is_noticed_with_the_trusted_length(way: Way, name: str) -> None:
     stream = STREAMS[name]
     plain = opened(FOOTER_KEY, stream, PREFIX)
@@ -594,7 +596,7 @@ def test_every_truncation_is_noticed_with_the_trusted_length(way: Way, name: str
 
 
 @every_way
-@pytest.mark.parametrize("name", STREAMS)
+@each_case("name", STREAMS)
 def test_without_it_only_a_cut_between_blocks_is_not(way: Way, name: str) -> None:
     """Which is why UNVERIFIED has to be said."""
     stream = STREAMS[name]
@@ -612,8 +614,8 @@ def test_without_it_only_a_cut_between_blocks_is_not(way: Way, name: str) -> Non
 
 
 @every_way
-@pytest.mark.parametrize("name", STREAMS)
-@pytest.mark.parametrize("filler", [b"\0", b"\xff"])
+@each_case("name", STREAMS)
+@each_case("filler", [b"\0", b"\xff"])
 def test_every_tail_is_noticed(way: Way, name: str, filler: bytes) -> None:
     """Java's reader ignores some of them with the trusted length, and some without."""
     stream = STREAMS[name]
@@ -633,7 +635,7 @@ def shuffled(stream: bytes, order: str) -> bytes:
 
 
 @every_way
-@pytest.mark.parametrize(
+@each_case(
     ("order", "block"),
     [("102", 0), ("021", 1), ("120", 0), ("000", 1), ("011", 2), ("0122", 3), ("12", 0), ("02", 1)],
 )
@@ -647,7 +649,7 @@ def test_blocks_out_of_place_are_noticed(way: Way, order: str, block: int) -> No
 
 
 @every_way
-@pytest.mark.parametrize("place", [0, 1, 2])
+@each_case("place", [0, 1, 2])
 def test_blocks_of_another_stream_are_noticed(way: Way, place: int) -> None:
     """Of another key or prefix, that is. A stream of the same ones can't be told from this."""
     for key, prefix in ((OTHER_KEY, PREFIX), (FOOTER_KEY, b"another prefix")):
@@ -682,7 +684,7 @@ def test_an_empty_last_block_is_opened_when_the_reader_is_made(size: int) -> Non
         Ags1Reader(stream, OTHER_KEY, aad_prefix=PREFIX, length=len(stream))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("magic", "error", "name"),
     [
         (b"Obj\x01", PlaintextError, "Avro"),
@@ -712,7 +714,7 @@ def test_a_message_repeats_nothing_of_a_file_that_is_no_stream() -> None:
     assert "SSN" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("block_length", "error"),
     [
         (0, FormatError),
@@ -847,9 +849,9 @@ def test_a_megabyte_of_blocks_is_one_request_and_eight_are_more() -> None:
         assert max(end - start for start, end in store.requests) <= 8 << 20
 
 
-@pytest.mark.parametrize("piece", [1, 3, 7, 10])
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("block_length", [10, 64])
+@each_case("piece", [1, 3, 7, 10])
+@each_case("threads", [1, 3])
+@each_case("block_length", [10, 64])
 def test_reading_on_in_small_pieces_asks_for_every_byte_once(
     piece: int, threads: int, block_length: int
 ) -> None:
@@ -937,8 +939,8 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
         raise errors[0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("cached", [1, 4])
+@each_case("kind", KINDS)
+@each_case("cached", [1, 4])
 def test_many_threads_read_at_random_places(kind: str, cached: int) -> None:
     stream = sealed(FOOTER_KEY, PLAIN, 50, PREFIX)
     with (
@@ -976,8 +978,8 @@ def test_positional_reads_do_not_disturb_one_thread_that_reads_on(kind: str) -> 
         in_threads(4, work)
 
 
-@pytest.mark.parametrize("kind", ["bytes", "path", "object", "store"])
-@pytest.mark.parametrize("trial", range(5))
+@each_case("kind", ["bytes", "path", "object", "store"])
+@each_case("trial", range(5))
 def test_a_reader_closed_meanwhile_gives_data_or_a_value_error(kind: str, trial: int) -> None:
     stream = sealed(FOOTER_KEY, PLAIN, 50)
     with small_thresholds(50), source_of(kind, stream) as source:
@@ -1184,9 +1186,9 @@ def peak_below(limit: int) -> Iterator[None]:
     assert peak < limit
 
 
-@pytest.mark.parametrize("piece", [1 << 16, 3 << 19, 8 << 20])
-@pytest.mark.parametrize("threads", [1, 4])
-@pytest.mark.parametrize("kind", ["path", "open file"])
+@each_case("piece", [1 << 16, 3 << 19, 8 << 20])
+@each_case("threads", [1, 4])
+@each_case("kind", ["path", "open file"])
 def test_memory_is_bounded_whatever_the_length(
     long_stream: Path, piece: int, threads: int, kind: str
 ) -> None:

@@ -23,6 +23,7 @@ import pytest
 import modcrypt
 from modcrypt import ags1
 from modcrypt.errors import FormatError, ModcryptError, TagMismatchError
+from tests.support.cases import each_case
 from tests.support.shared_vectors import shared_vectors
 from tools import ags1_vectors, vector_patches, vectors, verify_ags1
 from tools.ags1_vectors import each_block, key_metadata_disagreement, prefix_of, summarize
@@ -60,7 +61,7 @@ def each(cases: list[Case]) -> Mark:
         names = [one.replace(name="group") if one.name == "case" else one
                  for one in signature.parameters.values()]  # fmt: skip
         tests.__signature__ = signature.replace(parameters=names)  # type: ignore[attr-defined]
-        each_group = pytest.mark.parametrize("group", groups.values(), ids=groups.keys())
+        each_group = each_case("group", groups.values(), ids=groups.keys())
         marked: Callable[..., None] = each_group(tests)
         return marked
 
@@ -169,8 +170,8 @@ class Pipe(io.RawIOBase):
         return len(piece)
 
 
-@pytest.mark.parametrize("lot", ["block-by-block", "many-blocks"])
-@pytest.mark.parametrize("source", ["pipe", "file"])
+@each_case("lot", ["block-by-block", "many-blocks"])
+@each_case("source", ["pipe", "file"])
 @each(CASES)
 def test_decrypting_releases_the_blocks_before_the_fault_at_most(
     case: Case, source: str, lot: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -310,7 +311,7 @@ def seal_whole(plaintext: bytes, options: dict[str, Any]) -> bytes:
     return ags1.seal(plaintext, **options)
 
 
-SEALERS = pytest.mark.parametrize("sealer", [seal_whole, write_in_pieces, encrypt_a_pipe])
+SEALERS = each_case("sealer", [seal_whole, write_in_pieces, encrypt_a_pipe])
 
 
 def sealed_again(sealer: Seal, plaintext: bytes, nonces: bytes, options: dict[str, Any]) -> bytes:
@@ -323,7 +324,7 @@ def sealed_again(sealer: Seal, plaintext: bytes, nonces: bytes, options: dict[st
 
 
 @SEALERS
-@pytest.mark.parametrize("name", BASES)
+@each_case("name", BASES)
 def test_sealing_with_the_vectors_nonces_gives_their_bytes(name: str, sealer: Seal) -> None:
     base = BASES[name]
     options = {
@@ -334,7 +335,7 @@ def test_sealing_with_the_vectors_nonces_gives_their_bytes(name: str, sealer: Se
     assert sealed_again(sealer, plaintext, nonces, options) == STREAMS[name]
 
 
-@pytest.mark.parametrize("name", BASES)
+@each_case("name", BASES)
 def test_streams_are_what_the_vectors_say_of_them(name: str) -> None:
     assert summarize(STREAMS[name]) == {what: BASES[name][what] for what in ("sha256", "length")}
 

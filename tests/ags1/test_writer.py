@@ -44,8 +44,10 @@ from modcrypt.io import buffers
 from modcrypt.io.sinks import FdSink
 from modcrypt.keys import invocation_counter
 from tests.support.ags1.streams import PLAIN, PREFIX, frames, is_stream, opened, sealed
+from tests.support.cases import each_case
 from tests.support.folder_contents import left_in
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
+from tests.support.randomness import examples
 
 # --- the judge -----------------------------------------------------------------------------------
 # Iceberg's "AES GCM Stream" in a few lines, from its specification. Nothing of modcrypt is in it.
@@ -197,15 +199,15 @@ class Writing(RuleBasedStateMachine):
 
 
 TestWriting = Writing.TestCase
-TestWriting.settings = settings(max_examples=60, stateful_step_count=12)
+TestWriting.settings = settings(max_examples=examples(60), stateful_step_count=12)
 
 
 SIZES = [0, 1, 6, 7, 8, 13, 14, 15, 21, 700, 701]
 
 
 @pytest.mark.usefixtures("thresholds")
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("piece", [1, 2, 7, 10, 1000])
+@each_case("size", SIZES)
+@each_case("piece", [1, 2, 7, 10, 1000])
 def test_pieces_of_any_size_give_blocks_of_one_length(size: int, piece: int) -> None:
     sink = io.BytesIO()
     with new_writer(sink, aad_prefix=PREFIX, block_length=7) as out:
@@ -221,7 +223,7 @@ def test_pieces_of_any_size_give_blocks_of_one_length(size: int, piece: int) -> 
     assert out.encrypted_length == len(stream)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@each_case("size", SIZES)
 def test_seal_gives_such_a_stream_at_once(size: int) -> None:
     stream = seal(PLAIN[:size], FOOTER_KEY, aad_prefix=PREFIX, block_length=7)
     assert opened(FOOTER_KEY, stream, PREFIX) == PLAIN[:size]
@@ -238,8 +240,8 @@ def test_an_empty_stream_is_a_header_and_an_empty_block_of_a_mebibyte() -> None:
         assert not is_stream(FOOTER_KEY, stream, b"another prefix")
 
 
-@pytest.mark.parametrize("key", [bytes(range(size)) for size in (16, 24, 32)], ids=len)
-@pytest.mark.parametrize("prefix", [None, b"", PREFIX, bytes(1000)], ids=repr)
+@each_case("key", [bytes(range(size)) for size in (16, 24, 32)], ids=len)
+@each_case("prefix", [None, b"", PREFIX, bytes(1000)], ids=repr)
 def test_keys_and_prefixes_of_any_size(key: bytes, prefix: bytes | None) -> None:
     metadata = StandardKeyMetadata(key=key, aad_prefix=prefix)
     stream = seal(PLAIN, key, aad_prefix=prefix, block_length=999)
@@ -381,8 +383,8 @@ def test_libraries_write_their_formats_into_it(name: str) -> None:
 
 
 @pytest.mark.usefixtures("thresholds")
-@pytest.mark.parametrize("block_length", [1, 4, 16, 100])
-@pytest.mark.parametrize("piece", [1, 3, 100, 700])
+@each_case("block_length", [1, 4, 16, 100])
+@each_case("piece", [1, 3, 100, 700])
 def test_no_state_of_a_file_object_is_a_stream_until_close(block_length: int, piece: int) -> None:
     sink = Seen()
     out = new_writer(sink, block_length=block_length)
@@ -547,8 +549,8 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("block_length", [4, 5, 100])
+@each_case("end", ENDS)
+@each_case("block_length", [4, 5, 100])
 def test_a_file_object_holds_no_stream_after(end: Callable[..., None], block_length: int) -> None:
     sink = Seen()
     end(sink, block_length=block_length)
@@ -557,8 +559,8 @@ def test_a_file_object_holds_no_stream_after(end: Callable[..., None], block_len
     assert not sink.closed
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("threads", [1, 2])
+@each_case("end", ENDS)
+@each_case("threads", [1, 2])
 def test_a_path_is_not_there_after(end: Callable[..., None], threads: int, tmp_path: Path) -> None:
     end(tmp_path / "stream", block_length=4, threads=threads)
     assert left_in(tmp_path) == []
@@ -569,7 +571,7 @@ def test_a_path_is_not_there_after(end: Callable[..., None], threads: int, tmp_p
     assert not {"modcrypt-writer"} & {thread.name for thread in threading.enumerate()}
 
 
-@pytest.mark.parametrize("end", ENDS)
+@each_case("end", ENDS)
 def test_a_url_is_not_there_after(end: Callable[..., None]) -> None:
     folder = f"/modcrypt-{uuid.uuid4()}"
     filesystem = fsspec.filesystem("memory")
@@ -582,8 +584,8 @@ def test_a_url_is_not_there_after(end: Callable[..., None]) -> None:
 
 
 @pytest.mark.usefixtures("thresholds")
-@pytest.mark.parametrize("block_length", [5, 40])
-@pytest.mark.parametrize("fails_at", range(12))
+@each_case("block_length", [5, 40])
+@each_case("fails_at", range(12))
 def test_a_sink_that_breaks_holds_no_stream_and_its_error_is_the_callers(
     block_length: int, fails_at: int
 ) -> None:
@@ -803,9 +805,7 @@ def test_every_block_has_a_nonce_of_its_own_and_no_two_seals_agree() -> None:
 
 
 @pytest.mark.usefixtures("thresholds")
-@pytest.mark.parametrize(
-    ("size", "count"), [(0, 1), (1, 1), (7, 1), (8, 2), (700, 100), (701, 101)]
-)
+@each_case(("size", "count"), [(0, 1), (1, 1), (7, 1), (8, 2), (700, 100), (701, 101)])
 def test_every_block_counts_once_for_its_key(size: int, count: int) -> None:
     key = Key.generate()
     with Ags1Writer(io.BytesIO(), key, block_length=7, threads=3) as out:
@@ -817,8 +817,8 @@ def test_every_block_counts_once_for_its_key(size: int, count: int) -> None:
 
 
 @pytest.mark.usefixtures("thresholds")
-@pytest.mark.parametrize("left", [0, 1, 5, 24])
-@pytest.mark.parametrize("threads", [1, 3])
+@each_case("left", [0, 1, 5, 24])
+@each_case("threads", [1, 3])
 def test_an_exhausted_key_abandons_the_writer(left: int, threads: int, tmp_path: Path) -> None:
     key = Key.generate()
     for sink in (Seen(), tmp_path / "stream"):
@@ -868,7 +868,7 @@ MISTAKES: dict[str, tuple[type[Exception], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@each_case("mistake", MISTAKES)
 def test_a_callers_mistake_is_found_before_anything_is_written(
     mistake: str, tmp_path: Path
 ) -> None:
@@ -927,7 +927,7 @@ class Nowhere(io.RawIOBase):
         return len(data)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("block_length", "piece", "total"),
     [
         (1 << 20, 8 << 20, 96 << 20),
@@ -935,8 +935,8 @@ class Nowhere(io.RawIOBase):
         (1 << 16, 8 << 20, 96 << 20),
     ],
 )
-@pytest.mark.parametrize("threads", [1, 4])
-@pytest.mark.parametrize("kind", ["object", "path"])
+@each_case("threads", [1, 4])
+@each_case("kind", ["object", "path"])
 def test_memory_is_bounded_whatever_the_length(
     block_length: int, piece: int, total: int, threads: int, kind: str, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ import modcrypt
 from modcrypt.cli import batch
 from modcrypt.io.places import Place
 from modcrypt.parquet.crypto.write_notes import NOTES
+from tests.support.cases import each_case
 from tests.support.cli.answers import lines, ran, refused
 from tests.support.cli.program import KEY, SLOW, environment, invoke, private, run
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
@@ -303,7 +304,7 @@ def test_destinations_that_exist_are_refused_one_by_one(folder: Path) -> None:
     assert (folder / "out" / "d.parquet").read_bytes()[:4] == b"PARE"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("source", "destination", "word", "part"),
     [
         ("lake", "lake", "usage", "the same folder"),

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 import modcrypt
 from modcrypt import checkup, event_log
 from modcrypt.event_log import search_event_log
+from tests.support.cases import each_case
 from tests.support.cli.program import KEY, environment, invoke, private, run_program
 from tests.support.forging import flip
 from tests.support.java.jvm import why_unavailable
@@ -386,7 +387,7 @@ def log_of(folder: Path, *events: Any, name: str = "app-1") -> Path:
     return path
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "value"),
     [
         ("spark.hadoop.parquet.encryption.key.list", "k1:whatever"),
@@ -413,7 +414,7 @@ def test_a_property_with_a_secret_is_a_failure(folder: Path, name: str, value: s
         assert piece in ("k1", "footer", "pii") or piece not in result.output
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         f"CREATE TABLE t USING parquet OPTIONS (footerkey '{HEX}', path '/x')",
@@ -448,7 +449,7 @@ def test_what_may_be_a_secret_is_a_warning(folder: Path, event: Any, why: str) -
     assert told(checks(folder, "--spark-event-log", "app-1")) == [("event log", "warn")], why
 
 
-@pytest.mark.parametrize(
+@each_case(
     "event",
     [
         {"spark.hadoop.parquet.encryption.key.list": "*********(redacted)"},

@@ -15,6 +15,7 @@ import pytest
 
 import modcrypt
 from modcrypt.errors import KeyDisabledError, KeyMaterialError
+from tests.support.cases import each_case
 from tests.support.cli.answers import ran, refused
 from tests.support.cli.program import KEY, NAME_KEY, invoke, private
 from tests.support.forging import flip
@@ -344,7 +345,7 @@ def test_a_page_never_takes_the_place_of_a_file_that_is_looked_at(lake: Path, co
 # --- options -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "word", "part"),
     [
         (("inspect",), "usage", "Missing argument"),
@@ -510,7 +511,7 @@ UNOPENED: list[tuple[str, Callable[[MemoryKms, str], object], int, str]] = [
         "its key could not be retrieved: the key service is unavailable: ConnectionError",
     ),
 ]
-each_reason = pytest.mark.parametrize(
+each_reason = each_case(
     ("word", "happen", "code", "why"), UNOPENED, ids=[one[0] for one in UNOPENED]
 )
 
@@ -582,7 +583,7 @@ def test_a_fault_counts_more_than_a_key_that_cannot_be_had(folder: Path, kms: Me
     assert invoke(folder, "verify", *POLICY, "secret.parquet").exit_code == 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     "command",
     [
         ("inspect",),
@@ -646,8 +647,8 @@ EXCEPTIONS = {
 }
 
 
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("cause", CAUSES)
+@each_case("verb", VERBS)
+@each_case("cause", CAUSES)
 def test_a_cause_has_one_exit_code_whatever_the_verb(
     cause: str, verb: str, folder: Path, kms: MemoryKms
 ) -> None:

@@ -30,6 +30,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 import modcrypt
 from modcrypt.cli import app
 from tests.support.ags1.standard_streams import opened, taken_apart
+from tests.support.cases import each_case
 from tests.support.cli import program
 from tests.support.cli.program import Answer, failed, private
 from tests.support.folder_contents import names
@@ -876,7 +877,7 @@ def test_a_missing_extra_is_2_and_says_what_to_install(clear: Path) -> None:
     assert 'pip install "modcrypt[vault]"' in failed(answer, 2, "usage")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "arguments",
     [
         ("keys", "list", "--kms", "{}"),
@@ -890,9 +891,7 @@ def test_a_missing_extra_is_2_and_says_what_to_install(clear: Path) -> None:
         ("encrypt", *RING, "--master-key", "{}", "plain.parquet", "out"),
     ],
 )
-@pytest.mark.parametrize(
-    "uri", ["pkcs11:token=lake?pin-value=31415926", "pkcs11:token=lake;pin-value=31415926"]
-)
+@each_case("uri", ["pkcs11:token=lake?pin-value=31415926", "pkcs11:token=lake;pin-value=31415926"])
 def test_a_secret_in_a_uri_is_not_repeated(
     clear: Path, arguments: tuple[str, ...], uri: str
 ) -> None:
@@ -951,7 +950,7 @@ EXPLICIT = [
 ]
 
 
-@pytest.mark.parametrize("option", [*COVERED, *EXPLICIT, ("--footer-key-metadata", "x")])
+@each_case("option", [*COVERED, *EXPLICIT, ("--footer-key-metadata", "x")])
 def test_what_a_policy_says_is_not_said_again(clear: Path, option: tuple[str, ...]) -> None:
     (clear / "lake.toml").write_text('kms = "file:lake.keyring"\nfooter_key = "footer"\n')
     files = ("plain.parquet", "out")
@@ -960,8 +959,8 @@ def test_what_a_policy_says_is_not_said_again(clear: Path, option: tuple[str, ..
     assert "out" not in names(clear)
 
 
-@pytest.mark.parametrize("option", EXPLICIT)
-@pytest.mark.parametrize("command", ["encrypt", "decrypt", "inspect"])
+@each_case("option", EXPLICIT)
+@each_case("command", ["encrypt", "decrypt", "inspect"])
 def test_explicit_keys_and_a_key_service_exclude_each_other(
     clear: Path, command: str, option: tuple[str, ...]
 ) -> None:
@@ -969,7 +968,7 @@ def test_explicit_keys_and_a_key_service_exclude_each_other(
     assert option[0] in refused(invoke(clear, command, *FOOTER, *option, *files))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "part"),
     [
         (("encrypt", "--master-key", "x", "--single-wrapping", "a", "b"), "--single-wrapping"),
@@ -1081,9 +1080,7 @@ def test_the_group_without_a_command_shows_its_help(tmp_path: Path) -> None:
     assert answer.stderr == done(run(tmp_path, "keys", "--help"))
 
 
-@pytest.mark.parametrize(
-    "command", [None, "create", "list", "rotate", "disable", "enable", "destroy", "scan"]
-)
+@each_case("command", [None, "create", "list", "rotate", "disable", "enable", "destroy", "scan"])
 def test_the_examples_of_the_help_texts_run(tmp_path: Path, command: str | None) -> None:
     """Typed as they stand, in a folder with the files they name."""
     (tmp_path / "lake").mkdir()

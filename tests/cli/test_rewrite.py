@@ -16,6 +16,7 @@ import pytest
 import modcrypt
 from modcrypt.cli.parquet import encrypt
 from modcrypt.cli.rewrite import mask, rekey, share
+from tests.support.cases import each_case
 from tests.support.cli.answers import LOST_KEYS, lines, ran, refused
 from tests.support.cli.program import KEY, NAME_KEY, Answer, invoke, private, run, run_program
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
@@ -278,7 +279,7 @@ def test_every_option_of_encrypt_has_its_new_one(command: Any) -> None:
     assert new == {f"--new-{name[2:]}" for name in of_encrypt}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "part"),
     [
         (("rekey", *OLD, *FILES), "--new-key-file, --new-key-env or --new-key-fd; or --new-kms or"),

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 import modcrypt as mc
 from modcrypt.cli import app
 from modcrypt.cli.shred import shred
+from tests.support.cases import each_case
 from tests.support.folder_contents import bytes_of
 from tests.support.kms.key_servers import free_port
 from tests.support.kms.rotating_kms import RotatingKms
@@ -230,7 +231,7 @@ def test_a_key_service_that_is_away_is_4(folder: Path, monkeypatch: pytest.Monke
         assert result.exit_code == 4, result.output
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "message"),
     [
         (("lake",), "one of --column, --master-key and --all"),

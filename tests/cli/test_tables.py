@@ -27,6 +27,7 @@ import pytest
 
 import modcrypt
 from modcrypt.cli.output.rows import align_cells, format_cell
+from tests.support.cases import each_case
 from tests.support.cli.program import KEY, PROGRAM, environment, failed, invoke, private, run
 from tests.support.folder_contents import names
 from tests.support.forging import flip
@@ -216,7 +217,7 @@ def test_head_gives_no_more_rows_than_asked_for_or_there(
     assert text.split() == ["id", *map(str, range(rows))]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("conditions", "ids"),
     [
         (["id = 7"], [7]),
@@ -635,7 +636,7 @@ def test_prefixes_by_a_template_tell_that_no_part_is_missing(folder: Path, comma
 # --- help and options ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "part"),
     [
         (("head", *KEY, "-"), "pipes"),

@@ -37,6 +37,7 @@ from modcrypt.iceberg import (
     verify_table,
 )
 from modcrypt.iceberg.write import commit as committing
+from tests.support.cases import each_case
 from tests.support.iceberg.builder import Builder, arrow, field, struct
 from tests.support.iceberg.concurrent_commits import committing_first
 from tests.support.iceberg.sample_kms import SampleKms
@@ -202,9 +203,9 @@ def accepts(read: Callable[[], object]) -> bool:
 A, B = Policy(footer_key="keyA"), Policy(footer_key="keyB", column_keys={"keyA": ["id"]})
 
 
-@pytest.mark.parametrize("named", [None, "keyA", "keyB"])
-@pytest.mark.parametrize("declared", [None, [], ["keyA"], ["keyB"]])
-@pytest.mark.parametrize("policy", [None, A, B])
+@each_case("named", [None, "keyA", "keyB"])
+@each_case("declared", [None, [], ["keyA"], ["keyB"]])
+@each_case("policy", [None, A, B])
 def test_key_tools_expect_one_master_key_for_tables_and_streams(
     folder: Path, policy: Policy | None, declared: list[str] | None, named: str | None
 ) -> None:
@@ -372,8 +373,8 @@ def tampered(table: IcebergTable, change: Callable[[dict[str, Any]], None], how:
     path.write_text(json.dumps(document))
 
 
-@pytest.mark.parametrize("how", ["altered", "newer", "catalog"])
-@pytest.mark.parametrize("change", TAMPERED)
+@each_case("how", ["altered", "newer", "catalog"])
+@each_case("change", TAMPERED)
 def test_a_table_object_remembers_what_it_has_seen(tmp_path: Path, how: str, change: Any) -> None:
     """Whoever writes with it writes under the master key, and after the rows, that it knows."""
     rows = pa.table([[1, 2, 3]], schema=ARROW)
@@ -729,8 +730,8 @@ SCHEMAS: list[Callable[[dict[str, Any]], None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("change", [*SPECS, *SCHEMAS])
-@pytest.mark.parametrize("filters", [None, "name = 'axe'", "name = 'cat' and region = 'US'"])
+@each_case("change", [*SPECS, *SCHEMAS])
+@each_case("filters", [None, "name = 'axe'", "name = 'cat' and region = 'US'"])
 def test_a_schema_or_spec_with_another_meaning(
     regions: Builder, change: Any, filters: str | None
 ) -> None:
@@ -779,8 +780,8 @@ def forgotten(document: dict[str, Any]) -> None:
     del document["schemas"][0]
 
 
-@pytest.mark.parametrize("change", [evolved, commented, forgotten])
-@pytest.mark.parametrize("filters", [None, "id = 3", "region = 'US'", "region = 'SE'"])
+@each_case("change", [evolved, commented, forgotten])
+@each_case("filters", [None, "id = 3", "region = 'US'", "region = 'SE'"])
 def test_schemas_and_specs_evolve(regions: Builder, change: Any, filters: str | None) -> None:
     edit(regions.folder, change)
     table = open_table(regions.folder, SampleKms())

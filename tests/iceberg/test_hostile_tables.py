@@ -46,6 +46,7 @@ from modcrypt.iceberg.rotate.rotation_report import Rotated
 from modcrypt.iceberg.write.moved_deletes import move_deletes
 from modcrypt.io.sources import MemorySource
 from modcrypt.key_metadata import StandardKeyMetadata
+from tests.support.cases import each_case
 from tests.support.frame_watch import carried
 from tests.support.iceberg.builder import (
     Builder,
@@ -59,6 +60,7 @@ from tests.support.iceberg.builder import (
     struct,
 )
 from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.randomness import dice
 
 SCHEMA = struct(field(1, "id", "long"), field(2, "name", "string"))
 ARROW = arrow([(1, "id", pa.int64()), (2, "name", pa.string())])
@@ -165,7 +167,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize("damage", list(DAMAGES))
+@each_case("damage", list(DAMAGES))
 def test_each_file_damaged(
     folder: Path, damage: str, native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,7 +322,7 @@ def _manifest_with(change: Callable[[dict[str, Any]], None], tmp_path: Path) -> 
     return builder
 
 
-@pytest.mark.parametrize(
+@each_case(
     "location",
     [
         "/etc/passwd", "../../etc/passwd", "wh://bucket/orders/../x", "wh://bucket/orders/",
@@ -356,7 +358,7 @@ ENTRIES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("change", ENTRIES, ids=str)
+@each_case("change", ENTRIES, ids=str)
 def test_entries_that_are_none(tmp_path: Path, change: dict[str, Any]) -> None:
     builder = _manifest_with(lambda file: file.update(change), tmp_path)
     with pytest.raises(ModcryptError):
@@ -399,7 +401,7 @@ VECTORS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("change", VECTORS, ids=str)
+@each_case("change", VECTORS, ids=str)
 def test_deletion_vectors_that_are_none(tmp_path: Path, change: dict[str, Any]) -> None:
     builder = Builder(tmp_path, SCHEMA)
     file = builder.parquet("a.parquet", rows(0))
@@ -444,13 +446,14 @@ def test_two_vectors_of_one_file(tmp_path: Path) -> None:
         scanned(builder.folder)
 
 
+@pytest.mark.seeded
 def test_vectors_of_damaged_bitmaps(tmp_path: Path) -> None:
     """With a fitting checksum: pyroaring has to do with them."""
     from pyroaring import BitMap64
 
     from modcrypt.iceberg.read.position_deletes import read_vector
 
-    chance = random.Random(8)
+    chance = dice(8)
     good = BitMap64([*range(100), *range(1 << 33, (1 << 33) + 70_000), 1 << 40]).serialize()
     entry = type("Entry", (), {"location": "x", "record_count": 70_101})()
     for _ in range(3000):
@@ -498,7 +501,7 @@ POSITIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "file_format"),
     [
         (puffin('{"blobs":[{"properties":[1]}]}'), "PUFFIN"),
@@ -585,7 +588,7 @@ BOMBS: dict[str, tuple[bytes, type[ModcryptError]]] = {
 }
 
 
-@pytest.mark.parametrize("bomb", list(BOMBS))
+@each_case("bomb", list(BOMBS))
 def test_avro_that_would_take_all_there_is(bomb: str) -> None:
     data, error = BOMBS[bomb]
     with pytest.raises(error):
@@ -634,8 +637,9 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
     return bytes(out[: chance.choice((len(out), len(out), chance.randrange(len(out))))])
 
 
+@pytest.mark.seeded
 def test_damaged_manifests_with_the_right_keys(tmp_path: Path) -> None:
-    chance = random.Random(5)
+    chance = dice(5)
     builder = Builder(tmp_path, SCHEMA)
     file = builder.parquet("a.parquet", rows(0))
     row = builder.manifest([file], sequence_number=1, min_sequence_number=1, added_snapshot_id=1)
@@ -666,8 +670,9 @@ def test_damaged_manifests_with_the_right_keys(tmp_path: Path) -> None:
             assert set(scanned(builder.folder)) <= set(range(20))
 
 
+@pytest.mark.seeded
 def test_damaged_avro_data_with_the_right_keys(tmp_path: Path) -> None:
-    chance = random.Random(6)
+    chance = dice(6)
     builder = Builder(tmp_path, SCHEMA)
     good = avro_file(AVRO, rows(0).to_pylist(), codec="null")
     put = builder.put
@@ -769,7 +774,7 @@ def test_metadata_that_a_few_bytes_stand_for(folder: Path) -> None:
         scanned(folder)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("member", "bad"),
     [
         ("refs", {"b": 5}), ("refs", {"b": {"snapshot-id": {}}}), ("refs", [1]),
@@ -1025,8 +1030,8 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-@pytest.mark.parametrize("damage", [flipped, cut])
-@pytest.mark.parametrize(
+@each_case("damage", [flipped, cut])
+@each_case(
     "name",
     [
         "data/dv.puffin",

@@ -15,6 +15,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt import ags1
+from tests.support.cases import each_case
 from tests.support.java.iceberg_java import IcebergJava, JavaError, KeyMetadata
 from tests.support.pairwise import Case, case_name, pairwise
 from tests.support.shared_vectors import shared_vectors
@@ -105,7 +106,7 @@ def write_file(plain: bytes, key: bytes, prefix: bytes | None, folder: Path) -> 
 WRITERS = {"whole": write_whole, "pieces": write_in_pieces, "file": write_file}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "case",
     pairwise(size=SIZES, key_size=(16, 24, 32), prefix=list(PREFIXES), by=list(WRITERS)),
     ids=case_name,
@@ -170,7 +171,7 @@ def first_block_of_another_file(stream: bytes) -> bytes:
     return stream[:8] + sealed(MIB, b"another file")[8 : 8 + FRAME] + stream[8 + FRAME :]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("alter", "released", "message"),
     [
         (flipped(3), 0, "magic does not match"),
@@ -196,8 +197,8 @@ def test_java_refuses_our_stream_once_altered(
     assert refused.value.released == released
 
 
-@pytest.mark.parametrize("size", [0, 17])
-@pytest.mark.parametrize(
+@each_case("size", [0, 17])
+@each_case(
     ("key", "prefix"),
     [(bytes(16), PREFIX), (KEYS[32], PREFIX), (KEY, PREFIX[:-1]), (KEY, None)],
     ids=["key", "longer key", "shorter prefix", "no prefix"],
@@ -209,8 +210,8 @@ def test_java_refuses_our_stream_with_a_wrong_key_or_prefix(
         iceberg.decrypt(sealed(size), key, prefix)
 
 
-@pytest.mark.parametrize("size", [0, 1, MIB, MIB + 1, 2 * MIB, 5 << 19])
-@pytest.mark.parametrize("end", ["abandon", "exception", "forgotten"])
+@each_case("size", [0, 1, MIB, MIB + 1, 2 * MIB, 5 << 19])
+@each_case("end", ["abandon", "exception", "forgotten"])
 def test_java_does_not_read_what_an_abandoned_writer_leaves(
     iceberg: IcebergJava, size: int, end: str
 ) -> None:
@@ -282,7 +283,7 @@ def read_file(stream: bytes, key: bytes, prefix: bytes | None) -> bytes:
 READERS = {"whole": read_whole, "pieces": read_in_pieces, "file": read_file}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "case",
     pairwise(size=SIZES, key_size=(16, 24, 32), prefix=list(PREFIXES), by=list(READERS)),
     ids=case_name,
@@ -305,9 +306,9 @@ def test_we_seek_in_what_java_writes(iceberg: IcebergJava) -> None:
 # --- key metadata --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key_size", [16, 24, 32])
-@pytest.mark.parametrize("prefix", [None, b"", PREFIX, bytes(100)])
-@pytest.mark.parametrize("length", [None, 0, 36, 64, 5_000_000_000, 2**63 - 1])
+@each_case("key_size", [16, 24, 32])
+@each_case("prefix", [None, b"", PREFIX, bytes(100)])
+@each_case("length", [None, 0, 36, 64, 5_000_000_000, 2**63 - 1])
 def test_key_metadata_are_the_same_bytes_both_ways(
     iceberg: IcebergJava, key_size: int, prefix: bytes | None, length: int | None
 ) -> None:

@@ -26,6 +26,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import modcrypt as mc
+from tests.support.cases import each_case
 from tests.support.in_memory import encrypt
 from tests.support.java.parquet_java import ParquetJava
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
@@ -66,7 +67,7 @@ def flat_table(rows: int = 500) -> pa.Table:
 # --- we write, DuckDB reads ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", pairwise(
+@each_case("case", pairwise(
     key_size=(16, 24, 32), codec=("none", "snappy", "gzip", "brotli", "zstd", "lz4"),
     dictionary=(True, False), checksum=(True, False), index=(True, False),
     row_group_size=(None, 100), rows=(500, 0),

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
+from tests.support.cases import each_case
 from tests.support.java.key_tools_java import JavaKeyTools, MemoryKms
 from tests.support.java.parquet_java import ParquetJava, ParquetJavaError
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
@@ -153,7 +154,7 @@ def we_write(path: Path, kms: MemoryKms, case: Mapping[str, Any], count: int = 5
 # --- both directions -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", PAGES, ids=case_name)
+@each_case("case", PAGES, ids=case_name)
 def test_we_read_what_parquet_java_wrote(
     theirs: JavaKeyTools, kms: MemoryKms, tmp_path: Path, case: Case
 ) -> None:
@@ -170,7 +171,7 @@ def test_we_read_what_parquet_java_wrote(
     assert set(kms.lengths) == {(case["kek_bits"] if double else case["bits"]) // 8}
 
 
-@pytest.mark.parametrize("case", PAGES, ids=case_name)
+@each_case("case", PAGES, ids=case_name)
 def test_parquet_java_reads_what_we_write(
     theirs: JavaKeyTools, kms: MemoryKms, tmp_path: Path, case: Case
 ) -> None:
@@ -220,7 +221,7 @@ def test_we_read_the_file_that_parquet_java_put_in_anothers_place(
 # --- rotation ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", pairwise(
+@each_case("case", pairwise(
     what=("mek", "kek", "dek"), writer=("parquet-java", "modcrypt"), to=("newest", "another"),
     **MATRIX,
 ), ids=case_name)  # fmt: skip
@@ -444,9 +445,7 @@ def test_an_address_in_a_file_is_where_parquet_java_goes_and_we_never_do(
 # --- files that others wrote with key tools ------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("folder", "entry"), listed("entries", lambda entry: bool(entry.get("kms")))
-)
+@each_case(("folder", "entry"), listed("entries", lambda entry: bool(entry.get("kms"))))
 def test_every_shared_file_with_key_material_is_read(folder: str, entry: dict[str, Any]) -> None:
     root = shared_vectors() / folder
     masters = entry["kms"]["master_keys"]

@@ -19,6 +19,7 @@ import pytest
 from pyarrow._parquet_encryption import FileSystemKeyMaterialStore
 
 import modcrypt as mc
+from tests.support.cases import each_case
 from tests.support.java.key_tools_java import MemoryKms
 from tests.support.kms.pyarrow_key_tools import (
     LOCAL,
@@ -101,7 +102,7 @@ PAGES = pairwise(**PAGES_MATRIX)
 # --- both directions -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", PAGES, ids=case_name)
+@each_case("case", PAGES, ids=case_name)
 def test_we_read_what_pyarrow_wrote(kms: MemoryKms, tmp_path: Path, case: Case) -> None:
     table, path = small_table(), tmp_path / "theirs.parquet"
     options = {"data_page_version": case["version"], "compression": case["codec"]}
@@ -119,7 +120,7 @@ def test_we_read_what_pyarrow_wrote(kms: MemoryKms, tmp_path: Path, case: Case) 
     assert data_key_lengths(path, kms, case["algorithm"]) == {case["bits"] // 8}
 
 
-@pytest.mark.parametrize("case", pairwise(**PAGES_MATRIX, kek=(128, 192, 256)), ids=case_name)
+@each_case("case", pairwise(**PAGES_MATRIX, kek=(128, 192, 256)), ids=case_name)
 def test_pyarrow_reads_what_we_write(kms: MemoryKms, tmp_path: Path, case: Case) -> None:
     table, path = small_table(), tmp_path / "ours.parquet"
     plain = tmp_path / "plain"
@@ -298,7 +299,7 @@ def body(path: Path) -> bytes:
     return data[: len(data) - 8 - int.from_bytes(data[-8:-4], "little")]
 
 
-@pytest.mark.parametrize("case", pairwise(**ROTATION), ids=case_name)
+@each_case("case", pairwise(**ROTATION), ids=case_name)
 def test_pyarrow_reads_what_we_rotate(kms: MemoryKms, tmp_path: Path, case: Case) -> None:
     path, table, bits = tmp_path / "data.parquet", small_table(), case["bits"] // 8
     written_by(case["writer"], path, kms, case, table)
@@ -330,7 +331,7 @@ def test_pyarrow_reads_what_we_rotate(kms: MemoryKms, tmp_path: Path, case: Case
         assert (path.read_bytes() == before) == (case["what"] != "dek")
 
 
-@pytest.mark.parametrize("case", pairwise(
+@each_case("case", pairwise(
     after=("double", "single"), writer=("pyarrow", "modcrypt"), **MATRIX,
 ), ids=case_name)  # fmt: skip
 def test_we_read_and_rotate_what_pyarrow_has_rotated(
@@ -362,8 +363,8 @@ def test_we_read_and_rotate_what_pyarrow_has_rotated(
     assert doubles == {case["after"] == "double"}
 
 
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("case", pairwise(after=("double", "single"), **MATRIX), ids=case_name)
+@each_case("times", [1, 2])
+@each_case("case", pairwise(after=("double", "single"), **MATRIX), ids=case_name)
 def test_pyarrow_rotates_a_file_that_we_replaced(
     kms: MemoryKms, tmp_path: Path, case: Case, times: int
 ) -> None:

@@ -28,6 +28,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 import modcrypt as mc
 from modcrypt.io.destinations import open_sink
 from modcrypt.io.sources import open_source
+from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY
 from tests.support.object_store import SECRET, Bucket, ObjectStore
 from tests.support.tables import small_table, write_plain
@@ -287,7 +288,7 @@ def write(path: str, filesystem: Any, size: int, *, overwrite: bool = True) -> b
     return bytes(data)
 
 
-@pytest.mark.parametrize("size", SIZES.values(), ids=list(SIZES))
+@each_case("size", SIZES.values(), ids=list(SIZES))
 def test_an_object_is_written_whole(filesystem: Any, bucket: Bucket, size: int) -> None:
     path = f"{bucket.name}/folder/new"
     assert write(path, filesystem, size, overwrite=False) == bucket.get("folder/new")
@@ -296,8 +297,8 @@ def test_an_object_is_written_whole(filesystem: Any, bucket: Bucket, size: int) 
     assert bucket.uploads() == []
 
 
-@pytest.mark.parametrize("size", SIZES.values(), ids=list(SIZES))
-@pytest.mark.parametrize("before", [None, DATA])
+@each_case("size", SIZES.values(), ids=list(SIZES))
+@each_case("before", [None, DATA])
 def test_an_exception_leaves_what_was_there_and_nothing_else(
     filesystem: Any, bucket: Bucket, size: int, before: bytes | None
 ) -> None:
@@ -380,7 +381,7 @@ def test_an_existing_object_is_replaced_only_on_request(filesystem: Any, bucket:
     assert bucket.keys() == ["there"]
 
 
-@pytest.mark.parametrize("size", [1, 12])
+@each_case("size", [1, 12])
 def test_an_object_that_appears_meanwhile_is_not_replaced(
     filesystem: Any, bucket: Bucket, size: int
 ) -> None:

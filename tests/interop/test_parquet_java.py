@@ -16,6 +16,7 @@ import pytest
 
 import modcrypt as mc
 from tests.support import forging
+from tests.support.cases import each_case
 from tests.support.java.parquet_java import Column, ParquetJava, ParquetJavaError
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.pairwise import Case, case_name, pairwise
@@ -88,7 +89,7 @@ READING = pairwise(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", READING, ids=case_name)
+@each_case("case", READING, ids=case_name)
 def test_parquet_java_reads_what_we_encrypt(java: ParquetJava, tmp_path: Path, case: Case) -> None:
     plain, sealed = tmp_path / "plain.parquet", tmp_path / "sealed.parquet"
     pyarrow_source(plain, case)
@@ -178,8 +179,8 @@ def test_pages_v2_without_levels_are_the_same_in_both_layouts(
     assert java.read_text(sealed, footer_key=FOOTER_KEY) == java.read_text(plain)
 
 
-@pytest.mark.parametrize("footer", FOOTERS)
-@pytest.mark.parametrize("wrong", [
+@each_case("footer", FOOTERS)
+@each_case("wrong", [
     {"footer_key": OTHER_KEY},
     {"column_keys": {"id": OTHER_KEY}},
     {"aad_prefix": b"employees_23May2018.part1"},
@@ -317,7 +318,7 @@ def java_writer_options(case: Case) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("case", WRITING, ids=case_name)
+@each_case("case", WRITING, ids=case_name)
 def test_we_decrypt_what_parquet_java_encrypts_to_its_plaintext_twin(
     java: ParquetJava, tmp_path: Path, case: Case
 ) -> None:
@@ -402,7 +403,7 @@ def test_columns_without_a_key_are_dropped_from_parquet_javas_file(
 # --- files that parquet-java wrote, through us and back ------------------------------------------
 
 
-@pytest.mark.parametrize("case", pairwise(
+@each_case("case", pairwise(
     layout=("uniform", "columns"), algorithm=ALGORITHMS, footer=FOOTERS, version=("v1", "v2"),
     codec=("UNCOMPRESSED", "ZSTD"), dictionary=(True, False), checksum=(True, False),
     bloom=(False, True), shape=("small", "empty", "row groups", "pages"),

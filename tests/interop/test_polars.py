@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
+from tests.support.cases import each_case
 from tests.support.in_memory import decrypt, encrypt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
@@ -75,7 +76,7 @@ ENCRYPTION: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", pairwise(
+@each_case("case", pairwise(
     **ENCRYPTION, version=("1.0", "2.0"), checksum=(False, True), index=(False, True),
     bloom=(False, True), dictionary=(True, False),
     codec=("none", "snappy", "gzip", "brotli", "zstd", "lz4"),
@@ -99,7 +100,7 @@ def test_polars_reads_what_we_encrypt(case: Case) -> None:
     assert read(sealed, **reader_of(case)).equals(pl.from_arrow(table))
 
 
-@pytest.mark.parametrize("case", pairwise(
+@each_case("case", pairwise(
     **ENCRYPTION, codec=("uncompressed", "snappy", "gzip", "brotli", "zstd", "lz4"),
     statistics=(True, "full", False), shape=("small", "empty", "row groups", "pages"),
 ), ids=case_name)  # fmt: skip

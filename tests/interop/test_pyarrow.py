@@ -21,6 +21,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.parquet.format.idl import ThriftStruct
+from tests.support.cases import each_case
 from tests.support.forging import edit_plain, plain_file
 from tests.support.in_memory import decrypt, encrypt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
@@ -149,12 +150,12 @@ READING = pairwise(**ENCRYPTION, **WRITER, **BLOOM)
 WRITING = pairwise(**ENCRYPTION, **WRITER)
 
 
-@pytest.mark.parametrize("case", READING, ids=case_name)
+@each_case("case", READING, ids=case_name)
 def test_pyarrow_reads_what_we_encrypt(case: Case) -> None:
     check_that_pyarrow_reads(case)
 
 
-@pytest.mark.parametrize("case", WRITING, ids=case_name)
+@each_case("case", WRITING, ids=case_name)
 def test_we_decrypt_what_pyarrow_encrypts_to_its_own_plaintext_file(case: Case) -> None:
     check_that_modcrypt_reads(case)
 
@@ -292,7 +293,7 @@ COLUMN_MASTERS = {
 }
 
 
-@pytest.mark.parametrize("case", pairwise(
+@each_case("case", pairwise(
     algorithm=ALGORITHMS, footer=FOOTERS, wrapping=("single", "double"), bits=(128, 192, 256),
     version=("1.0", "2.0"), checksum=(True, False),
 ), ids=case_name)  # fmt: skip

@@ -28,6 +28,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.io.sources import FileSource
+from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
 from tests.support.object_store import ObjectStore
@@ -127,8 +128,8 @@ PANDAS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("case", PANDAS.values(), ids=PANDAS)
+@each_case("engine", ENGINES)
+@each_case("case", PANDAS.values(), ids=PANDAS)
 def test_pandas_reads_by_url(
     engine: str, case: tuple[str, dict[str, Any]], folder: Path, scheme: str
 ) -> None:
@@ -315,8 +316,8 @@ DASK: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("how", ["function", "keys", "filesystem"])
-@pytest.mark.parametrize("case", DASK.values(), ids=DASK)
+@each_case("how", ["function", "keys", "filesystem"])
+@each_case("case", DASK.values(), ids=DASK)
 def test_dask_reads_with_threads(how: str, case: tuple[str, dict[str, Any]], folder: Path) -> None:
     name, options = case
     path = f"{folder}/sealed/{name}"
@@ -393,8 +394,8 @@ FAILING: dict[str, tuple[Callable[[Any, Any, str], object], type[BaseException]]
 }
 
 
-@pytest.mark.parametrize("reader", FAILING.values(), ids=FAILING)
-@pytest.mark.parametrize("wrong", WRONG_KEYS.values(), ids=WRONG_KEYS)
+@each_case("reader", FAILING.values(), ids=FAILING)
+@each_case("wrong", WRONG_KEYS.values(), ids=WRONG_KEYS)
 def test_a_wrong_key_is_said_by_every_reader(
     reader: tuple[Any, type[BaseException]], wrong: mc.FileDecryptionProperties, folder: Path
 ) -> None:

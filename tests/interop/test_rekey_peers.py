@@ -16,6 +16,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
+from tests.support.cases import each_case
 from tests.support.in_memory import decrypt, decrypted, encrypt
 from tests.support.java.key_tools_java import MemoryKms
 from tests.support.java.parquet_java import ParquetJava, ParquetJavaError
@@ -85,7 +86,7 @@ def check_rekeyed(sealed: bytes, reader: dict[str, Any]) -> bytes:
     return expected
 
 
-@pytest.mark.parametrize(("folder", "entry"), listed("entries"))
+@each_case(("folder", "entry"), listed("entries"))
 def test_every_shared_file_decrypts_to_the_same_bytes_when_it_is_rekeyed(
     folder: str, entry: dict[str, Any]
 ) -> None:
@@ -122,7 +123,7 @@ def is_detectable(entry: dict[str, Any]) -> bool:
     return bool(entry["expect"] != "undetectable")
 
 
-@pytest.mark.parametrize(("folder", "entry"), listed("tampered", is_detectable))
+@each_case(("folder", "entry"), listed("tampered", is_detectable))
 def test_no_tampered_file_is_sealed_anew(
     folder: str, entry: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -134,7 +135,7 @@ def test_no_tampered_file_is_sealed_anew(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("folder", "entry"), listed("entries"))
+@each_case(("folder", "entry"), listed("entries"))
 def test_the_columns_of_every_shared_file_are_masked_one_by_one(
     folder: str, entry: dict[str, Any]
 ) -> None:
@@ -223,7 +224,7 @@ JAVA_KEYS = {
 }
 
 
-@pytest.mark.parametrize("case", pairwise(
+@each_case("case", pairwise(
     old_algorithm=(GCM, CTR), algorithm=(GCM, CTR), old_footer=(False, True),
     footer=(False, True), prefix=(None, b"new prefix"), version=("1.0", "2.0"),
     checksum=(False, True), rows=(60, 0),

@@ -24,11 +24,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.cases import each_case
 from tests.support.in_memory import decrypt, encrypt
 from tests.support.java.parquet_java import ParquetJava
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.pairwise import Case, case_name, pairwise
 from tests.support.parquet_parser import footer_of, modules_of
+from tests.support.randomness import examples
 from tests.support.shared_vectors import shared_vectors
 from tests.support.tables import nested_table, small_table
 
@@ -173,12 +175,12 @@ def named(options: dict[str, Any]) -> str:
     return ",".join(f"{name}={value}" for name, value in options.items())[:80] or "default"
 
 
-@pytest.mark.parametrize("options", PYARROW_OPTIONS, ids=named)
+@each_case("options", PYARROW_OPTIONS, ids=named)
 def test_pyarrows_files_come_back_byte_for_byte(options: dict[str, Any]) -> None:
     check_bytes(written(rich_table(), **options))
 
 
-@pytest.mark.parametrize("options", PYARROW_OPTIONS, ids=named)
+@each_case("options", PYARROW_OPTIONS, ids=named)
 def test_pyarrows_files_without_rows_come_back_byte_for_byte(options: dict[str, Any]) -> None:
     check_bytes(written(rich_table().slice(0, 0), **options))
 
@@ -199,7 +201,7 @@ def test_pyarrows_other_shapes_come_back_byte_for_byte(tmp_path: Path) -> None:
 # --- other writers -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [
+@each_case("options", [
     "", "COMPRESSION uncompressed", "COMPRESSION zstd", "COMPRESSION gzip", "COMPRESSION brotli",
     "COMPRESSION lz4_raw", "PARQUET_VERSION v2", "ROW_GROUP_SIZE 2048",
     "BLOOM_FILTER_FALSE_POSITIVE_RATIO 0.001", "DICTIONARY_SIZE_LIMIT 1",
@@ -221,7 +223,7 @@ def test_duckdbs_files_come_back_byte_for_byte(tmp_path: Path, options: str) -> 
             check_bytes(path.read_bytes())
 
 
-@pytest.mark.parametrize("options", [
+@each_case("options", [
     {}, {"compression": "uncompressed"}, {"compression": "snappy"}, {"compression": "gzip"},
     {"compression": "brotli"}, {"compression": "lz4"}, {"statistics": "full"},
     {"statistics": False}, {"row_group_size": 7}, {"data_page_size": 100},
@@ -267,7 +269,7 @@ message rows {
 """
 
 
-@pytest.mark.parametrize("case", pairwise(
+@each_case("case", pairwise(
     version=("v1", "v2"), codec=("UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD", "LZ4_RAW"),
     dictionary=(True, False), checksum=(True, False), bloom=(False, True),
     shape=("plain", "empty", "row groups", "pages"),
@@ -301,7 +303,7 @@ def twins() -> list[Any]:
     return [pytest.param(path, id="/".join(path.parts[-3:])) for path in files]
 
 
-@pytest.mark.parametrize("path", twins())
+@each_case("path", twins())
 def test_twins_of_parquet_java_spark_and_pyarrow_come_back_byte_for_byte(path: Path) -> None:
     shared_vectors()
     check_bytes(path.read_bytes())
@@ -383,9 +385,7 @@ def reader_of(properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-quickly = settings(
-    max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
-)
+quickly = settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 
 
 @quickly

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
+from tests.support.cases import each_case
 from tests.support.in_memory import decrypt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.parquet_parser import footer_of
@@ -38,7 +39,7 @@ from tests.support.shared_vectors import (
 # --- files as they were written ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("folder", "entry"), listed("entries"))
+@each_case(("folder", "entry"), listed("entries"))
 def test_every_file_decrypts_to_its_twin(folder: str, entry: dict[str, Any]) -> None:
     root = shared_vectors() / folder
     assert entry["expect"] == "ok"
@@ -60,7 +61,7 @@ def has_key_metadata(entry: dict[str, Any]) -> bool:
     return entry["enc"]["footer_key_metadata"] is not None
 
 
-@pytest.mark.parametrize(("folder", "entry"), listed("entries", has_key_metadata))
+@each_case(("folder", "entry"), listed("entries", has_key_metadata))
 def test_every_file_decrypts_by_its_key_metadata(folder: str, entry: dict[str, Any]) -> None:
     root = shared_vectors() / folder
     enc = entry["enc"]
@@ -106,7 +107,7 @@ def test_empty_key_metadata_is_not_looked_up() -> None:
 # --- tampered files ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("folder", "entry"), listed("tampered"))
+@each_case(("folder", "entry"), listed("tampered"))
 def test_every_tampered_file_is_refused_where_it_can_be(folder: str, entry: dict[str, Any]) -> None:
     sealed = (shared_vectors() / folder / entry["file"]).read_bytes()
     reader = tampered_reader(entry)
@@ -159,7 +160,7 @@ def is_no_substitute(entry: dict[str, Any]) -> bool:
     return not entry["tamper"].startswith("substitute")
 
 
-@pytest.mark.parametrize(("folder", "entry"), listed("tampered", is_no_substitute))
+@each_case(("folder", "entry"), listed("tampered", is_no_substitute))
 def test_what_was_tampered_with_opens_before_the_tampering(
     folder: str, entry: dict[str, Any]
 ) -> None:

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import modcrypt as mc
 from modcrypt.parquet.arrow.plaintext_parts import _pad_struct
 from modcrypt.parquet.format.idl import encode, new
+from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.module_spans import list_modules
 from tests.support.tables import small_table, write_plain
@@ -71,7 +72,7 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@each_case("way", WAYS.values(), ids=WAYS)
 def test_pyarrow_polars_and_duckdb_read_through_it(
     way: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -92,7 +93,7 @@ def test_pyarrow_polars_and_duckdb_read_through_it(
         ]
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@each_case("way", WAYS.values(), ids=WAYS)
 def test_parquet_java_takes_it_for_a_plaintext_file_with_indexes_and_filters(
     way: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path, java: Any
 ) -> None:
@@ -206,9 +207,7 @@ def test_a_closed_view_says_so_and_closes_once(tmp_path: Path) -> None:
             call()
 
 
-@pytest.mark.parametrize(
-    "missing", [0, 2, 3, 129, 130, 131, 16_385, 16_386, 16_387, 20_969, 1 << 21, 3 << 20]
-)
+@each_case("missing", [0, 2, 3, 129, 130, 131, 16_385, 16_386, 16_387, 20_969, 1 << 21, 3 << 20])
 def test_a_filled_struct_is_as_long_as_asked_and_reads_the_same(missing: int) -> None:
     """Thriftpy2's own reader skips the filling."""
     struct = encode(new("SortingColumn", column_idx=7, descending=True, nulls_first=False))

@@ -13,6 +13,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.parquet.arrow.writer import ParquetWriter, write_table
+from tests.support.cases import each_case
 from tests.support.in_memory import decrypt
 from tests.support.java.parquet_java import ParquetJava
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
@@ -40,8 +41,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("plaintext_footer", [False, True])
-@pytest.mark.parametrize("name", OPTIONS)
+@each_case("plaintext_footer", [False, True])
+@each_case("name", OPTIONS)
 def test_parquet_java_reads_what_we_write(
     java: ParquetJava, tmp_path: Path, name: str, plaintext_footer: bool
 ) -> None:

@@ -44,7 +44,9 @@ from modcrypt.io.sinks import Sink, copy_range
 from modcrypt.io.sources import FileSource, MemorySource, RangeSource, open_source, open_source_at
 from modcrypt.io.stores import locate
 from modcrypt.io.streams import SourceStream, open_stream
+from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY
+from tests.support.randomness import examples
 from tests.support.tables import write_plain
 
 DATA = bytes(i * 7 & 0xFF for i in range(1000))
@@ -156,7 +158,7 @@ SOURCES = {
 }
 
 
-@pytest.mark.parametrize("kind", list(SOURCES))
+@each_case("kind", list(SOURCES))
 def test_every_kind_of_source_gives_the_bytes_of_any_place(
     kind: str, tmp_path: Path, memory_url: str
 ) -> None:
@@ -181,7 +183,7 @@ def test_a_memoryview_of_numbers_is_read_by_bytes() -> None:
         assert source.read_at(3, 10) == DATA[3:13]
 
 
-@pytest.mark.parametrize("kind", list(SOURCES))
+@each_case("kind", list(SOURCES))
 def test_every_kind_of_source_can_be_encrypted_and_decrypted(
     kind: str, tmp_path: Path, memory_url: str
 ) -> None:
@@ -365,7 +367,7 @@ class WatchedSource(MemorySource):
 FILLS = st.lists(st.tuples(*[st.integers(0, 200)] * 3).map(sorted), max_size=15)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(FILLS, st.sampled_from([1, 2, 7, 16, 64]), st.booleans())
 def test_a_window_shows_the_sources_bytes(
     fills: list[list[int]], block: int, in_memory: bool
@@ -445,7 +447,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(OPERATIONS, st.booleans(), st.sampled_from([8, 16, 64]))
 def test_output_arrives_whole_and_in_order(
     operations: list[tuple[str, int]], background: bool, block: int
@@ -497,8 +499,8 @@ class FailingSink(Sink):
         self.left -= 1
 
 
-@pytest.mark.parametrize("background", [False, True])
-@pytest.mark.parametrize("at", range(12))
+@each_case("background", [False, True])
+@each_case("at", range(12))
 def test_a_sinks_error_surfaces_whenever_it_comes(
     background: bool, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -713,8 +715,8 @@ def test_a_step_of_publishing_that_fails_leaves_nothing(
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit, GeneratorExit])
-@pytest.mark.parametrize("overwrite", [True, False])
+@each_case("error", [RuntimeError, KeyboardInterrupt, SystemExit, GeneratorExit])
+@each_case("overwrite", [True, False])
 def test_any_exception_leaves_neither_destination_nor_temporary_file(
     tmp_path: Path, error: type[BaseException], overwrite: bool
 ) -> None:
@@ -875,8 +877,8 @@ def test_a_directory_or_a_missing_folder_is_the_systems_error(tmp_path: Path) ->
 NAMES = ["a::b.parquet", "s3:x", "file:x", "x y", "-", ".hidden", "é" * 127, "n" * 255]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("kind", [Path, str])
+@each_case("name", NAMES)
+@each_case("kind", [Path, str])
 def test_any_legal_file_name_is_a_local_path(
     tmp_path: Path, name: str, kind: Callable[[Path], Any]
 ) -> None:
@@ -1109,7 +1111,7 @@ def read_stream(source: Any, sizes: list[int], **options: Any) -> tuple[int | No
         return stream.size, parts
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(sizes=st.lists(st.integers(1, 400), min_size=1, max_size=6))
 def test_a_stream_fills_every_buffer_but_the_last(sizes: list[int]) -> None:
     for source, size in (
@@ -1450,7 +1452,7 @@ def test_a_pipe_is_no_source_and_nobody_waits_for_its_other_end(tmp_path: Path) 
 # --- ranges copied -------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     start=st.integers(0, len(DATA)),
     length=st.integers(0, len(DATA)),
@@ -1538,7 +1540,7 @@ def test_a_disk_that_is_full_is_told_whoever_copies(
 # --- which file system -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("spelt", "path"),
     [
         ("/folder/x", "/folder/x"),
@@ -1558,7 +1560,7 @@ def test_local_paths_are_known_by_their_spelling(spelt: str, path: str) -> None:
     assert locate(spelt, None) == (None, path)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "url",
     [
         "dbfs:/mnt/x", "DBFS:/mnt/x", "dbfs:///mnt/x", "hdfs:/x", "s3a:/bucket/x", "viewfs://x/y",

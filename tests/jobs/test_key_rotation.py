@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import modcrypt as mc
 from tests.support.algorithms import CTR, GCM
+from tests.support.cases import each_case
 from tests.support.folder_contents import bytes_of
 from tests.support.jobs.lake import (
     BESIDE,
@@ -52,6 +53,7 @@ from tests.support.kms.rotating_kms import (
     crypto_factory,
 )
 from tests.support.pairwise import case_name, pairwise
+from tests.support.randomness import examples
 from tests.support.shared_vectors import listed, shared_vectors
 from tools.verify_pme import verify
 
@@ -112,7 +114,7 @@ def rich_source(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_name)
+@each_case("case", CASES, ids=case_name)
 def test_only_key_metadata_changes(case: dict[str, Any], tmp_path: Path, kms: RotatingKms) -> None:
     case = dict(case)
     what, kind = case.pop("what"), case.pop("prefix")
@@ -215,8 +217,8 @@ def moved_service(masters: Mapping[str, bytes]) -> tuple[MemoryKms, dict[str, st
     return MemoryKms({**masters, **{new: os.urandom(16) for new in moved.values()}}), moved
 
 
-@pytest.mark.parametrize("what", ["mek", "kek", "dek"])
-@pytest.mark.parametrize(("folder", "entry"), listed("entries", wrapped_by_key_tools))
+@each_case("what", ["mek", "kek", "dek"])
+@each_case(("folder", "entry"), listed("entries", wrapped_by_key_tools))
 def test_files_of_the_key_tools_move_to_other_master_keys(
     what: Any, folder: str, entry: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -263,9 +265,9 @@ def test_the_published_file_with_external_key_material_rotates(tmp_path: Path) -
     assert pq.read_table(path, decryption_properties=opened).equals(rows)
 
 
-@pytest.mark.parametrize("internal", [True, False], ids=["internal", "external"])
-@pytest.mark.parametrize("double", [True, False], ids=["double", "single"])
-@pytest.mark.parametrize("plaintext_footer", [True, False], ids=["plaintext", "sealed"])
+@each_case("internal", [True, False], ids=["internal", "external"])
+@each_case("double", [True, False], ids=["double", "single"])
+@each_case("plaintext_footer", [True, False], ids=["plaintext", "sealed"])
 def test_files_of_pyarrow_rotate_and_pyarrow_reads_and_rotates_them(
     internal: bool, double: bool, plaintext_footer: bool, tmp_path: Path, kms: RotatingKms
 ) -> None:
@@ -414,7 +416,7 @@ def test_an_id_that_no_file_could_hold_is_refused_before_anything_is_done(
 # --- what goes wrong in one file -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("policy", "kind", "word"),
     [
         (WITHIN, "plaintext", "plaintext"),
@@ -435,7 +437,7 @@ def test_an_id_that_no_file_could_hold_is_refused_before_anything_is_done(
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-@pytest.mark.parametrize("what", ["mek", "kek", "dek"])
+@each_case("what", ["mek", "kek", "dek"])
 def test_a_file_that_fails_is_as_it_was_and_the_others_go_on(
     what: Any, policy: mc.Policy, kind: str, word: str, tmp_path: Path
 ) -> None:
@@ -575,10 +577,10 @@ def test_what_was_not_begun_when_a_run_is_stopped_is_left(tmp_path: Path) -> Non
 
 
 @STORAGE
-@pytest.mark.parametrize("plaintext_footer", [True, False], ids=["plaintext", "sealed"])
-@pytest.mark.parametrize("double", [True, False], ids=["double", "single"])
-@pytest.mark.parametrize("what", ["mek", "kek", "dek"])
-@pytest.mark.parametrize("stale", [True, False], ids=["stale", "current"])
+@each_case("plaintext_footer", [True, False], ids=["plaintext", "sealed"])
+@each_case("double", [True, False], ids=["double", "single"])
+@each_case("what", ["mek", "kek", "dek"])
+@each_case("stale", [True, False], ids=["stale", "current"])
 def test_a_dry_run_touches_nothing_and_says_what_a_run_does(
     what: Any, plaintext_footer: bool, double: bool, stale: bool, policy: mc.Policy,
     tmp_path: Path, kms: RotatingKms,
@@ -712,7 +714,7 @@ GARBAGE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
+@each_case("garbage", GARBAGE, ids=range(len(GARBAGE)))
 def test_garbage_in_a_record_is_passed_over(
     garbage: bytes, tmp_path: Path, kms: RotatingKms
 ) -> None:
@@ -887,8 +889,8 @@ FILESYSTEMS = ["fsspec", "pyarrow", "url", "subtree"]
 
 
 @STORAGE
-@pytest.mark.parametrize("kind", FILESYSTEMS)
-@pytest.mark.parametrize("what", ["mek", "kek", "dek"])
+@each_case("kind", FILESYSTEMS)
+@each_case("what", ["mek", "kek", "dek"])
 def test_files_in_other_file_systems_rotate(
     what: Any, kind: str, policy: mc.Policy, tmp_path: Path, kms: RotatingKms
 ) -> None:
@@ -960,8 +962,8 @@ def test_key_material_with_unusual_members_is_never_made_unreadable(
     assert readable or file.failed
 
 
-@pytest.mark.parametrize("what", ["mek", "kek", "dek"])
-@pytest.mark.parametrize("name", UNUSUAL)
+@each_case("what", ["mek", "kek", "dek"])
+@each_case("name", UNUSUAL)
 def test_external_key_material_with_unusual_members_is_a_result(
     what: Any, name: str, tmp_path: Path, kms: RotatingKms
 ) -> None:
@@ -1015,8 +1017,8 @@ KNOWN_RESULTS = {
 
 
 @SEEDS
-@pytest.mark.parametrize("what", ["mek", "kek", "dek"])
-@settings(max_examples=60)
+@each_case("what", ["mek", "kek", "dek"])
+@settings(max_examples=examples(60))
 @given(changes=edits(), aim=st.booleans())
 def test_any_altered_file_or_key_material_is_a_result(
     what: Any, seed: str, changes: list[tuple[int, int, bytes]], aim: bool,
@@ -1039,7 +1041,7 @@ def test_any_altered_file_or_key_material_is_a_result(
 
 
 @pytest.mark.parametrize("what", ["mek", "kek", "dek"])
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.binary(max_size=300), magic=st.sampled_from([b"PAR1", b"PARE", b""]))
 def test_any_bytes_are_a_result(
     what: Any, data: bytes, magic: bytes, tmp_path_factory: pytest.TempPathFactory
@@ -1054,7 +1056,7 @@ def test_any_bytes_are_a_result(
 # --- a caller's mistakes -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "error"),
     [
         ({"what": "pek"}, ValueError),

@@ -18,6 +18,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.io.places import Place
+from tests.support.cases import each_case
 from tests.support.crash import WRITING, every_step, failing, meanwhile, run
 from tests.support.folder_contents import bytes_of
 from tests.support.jobs.lake import (
@@ -210,8 +211,8 @@ def test_what_takes_a_place_is_synced_before_and_its_folder_afterwards(
 
 
 @STORAGE
-@pytest.mark.parametrize("what", ["mek", "kek", "dek"])
-@pytest.mark.parametrize(
+@each_case("what", ["mek", "kek", "dek"])
+@each_case(
     ("name", "error"),
     [
         ("write", errno.ENOSPC),

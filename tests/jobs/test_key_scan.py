@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import modcrypt as mc
+from tests.support.cases import each_case
 from tests.support.jobs.lake import BESIDE, COLUMNS, TABLE, WITHIN, material_file, write_lake
 from tests.support.jobs.look import Look
 from tests.support.jobs.spoiled_files import (
@@ -31,6 +32,7 @@ from tests.support.jobs.spoiled_files import (
 from tests.support.kms.memory_kms import MemoryKms
 from tests.support.kms.rotating_kms import RotatingKms
 from tests.support.pairwise import case_name, pairwise
+from tests.support.randomness import examples
 from tests.support.shared_vectors import listed, shared_vectors
 
 __all__ = ["seeds"]  # a fixture
@@ -160,7 +162,7 @@ def test_the_version_of_a_local_keyring_is_told(tmp_path: Path) -> None:
         assert (row.master_key_id, row.version) == ("kf", "3")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("wrapped", "version"),
     [
         ('{"masterKeyVersion":"NO_VERSION","encryptedKey":"eA=="}', "NO_VERSION"),
@@ -207,7 +209,7 @@ def test_an_id_that_cannot_be_printed_is_none(bad: object, tmp_path: Path) -> No
 # --- files of other implementations --------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("folder", "entry"), listed("entries", wrapped_by_key_tools))
+@each_case(("folder", "entry"), listed("entries", wrapped_by_key_tools))
 def test_files_of_the_key_tools_are_told(
     folder: str, entry: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -228,7 +230,7 @@ def test_files_of_the_key_tools_are_told(
 # --- what can't be looked into -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("policy", "kind", "row"),
     [
         (WITHIN, "plaintext", ("error", None, "none")),
@@ -355,7 +357,7 @@ def check_rows(rows: list[mc.ScannedKey], path: Path) -> None:
 
 
 @SEEDS
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(changes=edits(), aim=st.booleans(), keys=st.booleans())
 def test_any_altered_file_or_key_material_gives_rows(
     seed: str, changes: list[tuple[int, int, bytes]], aim: bool, keys: bool,
@@ -370,7 +372,7 @@ def test_any_altered_file_or_key_material_gives_rows(
     check_rows(list(mc.scan_keys(path, tools)), path)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     wrapped=st.text(max_size=60)
     | st.from_regex(r'\{"masterKeyVersion":"[^"]{1,70}"', fullmatch=True),
@@ -383,7 +385,7 @@ def test_any_text_in_key_material_gives_printable_rows(
     check_rows(scanned(folder, wrappedDEK=wrapped, masterKeyID=name), folder / "a.parquet")
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(data=st.binary(max_size=300), magic=st.sampled_from([b"PAR1", b"PARE", b""]))
 def test_any_bytes_give_an_error_row(
     data: bytes, magic: bytes, tmp_path_factory: pytest.TempPathFactory

@@ -27,6 +27,7 @@ from modcrypt.io.places import Place
 from modcrypt.jobs.shredding import ShreddedFile, shred_keys
 from modcrypt.jobs.shredding_proof import Proof, prove_shredded
 from tests.support.algorithms import CTR, GCM
+from tests.support.cases import each_case
 from tests.support.folder_contents import bytes_of
 from tests.support.jobs.lake import (
     BESIDE,
@@ -45,6 +46,7 @@ from tests.support.jobs.spoiled_files import edited, edits
 from tests.support.kms.rotating_kms import BasicKms, RotatingKms, crypto_factory
 from tests.support.pairwise import case_name, pairwise
 from tests.support.parquet_parser import thrift_struct
+from tests.support.randomness import examples
 from tools.verify_pme import verify
 
 REST = ["id", "price", "score", "day", "flag", "address", "tags"]
@@ -199,8 +201,8 @@ def test_a_groups_name_covers_its_leaves(
 
 
 @STORAGE
-@pytest.mark.parametrize("plaintext_footer", [True, False], ids=["plaintext", "sealed"])
-@pytest.mark.parametrize(
+@each_case("plaintext_footer", [True, False], ids=["plaintext", "sealed"])
+@each_case(
     ("columns", "word", "names"),
     [
         (["score"], "key-material", "footer key: score"),
@@ -314,8 +316,8 @@ MODES = pytest.mark.parametrize("plaintext_footer", [True, False], ids=["plainte
 
 
 @MODES
-@pytest.mark.parametrize("internal", [True, False], ids=["internal", "external"])
-@pytest.mark.parametrize("with_tools", [True, False], ids=["tools", "no tools"])
+@each_case("internal", [True, False], ids=["internal", "external"])
+@each_case("with_tools", [True, False], ids=["tools", "no tools"])
 def test_everything_goes_with_and_without_a_key(
     with_tools: bool, internal: bool, plaintext_footer: bool, tmp_path: Path, kms: RotatingKms
 ) -> None:
@@ -410,8 +412,8 @@ def tenants(lake: Path, kms: BasicKms, **options: Any) -> dict[str, list[Path]]:
 
 
 @MODES
-@pytest.mark.parametrize("internal", [True, False], ids=["internal", "external"])
-@pytest.mark.parametrize("double", [True, False], ids=["double", "single"])
+@each_case("internal", [True, False], ids=["internal", "external"])
+@each_case("double", [True, False], ids=["double", "single"])
 def test_a_tenants_keys_go_and_the_others_files_are_not_touched(
     double: bool, internal: bool, plaintext_footer: bool, tmp_path: Path
 ) -> None:
@@ -773,7 +775,7 @@ def test_on_openbao_a_tenants_key_is_destroyed_and_what_it_answers_then_is_proof
 # --- leftovers -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("leftover", "policy"),
     [
         (".a.parquet.backup", WITHIN),
@@ -787,7 +789,7 @@ def test_on_openbao_a_tenants_key_is_destroyed_and_what_it_answers_then_is_proof
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-@pytest.mark.parametrize("criteria", [{"columns": ["name"]}, {"master_keys": ["k2"]}])
+@each_case("criteria", [{"columns": ["name"]}, {"master_keys": ["k2"]}])
 def test_leftovers_in_the_folder_are_found(
     criteria: dict[str, Any], leftover: str, policy: mc.Policy, tmp_path: Path, kms: RotatingKms
 ) -> None:
@@ -1049,7 +1051,7 @@ def test_garbage_in_a_record_is_passed_over(
     assert results(shred(lake, kms, **how)) == ["skipped"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("criteria", "error"),
     [
         ({}, ValueError),
@@ -1216,10 +1218,8 @@ def in_memory(kind: str, name: str) -> Iterator[tuple[Any, str, str]]:
 
 
 @STORAGE
-@pytest.mark.parametrize("kind", ["fsspec", "pyarrow", "url"])
-@pytest.mark.parametrize(
-    "criteria", [{"columns": ["name"]}, {"master_keys": ["k2"]}, {"everything": True}]
-)
+@each_case("kind", ["fsspec", "pyarrow", "url"])
+@each_case("criteria", [{"columns": ["name"]}, {"master_keys": ["k2"]}, {"everything": True}])
 def test_files_in_other_file_systems(
     criteria: dict[str, Any], kind: str, policy: mc.Policy, tmp_path: Path, kms: RotatingKms
 ) -> None:
@@ -1274,7 +1274,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[bytes, bytes |
     return found
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     kind=st.integers(0, 3),
     changes=edits(),

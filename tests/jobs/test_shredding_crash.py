@@ -16,6 +16,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.jobs.shredding import ShreddedFile, shred_keys
 from modcrypt.jobs.shredding_proof import prove_shredded
+from tests.support.cases import each_case
 from tests.support.crash import WRITING, every_step, failing, meanwhile, run
 from tests.support.folder_contents import bytes_of
 from tests.support.jobs.lake import OTHER, STORAGE, TABLE, material_file, read, results, write_lake
@@ -172,7 +173,7 @@ def test_a_killed_run_is_taken_up_where_it_was(policy: mc.Policy, tmp_path: Path
 
 
 @STORAGE
-@pytest.mark.parametrize(
+@each_case(
     ("name", "error"),
     [
         ("write", errno.ENOSPC),

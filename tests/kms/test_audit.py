@@ -20,6 +20,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt import AuditEvent, KeyRetrievalError, audit_to_json_lines, audit_to_logging
+from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, MemoryKms
 
 TABLE = pa.table(
@@ -33,7 +34,7 @@ WAYS = {
     for wrapping in ("double", "single")
     for storage in ("internal", "external")
 }
-each_way = pytest.mark.parametrize("way", WAYS)
+each_way = each_case("way", WAYS)
 
 Told = tuple[str, str, str, tuple[str, ...], str]
 
@@ -167,7 +168,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @each_way
-@pytest.mark.parametrize("word", REFUSALS)
+@each_case("word", REFUSALS)
 def test_a_wrap_that_fails_is_recorded_with_file_and_columns(
     way: str, word: str, tmp_path: Path
 ) -> None:
@@ -188,7 +189,7 @@ def test_a_wrap_that_fails_is_recorded_with_file_and_columns(
 
 
 @each_way
-@pytest.mark.parametrize("word", REFUSALS)
+@each_case("word", REFUSALS)
 def test_an_unwrap_that_fails_is_recorded_with_file_and_column(
     way: str, word: str, tmp_path: Path
 ) -> None:
@@ -323,7 +324,7 @@ WRITERS = dict(writers())
 
 
 @each_way
-@pytest.mark.parametrize("writer", WRITERS)
+@each_case("writer", WRITERS)
 def test_an_audit_that_raises_at_any_event_leaves_no_file(
     way: str, writer: str, tmp_path: Path
 ) -> None:
@@ -606,7 +607,7 @@ PLANTED: dict[str, Callable[[Path, Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@each_case("name", PLANTED)
 def test_an_audit_file_that_somebody_planted_is_refused(tmp_path: Path, name: str) -> None:
     if name == "of another user" and os.geteuid() != 0:
         pytest.skip("only root gives files away")

@@ -32,6 +32,7 @@ from modcrypt.kms.client import (
     wrap,
     wrap_many,
 )
+from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, Call, MemoryKms
 
 KEY = b"Fk!qZ7wv%h2Tj-16"
@@ -70,7 +71,7 @@ ASK: dict[str, Callable[[Any], Any]] = {
     "wrap": lambda client: wrap(client, KEY, "kf"),
     "unwrap": lambda client: unwrap(client, "wrapped", "kf"),
 }
-each_way = pytest.mark.parametrize("way", ASK)
+each_way = each_case("way", ASK)
 
 
 # --- the protocol ---------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ def test_tools_refuse_aad_that_the_service_can_not_bind() -> None:
 
 
 @each_way
-@pytest.mark.parametrize(
+@each_case(
     "failure",
     [
         KmsUnavailableError("busy"),
@@ -164,7 +165,7 @@ def test_waits_grow_and_differ(slept: list[float]) -> None:
 
 
 @each_way
-@pytest.mark.parametrize(
+@each_case(
     "failure",
     [
         KeyAccessDeniedError("refused"),
@@ -218,7 +219,7 @@ def test_the_optional_methods_are_asked_again_too(operation: str, slept: list[fl
 
 
 @each_way
-@pytest.mark.parametrize(
+@each_case(
     ("failure", "kind"),
     [
         (KeyError("kf"), KeyNotFoundError),
@@ -256,7 +257,7 @@ def test_an_error_of_modcrypt_passes_as_it_is(way: str) -> None:
 # --- answers of another kind ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     "answer",
     [None, b"wrapped", 5, True, "", ["wrapped"], "w" * (16384 + 1), bytearray(b"w"), object()],
     ids=lambda one: type(one).__name__,
@@ -266,7 +267,7 @@ def test_a_wrapped_key_that_is_no_text_of_fair_length_is_refused(answer: Any) ->
         wrap(Bare([answer]), KEY, "kf")  # type: ignore[arg-type]  # a client without AAD
 
 
-@pytest.mark.parametrize(
+@each_case(
     "answer",
     [None, b"", bytes(15), bytes(17), bytes(31), bytes(33), bytes(64), KEY.decode(), 16, [1] * 16],
     ids=repr,
@@ -292,7 +293,7 @@ def test_the_longest_wrapped_key_is_taken() -> None:
 # --- many at once ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("batch", "count", "calls"),
     [
         (1, 5, [1] * 5),
@@ -324,7 +325,7 @@ def test_a_batch_is_bound_to_the_aad_too() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "answer", [None, [], ["w"], ["w"] * 3, "ww", ("w", "w"), ["w", None], ["w", ""], ["w", b"w"]]
 )
 def test_a_batch_that_is_not_answered_key_by_key_is_refused(answer: Any) -> None:

@@ -31,6 +31,7 @@ from modcrypt.parquet.verify.inspection import inspect_parquet
 from modcrypt.pkmt1.material import decode_metadata
 from modcrypt.spark.settings import Settings
 from modcrypt.spark.source.options import read_options
+from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, MemoryKms
 
 OWN = "own"
@@ -132,8 +133,8 @@ WAYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
-@pytest.mark.parametrize("lenient", ["error", "drop"])
+@each_case("read", READERS, ids=lambda read: read.__name__)
+@each_case("lenient", ["error", "drop"])
 def test_every_reader_refuses_a_file_under_another_master_key(
     lenient: str, read: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -150,7 +151,7 @@ def test_every_reader_refuses_a_file_under_another_master_key(
     assert not kms.calls
 
 
-@pytest.mark.parametrize("how", WAYS)
+@each_case("how", WAYS)
 def test_a_file_under_another_master_key_is_a_fault_however_its_keys_are_wrapped(
     how: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -174,8 +175,8 @@ def test_a_file_under_another_master_key_is_a_fault_however_its_keys_are_wrapped
     assert OWN not in asked(kms)
 
 
-@pytest.mark.parametrize("what", ["mek", "kek", "dek"])
-@pytest.mark.parametrize("how", WAYS)
+@each_case("what", ["mek", "kek", "dek"])
+@each_case("how", WAYS)
 def test_a_rotation_leaves_files_under_other_master_keys(
     how: dict[str, Any], what: Any, tmp_path: Path
 ) -> None:
@@ -308,9 +309,9 @@ def _column_of_the_footer_key_under_another_master_key() -> Policy:
     return replace(POLICY, column_keys={**POLICY.column_keys, OWN: ["iban"]})
 
 
-@pytest.mark.parametrize("plaintext_footer", [False, True])
-@pytest.mark.parametrize("lenient", ["error", "drop", "null"])
-@pytest.mark.parametrize(
+@each_case("plaintext_footer", [False, True])
+@each_case("lenient", ["error", "drop", "null"])
+@each_case(
     ("make", "column"),
     [
         (_column_under_another_master_key, "salary"),
@@ -334,8 +335,8 @@ def test_a_column_is_under_the_master_key_that_the_policy_gives_it(
     assert OWN not in asked(kms)
 
 
-@pytest.mark.parametrize("plaintext_footer", [False, True])
-@pytest.mark.parametrize(
+@each_case("plaintext_footer", [False, True])
+@each_case(
     ("bare", "plaintext", "message"),
     [
         (["salary"], ["day", "salary"], "column salary is in plaintext"),

@@ -34,6 +34,7 @@ from modcrypt.kms import external_keys
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
 from modcrypt.pkmt1 import external, material
 from modcrypt.pkmt1.material import MAX_STORE, external_name
+from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms, unseal
 from tests.support.paths import ROOT
 
@@ -262,8 +263,8 @@ def test_a_link_to_nothing_is_written_through(tmp_path: Path) -> None:
 # --- not replaced ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", [POLICY, SINGLE, INTERNAL], ids=["double", "single", "internal"])
-@pytest.mark.parametrize("how", ["write_table", "ParquetWriter", "encrypt_parquet"])
+@each_case("policy", [POLICY, SINGLE, INTERNAL], ids=["double", "single", "internal"])
+@each_case("how", ["write_table", "ParquetWriter", "encrypt_parquet"])
 def test_a_file_that_is_not_to_be_replaced_costs_no_call_and_stays_with_its_material(
     how: str, policy: mc.Policy, tmp_path: Path
 ) -> None:
@@ -317,8 +318,8 @@ DAMAGED: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGED)
-@pytest.mark.parametrize("overwrite", [True, False])
+@each_case("damage", DAMAGED)
+@each_case("overwrite", [True, False])
 def test_material_that_is_not_understood_is_never_touched(
     damage: str, overwrite: bool, tmp_path: Path
 ) -> None:
@@ -380,8 +381,8 @@ def fail_after(
 
 
 @both_wrappings
-@pytest.mark.parametrize("there", [False, True], ids=["fresh", "replacing"])
-@pytest.mark.parametrize("rows", [0, 3])
+@each_case("there", [False, True], ids=["fresh", "replacing"])
+@each_case("rows", [0, 3])
 def test_an_error_in_the_block_leaves_what_was_there(
     rows: int, there: bool, policy: mc.Policy, tmp_path: Path
 ) -> None:
@@ -509,8 +510,8 @@ def writes_to_material(policy: mc.Policy, folder: Path, there: bool) -> list[str
 
 
 @both_wrappings
-@pytest.mark.parametrize("there", [False, True], ids=["fresh", "replacing"])
-@pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
+@each_case("there", [False, True], ids=["fresh", "replacing"])
+@each_case("lasting", [False, True], ids=["once", "from then on"])
 def test_a_full_disk_at_any_write_leaves_a_readable_file_or_none(
     lasting: bool, there: bool, policy: mc.Policy, tmp_path: Path
 ) -> None:
@@ -567,8 +568,8 @@ def test_the_first_error_is_the_one_that_is_raised(
 # --- several at once ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("there", [False, True], ids=["fresh", "replacing"])
-@pytest.mark.parametrize("order", ["0011", "0101", "0110", "0220", "01021", "010212", "2010"])
+@each_case("there", [False, True], ids=["fresh", "replacing"])
+@each_case("order", ["0011", "0101", "0110", "0220", "01021", "010212", "2010"])
 def test_writers_that_take_turns_leave_a_readable_file_after_each_step(
     order: str, there: bool, tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ from modcrypt import (
     Policy,
     UnsupportedFormatError,
 )
+from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms, unseal
 from tests.support.tables import small_table
 from tests.support.watched_source import Watched
@@ -74,9 +75,9 @@ def data_key(one: dict[str, Any]) -> bytes:
 # --- all of it together ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("plaintext_footer", [False, True], ids=["sealed", "signed"])
-@pytest.mark.parametrize("algorithm", ["AES_GCM_V1", "AES_GCM_CTR_V1"])
-@pytest.mark.parametrize(
+@each_case("plaintext_footer", [False, True], ids=["sealed", "signed"])
+@each_case("algorithm", ["AES_GCM_V1", "AES_GCM_CTR_V1"])
+@each_case(
     ("prefix", "stored"),
     [(None, True), ("lake", True), ("lake", False), ("x/{name}", True), ("x/{name}", False)],
 )
@@ -203,8 +204,8 @@ def _batches(path: Path, how: Any) -> Any:
         yield from file.iter_batches(batch_size=7)
 
 
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("internal", [True, False], ids=["internal", "external"])
+@each_case("reader", READERS)
+@each_case("internal", [True, False], ids=["internal", "external"])
 def test_every_reader_takes_keys_from_the_service(
     internal: bool, reader: str, tmp_path: Path
 ) -> None:
@@ -339,7 +340,7 @@ each_writer = pytest.mark.parametrize("writer", WRITERS)
 
 
 @each_writer
-@pytest.mark.parametrize("internal", [True, False], ids=["internal", "external"])
+@each_case("internal", [True, False], ids=["internal", "external"])
 def test_unknown_columns_are_all_listed_before_a_key_is_made(
     internal: bool, writer: str, tmp_path: Path
 ) -> None:
@@ -541,8 +542,8 @@ def three_columns(folder: Path, double: bool, internal: bool = True) -> Path:
 
 
 @each_wrapping
-@pytest.mark.parametrize("internal", [True, False], ids=["internal", "external"])
-@pytest.mark.parametrize("how", REFUSED)
+@each_case("internal", [True, False], ids=["internal", "external"])
+@each_case("how", REFUSED)
 def test_a_refused_column_is_dropped_or_null_where_that_is_asked_for(
     how: str, internal: bool, double: bool, tmp_path: Path
 ) -> None:
@@ -564,8 +565,8 @@ def test_a_refused_column_is_dropped_or_null_where_that_is_asked_for(
 
 
 @each_wrapping
-@pytest.mark.parametrize("what", ["drop", "null"])
-@pytest.mark.parametrize("how", FAILED)
+@each_case("what", ["drop", "null"])
+@each_case("how", FAILED)
 def test_what_is_no_refusal_stays_an_error(
     how: str, what: Any, double: bool, tmp_path: Path
 ) -> None:
@@ -579,8 +580,8 @@ def test_what_is_no_refusal_stays_an_error(
 
 
 @each_wrapping
-@pytest.mark.parametrize("what", ["error", "drop", "null"])
-@pytest.mark.parametrize("how", [*REFUSED, *FAILED])
+@each_case("what", ["error", "drop", "null"])
+@each_case("how", [*REFUSED, *FAILED])
 def test_a_refused_footer_key_is_an_error(
     how: str, what: Any, double: bool, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import modcrypt as mc
 from modcrypt import KeyTools, Policy
+from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MemoryKms
 
 FULL = """
@@ -99,7 +100,7 @@ def test_columns_know_their_master_keys() -> None:
     assert policy.key_of_column == {"x": "a", "y.z": "a", "w": "b"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("template", "name", "prefix"),
     [
         (None, "a", None),
@@ -176,7 +177,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
+@each_case("what", WRONG)
 def test_what_is_wrong_is_refused_and_named(what: str) -> None:
     members, named = WRONG[what]
     with pytest.raises(ValueError, match="invalid policy") as caught:
@@ -460,7 +461,7 @@ DEEP = {
 }
 
 
-@pytest.mark.parametrize("name", DEEP)
+@each_case("name", DEEP)
 def test_deep_toml_is_refused_before_it_is_parsed(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -480,7 +481,7 @@ def test_what_looks_deep_within_strings_is_taken() -> None:
     assert policy.kms_aad == f'{deep}"""{deep}'
 
 
-@pytest.mark.parametrize("text", [
+@each_case("text", [
     '"""\\"""\n' * 20_000, "'''" + "x" * 100_000, '"""' + "\\" * 99_999, "a" * 500_000,
     "a" + " " * 500_000, "a . " * 7 + "=", '"' * 99_999, 'a = "' + '\\"' * 400_000,
 ])  # fmt: skip

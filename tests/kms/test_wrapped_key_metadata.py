@@ -25,6 +25,7 @@ from modcrypt.kms.wrapped_key_metadata import (
     seal_key_metadata,
 )
 from modcrypt.kms.wrapping import KeyWrapper
+from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 
 KEY = bytes(range(1, 33))
@@ -61,8 +62,8 @@ def sealed(metadata: StandardKeyMetadata = METADATA, **changes: Any) -> bytes:
     return json.dumps({k: v for k, v in members.items() if v is not None}).encode()
 
 
-@pytest.mark.parametrize("size", [16, 24, 32])
-@pytest.mark.parametrize(("prefix", "length"), [(None, None), (b"p", 7), (b"", 0)])
+@each_case("size", [16, 24, 32])
+@each_case(("prefix", "length"), [(None, None), (b"p", 7), (b"", 0)])
 def test_it_comes_back(size: int, prefix: bytes | None, length: int | None) -> None:
     metadata = StandardKeyMetadata(key=KEY[:size], aad_prefix=prefix, file_length=length)
     data = seal_key_metadata(wrapper(), metadata, "kf")
@@ -142,7 +143,7 @@ def test_what_is_no_key_metadata_inside_is_found_out() -> None:
         open_key_metadata(kms, sealed(**members))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "part"),
     [
         ({"modcryptKeyMetadata": 2}, "version"),
@@ -169,7 +170,7 @@ def test_what_is_malformed_is_refused(changes: dict[str, Any], part: str) -> Non
         open_key_metadata(wrapper(), sealed(**changes))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [b"", b"{", b"[]", b"1", b"null", b"\xff", b'{"a":NaN}', b"[" * 50_000, b'{"a":1,"a":2}'],
 )

@@ -32,6 +32,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import MemorySource
 from modcrypt.kms.wrapping import REFUSAL_LIFETIME, KeyWrapper
 from modcrypt.pkmt1.material import KeyMaterial, external_name
+from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, MemoryKms, seal, unseal
 
 COLUMNS = [f"c{n:02}" for n in range(20)]
@@ -40,7 +41,7 @@ SINGLE = replace(POLICY, double_wrapping=False)
 TABLE = pa.table({name: [n, n + 1] for n, name in enumerate(COLUMNS)})
 
 WAYS: dict[str, mc.Policy] = {"double": POLICY, "single": SINGLE}
-each_way = pytest.mark.parametrize("way", WAYS)
+each_way = each_case("way", WAYS)
 
 
 class Clock:
@@ -474,8 +475,8 @@ ALTERED: dict[str, tuple[type[KeyRetrievalError], Callable[[KeyMaterial], KeyMat
 }
 
 
-@pytest.mark.parametrize("what", ALTERED)
-@pytest.mark.parametrize("before", [True, False], ids=["known", "unknown"])
+@each_case("what", ALTERED)
+@each_case("before", [True, False], ids=["known", "unknown"])
 def test_altered_material_does_not_unwrap_and_spoils_nothing(what: str, before: bool) -> None:
     kind, change = ALTERED[what]
     kms, dek = MemoryKms(), Key.generate()
@@ -678,7 +679,7 @@ def test_a_key_of_the_attackers_own_does_not_open_the_footer(tmp_path: Path) -> 
 
 
 @each_way
-@pytest.mark.parametrize(
+@each_case(
     ("member", "value", "kind"),
     [
         ("masterKeyID", "kc2", KeyMaterialError),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import tracemalloc
 import zlib
@@ -35,8 +34,10 @@ from modcrypt import (
 )
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new, varint, zigzag
 from tests.support import forging
+from tests.support.cases import each_case
 from tests.support.forging import decrypted, encrypted, plain_file
 from tests.support.keys import FOOTER_KEY
+from tests.support.randomness import dice
 from tools import fuzz
 
 WRITER = FileEncryptionProperties(footer_key=FOOTER_KEY)
@@ -95,9 +96,9 @@ def refused(run: Callable[[], bytes], *kinds: type[ModcryptError]) -> ModcryptEr
 # --- tails ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("magic", [b"PAR1", b"PARE"])
-@pytest.mark.parametrize("length", [0, 1, 27, 28, 29, 500, 2**31 - 1, 2**31, 2**32 - 1])
-@pytest.mark.parametrize("size", [0, 4, 8, 12, 40, 400])
+@each_case("magic", [b"PAR1", b"PARE"])
+@each_case("length", [0, 1, 27, 28, 29, 500, 2**31 - 1, 2**31, 2**32 - 1])
+@each_case("size", [0, 4, 8, 12, 40, 400])
 def test_any_declared_footer_length_is_an_error_in_a_file_of_zeros(
     magic: bytes, length: int, size: int
 ) -> None:
@@ -106,15 +107,16 @@ def test_any_declared_footer_length_is_an_error_in_a_file_of_zeros(
     refused(lambda: decrypted(data, READER), FormatError, IntegrityError)
 
 
-@pytest.mark.parametrize("size", range(13))
+@each_case("size", range(13))
 def test_a_file_of_a_few_bytes_is_an_error(size: int) -> None:
     for data in ((b"PAR1" * 4)[:size], (b"PARE" * 4)[:size], bytes(size)):
         refused(lambda data=data: encrypted(data, WRITER), FormatError)  # type: ignore[misc]  # mypy sees no default
         refused(lambda data=data: decrypted(data, READER), FormatError)  # type: ignore[misc]  # mypy sees no default
 
 
+@pytest.mark.seeded
 def test_random_bytes_between_good_magics_are_an_error() -> None:
-    rng = random.Random(7)
+    rng = dice(7)
     for _ in range(300):
         magic = rng.choice((b"PAR1", b"PARE"))
         tail = rng.randbytes(rng.randrange(200))
@@ -144,8 +146,8 @@ FOOTERS = {
 }
 
 
-@pytest.mark.parametrize("name", FOOTERS)
-@pytest.mark.parametrize("filler", [b"", bytes(1000), b"\x00" * 500_000], ids=["0", "1e3", "5e5"])
+@each_case("name", FOOTERS)
+@each_case("filler", [b"", bytes(1000), b"\x00" * 500_000], ids=["0", "1e3", "5e5"])
 def test_a_hostile_footer_is_an_error_where_it_is_read_first(name: str, filler: bytes) -> None:
     """Before any key is used: plaintext footers and FileCryptoMetaData."""
     tail = FOOTERS[name] + filler
@@ -155,7 +157,7 @@ def test_a_hostile_footer_is_an_error_where_it_is_read_first(name: str, filler: 
         refused(lambda data=data: decrypted(data, READER), FormatError, IntegrityError)  # type: ignore[misc]  # mypy sees no default
 
 
-@pytest.mark.parametrize("name", FOOTERS)
+@each_case("name", FOOTERS)
 def test_a_hostile_footer_is_an_error_behind_the_lock(name: str) -> None:
     body, _, magic = forging.split_tail(SEALED)
     file = forging.opened(SEALED, FOOTER_KEY)
@@ -283,7 +285,7 @@ FIELDS = [
 
 
 @pytest.mark.parametrize("plaintext_columns", [(), ("b",)], ids=["sealed", "plaintext"])
-@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+@each_case("field", FIELDS, ids=lambda field: field.name)
 def test_any_number_in_a_plaintext_footer_is_refused_or_survives_both_ways(
     field: Field, plaintext_columns: tuple[str, ...]
 ) -> None:
@@ -297,7 +299,7 @@ def test_any_number_in_a_plaintext_footer_is_refused_or_survives_both_ways(
 
 
 @pytest.mark.parametrize("mode", ["sealed", "signed", "plaintext column"])
-@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+@each_case("field", FIELDS, ids=lambda field: field.name)
 def test_any_number_in_a_footer_behind_the_lock_is_refused_or_gives_a_readable_file(
     field: Field, mode: str
 ) -> None:
@@ -391,7 +393,7 @@ OVERLAPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("change", OVERLAPS, ids=lambda change: change.__name__)
+@each_case("change", OVERLAPS, ids=lambda change: change.__name__)
 def test_places_that_overlap_are_refused(change: forging.Change) -> None:
     refused(lambda: encrypted(forging.edit_plain(PLAIN, change), WRITER), FormatError)
     refused(lambda: decrypted(forging.reclosed(SEALED, FOOTER_KEY, change), READER), FormatError)
@@ -440,7 +442,7 @@ SCHEMAS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
+@each_case("name", SCHEMAS)
 def test_a_schema_that_does_not_fit_the_chunks_is_refused(name: str) -> None:
     change = SCHEMAS[name]
     refused(lambda: encrypted(forging.edit_plain(PLAIN, change), WRITER), FormatError)
@@ -515,8 +517,8 @@ PAGES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("threads", [None, 1])
-@pytest.mark.parametrize("name", PAGES)
+@each_case("threads", [None, 1])
+@each_case("name", PAGES)
 def test_a_hostile_page_in_a_plaintext_source(name: str, threads: int | None) -> None:
     pages, error = PAGES[name]
     data = with_chunk(pages, dictionary=pages[1] == 4)
@@ -660,7 +662,7 @@ SEALED_CHUNKS: dict[str, tuple[bytes, tuple[type[ModcryptError], ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SEALED_CHUNKS)
+@each_case("name", SEALED_CHUNKS)
 def test_hostile_pages_behind_the_lock_are_refused(name: str) -> None:
     data, errors = SEALED_CHUNKS[name]
     refused(lambda: decrypted(data, READER), *errors)
@@ -668,11 +670,11 @@ def test_hostile_pages_behind_the_lock_are_refused(name: str) -> None:
     assert isinstance(error, errors)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("definition", "repetition"),
     [(-1, 0), (0, -1), (I32, 0), (I32, I32), (41, 0), (9, 0), (8, 1), (40, 0)],
 )
-@pytest.mark.parametrize("compressed", [True, False])
+@each_case("compressed", [True, False])
 def test_level_lengths_that_pass_the_page_are_refused_behind_the_lock(
     definition: int, repetition: int, compressed: bool
 ) -> None:
@@ -743,13 +745,13 @@ def test_the_honest_twin_of_the_hostile_modules_is_taken() -> None:
     assert isinstance(decrypted(with_module("bloom", bloom_header(32)), READER), bytes)
 
 
-@pytest.mark.parametrize("name", MODULES)
+@each_case("name", MODULES)
 def test_hostile_indexes_and_bloom_filters_behind_the_lock_are_refused(name: str) -> None:
     refused(lambda: decrypted(MODULES[name], READER), FormatError)
 
 
-@pytest.mark.parametrize("length", [None, 0, 1, 3, 4, 31, 32, 63])
-@pytest.mark.parametrize("declared", [0, 27, 28, 2**31, 2**32 - 1])
+@each_case("length", [None, 0, 1, 3, 4, 31, 32, 63])
+@each_case("declared", [0, 27, 28, 2**31, 2**32 - 1])
 def test_a_bloom_filter_s_own_length_field_is_not_believed(
     length: int | None, declared: int
 ) -> None:
@@ -761,7 +763,7 @@ def test_a_bloom_filter_s_own_length_field_is_not_believed(
     refused(lambda: decrypted(file.closed(FOOTER_KEY), READER), FormatError, IntegrityError)
 
 
-@pytest.mark.parametrize("size", range(36))
+@each_case("size", range(36))
 def test_sealed_column_metadata_cut_to_any_length_is_refused(size: int) -> None:
     file = forging.opened(SIGNED, FOOTER_KEY)
     chunk = file.metadata.row_groups[0].columns[0]
@@ -771,7 +773,7 @@ def test_sealed_column_metadata_cut_to_any_length_is_refused(size: int) -> None:
         refused(lambda: decrypted(file.closed(FOOTER_KEY), READER), IntegrityError)
 
 
-@pytest.mark.parametrize("name", FOOTERS)
+@each_case("name", FOOTERS)
 def test_hostile_column_metadata_behind_the_lock_is_refused(name: str) -> None:
     file = forging.opened(SIGNED, FOOTER_KEY)
     module = forging.seal(FOOTER_KEY, FOOTERS[name], file.file_aad + forging.module_suffix(1, 0, 0))
@@ -794,8 +796,8 @@ def test_any_length_of_file_unique_is_taken_or_refused(size: int) -> None:
 # --- sources that the writer must not seal blindly ------------------------------------------------
 
 
-@pytest.mark.parametrize("junk", [0x00, 0x1C, 0x1F, 0x80, 0xFF], ids=hex)
-@pytest.mark.parametrize("field", ["column_index", "offset_index", "bloom_filter"])
+@each_case("junk", [0x00, 0x1C, 0x1F, 0x80, 0xFF], ids=hex)
+@each_case("field", ["column_index", "offset_index", "bloom_filter"])
 def test_an_index_or_bloom_filter_that_could_not_be_opened_again_is_not_sealed(
     field: str, junk: int
 ) -> None:

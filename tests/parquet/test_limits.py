@@ -26,6 +26,7 @@ from modcrypt import (
 from modcrypt.keys import INVOCATION_LIMIT, invocation_counter
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from tests.support import forging
+from tests.support.cases import each_case
 from tests.support.forging import decrypted, encrypted, plain_file
 from tests.support.keys import FOOTER_KEY
 from tests.support.module_spans import list_modules
@@ -247,9 +248,9 @@ def worn_key() -> Iterator[Key]:
     invocation_counter(key).count = 0
 
 
-@pytest.mark.parametrize("algorithm", ["AES_GCM_V1", "AES_GCM_CTR_V1"])
-@pytest.mark.parametrize("footer", ["sealed", "signed"])
-@pytest.mark.parametrize("use", ["footer key", "column key"])
+@each_case("algorithm", ["AES_GCM_V1", "AES_GCM_CTR_V1"])
+@each_case("footer", ["sealed", "signed"])
+@each_case("use", ["footer key", "column key"])
 def test_a_key_that_runs_out_in_the_middle_leaves_nothing(
     algorithm: str, footer: str, use: str, worn_key: Key, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.parquet.format.idl import decode, encode, extension, set_extension
 from tests.support import forging
+from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tools.unknown_fields import EXTENSION, mark, marker, with_unknown_fields
 
@@ -144,8 +145,8 @@ ENCRYPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("options", ENCRYPTIONS.values(), ids=ENCRYPTIONS)
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@each_case("options", ENCRYPTIONS.values(), ids=ENCRYPTIONS)
+@each_case("version", ["1.0", "2.0"])
 def test_nobody_without_a_key_sees_one(options: dict[str, Any], version: str) -> None:
     data, structs = source(version)
     encryption = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, **options)
@@ -187,8 +188,8 @@ COPIES: dict[str, Callable[..., bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", COPIES)
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@each_case("name", COPIES)
+@each_case("version", ["1.0", "2.0"])
 def test_copies_without_some_values_have_none(name: str, version: str) -> None:
     copy = COPIES[name](sealed(version))
     plain = opened(copy)

@@ -27,6 +27,7 @@ from modcrypt.pkmt1.material import (
     encode_store,
     external_name,
 )
+from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms, seal
 from tests.support.shared_vectors import shared_vectors
 from tests.support.tables import small_table
@@ -127,9 +128,9 @@ def test_another_master_key_changes_what_it_wraps_and_nothing_else() -> None:
 # --- what is written ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("footer", [True, False])
-@pytest.mark.parametrize("double", [True, False])
-@pytest.mark.parametrize("internal", [True, False])
+@each_case("footer", [True, False])
+@each_case("double", [True, False])
+@each_case("internal", [True, False])
 def test_material_is_spelt_with_the_members_that_parquet_java_looks_for(
     footer: bool, double: bool, internal: bool
 ) -> None:
@@ -255,7 +256,7 @@ WRONG_METADATA: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("fault", WRONG_METADATA)
+@each_case("fault", WRONG_METADATA)
 def test_anything_else_is_refused(fault: str) -> None:
     with pytest.raises(KeyMaterialError):
         decode_metadata(WRONG_METADATA[fault])
@@ -283,7 +284,7 @@ def test_metadata_of_other_key_retrievers_is_named_so() -> None:
         decode_metadata(b'{"keyMaterialType":"OWN","id":5}')
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [
         b"",
@@ -397,7 +398,7 @@ def test_any_bytes_give_a_store_or_a_key_material_error(data: bytes) -> None:
     assert decode_store(encode_store(found)) == found
 
 
-@pytest.mark.parametrize("depth", [10, 100, 300, 500, 700, 900, 940, 980])
+@each_case("depth", [10, 100, 300, 500, 700, 900, 940, 980])
 def test_what_is_read_can_be_written_from_deeper_in_the_stack(depth: int) -> None:
     more = "[" * depth + "]" * depth
     try:

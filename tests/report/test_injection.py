@@ -14,7 +14,9 @@ from click.testing import CliRunner
 
 import modcrypt as mc
 from modcrypt.cli.app import program
+from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY
+from tests.support.randomness import dice
 from tests.support.tables import write_plain
 
 NAMES = (
@@ -84,7 +86,7 @@ def test_pages_have_no_element_and_no_character_of_a_hostile_file(folder: Path) 
 KEY = ("--key-file", "footer.key")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "arguments",
     [
         ("inspect", EVIL_FILE),
@@ -159,9 +161,10 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.seeded
 @pytest.mark.usefixtures("files")
 def test_no_arguments_are_a_bug_of_modcrypt() -> None:
-    rng, runner = random.Random(7), CliRunner()
+    rng, runner = dice(7), CliRunner()
     for _ in range(250):
         arguments = rng.choice(COMMANDS).split()
         arguments += rng.choices(FILES, k=rng.choice((0, 1, 1, 2, 2, 3)))

@@ -16,6 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import modcrypt
 from modcrypt.cli.iceberg.iceberg_group import iceberg
+from tests.support.cases import each_case
 from tests.support.iceberg.cli_runs import Run, lines, run, told
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
@@ -129,7 +130,7 @@ def test_keks_are_kept_in_a_store_that_is_made_with_the_table(
     told(run("scan", *SAMPLE, "--key-store", "none.json", "lake/orders", code=2))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "part"),
     [
         (("--partition-by", "nothing"), "nothing is neither a column"),
@@ -474,7 +475,7 @@ def test_the_tree_leads_from_the_master_key_to_each_file(
     assert lines(run("tree", *SAMPLE, filled, "--json"))[0]["master_key_id"] == "keyA"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "arguments",
     [
         ("verify", "--force"),

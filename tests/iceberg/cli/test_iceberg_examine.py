@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.support.cases import each_case
 from tests.support.iceberg.cli_runs import Run, lines, run, told
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.shared_table import DELETED, FIRST, SECOND, both, expected_rows
@@ -147,7 +148,7 @@ def test_no_output_file_is_left_where_a_page_does_not_authenticate(
     assert [path.name for path in tmp_path.iterdir()] == ["t16"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "part"),
     [
         (

@@ -24,6 +24,7 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.io.places import Place
+from tests.support.cases import each_case
 from tests.support.iceberg.builder import Builder, arrow, field, struct
 from tests.support.iceberg.sample_kms import SampleKms
 
@@ -51,7 +52,7 @@ def test_a_location_of_the_table(location: str, path: str) -> None:
         assert of(own).place(location).path == path
 
 
-@pytest.mark.parametrize(
+@each_case(
     "location",
     [
         "", "/", "wh://b/t", "wh://b/t/", "wh://b/t2/x", "wh://b/x", "/tables/t/x", "x",
@@ -259,8 +260,8 @@ def test_a_catalogs_table_is_not_continued_through_a_link(tmp_path: Path) -> Non
 # --- locations of local files --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("own", ["/wh/t", "file:/wh/t", "file:///wh/t", "file:///wh/t/"])
-@pytest.mark.parametrize("location", ["/wh/t/data/x", "file:/wh/t/data/x", "file:///wh/t/data/x"])
+@each_case("own", ["/wh/t", "file:/wh/t", "file:///wh/t", "file:///wh/t/"])
+@each_case("location", ["/wh/t/data/x", "file:/wh/t/data/x", "file:///wh/t/data/x"])
 def test_a_local_folder_has_three_spellings(own: str, location: str) -> None:
     """Hadoop, Hive and Spark write `file:/x`, Python `file:///x`."""
     assert of(own).place(location).path == "/tables/t/data/x"
@@ -268,7 +269,7 @@ def test_a_local_folder_has_three_spellings(own: str, location: str) -> None:
     assert of(own).location(Place(None, "/tables/t/data/x")) == f"{own.rstrip('/')}/data/x"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "location",
     ["file:/wh/t/../x", "file:/wh/t2/x", "file://wh/t/x", "file:////wh/t/x", "file:wh/t/x",
      "file:/wh/t//x", "file:/wh/t", "wh/t/x"],

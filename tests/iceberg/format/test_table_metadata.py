@@ -10,6 +10,7 @@ import pytest
 
 from modcrypt.errors import FormatError, KeyMaterialError, LimitError, UnsupportedFormatError
 from modcrypt.iceberg.format.table_metadata import MAX_KEY_ENTRY, SCOPE, EncryptedKey, TableMetadata
+from tests.support.cases import each_case
 
 KEK = {
     "key-id": "kek",
@@ -57,7 +58,7 @@ def test_keks_of_a_scope_come_last_as_java_takes_the_first() -> None:
     assert list(metadata.with_keys([scoped, *metadata.keys.values()]).keys) == ["kek", "list", "p"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("members", "error"),
     [
         ({"format-version": 4}, UnsupportedFormatError),

@@ -19,8 +19,10 @@ import pyarrow.compute as pc
 import pytest
 from pyiceberg import expressions as py
 
+from tests.support.cases import each_case
 from tests.support.iceberg.java_judge import as_json, plain_rows
 from tests.support.iceberg.java_tables import Both, both, delete, partitioned, schema
+from tests.support.randomness import dice
 
 __all__ = ["both"]  # a fixture
 
@@ -96,10 +98,11 @@ def some_filter(draw: random.Random, depth: int = 0) -> Filter:
     return ours(column, literal), told, arrow(pc.field(column), pa.scalar(literal))  # type: ignore[no-untyped-call]  # one lambda for all
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("writer", ["java", "modcrypt"])
-@pytest.mark.parametrize("name", SPECS)
+@each_case("name", SPECS)
 def test_filters_find_the_same_rows(both: Both, name: str, writer: str) -> None:
-    draw = random.Random(f"{name} {writer}")
+    draw = dice(f"{name} {writer}")
     both.create(COLUMNS, spec=SPECS[name], properties=SMALL_PAGES if writer == "java" else {})
     for file_format in ("parquet", "avro", "parquet"):
         rows = some_rows(draw)

@@ -20,6 +20,7 @@ from modcrypt.iceberg import IcebergTable, encrypt_table
 from modcrypt.iceberg.rotate.expiry import expire_history
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.verify.table_verification import verify_table
+from tests.support.cases import each_case
 from tests.support.iceberg.java_judge import plain_rows
 from tests.support.iceberg.java_tables import (
     ALL_TYPES,
@@ -127,7 +128,7 @@ CHANGES: dict[str, Change] = {  # those that make files; the others are in test_
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-@pytest.mark.parametrize("build", SHAPES.values(), ids=SHAPES)
+@each_case("build", SHAPES.values(), ids=SHAPES)
 def test_java_reads_every_shape_after_every_change(
     both: Both, build: Build, change: Change
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from modcrypt.errors import ModcryptError, PlaintextError
 from modcrypt.iceberg import open_table
+from tests.support.cases import each_case
 from tests.support.iceberg.java_judge import JavaError, plain_rows
 from tests.support.iceberg.java_tables import (
     ALL_TYPES,
@@ -453,8 +454,8 @@ def test_plaintext_from_before_a_table_was_encrypted(both: Both) -> None:
 Damage: TypeAlias = Callable[[bytes], bytes]
 
 
-@pytest.mark.parametrize("kind", ["manifest list", "manifest", "data", "deletion vector"])
-@pytest.mark.parametrize(
+@each_case("kind", ["manifest list", "manifest", "data", "deletion vector"])
+@each_case(
     "damage", [lambda data: data[:-1], lambda data: data[:20] + bytes((data[20] ^ 1,)) + data[21:]]
 )
 def test_damage_that_java_refuses(both: Both, kind: str, damage: Damage) -> None:

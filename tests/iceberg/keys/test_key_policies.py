@@ -40,6 +40,7 @@ from modcrypt.iceberg.keys.key_policies import (
 from modcrypt.iceberg.keys.key_resolver import KeyResolver, KeyStore, seal_for_manifest
 from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, TABLE, MasterKeys, OpenKey
 from modcrypt.key_metadata import StandardKeyMetadata
+from tests.support.cases import each_case
 from tests.support.iceberg.java_judge import JavaError, Judge, plain_rows
 from tests.support.iceberg.partitioned_table import ROWS, two_appends
 from tests.support.iceberg.sample_kms import SampleKms
@@ -147,7 +148,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("members", "message"), BAD)
+@each_case(("members", "message"), BAD)
 def test_what_is_no_policy_is_refused(members: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         policy(**members)
@@ -156,7 +157,7 @@ def test_what_is_no_policy_is_refused(members: dict[str, Any], message: str) -> 
         read(named)
 
 
-@pytest.mark.parametrize("text", ["", "-1", "+5", "٣", " 5", "05", "5.0", "1" * 5000])
+@each_case("text", ["", "-1", "+5", "٣", " 5", "05", "5.0", "1" * 5000])
 def test_numbers_are_spelt_in_one_way(text: str) -> None:
     for name in ("files", "kek-lifetime-days"):
         with pytest.raises(FormatError):

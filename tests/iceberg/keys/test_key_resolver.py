@@ -42,6 +42,7 @@ from modcrypt.iceberg.keys.key_resolver import (
 from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, TABLE, IcebergKey, MasterKeys
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
+from tests.support.cases import each_case
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
 from tests.support.iceberg.shared_table import both
 
@@ -378,8 +379,8 @@ def test_key_metadata_in_a_manifest_under_an_unexpected_master_key(table: Iceber
 # --- in manifests --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("id_", ["k", "eE5v+/==", "Schlüssel\n\x00\x1b", "🔑" * 16000, "x" * 65535])
-@pytest.mark.parametrize("double", [True, False])
+@each_case("id_", ["k", "eE5v+/==", "Schlüssel\n\x00\x1b", "🔑" * 16000, "x" * 65535])
+@each_case("double", [True, False])
 def test_metadata_in_a_manifest_goes_there_and_back(
     table: IcebergTable, monkeypatch: pytest.MonkeyPatch, id_: str, double: bool
 ) -> None:

@@ -32,8 +32,10 @@ from modcrypt.iceberg.format.table_metadata import SCOPE
 from modcrypt.iceberg.keys import key_stores
 from modcrypt.iceberg.keys.key_resolver import KeyStore
 from modcrypt.iceberg.keys.wrapping_keys import KEY_TIMESTAMP, IcebergKey, MasterKeys
+from tests.support.cases import each_case
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.kms.key_servers import leaks
+from tests.support.randomness import examples
 
 Kind = type[FileKeyStore] | type[SqliteKeyStore]
 KINDS: list[Kind] = [FileKeyStore, SqliteKeyStore]
@@ -439,7 +441,7 @@ def test_the_form_that_bad_ones_differ_from_is_good(tmp_path: Path) -> None:
     assert SqliteKeyStore(tmp_path / "sqlite").keys() == expected
 
 
-@pytest.mark.parametrize("name", BAD_KEYS)
+@each_case("name", BAD_KEYS)
 def test_a_bad_key_is_refused(name: str, tmp_path: Path) -> None:
     write_json(tmp_path / "json", [BAD_KEYS[name]])
     write_sqlite(tmp_path / "sqlite", ("k", json.dumps(BAD_KEYS[name])))
@@ -454,7 +456,7 @@ def test_a_bad_key_is_refused(name: str, tmp_path: Path) -> None:
             assert Path(store.path).read_bytes() == before
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [
         b"", b"{", b"[]", b"null", b"SQLite format 3\0", b"\xff\xfe{}",
@@ -488,7 +490,7 @@ def test_each_kind_refuses_the_others_file(tmp_path: Path) -> None:
         FileKeyStore(tmp_path / "sqlite").keys()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "statement",
     [
         "CREATE TRIGGER t AFTER INSERT ON kek BEGIN DELETE FROM kek; END",
@@ -548,7 +550,7 @@ def damaged(whole: bytes) -> st.SearchStrategy[bytes]:
 
 
 @kinds
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_gives_keys_or_modcrypts_own_errors(
     kind: Kind, tmp_path: Path, data: st.DataObject

@@ -41,6 +41,7 @@ from modcrypt.iceberg.keys.wrapping_keys import (
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.keys import Key
 from modcrypt.kms.services.environment import EnvironmentKms
+from tests.support.cases import each_case
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
 from tests.support.kms.key_servers import leaks, told_by
 from tests.support.kms.memory_kms import MemoryKms
@@ -145,8 +146,8 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("metadata", TOLD)
-@pytest.mark.parametrize("in_manifest", [False, True])
+@each_case("metadata", TOLD)
+@each_case("in_manifest", [False, True])
 def test_single_wrapping_opens_by_hand_and_what_was_sealed_by_hand_opens(
     in_manifest: bool, metadata: StandardKeyMetadata
 ) -> None:
@@ -241,8 +242,8 @@ def test_any_bytes_are_refused_by_modcrypts_own_errors(
 # --- ids, timestamps, lengths --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("id_", ODD_IDS)
-@pytest.mark.parametrize("in_manifest", [False, True])
+@each_case("id_", ODD_IDS)
+@each_case("in_manifest", [False, True])
 def test_ids_and_scopes_may_have_any_characters(id_: str, in_manifest: bool) -> None:
     opened = kek(id_, scope=f"partition=x={id_}")
     assert opened.open(opened.seal(METADATA, in_manifest=in_manifest), in_manifest=in_manifest)
@@ -255,9 +256,7 @@ def test_the_parts_of_what_it_is_bound_to_do_not_run_into_each_other() -> None:
         other.open(data, in_manifest=True)
 
 
-@pytest.mark.parametrize(
-    "timestamp", ["", "x", "-1", "1.0", "٣", "1\n", " 1", "9" * 19, "9" * 5000]
-)
+@each_case("timestamp", ["", "x", "-1", "1.0", "٣", "1\n", " 1", "9" * 19, "9" * 5000])
 def test_a_kek_without_a_timestamp_is_none(timestamp: str) -> None:
     with pytest.raises(KeyMaterialError, match="KEY_TIMESTAMP"):
         IcebergKey("k", "keyA", b"x", {KEY_TIMESTAMP: timestamp})

@@ -20,6 +20,7 @@ from modcrypt.iceberg.rotate.expiry import expire_history
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.tables.table_encryption import encrypt_table
 from modcrypt.iceberg.verify.table_verification import verify_table
+from tests.support.cases import each_case
 from tests.support.iceberg.builder import Builder, arrow, field, numbered, struct
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.java_tables import (
@@ -37,6 +38,7 @@ from tests.support.iceberg.java_tables import (
     schema,
 )
 from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.randomness import dice
 
 __all__ = ["both"]  # a fixture
 
@@ -89,10 +91,11 @@ def key_of(row: Row, ids_: Sequence[int]) -> list[Any]:
     return [repr(one) if isinstance(one, float) else one for one in values]
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_are_those_of_a_model(tmp_path: Path, seed: int) -> None:
     """Deletes by any columns, which apply to older files alone; keys fewer and more than rows."""
-    draw = random.Random(seed)
+    draw = dice(seed)
     builder, manifests = Builder(tmp_path, KEYED), []
     written: list[tuple[int, Row]] = []
     deletes: list[tuple[int, Sequence[int], list[Row]]] = []
@@ -479,7 +482,7 @@ SHAPES: dict[str, Build] = {
 }
 
 
-@pytest.mark.parametrize("build", SHAPES.values(), ids=SHAPES)
+@each_case("build", SHAPES.values(), ids=SHAPES)
 def test_java_agrees(both: Both, build: Build) -> None:
     expected = build(both)
     assert ids(both.agree()) == sorted(expected)

@@ -31,6 +31,7 @@ from modcrypt.iceberg.read import data_files
 from modcrypt.iceberg.read import pyarrow_decryption as native_parquet
 from modcrypt.iceberg.read.ordered_threads import MAX_AHEAD, run_in_order
 from modcrypt.kms.key_tools import KeyTools
+from tests.support.cases import each_case
 from tests.support.iceberg.builder import Builder, arrow, field, numbered, optional, struct
 from tests.support.iceberg.built_tables import ids, opened, position_deletes, spec
 from tests.support.iceberg.sample_kms import SampleKms
@@ -194,7 +195,7 @@ FILTERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("filters", FILTERS)
+@each_case("filters", FILTERS)
 def test_filters_mean_what_they_mean_to_pyiceberg(
     twins: tuple[IcebergTable, StaticTable], filters: str
 ) -> None:
@@ -256,7 +257,7 @@ PRUNED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", PRUNED, ids=lambda case: f"{case[0]}-{case[1]}")
+@each_case("case", PRUNED, ids=lambda case: f"{case[0]}-{case[1]}")
 def test_files_of_other_partitions_are_not_opened(tmp_path: Path, case: Any) -> None:
     transform, source, kind, values, filters, wanted = case
     if values is None:
@@ -582,8 +583,8 @@ def test_a_file_of_an_older_schema_is_read_by_field_ids(tmp_path: Path, form: st
         assert table.scan(columns=[name]).to_pylist() == [{name: row[name]} for row in new_rows()]
 
 
-@pytest.mark.parametrize("form", ["parquet", "avro"])
-@pytest.mark.parametrize(
+@each_case("form", ["parquet", "avro"])
+@each_case(
     ("filters", "keys"),
     [
         ("key = 1", [1]),

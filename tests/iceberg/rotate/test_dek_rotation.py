@@ -21,6 +21,7 @@ from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, MasterKeys
 from modcrypt.iceberg.rotate.dek_rotation import RekeyedFile, RekeyItem, rekey_file
 from modcrypt.iceberg.rotate.expiry import expire_history
 from modcrypt.iceberg.rotate.table_rotation import TableRotation, rotate_table
+from tests.support.cases import each_case
 from tests.support.folder_contents import files
 from tests.support.iceberg.branched_table import (
     BY_KIND,
@@ -390,8 +391,8 @@ def test_a_table_without_files_stays_as_it_is(tmp_path: Path, java: Judge) -> No
     assert (done.committed, done.data_files, files(tmp_path)) == (False, 0, before)
 
 
-@pytest.mark.parametrize("name", ["p1.parquet", "a2.avro", "dv1.puffin"])
-@pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
+@each_case("name", ["p1.parquet", "a2.avro", "dv1.puffin"])
+@each_case("how", ["flipped", "cut", "gone"])
 def test_a_file_that_is_not_what_was_written_is_not_given_a_new_key(
     t16: Path, table: IcebergTable, name: str, how: str
 ) -> None:

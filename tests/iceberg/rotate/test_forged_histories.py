@@ -25,6 +25,7 @@ from modcrypt.iceberg import (
     rotate_table,
 )
 from modcrypt.iceberg.write.commit import commit
+from tests.support.cases import each_case
 from tests.support.iceberg.sample_kms import SampleKms
 
 Document = dict[str, Any]
@@ -105,9 +106,9 @@ CHANGES = [emptied, emptied_and_never_written, none_current, first_current, cut,
            cut_and_counted_again, renumbered]  # fmt: skip
 
 
-@pytest.mark.parametrize("how", ["same", "newer"])
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("force", [False, True])
+@each_case("how", ["same", "newer"])
+@each_case("change", CHANGES)
+@each_case("force", [False, True])
 def test_no_snapshot_goes_that_is_newer_than_all_that_stay(
     tmp_path: Path, change: Any, how: str, force: bool
 ) -> None:
@@ -162,8 +163,8 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("inside", ["b", "a/data/b"])
+@each_case("name", NAMES)
+@each_case("inside", ["b", "a/data/b"])
 def test_no_file_goes_that_lies_in_the_folder_of_another_table(
     tmp_path: Path, name: str, inside: str
 ) -> None:
@@ -190,10 +191,8 @@ def test_no_file_goes_that_lies_in_the_folder_of_another_table(
 # --- the key store -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "properties", [{"modcrypt.keks-since": FAR}, {"modcrypt.encryption.store": "table"}]
-)
-@pytest.mark.parametrize("kek_per", ["table", "partition", "files", "day"])
+@each_case("properties", [{"modcrypt.keks-since": FAR}, {"modcrypt.encryption.store": "table"}])
+@each_case("kek_per", ["table", "partition", "files", "day"])
 def test_no_kek_goes_that_is_newer_than_those_that_are_needed(
     tmp_path: Path, kek_per: Any, properties: dict[str, str]
 ) -> None:

@@ -27,6 +27,7 @@ from modcrypt.iceberg import (
 from modcrypt.iceberg.keys.wrapping_keys import TABLE
 from modcrypt.iceberg.rotate import expiry
 from modcrypt.iceberg.write import commit as committing
+from tests.support.cases import each_case
 from tests.support.iceberg.concurrent_commits import committing_first
 from tests.support.iceberg.sample_kms import Refusing, SampleKms
 
@@ -284,7 +285,7 @@ def test_expiry_drops_no_kek_that_somebody_is_about_to_commit(what: Any, lake: L
     assert ids(lake.table) == [1, 2, 3, 4, *([5, 6] if what == "append" else [])]
 
 
-@pytest.mark.parametrize("what", ["append", "kek", "dek", "expire"])
+@each_case("what", ["append", "kek", "dek", "expire"])
 def test_whoever_commits_during_an_expiry_keeps_his_keks(what: Any, lake: Lake) -> None:
     rotate_table(lake.opened(), "kek")
 

@@ -33,7 +33,9 @@ from modcrypt.iceberg import (
     verify_table,
 )
 from modcrypt.iceberg.write.commit import commit
+from tests.support.cases import each_case
 from tests.support.iceberg.sample_kms import SampleKms
+from tests.support.randomness import dice
 
 STORE = "keks.json"
 Document = dict[str, Any]
@@ -247,11 +249,12 @@ CHANGES = [forge_statistics, forge_statistics, forge_log, forge_snapshots, forge
 # --- the property --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.seeded
+@each_case("seed", range(16))
 def test_an_expiry_deletes_what_it_deletes_of_the_honest_twin(
     made: Path, tmp_path: Path, seed: int
 ) -> None:
-    draw = random.Random(seed)
+    draw = dice(seed)
     twin, folder = (Path(shutil.copytree(made, tmp_path / name / "t")) for name in "ab")
     before, origin, force = contents(folder), contents(made), bool(seed % 2)
     planting = Planting(folder, opened(folder).place.path, draw)
@@ -285,6 +288,7 @@ def test_an_expiry_deletes_what_it_deletes_of_the_honest_twin(
     assert opened(folder).scan().num_rows == 5
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("seed", range(4))
 def test_nor_does_it_of_a_catalogs_table(tmp_path: Path, seed: int) -> None:
     """Its twin is the dry run of before."""
@@ -299,7 +303,7 @@ def test_nor_does_it_of_a_catalogs_table(tmp_path: Path, seed: int) -> None:
     ).append(ids(1))  # fmt: skip
     table = rotate_table(expire_history(table).table.append(ids(2)), "dek").table
     honest, before = expire_history(table, dry_run=True).fields(), contents(folder)
-    Planting(folder, table.place.path, random.Random(seed)).plant_all()
+    Planting(folder, table.place.path, dice(seed)).plant_all()
 
     told = expire_history(table).fields()
 

@@ -26,6 +26,7 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.rotate import expiry
 from modcrypt.iceberg.write import commit as committing
+from tests.support.cases import each_case
 from tests.support.folder_contents import files
 from tests.support.iceberg.by_hand import document
 from tests.support.iceberg.cli_runs import Run, lines, run, told
@@ -84,8 +85,8 @@ AFTER: list[tuple[KeyPolicy, dict[str, int], set[str | None]]] = [
 ]
 
 
-@pytest.mark.parametrize(("policy", "keks", "by"), AFTER)
-@pytest.mark.parametrize("before", [KeyPolicy(), KeyPolicy(kek_per="partition")])
+@each_case(("policy", "keks", "by"), AFTER)
+@each_case("before", [KeyPolicy(), KeyPolicy(kek_per="partition")])
 def test_what_is_there_stays_until_new_data_keys_bring_it_under_the_policy(
     tmp_path: Path, before: KeyPolicy, policy: KeyPolicy, keks: dict[str, int], by: set[str | None]
 ) -> None:

@@ -41,6 +41,7 @@ from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.write import commit as committing
 from modcrypt.kms.client import Capabilities
+from tests.support.cases import each_case
 from tests.support.folder_contents import files
 from tests.support.iceberg.by_hand import (
     document,
@@ -693,9 +694,9 @@ def test_java_reads_rotated_tables_and_goes_on_with_them(t16: Path, java: Judge)
     assert added in java.read(table.place.path, where)
 
 
-@pytest.mark.parametrize("dry_run", [True, False])
-@pytest.mark.parametrize("what", ["mek", "kek"])
-@pytest.mark.parametrize("lost", ["list", "kek"])
+@each_case("dry_run", [True, False])
+@each_case("what", ["mek", "kek"])
+@each_case("lost", ["list", "kek"])
 def test_a_key_that_is_lost_is_reported(
     t16: Path, table: IcebergTable, what: Any, lost: str, dry_run: bool
 ) -> None:

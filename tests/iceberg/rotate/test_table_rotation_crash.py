@@ -14,6 +14,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.iceberg import IcebergTable, expire_history, prune_keys, rotate_table
+from tests.support.cases import each_case
 from tests.support.crash import WRITING, run
 from tests.support.folder_contents import files
 from tests.support.iceberg.by_hand import document, keks
@@ -158,8 +159,8 @@ def check(what: str, folder: Path) -> None:
 # --- failures ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["mek", "kek", "single", "prune"])
-@pytest.mark.parametrize(
+@each_case("what", ["mek", "kek", "single", "prune"])
+@each_case(
     ("name", "error"), [("write", errno.ENOSPC), ("fsync", errno.EIO), ("link", errno.EACCES)]
 )
 def test_a_disk_that_fails_leaves_the_table_as_it_was(

@@ -16,6 +16,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg import KeyPolicy, create_table, load_table, open_table
+from tests.support.cases import each_case
 from tests.support.iceberg.by_hand import document
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.sample_kms import SampleKms
@@ -157,7 +158,7 @@ def test_there_is_a_table_already(kms: SampleKms, tmp_path: Path, catalog: SqlCa
     assert not (tmp_path / "u").exists()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "message"),
     [
         ({"master_key_id": ""}, "master_key_id is empty"),

@@ -21,6 +21,7 @@ from pyiceberg.types import LongType
 from modcrypt.errors import FormatError, TruncationError, UnsupportedFormatError
 from modcrypt.iceberg import KeyPolicy, encrypt_table, open_table, verify_table
 from modcrypt.iceberg.write.moved_deletes import move_deletes
+from tests.support.cases import each_case
 from tests.support.iceberg import by_hand
 from tests.support.iceberg.java_judge import Judge, plain_rows
 from tests.support.iceberg.sample_kms import SampleKms
@@ -434,8 +435,8 @@ def test_position_deletes_are_renamed_and_sorted_again() -> None:
         assert [field.metadata[b"PARQUET:field_id"] for field in file.schema_arrow] == [b"9", b"8"]
 
 
-@pytest.mark.parametrize("file_format", ["PARQUET", "AVRO", "PUFFIN"])
-@pytest.mark.parametrize("data", [b"", b"PFA1", b"PAR1" * 9, b"Obj\x01", b"PFA1" + bytes(40)])
+@each_case("file_format", ["PARQUET", "AVRO", "PUFFIN"])
+@each_case("data", [b"", b"PFA1", b"PAR1" * 9, b"Obj\x01", b"PFA1" + bytes(40)])
 def test_what_is_no_delete_file(file_format: str, data: bytes) -> None:
     with pytest.raises(FormatError):
         move_deletes(data, file_format, str, "x")

@@ -23,6 +23,7 @@ from modcrypt.errors import ModcryptError
 from modcrypt.iceberg import IcebergTable, KeyTree, key_tree, open_table, verify_table
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from tests.support.browser import EVIL, POOR_CONTRAST, Browser, chromium
+from tests.support.cases import each_case
 from tests.support.iceberg import builder
 from tests.support.iceberg.builder import Builder, numbered
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
@@ -199,7 +200,7 @@ def test_the_table_itself_is_whole(forest: IcebergTable) -> None:
 ALL = {f"{kind}{number}" for kind in ("snap-100", "m", "f") for number in (1, 2, 3, 4)}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("key_id", "version", "lost", "other"),
     [
         ("k1", None, {"snap-1001"}, {"m1", "f1"}),

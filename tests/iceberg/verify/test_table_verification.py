@@ -37,6 +37,7 @@ from modcrypt.iceberg import (
 )
 from modcrypt.iceberg.verify.key_checks import DAY_MS
 from modcrypt.iceberg.verify.table_findings import TableFinding
+from tests.support.cases import each_case
 from tests.support.iceberg import builder
 from tests.support.iceberg.builder import Builder, numbered
 from tests.support.iceberg.by_hand import open_ags1, unwrap_entry
@@ -128,7 +129,7 @@ def test_progress_ends_with_the_bytes_of_all_files(t16: Path) -> None:
 # --- files that were altered ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(FILES))
+@each_case("name", sorted(FILES))
 def test_a_bit_flipped_anywhere_is_found_in_that_file(t16: Path, name: str) -> None:
     path = t16 / name
     whole = path.read_bytes()
@@ -143,7 +144,7 @@ def test_a_bit_flipped_anywhere_is_found_in_that_file(t16: Path, name: str) -> N
         assert not found.complete
 
 
-@pytest.mark.parametrize("name", sorted(FILES))
+@each_case("name", sorted(FILES))
 def test_a_file_cut_short_too_long_empty_or_gone_is_found(t16: Path, name: str) -> None:
     path = t16 / name
     whole = path.read_bytes()
@@ -294,7 +295,7 @@ def nested_too_deep(d: dict[str, Any]) -> None:
     d["schemas"][0]["fields"][0]["type"] = inner
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "word"),
     [
         (columns_exchanged, "integrity"),
@@ -624,7 +625,7 @@ def two_sizes(files: dict[str, Any]) -> None:
     files["a"] = {**files["p"], "file_size_in_bytes": 99, "record_count": 3}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "name", "word"),
     [
         (rows_of_parquet, "p.parquet", "truncation"),

@@ -47,6 +47,7 @@ from modcrypt.iceberg.format.table_versions import FolderVersions
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.write import commit as committing
 from modcrypt.iceberg.write.commit import commit
+from tests.support.cases import each_case
 from tests.support.iceberg import by_hand
 from tests.support.iceberg.java_judge import Judge, plain_rows
 from tests.support.iceberg.sample_kms import SampleKms
@@ -228,7 +229,7 @@ def spec(*fields: tuple[str, Any]) -> PartitionSpec:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "partitions"),
     [
         ([("name", IdentityTransform())], 4),

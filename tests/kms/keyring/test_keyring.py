@@ -47,6 +47,7 @@ from modcrypt.kms.client import KmsClient, MasterKey
 from modcrypt.kms.keyring import keyring, keyring_document, keyring_file
 from modcrypt.kms.keyring.keyring import Keyring, check_key_id, keyring_path, open_keyring
 from modcrypt.kms.references import open_kms
+from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.shared_vectors import shared_vectors
 from tests.support.tables import small_table
@@ -120,8 +121,8 @@ def again(ring: Keyring, passphrase: Any = PASSPHRASE) -> Keyring:
 # --- wrapping ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("aad", [b"", b"file 7", b"\x00", bytes(300)])
-@pytest.mark.parametrize("length", [16, 24, 32])
+@each_case("aad", [b"", b"file 7", b"\x00", bytes(300)])
+@each_case("length", [16, 24, 32])
 def test_a_wrapped_key_is_parquet_javas_local_wrap(ring: Keyring, length: int, aad: bytes) -> None:
     key = os.urandom(length)
     text = ring.wrap(key, "kf", aad=aad)
@@ -171,7 +172,7 @@ def test_every_altered_byte_of_a_wrapped_key_is_noticed(ring: Keyring) -> None:
 GOOD = base64.b64encode(bytes(44)).decode()
 
 
-@pytest.mark.parametrize("text", [
+@each_case("text", [
     "", " ", GOOD[:-1], GOOD + "=", GOOD + "\n", " " + GOOD, GOOD[:-2] + "B=", "*" + GOOD[1:],
     GOOD.replace("A", "-"), "é" * 60, "\ud800" * 60, base64.b64encode(bytes(43)).decode(),
     base64.b64encode(bytes(28)).decode(), base64.b64encode(bytes(61)).decode(), "A" * 1_000_000,
@@ -1313,7 +1314,7 @@ def test_a_document_with_anything_in_one_place_opens_or_is_refused(
 K, V = ("keys", "kf"), ("keys", "kf", "versions")
 
 
-@pytest.mark.parametrize(("base", "at", "new"), [
+@each_case(("base", "at", "new"), [
     (CLEAR, ("format",), "other"), (CLEAR, ("version",), 2), (CLEAR, ("version",), True),
     (CLEAR, ("version",), 1.0), (CLEAR, ("protection",), "rot13"), (CLEAR, ("keys",), []),
     (CLEAR, ("keys",), {"": CLEAR["keys"]["kf"]}),  # type: ignore[index]
@@ -1350,7 +1351,7 @@ def test_a_malformed_document_is_refused(
         Keyring(scratch, passphrase=None if base is CLEAR else PASSPHRASE)
 
 
-@pytest.mark.parametrize("data", [
+@each_case("data", [
     b"", b"null", b"[" * 100_000, b"\xff\xfe{", b"1" * 10_000, b'{"format":"a","format":"a"}',
     json.dumps(CLEAR).replace('"kf"', '"kf":{},"kf"').encode(), b'{"format":NaN}',
     json.dumps(CLEAR).encode("utf-16"),
@@ -1491,7 +1492,7 @@ def test_percent_signs_and_bytes_of_a_path_are_kept(folder: Path) -> None:
     assert open_keyring(uri).list_keys() == []
 
 
-@pytest.mark.parametrize(("uri", "message"), [
+@each_case(("uri", "message"), [
     ("file:", "must name a file"), ("file://", "must name a file"),
     ("file:///", "must name a file"),
     ("file://host/k.json", "must not name another machine"), ("env:k.json", "the form file:PATH"),

@@ -28,6 +28,7 @@ from modcrypt.errors import (
 )
 from modcrypt.kms import client as kms
 from modcrypt.kms.references import open_kms
+from tests.support.cases import each_case
 from tests.support.kms.key_servers import (
     AWS_KEY_ID,
     AWS_SECRET,
@@ -78,8 +79,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 # --- wrapping and unwrapping ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("aad", [b"", AAD, b"\x00\xff" * 40], ids=["no aad", "aad", "binary"])
-@pytest.mark.parametrize("length", [16, 24, 32])
+@each_case("aad", [b"", AAD, b"\x00\xff" * 40], ids=["no aad", "aad", "binary"])
+@each_case("length", [16, 24, 32])
 def test_a_key_comes_back(client: AwsKms, key: dict[str, Any], aad: bytes, length: int) -> None:
     plain = os.urandom(length)
     assert client.unwrap(client.wrap(plain, key["Arn"], aad=aad), key["Arn"], aad=aad) == plain
@@ -172,7 +173,7 @@ def test_what_kms_never_wrapped_is_refused_before_anything_is_sent(
 # --- names, regions and endpoints ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name",
     [
         "arn:aws:kms:us-east-1:111122223333:key/" + KEY_ID,
@@ -246,7 +247,7 @@ def test_the_parts_of_a_uri(uri: str, default: str | None) -> None:
     assert client.default_key == default
 
 
-@pytest.mark.parametrize(
+@each_case(
     "uri",
     [
         "aws-kms:", f"aws-kms:{ARN}", "aws-kms://eu-central-1", "aws-kms://footer",
@@ -365,7 +366,7 @@ CALLS: dict[str, Callable[[AwsKms], object]] = {
 }
 
 
-@pytest.mark.parametrize("body", [
+@each_case("body", [
     b"", b"<html>", b"null", b"[1]", b'"x"', b"{}", b"[" * 90_000, b"\xff",
     b'{"KeyMetadata":5,"Keys":5,"Aliases":5,"Plaintext":5,"CiphertextBlob":5}',
     b'{"KeyMetadata":{},"Keys":[1],"Aliases":[1],"Plaintext":{},"CiphertextBlob":"%"}',
@@ -397,7 +398,7 @@ def stubbed() -> tuple[Stubber, AwsKms]:
     return Stubber(own), open_aws("aws-kms://", client=own)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("code", "status", "error"),
     [
         ("AccessDeniedException", 400, KeyAccessDeniedError),
@@ -437,7 +438,7 @@ def test_stubbed_refusals_give_one_error_that_repeats_no_message(
     assert "Zq9" not in told_by(caught.value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("raised", "error"),
     [
         (botocore.exceptions.EndpointConnectionError(endpoint_url="x"), KmsUnavailableError),

@@ -14,6 +14,7 @@ import pytest
 
 from modcrypt.errors import KeyMaterialError, KeyRetrievalError, KmsUnavailableError
 from modcrypt.kms import client as kms
+from tests.support.cases import each_case
 
 pytest.importorskip("hvac")
 pytest.importorskip("azure.keyvault.keys")
@@ -127,7 +128,7 @@ def azure(vault: VaultKms, server: Server, monkeypatch: pytest.MonkeyPatch) -> A
     return open_azure("azure-kms://lake.vault.azure.net")
 
 
-@pytest.mark.parametrize("name", [*SLOW, *LONG])
+@each_case("name", [*SLOW, *LONG])
 def test_an_answer_of_azure_ends_in_time_and_at_its_limit(
     azure: AzureKms, server: Server, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,8 +195,8 @@ ADMINISTRATION: dict[str, Callable[[VaultKms], object]] = {
 }
 
 
-@pytest.mark.parametrize("call", ADMINISTRATION)
-@pytest.mark.parametrize("body", [b"", b"<html>", b"null", b"[1]", b"{}", b'{"data":5}'])
+@each_case("call", ADMINISTRATION)
+@each_case("body", [b"", b"<html>", b"null", b"[1]", b"{}", b'{"data":5}'])
 def test_a_200_answer_that_is_not_vaults_administers_nothing(
     vault: VaultKms, server: Server, body: bytes, call: str
 ) -> None:
@@ -206,7 +207,7 @@ def test_a_200_answer_that_is_not_vaults_administers_nothing(
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("body", [
+@each_case("body", [
     b'{"data":{}}', b'{"data":null}', b'{"data":{"keys":null}}', b'{"data":{"keys":{"key":1}}}',
     b'{"data":{"keys":[1]}}', b'{"data":{"keys":[null,"key"]}}', b'{"data":{"keys":["../key"]}}',
     b'{"data":{"keys":["key"]}}',  # of each key, it is asked for more
@@ -223,12 +224,12 @@ def test_an_engine_without_keys_has_an_empty_list(vault: VaultKms, server: Serve
     assert vault.list_keys() == []
 
 
-@pytest.mark.parametrize("members", [
+@each_case("members", [
     {"latest_version": None}, {"latest_version": True}, {"latest_version": 0},
     {"latest_version": 2**31}, {"latest_version": 1e3}, {"min_decryption_version": -1},
     {"min_decryption_version": "1"}, {"min_decryption_version": 2**31},
 ])  # fmt: skip
-@pytest.mark.parametrize("call", ["create", "rotate", "disable", "disable version", "is_current"])
+@each_case("call", ["create", "rotate", "disable", "disable version", "is_current"])
 def test_versions_of_a_key_are_numbers_that_it_can_have(
     vault: VaultKms, server: Server, members: dict[str, Any], call: str
 ) -> None:

@@ -19,6 +19,7 @@ from modcrypt.kms.client import Capabilities, KmsClient
 from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.references import open_kms
 from modcrypt.kms.services.environment import EnvironmentKms, open_environment
+from tests.support.cases import each_case
 
 NAME = "MODCRYPT_TEST_MASTER"
 MASTER = bytes(range(0xA0, 0xB0))
@@ -36,8 +37,8 @@ def seal_bare(master: bytes, key: bytes, aad: bytes) -> str:
     return base64.b64encode(nonce + AESGCM(master).encrypt(nonce, key, aad)).decode()
 
 
-@pytest.mark.parametrize("spelling", ["hex", "HEX", "base64", "base64url", "unpadded", "spaced"])
-@pytest.mark.parametrize("length", [16, 24, 32])
+@each_case("spelling", ["hex", "HEX", "base64", "base64url", "unpadded", "spaced"])
+@each_case("length", [16, 24, 32])
 def test_a_wrapped_key_opens_with_the_variables_key(
     length: int, spelling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

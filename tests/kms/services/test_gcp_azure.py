@@ -32,6 +32,7 @@ from modcrypt.errors import (
 )
 from modcrypt.kms import client as kms
 from modcrypt.kms.references import open_kms
+from tests.support.cases import each_case
 from tests.support.kms.azure_stub import (
     HOST,
     OAEP,
@@ -123,7 +124,7 @@ def test_what_is_no_base64_never_reaches_the_google_stub(
     assert not google.calls
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name",
     [
         "projects/evil/locations/europe-west3/keyRings/lake/cryptoKeys/a",
@@ -164,7 +165,7 @@ STATUSES = [
 ]
 
 
-@pytest.mark.parametrize(("status", "error"), STATUSES)
+@each_case(("status", "error"), STATUSES)
 def test_each_status_of_the_google_stub_has_its_error(
     gcp: GcpKms, google: GoogleStub, status: str, error: type[KeyRetrievalError]
 ) -> None:
@@ -301,7 +302,7 @@ def test_aad_that_google_does_not_take_is_a_value_error(gcp: GcpKms, google: Goo
     assert not google.calls
 
 
-@pytest.mark.parametrize(
+@each_case(
     "uri",
     [
         "gcp-kms://",
@@ -447,7 +448,7 @@ def test_azure_stub_refuses_other_keys_and_altered_bytes(azure: AzureKms, vault:
         azure.wrap(KEY, "nowhere")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "version",
     ["", "NO_VERSION", V2.upper(), V2 + "0", f"{V2}\n", f"../{V2}", f"{V2[:-1]}/", 7, None, ["x"]],
 )
@@ -460,7 +461,7 @@ def test_a_version_that_is_none_never_goes_into_an_address(
     assert not vault.calls
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     ["", "{}", "7", "[]", "[" * 15000, json.dumps({"masterKeyVersion": V2}),
      json.dumps({"masterKeyVersion": V2, "encryptedKey": "!"}),
@@ -474,7 +475,7 @@ def test_what_is_no_wrapped_key_never_reaches_the_azure_stub(
     assert not vault.calls
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name", ["", "a/b", "../a", "a?b", "a#b", "é", "x" * 128, "a\n", "https://evil.example/keys/a"]
 )
 def test_a_name_that_is_none_never_goes_into_an_address(
@@ -504,7 +505,7 @@ def refusal(code: str, inner: str | None = None) -> dict[str, Any]:
     return {"error": {"code": code, "message": "because", **more}}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("status", "body", "error", "shown"),
     [
         (404, refusal("KeyNotFound"), KeyNotFoundError, "404 KeyNotFound"),
@@ -574,7 +575,7 @@ def test_an_azure_answer_without_a_key_is_an_error(
         azure.unwrap(wrapped, "a")
 
 
-@pytest.mark.parametrize("body", [
+@each_case("body", [
     None, 5, [1], "x", {}, {"key": 5}, {"key": {}}, {"key": {"kid": 5}}, {"key": {"kid": "x"}},
     {"key": {"kid": f"https://{HOST}/keys/a"}}, {"key": {"kid": f"https://{HOST}/keys/a/b"}},
 ])  # fmt: skip
@@ -599,7 +600,7 @@ def test_a_vault_that_can_not_be_reached_is_unavailable(
         azure.wrap(KEY, "a")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "uri",
     [
         "azure-kms://",

@@ -27,6 +27,7 @@ from modcrypt.errors import (
 )
 from modcrypt.kms import client as kms
 from modcrypt.kms.references import open_kms
+from tests.support.cases import each_case
 from tests.support.kms.soft_hsm import MASTER, PIN, WRONG_PIN, SoftHsm, hsm, run
 
 pkcs11 = pytest.importorskip("pkcs11")
@@ -128,7 +129,7 @@ def test_what_does_not_fit_is_key_material_and_leaves_the_token_well(
     assert client.unwrap(wrapped, "fit-1", aad=b"right") == KEY
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",
@@ -240,7 +241,7 @@ def test_a_uri_is_read_as_rfc_7512_has_it() -> None:
     assert (uri.module, uri.pin_source) == ("/lib/a=b.so", "file:/etc/token&pin")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("uri", "why"),
     [
         ("hsm:token=lake", "must start with pkcs11:"),

@@ -31,6 +31,7 @@ from modcrypt.errors import (
 from modcrypt.kms import client as kms
 from modcrypt.kms.client import MasterKey
 from modcrypt.kms.references import open_kms
+from tests.support.cases import each_case
 from tests.support.kms.key_servers import Bao, bao_server, leaks, told_by
 
 pytest.importorskip("hvac")
@@ -104,8 +105,8 @@ def made(engine: Engine, derived: bool) -> tuple[VaultKms, str]:
 
 
 @DERIVED
-@pytest.mark.parametrize("aad", [b"", AAD], ids=["no aad", "aad"])
-@pytest.mark.parametrize("length", [16, 24, 32])
+@each_case("aad", [b"", AAD], ids=["no aad", "aad"])
+@each_case("length", [16, 24, 32])
 def test_a_key_comes_back(engine: Engine, derived: bool, aad: bytes, length: int) -> None:
     client, name = made(engine, derived)
     key = os.urandom(length)
@@ -171,7 +172,7 @@ def test_a_version_that_is_not_there_is_refused(engine: Engine, version: str) ->
         client.unwrap(f"vault:{version}:{text}", name)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "", "vault:v1:", "vault:v0:AAAA", "vault:v1:AA*A", "vault:v1:AAAA\n", "vault:v1:AAAA?x=1",
@@ -200,7 +201,7 @@ UNFIT_NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", UNFIT_NAMES, ids=ascii)
+@each_case("name", UNFIT_NAMES, ids=ascii)
 @DERIVED
 def test_a_name_from_a_file_that_leads_elsewhere_is_refused_before_anything_is_sent(
     engine: Engine, name: str, derived: bool
@@ -234,7 +235,7 @@ def test_a_name_that_vault_takes_is_taken(engine: Engine, name: str) -> None:
     assert client.unwrap(client.wrap(KEY, name), name) == KEY
 
 
-@pytest.mark.parametrize(
+@each_case(
     "uri",
     [
         "hcvault:", "hcvault://", "hcvault://host", "hcvault://host/", "hcvault:host/transit",
@@ -758,7 +759,7 @@ def answering(status: int, body: bytes, **headers: str) -> Iterator[tuple[int, l
             thread.join()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("status", "body", "error"),
     [
         (401, b"{}", KeyAccessDeniedError),

@@ -17,6 +17,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.parquet.format.schema import leaf_paths
+from tests.support.cases import each_case
 from tests.support.forging import decrypted, edit_plain, encrypted, plain_file, read_plain_footer
 from tests.support.java.fixtures import java
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
@@ -116,8 +117,8 @@ def names_of(types: list[pa.DataType]) -> list[str]:
 # --- filled with nulls ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*LEAVES, *GROUPS])
-@pytest.mark.parametrize("footer", ["encrypted", "plaintext"])
+@each_case("name", [*LEAVES, *GROUPS])
+@each_case("footer", ["encrypted", "plaintext"])
 def test_read_table_fills_what_is_missing_and_nothing_else(name: str, footer: str) -> None:
     sealed = without(name, plaintext_footer=footer == "plaintext")
     found = mc.read_table(sealed, keys("null"))
@@ -133,7 +134,7 @@ def test_read_table_fills_what_is_missing_and_nothing_else(name: str, footer: st
     assert found[top].to_pylist() == expected(name)
 
 
-@pytest.mark.parametrize("name", [*LEAVES, *GROUPS])
+@each_case("name", [*LEAVES, *GROUPS])
 def test_filters_and_batches_see_the_same_nulls(name: str) -> None:
     sealed = without(name)
     whole = mc.read_table(sealed, keys("null"))
@@ -150,7 +151,7 @@ def test_filters_and_batches_see_the_same_nulls(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@each_case("name", WHOLE)
 def test_a_view_and_a_decrypted_file_have_the_column_as_nulls(name: str) -> None:
     sealed = without(name)
     whole = mc.read_table(sealed, keys("null"))
@@ -172,7 +173,7 @@ def test_a_view_and_a_decrypted_file_have_the_column_as_nulls(name: str) -> None
         assert pq.read_table(io.BytesIO(file), filters=f(top).is_valid()).num_rows == 0
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@each_case("name", WHOLE)
 def test_polars_and_duckdb_read_the_nulls(name: str, tmp_path: Path) -> None:
     top = name.partition(".")[0]
     with mc.open_parquet(without(name), keys("null")) as view:
@@ -190,7 +191,7 @@ def test_polars_and_duckdb_read_the_nulls(name: str, tmp_path: Path) -> None:
     assert one.fetchall() == [(ROWS,)]
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@each_case("name", WHOLE)
 def test_parquet_java_reads_the_nulls(name: str, tmp_path: Path, java: Any) -> None:  # the fixture
     top = name.partition(".")[0]
     with mc.open_parquet(without(name), keys("null")) as view:
@@ -205,7 +206,7 @@ def test_parquet_java_reads_the_nulls(name: str, tmp_path: Path, java: Any) -> N
     assert seen == java.read_text(tmp_path / "nulls.parquet", plaintext_ok=True)
 
 
-@pytest.mark.parametrize("name", [n for n in [*LEAVES, *GROUPS] if n not in WHOLE and "." in n])
+@each_case("name", [n for n in [*LEAVES, *GROUPS] if n not in WHOLE and "." in n])
 def test_a_file_can_not_have_nulls_in_a_part_alone(name: str) -> None:
     top = name.partition(".")[0]
     if [leaf.partition(".")[0] for leaf in LEAVES].count(top) == 1:
@@ -239,7 +240,7 @@ def test_all_columns_may_be_missing() -> None:
         assert reader.metadata.num_rows == ROWS
 
 
-@pytest.mark.parametrize("rows", [0, 1, 8, 63, 64, 127, 128, 70_000])
+@each_case("rows", [0, 1, 8, 63, 64, 127, 128, 70_000])
 def test_any_number_of_rows(rows: int) -> None:
     plain = plain_file(
         pa.table({"x": pa.array(range(rows), pa.int32()), "y": pa.nulls(rows, "string")})
@@ -309,7 +310,7 @@ def test_sorting_goes_no_further_than_the_columns_there() -> None:
 # --- left out ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*LEAVES, *GROUPS])
+@each_case("name", [*LEAVES, *GROUPS])
 def test_dropping_leaves_out_what_is_missing_and_nothing_else(name: str) -> None:
     sealed = without(name)
     found = mc.read_table(sealed, keys("drop"))
@@ -353,8 +354,8 @@ def test_pandas_has_the_frame_without_or_with_nulls() -> None:
 # --- an error ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["id", "s.a", "pairs.key_value.key", "deep"])
-@pytest.mark.parametrize("read", [mc.read_table, mc.open_parquet, mc.iter_batches, decrypted])
+@each_case("name", ["id", "s.a", "pairs.key_value.key", "deep"])
+@each_case("read", [mc.read_table, mc.open_parquet, mc.iter_batches, decrypted])
 def test_missing_keys_are_an_error_that_names_the_columns(name: str, read: Any) -> None:
     with pytest.raises(mc.KeyNotFoundError, match=name) as caught:
         read(without(name), keys("error"))

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 import modcrypt as mc
 from modcrypt.parquet.format.idl import decode, encode
+from tests.support.cases import each_case
 from tests.support.forging import (
     encrypted,
     module_suffix,
@@ -36,6 +37,7 @@ from tests.support.forging import (
 )
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
+from tests.support.randomness import examples
 from tests.support.shared_vectors import (
     PUBLISHED_COLUMN_KEYS,
     expected_error,
@@ -194,7 +196,7 @@ FILES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", FILES)
+@each_case("name", FILES)
 def test_a_file_reads_as_pyarrow_reads_the_plaintext(name: str) -> None:
     options, how = FILES[name]
     file = case(how=how, **options)
@@ -306,7 +308,7 @@ NAMES = [
 ]  # fmt: skip
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(max_examples=examples(60))
 @given(columns=st.lists(st.sampled_from(NAMES), min_size=1, max_size=6, unique=True))
 def test_any_columns_in_any_order(rich: Case, columns: list[str]) -> None:
     found = mc.read_table(rich.sealed, KEYS, columns=columns)
@@ -426,7 +428,7 @@ FILTERS: list[Any] = [
 
 
 @pytest.mark.parametrize("columns", [None, ["score"], ["tags", "address"], ["long", "id"]], ids=str)
-@pytest.mark.parametrize("wanted", FILTERS, ids=str)
+@each_case("wanted", FILTERS, ids=str)
 def test_filters_keep_the_rows_that_pyarrow_keeps(
     rich: Case, wanted: Any, columns: list[str] | None
 ) -> None:
@@ -990,8 +992,8 @@ HOSTILE: dict[str, Callable[[Any], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("wanted", [f("id") == 100, f("x") == 100], ids=["judged", "fetched"])
+@each_case("name", HOSTILE)
+@each_case("wanted", [f("id") == 100, f("x") == 100], ids=["judged", "fetched"])
 def test_a_hostile_offset_index_is_refused(name: str, wanted: pc.Expression) -> None:
     """Or it is not needed, and then no other rows come out."""
     table = pa.table(
@@ -1007,8 +1009,8 @@ def test_a_hostile_offset_index_is_refused(name: str, wanted: pc.Expression) -> 
     assert found == table.slice(100, 1)
 
 
-@pytest.mark.parametrize("rows", [-5, -1, 1 << 40, 1 << 62, 7, 349])
-@pytest.mark.parametrize("wanted", [None, f("id") == 3], ids=["all", "filtered"])
+@each_case("rows", [-5, -1, 1 << 40, 1 << 62, 7, 349])
+@each_case("wanted", [None, f("id") == 3], ids=["all", "filtered"])
 def test_a_hostile_number_of_rows_is_refused(
     rich: Case, rows: int, wanted: pc.Expression | None
 ) -> None:
@@ -1023,7 +1025,7 @@ def test_a_hostile_number_of_rows_is_refused(
 # --- files of other writers ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("folder", "entry"), listed("entries"))
+@each_case(("folder", "entry"), listed("entries"))
 def test_shared_files_read_as_their_twins(folder: str, entry: dict[str, Any]) -> None:
     root = shared_vectors() / folder
     keys = mc.FileDecryptionProperties(**keys_of(entry["enc"]), **reader_of(entry["enc"]))
@@ -1038,7 +1040,7 @@ def is_detectable(entry: dict[str, Any]) -> bool:
     return bool(entry["expect"] != "undetectable")
 
 
-@pytest.mark.parametrize(("folder", "entry"), listed("tampered", is_detectable))
+@each_case(("folder", "entry"), listed("tampered", is_detectable))
 def test_shared_tampered_files_are_refused(folder: str, entry: dict[str, Any]) -> None:
     root = shared_vectors() / folder
     keys = mc.FileDecryptionProperties(**tampered_reader(entry))
@@ -1129,8 +1131,8 @@ HARD = pa.table(
 )
 
 
-@pytest.mark.parametrize("pages", [False, True])
-@pytest.mark.parametrize(
+@each_case("pages", [False, True])
+@each_case(
     ("filters", "rows"),
     [
         ([("u", "=", 5)], [3]),

@@ -23,6 +23,8 @@ from modcrypt.parquet.arrow import row_group_pruning as pruning
 from modcrypt.parquet.arrow.expressions import find_referenced_fields, read_expression
 from modcrypt.parquet.arrow.row_group_pruning import Ranges, find_candidate_rows
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, new
+from tests.support.cases import each_case
+from tests.support.randomness import dice
 
 NAN = float("nan")
 f = pc.field
@@ -201,9 +203,10 @@ def random_arithmetic(chance: random.Random, compare: Any) -> pc.Expression:
     return compare(chance.choice(changed), chance.choice([-1, 0, 1, 2, 2.5]))
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.seeded
+@each_case("seed", range(80))
 def test_every_row_that_matches_is_a_candidate(seed: int) -> None:
-    chance = random.Random(seed)
+    chance = dice(seed)
     table = random_table(chance)
     file = written(
         table,
@@ -261,8 +264,8 @@ SPECIAL = [
 ]
 
 
-@pytest.mark.parametrize("expression", SPECIAL, ids=str)
-@pytest.mark.parametrize("pages", [1, 10])
+@each_case("expression", SPECIAL, ids=str)
+@each_case("pages", [1, 10])
 def test_nulls_nan_and_zeros_outside_of_bounds_are_not_pruned(
     expression: pc.Expression, pages: int
 ) -> None:
@@ -321,7 +324,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize("expression", POINTS, ids=str)
+@each_case("expression", POINTS, ids=str)
 def test_of_many_pages_one_is_left(expression: pc.Expression) -> None:
     file = written(sorted_table(), row_group_size=200)
     assert file.candidates(expression) == {1: [(130, 140)]}
@@ -429,7 +432,7 @@ def scalar(kind: pa.DataType, value: Any) -> Any:
     return pa.scalar(value, kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
-@pytest.mark.parametrize("name", EVEN)
+@each_case("name", EVEN)
 def test_a_bloom_filter_prunes_what_is_absent_and_nothing_that_is_there(name: str) -> None:
     kind, value = EVEN[name]
     even = [value(n) for n in range(0, 100, 2)] if name != "zone" else [value(n) for n in (0, 120)]
@@ -470,7 +473,7 @@ BLOOM_ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize(("expression", "passes"), BLOOM_ANSWERS, ids=str)
+@each_case(("expression", "passes"), BLOOM_ANSWERS, ids=str)
 def test_bloom_filters_answer_where_the_expression_lets_them(
     expression: pc.Expression, passes: bool
 ) -> None:
@@ -544,9 +547,10 @@ def test_duckdb_and_this_hash_alike(tmp_path: Path) -> None:
         assert sum(pruned) > 40, name
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.seeded
+@each_case("seed", range(20))
 def test_page_indexes_of_polars_lose_no_row(seed: int, tmp_path: Path) -> None:
-    chance = random.Random(seed)
+    chance = dice(seed)
     table = pa.concat_tables([random_table(chance) for _ in range(5)])
     frame = pl.from_arrow(table.drop_columns(["k", "f"]))
     assert isinstance(frame, pl.DataFrame)
@@ -615,7 +619,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Any], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@each_case("damage", DAMAGES.values(), ids=DAMAGES)
 def test_an_index_of_other_pages_is_an_error(
     damage: tuple[str, Callable[[Any], None], str],
 ) -> None:
@@ -625,8 +629,8 @@ def test_an_index_of_other_pages_is_an_error(
         file.candidates(f("id") == 333)
 
 
-@pytest.mark.parametrize("name", ["id", "some", "price", "time", "day", "cost", "inner"])
-@pytest.mark.parametrize("size", [0, 3, 9, 40])
+@each_case("name", ["id", "some", "price", "time", "day", "cost", "inner"])
+@each_case("size", [0, 3, 9, 40])
 def test_bounds_of_a_wrong_length_crash_nothing(name: str, size: int) -> None:
     """PyArrow decodes bounds where no exception is caught."""
 
@@ -687,7 +691,7 @@ ODD_NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", ODD_NAMES)
+@each_case("name", ODD_NAMES)
 def test_fields_of_any_name_are_read(name: str) -> None:
     assert read_fields((f(name) == 1) & f("other").is_valid()) == {(name,), ("other",)}
     assert read_fields(f("outer", name, "inner") == 1) == {("outer", name, "inner")}

@@ -23,6 +23,7 @@ from modcrypt.keys import INVOCATION_LIMIT, invocation_counter
 from modcrypt.parquet.arrow import writer
 from modcrypt.parquet.arrow.writer import ParquetWriter, write_table
 from modcrypt.parquet.convert.encryptor import Encryption
+from tests.support.cases import each_case
 from tests.support.forging import decrypted, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
@@ -109,8 +110,8 @@ CASES: dict[str, tuple[Callable[[], pa.Table], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("name", CASES)
+@each_case("threads", [1, 2])
+@each_case("name", CASES)
 def test_decrypted_it_is_the_very_file_that_pyarrow_writes(name: str, threads: int) -> None:
     make, options = CASES[name]
     plain = plain_file(make(), row_group_size=30, **options)
@@ -119,7 +120,7 @@ def test_decrypted_it_is_the_very_file_that_pyarrow_writes(name: str, threads: i
     assert decrypted(sealed, READER) == plain
 
 
-@pytest.mark.parametrize("name", CASES)
+@each_case("name", CASES)
 def test_pyarrow_reads_the_same_table_with_its_own_decryption(name: str, tmp_path: Path) -> None:
     make, options = CASES[name]
     path = tmp_path / "sealed"
@@ -130,7 +131,7 @@ def test_pyarrow_reads_the_same_table_with_its_own_decryption(name: str, tmp_pat
     assert table.schema.equals(expected.schema, check_metadata=True)
 
 
-@pytest.mark.parametrize("name", CASES)
+@each_case("name", CASES)
 def test_pyarrow_sees_the_same_footer_in_the_encrypted_file(name: str) -> None:
     make, options = CASES[name]
     plain = pq.read_metadata(io.BytesIO(plain_file(make(), row_group_size=30, **options)))
@@ -258,7 +259,7 @@ TABLES: dict[str, Callable[[], pa.Table]] = {
 }
 
 
-@pytest.mark.parametrize("name", TABLES)
+@each_case("name", TABLES)
 def test_a_table_is_written_as_pyarrow_writes_it(name: str, tmp_path: Path) -> None:
     table, path = TABLES[name](), tmp_path / "sealed"
     plain = plain_file(table, row_group_size=25)
@@ -275,9 +276,9 @@ def test_row_groups_have_pyarrows_sizes_by_default() -> None:
     assert decrypted(written(table, UNIFORM), READER) == plain_file(table)
 
 
-@pytest.mark.parametrize("encryption_algorithm", ["AES_GCM_V1", "AES_GCM_CTR_V1"])
-@pytest.mark.parametrize("plaintext_footer", [False, True])
-@pytest.mark.parametrize("levels", ["encrypted", "plaintext"])
+@each_case("encryption_algorithm", ["AES_GCM_V1", "AES_GCM_CTR_V1"])
+@each_case("plaintext_footer", [False, True])
+@each_case("levels", ["encrypted", "plaintext"])
 def test_every_kind_of_encryption_gives_pyarrows_file_back(
     encryption_algorithm: str, plaintext_footer: bool, levels: Any
 ) -> None:
@@ -762,7 +763,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@each_case("case", REFUSED)
 def test_a_callers_mistake_is_told_before_there_is_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: str
 ) -> None:

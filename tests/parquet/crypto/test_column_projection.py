@@ -12,6 +12,7 @@ import pytest
 
 import modcrypt as mc
 from modcrypt.parquet.format.idl import ThriftStruct
+from tests.support.cases import each_case
 from tests.support.forging import reclosed
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.tables import small_table, write_plain
@@ -34,7 +35,7 @@ def without(table: pa.Table, tmp_path: Path, name: str) -> Path:
     return out
 
 
-@pytest.mark.parametrize("name", small_table(1).column_names)
+@each_case("name", small_table(1).column_names)
 def test_pyarrow_reads_what_is_left(name: str, tmp_path: Path) -> None:
     table = small_table()
     assert pq.read_table(without(table, tmp_path, name)).equals(table.drop_columns([name]))

@@ -19,12 +19,14 @@ import modcrypt as mc
 from modcrypt.io.sources import MemorySource
 from modcrypt.jobs.key_rotation import What
 from modcrypt.parquet.crypto.footer_keys import FooterKey, list_key_metadata, new_tail
+from tests.support.cases import each_case
 from tests.support.in_memory import encrypt
 from tests.support.jobs.look import chunks, split
 from tests.support.jobs.spoiled_files import edited, edits
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.rotating_kms import RotatingKms
 from tests.support.parquet_parser import thrift_struct
+from tests.support.randomness import examples
 from tests.support.shared_vectors import shared_vectors
 from tests.support.tables import small_table
 from tools.verify_pme import verify
@@ -136,8 +138,8 @@ def test_where_nothing_changes_there_is_no_new_tail(plaintext_footer: bool) -> N
 
 
 @MODES
-@pytest.mark.parametrize("which", ["footer", "columns", "all"])
-@pytest.mark.parametrize("length", [0, 1, 300, 60_000])
+@each_case("which", ["footer", "columns", "all"])
+@each_case("length", [0, 1, 300, 60_000])
 def test_only_key_metadata_changes(plaintext_footer: bool, which: str, length: int) -> None:
     def change(metadata: bytes, column: str | None) -> bytes:
         if which == ("columns" if column is None else "footer"):
@@ -321,7 +323,7 @@ SEEDS = {mode: file_of(plaintext_footer=mode) for mode in (True, False)}
 
 
 @MODES
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(changes=edits(4000))
 def test_any_altered_file_is_listed_or_an_error_of_modcrypt(
     plaintext_footer: bool, changes: list[tuple[int, int, bytes]]
@@ -336,7 +338,7 @@ def test_any_altered_file_is_listed_or_an_error_of_modcrypt(
         assert all(isinstance(key.metadata, bytes | None) for key in keys)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(data=st.binary(max_size=200), magic=st.sampled_from([b"PAR1", b"PARE"]))
 def test_any_bytes_are_an_error_of_modcrypt(data: bytes, magic: bytes) -> None:
     file = magic + data + len(data).to_bytes(4, "little") + magic

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pytest
 
 import modcrypt as mc
+from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.tables import small_table, write_plain
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "error", "named"),
     [
         (
@@ -52,7 +53,7 @@ def test_mistakes_in_encryption_properties(
     assert not isinstance(caught.value, mc.ModcryptError)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "error", "named"),
     [
         ({"footer_key": b"short"}, ValueError, "footer key"),

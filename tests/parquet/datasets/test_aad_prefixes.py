@@ -14,6 +14,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import modcrypt as mc
+from tests.support.cases import each_case
 from tests.support.forging import (
     edit_crypto,
     encrypted,
@@ -78,7 +79,7 @@ def parts_of(source: Any, keys: Any = KEYS, **how: Any) -> list[int]:
 # --- complete datasets ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["part-{:05}.parquet", "{}", "a-2026-{}-x", "2026.{}.1"])
+@each_case("name", ["part-{:05}.parquet", "{}", "a-2026-{}-x", "2026.{}.1"])
 def test_all_parts_are_read_whatever_their_files_are_called(
     tmp_path: Path, how: dict[str, Any], name: str
 ) -> None:
@@ -152,7 +153,7 @@ def test_a_part_that_is_there_twice_is_named(tmp_path: Path, how: dict[str, Any]
             parts_of(folder, expected_parts=expected)
 
 
-@pytest.mark.parametrize("foreign", [
+@each_case("foreign", [
     part_of(1, b"other.part1"),
     part_of(1, b"other.part1", store_aad_prefix=False),
     part_of(1, aad_prefix=None),
@@ -174,7 +175,7 @@ def test_a_foreign_file_is_named(tmp_path: Path, how: dict[str, Any], foreign: b
         assert "part-00001.parquet" in " ".join([str(caught.value), *notes])
 
 
-@pytest.mark.parametrize("required", [True, False])
+@each_case("required", [True, False])
 def test_a_plaintext_file_is_no_part(tmp_path: Path, how: dict[str, Any], required: bool) -> None:
     folder = dataset(tmp_path, 3, how)
     (folder / "part-00001.parquet").write_bytes(plain_file(pa.table({"part": [1, 1, 1]})))
@@ -194,7 +195,7 @@ def test_a_replayed_older_part_has_another_prefix(tmp_path: Path, how: dict[str,
 # --- forged prefixes -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prefix", [
+@each_case("prefix", [
     b"people.part01", b"people.part+1", b"people.part-1", b"people.part 1", b"people.part1\n",
     b"people.part1_0", "people.part\N{ARABIC-INDIC DIGIT ONE}".encode(), b"people.part",
     b"people.part" + b"9" * 40, b"people.part1x", b"xpeople.part1", b"people.part1.0",
@@ -435,8 +436,8 @@ def insisting(required: Any, **more: Any) -> mc.FileDecryptionProperties:
 ALL_READERS: list[Callable[..., Any]] = [mc.read_table, mc.open_parquet, mc.iter_batches]
 
 
-@pytest.mark.parametrize("read", ALL_READERS)
-@pytest.mark.parametrize("required", [True, ["ssn"], []])
+@each_case("read", ALL_READERS)
+@each_case("required", [True, ["ssn"], []])
 def test_a_plaintext_file_is_refused_unless_it_is_said(read: Any, required: Any) -> None:
     plain = plain_file(pa.table({"id": [1], "ssn": ["x"]}))
     with pytest.raises(mc.PlaintextError):

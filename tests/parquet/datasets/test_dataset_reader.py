@@ -23,6 +23,7 @@ import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
 import modcrypt as mc
+from tests.support.cases import each_case
 from tests.support.forging import encrypted, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 
@@ -116,7 +117,7 @@ HOW: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("how", HOW, ids=str)
+@each_case("how", HOW, ids=str)
 def test_hive_partitions_read_as_pyarrow_reads_them(folders: Folders, how: dict[str, Any]) -> None:
     countries(folders).check(**how)
 
@@ -147,7 +148,7 @@ def test_folders_without_names(folders: Folders) -> None:
     folders.check(scheme, filters=f("country") == "SE")
 
 
-@pytest.mark.parametrize("values", [
+@each_case("values", [
     ["1", "2"], ["007", "8"], ["-3", "4"], ["99999999999", "1"], ["2147483648"], ["2147483647"],
     ["1", "x"], ["+1", "2"], ["-0", "1"], ["", "1"], ["1.5"], ["true"], ["2026-01-01"], [" 1"],
     ["\N{ARABIC-INDIC DIGIT THREE}", "4"],
@@ -284,8 +285,8 @@ def evolving(folders: Folders) -> Folders:
     return folders
 
 
-@pytest.mark.parametrize("columns", [None, ["name", "id"], ["x"], ["s"]], ids=str)
-@pytest.mark.parametrize("wanted", [
+@each_case("columns", [None, ["name", "id"], ["x"], ["s"]], ids=str)
+@each_case("wanted", [
     None, f("id") == 777, f("name") == "777", f("x").is_null(), f("x") > 2990, f("s", "a") == 5,
     f("name").isin(["5", "1600", "2999"]),
 ], ids=str)  # fmt: skip
@@ -450,8 +451,8 @@ DAMAGE: dict[str, tuple[type[Exception], Callable[[bytes], bytes]]] = {
 }
 
 
-@pytest.mark.parametrize("what", DAMAGE)
-@pytest.mark.parametrize("where", [0, 7])
+@each_case("what", DAMAGE)
+@each_case("where", [0, 7])
 def test_the_damaged_file_is_named(folders: Folders, what: str, where: int) -> None:
     for n in range(10):
         folders.put(f"part-{n}.parquet", rows(n, n + 3))

@@ -31,7 +31,9 @@ from hypothesis import strategies as st
 
 import modcrypt as mc
 from modcrypt.parquet.datasets import dataset_writer, discovery
+from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
+from tests.support.randomness import examples
 from tests.support.tables import small_table
 
 ENCRYPTION = mc.FileEncryptionProperties(footer_key=FOOTER_KEY)
@@ -111,7 +113,7 @@ COLUMNS: dict[str, pa.Array] = {
 }
 
 
-@pytest.mark.parametrize("name", COLUMNS)
+@each_case("name", COLUMNS)
 def test_folders_and_their_rows_are_those_of_pyarrow(name: str, tmp_path: Path) -> None:
     values = pa.concat_arrays([COLUMNS[name]] * 3)
     table = pa.table({"p": values, "v": range(len(values))})
@@ -137,7 +139,7 @@ def test_text_in_views_makes_the_same_folders(tmp_path: Path) -> None:
     assert by_folder(tmp_path / "ours", paths) == expected
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.none() | st.text(max_size=12), st.none() | st.integers(-9, 9))))
 def test_any_text_makes_the_folders_of_pyarrow(keys: list[tuple[str | None, int | None]]) -> None:
     columns = {
@@ -230,7 +232,7 @@ def test_values_take_the_type_that_the_partitioning_says(tmp_path: Path) -> None
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "scheme"),
     [
         (pa.array(["a", "__HIVE_DEFAULT_PARTITION__"]), "hive"),  # would be null
@@ -368,8 +370,8 @@ class Stream:
         return WHOLE.__arrow_c_stream__(requested_schema)
 
 
-@pytest.mark.parametrize("partitioning", [None, ["p"]])
-@pytest.mark.parametrize("name", SOURCES)
+@each_case("partitioning", [None, ["p"]])
+@each_case("name", SOURCES)
 def test_data_comes_in_many_shapes(name: str, partitioning: Any, tmp_path: Path) -> None:
     data = SOURCES[name]()
     schema = None if hasattr(data, "schema") or name.startswith("stream") else NUMBERS
@@ -393,7 +395,7 @@ def test_no_rows_make_a_file_where_nothing_is_partitioned(data: Any, tmp_path: P
     assert none == files(tmp_path / "none") == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "schema", "error", "words"),
     [
         ([numbers(0, 9)], None, ValueError, "the data has no schema"),
@@ -404,7 +406,7 @@ def test_no_rows_make_a_file_where_nothing_is_partitioned(data: Any, tmp_path: P
         (5, None, ValueError, "the data has no schema"),
     ],
 )
-@pytest.mark.parametrize("partitioning", [None, ["p"]])
+@each_case("partitioning", [None, ["p"]])
 def test_data_of_another_schema_is_refused(
     data: Any, schema: Any, error: Any, words: str, partitioning: Any, tmp_path: Path
 ) -> None:
@@ -416,9 +418,9 @@ def test_data_of_another_schema_is_refused(
 # --- sizes ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("partitioning", [None, ["p"]])
-@pytest.mark.parametrize("step", [1, 7, 25, 100])
-@pytest.mark.parametrize("rows", [1, 10, 24, 25, 26])
+@each_case("partitioning", [None, ["p"]])
+@each_case("step", [1, 7, 25, 100])
+@each_case("rows", [1, 10, 24, 25, 26])
 def test_files_have_exactly_as_many_rows_as_asked_for(
     rows: int, step: int, partitioning: Any, tmp_path: Path
 ) -> None:
@@ -607,8 +609,8 @@ def parts(base: Path, count: int) -> pa.Table:
     return mc.read_table(base, DECRYPTION, aad_prefix_template=TEMPLATE, expected_parts=count)
 
 
-@pytest.mark.parametrize("stored", [True, False])
-@pytest.mark.parametrize("fault", ["removed", "twice", "swapped for another's", "one more"])
+@each_case("stored", [True, False])
+@each_case("fault", ["removed", "twice", "swapped for another's", "one more"])
 def test_a_file_that_is_missing_or_foreign_shows(stored: bool, fault: str, tmp_path: Path) -> None:
     properties = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, store_aad_prefix=stored)
     options: dict[str, Any] = {"max_rows_per_file": 20, "aad_prefix_template": TEMPLATE}
@@ -725,7 +727,7 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@each_case("name", MISTAKES)
 def test_a_mistake_is_told_before_there_is_a_file_or_folder(name: str, tmp_path: Path) -> None:
     encryption, arguments, error, words = MISTAKES[name]
     arguments = {"partitioning": ["p"], **arguments}

@@ -35,7 +35,9 @@ from modcrypt.parquet.format.idl import (
     without_unknown,
     zigzag,
 )
+from tests.support.cases import each_case
 from tests.support.paths import ROOT
+from tests.support.randomness import examples
 from tests.support.shared_vectors import shared_vectors
 from tests.support.thrift_judge import (
     IDL,
@@ -214,7 +216,7 @@ class Insert:
         return out
 
 
-@pytest.mark.parametrize(
+@each_case(
     "fields",
     [*([one] for one in (*UNKNOWN, UUID)), UNKNOWN],
     ids=lambda fields: fields[0][0] if len(fields) == 1 else "all",
@@ -236,7 +238,7 @@ def test_unknown_fields_at_every_level_of_a_footer_survive(
         assert judged("FileMetaData", newer) == (as_plain(value), len(newer))
 
 
-@pytest.mark.parametrize("name", sorted(set(STRUCTS) - UNIONS))
+@each_case("name", sorted(set(STRUCTS) - UNIONS))
 def test_unknown_fields_survive_in_each_struct_of_the_idl(name: str) -> None:
     data = judge_encodes(least(name))
     newer = Insert(data, [*UNKNOWN, UUID]).struct(getattr(IDL, name))
@@ -258,7 +260,7 @@ def least(name: str) -> Any:
     return cls(**fields)
 
 
-@pytest.mark.parametrize(("label", "wire", "payload"), [*UNKNOWN, UUID])
+@each_case(("label", "wire", "payload"), [*UNKNOWN, UUID])
 def test_a_newer_member_of_a_union_survives(label: str, wire: int, payload: bytes) -> None:
     union = field(0, 99, wire, payload) + STOP
     data = b"\x48\x01c" + b"\x6c" + union + STOP  # SchemaElement: 4 name, 10 logicalType
@@ -290,8 +292,8 @@ def test_fields_in_another_order_keep_their_values() -> None:
 # --- any value, any bytes ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", STRUCTS)
-@settings(max_examples=15)
+@each_case("name", STRUCTS)
+@settings(max_examples=examples(15))
 @given(data=st.data())
 def test_any_value_that_thriftpy2_encodes_is_read_and_spelt_alike(
     name: str, data: st.DataObject
@@ -316,7 +318,7 @@ def gives_struct_or_format_error(name: str, data: bytes) -> None:
     assert encode(decode(name, again)[0]) == again
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(st.sampled_from(STRUCTS), st.binary(max_size=80))
 def test_any_bytes_give_a_struct_or_a_format_error(name: str, data: bytes) -> None:
     gives_struct_or_format_error(name, data)
@@ -348,13 +350,13 @@ TELLING = st.sampled_from(
 )
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(st.sampled_from(STRUCTS), st.lists(TELLING, max_size=60).map(bytes))
 def test_any_protocol_bytes_give_a_struct_or_a_format_error(name: str, data: bytes) -> None:
     gives_struct_or_format_error(name, data)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.data())
 def test_a_damaged_footer_gives_a_struct_or_a_format_error(data: st.DataObject) -> None:
     footer = bytearray(rich_footer())
@@ -374,7 +376,7 @@ def test_no_prefix_of_a_footer_is_a_footer() -> None:
             decode_some("FileMetaData", footer[:size], frozenset({"num_rows"}))
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.binary(max_size=60) | st.lists(TELLING, max_size=60).map(bytes))
 def test_some_fields_of_any_bytes_give_a_struct_or_a_format_error(data: bytes) -> None:
     try:
@@ -405,7 +407,7 @@ def test_required_fields_are_required() -> None:
             decode(name, STOP)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "data", "message"),
     [
         ("KeyValue", b"\x18\x01a\x08\x02\x01b\x00", "comes twice"),
@@ -476,8 +478,8 @@ def hostile_counts(number: int) -> list[tuple[str, bytes]]:
     ]
 
 
-@pytest.mark.parametrize("number", HUGE)
-@pytest.mark.parametrize("case", range(len(hostile_counts(0))))
+@each_case("number", HUGE)
+@each_case("case", range(len(hostile_counts(0))))
 def test_a_huge_declared_count_costs_nothing(case: int, number: int) -> None:
     name, data = hostile_counts(number)[case]
     data += b"\x00" * 3
@@ -495,7 +497,7 @@ def refused(name: str, data: bytes) -> None:
         decode(name, data)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "unit",
     [
         b"\x11",
@@ -578,7 +580,7 @@ def test_integers_are_held_to_their_width(bits: int) -> None:
             read_int(varint(zigzag(number)), 0, bits)
 
 
-@pytest.mark.parametrize(("label", "wire", "payload"), [*UNKNOWN, UUID])
+@each_case(("label", "wire", "payload"), [*UNKNOWN, UUID])
 def test_skipping_ends_where_the_value_ends(label: str, wire: int, payload: bytes) -> None:
     assert skip_field(wire, b"\xff" + payload + b"\xff", 1, 0) == 1 + len(payload)
 

@@ -15,6 +15,8 @@ from modcrypt.parquet.arrow.plaintext_parts import _pad_struct
 from modcrypt.parquet.format import page_header
 from modcrypt.parquet.format.idl import varint, zigzag
 from modcrypt.parquet.format.page_header import PageHeader, scan, splice, v2_layout
+from tests.support.cases import each_case
+from tests.support.randomness import examples
 from tests.support.shared_vectors import shared_vectors
 from tests.support.thrift_judge import (
     IDL,
@@ -146,14 +148,14 @@ def headers(draw: st.DrawFn) -> bytes:
     return judge_encodes(IDL.PageHeader(**fields))
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(headers(), SIZES, CRCS)
 def test_any_header_is_found_and_spliced(data: bytes, size: int, crc: int | None) -> None:
     check_scan(data)
     check_splice(data, size, crc)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(values("PageHeader"), st.lists(SIZES, min_size=3, max_size=3), CRCS)
 def test_headers_with_several_structs_or_none_are_found_and_spliced(
     header: Any, sizes: list[int], crc: int | None
@@ -179,7 +181,7 @@ def header_bytes(**fields: Any) -> bytes:
     return judge_encodes(IDL.PageHeader(**SMALL, data_page_header=PAGE, **fields))
 
 
-@pytest.mark.parametrize("new", EDGES)
+@each_case("new", EDGES)
 def test_sizes_at_the_edges_of_varints(new: int) -> None:
     for old in EDGES:
         for crc in (None, 5):
@@ -195,7 +197,7 @@ def test_a_size_that_the_format_has_no_number_for_is_refused(size: int) -> None:
         splice(data, 0, scan(data, 0, len(data)), size)
 
 
-@pytest.mark.parametrize("crc", [0, 1, 63, 64, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 1])
+@each_case("crc", [0, 1, 63, 64, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 1])
 def test_crcs_are_signed_in_thrift_and_unsigned_here(crc: int) -> None:
     signed = int.from_bytes(crc.to_bytes(4, "big"), "big", signed=True)
     data = header_bytes(compressed_page_size=7, crc=signed)
@@ -213,7 +215,7 @@ def test_a_crc_stays_where_none_is_given_and_none_is_added() -> None:
     assert check_scan(without)[-3:] == (None, -1, -1)
 
 
-@pytest.mark.parametrize("size", [0, 40, 41, 64, 65, 127, 128, 16_383, 16_384, 300_000])
+@each_case("size", [0, 40, 41, 64, 65, 127, 128, 16_383, 16_384, 300_000])
 def test_statistics_of_any_length(size: int) -> None:
     long = IDL.Statistics(max_value=b"\xff" * size, min_value=bytes(size), null_count=3)
     page = IDL.DataPageHeader(
@@ -245,7 +247,7 @@ def fields_in_order(order: tuple[int, ...], crc: int = -77) -> bytes:
     return out + STOP
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations((1, 2, 3, 4, 5))))
+@each_case("order", list(itertools.permutations((1, 2, 3, 4, 5))))
 def test_fields_may_come_in_any_order(order: tuple[int, ...]) -> None:
     data = fields_in_order(order)
     found = check_scan(data)
@@ -288,7 +290,7 @@ def test_what_a_scan_takes_decodes_too() -> None:
 # --- what is no header ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "why"),
     [
         (b"", "end inside"),
@@ -334,7 +336,7 @@ PARTS = [
 ]
 
 
-@settings(max_examples=1500)
+@settings(max_examples=examples(1500))
 @given(
     st.lists(st.sampled_from(PARTS), max_size=14).map(b"".join)
     | st.lists(st.sampled_from(PARTS), max_size=10).map(
@@ -356,7 +358,7 @@ def test_any_bytes_give_a_header_or_a_format_error_and_both_ways_agree(
         assert scan(again, 0, len(again)).compressed_size == 12_345
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(headers(), st.data())
 def test_a_damaged_header_is_found_or_refused_both_ways_alike(
     data: bytes, drawn: st.DataObject
@@ -379,7 +381,7 @@ def test_no_part_of_a_header_is_a_header_whatever_stands_behind_it(data: bytes) 
                 way(data[:stop], 0, stop)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "unit",
     [
         *(b"\x11", b"\x15\x02", b"\x18\x00", b"\x18\x28" + b"\x11" * 40),

@@ -21,6 +21,7 @@ from modcrypt import (
 from modcrypt.errors import FormatError, LimitError
 from modcrypt.parquet.format.idl import ThriftStruct, decode, new
 from modcrypt.parquet.format.schema import MAX_SCHEMA_DEPTH, covering_name, keep_leaves, leaf_paths
+from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.shared_vectors import shared_vectors
 from tests.support.tables import small_table
@@ -123,7 +124,7 @@ def group(children: int | None, name: bytes = b"g") -> ThriftStruct:
 LEAF = new("SchemaElement", name=b"x", type=INT32)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("schema", "why"),
     [
         ([], "empty"),

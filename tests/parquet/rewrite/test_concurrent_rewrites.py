@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
+from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY
 from tests.support.module_spans import list_modules
 
@@ -90,9 +91,9 @@ def read_in_batches(
     return [batch["a"].unique().to_pylist() for batch in (first, *batches)]
 
 
-@pytest.mark.parametrize("write", [overwrite, replace])
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("read", [read_by_row_groups, read_by_view, read_in_batches])
+@each_case("write", [overwrite, replace])
+@each_case("place", PLACES)
+@each_case("read", [read_by_row_groups, read_by_view, read_in_batches])
 def test_a_file_that_changes_while_it_is_open_gives_its_own_rows_or_an_error(
     read: Callable[..., list[list[str]]],
     place: str,

@@ -30,6 +30,7 @@ import modcrypt as mc
 from modcrypt.parquet.format.idl import decode, encode
 from modcrypt.parquet.format.idl import new as struct
 from tests.support import forging
+from tests.support.cases import each_case
 from tests.support.in_memory import decrypt, encrypt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.memory_kms import MemoryKms
@@ -208,7 +209,7 @@ def in_map(array: pa.Array) -> Placed:
     ]  # fmt: skip
 
 
-everywhere = pytest.mark.parametrize(
+everywhere = each_case(
     ("name", "place"),
     [
         pytest.param(name, place, id=f"{name}, {place.__name__}")
@@ -719,7 +720,7 @@ def test_a_note_outside_arrows_schema_is_the_only_one() -> None:
     assert told(made).count(b"modcrypt.masked") == 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     "value",
     ["", "{}", "[]", "[" * 100_000, '{"null": ["id"], "hashed": []}', '{"null": 7, "hashed": []}',
      '{"null": [], "hashed": [{"column": ["id"], "key": "no check"}]}',
@@ -971,7 +972,7 @@ def test_a_name_that_means_two_columns_is_refused() -> None:
     assert found.column_names == ["a.b", "c"]
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@each_case("name", MISTAKES)
 def test_a_callers_mistake_is_a_valueerror_before_a_key_is_wrapped(
     name: str, tmp_path: Path
 ) -> None:
@@ -1073,7 +1074,7 @@ def test_no_more_than_a_row_group_is_in_memory(tmp_path: Path) -> None:
     assert Path(paths[1] + ".masked").stat().st_size > 25_000_000
 
 
-@pytest.mark.parametrize(
+@each_case(
     "arrays",
     [
         [pa.array([10**16]), pa.array([1e16]), pa.array([Decimal(10**16)])],
@@ -1138,8 +1139,8 @@ SHARED = {
 }
 
 
-@pytest.mark.parametrize("name", SHARED)
-@pytest.mark.parametrize("dry_run", [False, True])
+@each_case("name", SHARED)
+@each_case("dry_run", [False, True])
 def test_a_key_of_the_file_makes_no_hashes(name: str, dry_run: bool) -> None:
     sealed = encrypt(
         written(pa.table({"name": ["a"], "own": ["b"]})),

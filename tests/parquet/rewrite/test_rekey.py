@@ -30,6 +30,7 @@ import modcrypt as mc
 from modcrypt.io.sinks import FdSink
 from modcrypt.parquet.format.idl import decode, new
 from tests.support import forging
+from tests.support.cases import each_case
 from tests.support.in_memory import decrypt, encrypt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.memory_kms import MemoryKms
@@ -180,7 +181,7 @@ MATRIX = pairwise(
 )
 
 
-@pytest.mark.parametrize("case", MATRIX, ids=case_name)
+@each_case("case", MATRIX, ids=case_name)
 def test_the_plaintext_file_stays_what_it_was_byte_for_byte(case: Case) -> None:
     plain = plain_of(case["shape"])
     names, leaves = names_of(plain), leaves_of(plain)
@@ -212,7 +213,7 @@ def nonces(data: bytes, modules: list[Module]) -> set[bytes]:
     return set(found)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@each_case("shape", SHAPES)
 def test_a_plaintext_source_is_encrypted_where_the_caller_takes_those(shape: str) -> None:
     plain = plain_of(shape)
     taken = mc.FileDecryptionProperties(require_encrypted=False)
@@ -425,8 +426,8 @@ def test_no_single_flipped_bit_goes_through_unseen(plaintext_footer: bool) -> No
     assert passed == []
 
 
-@pytest.mark.parametrize("plaintext_footer", [False, True])
-@pytest.mark.parametrize(
+@each_case("plaintext_footer", [False, True])
+@each_case(
     ("reader", "error"),
     [
         ({}, mc.KeyNotFoundError),
@@ -639,7 +640,7 @@ def decrypted_at(path: Path, reader: mc.FileDecryptionProperties) -> bytes:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("case", KMS_MATRIX, ids=case_name)
+@each_case("case", KMS_MATRIX, ids=case_name)
 def test_keys_of_a_key_service_on_both_sides(case: Case, tmp_path: Path) -> None:
     kms, plain = MemoryKms(), plain_of(PLAIN)
     encryption, decryption = keyed(case, "old", kms)
@@ -750,8 +751,8 @@ KEPT_CASES: dict[str, tuple[dict[str, Any], list[str] | None]] = {
 }
 
 
-@pytest.mark.parametrize("algorithm", BOTH)
-@pytest.mark.parametrize("name", KEPT_CASES)
+@each_case("algorithm", BOTH)
+@each_case("name", KEPT_CASES)
 def test_what_is_said_to_be_kept_is_kept_and_nothing_else(name: str, algorithm: str) -> None:
     changes, expected = KEPT_CASES[name]
     old: dict[str, Any] = {

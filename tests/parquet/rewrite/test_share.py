@@ -18,6 +18,7 @@ import pytest
 import modcrypt as mc
 from modcrypt.parquet.format.idl import new as struct
 from tests.support import forging
+from tests.support.cases import each_case
 from tests.support.in_memory import decrypt, encrypt
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.memory_kms import MemoryKms
@@ -78,8 +79,8 @@ SELECTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, EVERYTHING, EVERYTHING | {"data_page_version": "2.0"}])
-@pytest.mark.parametrize("name", SELECTIONS)
+@each_case("options", [{}, EVERYTHING, EVERYTHING | {"data_page_version": "2.0"}])
+@each_case("name", SELECTIONS)
 def test_what_is_shared_is_there_with_all_its_modules(name: str, options: dict[str, Any]) -> None:
     columns, expected = SELECTIONS[name]
     table = small_table(60)
@@ -306,8 +307,8 @@ def test_key_value_pairs_of_others_go_even_where_all_columns_are_shared() -> Non
         assert f"SECRET_{name}".encode() not in told(found)
 
 
-@pytest.mark.parametrize("value", [b"", b"no JSON", b"[]", b"[" * 100_000, b"\xff", None])
-@pytest.mark.parametrize("key", [b"pandas", b"geo", b"ARROW:schema"])
+@each_case("value", [b"", b"no JSON", b"[]", b"[" * 100_000, b"\xff", None])
+@each_case("key", [b"pandas", b"geo", b"ARROW:schema"])
 def test_pairs_that_cannot_be_understood_go(key: bytes, value: bytes | None) -> None:
     pair = struct("KeyValue", key=key)
     if value is not None:

@@ -27,6 +27,7 @@ from modcrypt.parquet.format.byte_map import Region
 from modcrypt.parquet.format.idl import ThriftStruct, decode, encode, new
 from modcrypt.parquet.verify.inspection import ColumnInspection, Inspection, inspect_parquet
 from tests.support import forging
+from tests.support.cases import each_case
 from tests.support.forging import edit_crypto, encrypted, module_suffix, plain_file, reclosed, seal
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.memory_kms import MemoryKms, PyArrowKms
@@ -115,7 +116,7 @@ def properties_in(entry: dict[str, Any]) -> list[FileDecryptionProperties | None
     return [None, FileDecryptionProperties(**alone), FileDecryptionProperties(**reader)]
 
 
-@pytest.mark.parametrize(("folder", "entry"), listed("entries"))
+@each_case(("folder", "entry"), listed("entries"))
 def test_every_byte_of_every_writers_file_has_its_name(folder: str, entry: dict[str, Any]) -> None:
     path, enc = shared_vectors() / folder / entry["file"], entry["enc"]
     given = properties_in(entry)
@@ -185,7 +186,7 @@ def check_facts(found: Inspection, judge: pq.FileMetaData) -> None:
         assert (one.codec is None and not chunks) or {one.codec} == codecs
 
 
-@pytest.mark.parametrize(("folder", "entry"), listed("tampered"))
+@each_case(("folder", "entry"), listed("tampered"))
 def test_every_byte_of_tampered_files_has_its_name(folder: str, entry: dict[str, Any]) -> None:
     path = shared_vectors() / folder / entry["file"]
     if "truncate" in entry["tamper"]:
@@ -245,9 +246,9 @@ def test_iceberg_and_spark_files_show_themselves() -> None:
 # --- our own files, in every mode ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("plaintext_footer", [False, True], ids=["sealed", "signed"])
-@pytest.mark.parametrize("algorithm", ["AES_GCM_V1", "AES_GCM_CTR_V1"])
-@pytest.mark.parametrize("levels", ["encrypted", "plaintext"])
+@each_case("plaintext_footer", [False, True], ids=["sealed", "signed"])
+@each_case("algorithm", ["AES_GCM_V1", "AES_GCM_CTR_V1"])
+@each_case("levels", ["encrypted", "plaintext"])
 def test_every_byte_has_its_name_in_every_mode(
     plaintext_footer: bool, algorithm: str, levels: str
 ) -> None:

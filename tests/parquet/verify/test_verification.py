@@ -40,10 +40,12 @@ from modcrypt.parquet.verify.file_verification import verify_parquet
 from modcrypt.parquet.verify.findings import MAX_CHUNK_FINDINGS, MAX_FINDINGS
 from modcrypt.parquet.verify.verification_results import Verification
 from tests.support import forging
+from tests.support.cases import each_case
 from tests.support.file_kinds import BOTH, CASES, KEYED_READER, READER, RICH, TABLE, Case
 from tests.support.forging import encrypted, plain_file, reclosed
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
+from tests.support.randomness import examples
 from tests.support.shared_vectors import shared_vectors
 from tests.support.tables import small_table
 from tests.support.thrift_judge import WRITERS
@@ -75,11 +77,10 @@ FOLDERS = ("parquet-java", "pyarrow")
 
 
 def listed(section: str) -> list[Any]:
-    """Give a parameter for every entry of the manifests, or one that skips without them."""
+    """List a parameter for every entry of the manifests, or one whose test skips without them."""
     root = os.environ.get("MODCRYPT_SHARED_VECTORS")
     if not root:
-        reason = "MODCRYPT_SHARED_VECTORS names no folder of other implementations' files"
-        return [pytest.param("", {}, id="no folder", marks=pytest.mark.skip(reason=reason))]
+        return [pytest.param("", {}, id="no folder")]
     return [
         pytest.param(folder, entry, id=f"{folder}/{entry['file']}-{entry.get('tamper')}")
         for folder in FOLDERS
@@ -108,7 +109,7 @@ def reader_of(entry: dict[str, Any]) -> dict[str, Any]:
     return reader
 
 
-@pytest.mark.parametrize(("folder", "entry"), listed("entries"))
+@each_case(("folder", "entry"), listed("entries"))
 def test_nothing_is_found_in_files_of_other_writers(folder: str, entry: dict[str, Any]) -> None:
     path = shared_vectors() / folder / entry["file"]
     checked = verify_parquet(path, FileDecryptionProperties(**reader_of(entry)), regions=True)
@@ -129,13 +130,13 @@ def test_nothing_is_found_in_files_of_other_writers(folder: str, entry: dict[str
     assert any(what == "levels" for what, _ in missing) == expected_levels
 
 
-@pytest.mark.parametrize(("folder", "entry"), listed("entries"))
+@each_case(("folder", "entry"), listed("entries"))
 def test_modules_counted_are_those_that_the_manifest_counts(
     folder: str, entry: dict[str, Any]
 ) -> None:
+    path = shared_vectors() / folder / entry["file"]
     if "empty" in entry["file"]:
         pytest.skip("the manifest does not count the dictionaries of empty row groups")
-    path = shared_vectors() / folder / entry["file"]
     checked = verify_parquet(path, FileDecryptionProperties(**reader_of(entry)))
     counted = {name: n for name, n in entry["modules"].items() if "plain" not in name}
     if entry["enc"]["algorithm"] == "AES_GCM_CTR_V1":  # page bodies have no tag
@@ -144,17 +145,17 @@ def test_modules_counted_are_those_that_the_manifest_counts(
     assert checked.modules == sum(counted.values()) + signature
 
 
-@pytest.mark.parametrize("keys", [None, {}, {"footer_key"}], ids=["nothing", "none", "footer key"])
-@pytest.mark.parametrize(("folder", "entry"), listed("entries"))
+@each_case("keys", [None, {}, {"footer_key"}], ids=["nothing", "none", "footer key"])
+@each_case(("folder", "entry"), listed("entries"))
 def test_nothing_is_made_up_where_keys_are_missing(
     folder: str, entry: dict[str, Any], keys: set[str] | None
 ) -> None:
-    reader = reader_of(entry)
+    path, reader = shared_vectors() / folder / entry["file"], reader_of(entry)
     given = None
     if keys is not None:
         kept = {"algorithms", *keys} | ({"aad_prefix"} if keys else set())
         given = FileDecryptionProperties(**{k: v for k, v in reader.items() if k in kept})
-    checked = verify_parquet(shared_vectors() / folder / entry["file"], given)
+    checked = verify_parquet(path, given)
     assert checked.ok, told(checked)
     if not keys:
         assert not checked.complete
@@ -182,10 +183,11 @@ WORD_OF = {
 }
 
 
-@pytest.mark.parametrize(("folder", "entry"), listed("tampered"))
+@each_case(("folder", "entry"), listed("tampered"))
 def test_every_tampering_that_can_be_seen_is_seen(folder: str, entry: dict[str, Any]) -> None:
+    path = shared_vectors() / folder / entry["file"]
     reader = FileDecryptionProperties(**reader_of(entry))
-    checked = verify_parquet(shared_vectors() / folder / entry["file"], reader)
+    checked = verify_parquet(path, reader)
     start = next(start for start in WORD_OF if entry["tamper"].startswith(start))
     if entry["expect"] == "undetectable" and start != "substitute":
         assert checked.ok
@@ -365,7 +367,7 @@ def test_a_flip_in_any_module_is_told_with_its_address_and_place(case: Case) -> 
                     checked.raise_for_faults()
 
 
-@pytest.mark.parametrize("case", CASES, ids=by_name)
+@each_case("case", CASES, ids=by_name)
 def test_a_flip_in_sealed_column_metadata_is_placed(case: Case) -> None:
     if not case.properties.get("plaintext_footer"):
         pytest.skip("column metadata lies in the sealed footer")
@@ -492,7 +494,7 @@ def test_sealed_metadata_that_is_left_out_is_a_fault() -> None:
     assert "its column metadata is not" in told(checked)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("change", "message"),
     [
         (lambda md: setattr(_chunk(md), "offset_index_offset", 4), "inside"),
@@ -564,7 +566,7 @@ def _put(name: str, at: int, value: Any) -> Callable[[ThriftStruct], object]:
 LOW = (0).to_bytes(8, "little")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "change", "message"),
     [
         ("OffsetIndex", lambda i: i.page_locations.pop(), "3 page locations, the chunk 4"),
@@ -1169,7 +1171,7 @@ def check_verdict(data: bytes, reader: FileDecryptionProperties | None) -> None:
         assert not checked.ok, refused
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.sampled_from(FUZZED),
     st.sampled_from(FUZZ_READERS),
