@@ -25,6 +25,7 @@ from cryptography.exceptions import InvalidTag
 import modcrypt
 from modcrypt.cli import app
 from tests.support.ags1.standard_streams import FRAME, MIB, opened, taken_apart
+from tests.support.cases import each_case
 from tests.support.keys import FOOTER_KEY, OTHER_KEY
 from tests.support.shared_vectors import shared_vectors
 
@@ -153,8 +154,8 @@ def opened_by_metadata(folder: Path, name: str = "notes.key") -> bytes:
 # --- the main job, judged by others --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [16, 24, 32])
-@pytest.mark.parametrize("count", [0, 1, 2 * MIB])
+@each_case("size", [16, 24, 32])
+@each_case("count", [0, 1, 2 * MIB])
 def test_what_the_program_encrypts_opens_after_the_spec(
     folder: Path, size: int, count: int
 ) -> None:
@@ -162,7 +163,7 @@ def test_what_the_program_encrypts_opens_after_the_spec(
     private(folder / "own.key", key.hex().encode())
     (folder / "notes.txt").write_bytes(NOTES[:count])
     printed = done(
-        run(folder, "encrypt", *KEY, "--aad-prefix-hex", "00fF", "notes.txt", "notes.ags1")
+        run_here(folder, "encrypt", *KEY, "--aad-prefix-hex", "00fF", "notes.txt", "notes.ags1")
     )
     stream = (folder / "notes.ags1").read_bytes()
     assert printed == f"{len(stream)}\n".encode()
@@ -532,7 +533,7 @@ def test_a_closed_standard_stream_is_2(sealed: Path) -> None:
 
 
 def encrypted(folder: Path) -> bytes:
-    done(run(folder, "encrypt", *KEY, "notes.txt", "notes.ags1"))
+    done(run_here(folder, "encrypt", *KEY, "notes.txt", "notes.ags1"))
     return (folder / "notes.ags1").read_bytes()
 
 
@@ -553,7 +554,7 @@ def test_without_a_length_it_says_what_to_do(folder: Path) -> None:
 def test_another_length_is_1_and_nothing_is_given(folder: Path, wrong: int) -> None:
     encrypted(folder)
     for command in READING:
-        answer = run(folder, *command, *KEY, "--length", str(NOTES_LENGTH + wrong))
+        answer = run_here(folder, *command, *KEY, "--length", str(NOTES_LENGTH + wrong))
         assert f"{NOTES_LENGTH} bytes" in failed(answer, 1, "truncation")
         assert answer.stdout == b""
     assert "back.txt" not in names(folder)
@@ -652,10 +653,11 @@ def test_inspect_needs_no_key_and_its_sizes_add_up(folder: Path, count: int) -> 
         "encrypted_bytes": len(stream),
         "authenticated": False,
     }
-    for source in ("notes.ags1", "-"):
-        shown = json.loads(done(run(folder, "inspect", "--json", source, input=stream)))
-        assert shown == {"file": source, **expected}
-    *lines, warning = done(run(folder, "inspect", "notes.ags1")).decode().splitlines()
+    shown = json.loads(done(run_here(folder, "inspect", "--json", "notes.ags1")))
+    assert shown == {"file": "notes.ags1", **expected}
+    shown = json.loads(done(run(folder, "inspect", "--json", "-", input=stream)))
+    assert shown == {"file": "-", **expected}
+    *lines, warning = done(run_here(folder, "inspect", "notes.ags1")).decode().splitlines()
     assert [int(line.split()[-1]) for line in lines] == list(expected.values())[:-1]
     assert "not authenticated" in warning
 
@@ -676,7 +678,7 @@ def test_json_results_have_sizes_and_seconds(folder: Path) -> None:
 
 
 def test_with_the_stream_on_stdout_json_is_on_stderr(sealed: Path) -> None:
-    answer = run(sealed, "cat", *METADATA, "--json", "notes.ags1")
+    answer = run_here(sealed, "cat", *METADATA, "--json", "notes.ags1")
     assert answer.stdout == NOTES
     result = json.loads(answer.stderr)
     assert (result["file"], result["plaintext_bytes"]) == ("notes.ags1", len(NOTES))
@@ -698,7 +700,7 @@ def test_with_the_stream_on_stdout_json_is_on_stderr(sealed: Path) -> None:
 # --- wrong arguments -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "part"),
     [
         (("encrypt", "notes.txt", "out"), "--new-key-metadata"),
@@ -937,7 +939,7 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str | None) -
     (folder / "notes.txt").write_bytes(b"first\nsecond\n")
     if command in ("decrypt", "cat", "inspect"):
         files = ("--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
-        done(run(folder, "encrypt", *files))
+        done(run_here(folder, "encrypt", *files))
     passphrase = "examples are not asked for one"
     modcrypt.Keyring.create(folder / "lake.keyring", passphrase=passphrase).create_key("footer")
     kms = ("--kms", "file:lake.keyring#footer")
@@ -945,7 +947,7 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str | None) -
     if command == "decrypt":
         sealed = ("--new-key-metadata", "notes.sealed", *kms, "notes.txt", "notes.kms.ags1")
         done(run(folder, "encrypt", *sealed, env=path))
-    text = done(run(folder, *([] if command is None else [command]), "--help")).decode()
+    text = done(run_here(folder, *([] if command is None else [command]), "--help")).decode()
     joined = text.replace("\\\n", " ")
     lines = [line for line in joined.splitlines() if line.startswith("    ") and "modcrypt" in line]
     assert lines

@@ -23,6 +23,7 @@ import modcrypt
 from modcrypt import errors
 from modcrypt.cli import key_refs
 from modcrypt.cli.output import failures
+from tests.support.cases import each_case
 from tests.support.cli.program import (
     KEY,
     NAME_KEY,
@@ -208,13 +209,13 @@ def test_a_reader_that_goes_away_ends_it_quietly(sealed: Path) -> None:
 
 def test_a_flipped_byte_is_1_and_names_the_module(sealed: Path) -> None:
     options = ("--json", *KEY, *NAME_KEY, "sealed.parquet")
-    regions = json.loads(run_program(sealed, "inspect", "--modules", *options).stdout)["regions"]
+    regions = json.loads(run(sealed, "inspect", "--modules", *options).stdout)["regions"]
     target = next(m for m in regions if m["kind"] == "data page" and m["path"] == "name")
     flip(sealed / "sealed.parquet", target["start"] + 20)
     before = names(sealed)
-    answer = run_program(sealed, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet")
+    answer = run(sealed, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet")
     assert failed(answer, 1, "tag").startswith("data page, row group 0, column name, page 0: ")
-    answer = run_program(sealed, "decrypt", *options, "out.parquet")
+    answer = run(sealed, "decrypt", *options, "out.parquet")
     error = json.loads(answer.stdout)
     address = {k: target[k] for k in ("row_group", "column", "path", "page")}
     address["type"] = target["kind"]
@@ -240,9 +241,7 @@ def test_no_parquet_file_is_1(folder: Path) -> None:
 
 def test_a_wrong_key_is_1(sealed: Path) -> None:
     private(sealed / "footer.key", OTHER_KEY)
-    failed(
-        run_program(sealed, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet"), 1, "tag"
-    )
+    failed(run(sealed, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet"), 1, "tag")
 
 
 @pytest.mark.parametrize(
@@ -296,17 +295,17 @@ def test_an_unknown_column_is_2(folder: Path) -> None:
 
 
 def test_a_missing_key_is_3_and_says_how_to_give_it(sealed: Path) -> None:
-    answer = run_program(sealed, "decrypt", *KEY, "sealed.parquet", "out.parquet")
+    answer = run(sealed, "decrypt", *KEY, "sealed.parquet", "out.parquet")
     message = failed(answer, 3, "no-key")
     assert "column name" in message
     assert "--column-key" in message
     assert "--on-missing-key drop" in message
-    message = failed(run_program(sealed, "decrypt", "sealed.parquet", "out.parquet"), 3, "no-key")
+    message = failed(run(sealed, "decrypt", "sealed.parquet", "out.parquet"), 3, "no-key")
     assert "--key-file" in message
 
 
 def test_encrypting_twice_is_5(sealed: Path) -> None:
-    failed(run_program(sealed, "encrypt", *KEY, "sealed.parquet", "out.parquet"), 5, "unsupported")
+    failed(run(sealed, "encrypt", *KEY, "sealed.parquet", "out.parquet"), 5, "unsupported")
 
 
 def test_a_full_disk_is_74_and_leaves_nothing(folder: Path) -> None:
@@ -410,8 +409,8 @@ TEXT_FORMS = [
 ]
 
 
-@pytest.mark.parametrize("text", TEXT_FORMS)
-@pytest.mark.parametrize("way", ["file", "env", "fd"])
+@each_case("text", TEXT_FORMS)
+@each_case("way", ["file", "env", "fd"])
 def test_a_footer_key_comes_as_text(folder: Path, text: str, way: str) -> None:
     private(folder / "text.key", text.encode())
     with (folder / "text.key").open("rb") as file:
@@ -420,12 +419,11 @@ def test_a_footer_key_comes_as_text(folder: Path, text: str, way: str) -> None:
             "env": ("--key-env", "TEXT_KEY"),
             "fd": ("--key-fd", str(file.fileno())),
         }[way]
-        answer = run_program(
-            folder,
-            *("encrypt", *option, "plain.parquet", "sealed.parquet"),
-            env={"TEXT_KEY": text} if way == "env" else {},
-            pass_fds=[file.fileno()],
-        )
+        arguments = ("encrypt", *option, "plain.parquet", "sealed.parquet")
+        if way == "fd":
+            answer = run_program(folder, *arguments, pass_fds=[file.fileno()])
+        else:
+            answer = run(folder, *arguments, env={"TEXT_KEY": text} if way == "env" else {})
     assert (answer.returncode, answer.stderr) == (0, "")
     assert read_with_pyarrow(folder / "sealed.parquet", FOOTER_KEY).equals(small_table())
 
@@ -469,7 +467,7 @@ def test_column_names_may_hold_equals_signs_and_colons(tmp_path: Path) -> None:
 
 def test_a_tilde_in_a_column_key_is_the_home_folder(folder: Path) -> None:
     options = (*KEY, "--column-key", "name=file:~/name.key", "plain.parquet", "out.parquet")
-    assert run_program(folder, "encrypt", *options, env={"HOME": str(folder)}).returncode == 0
+    assert run(folder, "encrypt", *options, env={"HOME": str(folder)}).returncode == 0
 
 
 @pytest.mark.parametrize("size", [0, 15, 17, 33, 5000])
@@ -513,7 +511,7 @@ def test_a_denied_key_file_is_3_for_root_too(folder: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, 0), (0o400, 0), (0o640, 1), (0o604, 1)])
 def test_a_key_file_that_others_can_read_is_warned_of(folder: Path, mode: int, warned: int) -> None:
     (folder / "footer.key").chmod(mode)
-    answer = run_program(folder, "encrypt", *KEY, "plain.parquet", "sealed.parquet")
+    answer = run(folder, "encrypt", *KEY, "plain.parquet", "sealed.parquet")
     assert answer.returncode == 0
     assert answer.stderr.count("modcrypt: warning: other users can read key file") == warned
     assert answer.stderr.count("\n") == warned
@@ -554,8 +552,8 @@ def spellings(key: bytes) -> Iterator[str]:
 SHOWN_KEYS = [key for k in (FOOTER_KEY, bytes(range(65, 89)), LONG_KEY) for key in spellings(k)]
 
 
-@pytest.mark.parametrize("text", [k for k in SHOWN_KEYS if k.isprintable()])
-@pytest.mark.parametrize(
+@each_case("text", [k for k in SHOWN_KEYS if k.isprintable()])
+@each_case(
     "arguments",
     [
         ("encrypt", "--key-file", "{}", "plain.parquet", "out"),
@@ -609,7 +607,7 @@ def test_no_key_shows_in_any_output(sealed: Path) -> None:
 # --- options, in process -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "part"),
     [
         (("encrypt",), "Missing argument 'SOURCE'"),
