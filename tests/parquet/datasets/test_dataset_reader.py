@@ -285,7 +285,7 @@ def evolving(folders: Folders) -> Folders:
     return folders
 
 
-@each_case("columns", [None, ["name", "id"], ["x"], ["s"]], ids=str)
+@pytest.mark.parametrize("columns", [None, ["name", "id"], ["x"], ["s"]], ids=str)
 @each_case("wanted", [
     None, f("id") == 777, f("name") == "777", f("x").is_null(), f("x") > 2990, f("s", "a") == 5,
     f("name").isin(["5", "1600", "2999"]),
