@@ -71,12 +71,12 @@ def _loop(decorated: Test, test: Test, axes: list[Axis]) -> Test:
 
     def loop(request: pytest.FixtureRequest, subtests: pytest.Subtests, **_: Any) -> None:
         combinations, skipped = list(itertools.product(*axes)), []
-        anew = _finish_fixtures(request)
+        own = _finish_own_fixtures(request)
         for number, combination in enumerate(combinations):
             label = "-".join(label for label, _ in combination)
             values = {name: value for _, case in combination for name, value in case.items()}
             with subtests.test(label), contextlib.ExitStack() as stack:
-                case = _Fixtures(request, anew, number, stack)
+                case = _Fixtures(request, own, number, stack)
                 made = {name: case.get(name) for name in request.fixturenames}
                 try:
                     test(**values, **{name: made[name] for name in fixtures})
@@ -95,18 +95,18 @@ def _loop(decorated: Test, test: Test, axes: list[Axis]) -> Test:
     return loop
 
 
-def _finish_fixtures(request: pytest.FixtureRequest) -> dict[str, Any]:
+def _finish_own_fixtures(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Tear down the item's fixtures that each case has of its own; return their definitions."""
     definitions = {
         name: found[-1] for name, found in request.node._fixtureinfo.name2fixturedefs.items()
     }
-    anew = {name: one for name, one in definitions.items() if _is_anew(name, one)}
-    for definition in anew.values():
+    own = {name: one for name, one in definitions.items() if _is_own(name, one)}
+    for definition in own.values():
         definition.finish(request)
-    return anew
+    return own
 
 
-def _is_anew(name: str, definition: Any) -> bool:
+def _is_own(name: str, definition: Any) -> bool:
     ours = not definition.func.__module__.startswith("_pytest.")
     return definition.scope == "function" and (ours or name == "monkeypatch")
 
@@ -117,17 +117,17 @@ class _Fixtures:
     def __init__(
         self,
         request: pytest.FixtureRequest,
-        anew: dict[str, Any],
+        own: dict[str, Any],
         number: int,
         stack: contextlib.ExitStack,
     ) -> None:
-        self._request, self._anew, self._number, self._stack = request, anew, number, stack
+        self._request, self._own, self._number, self._stack = request, own, number, stack
         self._made: dict[str, Any] = {}
 
     def get(self, name: str) -> Any:
         """Return the value of a fixture."""
         if name not in self._made:
-            self._made[name] = self._call(name) if name in self._anew else self._share(name)
+            self._made[name] = self._call(name) if name in self._own else self._share(name)
         return self._made[name]
 
     def _share(self, name: str) -> Any:
@@ -142,7 +142,7 @@ class _Fixtures:
         return value
 
     def _call(self, name: str) -> Any:
-        definition = self._anew[name]
+        definition = self._own[name]
         given = {argument: self.get(argument) for argument in definition.argnames}
         if definition.params is not None:
             given["request"] = SimpleNamespace(param=self._request.node.callspec.params[name])
