@@ -97,8 +97,8 @@ def _files(path: str) -> list[str]:
     if not stat.S_ISDIR(os.stat(path).st_mode):
         return [path]
     below = (os.path.join(base, name) for base, _, names in os.walk(path) for name in names)
-    visible = (one for one in below if not os.path.basename(one).startswith("."))
-    return sorted(one for one in visible if os.path.isfile(one) and os.path.getsize(one))
+    visible = (path for path in below if not os.path.basename(path).startswith("."))
+    return sorted(path for path in visible if os.path.isfile(path) and os.path.getsize(path))
 
 
 def _spellings(key: Key) -> Iterator[bytes]:

@@ -48,12 +48,12 @@ def find_secrets(line: bytes, needles: Collection[bytes]) -> Iterator[Found]:
     except (ValueError, RecursionError):
         event = line.decode(errors="replace")  # cut short, or of something else
     for name, text in _strings(event, None):
-        for one in given:
-            if one in text:
+        for needle in given:
+            if needle in text:
                 placed = True
                 yield _printable_name(name), "a key that is in use here", True
         yield from _in_text(name, text)
-    if given and not placed:  # it is a name, for one
+    if given and not placed:  # it is a name, for example
         yield None, "a key that is in use here", True
 
 
@@ -64,13 +64,13 @@ def _strings(value: Any, name: str | None, depth: int = 0) -> Iterator[tuple[str
     elif depth > MAX_NESTING:
         yield name, json.dumps(value)
     elif isinstance(value, dict):
-        for below, one in value.items():
-            yield from _strings(one, below, depth + 1)
+        for key, item in value.items():
+            yield from _strings(item, key, depth + 1)
     elif isinstance(value, list):
         if len(value) == 2 and isinstance(value[0], str):  # Spark lists properties in pairs
             name = value[0]
-        for one in value:
-            yield from _strings(one, name, depth + 1)
+        for item in value:
+            yield from _strings(item, name, depth + 1)
 
 
 def _in_text(name: str | None, text: str) -> Iterator[Found]:

@@ -10,11 +10,11 @@ from modcrypt.aad import BlockId, block_aad
 from modcrypt.aead import BLOCK_OVERHEAD, GcmCipher, TagError
 from modcrypt.ags1.lengths import Ags1Key
 from modcrypt.errors import TagMismatchError
-from modcrypt.io.threads import ThreadPool, usable_cores
+from modcrypt.io.threads import ThreadPool, check_threads, usable_cores
 from modcrypt.key_metadata import StandardKeyMetadata, as_prefix
 from modcrypt.keys import as_key
 
-__all__ = ["BlockCipher", "Workers", "block_cipher", "check_threads", "split_blocks"]
+__all__ = ["BlockCipher", "Workers", "block_cipher", "split_blocks"]
 
 MAX_WORKERS = 4
 """Most threads of one stream: AES saturates the memory before it saturates a fifth core."""
@@ -77,12 +77,6 @@ def block_cipher(key: Ags1Key, aad_prefix: bytes | None) -> BlockCipher:
 def split_blocks(first: int, stop: int, count: int) -> list[range]:
     """Split the blocks [first, stop) into lots of up to `count`."""
     return [range(n, min(n + count, stop)) for n in range(first, stop, count)]
-
-
-def check_threads(threads: int | None) -> None:
-    """Raise a ValueError for fewer than one thread."""
-    if threads is not None and threads < 1:
-        raise ValueError("threads must be at least 1")
 
 
 class Workers:

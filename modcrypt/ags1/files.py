@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from modcrypt.aead import BLOCK_OVERHEAD
-from modcrypt.ags1.blocks import BlockCipher, block_cipher, check_threads
+from modcrypt.ags1.blocks import BlockCipher, block_cipher
 from modcrypt.ags1.layout import (
     DEFAULT_BLOCK_LENGTH,
     HEADER_SIZE,
@@ -27,6 +27,7 @@ from modcrypt.io.buffers import Output, check_apart, open_output
 from modcrypt.io.destinations import Destination
 from modcrypt.io.sources import SourceLike
 from modcrypt.io.streams import Stream, open_stream
+from modcrypt.io.threads import check_threads
 
 __all__ = ["Ags1Summary", "decrypt_ags1", "encrypt_ags1", "inspect_ags1"]
 

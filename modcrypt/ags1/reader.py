@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from modcrypt.aead import BLOCK_OVERHEAD
-from modcrypt.ags1.blocks import Workers, block_cipher, check_threads, split_blocks
+from modcrypt.ags1.blocks import Workers, block_cipher, split_blocks
 from modcrypt.ags1.layout import HEADER_SIZE, Layout, parse_header
 from modcrypt.ags1.lengths import (
     Ags1Key,
@@ -37,7 +37,7 @@ from modcrypt.io.sources import (
     SourceLike,
     open_source,
 )
-from modcrypt.io.threads import SharedResources
+from modcrypt.io.threads import SharedResources, check_threads
 
 __all__ = ["Ags1Reader", "open"]
 

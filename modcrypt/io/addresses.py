@@ -1,4 +1,4 @@
-"""Tell local paths from URLs. Only this module decides what is local."""
+"""Distinguish local paths from URLs. Only this module decides what is local."""
 
 from __future__ import annotations
 
