@@ -24,7 +24,10 @@ FACADES = (modcrypt, modcrypt.iceberg, modcrypt.spark)
 
 # What is not in the standard library, and the packages and modules that may import it.
 IMPORTERS = {
-    "cryptography": {"modcrypt.aead", "modcrypt.checkup"},  # the latter for its version alone
+    "cryptography": {
+        "modcrypt.aead",
+        "modcrypt.machine_checks",
+    },  # the latter for its version alone
     "thriftpy2": {"modcrypt.parquet.format.idl"},
     # Where Arrow schemas and buffers come in and go out.
     "pyarrow": {

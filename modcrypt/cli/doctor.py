@@ -19,9 +19,9 @@ from modcrypt.cli.shared import json_option, print_line, read_key, root_option
 from modcrypt.errors import KeyRetrievalError
 
 if TYPE_CHECKING:  # not to be loaded for the help
-    from modcrypt.checkup import Check
     from modcrypt.keys import Key
     from modcrypt.kms.client import KmsClient
+    from modcrypt.machine_checks import Check
 
 __all__ = ["doctor"]
 
@@ -119,8 +119,9 @@ class _Examination:
         self, files: tuple[str, ...], logs: tuple[str, ...], *, offline: bool
     ) -> Iterator[Check]:
         from modcrypt import checkup
+        from modcrypt.machine_checks import machine
 
-        yield from checkup.machine()
+        yield from machine()
         yield checkup.secret_variables(os.environ)
         yield from self._policy()
         yield from self._secret_files()
@@ -160,7 +161,8 @@ class _Examination:
             yield secret_file(os.path.expanduser(path), "passphrase file")
 
     def _key_service(self, offline: bool) -> Iterator[Check]:
-        from modcrypt.checkup import Check, master_key
+        from modcrypt.checkup import master_key
+        from modcrypt.machine_checks import Check
 
         service = self._service
         if service is None:

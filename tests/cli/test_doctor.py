@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import modcrypt
-from modcrypt import checkup, event_log
+from modcrypt import checkup, event_log, machine_checks
 from modcrypt.event_log import search_event_log
 from tests.support.cases import each_case
 from tests.support.cli.program import KEY, environment, invoke, private, run_program
@@ -128,7 +128,7 @@ def test_old_and_missing_packages_fail(tmp_path: Path, monkeypatch: pytest.Monke
 def test_slow_aes_is_a_warning_which_strict_takes_for_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkup, "SLOW_AES", 1e6)
+    monkeypatch.setattr(machine_checks, "SLOW_AES", 1e6)
     assert invoke(tmp_path, "doctor").exit_code == 0
     answer = invoke(tmp_path, "doctor", "--strict")
     assert answer.exit_code == 1
@@ -139,7 +139,7 @@ def test_slow_aes_is_a_warning_which_strict_takes_for_a_failure(
 def test_a_umask_that_lets_others_in_is_told(mask: int, state: str) -> None:
     before = os.umask(mask)
     try:
-        found = next(one for one in checkup.machine() if one.check == "umask")
+        found = next(one for one in machine_checks.machine() if one.check == "umask")
         assert os.umask(mask) == mask  # it is as it was
     finally:
         os.umask(before)

@@ -17,7 +17,7 @@ import modcrypt as mc
 from modcrypt.cli.app import program
 from modcrypt.iceberg import IcebergTable, KeyPolicy, create_table, open_table, verify_table
 from modcrypt.iceberg.keys.wrapping_keys import MasterKeys, OpenKey
-from modcrypt.iceberg.rotate.dek_rotation import RekeyItem
+from modcrypt.iceberg.rotate.file_rekeying import RekeyItem
 from modcrypt.keys import key_bytes
 from modcrypt.spark import Settings, rotate_table_deks, rotate_table_keks
 from modcrypt.spark.jobs.iceberg_jobs import TableRekeyJob

@@ -61,7 +61,8 @@ def _label(name: str, value: object, number: int, ids: Ids) -> str:
     label = ids(value) if callable(ids) else None
     if label is None and isinstance(value, str | bytes | int | float | None):
         label = value if isinstance(value, str) else repr(value)
-    return str(label or getattr(value, "__name__", f"{name}{number}"))[:80]
+    text = str(label or getattr(value, "__name__", f"{name}{number}"))
+    return text.encode("ascii", "backslashreplace").decode()[:80]  # as pytest-xdist can send it
 
 
 def _loop(decorated: Test, test: Test, axes: list[Axis]) -> Test:

@@ -38,7 +38,7 @@ from modcrypt.iceberg.keys.key_resolver import (
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
 from modcrypt.iceberg.read.inventory import in_threads
 from modcrypt.iceberg.read.table_walk import Walk
-from modcrypt.iceberg.rotate.dek_rotation import RekeyItem, match_results
+from modcrypt.iceberg.rotate.file_rekeying import RekeyItem, match_results
 from modcrypt.iceberg.rotate.manifest_rewrapping import Exchange, Reseal, reseal_manifest
 from modcrypt.iceberg.rotate.rotation_report import (
     TableRotation,

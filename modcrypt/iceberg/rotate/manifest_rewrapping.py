@@ -21,7 +21,7 @@ from modcrypt.iceberg.keys.key_resolver import (
     seal_for_manifest,
 )
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, OpenKey
-from modcrypt.iceberg.rotate.dek_rotation import RekeyedFile, RekeyItem
+from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.manifest_writing import rewrite_manifest
 from modcrypt.key_metadata import StandardKeyMetadata

@@ -15,7 +15,8 @@ from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.io.buffers import Output, Window
 from modcrypt.io.sources import MemorySource, Source
 from modcrypt.parquet.convert.decryptor import open_pages
-from modcrypt.parquet.convert.encryptor import PageRules, PlainFeed, count_level_bytes, seal_body
+from modcrypt.parquet.convert.encryptor import PlainFeed
+from modcrypt.parquet.convert.page_encryption import PageRules, count_level_bytes, seal_body
 from modcrypt.parquet.crypto.bloom_filters import open_bloom_filter
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (

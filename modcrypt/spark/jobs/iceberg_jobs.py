@@ -33,7 +33,7 @@ from modcrypt.fork_safety import fork_safe
 from modcrypt.iceberg.format.locations import Locations
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
-from modcrypt.iceberg.rotate.dek_rotation import RekeyedFile, RekeyItem, rekey_file
+from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem, rekey_file
 from modcrypt.iceberg.rotate.manifest_rewrapping import Exchange, reseal_item
 from modcrypt.iceberg.rotate.table_rotation import TableRotation, rotate_table
 from modcrypt.iceberg.tables.table import IcebergTable

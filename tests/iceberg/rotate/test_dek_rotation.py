@@ -18,8 +18,8 @@ import pytest
 import modcrypt as mc
 from modcrypt.iceberg import IcebergTable, encrypt_table, open_table
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey, MasterKeys
-from modcrypt.iceberg.rotate.dek_rotation import RekeyedFile, RekeyItem, rekey_file
 from modcrypt.iceberg.rotate.expiry import expire_history
+from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem, rekey_file
 from modcrypt.iceberg.rotate.table_rotation import TableRotation, rotate_table
 from tests.support.cases import each_case
 from tests.support.folder_contents import files

@@ -12,7 +12,7 @@ import modcrypt as mc
 from modcrypt.iceberg import IcebergTable, KeyPolicy, open_table, rotate_table, verify_table
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
-from modcrypt.iceberg.rotate.dek_rotation import RekeyedFile, RekeyItem
+from modcrypt.iceberg.rotate.file_rekeying import RekeyedFile, RekeyItem
 from modcrypt.iceberg.rotate.manifest_rewrapping import Exchange, reseal_item
 from modcrypt.keys import key_bytes
 from tests.support.folder_contents import files

@@ -32,7 +32,8 @@ from tests.support.kms.soft_hsm import MASTER, PIN, WRONG_PIN, SoftHsm, hsm, run
 
 pkcs11 = pytest.importorskip("pkcs11")
 
-from modcrypt.kms.services.pkcs11 import Pkcs11Kms, open_pkcs11, parse_pkcs11_uri  # noqa: E402 (needs it)
+from modcrypt.kms.services.pkcs11 import Pkcs11Kms, open_pkcs11  # noqa: E402 (needs it)
+from modcrypt.kms.services.pkcs11_uri import parse_pkcs11_uri  # noqa: E402 (needs it)
 
 __all__ = ["hsm"]  # a fixture
 

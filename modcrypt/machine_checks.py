@@ -1,0 +1,237 @@
+"""Checks of the machine for `modcrypt doctor`: versions, AES, randomness, umask and swap."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import stat
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any, Literal
+
+from modcrypt.keys import Key
+
+__all__ = ["Check", "State", "machine"]
+
+State = Literal["ok", "hint", "warn", "fail"]
+
+SLOW_AES = 0.5
+"""Speed of AES-GCM in GB/s below which the hardware does not seem to support AES."""
+
+_MEASURED = 0.05  # seconds
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The result of one check.
+
+    Attributes:
+        check: Subject of the check.
+        state: `"ok"`; `"hint"` for a state that may be intended; `"warn"` for a risk; or `"fail"`.
+        message: Result of the check.
+        advice: Next step for the user; empty if there is none.
+        where: File, line and property name of a finding in a log.
+    """
+
+    check: str
+    state: State
+    message: str
+    advice: str = ""
+    where: Mapping[str, Any] | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields as a dict for JSON."""
+        return asdict(self)
+
+
+def machine() -> Iterator[Check]:
+    """Check Python, packages, AES, random numbers and the limits of the process."""
+    yield _check_python()
+    yield _check_packages()
+    yield _check_idl()
+    yield _check_openssl()
+    yield _check_aes()
+    yield _check_randomness()
+    yield _check_umask()
+    yield _check_core_dumps()
+    yield _check_swap()
+
+
+def _check_python() -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    bits = 64 if sys.maxsize > 2**32 else 32
+    good = sys.version_info >= (3, 11) and bits == 64
+    advice = "" if good else "modcrypt needs Python 3.11 or newer, 64-bit"
+    return Check(
+        check="python",
+        state="ok" if good else "fail",
+        message=f"Python {version}, {bits}-bit",
+        advice=advice,
+    )
+
+
+_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?:\[[^\]]*\])?>=(?P<least>[0-9.]+)")
+
+
+def _check_packages() -> Check:
+    """Compare the installed packages with the versions that modcrypt requires."""
+    try:
+        wanted = metadata.requires("modcrypt") or []
+    except metadata.PackageNotFoundError:
+        return Check(
+            check="packages",
+            state="hint",
+            message="modcrypt runs from a folder, without being installed",
+        )
+    installed, outdated = [], []
+    for line in wanted:
+        match = _REQUIREMENT.match(line)
+        if match is None:
+            continue
+        name, least = match["name"], match["least"]
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            if "extra ==" not in line:
+                outdated.append(f"{name} is missing")
+            continue
+        installed.append(f"{name} {version}")
+        if _numbers(version) < _numbers(least):
+            outdated.append(f"{name} {version} is older than {least}")
+    if outdated:
+        return Check(
+            check="packages",
+            state="fail",
+            message="; ".join(outdated),
+            advice="run pip install -U modcrypt",
+        )
+    return Check(check="packages", state="ok", message=", ".join(installed))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+def _check_idl() -> Check:
+    try:
+        from modcrypt.parquet.format import idl
+
+        idl.new("FileMetaData")
+    except Exception as error:  # a missing or malformed file fails in many ways
+        return Check(
+            check="thrift IDL",
+            state="fail",
+            message=f"parquet.thrift can't be read: {type(error).__name__}",
+            advice="reinstall modcrypt",
+        )
+    return Check(check="thrift IDL", state="ok", message="parquet.thrift was parsed")
+
+
+def _check_openssl() -> Check:
+    from cryptography.hazmat.backends.openssl.backend import backend
+
+    return Check(check="OpenSSL", state="ok", message=backend.openssl_version_text())
+
+
+def _check_aes() -> Check:
+    """Measure the speed of AES-GCM, and look for AES among the processor's features."""
+    from modcrypt.aead import GCM_OVERHEAD, GcmCipher
+
+    cipher, data = GcmCipher(Key.generate()), bytes(_PIECE)
+    out = memoryview(bytearray(_PIECE + GCM_OVERHEAD))
+    cipher.seal_into(out, 0, data, _PIECE, b"")  # the first call selects an implementation
+    started, sealed = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - started) < _MEASURED:
+        cipher.seal_into(out, 0, data, _PIECE, b"")
+        sealed += _PIECE
+    rate, flag = sealed / elapsed / 1e9, _aes_flag()
+    flags = {True: ", with AES instructions", False: ", without AES instructions", None: ""}
+    message = f"AES-GCM runs at {rate:.1f} GB/s on one core{flags[flag]}"
+    if rate >= SLOW_AES and flag is not False:
+        return Check(check="AES", state="ok", message=message)
+    return Check(
+        check="AES",
+        state="warn",
+        message=message,
+        advice="without AES in hardware, encryption is slow and its timing may reveal keys: use "
+        "another machine, or expose the processor's AES instructions to the virtual machine",
+    )
+
+
+def _aes_flag() -> bool | None:
+    """Return whether the processor has AES instructions; None if that is unknown."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            match = re.search(r"^(?:flags|Features)\s*:(.*)$", file.read(1 << 20), re.MULTILINE)
+    except OSError:
+        return None
+    return None if match is None else "aes" in match[1].split()
+
+
+def _check_randomness() -> Check:
+    try:
+        if hasattr(os, "getrandom"):
+            os.getrandom(32, os.GRND_NONBLOCK)
+        else:
+            os.urandom(32)
+    except OSError:
+        return Check(
+            check="randomness",
+            state="fail",
+            message="the operating system has no random numbers yet",
+            advice="wait, or give the machine a source of entropy, which keys and nonces need",
+        )
+    return Check(check="randomness", state="ok", message="the operating system's generator works")
+
+
+def _check_umask() -> Check:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    message = f"umask {mask:03o}"
+    if not mask & stat.S_IWOTH:
+        return Check(
+            check="umask",
+            state="warn",
+            message=f"{message}: other users can modify new files",
+            advice="run umask 077 to keep them private",
+        )
+    if not mask & stat.S_IROTH:
+        return Check(
+            check="umask",
+            state="hint",
+            message=f"{message}: other users can read the output of decrypt and cat -o",
+            advice="run umask 077 to keep it private",
+        )
+    return Check(check="umask", state="ok", message=message)
+
+
+def _check_core_dumps() -> Check:
+    if resource.getrlimit(resource.RLIMIT_CORE)[0] == 0:
+        return Check(check="core dumps", state="ok", message="off")
+    return Check(
+        check="core dumps",
+        state="hint",
+        message="on: a crash may write keys to a file",
+        advice="run ulimit -c 0 to turn them off",
+    )
+
+
+def _check_swap() -> Check:
+    try:
+        with open("/proc/swaps", encoding="utf-8", errors="replace") as file:
+            used = len(file.readlines()) > 1
+    except OSError:
+        return Check(check="swap", state="hint", message="unknown on this system")
+    if not used:
+        return Check(check="swap", state="ok", message="off")
+    return Check(
+        check="swap",
+        state="hint",
+        message="on: keys in memory may be written to disk",
+        advice="encrypt swap, or turn it off",
+    )
