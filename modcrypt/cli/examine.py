@@ -40,6 +40,7 @@ from modcrypt.cli.output.progress import files_bar, progress_bar
 from modcrypt.cli.shared import (
     combine_options,
     format_table,
+    lines_option,
     prefix_options,
     print_facts,
     print_line,
@@ -70,9 +71,6 @@ _html_options = combine_options(
         help="Write a drawing of a single file as a self-contained HTML page to OUT.",
     ),
     click.option("--force", is_flag=True, help="Replace OUT if it exists."),
-)
-_lines_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print lines of JSON on stdout, also for a failure."
 )
 
 
@@ -172,7 +170,7 @@ Exit codes: 0 no fault; 1 a fault, or with --strict something not authenticated;
 @files_options
 @spark_option
 @_html_options
-@_lines_option
+@lines_option
 def inspect(
     *,
     paths: tuple[str, ...],
@@ -365,7 +363,7 @@ def _format_modules(inspection: Inspection) -> str:
 @threads_option("Number of threads for a single file. Default: by file size and processors.")
 @spark_option
 @_html_options
-@_lines_option
+@lines_option
 def verify(
     *,
     paths: tuple[str, ...],

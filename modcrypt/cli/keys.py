@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +15,7 @@ import click
 
 import modcrypt
 from modcrypt.cli import key_refs
+from modcrypt.cli.key_scan import scan
 from modcrypt.cli.options.kms_options import (
     Service,
     audit_option,
@@ -25,14 +26,20 @@ from modcrypt.cli.options.kms_options import (
 )
 from modcrypt.cli.output.failures import exit_code, printable, use_option_names
 from modcrypt.cli.output.progress import files_bar
-from modcrypt.cli.shared import format_table, json_option, print_line, root_option, threads_option
-from modcrypt.cli.spark import decryption_settings, rotate_on_spark, scan_on_spark, spark_option
+from modcrypt.cli.shared import (
+    format_table,
+    json_option,
+    lines_option,
+    print_line,
+    root_option,
+    threads_option,
+)
+from modcrypt.cli.spark import decryption_settings, rotate_on_spark, spark_option
 from modcrypt.io.addresses import local_path
 from modcrypt.parquet.crypto.properties import ALGORITHMS
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.key_rotation import RotatedFile
-    from modcrypt.jobs.key_scan import ScannedKey
     from modcrypt.kms.client import MasterKey
 
 __all__ = ["keys"]
@@ -74,19 +81,12 @@ _DESTROY_EXAMPLE = """\b
 Example:
   modcrypt keys destroy --kms file:lake.keyring footer --version 1 --yes"""
 
-_SCAN_EXAMPLE = """\b
-Examples: without any key; also columns in files with encrypted footers
-  modcrypt keys scan lake
-  modcrypt keys scan --kms file:lake.keyring lake"""
 
 _version_option = click.option(
     "--version",
     metavar="N",
     type=click.IntRange(min=1),
     help="Older version of the master key; disable also stops all versions before it.",
-)
-_lines_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print lines of JSON on stdout, also for a failure."
 )
 
 
@@ -340,7 +340,7 @@ def _disabled_versions(master: MasterKey) -> list[str]:
 @threads_option("Number of files processed concurrently. Default: 4.")
 @audit_option
 @spark_option
-@_lines_option
+@lines_option
 def rotate(
     *,
     paths: tuple[str, ...],
@@ -462,65 +462,4 @@ def _print_summary(
     print_line(f"{len(done)} files: {totals_text or 'nothing to do'}; {rewrapped} keys")
 
 
-# --- scan ----------------------------------------------------------------------------------------
-
-
-@keys.command(epilog=_SCAN_EXAMPLE)
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@reading_service_options
-@root_option
-@audit_option
-@spark_option
-@_lines_option
-def scan(
-    *, paths: tuple[str, ...], audit: str | None, spark_master: str | None, as_json: bool,
-    **options: Any,
-) -> int:  # fmt: skip
-    """List the master key that protects each file and column.
-
-    PATH is a file or a folder. No key is needed, but to list the columns of a file with an
-    encrypted footer, name the key service that opens it. Nothing else is authenticated. If files
-    could not be scanned, the exit code is that of the failure, or 1 if failures have different
-    codes.
-    """
-    if spark_master is not None:
-        return scan_on_spark(spark_master, paths, options, as_json=as_json)
-    service = Service(options)
-    tools = decryption = None
-    if service.named:
-        tools = service.tools(audit)
-        decryption = tools.decryption(service.policy, root=options["root"])
-    else:
-        refuse({"audit", "master_keys"}, "this needs --kms or --policy")
-    scan_results = modcrypt.scan_keys(list(paths), tools, decryption=decryption)
-    if as_json:
-        return _print_scan_as_json(scan_results)
-    scanned = list(scan_results)
-    rows = [_scan_row(key) for key in scanned if key.kind != "error"]
-    titles = ("file", "column", "master key", "version", "KEK", "storage")
-    print_line(format_table(titles, rows, left=(0, 1, 2, 4, 5)))
-    if not service.named and any(key.kind == "hidden" for key in scanned):
-        print_line("(encrypted): pass --kms to list the keys of columns, if there are any")
-    failures = [key for key in scanned if key.kind == "error"]
-    for failure in failures:
-        where = "" if failure.message.startswith(failure.file) else f"{failure.file}: "
-        click.echo(f"modcrypt: {printable(where + use_option_names(failure.message))}", err=True)
-    return exit_code(failure.word for failure in failures)
-
-
-def _print_scan_as_json(scan_results: Iterator[ScannedKey]) -> int:
-    error_codes = set()
-    for key in scan_results:
-        print_line(json.dumps({**key.fields(), "message": use_option_names(key.message)}))
-        error_codes |= {key.word} if key.kind == "error" else set()
-    return exit_code(error_codes)
-
-
-def _scan_row(key: ScannedKey) -> tuple[str | None, ...]:
-    from modcrypt.jobs.key_scan import DESTROYED
-
-    kinds = {"footer": "(footer)", "hidden": "(encrypted)"}
-    kek = None if key.kek_id is None else key.kek_id[:8]
-    column = kinds.get(key.kind, key.column)
-    master = f"{key.master_key_id} (destroyed)" if key.message == DESTROYED else key.master_key_id
-    return key.file, column, master, key.version, kek, key.storage
+keys.add_command(scan)

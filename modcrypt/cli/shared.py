@@ -27,6 +27,7 @@ __all__ = [
     "format_table",
     "json_option",
     "key_options",
+    "lines_option",
     "prefix_options",
     "print_facts",
     "print_line",
@@ -118,6 +119,9 @@ shared_prefix_option = click.option(
     "--shared-aad-prefix",
     is_flag=True,
     help="Allow several files with the same AAD prefix; one can then replace another undetected.",
+)
+lines_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print lines of JSON on stdout, also for a failure."
 )
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one line of JSON on stdout, also for a failure."

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modcrypt.cli.options.iceberg_options import (
-    lines_option,
     open_selected_table,
     parse_snapshot,
     table_argument,
@@ -18,7 +17,7 @@ from modcrypt.cli.options.iceberg_options import (
 )
 from modcrypt.cli.output.failures import printable, use_option_names
 from modcrypt.cli.output.progress import progress_bar
-from modcrypt.cli.shared import combine_options, format_table, print_facts, print_line
+from modcrypt.cli.shared import combine_options, format_table, lines_option, print_facts, print_line
 from modcrypt.errors import KmsUnavailableError
 from modcrypt.report.sizes import format_count
 

@@ -15,7 +15,6 @@ from modcrypt.cli.iceberg.iceberg_policy import policy
 from modcrypt.cli.iceberg.iceberg_rotation import expire, prune, rotate
 from modcrypt.cli.iceberg.iceberg_writing import append, create, encrypt
 from modcrypt.cli.options.iceberg_options import (
-    lines_option,
     listing_options,
     open_selected_table,
     parse_snapshot,
@@ -30,7 +29,7 @@ from modcrypt.cli.row_output import (
     safe_option,
     write_pieces,
 )
-from modcrypt.cli.shared import force_option, format_table, print_line
+from modcrypt.cli.shared import force_option, format_table, lines_option, print_line
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa

@@ -9,14 +9,13 @@ from typing import Any, TypeVar
 import click
 
 from modcrypt.cli.options.iceberg_options import (
-    lines_option,
     listing_options,
     open_key_store,
     open_selected_table,
     table_argument,
 )
 from modcrypt.cli.output.failures import printable
-from modcrypt.cli.shared import combine_options, print_facts, print_line
+from modcrypt.cli.shared import combine_options, lines_option, print_facts, print_line
 
 __all__ = ["policy", "policy_members", "policy_options"]
 

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from modcrypt.cli.options.iceberg_options import (
-    lines_option,
     open_selected_table,
     table_argument,
     table_options,
 )
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.failures import printable, use_option_names
-from modcrypt.cli.shared import print_line
+from modcrypt.cli.shared import lines_option, print_line
 from modcrypt.cli.spark import rotate_table_on_spark, service_settings
 from modcrypt.report.sizes import format_count
 

@@ -15,7 +15,6 @@ from modcrypt.cli.iceberg.iceberg_policy import policy_members, policy_options
 from modcrypt.cli.options.iceberg_options import (
     catalog_options,
     key_store_option,
-    lines_option,
     location_map_option,
     open_catalog,
     open_key_store,
@@ -28,7 +27,7 @@ from modcrypt.cli.options.iceberg_options import (
 )
 from modcrypt.cli.options.kms_options import default_key, parse_pairs, refuse
 from modcrypt.cli.output.failures import printable
-from modcrypt.cli.shared import combine_options, print_line
+from modcrypt.cli.shared import combine_options, lines_option, print_line
 from modcrypt.errors import FormatError
 from modcrypt.report.sizes import format_count
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
 __all__ = [
     "catalog_options",
     "key_store_option",
-    "lines_option",
     "listing_options",
     "location_map_option",
     "open_catalog",
@@ -46,9 +45,6 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 table_argument = click.argument("where", metavar="TABLE")
-lines_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print lines of JSON on stdout, also for a failure."
-)
 snapshot_option = click.option(
     "--snapshot",
     metavar="ID|NAME",
