@@ -69,8 +69,11 @@ class _Search:
     def _values(self, where: str, value: Any, depth: int) -> Iterator[tuple[str, bytes]]:
         if isinstance(value, str):
             yield where, value.encode("utf-8", "surrogatepass")
+        elif isinstance(value, io.BytesIO) and not value.closed:
+            yield where, value.getvalue()
         elif isinstance(value, bytes | bytearray | memoryview):
-            yield where, _inflated(bytes(value))
+            with contextlib.suppress(ValueError):  # a memoryview that was released
+                yield where, _inflated(bytes(value))
         elif isinstance(value, BaseException):
             self._errors.append(value)
         elif depth < MAX_DEPTH and not isinstance(value, int | None) and self._is_new(value):
