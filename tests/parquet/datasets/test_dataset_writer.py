@@ -561,7 +561,7 @@ def test_a_file_that_is_in_use_stays_open(tmp_path: Path) -> None:
 def test_a_partition_is_one_file_where_rows_fit_into_memory(tmp_path: Path) -> None:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     in_use = len(os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 20, limit[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 60, limit[1]))
     try:
         paths = mc.write_dataset(
             scattered(3, 100),
