@@ -373,8 +373,8 @@ def fixed_random(seed: str) -> Iterator[None]:
     """Replace modcrypt's random bits by a keystream; different seeds give different nonces."""
     stream = io.BytesIO(fixed_bytes(f"random {seed}", 1 << 16))
     with ExitStack() as stack:
-        for room in ("modcrypt.aead", "modcrypt.parquet.convert.encryptor"):
-            stack.enter_context(mock.patch(f"{room}.urandom", stream.read))
+        for module in ("modcrypt.aead", "modcrypt.parquet.convert.encryptor"):
+            stack.enter_context(mock.patch(f"{module}.urandom", stream.read))
         yield
 
 
@@ -393,9 +393,10 @@ def java_padding() -> Iterator[None]:
         thrift = module.type is not T.BLOOM_FILTER_BITSET
         return seal(self, key, module, pad(plaintext) if thrift else plaintext)
 
+    header_writer = "modcrypt.parquet.convert.page_encryption.splice"
     with (
         mock.patch.object(FileCipher, "seal", padded_seal),
-        mock.patch("modcrypt.parquet.convert.encryptor.splice", lambda *found: pad(splice(*found))),
+        mock.patch(header_writer, lambda *found: pad(splice(*found))),
     ):
         yield
 
