@@ -67,14 +67,14 @@ from modcrypt.parquet.crypto.properties import FileEncryptionProperties as FileE
 from modcrypt.parquet.datasets.dataset_reader import iter_batches as iter_batches
 from modcrypt.parquet.datasets.dataset_reader import read_table as read_table
 from modcrypt.parquet.datasets.dataset_writer import write_dataset as write_dataset
+from modcrypt.parquet.format.findings import Finding as Finding
+from modcrypt.parquet.format.findings import Unauthenticated as Unauthenticated
 from modcrypt.parquet.rewrite.file_rewrite import Rewritten as Rewritten
 from modcrypt.parquet.rewrite.rekey import mask_parquet as mask_parquet
 from modcrypt.parquet.rewrite.rekey import rekey_parquet as rekey_parquet
 from modcrypt.parquet.rewrite.rekey import share_parquet as share_parquet
 from modcrypt.parquet.verify.dataset_verification import verify_dataset as verify_dataset
 from modcrypt.parquet.verify.file_verification import verify_parquet as verify_parquet
-from modcrypt.parquet.verify.findings import Finding as Finding
-from modcrypt.parquet.verify.findings import Unauthenticated as Unauthenticated
 from modcrypt.parquet.verify.inspection import ColumnInspection as ColumnInspection
 from modcrypt.parquet.verify.inspection import Inspection as Inspection
 from modcrypt.parquet.verify.inspection import inspect_parquet as inspect_parquet

@@ -53,7 +53,7 @@ from modcrypt.errors import KmsUnavailableError
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.crypto.properties import FileDecryptionProperties
-    from modcrypt.parquet.verify.findings import (
+    from modcrypt.parquet.format.findings import (
         Finding,
         Unauthenticated,
     )
@@ -604,7 +604,7 @@ def _print_unauthenticated(named_notes: Iterable[tuple[str | None, Unauthenticat
     Args:
         named_notes: Notes with the names of their files; None for a note about a set of files.
     """
-    from modcrypt.parquet.verify.findings import fold
+    from modcrypt.parquet.format.findings import fold
 
     notes = list(named_notes)
     lines = [

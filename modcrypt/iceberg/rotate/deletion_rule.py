@@ -54,7 +54,7 @@ from modcrypt.iceberg.verify.table_findings import TableReport
 from modcrypt.iceberg.write.removal import JOBS, is_protected
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
-from modcrypt.parquet.verify.findings import raise_first
+from modcrypt.parquet.format.findings import raise_first
 
 if TYPE_CHECKING:
     from modcrypt.iceberg.read.table_version import TableVersion

@@ -25,9 +25,9 @@ from modcrypt.iceberg.read.position_deletes import read_vector
 from modcrypt.iceberg.verify.table_findings import CheckedTableFile, TableFinding, TableReport
 from modcrypt.key_metadata import StandardKeyMetadata
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.format.findings import ALWAYS_OPEN
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED
 from modcrypt.parquet.verify.file_verification import verify_source
-from modcrypt.parquet.verify.findings import ALWAYS_OPEN
 
 __all__ = ["FileCheck", "check_file"]
 

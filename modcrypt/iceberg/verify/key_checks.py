@@ -28,7 +28,7 @@ from modcrypt.iceberg.read.inventory import Failure, Inventory, Mark, in_threads
 from modcrypt.iceberg.verify.table_findings import CheckedKek, TableReport, is_refusal
 from modcrypt.jobs.key_scan import parse_wrapped_version
 from modcrypt.kms.client import is_current
-from modcrypt.parquet.verify.findings import FILE
+from modcrypt.parquet.format.findings import FILE
 
 __all__ = [
     "KeyChecks",

@@ -16,7 +16,7 @@ from modcrypt.errors import (
     ModcryptError,
     PlaintextError,
 )
-from modcrypt.parquet.verify.findings import (
+from modcrypt.parquet.format.findings import (
     ALWAYS_OPEN,
     FILE,
     Finding,

@@ -12,7 +12,7 @@ from modcrypt.iceberg.verify.table_findings import (
     StrayFile,
     TableFinding,
 )
-from modcrypt.parquet.verify.findings import Unauthenticated, raise_first
+from modcrypt.parquet.format.findings import Unauthenticated, raise_first
 from modcrypt.report.sizes import format_count
 
 __all__ = ["TableVerification"]

@@ -11,7 +11,7 @@ from modcrypt.iceberg.verify.table_findings import (
     StrayFile,
     TableFinding,
 )
-from modcrypt.parquet.verify.findings import Unauthenticated
+from modcrypt.parquet.format.findings import Unauthenticated
 from modcrypt.report.page import (
     format_day,
     format_name,

@@ -30,7 +30,8 @@ from modcrypt.parquet.crypto.ciphers import (
     assign_keys,
     check_names,
 )
-from modcrypt.parquet.crypto.footer import build_tail, mark_absent, protect_chunk, read_plain
+from modcrypt.parquet.crypto.footer import build_tail, mark_absent, protect_chunk
+from modcrypt.parquet.crypto.footer_opening import read_plain
 from modcrypt.parquet.crypto.plaintext_pages import copy_known, count_encodings
 from modcrypt.parquet.crypto.properties import (
     FILE_UNIQUE_SIZE,

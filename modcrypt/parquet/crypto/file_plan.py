@@ -25,7 +25,7 @@ from modcrypt.parquet.crypto.ciphers import (
     question_of,
 )
 from modcrypt.parquet.crypto.file_identity import FileIdentity
-from modcrypt.parquet.crypto.footer import EncryptedFooter, open_column_metadata, read_encrypted
+from modcrypt.parquet.crypto.footer_opening import Footer, open_column_metadata, read_encrypted
 from modcrypt.parquet.crypto.properties import (
     BoundRetriever,
     FileDecryptionProperties,
@@ -44,7 +44,7 @@ __all__ = ["OpenFile", "Plan", "plan_decryption"]
 class Plan:
     """The wanted columns and row groups of a file: their ciphers, metadata and positions."""
 
-    footer: EncryptedFooter
+    footer: Footer
     leaves: list[tuple[str, ...]]
     keep: list[bool]  # by leaf: wanted, and its key is available or not needed
     missing: list[int]  # leaves that are wanted, but whose key is missing

@@ -14,12 +14,8 @@ from typing import Literal, TypeAlias
 from modcrypt.aad import module_aad
 from modcrypt.errors import AadPrefixError, KeyNotFoundError, PlaintextError
 from modcrypt.io.sources import Source
-from modcrypt.parquet.crypto.footer import (
-    FOOTER,
-    SIGNATURE_FIELDS,
-    EncryptedFooter,
-    open_footer,
-)
+from modcrypt.parquet.crypto.footer import FOOTER
+from modcrypt.parquet.crypto.footer_opening import Footer, open_footer, read_crypto_fields
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, bind_to_file
 from modcrypt.parquet.format.framing import (
     MAGIC_ENCRYPTED,
@@ -28,7 +24,7 @@ from modcrypt.parquet.format.framing import (
     close_tail,
     read_tail,
 )
-from modcrypt.parquet.format.idl import ThriftStruct, decode, decode_some, encode
+from modcrypt.parquet.format.idl import ThriftStruct, decode, encode
 from modcrypt.parquet.format.modules import check_shape
 from modcrypt.parquet.format.schema import leaf_elements
 from modcrypt.pkmt1.material import SHREDDED
@@ -80,8 +76,8 @@ def list_key_metadata(
     tail = read_tail(source)
     if properties is not None:
         opened = open_footer(tail, bind_to_file(properties, source), source.name)
-        return list(_list_footer_keys(opened.metadata, _read_crypto_fields(tail)[1])), False
-    union, footer = _read_crypto_fields(tail)
+        return list(_list_footer_keys(opened.metadata, opened.key_metadata)), False
+    union, footer, _ = read_crypto_fields(tail)
     if tail.magic == MAGIC_ENCRYPTED:
         return [FooterKey(None, footer)], True
     keys = list(_list_footer_keys(decode("FileMetaData", tail.data)[0], footer))
@@ -90,15 +86,6 @@ def list_key_metadata(
             f"{source.name} is a plaintext file where an encrypted one is expected"
         )
     return keys, False
-
-
-def _read_crypto_fields(tail: Tail) -> tuple[ThriftStruct | None, bytes | None]:
-    """Return a file's encryption algorithm and the footer key's metadata."""
-    if tail.magic == MAGIC_ENCRYPTED:
-        crypto = decode("FileCryptoMetaData", tail.data)[0]
-        return crypto.encryption_algorithm, crypto.key_metadata
-    signed = decode_some("FileMetaData", tail.data, SIGNATURE_FIELDS)[0]
-    return signed.encryption_algorithm, signed.footer_signing_key_metadata
 
 
 def _list_footer_keys(metadata: ThriftStruct, footer: bytes | None) -> Iterator[FooterKey]:
@@ -184,7 +171,7 @@ def key_uses(source: Source, properties: FileDecryptionProperties | None = None)
         ModcryptError: As for `read_encrypted`, or the bytes violate the format.
     """
     tail = read_tail(source)
-    union, footer = _read_crypto_fields(tail)
+    union, footer, _ = read_crypto_fields(tail)
     struct = None if union is None else union.AES_GCM_V1 or union.AES_GCM_CTR_V1
     unique = b"" if struct is None else bytes(struct.aad_file_unique or b"")
     sealed, shredded = tail.magic == MAGIC_ENCRYPTED, footer == SHREDDED
@@ -265,7 +252,7 @@ def layout_of(source: Source, properties: FileDecryptionProperties) -> Layout:
     )
 
 
-def check_border(opened: EncryptedFooter, properties: FileDecryptionProperties) -> None:
+def check_border(opened: Footer, properties: FileDecryptionProperties) -> None:
     """Raise if the AAD prefix's border may have been moved: a new file would authenticate it.
 
     Raises:
@@ -352,16 +339,14 @@ def _change_columns(metadata: ThriftStruct, change_once: Change) -> bool:
     return differ
 
 
-def _open_strictly(
-    tail: Tail, source: Source, properties: FileDecryptionProperties
-) -> EncryptedFooter:
+def _open_strictly(tail: Tail, source: Source, properties: FileDecryptionProperties) -> Footer:
     """Open a footer with all checks, even if the caller waived some: never re-sign a forgery."""
     strict = replace(properties, check_footer_integrity=True, require_encrypted=True)
     return open_footer(tail, bind_to_file(strict, source), source.name)
 
 
 def _rebuild_encrypted_tail(
-    tail: Tail, opened: EncryptedFooter, change_once: Change, columns_differ: bool
+    tail: Tail, opened: Footer, change_once: Change, columns_differ: bool
 ) -> tuple[int, bytes] | None:
     if not columns_differ:
         return _replace_crypto_metadata(tail, change_once)
@@ -385,7 +370,7 @@ def _replace_crypto_metadata(
 
 
 def _rebuild_signed_tail(
-    tail: Tail, opened: EncryptedFooter, change_once: Change, columns_differ: bool
+    tail: Tail, opened: Footer, change_once: Change, columns_differ: bool
 ) -> tuple[int, bytes] | None:
     metadata, key = opened.metadata, opened.footer_key
     old = metadata.footer_signing_key_metadata

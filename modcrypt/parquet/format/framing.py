@@ -45,6 +45,11 @@ class Tail:
     start: int
     data: bytes
 
+    @property
+    def end(self) -> int:
+        """Offset of the length field."""
+        return self.start + len(self.data)
+
 
 def read_tail(source: Source) -> Tail:
     """Read the end of a file and check both magics.

@@ -23,7 +23,7 @@ from modcrypt.keys import Key
 from modcrypt.parquet.arrow.chunk_loading import load_chunks
 from modcrypt.parquet.arrow.decoding import Decoder
 from modcrypt.parquet.crypto.file_plan import OpenFile, Plan
-from modcrypt.parquet.crypto.footer import read_plain
+from modcrypt.parquet.crypto.footer_opening import read_plain
 from modcrypt.parquet.format.idl import ThriftStruct, copy, new
 from modcrypt.parquet.format.modules import Part, Span, file_spans
 from modcrypt.parquet.format.schema import Leaf, leaf_elements

@@ -19,12 +19,12 @@ from modcrypt.parquet.crypto.index_checks import (
     missing_in_bloom,
     offset_index_faults,
 )
+from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import ThriftStruct, decode
 from modcrypt.parquet.format.levels import Levels
 from modcrypt.parquet.format.modules import Part, Span
 from modcrypt.parquet.verify.chunk_report import Chunk, ChunkReport
 from modcrypt.parquet.verify.diagnosis import Detective
-from modcrypt.parquet.verify.findings import Report
 from modcrypt.parquet.verify.page_checks import PageWalk, Scratch
 
 __all__ = ["ChunkChecker"]

@@ -30,9 +30,15 @@ from modcrypt.parquet.crypto.ciphers import (
     declares_plaintext,
     question_of,
 )
-from modcrypt.parquet.crypto.footer import open_column_metadata
+from modcrypt.parquet.crypto.footer_opening import (
+    Footer,
+    KeyAnswer,
+    look_for_key,
+    open_column_metadata,
+)
 from modcrypt.parquet.crypto.key_info import key_name
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
 from modcrypt.parquet.format.framing import MAGIC_SIZE
 from modcrypt.parquet.format.idl import ThriftStruct, copy
 from modcrypt.parquet.format.modules import (
@@ -46,8 +52,6 @@ from modcrypt.parquet.format.modules import (
 from modcrypt.parquet.format.schema import Leaf, covering_name, leaf_elements, leaves_of
 from modcrypt.parquet.verify.chunk_report import Chunk
 from modcrypt.parquet.verify.diagnosis import Detective
-from modcrypt.parquet.verify.findings import MAX_FINDINGS, Report
-from modcrypt.parquet.verify.footer_checks import CheckedFooter, KeyAnswer, look_for_key
 
 __all__ = ["ChunkPlan"]
 
@@ -64,9 +68,8 @@ class ChunkPlan:
 
     source: Source
     properties: FileDecryptionProperties
-    footer: CheckedFooter
+    footer: Footer
     report: Report
-    insist: bool  # whether to enforce the requirements in `properties`
     leaves: list[Leaf] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
@@ -99,7 +102,7 @@ class ChunkPlan:
         ]
         for chunk in chunks:  # all keys first: the diagnosis of one chunk tries other chunks' keys
             self._find_key(chunk)
-        if self.footer.cipher is not None:
+        if self.footer.has_cipher:
             self._detective = self.make_detective(self.footer.cipher)
         for chunk in chunks:
             if self._locate_chunk(chunk):
@@ -112,7 +115,7 @@ class ChunkPlan:
     def make_detective(self, cipher: FileCipher) -> Detective:
         """Return a new Detective that knows the file's keys."""
         rows = len(self.footer.metadata.row_groups)
-        return Detective(cipher, self.keys, self.footer.key, self.paths, rows)
+        return Detective(cipher, self.keys, self.footer.footer_key, self.paths, rows)
 
     def _add_footer_fault(self, word: str, message: str) -> None:
         """Add a fault about a statement in the footer."""
@@ -169,7 +172,7 @@ class ChunkPlan:
             answer = self._find_column_key(out, own.key_metadata)
         elif crypto.ENCRYPTION_WITH_FOOTER_KEY is not None:
             out.kind, out.key_name = FOOTER_KEY, footer.key_name
-            answer = KeyAnswer(footer.key, footer.missing, footer.word)
+            answer = footer.answer
         else:
             out.kind = out.key_name = "unknown key"
             self._add_footer_fault(
@@ -177,8 +180,8 @@ class ChunkPlan:
             )
             answer = KeyAnswer(None, "the kind of its key is unknown")
         kinds.add(out.kind)
-        if footer.cipher is None:
-            self.report.add_note("column", path, footer.locked, footer.word)
+        if not footer.has_cipher:
+            self.report.add_note("column", path, footer.locked, footer.answer.word)
         elif answer.key is None:
             self.report.add_note("column", path, answer.why, answer.word)
         else:
@@ -255,7 +258,6 @@ class ChunkPlan:
             return
         if out.key is None:
             return
-        assert self.footer.cipher is not None
         cipher = ChunkCipher(self.footer.cipher, out.key, out.ordinal, out.column, out.path)
         try:
             decrypted = open_column_metadata(chunk, cipher)
@@ -277,8 +279,8 @@ class ChunkPlan:
         if isinstance(error, TagMismatchError) and known < MAX_EXPLAINED:
             assert self._detective is not None
             cause = self._detective.explain(cipher, module, memoryview(encrypted_metadata))
-        if self.footer.mode == "plaintext" and known < MAX_FINDINGS:
-            offset = self.footer.data.find(encrypted_metadata)
+        if self.footer.plaintext_footer and known < MAX_FINDINGS:
+            offset = self.footer.tail.data.find(encrypted_metadata)
             if offset >= 0:
                 start, end = start + offset, start + offset + len(encrypted_metadata)
         message = f"{module}: {error}" if isinstance(error, FormatError) else str(error)
@@ -329,7 +331,7 @@ class ChunkPlan:
                     f"column {self.paths[c]}: {' and '.join(sorted(kinds))} in different row "
                     "groups, which no writer produces",
                 )
-        if not self.insist or not self.footer.encrypted:
+        if not self.footer.encrypted:
             return
         required = self.properties.require_encrypted
         if not isinstance(required, bool):

@@ -10,11 +10,11 @@ from modcrypt.errors import ModcryptError, TagMismatchError
 from modcrypt.keys import Key
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.format.byte_map import State
+from modcrypt.parquet.format.findings import MAX_CHUNK_FINDINGS, Report
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.modules import Part, Span
 from modcrypt.parquet.format.schema import Leaf
 from modcrypt.parquet.verify.diagnosis import Detective
-from modcrypt.parquet.verify.findings import MAX_CHUNK_FINDINGS, Report
 
 __all__ = ["Chunk", "ChunkReport"]
 

@@ -22,7 +22,7 @@ from string import Template
 from typing import Any
 
 from modcrypt.parquet.format.byte_map import Region, State, fill_gaps
-from modcrypt.parquet.verify.findings import Finding
+from modcrypt.parquet.format.findings import Finding
 from modcrypt.report.page import hash_for_policy
 from modcrypt.report.sizes import format_size
 

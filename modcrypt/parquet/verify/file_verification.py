@@ -25,22 +25,24 @@ from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import check_threads, usable_cores
 from modcrypt.parquet.crypto.ciphers import FOOTER_KEY, FileCipher
 from modcrypt.parquet.crypto.footer import FOOTER
+from modcrypt.parquet.crypto.footer_opening import Footer, open_footer
 from modcrypt.parquet.crypto.properties import (
+    ALGORITHMS,
     FileDecryptionProperties,
     bind_to_file,
     check_decryption,
 )
 from modcrypt.parquet.format.byte_map import Region, fill_gaps
-from modcrypt.parquet.verify.chunk_checks import ChunkChecker
-from modcrypt.parquet.verify.chunk_plan import ChunkPlan
-from modcrypt.parquet.verify.chunk_report import Chunk
-from modcrypt.parquet.verify.findings import (
+from modcrypt.parquet.format.findings import (
     MAX_FINDINGS,
     Finding,
     Report,
     Unauthenticated,
 )
-from modcrypt.parquet.verify.footer_checks import CheckedFooter, check_footer
+from modcrypt.parquet.format.framing import MAGIC_SIZE, TAIL_SIZE, Tail, read_tail
+from modcrypt.parquet.verify.chunk_checks import ChunkChecker
+from modcrypt.parquet.verify.chunk_plan import ChunkPlan
+from modcrypt.parquet.verify.chunk_report import Chunk
 from modcrypt.parquet.verify.verification_results import Verification
 
 __all__ = [
@@ -58,6 +60,8 @@ BATCH = 2 << 20
 
 QUEUE = 64
 """Maximum number of batches submitted ahead of the one whose result is awaited."""
+
+_NOTHING_REQUIRED = FileDecryptionProperties(algorithms=ALGORITHMS, require_encrypted=False)
 
 LARGE_MODULE = 32 << 10
 """Mean module size in bytes above which a second thread pays off: smaller modules take more time in
@@ -140,9 +144,9 @@ def verify_source(
 ) -> CheckedFile:
     """Verify an open source as `verify_parquet` does."""
     report = Report(MAX_FINDINGS, regions=regions)
-    given = _bind_properties(properties or FileDecryptionProperties(), source, report)
-    footer = check_footer(source, given, report, with_keys=properties is not None)
-    plan = ChunkPlan(source, given, footer, report, insist=properties is not None)
+    given = _bind_properties(properties or _NOTHING_REQUIRED, source, report)
+    footer = _open_footer(source, given, report)
+    plan = ChunkPlan(source, given, footer, report)
     if expected_rows is not None:
         _check_expected_rows(footer, expected_rows, report)
     key_works = False
@@ -152,8 +156,12 @@ def verify_source(
         key_works = _check_chunks(plan, threads, progress)
     if progress is not None:
         progress(source.size)
-    prefix = footer.prefix or (given.aad_prefix if isinstance(given.aad_prefix, bytes) else None)
-    return CheckedFile(_build_result(plan, footer_key_works=key_works), prefix, footer.unique)
+    prefix = footer.stored_prefix or (
+        given.aad_prefix if isinstance(given.aad_prefix, bytes) else None
+    )
+    return CheckedFile(
+        _build_result(plan, footer_key_works=key_works), prefix, footer.file_unique or None
+    )
 
 
 def _bind_properties(
@@ -161,7 +169,7 @@ def _bind_properties(
 ) -> FileDecryptionProperties:
     """Return the properties bound to the file; without the key retriever if binding it fails."""
     # A retriever bound to its file must report why it has no key for a column.
-    strict = replace(properties, on_missing_key="error")
+    strict = replace(properties, on_missing_key="error", check_footer_integrity=True)
     try:
         return bind_to_file(strict, source)
     except ModcryptError as error:  # the key material file beside the file cannot be read
@@ -169,7 +177,23 @@ def _bind_properties(
         return bind_to_file(replace(strict, key_retriever=None), source)
 
 
-def _check_expected_rows(footer: CheckedFooter, expected: int, report: Report) -> None:
+def _open_footer(source: Source, properties: FileDecryptionProperties, report: Report) -> Footer:
+    """Open the footer as far as possible, and report what is wrong with it."""
+    try:
+        tail = read_tail(source)
+    except ModcryptError as error:
+        report.add_error(error, 0, source.size)
+        report.add_note("file", None, "it could not be read as a Parquet file")
+        return Footer(Tail(b"", 0, b""), encrypted=False)
+    report.add_region(0, MAGIC_SIZE, "magic", "plaintext")
+    report.add_region(
+        source.size - TAIL_SIZE, source.size - MAGIC_SIZE, "footer length", "plaintext"
+    )
+    report.add_region(source.size - MAGIC_SIZE, source.size, "magic", "plaintext")
+    return open_footer(tail, properties, source.name, report)
+
+
+def _check_expected_rows(footer: Footer, expected: int, report: Report) -> None:
     if footer.metadata is None:
         report.add_note("rows", None, "the number of rows is not known")
     elif footer.metadata.num_rows != expected:
@@ -180,7 +204,7 @@ def _check_expected_rows(footer: CheckedFooter, expected: int, report: Report) -
         report.add_fault("truncation", message, *footer.inside)
 
 
-def _check_declared_rows(footer: CheckedFooter, report: Report) -> None:
+def _check_declared_rows(footer: Footer, report: Report) -> None:
     declared = footer.metadata.num_rows
     counted = sum(row_group.num_rows for row_group in footer.metadata.row_groups)
     if declared != counted:
@@ -285,11 +309,11 @@ class _Checkers:
     def _create_checker(self) -> ChunkChecker:
         plan, footer = self._plan, self._plan.footer
         cipher = detective = None
-        if footer.cipher is not None:
+        if footer.has_cipher:
             cipher = FileCipher(footer.cipher.file_aad, footer.cipher.algorithm)  # for this thread
             detective = plan.make_detective(cipher)
         regions = plan.report.regions is not None
-        return ChunkChecker(plan.source, cipher, detective, footer.algorithm, regions=regions)
+        return ChunkChecker(plan.source, cipher, detective, footer.algorithm_name, regions=regions)
 
 
 # --- the result ----------------------------------------------------------------------------------
@@ -305,7 +329,7 @@ def _build_result(plan: ChunkPlan, *, footer_key_works: bool) -> Verification:
         size=source.size,
         encrypted=footer.encrypted,
         footer_mode=footer.mode,
-        algorithm=footer.algorithm,
+        algorithm=footer.algorithm_name,
         num_rows=None if footer.metadata is None else footer.metadata.num_rows,
         row_groups=0 if footer.metadata is None else len(footer.metadata.row_groups),
         columns=tuple(plan.paths),
@@ -331,7 +355,7 @@ def _complete_regions(plan: ChunkPlan) -> tuple[Region, ...]:
     )
 
 
-def _explain_signature_fault(footer: CheckedFooter, *, footer_key_works: bool) -> Finding:
+def _explain_signature_fault(footer: Footer, *, footer_key_works: bool) -> Finding:
     """Return a finding that explains the mismatching signature by whether modules open."""
     error = footer.signature_fault
     assert error is not None

@@ -25,9 +25,9 @@ from modcrypt.errors import (
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher, Question, find_key, question_of
-from modcrypt.parquet.crypto.footer import (
-    FOOTER,
-    EncryptedFooter,
+from modcrypt.parquet.crypto.footer import FOOTER
+from modcrypt.parquet.crypto.footer_opening import (
+    Footer,
     has_encrypted_chunks,
     open_column_metadata,
     open_footer,
@@ -261,7 +261,7 @@ def _view_plaintext_footer(
 
 def _open_plaintext_footer(
     tail: Tail, properties: FileDecryptionProperties | None, name: str
-) -> tuple[EncryptedFooter | None, ModcryptError | None]:
+) -> tuple[Footer | None, ModcryptError | None]:
     """Open a plaintext footer, if need be unverified, because columns have keys of their own."""
     if properties is None:
         return None, None

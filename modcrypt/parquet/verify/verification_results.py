@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from modcrypt.parquet.format.byte_map import Region
-from modcrypt.parquet.verify.findings import Finding, Unauthenticated, fold, raise_first
+from modcrypt.parquet.format.findings import Finding, Unauthenticated, fold, raise_first
 from modcrypt.report.sizes import format_count
 
 __all__ = ["DatasetVerification", "Verification"]

@@ -18,8 +18,8 @@ from modcrypt.io.sources import open_source_at
 from modcrypt.kms.key_tools import KeyedEncryption
 from modcrypt.parquet.crypto.ciphers import assign_keys
 from modcrypt.parquet.crypto.file_plan import OpenFile
-from modcrypt.parquet.crypto.footer import EncryptedFooter, read_plain
 from modcrypt.parquet.crypto.footer_keys import check_border
+from modcrypt.parquet.crypto.footer_opening import Footer, read_plain
 from modcrypt.parquet.crypto.properties import (
     Encryption,
     FileDecryptionProperties,
@@ -309,7 +309,7 @@ class NewKeys:
         )
 
     def _compare_modes(
-        self, place: Place, footer: EncryptedFooter, wanted: FileEncryptionProperties
+        self, place: Place, footer: Footer, wanted: FileEncryptionProperties
     ) -> str | None:
         if footer.cipher.algorithm != wanted.encryption_algorithm:
             return f"its algorithm is {footer.cipher.algorithm}"

@@ -23,9 +23,9 @@ import pytest
 import modcrypt as mc
 from modcrypt.aad import ModuleId, ModuleType
 from modcrypt.parquet.format.byte_map import Region, State
+from modcrypt.parquet.format.findings import Finding
 from modcrypt.parquet.verify import file_drawing as drawing
 from modcrypt.parquet.verify.file_drawing import draw
-from modcrypt.parquet.verify.findings import Finding
 from tests.support.browser import EVIL, POOR_CONTRAST, Browser, chromium
 from tests.support.keys import FOOTER_KEY
 from tests.support.module_spans import list_modules

@@ -154,9 +154,19 @@ def raise_first(findings: Iterable[Finding]) -> None:
 
 
 class Report:
-    """A collection of what verifying a chunk or a file finds, of bounded size for any file."""
+    """What the checks of a file find: collected and of bounded size, or raised at once.
 
-    def __init__(self, limit: int, *, regions: bool) -> None:
+    Each check exists once and reports here. Reading is strict: the first fault is raised before
+    the next byte is used. Verification collects: it reports every fault and goes on.
+
+    Args:
+        limit: Maximum number of findings that are listed; further ones are counted.
+        regions: Whether to map each byte of the file.
+        strict: Whether the first fault is raised.
+    """
+
+    def __init__(self, limit: int = 0, *, regions: bool = False, strict: bool = False) -> None:
+        self.strict = strict
         self.findings: list[Finding] = []
         self.notes: dict[tuple[str, str | None], Unauthenticated] = {}
         self.regions: list[Region] | None = [] if regions else None
@@ -165,8 +175,14 @@ class Report:
         self._more: dict[Severity, int] = {"fault": 0, "warning": 0}
 
     def add(self, finding: Finding) -> None:
-        """Add a finding, or only count it beyond the limit."""
-        if len(self.findings) < self._limit:
+        """Add a finding, or only count it beyond the limit.
+
+        Raises:
+            ModcryptError: The report is strict, and the finding is a fault.
+        """
+        if self.strict:
+            raise_first([finding])
+        elif len(self.findings) < self._limit:
             self.findings.append(finding)
         else:
             self._more[finding.severity] += 1
@@ -186,7 +202,13 @@ class Report:
         self, error: ModcryptError, start: int | None = None, end: int | None = None,
         module: ModuleId | None = None, hint: str = "",
     ) -> None:  # fmt: skip
-        """Add a fault for an error that was raised."""
+        """Add a fault for an error that was raised.
+
+        Raises:
+            ModcryptError: The report is strict.
+        """
+        if self.strict:
+            raise error
         message = f"{error}. {hint}" if hint else str(error)
         self.add_fault(error.word, message, start, end, module)
 
@@ -201,8 +223,9 @@ class Report:
         by_design: bool = False,
     ) -> None:  # fmt: skip
         """Add a note about what was not authenticated, once for each column."""
-        note = Unauthenticated(what=what, path=path, why=why, word=word, by_design=by_design)
-        self.notes.setdefault((what, path), note)
+        if not self.strict:
+            note = Unauthenticated(what=what, path=path, why=why, word=word, by_design=by_design)
+            self.notes.setdefault((what, path), note)
 
     def count_verified(self, size: int) -> None:
         """Count a module whose tag was verified."""

@@ -1,0 +1,740 @@
+"""Opening footers in both footer modes: algorithm, AAD prefix, key, tag or signature.
+
+Each check exists once and reports to a `Report`. A strict report raises at the first fault, before
+the next byte is used: so files are read. A collecting report goes on as far as the bytes allow: so
+files are verified, and an altered plaintext footer still says where pages are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from modcrypt.aad import ModuleType, module_aad
+from modcrypt.aead import TagError
+from modcrypt.errors import (
+    AadPrefixError,
+    FooterSignatureError,
+    FormatError,
+    KeyAccessDeniedError,
+    KeyDisabledError,
+    KeyMaterialError,
+    KeyNotFoundError,
+    KeyRetrievalError,
+    KmsUnavailableError,
+    LimitError,
+    ModcryptError,
+    PlaintextError,
+    TagMismatchError,
+    TruncationError,
+    UnsupportedFormatError,
+)
+from modcrypt.io.sources import Source
+from modcrypt.keys import Key
+from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher, find_key
+from modcrypt.parquet.crypto.file_identity import FileIdentity
+from modcrypt.parquet.crypto.footer import FOOTER, take_mark
+from modcrypt.parquet.crypto.key_info import key_name
+from modcrypt.parquet.crypto.properties import (
+    GCM_CTR_V1,
+    GCM_V1,
+    FileDecryptionProperties,
+    bind_to_file,
+)
+from modcrypt.parquet.format.byte_map import State
+from modcrypt.parquet.format.findings import ALWAYS_OPEN, Report
+from modcrypt.parquet.format.framing import (
+    MAGIC_ENCRYPTED,
+    MAGIC_PLAINTEXT,
+    MAGIC_SIZE,
+    SIGNATURE_SIZE,
+    TAIL_SIZE,
+    Tail,
+    read_tail,
+)
+from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, decode_some
+
+__all__ = [
+    "CryptoFields",
+    "Footer",
+    "KeyAnswer",
+    "PlainFooter",
+    "has_encrypted_chunks",
+    "look_for_key",
+    "open_column_metadata",
+    "open_footer",
+    "read_algorithm",
+    "read_crypto_fields",
+    "read_encrypted",
+    "read_plain",
+    "stored_prefix",
+]
+
+MAX_AAD_SIZE = 64 << 10
+"""Longest AAD prefix or file-unique read from a file, in bytes."""
+
+_SIGNATURE_FIELDS = frozenset({"encryption_algorithm", "footer_signing_key_metadata"})
+"""The fields of a plaintext footer that are read before its signature is verified."""
+
+_OPEN_BY_DESIGN = (
+    "the format encrypts it in no file: the algorithm's name, the border between AAD prefix and "
+    "file-unique, and the key metadata can be altered; AADs and tags depend on the rest"
+)
+_GIVEN_PREFIX_FITS = (
+    "the footer authenticates with the AAD prefix that was given, but the file contradicts it: its "
+    "crypto metadata was altered"
+)
+_EMPTY_PREFIX_FITS = (
+    "the footer authenticates without an AAD prefix, but the file, or the caller, has one: it was "
+    "added later"
+)
+
+
+# --- plaintext files -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PlainFooter:
+    """The footer of a plaintext file."""
+
+    metadata: ThriftStruct
+    body_end: int
+
+
+def read_plain(source: Source) -> PlainFooter:
+    """Read the footer of a plaintext file.
+
+    Raises:
+        UnsupportedFormatError: The file is already encrypted.
+        FormatError: The file is not Parquet, or is damaged.
+    """
+    tail = read_tail(source)
+    refusal = f"{source.name} is encrypted already; decrypt it first"
+    if tail.magic == MAGIC_ENCRYPTED:
+        raise UnsupportedFormatError(refusal)
+    metadata, end = decode("FileMetaData", tail.data)
+    if metadata.encryption_algorithm is not None or has_encrypted_chunks(metadata):
+        raise UnsupportedFormatError(refusal)
+    if end != len(tail.data):
+        raise FormatError(f"{source.name}: {len(tail.data) - end} bytes follow the footer")
+    return PlainFooter(metadata, tail.start)
+
+
+def has_encrypted_chunks(metadata: ThriftStruct) -> bool:
+    """Return whether any chunk of a file has crypto metadata, so that it is encrypted."""
+    return any(c.crypto_metadata is not None for rg in metadata.row_groups for c in rg.columns)
+
+
+# --- what a file states before its footer is authenticated ------------------------------------
+
+
+class CryptoFields(NamedTuple):
+    """The algorithm and the footer key's metadata, and the offset in the tail at which they end.
+
+    In a plaintext footer, which contains them, the offset is that of the footer's end.
+    """
+
+    algorithm: ThriftStruct | None  # EncryptionAlgorithm, a union; None for a plaintext file
+    key_metadata: bytes | None
+    end: int
+
+
+def read_crypto_fields(tail: Tail) -> CryptoFields:
+    """Read the fields that are needed to authenticate the footer, and no others.
+
+    Raises:
+        FormatError: The bytes violate the format.
+    """
+    if tail.magic == MAGIC_ENCRYPTED:
+        crypto, end = decode("FileCryptoMetaData", tail.data)
+        return CryptoFields(crypto.encryption_algorithm, crypto.key_metadata, end)
+    signed, end = decode_some("FileMetaData", tail.data, _SIGNATURE_FIELDS)
+    return CryptoFields(signed.encryption_algorithm, signed.footer_signing_key_metadata, end)
+
+
+def stored_prefix(tail: Tail, name: str) -> bytes | None:
+    """Return the AAD prefix that a file stores, or None if it stores none.
+
+    The prefix is not authenticated: use it only to decide which prefix to require.
+
+    Raises:
+        PlaintextError: The file is not encrypted.
+        FormatError: The bytes violate the format.
+    """
+    union = read_crypto_fields(tail).algorithm
+    if union is None:
+        raise PlaintextError(f"{name} is a plaintext file where an encrypted one is expected")
+    struct = union.AES_GCM_V1 or union.AES_GCM_CTR_V1
+    return None if struct is None else struct.aad_prefix or None
+
+
+def read_algorithm(union: ThriftStruct) -> tuple[str, ThriftStruct]:
+    """Return the name of the algorithm that a file declares, and its struct.
+
+    Raises:
+        UnsupportedFormatError: It is neither of the format's two algorithms.
+    """
+    gcm, ctr = union.AES_GCM_V1, union.AES_GCM_CTR_V1
+    if (gcm is None) == (ctr is None):
+        raise UnsupportedFormatError("the file names no encryption algorithm that modcrypt knows")
+    return (GCM_V1, gcm) if ctr is None else (GCM_CTR_V1, ctr)
+
+
+def _check_algorithm(name: str, properties: FileDecryptionProperties) -> None:
+    """Raise unless the caller accepts the algorithm.
+
+    The algorithm of a file with an encrypted footer is not authenticated: an attacker who renames
+    AES_GCM_V1 to AES_GCM_CTR_V1 could have GCM pages decrypted without checking their tags.
+
+    Raises:
+        UnsupportedFormatError: `properties.algorithms` does not contain the name.
+    """
+    if name not in properties.algorithms:
+        raise UnsupportedFormatError(
+            f"the file declares the algorithm {name}, but only "
+            f"{', '.join(properties.algorithms)} is accepted. AES_GCM_CTR_V1 does not "
+            "authenticate page bodies, and the name itself can be forged in a file with an "
+            f'encrypted footer. If the algorithm is intended, pass algorithms=["{name}"]'
+        )
+
+
+def _file_aad(struct: ThriftStruct, properties: FileDecryptionProperties) -> bytes:
+    """Return the file AAD, AAD prefix and file-unique, after checking both against the caller's.
+
+    Raises:
+        AadPrefixError: The prefix is missing, unused or different, or its border may have moved.
+        UnsupportedFormatError: The file has no file-unique.
+        LimitError: The prefix or file-unique is too long.
+    """
+    stored, unique = struct.aad_prefix, struct.aad_file_unique
+    given = properties.aad_prefix
+    assert not callable(given)  # `bind_to_file` has called it
+    if unique is None:
+        raise UnsupportedFormatError(
+            "the file has no aad_file_unique: DuckDB writes such files without any AAD, so that "
+            "no module is bound to its position"
+        )
+    if len(unique) > MAX_AAD_SIZE or len(stored or b"") > MAX_AAD_SIZE:
+        raise LimitError(f"an AAD prefix or aad_file_unique is longer than {MAX_AAD_SIZE} bytes")
+    if _needs_prefix(struct, properties):
+        raise AadPrefixError(
+            "the file was written with an AAD prefix that it does not store; pass aad_prefix"
+        )
+    if given is not None and stored and stored != given:
+        raise AadPrefixError("the file stores another AAD prefix than the one given")
+    if given and not stored and not struct.supply_aad_prefix:
+        raise AadPrefixError("an AAD prefix is given, but the file was written without one")
+    verifier = properties.aad_prefix_verifier
+    if verifier is not None and not stored:
+        raise AadPrefixError("the file stores no AAD prefix that aad_prefix_verifier could check")
+    # The border between prefix and file-unique is not authenticated: if it moves by one byte,
+    # "part.10" + 8 bytes passes for "part.1" + 9 bytes.
+    checked = given is not None or verifier is not None
+    if checked and len(unique) != properties.aad_file_unique_size:
+        raise AadPrefixError(
+            f"aad_file_unique has {len(unique)} bytes, not {properties.aad_file_unique_size}: "
+            "bytes may have been moved between it and the AAD prefix"
+        )
+    prefix: bytes = stored or given or b""
+    return prefix + bytes(unique)
+
+
+def _needs_prefix(struct: ThriftStruct, properties: FileDecryptionProperties) -> bool:
+    """Return whether the file's AAD prefix is neither stored nor given."""
+    return bool(struct.supply_aad_prefix and not struct.aad_prefix and not properties.aad_prefix)
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+class KeyAnswer(NamedTuple):
+    """A key, or the reason why there is none.
+
+    Attributes:
+        key: Key; None if there is none.
+        why: Reason in words.
+        word: Error code of the reason; None if a fault was reported instead.
+    """
+
+    key: Key | None
+    why: str = ""
+    word: str | None = None
+
+
+def look_for_key(
+    properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None, what: str,
+    column: str | None, report: Report,
+) -> KeyAnswer:  # fmt: skip
+    """Return a key, or why there is none; malformed key material is a fault of the file.
+
+    Raises:
+        KeyRetrievalError: The report is strict, and the key retriever failed.
+    """
+    missing = "there is no footer key" if column is None else "there is no key for it"
+    try:
+        key = find_key(properties, given, metadata, what, column)
+    except KeyMaterialError as error:
+        report.add_error(error)
+        return KeyAnswer(None, "its key material is malformed, or differs from what is expected")
+    except KeyRetrievalError as error:
+        if report.strict:
+            raise
+        why = str(error).removeprefix(f"{what}: ")
+        if isinstance(error, KmsUnavailableError):
+            report.add_warning(error.word, str(error))
+        return KeyAnswer(None, f"{_REASONS.get(error.word, missing)}: {why}", error.word)
+    return KeyAnswer(key) if key is not None else KeyAnswer(None, missing, KeyNotFoundError.word)
+
+
+_REASONS = {
+    KeyAccessDeniedError.word: "access to its key is denied",
+    KeyDisabledError.word: "its key cannot be used",
+    KmsUnavailableError.word: "its key could not be retrieved",
+    KeyRetrievalError.word: "its key could not be retrieved",
+}
+
+
+# --- the footer of an encrypted file --------------------------------------------------------------
+
+
+@dataclass
+class Footer:
+    """An open footer, and the cipher and key for the file's modules.
+
+    After strict opening, `metadata` is there, and so is `cipher` if the file is encrypted. After
+    collecting, modules cannot be located without `metadata`, nor opened while `locked` gives a
+    reason.
+    """
+
+    tail: Tail
+    metadata: ThriftStruct = None  # None if it could not be read
+    encrypted: bool = True  # False for a plaintext file
+    algorithm: ThriftStruct = None  # AesGcmV1 or AesGcmCtrV1 from the file
+    algorithm_name: str | None = None
+    key_metadata: bytes | None = None  # key metadata of the footer key
+    answer: KeyAnswer = field(default=KeyAnswer(None))  # the footer key, or why there is none
+    locked: str = ""  # why modules cannot be opened
+    is_verified: bool = False  # whether the footer's tag or signature was verified
+    signature_fault: FooterSignatureError | None = None
+    start: int = 0  # offset in the file at which the metadata, or its module, begins
+    _cipher: FileCipher | None = None
+
+    @property
+    def cipher(self) -> FileCipher:
+        """Cipher for the file's modules."""
+        assert self._cipher is not None, self.locked
+        return self._cipher
+
+    def accept_cipher(self, cipher: FileCipher) -> None:
+        """Use a cipher for the file's modules."""
+        self._cipher = cipher
+
+    @property
+    def footer_key(self) -> Key | None:
+        """Footer key; None if there is none."""
+        return self.answer.key
+
+    @property
+    def has_cipher(self) -> bool:
+        """Whether the AAD of the file's modules is known."""
+        return self._cipher is not None
+
+    @property
+    def plaintext_footer(self) -> bool:
+        """Whether the footer is plaintext."""
+        return self.mode == "plaintext"
+
+    @property
+    def mode(self) -> Literal["encrypted", "plaintext", "none"]:
+        """The footer mode; "none" if the file is not Parquet."""
+        if self.tail.magic == MAGIC_PLAINTEXT:
+            return "plaintext"
+        return "encrypted" if self.tail.magic == MAGIC_ENCRYPTED else "none"
+
+    @property
+    def body_end(self) -> int:
+        """Offset in the file at which the modules end."""
+        return self.tail.start
+
+    @property
+    def inside(self) -> tuple[int, int]:
+        """Range of the bytes that hold the metadata."""
+        return self.start, self.tail.end
+
+    @cached_property
+    def key_name(self) -> str:
+        """Name of the footer key for people."""
+        return key_name(self.key_metadata, "footer key")
+
+    @property
+    def file_unique(self) -> bytes:
+        """The file's `aad_file_unique`; empty if it has none."""
+        unique = None if self.algorithm is None else self.algorithm.aad_file_unique
+        return unique or b""
+
+    @property
+    def stored_prefix(self) -> bytes | None:
+        """AAD prefix that the file stores."""
+        return None if self.algorithm is None else self.algorithm.aad_prefix or None
+
+    @property
+    def aad_prefix(self) -> bytes | None:
+        """The AAD prefix that the file was written with, whether the file stores it or not."""
+        file_aad = self.cipher.file_aad
+        return file_aad[: len(file_aad) - len(self.file_unique)] or None
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """Names of the fields that modcrypt added when it encrypted the file, from its note."""
+        return take_mark(copy(self.metadata))
+
+
+def read_encrypted(
+    source: Source, properties: FileDecryptionProperties, expected: FileIdentity | None = None
+) -> Footer:
+    """Read, authenticate and decode the footer of an encrypted file.
+
+    Args:
+        source: The file.
+        properties: Keys and requirements of the caller.
+        expected: Version that the file must be; None for any version.
+
+    Raises:
+        OSError: The file is another version than `expected`.
+        PlaintextError: The file is not encrypted, or its signature was stripped.
+        KeyNotFoundError: The footer key is missing.
+        AadPrefixError: The AAD prefix is missing, unused or different.
+        TagMismatchError, FooterSignatureError: The footer does not authenticate.
+        UnsupportedFormatError: The properties do not accept the file's algorithm.
+        FormatError: The bytes violate the format.
+    """
+    tail = read_tail(source)
+    if expected is not None:
+        expected.check(tail, source)
+    return open_footer(tail, bind_to_file(properties, source), source.name)
+
+
+def open_footer(
+    tail: Tail, properties: FileDecryptionProperties, name: str, report: Report | None = None
+) -> Footer:
+    """Authenticate and decode the footer in a file's tail.
+
+    Args:
+        tail: End of the file.
+        properties: Keys and requirements of the caller, bound to the file.
+        name: Name of the file, for messages.
+        report: Report about the footer; None raises the first fault.
+
+    Raises:
+        ModcryptError: The report is strict; as for `read_encrypted`.
+    """
+    footer = Footer(tail, start=tail.start)
+    opening = _Opening(tail, properties, name, report or Report(strict=True), footer)
+    if tail.magic == MAGIC_ENCRYPTED:
+        opening.open_encrypted()
+    else:
+        opening.open_plaintext()
+    return footer
+
+
+@dataclass(slots=True)
+class _Opening:
+    """The opening of one footer."""
+
+    tail: Tail
+    properties: FileDecryptionProperties
+    name: str
+    report: Report
+    footer: Footer
+
+    # --- encrypted footer ------------------------------------------------------------------------
+
+    def open_encrypted(self) -> None:
+        tail, report, footer = self.tail, self.report, self.footer
+        try:
+            fields = read_crypto_fields(tail)
+        except FormatError as error:
+            report.add_error(error, tail.start, tail.end)
+            self._give_up("its crypto metadata cannot be read")
+            return
+        footer.start = tail.start + fields.end
+        report.add_region(tail.start, footer.start, "file crypto metadata", "plaintext")
+        report.add_note(ALWAYS_OPEN, None, _OPEN_BY_DESIGN, by_design=True)
+        aads = self._prepare(fields, footer.start)
+        if footer.footer_key is None or not aads:
+            self._require_key("the footer is encrypted and no footer key is given")
+            self._add_region("unchecked" if footer.footer_key else "locked")
+            self._give_up(footer.locked or footer.answer.why)
+            return
+        plain = self._open_module(aads, memoryview(tail.data)[fields.end :])
+        if plain is None:
+            self._add_region("fault")
+            self._give_up("the footer, which says where they are, did not open")
+            return
+        self._add_region("authentic")
+        report.count_verified(tail.end - footer.start)
+        # parquet-java pads the modules that it encrypts: bytes may follow the struct's STOP.
+        if self._decode(plain) is not None:
+            self._verify_prefix()
+
+    def _open_module(self, aads: list[tuple[bytes, str]], module: memoryview) -> bytes | None:
+        """Open the footer with the first AAD that fits; if none does, report the first error."""
+        assert self.footer.footer_key is not None
+        hint = "The given AAD prefix is part of the AAD" if self.properties.aad_prefix else ""
+        first: ModcryptError | None = None
+        for aad, finding in aads:
+            cipher = self._make_cipher(aad)
+            try:
+                plain = cipher.open(self.footer.footer_key, FOOTER, module, hint)
+            except (TruncationError, TagMismatchError) as error:
+                first = first or error
+                continue
+            self._accept_cipher(cipher, finding)
+            return plain
+        assert first is not None
+        self.report.add_error(first, *self.footer.inside, FOOTER)
+        return None
+
+    # --- plaintext footer ------------------------------------------------------------------------
+
+    def open_plaintext(self) -> None:
+        footer = self.footer
+        try:
+            # Before the signature is verified, read only the fields that its verification needs.
+            fields = read_crypto_fields(self.tail)
+        except FormatError as error:
+            footer.encrypted = False
+            self._refuse_metadata(error)
+            return
+        if fields.algorithm is None:
+            self._open_unsigned()
+            return
+        if (after := len(self.tail.data) - fields.end) != SIGNATURE_SIZE:
+            message = (
+                f"{self.name}: {after} bytes follow the footer, not the {SIGNATURE_SIZE} of its "
+                "signature"
+            )
+            self.report.add_fault("format", message, *footer.inside, FOOTER)
+        aads = self._prepare(fields, self.tail.end)
+        if not self.properties.check_footer_integrity or footer.footer_key is None or not aads:
+            self._leave_unverified(aads)
+        else:
+            self._verify_signature(footer.footer_key, aads)
+        if self._decode(self.tail.data) is not None and footer.signature_fault is None:
+            self._verify_prefix()
+
+    def _leave_unverified(self, aads: list[tuple[bytes, str]]) -> None:
+        """Note that the signature is not verified: an error, unless the caller waives it."""
+        footer = self.footer
+        if self.properties.check_footer_integrity:
+            self._require_key(
+                "the plaintext footer is signed, but no footer key is given to verify it; pass the "
+                "footer key, or check_footer_integrity=False to read it unverified"
+            )
+        if aads:
+            footer.accept_cipher(self._make_cipher(aads[0][0]))
+        why = footer.locked or footer.answer.why
+        note = f"its signature was not verified: {why}"
+        self.report.add_note("footer", None, note, footer.answer.word)
+        self._add_signature_regions("plaintext")
+
+    def _verify_signature(self, key: Key, aads: list[tuple[bytes, str]]) -> None:
+        """Verify the signature over the bytes as read, not over a new encoding (PME 5.5)."""
+        data = self.tail.data
+        for aad, finding in aads:
+            cipher = self._make_cipher(aad)
+            try:
+                cipher.gcm(key).verify(
+                    data[:-SIGNATURE_SIZE], data[-SIGNATURE_SIZE:], module_aad(aad, FOOTER)
+                )
+            except TagError:
+                continue
+            self._accept_cipher(cipher, finding)
+            self.report.count_verified(len(data))
+            self._add_signature_regions("authentic")
+            return
+        self._refuse_signature(aads[0][0])
+
+    def _refuse_signature(self, aad: bytes) -> None:
+        error = FooterSignatureError(
+            "the plaintext footer's signature does not match: wrong footer key, wrong AAD prefix "
+            "or an altered footer"
+        )
+        if self.report.strict:
+            raise error
+        # The finding is added later, when it is known whether the modules authenticate.
+        self.footer.signature_fault = error
+        self.footer.accept_cipher(self._make_cipher(aad))
+        self._add_signature_regions("fault")
+        self.report.add_note("footer", None, "its signature does not match")
+
+    def _add_signature_regions(self, state: State) -> None:
+        border, end = self.tail.end - SIGNATURE_SIZE, self.tail.end
+        key = None if state == "plaintext" else self.footer.key_name
+        self.report.add_region(self.tail.start, border, "footer", state, key=key)
+        self.report.add_region(border, end, "footer signature", state, key=key)
+
+    def _open_unsigned(self) -> None:
+        """Open a plaintext file, or a file that was altered to look like one."""
+        footer, report = self.footer, self.report
+        footer.encrypted = False
+        end = self._decode(self.tail.data)
+        if end is None:
+            return
+        report.add_region(*footer.inside, "footer", "plaintext")
+        if has_encrypted_chunks(footer.metadata):
+            footer.encrypted = True
+            footer.locked = "the footer names no encryption algorithm, and no AAD"
+            error = PlaintextError(
+                f"{self.name} has encrypted columns but an unsigned footer: its encryption "
+                "algorithm was removed, perhaps to make readers trust an altered footer"
+            )
+            report.add_error(error, *footer.inside, FOOTER)
+            report.add_note("footer", None, "it is not signed")
+            return
+        if after := len(self.tail.data) - end:
+            report.add_warning("format", f"{after} bytes follow the footer", self.tail.end)
+        report.add_note("file", None, "it is a plaintext file: nothing in it is authenticated")
+        prefix = self.properties.aad_prefix or self.properties.aad_prefix_verifier
+        if self.properties.require_encrypted is not False or prefix is not None:
+            error = PlaintextError(
+                f"{self.name} is a plaintext file where an encrypted one is expected; if that is "
+                "intended, pass require_encrypted=False and no AAD prefix to read it"
+            )
+            report.add_error(error, 0, self.tail.end + TAIL_SIZE)
+
+    # --- both modes ------------------------------------------------------------------------------
+
+    def _prepare(self, fields: CryptoFields, end: int) -> list[tuple[bytes, str]]:
+        """Judge algorithm and AAD prefix, then find the footer key; return possible file AADs."""
+        footer, place = self.footer, (self.tail.start, end)
+        aads, missing_prefix = self._list_file_aads(fields.algorithm, place)
+        given = self.properties.footer_key
+        assert given is None or isinstance(given, Key)
+        footer.key_metadata = fields.key_metadata
+        footer.answer = look_for_key(
+            self.properties, given, fields.key_metadata, "footer key", None, self.report
+        )
+        if missing_prefix is not None and footer.footer_key is not None:
+            self.report.add_error(missing_prefix, *place)
+        return aads
+
+    def _list_file_aads(
+        self, union: ThriftStruct, place: tuple[int, int]
+    ) -> tuple[list[tuple[bytes, str]], AadPrefixError | None]:
+        """Return possible file AADs, the likeliest first, with the finding to report if one fits.
+
+        There are none if neither the file nor the caller determines the AAD. If only the prefix is
+        missing, return the error, too: it is a fault if there is a key.
+        """
+        footer, report, properties = self.footer, self.report, self.properties
+        try:
+            footer.algorithm_name, footer.algorithm = read_algorithm(union)
+        except UnsupportedFormatError as error:
+            report.add_error(error, *place)
+            footer.locked = "the file names no encryption algorithm that modcrypt knows"
+            return [], None
+        try:
+            _check_algorithm(footer.algorithm_name, properties)
+        except UnsupportedFormatError as error:
+            report.add_error(error, *place)
+        try:
+            aads = [(_file_aad(footer.algorithm, properties), "")]
+        except AadPrefixError as error:
+            if _needs_prefix(footer.algorithm, properties) and not report.strict:
+                footer.locked = (
+                    "it needs an AAD prefix that the file does not store; pass aad_prefix"
+                )
+                return [], error
+            report.add_error(error, *place)
+            aads = [(_declared_aad(footer.algorithm, properties), "")]
+        except FormatError as error:
+            report.add_error(error, *place)
+            footer.locked = "its AAD is unknown"
+            return [], None
+        return aads if report.strict else aads + _other_aads(footer.algorithm, properties), None
+
+    def _make_cipher(self, aad: bytes) -> FileCipher:
+        return FileCipher(aad, str(self.footer.algorithm_name))
+
+    def _accept_cipher(self, cipher: FileCipher, finding: str) -> None:
+        """Note that the footer authenticates under the cipher's AAD."""
+        if finding:
+            self.report.add_fault("aad-prefix", finding, *self.footer.inside, FOOTER)
+        self.footer.accept_cipher(cipher)
+        self.footer.is_verified = True
+
+    def _require_key(self, message: str) -> None:
+        """Raise if the report is strict: the footer key is missing."""
+        if self.report.strict:
+            raise KeyNotFoundError(message)
+
+    def _verify_prefix(self) -> None:
+        """Pass the stored AAD prefix, which is authenticated by now, to the caller's verifier."""
+        verifier, prefix = self.properties.aad_prefix_verifier, self.footer.stored_prefix
+        if verifier is None or prefix is None or verifier(prefix) is True:
+            return
+        message = (
+            f"aad_prefix_verifier refuses the file's AAD prefix {prefix[:200]!r}; it must return "
+            "True to accept a prefix"
+        )
+        self.report.add_fault("aad-prefix", message, *self.footer.inside)
+
+    def _decode(self, data: bytes) -> int | None:
+        """Decode the metadata; return where it ends, or None if it cannot be decoded."""
+        try:
+            self.footer.metadata, end = decode("FileMetaData", data)
+        except FormatError as error:
+            self._refuse_metadata(error)
+            return None
+        return end
+
+    def _refuse_metadata(self, error: FormatError) -> None:
+        self.report.add_error(error, *self.footer.inside, FOOTER)
+        if not self.footer.encrypted:
+            self._add_region("fault")
+        self._give_up("the footer cannot be decoded")
+
+    def _add_region(self, state: State) -> None:
+        """Add the region of the footer to the byte map."""
+        key = self.footer.key_name if self.footer.encrypted else None
+        self.report.add_region(*self.footer.inside, "footer", state, key=key)
+
+    def _give_up(self, why: str) -> None:
+        """Note that the modules could not be checked."""
+        footer, report = self.footer, self.report
+        note = f"its modules could not be checked: {why}"
+        report.add_note("file", None, note, footer.answer.word)
+        state: State = "locked" if footer.encrypted and footer.footer_key is None else "unchecked"
+        kind = "pages" if footer.plaintext_footer else "modules"
+        report.add_region(MAGIC_SIZE, footer.body_end, kind, state)
+        footer.locked = why
+
+
+def open_column_metadata(chunk: ThriftStruct, cipher: ChunkCipher) -> ThriftStruct:
+    """Decrypt and decode a chunk's ColumnMetaData.
+
+    Raises:
+        TagMismatchError, TruncationError: The metadata does not authenticate.
+        FormatError: The plaintext is not a ColumnMetaData.
+    """
+    data = cipher.open(ModuleType.COLUMN_METADATA, chunk.encrypted_column_metadata)
+    return decode("ColumnMetaData", data)[0]
+
+
+def _declared_aad(struct: ThriftStruct, properties: FileDecryptionProperties) -> bytes:
+    """Return the file AAD that the file declares, although the caller demands another."""
+    given = properties.aad_prefix if struct.supply_aad_prefix else b""
+    assert not callable(given)
+    return (struct.aad_prefix or given or b"") + bytes(struct.aad_file_unique)
+
+
+def _other_aads(
+    struct: ThriftStruct, properties: FileDecryptionProperties
+) -> list[tuple[bytes, str]]:
+    """Return the file AADs of forged crypto metadata, with the finding to report if one fits."""
+    unique, given = bytes(struct.aad_file_unique), properties.aad_prefix
+    assert not callable(given)
+    aads = [(given + unique, _GIVEN_PREFIX_FITS)] if given else []
+    return [*aads, (unique, _EMPTY_PREFIX_FITS)] if given or struct.aad_prefix else aads
