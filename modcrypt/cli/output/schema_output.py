@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from modcrypt.cli.output.failures import printable
 from modcrypt.errors import KeyMaterialError
-from modcrypt.parquet.crypto.ciphers import COLUMN_KEY, FOOTER_KEY, PLAINTEXT
+from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY, FOOTER_KEY, PLAINTEXT
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import leaf_elements

@@ -24,10 +24,10 @@ from modcrypt.parquet.arrow.file_scan import (
     concatenate_tables,
     make_schema_file,
 )
-from modcrypt.parquet.crypto.file_identity import FileIdentity
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.format.file_identity import FileIdentity
 
 __all__ = ["Filters", "ParquetFile", "as_expression", "limit_rows"]
 

@@ -5,56 +5,26 @@ Column keys are resolved before the first page is processed, so a missing key wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
 
 from modcrypt.aad import ModuleId, ModuleType, module_aad
 from modcrypt.aead import CtrCipher, GcmCipher, TagError
 from modcrypt.errors import (
     MAX_NAME,
-    KeyAccessDeniedError,
-    KeyMaterialError,
-    KeyNotFoundError,
-    KeyRetrievalError,
-    ModcryptError,
-    PlaintextError,
     TagMismatchError,
     TruncationError,
     printable,
 )
-from modcrypt.keys import Key, KeyLike, as_key
+from modcrypt.keys import Key, as_key
 from modcrypt.parquet.crypto.properties import (
     GCM_CTR_V1,
-    BoundRetriever,
-    FileDecryptionProperties,
     FileEncryptionProperties,
 )
 from modcrypt.parquet.format.levels import Levels
 from modcrypt.parquet.format.schema import covering_name
-from modcrypt.tracebacks import hide_frames
 
-__all__ = [
-    "COLUMN_KEY",
-    "FOOTER_KEY",
-    "PLAINTEXT",
-    "ChunkCipher",
-    "ColumnKey",
-    "FileCipher",
-    "Question",
-    "assign_keys",
-    "check_kind",
-    "check_names",
-    "declares_plaintext",
-    "find_key",
-    "question_of",
-]
-
-PLAINTEXT, FOOTER_KEY, COLUMN_KEY = "plaintext", "footer key", "column key"
-"""The ways in which a column can be encrypted."""
-
-Question: TypeAlias = "tuple[Key | None, bytes | None, str | None]"
-"""The inputs that a key retriever's answer depends on."""
+__all__ = ["ChunkCipher", "ColumnKey", "FileCipher", "assign_keys", "check_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,107 +191,3 @@ def check_names(leaves: list[tuple[str, ...]], names: Collection[str]) -> None:
             f"the file does not have these columns: {', '.join(unknown)}; it has "
             f"{known}{', ...' * (len(leaves) > 20)}"
         )
-
-
-def check_kind(properties: FileDecryptionProperties, leaf: tuple[str, ...], kind: str) -> None:
-    """Raise unless a column is encrypted as the caller's names or policy require.
-
-    Args:
-        properties: Requirements of the caller, bound to the file.
-        leaf: Path of the column.
-        kind: How the column is encrypted: `PLAINTEXT`, `FOOTER_KEY` or `COLUMN_KEY`.
-
-    Raises:
-        PlaintextError: The column is plaintext, or encrypted with the footer key instead of its
-            own key.
-    """
-    names, path = properties.require_encrypted, ".".join(leaf)
-    if not isinstance(names, bool) and covering_name(leaf, names) is not None:
-        if kind == PLAINTEXT:
-            raise PlaintextError(f"column {path} is plaintext, but must be encrypted")
-        # Anyone who holds only the footer key could replace it with a forged column.
-        if kind == FOOTER_KEY and covering_name(leaf, properties.column_keys):
-            raise PlaintextError(
-                f"column {path} is encrypted with the footer key, but must have its own key"
-            )
-    accepted = kind == PLAINTEXT and names is False
-    if isinstance(properties.key_retriever, BoundRetriever) and not accepted:
-        properties.key_retriever.keys.check_kind(leaf, kind)
-
-
-def declares_plaintext(properties: FileDecryptionProperties, leaf: tuple[str, ...]) -> bool:
-    """Return whether the caller's policy leaves a column in plaintext."""
-    retriever = properties.key_retriever
-    return isinstance(retriever, BoundRetriever) and retriever.keys.declares_plaintext(leaf)
-
-
-def question_of(
-    properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None, column: str
-) -> Question:
-    """Return the inputs of a key lookup, so that each lookup runs only once.
-
-    A retriever that is bound to the file checks which master key may protect a column, so another
-    column with the same key metadata is another lookup.
-    """
-    bound = isinstance(properties.key_retriever, BoundRetriever)
-    return given, metadata, column if bound else None
-
-
-def find_key(
-    properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None, what: str,
-    column: str | None = None,
-) -> Key | None:  # fmt: skip
-    """Return the key that the caller gave, or the retriever's key for the key metadata.
-
-    Args:
-        properties: Properties with the key retriever.
-        given: Key that the caller gave; None for none.
-        metadata: Key metadata from the file.
-        what: Name of the key for error messages.
-        column: Dotted name of the column; None for the footer key.
-
-    Raises:
-        KeyRetrievalError: The retriever failed; its own KeyRetrievalErrors pass through.
-    """
-    # Arrow C++ writes empty key metadata if it has none, so there is nothing to look up.
-    if given is not None or properties.key_retriever is None or not metadata:
-        return given
-    retriever = properties.key_retriever
-    if isinstance(retriever, BoundRetriever):  # its errors already name the key
-        return _check_answer(retriever(metadata, column), what)
-    assert callable(retriever)
-    # No local variable holds the key, so that no traceback frame shows it.
-    return _check_answer(_call_retriever(lambda: retriever(metadata), what, column), what)
-
-
-@hide_frames
-def _check_answer(answer: KeyLike | None, what: str) -> Key | None:
-    try:
-        return None if answer is None else as_key(answer)
-    except (TypeError, ValueError) as error:
-        raise KeyMaterialError(
-            f"{what}: the key retriever did not return a valid key: {error}"
-        ) from None
-
-
-T = TypeVar("T")
-
-
-def _call_retriever(call: Callable[[], T], what: str, column: str | None) -> T:
-    """Call the key retriever; if it fails, raise an error that names the requested key.
-
-    The retriever's own message may contain key material, so the error repeats only its type.
-    """
-    try:
-        return call()
-    except ModcryptError:
-        raise
-    except LookupError as error:
-        raise KeyNotFoundError(
-            f"{what}: the key retriever does not know this key", column
-        ) from error
-    except PermissionError as error:
-        raise KeyAccessDeniedError(f"{what}: the key retriever was denied access") from error
-    except Exception as error:
-        kind = type(error).__name__
-        raise KeyRetrievalError(f"{what}: the key retriever failed with {kind}") from error

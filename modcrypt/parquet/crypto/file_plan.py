@@ -10,31 +10,38 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from modcrypt.errors import FormatError, KeyNotFoundError, PlaintextError, list_names
+from modcrypt.errors import KeyNotFoundError, list_names
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
-from modcrypt.parquet.crypto.ciphers import (
+from modcrypt.parquet.crypto.ciphers import ChunkCipher, ColumnKey
+from modcrypt.parquet.crypto.column_kinds import (
     COLUMN_KEY,
     FOOTER_KEY,
     PLAINTEXT,
-    ChunkCipher,
-    ColumnKey,
-    Question,
-    check_kind,
-    find_key,
-    question_of,
+    check_metadata_key,
+    find_kinds,
+    given_key_faults,
+    requirement_faults,
 )
-from modcrypt.parquet.crypto.file_identity import FileIdentity
 from modcrypt.parquet.crypto.footer_opening import Footer, open_column_metadata, read_encrypted
+from modcrypt.parquet.crypto.key_lookup import ColumnKeys
 from modcrypt.parquet.crypto.properties import (
     BoundRetriever,
     FileDecryptionProperties,
     bind_to_file,
     check_decryption,
 )
+from modcrypt.parquet.format.file_identity import FileIdentity
+from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.idl import ThriftStruct, copy
 from modcrypt.parquet.format.levels import Levels
-from modcrypt.parquet.format.modules import Span, check_column_metadata, check_shape, chunk_spans
+from modcrypt.parquet.format.modules import (
+    Span,
+    check_column_metadata,
+    check_shape,
+    chunk_spans,
+    ordinal_faults,
+)
 from modcrypt.parquet.format.schema import covering_name, leaf_elements, leaves_of
 
 __all__ = ["OpenFile", "Plan", "plan_decryption"]
@@ -101,8 +108,10 @@ class OpenFile:
         self._elements = leaf_elements(self.metadata.schema)
         self.leaves = [leaf.path for leaf in self._elements]
         check_shape(self.metadata, len(self.leaves), plain=not self.footer.encrypted)
-        _check_ordinals(self.metadata)
-        self._retrieved_keys: dict[Question, Key | None] = {}
+        for error in ordinal_faults(self.metadata):
+            raise error
+        self._report = Report(strict=True)
+        self._keys = ColumnKeys(properties, self.leaves, self._report, self.footer.inside)
         self._open_chunks: dict[tuple[int, int], tuple[ThriftStruct, ChunkCipher | None]] = {}
         self._check_required()
 
@@ -193,10 +202,10 @@ class OpenFile:
             leaves_of(self.leaves, names)  # a name that matches nothing would require nothing
         elif not isinstance(self.properties.key_retriever, BoundRetriever):
             return
-        for c, leaf in enumerate(self.leaves):
-            kind = self._column_kind(c, self._all_row_groups)
-            if kind is not None:
-                check_kind(self.properties, leaf, kind)
+        columns = range(len(self.leaves))
+        kinds = find_kinds(self.metadata, self.leaves, columns, self._all_row_groups, self._report)
+        for error in requirement_faults(self.properties, self.leaves, kinds):
+            raise error
 
     def _check_given_keys(self, wanted: list[int], ordinals: Sequence[int]) -> None:
         """Raise if a column is plaintext although a key was given for it.
@@ -206,20 +215,12 @@ class OpenFile:
         Raises:
             PlaintextError: All leaves that a key covers are plaintext.
         """
-        if self.properties.require_encrypted is False:
-            return
         keys = self.properties.column_keys
-        covering = {c: covering_name(leaf, keys) for c, leaf in enumerate(self.leaves)}
-        names = {covering[c] for c in wanted} - {None}
-        kinds: dict[str | None, set[str | None]] = {name: set() for name in names}
-        for c, name in covering.items():
-            if name in kinds:
-                kinds[name].add(self._column_kind(c, ordinals))
-        if bare := sorted(str(name) for name, states in kinds.items() if states == {PLAINTEXT}):
-            raise PlaintextError(
-                f"a key is given for {', '.join(bare)}, but the file has it in plaintext; if that "
-                "is intended, omit the key"
-            )
+        names = {covering_name(self.leaves[c], keys) for c in wanted} - {None} if keys else ()
+        covered = [c for c, leaf in enumerate(self.leaves) if covering_name(leaf, keys) in names]
+        kinds = find_kinds(self.metadata, self.leaves, covered, ordinals, self._report)
+        for error in given_key_faults(self.properties, self.leaves, kinds):
+            raise error
 
     def _choose_nulls(
         self, missing: list[int], wanted: list[int], partial_groups: bool
@@ -274,46 +275,14 @@ class OpenFile:
         Raises:
             FormatError: Row groups disagree, or the crypto metadata names no known kind of key.
         """
-        expected = None
-        path = ".".join(self.leaves[column])
-        for r in ordinals:
-            crypto = self.metadata.row_groups[r].columns[column].crypto_metadata
-            if crypto is None:
-                kind = PLAINTEXT
-            elif crypto.ENCRYPTION_WITH_COLUMN_KEY is not None:
-                kind = COLUMN_KEY
-            elif crypto.ENCRYPTION_WITH_FOOTER_KEY is not None:
-                kind = FOOTER_KEY
-            else:
-                raise FormatError(f"column {path}: its crypto metadata names no known kind of key")
-            if expected not in (None, kind):
-                raise FormatError(
-                    f"column {path}: {expected} in one row group and {kind} in row group {r}: no "
-                    "writer does so"
-                )
-            expected = kind
-        return expected
+        kinds = find_kinds(self.metadata, self.leaves, [column], ordinals, self._report)
+        return next(iter(kinds[column]), None)
 
     def _find_chunk_key(self, row_group: int, column: int) -> Key | None:
         """Return the key of an encrypted chunk; call the retriever once per key metadata."""
         crypto = self.metadata.row_groups[row_group].columns[column].crypto_metadata
         own = crypto.ENCRYPTION_WITH_COLUMN_KEY
-        if own is None:
-            return self.footer.footer_key
-        leaf = self.leaves[column]
-        path = ".".join(leaf)
-        if own.path_in_schema != [name.encode() for name in leaf]:
-            raise FormatError(f"column {path}: its crypto metadata names another column")
-        keys = self.properties.column_keys
-        name = covering_name(leaf, keys)
-        given = None if name is None else keys[name]
-        assert given is None or isinstance(given, Key)
-        question = question_of(self.properties, given, own.key_metadata, path)
-        if question not in self._retrieved_keys:
-            self._retrieved_keys[question] = find_key(
-                self.properties, given, own.key_metadata, f"column {path}", path
-            )
-        return self._retrieved_keys[question]
+        return self.footer.footer_key if own is None else self._keys.find(column, own).key
 
     def _open_chunk(
         self, row_group: int, column: int, key: Key | None
@@ -327,14 +296,9 @@ class OpenFile:
         if key is not None:
             path = ".".join(self.leaves[column])
             cipher = ChunkCipher(self.footer.cipher, key, row_group, column, path, self._tag_hint())
+            check_metadata_key(chunk, f"row group {row_group}, column {path}")
             if chunk.encrypted_column_metadata is not None:
                 chunk.meta_data = open_column_metadata(chunk, cipher)
-            elif chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY is not None:
-                # PME 5.3: else anyone who holds only the footer key could forge the metadata.
-                raise FormatError(
-                    f"row group {row_group}, column {path}: encrypted with its own key, but "
-                    "its column metadata is not"
-                )
         rows, leaf = self.metadata.row_groups[row_group].num_rows, self._elements[column]
         check_column_metadata(chunk.meta_data, leaf, row_group, rows)
         if cipher is not None:
@@ -351,16 +315,3 @@ class OpenFile:
             "Some versions of Arrow C++ wrote AES_GCM_V1 into plaintext footers of files whose "
             "pages are AES_GCM_CTR_V1"
         )
-
-
-def _check_ordinals(metadata: ThriftStruct) -> None:
-    """Raise if a RowGroup.ordinal differs from the row group's position.
-
-    parquet-java uses the ordinal and Arrow C++ the position, so all readers interpret a file in the
-    same way only if both agree.
-    """
-    for r, row_group in enumerate(metadata.row_groups):
-        if row_group.ordinal is not None and row_group.ordinal != r:
-            raise FormatError(
-                f"row group {r} declares ordinal {row_group.ordinal}: row groups were reordered"
-            )

@@ -17,12 +17,7 @@ from modcrypt.errors import (
     AadPrefixError,
     FooterSignatureError,
     FormatError,
-    KeyAccessDeniedError,
-    KeyDisabledError,
-    KeyMaterialError,
     KeyNotFoundError,
-    KeyRetrievalError,
-    KmsUnavailableError,
     LimitError,
     ModcryptError,
     PlaintextError,
@@ -32,10 +27,10 @@ from modcrypt.errors import (
 )
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
-from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher, find_key
-from modcrypt.parquet.crypto.file_identity import FileIdentity
+from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
 from modcrypt.parquet.crypto.footer import FOOTER, take_mark
 from modcrypt.parquet.crypto.key_info import key_name
+from modcrypt.parquet.crypto.key_lookup import KeyAnswer, look_for_key
 from modcrypt.parquet.crypto.properties import (
     GCM_CTR_V1,
     GCM_V1,
@@ -43,6 +38,7 @@ from modcrypt.parquet.crypto.properties import (
     bind_to_file,
 )
 from modcrypt.parquet.format.byte_map import State
+from modcrypt.parquet.format.file_identity import FileIdentity
 from modcrypt.parquet.format.findings import ALWAYS_OPEN, Report
 from modcrypt.parquet.format.framing import (
     MAGIC_ENCRYPTED,
@@ -58,10 +54,8 @@ from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, decode_some
 __all__ = [
     "CryptoFields",
     "Footer",
-    "KeyAnswer",
     "PlainFooter",
     "has_encrypted_chunks",
-    "look_for_key",
     "open_column_metadata",
     "open_footer",
     "read_algorithm",
@@ -243,56 +237,6 @@ def _file_aad(struct: ThriftStruct, properties: FileDecryptionProperties) -> byt
 def _needs_prefix(struct: ThriftStruct, properties: FileDecryptionProperties) -> bool:
     """Return whether the file's AAD prefix is neither stored nor given."""
     return bool(struct.supply_aad_prefix and not struct.aad_prefix and not properties.aad_prefix)
-
-
-# --- keys -----------------------------------------------------------------------------------------
-
-
-class KeyAnswer(NamedTuple):
-    """A key, or the reason why there is none.
-
-    Attributes:
-        key: Key; None if there is none.
-        why: Reason in words.
-        word: Error code of the reason; None if a fault was reported instead.
-    """
-
-    key: Key | None
-    why: str = ""
-    word: str | None = None
-
-
-def look_for_key(
-    properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None, what: str,
-    column: str | None, report: Report,
-) -> KeyAnswer:  # fmt: skip
-    """Return a key, or why there is none; malformed key material is a fault of the file.
-
-    Raises:
-        KeyRetrievalError: The report is strict, and the key retriever failed.
-    """
-    missing = "there is no footer key" if column is None else "there is no key for it"
-    try:
-        key = find_key(properties, given, metadata, what, column)
-    except KeyMaterialError as error:
-        report.add_error(error)
-        return KeyAnswer(None, "its key material is malformed, or differs from what is expected")
-    except KeyRetrievalError as error:
-        if report.strict:
-            raise
-        why = str(error).removeprefix(f"{what}: ")
-        if isinstance(error, KmsUnavailableError):
-            report.add_warning(error.word, str(error))
-        return KeyAnswer(None, f"{_REASONS.get(error.word, missing)}: {why}", error.word)
-    return KeyAnswer(key) if key is not None else KeyAnswer(None, missing, KeyNotFoundError.word)
-
-
-_REASONS = {
-    KeyAccessDeniedError.word: "access to its key is denied",
-    KeyDisabledError.word: "its key cannot be used",
-    KmsUnavailableError.word: "its key could not be retrieved",
-    KeyRetrievalError.word: "its key could not be retrieved",
-}
 
 
 # --- the footer of an encrypted file --------------------------------------------------------------

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from modcrypt.errors import AadPrefixError, FooterSignatureError, TagMismatchError, list_names
 from modcrypt.io.sources import Source
-from modcrypt.parquet.crypto.file_identity import FileIdentity
 from modcrypt.parquet.crypto.footer_opening import open_footer, stored_prefix
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, bind_to_file
+from modcrypt.parquet.format.file_identity import FileIdentity
 from modcrypt.parquet.format.framing import read_tail
 
 __all__ = ["PrefixTemplate", "check_parts", "find_part_faults", "identify_part"]

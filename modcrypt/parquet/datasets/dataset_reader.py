@@ -27,7 +27,6 @@ from modcrypt.io.threads import usable_cores
 from modcrypt.keys import KeyLike, Secret
 from modcrypt.parquet.arrow.file_scan import Request, concatenate_tables
 from modcrypt.parquet.arrow.parquet_file import Filters, ParquetFile, as_expression, limit_rows
-from modcrypt.parquet.crypto.file_identity import FileIdentity
 from modcrypt.parquet.crypto.properties import (
     FileDecryptionProperties,
     check_decryption,
@@ -35,6 +34,7 @@ from modcrypt.parquet.crypto.properties import (
 )
 from modcrypt.parquet.datasets.aad_prefixes import PrefixTemplate, check_parts, identify_part
 from modcrypt.parquet.datasets.discovery import DataFile, discover, is_dataset
+from modcrypt.parquet.format.file_identity import FileIdentity
 
 __all__ = ["Decryption", "iter_batches", "open_first", "read_table"]
 

@@ -6,7 +6,7 @@ the magic and the footer, and no span may overlap another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -28,6 +28,8 @@ __all__ = [
     "chunk_spans",
     "file_spans",
     "names_dictionary",
+    "ordinal_faults",
+    "shape_faults",
     "sort_for_writing",
     "too_many_pages_error",
     "unexpected_page_error",
@@ -123,46 +125,74 @@ def chunk_spans(
 
 
 def check_shape(metadata: ThriftStruct, leaves: int, *, plain: bool = False) -> None:
-    """Check that every row group has a chunk for each leaf of the schema, in this file.
-
-    Args:
-        metadata: FileMetaData to check.
-        leaves: Number of leaves in the schema.
-        plain: Whether the footer is plaintext. Such a footer may declare 0 rows whatever its row
-            groups declare: parquet-rs 0.3 wrote that.
+    """Raise the first of `shape_faults`.
 
     Raises:
         FormatError: A chunk is missing or superfluous, or a number of rows is negative or wrong.
         LimitError: There are more row groups or columns than ordinals, or too many rows.
         UnsupportedFormatError: A chunk lies in another file.
     """
+    for error in shape_faults(metadata, leaves, plain=plain):
+        raise error
+
+
+def shape_faults(
+    metadata: ThriftStruct, leaves: int, *, plain: bool = False
+) -> Iterator[FormatError]:
+    """Yield an error unless every row group has a chunk for each leaf of the schema, in this file.
+
+    Args:
+        metadata: FileMetaData to check.
+        leaves: Number of leaves in the schema.
+        plain: Whether the file is plaintext. Such a footer may declare 0 rows whatever its row
+            groups declare: parquet-rs 0.3 wrote that.
+    """
     row_groups = metadata.row_groups
     if len(row_groups) > MAX_ROW_GROUPS or leaves > MAX_COLUMNS:
-        raise LimitError(
+        yield LimitError(
             f"{len(row_groups)} row groups of {leaves} columns: ordinals are int16, so encrypted "
             f"files have at most {MAX_ROW_GROUPS} row groups and {MAX_COLUMNS} columns (PME 4.4.2)"
         )
-    unstated = plain and metadata.num_rows == 0
-    if not unstated and metadata.num_rows != sum(row_group.num_rows for row_group in row_groups):
-        raise FormatError(
-            f"the footer declares {metadata.num_rows} rows, but its row groups have another number"
+        return
+    rows = sum(row_group.num_rows for row_group in row_groups)
+    if metadata.num_rows != rows and not (plain and metadata.num_rows == 0):
+        yield FormatError(
+            f"the footer declares {metadata.num_rows} rows, but its row groups have {rows}"
         )
     for r, row_group in enumerate(row_groups):
-        if row_group.num_rows < 0:
-            raise FormatError(f"row group {r} declares {row_group.num_rows} rows")
-        if row_group.num_rows > MAX_ROWS:
-            raise LimitError(
-                f"row group {r} declares {row_group.num_rows} rows; at most {MAX_ROWS} are read"
+        yield from _row_group_faults(r, row_group, leaves)
+
+
+def _row_group_faults(r: int, row_group: ThriftStruct, leaves: int) -> Iterator[FormatError]:
+    if row_group.num_rows < 0:
+        yield FormatError(f"row group {r} declares {row_group.num_rows} rows")
+    if row_group.num_rows > MAX_ROWS:
+        yield LimitError(
+            f"row group {r} declares {row_group.num_rows} rows; at most {MAX_ROWS} are read"
+        )
+    if len(row_group.columns) != leaves:
+        yield FormatError(
+            f"row group {r} has {len(row_group.columns)} column chunks, but the schema has {leaves}"
+        )
+    for c, chunk in enumerate(row_group.columns):
+        if chunk.file_path is not None:  # modcrypt never opens a path that a file names
+            yield UnsupportedFormatError(
+                f"row group {r}, column {c} lies in another file, as in a _metadata summary; use "
+                "the data files"
             )
-        if len(row_group.columns) != leaves:
-            raise FormatError(
-                f"row group {r} has {len(row_group.columns)} column chunks, the schema {leaves}"
+
+
+def ordinal_faults(metadata: ThriftStruct) -> Iterator[FormatError]:
+    """Yield an error for each RowGroup.ordinal that differs from the row group's position.
+
+    parquet-java uses the ordinal and Arrow C++ the position, so all readers interpret a file in the
+    same way only if both agree.
+    """
+    for r, row_group in enumerate(metadata.row_groups):
+        if row_group.ordinal not in (None, r):
+            yield FormatError(
+                f"row group {r} declares ordinal {row_group.ordinal}: row groups were reordered"
             )
-        for c, chunk in enumerate(row_group.columns):
-            if chunk.file_path is not None:  # modcrypt never opens a path that a file names
-                raise UnsupportedFormatError(
-                    f"row group {r}, column {c} lies in another file, as in a _metadata summary"
-                )
 
 
 def check_column_metadata(md: ThriftStruct | None, leaf: Leaf, row_group: int, rows: int) -> None:

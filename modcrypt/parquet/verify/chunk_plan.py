@@ -7,36 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import itemgetter
 
 from modcrypt.aad import MAX_ORDINAL, ModuleType
 from modcrypt.errors import (
     FormatError,
-    LimitError,
     ModcryptError,
-    PlaintextError,
     TagMismatchError,
 )
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
-from modcrypt.parquet.crypto.ciphers import (
+from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
+from modcrypt.parquet.crypto.column_kinds import (
     COLUMN_KEY,
     FOOTER_KEY,
-    PLAINTEXT,
-    ChunkCipher,
-    FileCipher,
-    Question,
-    check_kind,
+    check_metadata_key,
+    chunk_kind,
     declares_plaintext,
-    question_of,
+    find_kinds,
+    given_key_faults,
+    requirement_faults,
 )
-from modcrypt.parquet.crypto.footer_opening import (
-    Footer,
-    KeyAnswer,
-    look_for_key,
-    open_column_metadata,
-)
+from modcrypt.parquet.crypto.footer_opening import Footer, open_column_metadata
 from modcrypt.parquet.crypto.key_info import key_name
+from modcrypt.parquet.crypto.key_lookup import ColumnKeys, KeyAnswer
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.findings import MAX_FINDINGS, Report
 from modcrypt.parquet.format.framing import MAGIC_SIZE
@@ -48,8 +43,10 @@ from modcrypt.parquet.format.modules import (
     Span,
     check_column_metadata,
     chunk_spans,
+    ordinal_faults,
+    shape_faults,
 )
-from modcrypt.parquet.format.schema import Leaf, covering_name, leaf_elements, leaves_of
+from modcrypt.parquet.format.schema import Leaf, leaf_elements, leaves_of
 from modcrypt.parquet.verify.chunk_report import Chunk
 from modcrypt.parquet.verify.diagnosis import Detective
 
@@ -75,26 +72,20 @@ class ChunkPlan:
     chunks: list[Chunk] = field(default_factory=list)
     keys: dict[int, Key] = field(default_factory=dict)  # by column, from its first row group
     all_known: bool = True  # whether every chunk's place is known
-    _kinds: dict[int, set[str]] = field(default_factory=dict)
-    _answers: dict[Question, KeyAnswer] = field(default_factory=dict)
     _names: dict[object, str] = field(default_factory=dict)  # names of keys, for people
     _detective: Detective | None = None
+    _column_keys: ColumnKeys = field(init=False)
 
     def find_chunks(self) -> None:
         """Check the footer's consistency, find keys, open column metadata, and locate chunks."""
-        metadata, report = self.footer.metadata, self.report
-        try:
-            self.leaves = leaf_elements(metadata.schema)
-            if len(self.leaves) > MAX_COLUMNS or len(metadata.row_groups) > MAX_ROW_GROUPS:
-                raise LimitError(
-                    f"{len(metadata.row_groups)} row groups of {len(self.leaves)} columns: "
-                    f"encrypted files have at most {MAX_ROW_GROUPS} and {MAX_COLUMNS} (PME 4.4.2)"
-                )
-        except FormatError as error:
-            report.add_error(error, *self.footer.inside)
-            report.add_note("file", None, "its modules could not be checked: its schema is invalid")
+        metadata = self.footer.metadata
+        if not self._check_shape(metadata):
+            note = "its modules could not be checked: its schema is invalid"
+            self.report.add_note("file", None, note)
             return
-        self.paths = [".".join(leaf.path) for leaf in self.leaves]
+        paths = [leaf.path for leaf in self.leaves]
+        self.paths = [".".join(path) for path in paths]
+        self._column_keys = ColumnKeys(self.properties, paths, self.report, self.footer.inside)
         chunks = [
             chunk
             for r, row_group in enumerate(metadata.row_groups)
@@ -112,6 +103,19 @@ class ChunkPlan:
         self._check_kinds()
         self._check_places()
 
+    def _check_shape(self, metadata: ThriftStruct) -> bool:
+        """Check that schema and row groups fit together; return whether chunks can be listed."""
+        try:
+            self.leaves = leaf_elements(metadata.schema)
+        except FormatError as error:
+            self.report.add_error(error, *self.footer.inside)
+            return False
+        plain = not self.footer.encrypted
+        shape = shape_faults(metadata, len(self.leaves), plain=plain)
+        for fault in chain(shape, ordinal_faults(metadata)):
+            self.report.add_error(fault, *self.footer.inside)
+        return len(self.leaves) <= MAX_COLUMNS and len(metadata.row_groups) <= MAX_ROW_GROUPS
+
     def make_detective(self, cipher: FileCipher) -> Detective:
         """Return a new Detective that knows the file's keys."""
         rows = len(self.footer.metadata.row_groups)
@@ -126,20 +130,10 @@ class ChunkPlan:
     def _list_chunks(self, r: int, row_group: ThriftStruct) -> Iterator[Chunk]:
         """Yield the chunks of a row group."""
         declared, ordinal, rows = row_group.ordinal, r, row_group.num_rows
-        if declared is not None and declared != r:
-            self._add_footer_fault(
-                "format", f"row group {r} declares ordinal {declared}: row groups were reordered"
-            )
-            if 0 <= declared <= MAX_ORDINAL:
-                ordinal = declared  # the writer most likely encrypted with it
-        if rows < 0:
-            self._add_footer_fault("format", f"row group {r} declares {rows} rows")
+        if declared is not None and 0 <= declared <= MAX_ORDINAL:
+            ordinal = declared  # the writer most likely encrypted with it
         if len(row_group.columns) != len(self.leaves):
             self.all_known = False
-            message = (
-                f"row group {r} has {len(row_group.columns)} column chunks, but the schema has "
-            )
-            self._add_footer_fault("format", f"{message}{len(self.leaves)}")
         for c, chunk in enumerate(row_group.columns[: len(self.leaves)]):
             leaf = self.leaves[c]
             element = self.footer.metadata.schema[leaf.element]
@@ -151,9 +145,7 @@ class ChunkPlan:
     def _find_key(self, out: Chunk) -> None:
         """Look for a chunk's key, and note the reason if there is none."""
         crypto, footer, path = out.chunk.crypto_metadata, self.footer, out.path
-        kinds = self._kinds.setdefault(out.column, set())
         if crypto is None:
-            kinds.add(PLAINTEXT)
             if footer.encrypted:
                 declared = declares_plaintext(self.properties, out.leaf.path)
                 why = (
@@ -161,25 +153,15 @@ class ChunkPlan:
                 )
                 self.report.add_note("column", path, why, by_design=declared)
             return
-        own = crypto.ENCRYPTION_WITH_COLUMN_KEY
-        if own is not None:
-            out.kind = COLUMN_KEY
+        out.kind = out.key_name = chunk_kind(out.chunk)
+        if out.kind == COLUMN_KEY:
+            own = crypto.ENCRYPTION_WITH_COLUMN_KEY
             out.key_name = self._name_key(out, own.key_metadata)
-            if own.path_in_schema != [name.encode() for name in out.leaf.path]:
-                self._add_footer_fault(
-                    "format", f"{out.where}: the crypto metadata names another column"
-                )
-            answer = self._find_column_key(out, own.key_metadata)
-        elif crypto.ENCRYPTION_WITH_FOOTER_KEY is not None:
-            out.kind, out.key_name = FOOTER_KEY, footer.key_name
-            answer = footer.answer
+            answer = self._column_keys.find(out.column, own)
+        elif out.kind == FOOTER_KEY:
+            out.key_name, answer = footer.key_name, footer.answer
         else:
-            out.kind = out.key_name = "unknown key"
-            self._add_footer_fault(
-                "format", f"{out.where}: the crypto metadata names no known kind of key"
-            )
             answer = KeyAnswer(None, "the kind of its key is unknown")
-        kinds.add(out.kind)
         if not footer.has_cipher:
             self.report.add_note("column", path, footer.locked, footer.answer.word)
         elif answer.key is None:
@@ -190,34 +172,16 @@ class ChunkPlan:
 
     def _name_key(self, out: Chunk, metadata: bytes | None) -> str:
         """Name a column's key by its master key's id, or by the first column that uses it."""
-        name = covering_name(out.leaf.path, self.properties.column_keys)
-        known = metadata or (self.properties.column_keys[name] if name else out.path)
+        known = metadata or self._column_keys.given(out.column) or out.path
         if known not in self._names:
             self._names[known] = key_name(metadata, f"column key of {out.path}")
         return self._names[known]
-
-    def _find_column_key(self, out: Chunk, metadata: bytes | None) -> KeyAnswer:
-        """Return the key of a column, calling the retriever once per key metadata."""
-        keys = self.properties.column_keys
-        name = covering_name(out.leaf.path, keys)
-        given = None if name is None else keys[name]
-        assert given is None or isinstance(given, Key)
-        question = question_of(self.properties, given, metadata, out.path)
-        if question not in self._answers:
-            self._answers[question] = look_for_key(
-                self.properties, given, metadata, f"column {out.path}", out.path, self.report
-            )
-        return self._answers[question]
 
     # --- column metadata -------------------------------------------------------------------------
 
     def _locate_chunk(self, out: Chunk) -> bool:
         """Find the place of a chunk; return whether it is known."""
         if out.chunk.file_path is not None:
-            self._add_footer_fault(
-                "unsupported",
-                f"{out.where} lies in another file; verify the data files, not a _metadata summary",
-            )
             return False
         if out.encrypted:
             self._open_metadata(out)
@@ -248,13 +212,11 @@ class ChunkPlan:
         chunk = out.chunk
         encrypted_metadata, legacy = chunk.encrypted_column_metadata, chunk.meta_data
         if encrypted_metadata is None:
-            if out.kind == COLUMN_KEY:
+            try:
+                check_metadata_key(chunk, out.where)
+            except FormatError as error:
                 self.all_known = False
-                # PME 5.3. Otherwise a holder of only the footer key could forge the metadata.
-                self._add_footer_fault(
-                    "format",
-                    f"{out.where}: encrypted with a key of its own, but its column metadata is not",
-                )
+                self.report.add_error(error, *self.footer.inside)
             return
         if out.key is None:
             return
@@ -324,36 +286,17 @@ class ChunkPlan:
 
     def _check_kinds(self) -> None:
         """Add faults about columns that are not encrypted as they must be."""
-        for c, kinds in self._kinds.items():
-            if len(kinds) > 1:
-                self._add_footer_fault(
-                    "format",
-                    f"column {self.paths[c]}: {' and '.join(sorted(kinds))} in different row "
-                    "groups, which no writer produces",
-                )
+        metadata, properties = self.footer.metadata, self.properties
+        paths = [leaf.path for leaf in self.leaves]
+        row_groups = range(len(metadata.row_groups))
+        kinds = find_kinds(metadata, paths, range(len(paths)), row_groups, self.report)
         if not self.footer.encrypted:
             return
-        required = self.properties.require_encrypted
-        if not isinstance(required, bool):
-            self._check_names(required)
-        for name in () if required is False else sorted(self._find_plaintext_names()):
-            message = f"a key is given for {name}, but the column is in plaintext in the file"
-            self._add_footer_fault("plaintext", message)
-        for c, kinds in self._kinds.items():
-            for kind in sorted(kinds):
-                try:
-                    check_kind(self.properties, self.leaves[c].path, kind)
-                except PlaintextError as error:
-                    self._add_footer_fault(error.word, str(error))
-
-    def _find_plaintext_names(self) -> Iterator[str]:
-        """Yield names that have a key but cover only plaintext columns."""
-        covered: dict[str, set[str]] = {}
-        for c, kinds in self._kinds.items():
-            name = covering_name(self.leaves[c].path, self.properties.column_keys)
-            if name is not None:
-                covered.setdefault(name, set()).update(kinds)
-        return (name for name, kinds in covered.items() if kinds == {PLAINTEXT})
+        if not isinstance(properties.require_encrypted, bool):
+            self._check_names(properties.require_encrypted)
+        given = given_key_faults(properties, paths, kinds)
+        for fault in chain(given, requirement_faults(properties, paths, kinds)):
+            self.report.add_error(fault, *self.footer.inside)
 
     def _check_names(self, names: Collection[str]) -> None:
         """Add a fault if the file lacks columns that must be encrypted."""

@@ -23,7 +23,8 @@ from modcrypt.errors import ModcryptError
 from modcrypt.io.buffers import WORTH_A_THREAD
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import check_threads, usable_cores
-from modcrypt.parquet.crypto.ciphers import FOOTER_KEY, FileCipher
+from modcrypt.parquet.crypto.ciphers import FileCipher
+from modcrypt.parquet.crypto.column_kinds import FOOTER_KEY
 from modcrypt.parquet.crypto.footer import FOOTER
 from modcrypt.parquet.crypto.footer_opening import Footer, open_footer
 from modcrypt.parquet.crypto.properties import (
@@ -151,7 +152,6 @@ def verify_source(
         _check_expected_rows(footer, expected_rows, report)
     key_works = False
     if footer.metadata is not None:
-        _check_declared_rows(footer, report)
         plan.find_chunks()
         key_works = _check_chunks(plan, threads, progress)
     if progress is not None:
@@ -202,14 +202,6 @@ def _check_expected_rows(footer: Footer, expected: int, report: Report) -> None:
             "groups were dropped or added, or it is another file"
         )
         report.add_fault("truncation", message, *footer.inside)
-
-
-def _check_declared_rows(footer: Footer, report: Report) -> None:
-    declared = footer.metadata.num_rows
-    counted = sum(row_group.num_rows for row_group in footer.metadata.row_groups)
-    if declared != counted:
-        message = f"the footer declares {declared} rows, but its row groups have {counted}"
-        report.add_fault("format", message, *footer.inside)
 
 
 # --- chunks --------------------------------------------------------------------------------------

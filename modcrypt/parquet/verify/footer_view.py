@@ -24,7 +24,7 @@ from modcrypt.errors import (
 )
 from modcrypt.io.sources import Source
 from modcrypt.keys import Key
-from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher, Question, find_key, question_of
+from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
 from modcrypt.parquet.crypto.footer import FOOTER
 from modcrypt.parquet.crypto.footer_opening import (
     Footer,
@@ -32,11 +32,13 @@ from modcrypt.parquet.crypto.footer_opening import (
     open_column_metadata,
     open_footer,
 )
+from modcrypt.parquet.crypto.key_lookup import ColumnKeys, find_key
 from modcrypt.parquet.crypto.properties import ALGORITHMS, FileDecryptionProperties, bind_to_file
 from modcrypt.parquet.format.byte_map import State
+from modcrypt.parquet.format.findings import Report
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, SIGNATURE_SIZE, Tail, read_tail
 from modcrypt.parquet.format.idl import ThriftStruct, decode, struct_end
-from modcrypt.parquet.format.schema import Leaf, covering_name, leaf_elements
+from modcrypt.parquet.format.schema import Leaf, leaf_elements
 
 __all__ = ["ChunkView", "FooterView", "view_chunks", "view_footer"]
 
@@ -333,15 +335,15 @@ def view_chunks(view: FooterView) -> tuple[list[Leaf], list[ChunkView], FooterVi
     if view.metadata is None:
         return [], [], view
     leaves = leaf_elements(view.metadata.schema)
-    keys = _ColumnKeys(view, leaves)
+    properties = view.properties or FileDecryptionProperties()
+    keys = ColumnKeys(properties, [leaf.path for leaf in leaves], Report(), (0, 0))
     chunks = list(_view_row_groups(view, leaves, keys))
-    reasons, unavailable = (*view.reasons, *keys.reasons), view.unavailable or keys.unavailable
+    reasons = (*view.reasons, *keys.messages)
+    unavailable = view.unavailable or keys.is_unavailable
     return leaves, chunks, replace(view, reasons=reasons, unavailable=unavailable)
 
 
-def _view_row_groups(
-    view: FooterView, leaves: list[Leaf], keys: _ColumnKeys
-) -> Iterator[ChunkView]:
+def _view_row_groups(view: FooterView, leaves: list[Leaf], keys: ColumnKeys) -> Iterator[ChunkView]:
     # Modules are bound to the ordinal, so the position of a moved row group opens nothing.
     columns = [(c, leaf, ".".join(leaf.path)) for c, leaf in enumerate(leaves)]
     for r, row_group in enumerate(view.metadata.row_groups):  # type: ignore[union-attr]  # is there
@@ -354,9 +356,10 @@ def _view_row_groups(
         for chunk, (c, leaf, path) in zip(row_group.columns, columns, strict=True):
             seen = ChunkView(chunk, leaf, path, r, c, _has_own_key(view, chunk), chunk.meta_data)
             if seen.own is not None:
-                _open_chunk_metadata(
-                    view, seen, keys.find_chunk_key(seen), r if ordinal is None else ordinal
-                )
+                key = view.footer_key
+                if seen.own:
+                    key = keys.find(c, chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY).key
+                _open_chunk_metadata(view, seen, key, r if ordinal is None else ordinal)
             yield seen
 
 
@@ -387,44 +390,3 @@ def _open_chunk_metadata(view: FooterView, seen: ChunkView, key: Key | None, ord
         seen.opened = True
     except ModcryptError:
         seen.opened, seen.cipher, seen.refused = False, None, True
-
-
-class _ColumnKeys:
-    """A source of column keys that calls the retriever once per key metadata."""
-
-    def __init__(self, view: FooterView, leaves: list[Leaf]) -> None:
-        self._view = view
-        self._keys: dict[Question, Key | None] = {}
-        self.reasons: list[str] = []
-        self.unavailable = False
-        given = {} if view.properties is None else view.properties.column_keys
-        names = [covering_name(leaf.path, given) if given else None for leaf in leaves]
-        self._given = [None if name is None else given[name] for name in names]
-
-    def find_chunk_key(self, seen: ChunkView) -> Key | None:
-        if not seen.own:
-            return self._view.footer_key
-        metadata = seen.chunk.crypto_metadata.ENCRYPTION_WITH_COLUMN_KEY.key_metadata
-        given = self._given[seen.column]
-        assert given is None or isinstance(given, Key)
-        if self._view.properties is None:
-            return given
-        question = question_of(self._view.properties, given, metadata, seen.path)
-        if question not in self._keys:
-            self._keys[question] = self._retrieve_key(seen, given, metadata)
-        return self._keys[question]
-
-    def _retrieve_key(
-        self, seen: ChunkView, given: Key | None, metadata: bytes | None
-    ) -> Key | None:
-        properties = self._view.properties
-        assert properties is not None
-        if given is None and self.unavailable:
-            return given
-        try:
-            return find_key(properties, given, metadata, f"column {seen.path}", seen.path)
-        except KeyRetrievalError as error:
-            # Another request would wait for the key service as long.
-            self.unavailable = isinstance(error, KmsUnavailableError)
-            self.reasons.append(str(error))
-            return None

@@ -34,9 +34,9 @@ from modcrypt.io.stores import locate
 from modcrypt.parquet.arrow.decoding import Decoder
 from modcrypt.parquet.arrow.file_scan import make_schema_file
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
-from modcrypt.parquet.crypto.file_identity import FileIdentity
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import as_arrow, discover, is_dataset
+from modcrypt.parquet.format.file_identity import FileIdentity
 from modcrypt.parquet.format.schema import leaves_of
 from modcrypt.spark.settings import Settings
 from modcrypt.spark.source.arrow_types import (

@@ -1,0 +1,161 @@
+"""The ways in which columns are encrypted, and what the caller requires of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from modcrypt.errors import FormatError, PlaintextError
+from modcrypt.parquet.crypto.properties import BoundRetriever, FileDecryptionProperties
+from modcrypt.parquet.format.findings import Report
+from modcrypt.parquet.format.idl import ThriftStruct
+from modcrypt.parquet.format.schema import covering_name
+
+__all__ = [
+    "COLUMN_KEY",
+    "FOOTER_KEY",
+    "PLAINTEXT",
+    "check_metadata_key",
+    "chunk_kind",
+    "declares_plaintext",
+    "find_kinds",
+    "given_key_faults",
+    "requirement_faults",
+]
+
+PLAINTEXT, FOOTER_KEY, COLUMN_KEY = "plaintext", "footer key", "column key"
+"""The ways in which a column can be encrypted."""
+
+_UNKNOWN = "unknown key"
+
+
+def chunk_kind(chunk: ThriftStruct) -> str:
+    """Return how a chunk is encrypted."""
+    crypto = chunk.crypto_metadata
+    if crypto is None:
+        return PLAINTEXT
+    if crypto.ENCRYPTION_WITH_COLUMN_KEY is not None:
+        return COLUMN_KEY
+    return _UNKNOWN if crypto.ENCRYPTION_WITH_FOOTER_KEY is None else FOOTER_KEY
+
+
+def find_kinds(
+    metadata: ThriftStruct,
+    leaves: Sequence[tuple[str, ...]],
+    columns: Iterable[int],
+    row_groups: Iterable[int],
+    report: Report,
+) -> dict[int, set[str]]:
+    """Return how columns are encrypted, and report contradictions.
+
+    Args:
+        metadata: FileMetaData.
+        leaves: Paths of the file's leaves.
+        columns: Indexes of the leaves in question.
+        row_groups: Ordinals of the row groups in question; without any, columns have no kind.
+        report: Report about kinds that no writer produces.
+
+    Raises:
+        FormatError: The report is strict. Row groups disagree, or the crypto metadata names no
+            known kind of key.
+    """
+    groups = [(r, metadata.row_groups[r].columns) for r in row_groups]
+    found: dict[int, set[str]] = {}
+    for c in columns:
+        first: dict[str, int] = {}  # by kind: the first row group that has it
+        for r, chunks in groups:
+            if c < len(chunks):
+                first.setdefault(chunk_kind(chunks[c]), r)
+        found[c] = set(first)
+        if _UNKNOWN in first or len(first) > 1:
+            report.add_error(_kind_error(".".join(leaves[c]), first))
+    return found
+
+
+def _kind_error(path: str, first: dict[str, int]) -> FormatError:
+    if _UNKNOWN in first:
+        return FormatError(f"column {path}: its crypto metadata names no known kind of key")
+    (kind, _), (other, r), *_ = first.items()
+    return FormatError(
+        f"column {path}: {kind} in one row group and {other} in row group {r}: no writer does so"
+    )
+
+
+def given_key_faults(
+    properties: FileDecryptionProperties,
+    leaves: Sequence[tuple[str, ...]],
+    kinds: Mapping[int, set[str]],
+) -> Iterator[PlaintextError]:
+    """Yield an error for each given key that covers only plaintext columns.
+
+    A group's key may cover plaintext leaves as long as one leaf of the group is encrypted.
+    """
+    if properties.require_encrypted is False:
+        return
+    covered: dict[str, set[str]] = {}
+    for c, found in kinds.items():
+        name = covering_name(leaves[c], properties.column_keys)
+        if name is not None:
+            covered.setdefault(name, set()).update(found)
+    for name in sorted(name for name, found in covered.items() if found == {PLAINTEXT}):
+        yield PlaintextError(
+            f"a key is given for {name}, but the file has it in plaintext; if that is intended, "
+            "omit the key"
+        )
+
+
+def requirement_faults(
+    properties: FileDecryptionProperties,
+    leaves: Sequence[tuple[str, ...]],
+    kinds: Mapping[int, set[str]],
+) -> Iterator[PlaintextError]:
+    """Yield an error for each column that is not encrypted as the caller or a policy requires."""
+    for c, found in kinds.items():
+        for kind in sorted(found):
+            try:
+                _check_kind(properties, leaves[c], kind)
+            except PlaintextError as error:
+                yield error
+
+
+def check_metadata_key(chunk: ThriftStruct, where: str) -> None:
+    """Raise if a chunk has its own key, but its column metadata is not encrypted (PME 5.3).
+
+    Anyone who holds only the footer key could forge such metadata.
+
+    Raises:
+        FormatError: The metadata is not encrypted.
+    """
+    if chunk_kind(chunk) == COLUMN_KEY and chunk.encrypted_column_metadata is None:
+        raise FormatError(f"{where}: encrypted with its own key, but its column metadata is not")
+
+
+def _check_kind(properties: FileDecryptionProperties, leaf: tuple[str, ...], kind: str) -> None:
+    """Raise unless a column is encrypted as the caller's names or policy require.
+
+    Args:
+        properties: Requirements of the caller, bound to the file.
+        leaf: Path of the column.
+        kind: How the column is encrypted: `PLAINTEXT`, `FOOTER_KEY` or `COLUMN_KEY`.
+
+    Raises:
+        PlaintextError: The column is plaintext, or encrypted with the footer key instead of its
+            own key.
+    """
+    names, path = properties.require_encrypted, ".".join(leaf)
+    if not isinstance(names, bool) and covering_name(leaf, names) is not None:
+        if kind == PLAINTEXT:
+            raise PlaintextError(f"column {path} is plaintext, but must be encrypted")
+        # Anyone who holds only the footer key could replace it with a forged column.
+        if kind == FOOTER_KEY and covering_name(leaf, properties.column_keys):
+            raise PlaintextError(
+                f"column {path} is encrypted with the footer key, but must have its own key"
+            )
+    accepted = kind == PLAINTEXT and names is False
+    if isinstance(properties.key_retriever, BoundRetriever) and not accepted:
+        properties.key_retriever.keys.check_kind(leaf, kind)
+
+
+def declares_plaintext(properties: FileDecryptionProperties, leaf: tuple[str, ...]) -> bool:
+    """Return whether the caller's policy leaves a column in plaintext."""
+    retriever = properties.key_retriever
+    return isinstance(retriever, BoundRetriever) and retriever.keys.declares_plaintext(leaf)

@@ -1,0 +1,225 @@
+"""Finding the keys of a file: those that the caller gave, and those that a key retriever returns.
+
+Each key metadata is looked up once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from modcrypt.errors import (
+    FormatError,
+    KeyAccessDeniedError,
+    KeyDisabledError,
+    KeyMaterialError,
+    KeyNotFoundError,
+    KeyRetrievalError,
+    KmsUnavailableError,
+    ModcryptError,
+)
+from modcrypt.keys import Key, KeyLike, as_key
+from modcrypt.parquet.crypto.properties import BoundRetriever, FileDecryptionProperties
+from modcrypt.parquet.format.findings import Report
+from modcrypt.parquet.format.idl import ThriftStruct
+from modcrypt.parquet.format.schema import covering_name
+from modcrypt.tracebacks import hide_frames
+
+__all__ = ["ColumnKeys", "KeyAnswer", "find_key", "look_for_key"]
+
+
+class KeyAnswer(NamedTuple):
+    """A key, or the reason why there is none.
+
+    Attributes:
+        key: Key; None if there is none.
+        why: Reason in words.
+        word: Error code of the reason; None if a fault was reported instead.
+        message: Message of the key retriever's error.
+    """
+
+    key: Key | None
+    why: str = ""
+    word: str | None = None
+    message: str = ""
+
+
+def look_for_key(
+    properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None, what: str,
+    column: str | None, report: Report,
+) -> KeyAnswer:  # fmt: skip
+    """Return a key, or why there is none; malformed key material is a fault of the file.
+
+    Raises:
+        KeyRetrievalError: The report is strict, and the key retriever failed.
+    """
+    missing = "there is no footer key" if column is None else "there is no key for it"
+    try:
+        key = find_key(properties, given, metadata, what, column)
+    except KeyMaterialError as error:
+        report.add_error(error)
+        why = "its key material is malformed, or differs from what is expected"
+        return KeyAnswer(None, why, message=str(error))
+    except KeyRetrievalError as error:
+        if report.strict:
+            raise
+        why = str(error).removeprefix(f"{what}: ")
+        if isinstance(error, KmsUnavailableError):
+            report.add_warning(error.word, str(error))
+        return KeyAnswer(
+            None, f"{_REASONS.get(error.word, missing)}: {why}", error.word, str(error)
+        )
+    return KeyAnswer(key) if key is not None else KeyAnswer(None, missing, KeyNotFoundError.word)
+
+
+_REASONS = {
+    KeyAccessDeniedError.word: "access to its key is denied",
+    KeyDisabledError.word: "its key cannot be used",
+    KmsUnavailableError.word: "its key could not be retrieved",
+    KeyRetrievalError.word: "its key could not be retrieved",
+}
+
+
+class ColumnKeys:
+    """The keys of columns that have keys of their own; each key metadata is looked up once.
+
+    Args:
+        properties: Keys of the caller, bound to the file.
+        leaves: Paths of the file's leaves.
+        report: Report about keys that are malformed, or belong to another column.
+        place: Range of the footer's bytes, for findings.
+    """
+
+    def __init__(
+        self,
+        properties: FileDecryptionProperties,
+        leaves: Sequence[tuple[str, ...]],
+        report: Report,
+        place: tuple[int, int],
+    ) -> None:
+        self._properties, self._leaves, self._report = properties, leaves, report
+        self._place = place
+        self._answers: dict[Question, KeyAnswer] = {}
+        self._unavailable: KeyAnswer | None = None
+
+    def find(self, column: int, own: ThriftStruct) -> KeyAnswer:
+        """Return the key of a column, or why there is none.
+
+        Args:
+            column: Index of the leaf.
+            own: EncryptionWithColumnKey of one of the column's chunks.
+
+        Raises:
+            FormatError: The report is strict, and `own` names another column.
+            KeyRetrievalError: The report is strict, and the key retriever failed.
+        """
+        leaf = self._leaves[column]
+        path = ".".join(leaf)
+        if own.path_in_schema != [name.encode() for name in leaf]:
+            error = FormatError(f"column {path}: its crypto metadata names another column")
+            self._report.add_error(error, *self._place)
+        given = self.given(column)
+        question = _question_of(self._properties, given, own.key_metadata, path)
+        if question not in self._answers:
+            if given is None and self._unavailable is not None:
+                return self._unavailable  # another request would wait for the key service as long
+            self._answers[question] = answer = look_for_key(
+                self._properties, given, own.key_metadata, f"column {path}", path, self._report
+            )
+            if answer.word == KmsUnavailableError.word:
+                self._unavailable = answer
+        return self._answers[question]
+
+    @property
+    def messages(self) -> list[str]:
+        """The messages of the key retriever's errors."""
+        return [answer.message for answer in self._answers.values() if answer.message]
+
+    @property
+    def is_unavailable(self) -> bool:
+        """Whether the key service was unavailable."""
+        return self._unavailable is not None
+
+    def given(self, column: int) -> Key | None:
+        """Return the key that the caller gave for a column."""
+        keys = self._properties.column_keys
+        name = covering_name(self._leaves[column], keys)
+        key = None if name is None else keys[name]
+        assert key is None or isinstance(key, Key)
+        return key
+
+
+Question: TypeAlias = "tuple[Key | None, bytes | None, str | None]"
+"""The inputs that a key retriever's answer depends on."""
+
+
+def _question_of(
+    properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None, column: str
+) -> Question:
+    """Return the inputs of a key lookup, so that each lookup runs only once.
+
+    A retriever that is bound to the file checks which master key may protect a column, so another
+    column with the same key metadata is another lookup.
+    """
+    bound = isinstance(properties.key_retriever, BoundRetriever)
+    return given, metadata, column if bound else None
+
+
+def find_key(
+    properties: FileDecryptionProperties, given: Key | None, metadata: bytes | None, what: str,
+    column: str | None = None,
+) -> Key | None:  # fmt: skip
+    """Return the key that the caller gave, or the retriever's key for the key metadata.
+
+    Args:
+        properties: Properties with the key retriever.
+        given: Key that the caller gave; None for none.
+        metadata: Key metadata from the file.
+        what: Name of the key for error messages.
+        column: Dotted name of the column; None for the footer key.
+
+    Raises:
+        KeyRetrievalError: The retriever failed; its own KeyRetrievalErrors pass through.
+    """
+    # Arrow C++ writes empty key metadata if it has none, so there is nothing to look up.
+    if given is not None or properties.key_retriever is None or not metadata:
+        return given
+    retriever = properties.key_retriever
+    if isinstance(retriever, BoundRetriever):  # its errors already name the key
+        return _check_answer(retriever(metadata, column), what)
+    assert callable(retriever)
+    # No local variable holds the key, so that no traceback frame shows it.
+    return _check_answer(_call_retriever(lambda: retriever(metadata), what, column), what)
+
+
+@hide_frames
+def _check_answer(answer: KeyLike | None, what: str) -> Key | None:
+    try:
+        return None if answer is None else as_key(answer)
+    except (TypeError, ValueError) as error:
+        raise KeyMaterialError(
+            f"{what}: the key retriever did not return a valid key: {error}"
+        ) from None
+
+
+T = TypeVar("T")
+
+
+def _call_retriever(call: Callable[[], T], what: str, column: str | None) -> T:
+    """Call the key retriever; if it fails, raise an error that names the requested key.
+
+    The retriever's own message may contain key material, so the error repeats only its type.
+    """
+    try:
+        return call()
+    except ModcryptError:
+        raise
+    except LookupError as error:
+        raise KeyNotFoundError(
+            f"{what}: the key retriever does not know this key", column
+        ) from error
+    except PermissionError as error:
+        raise KeyAccessDeniedError(f"{what}: the key retriever was denied access") from error
+    except Exception as error:
+        kind = type(error).__name__
+        raise KeyRetrievalError(f"{what}: the key retriever failed with {kind}") from error
