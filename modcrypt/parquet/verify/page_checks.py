@@ -174,7 +174,8 @@ class PageWalk:
                 except FormatError as error:
                     facts.complete = False
                     module = page.header_id()
-                    report.add_error(error, position, position + total - size, module)
+                    message = f"{module}: {error}"
+                    report.add_fault(error.word, message, position, position + total - size, module)
                 if self._keep:
                     facts.headers.append(bytes(plain))
                 ordinal += 1
@@ -416,7 +417,7 @@ class PageWalk:
                 self._facts.pages.append((position, end - position, *_read_counts(plain, shifted)))
             except FormatError as error:
                 self._facts.complete = False
-                report.add_error(error, position, body, module)
+                report.add_fault(error.word, f"{module}: {error}", position, body, module)
             if self._keep:
                 self._facts.headers.append(plain)
         if header.crc is not None and self._compute_crc(body, end) != header.crc:
