@@ -21,10 +21,9 @@ from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
     EncryptedPage,
     Page,
-    drop_unknown_header_fields,
     open_and_check_crc,
     open_body,
-    open_header,
+    walk_pages,
 )
 from modcrypt.parquet.crypto.file_plan import Plan, plan_decryption
 from modcrypt.parquet.crypto.plaintext_footer import copy_row_groups, plain_metadata
@@ -196,25 +195,18 @@ def open_pages(
     # The AAD of the first page depends on whether it is a dictionary, so this must be known first.
     is_dictionary = move.has_dictionary = bool(md.dictionary_page_offset)
     uncompressed = md.codec == UNCOMPRESSED
-    position, end = span.start, span.end
-    ordinal, grown = 0, 0
-    while position < end:
-        page = Page(cipher, is_dictionary, ordinal)
-        sealed = open_header(window, position, end, page, uncompressed)
-        if known_only:
-            sealed = drop_unknown_header_fields(sealed)
-        total = sealed[5]
+    grown, first = 0, Page(cipher, is_dictionary, 0)
+    for position, sealed in walk_pages(
+        window, span.start, span.end, first, uncompressed=uncompressed, known_only=known_only
+    ):
+        _, is_dictionary, ordinal = sealed[0]
         before = out.position
-        if not is_dictionary:
-            if not ordinal:
-                move.first_data_page = position, before
-            ordinal += 1
-        border = total - len(sealed[3])
+        if not is_dictionary and not ordinal:
+            move.first_data_page = position, before
+        border = sealed[5] - len(sealed[3])
         grown += _write_page(out, sealed) - border
         if move.keep_pages and not is_dictionary:
             move.pages.append((position, before, out.position - before))
-        is_dictionary = False
-        position += total
     move.header_growth = grown
 
 

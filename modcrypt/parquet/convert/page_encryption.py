@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from typing import NamedTuple
 
-from modcrypt.aad import MAX_ORDINAL
 from modcrypt.aead import GCM_OVERHEAD
 from modcrypt.errors import ChecksumError, FormatError
 from modcrypt.io.buffers import Output, Window
@@ -13,11 +12,7 @@ from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.plaintext_pages import read_page
 from modcrypt.parquet.crypto.relocation import ChunkMove
 from modcrypt.parquet.format.idl import known_bytes
-from modcrypt.parquet.format.modules import (
-    Span,
-    too_many_pages_error,
-    unexpected_page_error,
-)
+from modcrypt.parquet.format.modules import Span, unexpected_page_error
 from modcrypt.parquet.format.page_header import (
     DATA_PAGE,
     DATA_PAGE_V2,
@@ -71,16 +66,13 @@ def seal_pages(
             raw, at_raw = known_bytes("PageHeader", bytes(window.view[start:body])), 0
             header = scan(raw, 0, len(raw))
         if kind in (DATA_PAGE, DATA_PAGE_V2):
-            if ordinal > MAX_ORDINAL:
-                raise too_many_pages_error(f"row group {cipher.row_group}, column {cipher.path}")
-            suffix = ordinal.to_bytes(2, "little")
-            header_aad, page_aad = cipher.data_header + suffix, cipher.data + suffix
+            header_aad, page_aad = cipher.page_aads(False, ordinal)
             if not ordinal:
                 move.first_data_page = position, out.position
             ordinal += 1
         elif kind == DICTIONARY_PAGE and position == span.start:
             move.has_dictionary = True
-            header_aad, page_aad = cipher.dictionary_header, cipher.dictionary
+            header_aad, page_aad = cipher.page_aads(True, 0)
         else:
             raise unexpected_page_error(f"row group {cipher.row_group}, column {cipher.path}", kind)
         if size != header[2] and contradicts(header, window.view[start:body], size, uncompressed):

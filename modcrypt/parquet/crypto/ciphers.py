@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from modcrypt.aad import ModuleId, ModuleType, module_aad
+from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType, module_aad, ordinal_bytes
 from modcrypt.aead import CtrCipher, GcmCipher, TagError
 from modcrypt.errors import (
     MAX_NAME,
@@ -22,6 +22,7 @@ from modcrypt.parquet.crypto.properties import (
     FileEncryptionProperties,
 )
 from modcrypt.parquet.format.levels import Levels
+from modcrypt.parquet.format.modules import too_many_pages_error
 from modcrypt.parquet.format.schema import covering_name
 
 __all__ = ["ChunkCipher", "ColumnKey", "FileCipher", "assign_keys", "check_names"]
@@ -97,11 +98,10 @@ class ChunkCipher:
     """
 
     __slots__ = (
+        "_data",
+        "_data_header",
+        "_dictionary",
         "column",
-        "data",
-        "data_header",
-        "dictionary",
-        "dictionary_header",
         "file",
         "header",
         "key",
@@ -119,11 +119,13 @@ class ChunkCipher:
         self.path, self.tag_hint = path, hint
         self.levels: Levels | None = None  # against which plaintext levels are checked
         self.header, self.page = file.gcm(key), file.page_cipher(key)
-        prefix, suffix = file.file_aad, module_aad(b"", self.id(ModuleType.COLUMN_METADATA))[1:]
-        self.data = prefix + bytes((ModuleType.DATA_PAGE,)) + suffix
-        self.data_header = prefix + bytes((ModuleType.DATA_PAGE_HEADER,)) + suffix
-        self.dictionary = prefix + bytes((ModuleType.DICTIONARY_PAGE,)) + suffix
-        self.dictionary_header = prefix + bytes((ModuleType.DICTIONARY_PAGE_HEADER,)) + suffix
+        aad, first = file.file_aad, len(ordinal_bytes(0))
+        self._data = module_aad(aad, self.id(ModuleType.DATA_PAGE, 0))[:-first]
+        self._data_header = module_aad(aad, self.id(ModuleType.DATA_PAGE_HEADER, 0))[:-first]
+        self._dictionary = (
+            module_aad(aad, self.id(ModuleType.DICTIONARY_PAGE_HEADER)),
+            module_aad(aad, self.id(ModuleType.DICTIONARY_PAGE)),
+        )
 
     def copy_for_thread(self) -> ChunkCipher:
         """Return a copy with separate cipher objects, for another thread."""
@@ -135,6 +137,23 @@ class ChunkCipher:
     def id(self, module_type: ModuleType, page: int | None = None) -> ModuleId:
         """Return the address of one of the chunk's modules."""
         return ModuleId(module_type, self.row_group, self.column, page, self.path)
+
+    def page_aads(self, is_dictionary: bool, ordinal: int) -> tuple[bytes, bytes]:
+        """Return the AADs of a page's header and body.
+
+        Args:
+            is_dictionary: Whether the page is the chunk's dictionary, which has no ordinal.
+            ordinal: Number of the page among the chunk's data pages.
+
+        Raises:
+            LimitError: The chunk has more pages than ordinals can number.
+        """
+        if is_dictionary:
+            return self._dictionary
+        if ordinal > MAX_ORDINAL:
+            raise too_many_pages_error(f"row group {self.row_group}, column {self.path}")
+        suffix = ordinal_bytes(ordinal)
+        return self._data_header + suffix, self._data + suffix
 
     def seal(self, module_type: ModuleType, plaintext: bytes) -> bytes:
         """Encrypt one of the chunk's metadata modules."""

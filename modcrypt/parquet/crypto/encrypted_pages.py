@@ -9,10 +9,11 @@ this module, so inspection never accepts a page that decryption refuses.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from modcrypt.aad import MAX_ORDINAL, ModuleId, ModuleType
+from modcrypt.aad import ModuleId, ModuleType
 from modcrypt.aead import GCM_OVERHEAD, CtrCipher, GcmCipher, TagError
 from modcrypt.errors import (
     ChecksumError,
@@ -25,11 +26,7 @@ from modcrypt.io.buffers import Window
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.format.idl import known_bytes
 from modcrypt.parquet.format.levels import find_contradiction
-from modcrypt.parquet.format.modules import (
-    MAX_PAGE_HEADER,
-    too_many_pages_error,
-    unexpected_page_error,
-)
+from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, unexpected_page_error
 from modcrypt.parquet.format.page_header import (
     DATA_PAGE,
     DATA_PAGE_V2,
@@ -48,6 +45,7 @@ __all__ = [
     "open_and_check_crc",
     "open_body",
     "open_header",
+    "walk_pages",
 ]
 
 
@@ -85,6 +83,36 @@ class EncryptedPage(NamedTuple):
 _length = Struct("<I").unpack_from
 
 
+def walk_pages(
+    window: Window, position: int, end: int, page: Page, *, uncompressed: bool,
+    known_only: bool = False,
+) -> Iterator[tuple[int, EncryptedPage]]:  # fmt: skip
+    """Yield the position of each page from one on, and the page with its opened header.
+
+    Args:
+        window: Window of the file.
+        position: Offset of the first page in the file.
+        end: Offset at which the pages' chunk ends.
+        page: Address of the first page: only a chunk's first page can be a dictionary.
+        uncompressed: Whether the column's codec is UNCOMPRESSED.
+        known_only: Whether fields that the IDL does not know are removed from the headers.
+
+    Raises:
+        ModcryptError: As for `open_header`.
+    """
+    cipher, is_dictionary, ordinal = page
+    while position < end:
+        opened = open_header(
+            window, position, end, Page(cipher, is_dictionary, ordinal), uncompressed
+        )
+        yield position, drop_unknown_header_fields(opened) if known_only else opened
+        if is_dictionary:
+            is_dictionary = False
+        else:
+            ordinal += 1
+        position += opened[5]
+
+
 def open_header(
     window: Window, position: int, end: int, page: Page, uncompressed: bool
 ) -> EncryptedPage:
@@ -104,13 +132,7 @@ def open_header(
             unexpected kind, or the chunk has too many pages.
     """
     cipher, is_dictionary, ordinal = page
-    if is_dictionary:
-        header_aad, body_aad = cipher.dictionary_header, cipher.dictionary
-    else:
-        if ordinal > MAX_ORDINAL:
-            raise too_many_pages_error(str(page.id()))
-        suffix = ordinal.to_bytes(2, "little")
-        header_aad, body_aad = cipher.data_header + suffix, cipher.data + suffix
+    header_aad, body_aad = cipher.page_aads(is_dictionary, ordinal)
     start, middle = _load_header_module(window, position, end, page)
     try:
         plain = cipher.header.open(window.view[start:middle], header_aad)

@@ -11,7 +11,7 @@ from modcrypt.parquet.format.idl import ThriftStruct, decode, known_bytes, new
 from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span
 from modcrypt.parquet.format.page_header import DICTIONARY_PAGE, PageHeader, scan
 
-__all__ = ["copy_known", "count_encodings", "read_page"]
+__all__ = ["copy_known", "count_encodings", "load_header", "read_page"]
 
 
 def read_page(
@@ -37,28 +37,48 @@ def read_page(
         else:
             if header[0] + header[3] <= min(window.stop, end - window.base):
                 return start, header
+    try:
+        start, header = load_header(window, position, end)
+    except FormatError as error:
+        raise FormatError(
+            f"row group {place[0]}, column {place[1]}, byte {position}: {error}"
+        ) from None
+    page_end = position + header.end - start + header.compressed_size
+    if page_end > window.base + window.stop:
+        window.fill(position, page_end, end)
+        start = position - window.base
+        header = scan(window.buffer, start, window.stop)
+    return start, header
+
+
+def load_header(window: Window, position: int, end: int) -> tuple[int, PageHeader]:
+    """Load the page header at `position` into the window; return its index there and the header.
+
+    The window grows until the header is whole; the page's body may lie outside.
+
+    Args:
+        window: Window of the file.
+        position: Offset of the page in the file.
+        end: Offset at which the page's chunk ends.
+
+    Raises:
+        FormatError: There is no valid header, or its page ends beyond the chunk.
+    """
     size = 1
     while True:
         window.fill(position, min(end, position + size), end)
         start = position - window.base
         try:
             header = scan(window.buffer, start, min(window.stop, end - window.base))
-        except FormatError as error:
-            size = 2 * (window.stop - start)
-            if window.base + window.stop < end and size <= 2 * MAX_PAGE_HEADER:
-                continue
-            raise FormatError(
-                f"row group {place[0]}, column {place[1]}, byte {position}: {error}"
-            ) from None
+        except FormatError:
+            size = 2 * (window.stop - start)  # the header may continue after the window's end
+            if window.base + window.stop >= end or size > 2 * MAX_PAGE_HEADER:
+                raise
+            continue
         page_end = position + header.end - start + header.compressed_size
         if page_end > end:
-            raise FormatError(
-                f"row group {place[0]}, column {place[1]}: the page at byte {position} "
-                f"ends at {page_end}, its chunk at {end}"
-            )
-        if page_end <= window.base + window.stop:
-            return start, header
-        size = page_end - position
+            raise FormatError(f"the page ends at {page_end}, its chunk at {end}")
+        return start, header
 
 
 def copy_known(window: Window, span: Span, out: Output, move: ChunkMove) -> None:

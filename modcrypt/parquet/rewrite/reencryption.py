@@ -22,9 +22,8 @@ from modcrypt.parquet.crypto.ciphers import ChunkCipher
 from modcrypt.parquet.crypto.encrypted_pages import (
     Page,
     check_crc,
-    drop_unknown_header_fields,
     open_body,
-    open_header,
+    walk_pages,
 )
 from modcrypt.parquet.crypto.relocation import ChunkMove
 from modcrypt.parquet.format.idl import ThriftStruct, struct_end
@@ -139,29 +138,21 @@ class EncryptedFeed:
         overhead, slack = new.page.overhead, new.page.slack
         uncompressed, levels_plain, known_only, _ = rules
         window, scratch, keep = self.window, self.scratch, move.keep_pages
-        position, end = span.start, span.end
-        ordinal, grown = 0, 0
-        while position < end:
-            sealed = open_header(
-                window, position, end, Page(old, is_dictionary, ordinal), uncompressed
-            )
-            if known_only:
-                sealed = drop_unknown_header_fields(sealed)
-            _, plain, header, body, _, old_total = sealed
+        grown, first = 0, Page(old, is_dictionary, 0)
+        pages = walk_pages(
+            window, span.start, span.end, first, uncompressed=uncompressed, known_only=known_only
+        )
+        for position, sealed in pages:
+            (_, is_dictionary, ordinal), plain, header, body, _, old_total = sealed
             size = len(body) - old_overhead
             if len(scratch) < size + old_slack:
                 scratch = self.scratch = memoryview(bytearray(size + (size >> 3) + old_slack))
             if header[6] is not None:
                 check_crc(sealed)
             clear = open_body(sealed, scratch[: size + old_slack])
-            if is_dictionary:
-                header_aad, page_aad = new.dictionary_header, new.dictionary
-            else:
-                suffix = ordinal.to_bytes(2, "little")
-                header_aad, page_aad = new.data_header + suffix, new.data + suffix
-                if not ordinal:
-                    move.first_data_page = position, out.position
-                ordinal += 1
+            header_aad, page_aad = new.page_aads(is_dictionary, ordinal)
+            if not is_dictionary and not ordinal:
+                move.first_data_page = position, out.position
             if levels_plain and header[1] == DATA_PAGE_V2:
                 clear = count_level_bytes(plain, size)
             elif not self.keep_levels:
@@ -185,6 +176,4 @@ class EncryptedFeed:
             if keep and not is_dictionary:
                 move.pages.append((position, out.position - total, total))
             grown += GCM_OVERHEAD + header_size - (old_total - len(body))
-            is_dictionary = False
-            position += old_total
         move.header_growth = grown

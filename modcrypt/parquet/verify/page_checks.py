@@ -30,19 +30,25 @@ from modcrypt.errors import (
 from modcrypt.io.buffers import Window
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.ciphers import ChunkCipher
-from modcrypt.parquet.crypto.encrypted_pages import EncryptedPage, Page, open_body, open_header
+from modcrypt.parquet.crypto.encrypted_pages import (
+    EncryptedPage,
+    Page,
+    open_body,
+    open_header,
+    walk_pages,
+)
 from modcrypt.parquet.crypto.index_checks import PageFacts
+from modcrypt.parquet.crypto.plaintext_pages import load_header
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1
 from modcrypt.parquet.format.idl import decode, read_int
 from modcrypt.parquet.format.levels import find_contradiction
-from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, Span, unexpected_page_error
+from modcrypt.parquet.format.modules import Span, unexpected_page_error
 from modcrypt.parquet.format.page_header import (
     DATA_PAGE,
     DATA_PAGE_V2,
     DICTIONARY_PAGE,
     UNCOMPRESSED,
     PageHeader,
-    scan,
     v2_layout,
 )
 from modcrypt.parquet.verify.chunk_report import Chunk, ChunkReport
@@ -128,21 +134,22 @@ class PageWalk:
         md, noted, scratch = self._chunk.metadata, self._facts.pages, self._scratch
         is_dictionary, uncompressed = bool(md.dictionary_page_offset), md.codec == UNCOMPRESSED
         has_tags, with_regions = cipher.file.algorithm != GCM_CTR_V1, report.regions is not None
-        position, end, ordinal, modules, opened = span.start, span.end, 0, 0, 0
+        position, end, modules, opened = span.start, span.end, 0, 0
+        page = Page(cipher, is_dictionary, 0)
+        pages = walk_pages(window, position, end, page, uncompressed=uncompressed)
         while position < end:
-            page = Page(cipher, is_dictionary, ordinal)
             try:
-                sealed = open_header(window, position, end, page, uncompressed)
+                position, sealed = next(pages)
             except ModcryptError as error:
                 facts.complete = False
                 report.key_works = report.key_works or modules > 0
                 next_page = self._resume_after_fault(position, end, page, error)
                 if next_page is None:
                     break
-                position, ordinal = next_page
-                is_dictionary = False
+                position, page = next_page[0], Page(cipher, False, next_page[1])
+                pages = walk_pages(window, position, end, page, uncompressed=uncompressed)
                 continue
-            _, plain, header, body, _, total = sealed
+            page, plain, header, body, _, total = sealed
             size = len(body)
             modules += 1
             opened += total - size
@@ -165,9 +172,8 @@ class PageWalk:
                 module = page.header_id()
                 border = position + total - size
                 report.add_module_region(position, border, module.type, "authentic", module.page)
-            if is_dictionary:
+            if page.is_dictionary:
                 facts.dictionaries += 1
-                is_dictionary = False
             else:
                 try:
                     noted.append((position, total, *_read_counts(plain, header)))
@@ -178,7 +184,7 @@ class PageWalk:
                     report.add_fault(error.word, message, position, position + total - size, module)
                 if self._keep:
                     facts.headers.append(bytes(plain))
-                ordinal += 1
+            page = Page(cipher, False, page.ordinal + (not page.is_dictionary))
             position += total
         report.modules += modules
         report.authenticated += opened
@@ -296,8 +302,7 @@ class PageWalk:
         if cipher.file.algorithm == GCM_CTR_V1 or page.ordinal > MAX_ORDINAL:
             self._report.add_module_region(start, end, module.type, "unchecked", module.page)
             return
-        suffix = b"" if page.is_dictionary else page.ordinal.to_bytes(2, "little")
-        aad = (cipher.dictionary if page.is_dictionary else cipher.data) + suffix
+        _, aad = cipher.page_aads(page.is_dictionary, page.ordinal)
         stored = memoryview(self._frames.read(start, end))
         try:
             cipher.header.open(stored, aad)
@@ -381,7 +386,7 @@ class PageWalk:
         position, end, first = span.start, span.end, True
         while position < end:
             try:
-                start, header = self._read_plaintext_header(position, end)
+                start, header = load_header(self._window, position, end)
             except FormatError as error:
                 self._facts.complete = False
                 number = bisect_right(self._starts, position)
@@ -431,28 +436,6 @@ class PageWalk:
             crc = zlib.crc32(part, crc)
             start += len(part)
         return crc
-
-    def _read_plaintext_header(self, position: int, end: int) -> tuple[int, PageHeader]:
-        """Load a plaintext page header into the window; return its index there, and the header.
-
-        Raises:
-            FormatError: There is no valid header, or its page ends beyond the chunk.
-        """
-        window, need = self._window, 256
-        while True:
-            window.fill(position, min(end, position + need), end)
-            start = position - window.base
-            stop = min(window.stop, end - window.base)
-            try:
-                header = scan(window.buffer, start, stop)
-            except FormatError:
-                need = 2 * max(need, stop - start)
-                if window.base + stop >= end or need > MAX_PAGE_HEADER:
-                    raise
-                continue
-            if window.base + header.end + header.compressed_size > end:
-                raise FormatError("the page ends beyond its chunk")
-            return start, header
 
 
 _DETAILS = {DATA_PAGE: 5, DATA_PAGE_V2: 8}  # field ids of the data page structs in PageHeader

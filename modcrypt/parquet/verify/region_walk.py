@@ -17,14 +17,15 @@ from modcrypt.errors import FormatError, ModcryptError, TagMismatchError
 from modcrypt.io.buffers import Window
 from modcrypt.io.sources import Source
 from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
-from modcrypt.parquet.crypto.encrypted_pages import Page, open_header
+from modcrypt.parquet.crypto.encrypted_pages import Page, walk_pages
 from modcrypt.parquet.crypto.key_info import key_name
+from modcrypt.parquet.crypto.plaintext_pages import load_header
 from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.format.byte_map import Region, State, fill_gaps
 from modcrypt.parquet.format.framing import MAGIC_SIZE, SIGNATURE_SIZE
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, new, unknown_fields
-from modcrypt.parquet.format.modules import MAX_PAGE_HEADER, STRUCTS, Part, Span, chunk_spans
-from modcrypt.parquet.format.page_header import DICTIONARY_PAGE, UNCOMPRESSED, PageHeader, scan
+from modcrypt.parquet.format.modules import STRUCTS, Part, Span, chunk_spans
+from modcrypt.parquet.format.page_header import DICTIONARY_PAGE, UNCOMPRESSED
 from modcrypt.parquet.verify.footer_view import ChunkView, FooterView
 from modcrypt.parquet.verify.page_probe import (
     PageProbe,
@@ -328,25 +329,25 @@ class _Mapper:
         """Yield the regions of pages and headers after opening the headers."""
         cipher, md = self._correct_cipher(seen), seen.md
         assert md is not None
-        is_dictionary, ordinal, position = bool(md.dictionary_page_offset), 0, span.start
-        uncompressed = md.codec == UNCOMPRESSED
+        position, first = span.start, Page(cipher, bool(md.dictionary_page_offset), 0)
+        pages = walk_pages(
+            self._window, position, span.end, first, uncompressed=md.codec == UNCOMPRESSED
+        )
         of_bodies: State = "unauthenticated" if cipher.file.algorithm == GCM_CTR_V1 else "unchecked"
         while position < span.end:
-            page = Page(cipher, is_dictionary, ordinal)
             try:
-                sealed = open_header(self._window, position, span.end, page, uncompressed)
+                position, sealed = next(pages)
             except ModcryptError as error:
-                yield from self._map_unopened(span, seen, page, position, error)
+                yield from self._map_unopened(span, seen, first, position, error)
                 return
+            page = sealed.page
             if has_clear_levels(sealed):
                 self._walk.clear_levels[seen.path] = None
             border, end = position + sealed.total - len(sealed.body), position + sealed.total
-            number = None if is_dictionary else ordinal
+            number = page.id().page
             header, body = _KIND_NAMES[page.header_id().type], _KIND_NAMES[page.id().type]
             yield self._make_region(position, border, header, seen, number, "authentic")
             yield self._make_region(border, end, body, seen, number, of_bodies)
-            ordinal += not is_dictionary
-            is_dictionary = False
             position = end
 
     def _correct_cipher(self, seen: ChunkView) -> ChunkCipher:
@@ -401,13 +402,13 @@ class _Mapper:
         ordinal, position = 0, span.start
         while position < span.end:
             try:
-                header, size = self._scan_plaintext_header(position, span.end)
+                start, header = load_header(self._window, position, span.end)
             except FormatError as error:
                 self._walk.faults.append(f"{span}, byte {position}: {error}")
                 yield self._make_region(position, span.end, "pages", seen)
                 return
-            begin = position - self._window.base
-            self._add_unknown_fields("PageHeader", bytes(self._window.view[begin : begin + size]))
+            size = header.end - start
+            self._add_unknown_fields("PageHeader", bytes(self._window.view[start : header.end]))
             is_dictionary = header.type == DICTIONARY_PAGE
             number = None if is_dictionary else ordinal
             types = _DICTIONARY if is_dictionary else _DATA
@@ -417,25 +418,6 @@ class _Mapper:
                 yield self._make_region(border, end, _KIND_NAMES[types[1]], seen, number)
             ordinal += not is_dictionary
             position = end
-
-    def _scan_plaintext_header(self, position: int, end: int) -> tuple[PageHeader, int]:
-        """Return the page header at a position, and its size."""
-        window, need = self._window, 1 << 10
-        while True:
-            window.fill(position, min(end, position + need), end)
-            start = position - window.base
-            stop = min(window.stop, end - window.base)
-            try:
-                header = scan(window.buffer, start, stop)
-            except FormatError:
-                need = 2 * max(need, stop - start)
-                if window.base + stop < end and need <= 2 * MAX_PAGE_HEADER:
-                    continue  # perhaps cut by the window's end
-                raise
-            size = header.end - start
-            if position + size + header.compressed_size > end:
-                raise FormatError("the page ends beyond its chunk")
-            return header, size
 
     # --- modules that the footer hides -----------------------------------------------------------
 
