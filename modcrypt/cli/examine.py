@@ -421,19 +421,22 @@ def _verify_with_record(
 ) -> int:  # fmt: skip
     """Verify the files that an interrupted run of this command has not found correct."""
     from modcrypt.jobs.run_record import RunRecord, stamps_of
+    from modcrypt.report.sizes import format_count
 
     run = {"command": "verify", "options": digest_of(click.get_current_context().params)}
     places = {file.place.path: file.place for file in files}
+    if len(places) < len(files):
+        raise click.UsageError("--record needs files of a single store; verify one store at a time")
     with RunRecord(path, run, lambda entry: "ended" not in entry, write=True, alone=True) as record:
-        left = [
-            file
+        verified = {
+            file.place.path
             for file in files
-            if record.find_done(file.place.full_name, stamps_of(file.place)) is None
-        ]
-        if passed := len(files) - len(left):
+            if record.find_done(file.place.full_name, stamps_of(file.place)) is not None
+        }
+        if verified:
             click.echo(
-                f"modcrypt: {passed} files were found correct before; the others are not "
-                "compared with them",
+                f"modcrypt: {format_count(len(verified), 'file')} found correct before: only "
+                "compared with the others",
                 err=True,
             )
 
@@ -441,9 +444,9 @@ def _verify_with_record(
             if verification.modules and _exit_code(verification, [verification], strict) == 0:
                 record.note(places[name].full_name, stamps_of(places[name]), result="ok")
 
-        code = 0
-        if left:
-            code = _verify_all(left, properties, strict, jobs, as_json, each=note, **of_set)
+        code = _verify_all(
+            files, properties, strict, jobs, as_json, each=note, verified=verified, **of_set
+        )
         record.end()
     return code
 

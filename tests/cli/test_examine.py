@@ -405,10 +405,7 @@ def test_an_interrupted_verification_goes_on_with_what_it_has_not_found_right(la
     flip(lake / "lake" / "part-1.parquet", 200)  # and so it is another file by now
     found = invoke(lake, *command)
     assert found.exit_code == 1
-    assert (
-        "modcrypt: 2 files were found correct before; the others are not compared with them\n"
-        in found.stderr
-    )
+    assert "modcrypt: 2 files found correct before: only compared with the others\n" in found.stderr
     assert "part-1" in found.stdout
     assert "part-0" not in found.stdout
 
@@ -687,3 +684,44 @@ def test_a_file_under_another_master_key_is_refused_until_that_is_declared(
     lacking = invoke(folder, "verify", "--kms", "test:", *declared[:2], "forged.parquet")
     assert lacking.exit_code == 1
     refused(invoke(folder, "verify", *declared, *KEY, "sealed.parquet"))
+
+
+# --- files that a resumed run skips --------------------------------------------------------------
+
+
+PREFIX = ("--aad-prefix", "orders")
+
+
+def test_a_resumed_verification_compares_all_files(lake: Path) -> None:
+    command = ("verify", *KEYS, "lake", "--record", "record.jsonl")
+    ran(lake, *command)
+    interrupted(lake / "record.jsonl")
+    shutil.copy(lake / "lake" / "part-0.parquet", lake / "lake" / "part-3.parquet")
+    *files, found = all_lines(lake, *command, code=1)
+    assert [Path(file["name"]).name for file in files] == ["part-3.parquet"]
+    (finding,) = found["findings"]
+    assert finding["word"] == "integrity"
+    assert "part-0.parquet" in finding["message"]
+    assert "part-3.parquet" in finding["message"]
+
+
+def test_a_resumed_verification_finds_repeated_prefixes(folder: Path) -> None:
+    (folder / "lake").mkdir()
+    for number in range(2):
+        target = f"lake/part-{number}.parquet"
+        ran(folder, "encrypt", *KEYS, *PREFIX, "plain.parquet", target)
+    ran(folder, "encrypt", *KEYS, *PREFIX, "--no-store-aad-prefix", "plain.parquet", "lake/2.pq")
+    command = ("verify", *KEYS, *PREFIX, "lake", "--record", "record.jsonl")
+    whole = all_lines(folder, *command, code=1)[-1]["findings"]
+    interrupted(folder / "record.jsonl")
+    assert all_lines(folder, *command, code=1)[-1]["findings"] == whole
+    assert "3 files have the same AAD prefix" in whole[0]["message"]
+
+
+def test_a_resumed_verification_compares_files_that_all_are_correct(lake: Path) -> None:
+    shutil.copy(lake / "lake" / "part-0.parquet", lake / "lake" / "part-3.parquet")
+    command = ("verify", *KEYS, "lake", "--record", "record.jsonl")
+    all_lines(lake, *command, code=1)
+    interrupted(lake / "record.jsonl")
+    (totals,) = all_lines(lake, *command, code=1)
+    assert (totals["files"], len(totals["findings"])) == (0, 1)

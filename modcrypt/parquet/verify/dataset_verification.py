@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -38,7 +38,13 @@ from modcrypt.parquet.format.findings import (
     Unauthenticated,
 )
 from modcrypt.parquet.format.framing import read_tail
-from modcrypt.parquet.verify.file_verification import CheckedFile, check_expected, verify_source
+from modcrypt.parquet.verify.file_verification import (
+    CheckedFile,
+    FileAad,
+    check_expected,
+    identify_source,
+    verify_source,
+)
 from modcrypt.parquet.verify.verification_results import DatasetVerification, Verification
 
 __all__ = ["verify_dataset"]
@@ -66,6 +72,7 @@ def verify_dataset(
     progress: Callable[[int], None] | None = None,
     each: Callable[[str, Verification], object] | None = None,
     regions: bool = False,
+    verified: Collection[str] = (),
 ) -> DatasetVerification:
     """Verify each Parquet file of a folder, as `verify_parquet` does, and that the set is complete.
 
@@ -89,6 +96,8 @@ def verify_dataset(
         each: Function called, in the calling thread, with the path and result of each finished
             file.
         regions: Whether to map each byte of the files, as in `verify_parquet`.
+        verified: Paths of files that an earlier run verified. They are only compared with the
+            others, by their AAD prefixes and `aad_file_unique`, and have no result.
 
     Returns:
         The findings in each file and in the set.
@@ -106,9 +115,11 @@ def verify_dataset(
     if not places:
         raise ValueError(f"there are no files in {where!r}")
     template = None if aad_prefix_template is None else PrefixTemplate(aad_prefix_template)
+    earlier = [place for place in places if place.path in verified]
+    places = [place for place in places if place.path not in verified]
     run = _FileRun(places, properties, template, expected_parts, regions)
     files = run.check(jobs, progress, each)
-    file_set = _FileSet(places, files, run.parts)
+    file_set = _FileSet(places, files, run.parts, run.identify(earlier))
     if template is None:
         file_set.compare_prefixes(fault=run.demands_prefix and not shared_aad_prefix)
     else:
@@ -174,7 +185,7 @@ class _FileRun:
         """Verify all files, some concurrently; a single file may use several threads."""
         count = len(self.places)
         jobs = min(usable_cores(), MAX_FILES) if jobs is None else jobs
-        jobs = min(jobs, count)
+        jobs = max(1, min(jobs, count))
         threads = None if count == 1 else 1
         pool = ThreadPoolExecutor(jobs, "modcrypt-verify-file")
         try:
@@ -194,6 +205,16 @@ class _FileRun:
             return [future.result() for future in futures]
         finally:
             pool.shutdown(cancel_futures=True)
+
+    def identify(self, places: Sequence[Place]) -> list[tuple[Place, FileAad]]:
+        """Return what identifies files that an earlier run verified."""
+
+        def identify_file(place: Place) -> FileAad:
+            with open_source_at(place) as source:
+                return identify_source(source, self._choose_properties(place))
+
+        with ThreadPoolExecutor(MAX_FILES, "modcrypt-verify-file") as pool:
+            return list(zip(places, pool.map(identify_file, places), strict=True))
 
     def _verify_file(self, number: int, threads: int | None) -> CheckedFile:
         def note_progress(done: int) -> None:
@@ -293,7 +314,7 @@ def _build_unreadable_result(place: Place, error: OSError) -> CheckedFile:
         findings=(finding,),
         not_authenticated=(note,),
     )
-    return CheckedFile(verification, None, None)
+    return CheckedFile(verification, FileAad(None, None))
 
 
 def _make_foreign_error(name: str, prefix: bytes) -> AadPrefixError:
@@ -313,9 +334,14 @@ class _FileSet:
     """The files of a set, and what comparing them with each other finds."""
 
     def __init__(
-        self, places: Sequence[Place], files: Sequence[CheckedFile], parts: dict[int, int]
+        self,
+        places: Sequence[Place],
+        files: Sequence[CheckedFile],
+        parts: dict[int, int],
+        earlier: Sequence[tuple[Place, FileAad]],
     ) -> None:
         self._places, self._files, self._parts = places, files, parts
+        self._aads = [*zip(places, (file.aad for file in files), strict=True), *earlier]
         self.findings: list[Finding] = []
         self.notes: list[Unauthenticated] = []
 
@@ -413,7 +439,7 @@ class _FileSet:
 
     def compare_prefixes(self, *, fault: bool) -> None:
         """Report files with the same AAD prefix: each should have its own."""
-        for prefix, paths in self._group_files(lambda file: file.prefix):
+        for prefix, paths in self._group_files(lambda aad: aad.prefix):
             self._add_finding(
                 "aad-prefix",
                 f"{len(paths)} files have the same AAD prefix {prefix[:200]!r}, so that one can be "
@@ -423,7 +449,7 @@ class _FileSet:
 
     def compare_uniques(self) -> None:
         """Report files that are copies of each other."""
-        for _, paths in self._group_files(lambda file: file.unique):
+        for _, paths in self._group_files(lambda aad: aad.unique):
             self._add_finding(
                 "integrity",
                 f"{len(paths)} files have the same aad_file_unique, which is random: they are "
@@ -431,11 +457,11 @@ class _FileSet:
             )
 
     def _group_files(
-        self, value: Callable[[CheckedFile], bytes | None]
+        self, value: Callable[[FileAad], bytes | None]
     ) -> Iterator[tuple[bytes, list[str]]]:
         groups: defaultdict[bytes, list[str]] = defaultdict(list)
-        for place, file in zip(self._places, self._files, strict=True):
-            if content := value(file):
+        for place, aad in self._aads:
+            if content := value(aad):
                 groups[content].append(place.path)
         return ((content, paths) for content, paths in groups.items() if len(paths) > 1)
 

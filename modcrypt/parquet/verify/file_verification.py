@@ -48,10 +48,12 @@ from modcrypt.parquet.verify.verification_results import Verification
 
 __all__ = [
     "CheckedFile",
+    "FileAad",
     "Finding",
     "Unauthenticated",
     "Verification",
     "check_expected",
+    "identify_source",
     "verify_parquet",
     "verify_source",
 ]
@@ -126,12 +128,19 @@ def check_expected(rows: int | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class FileAad:
+    """The parts of a file's AAD, which identify the file in a set."""
+
+    prefix: bytes | None  # AAD prefix that the file stores or the caller requires
+    unique: bytes | None  # aad_file_unique
+
+
+@dataclass(frozen=True, slots=True)
 class CheckedFile:
     """The verification of a file, and what identifies the file in a set."""
 
     verification: Verification
-    prefix: bytes | None  # AAD prefix that the file stores or the caller requires
-    unique: bytes | None  # aad_file_unique
+    aad: FileAad
 
 
 def verify_source(
@@ -156,12 +165,22 @@ def verify_source(
         key_works = _check_chunks(plan, threads, progress)
     if progress is not None:
         progress(source.size)
+    verification = _build_result(plan, footer_key_works=key_works)
+    return CheckedFile(verification, _file_aad(footer, given))
+
+
+def identify_source(source: Source, properties: FileDecryptionProperties | None) -> FileAad:
+    """Return what identifies a file in a set; this needs no key and verifies nothing."""
+    prefix = None if properties is None else properties.aad_prefix
+    given = bind_to_file(replace(_NOTHING_REQUIRED, aad_prefix=prefix), source)
+    return _file_aad(_open_footer(source, given, Report(MAX_FINDINGS)), given)
+
+
+def _file_aad(footer: Footer, given: FileDecryptionProperties) -> FileAad:
     prefix = footer.stored_prefix or (
         given.aad_prefix if isinstance(given.aad_prefix, bytes) else None
     )
-    return CheckedFile(
-        _build_result(plan, footer_key_works=key_works), prefix, footer.file_unique or None
-    )
+    return FileAad(prefix, footer.file_unique or None)
 
 
 def _bind_properties(

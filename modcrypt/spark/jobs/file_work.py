@@ -211,7 +211,7 @@ class VerificationJob(Job):
             try:
                 with open_source_at(place_at(file.name, filesystem)) as source:
                     result = verify_source(source, properties, threads=1)
-                row = self._make_row(file, result.verification, result.unique)
+                row = self._make_row(file, result.verification, result.aad.unique)
             except Exception as error:  # the job continues with the other files
                 row = self.make_failed_row(file, *describe_error(error))
             return {**row, "bytes_in": file.size, "seconds": time.perf_counter() - started}
