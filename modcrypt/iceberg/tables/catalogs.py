@@ -72,6 +72,7 @@ def load_table(
 
     Raises:
         ValueError: The catalog has no such table.
+        FormatError: The table's folder has newer versions than the catalog.
         ModcryptError, OSError: See `open_table`.
     """
     versions = CatalogVersions(catalog, identifier, filesystem, location_map or {})
@@ -110,9 +111,13 @@ class CatalogVersions:
 
         Raises:
             ValueError: The catalog has no such table.
+            FormatError: The table's folder has newer versions than the catalog.
             OSError: The catalog's database failed.
         """
-        return self._find_place(self._location())
+        place = self._find_place(self._location())
+        with contextlib.suppress(OSError):  # reading needs no right to list the folder
+            check_newest(place)
+        return place
 
     def commit(self, base: Place, metadata: TableMetadata) -> Place:
         """Write the next metadata.json and make the catalog name it instead of `base`.

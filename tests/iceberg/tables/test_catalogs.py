@@ -358,10 +358,42 @@ def test_other_metadata_files_in_a_folder_are_no_catalogs_versions_of_its_table(
 def test_a_table_that_has_gone_on_in_its_folder_is_not_forked_by_the_catalog(
     catalog: SqlCatalog, registered: IcebergTable, kms: SampleKms
 ) -> None:
-    newer = registered.append(rows(2))
     table = load_table(catalog, "shop.taken", kms)
-    with pytest.raises(FormatError, match=r"newer ones up to v3\.metadata\.json"):
-        table.append(rows(3))
+    newer = registered.append(rows(2))
+    for use in (partial(table.append, rows(3)), partial(load_table, catalog, "shop.taken", kms)):
+        with pytest.raises(FormatError, match=r"newer ones up to v3\.metadata\.json"):
+            use()
     catalog.drop_table("shop.taken")
     catalog.register_table("shop.taken", newer.place.path)
     assert load_table(catalog, "shop.taken", kms).append(rows(3)).scan().num_rows == 3
+
+
+def test_a_catalog_whose_version_the_folder_has_expired_names_the_newest_one(
+    catalog: SqlCatalog, registered: IcebergTable, kms: SampleKms
+) -> None:
+    """Nothing on disk shows a registration, so this expiry deletes what the catalog's row names."""
+    newest = expire_history(rotate_table(registered, "dek").table).table
+    with pytest.raises(FormatError, match=f"newer ones up to {newest.place.name}: register that"):
+        load_table(catalog, "shop.taken", kms)
+    catalog.drop_table("shop.taken")
+    catalog.register_table("shop.taken", newest.place.path)
+    assert load_table(catalog, "shop.taken", kms).scan().num_rows == 1
+
+
+def test_maintenance_by_the_catalog_deletes_nothing_that_the_folder_has_continued(
+    catalog: SqlCatalog, registered: IcebergTable, kms: SampleKms, tmp_path: Path
+) -> None:
+    table = load_table(catalog, "shop.taken", kms)
+    registered.append(rows(2))
+    before = {path for path in (tmp_path / "t").rglob("*") if path.is_file()}
+    uses: list[Callable[[], object]] = [
+        partial(rotate_table, table, "dek"),
+        partial(prune_keys, table),
+        partial(expire_history, table),
+    ]
+    for use in uses:
+        with pytest.raises(FormatError, match="newer ones up to"):
+            use()
+    after = {path for path in (tmp_path / "t").rglob("*") if path.is_file()}
+    assert before <= after
+    assert open_table(tmp_path / "t", kms).scan().num_rows == 2
