@@ -7,20 +7,25 @@ hostile key holder can. Authentication does not stop them, so the checks after i
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import random
 import signal
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import modcrypt
 from modcrypt import (
     FileDecryptionProperties,
     FileEncryptionProperties,
@@ -919,3 +924,139 @@ def test_the_fuzz_driver_s_first_rounds_pass() -> None:
         fuzz.check(data)
         if number == 400:
             break
+
+
+# --- sizes and places of indexes and bloom filters ------------------------------------------------
+
+HOLE = 200 << 20
+"""Size in bytes of a hole in the file, so that lengths over modcrypt's limits fit in the file."""
+
+WITH_PLAINTEXT = FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=["b"])
+SIGNED_PLAINTEXT = FileEncryptionProperties(
+    footer_key=FOOTER_KEY, plaintext_columns=["b"], plaintext_footer=True
+)
+PARTS = {
+    "bloom_filter": 128 << 20,
+    "column_index": 64 << 20,
+    "offset_index": 64 << 20,
+}  # longest of each, in bytes, without headers
+NEW_KEY = FileEncryptionProperties(footer_key=bytes(range(16)))
+HALF = [("b", "=", "x")]
+
+USES: dict[str, Callable[[Path], object]] = {
+    "read": lambda path: modcrypt.read_table(path, READER).equals(TABLE),
+    "filter": lambda path: modcrypt.read_table(path, READER, filters=HALF).num_rows == 2,
+    "view": lambda path: _read_view(path),
+    "decrypt": lambda path: modcrypt.decrypt_parquet(path, io.BytesIO(), READER),
+    "rekey": lambda path: modcrypt.rekey_parquet(path, io.BytesIO(), READER, NEW_KEY),
+    "share": lambda path: modcrypt.share_parquet(path, io.BytesIO(), READER, NEW_KEY, ["b"]),
+    "mask": lambda path: modcrypt.mask_parquet(path, io.BytesIO(), READER, null=["a"]),
+    "verify": lambda path: modcrypt.verify_parquet(path, READER),
+    "inspect": lambda path: modcrypt.inspect_parquet(path, READER, pages=True),
+}  # fmt: skip
+
+
+def _read_view(path: Path) -> bool:
+    with modcrypt.open_parquet(path, READER) as view:
+        return bool(pq.read_table(view).equals(TABLE))
+
+
+def with_hole(data: bytes) -> Callable[[Path], None]:
+    """Return a function that writes a file with a hole between its modules and its footer."""
+    body, tail, magic = forging.split_tail(data)
+
+    def write(path: Path) -> None:
+        with path.open("wb") as file:
+            file.write(body)
+            file.seek(HOLE, os.SEEK_CUR)
+            file.write(forging.join_tail(b"", tail, magic))
+
+    return write
+
+
+def hostile_place(rng: random.Random, limit: int, size: int, taken: list[int]) -> tuple[int, int]:
+    """Return an offset and a length; one of them, or both together, are impossible."""
+    inside, fits = rng.choice(taken), rng.randrange(1, 100)
+    return rng.choice([
+        (inside, 0),
+        (inside, -rng.randrange(1, I32)),
+        (inside, I32),
+        (inside, rng.randrange(1, size)),
+        (-rng.randrange(1, I64), fits),
+        (0, fits),
+        (size + HOLE + rng.randrange(1 << 40), fits),
+        (I64, I32),
+        (size, rng.randrange(limit + 4096, HOLE)),
+        (size, rng.randrange(HOLE, I32)),
+        (size + HOLE - 1, fits),
+    ])  # fmt: skip
+
+
+def set_place(md: ThriftStruct, part: str, offset: int, length: int) -> None:
+    chunk = md.row_groups[0].columns[1]
+    owner = chunk.meta_data if part == "bloom_filter" else chunk
+    setattr(owner, f"{part}_offset", offset)
+    setattr(owner, f"{part}_length", length)
+
+
+def hostile_change(rng: random.Random, size: int) -> forging.Change:
+    """Return a change of the places of one to three parts of column b."""
+    changed = rng.sample(list(PARTS), rng.randrange(1, 4))
+
+    def change(md: ThriftStruct) -> None:
+        taken = [4, *(chunk.meta_data.data_page_offset for chunk in md.row_groups[0].columns)]
+        taken += [chunk.offset_index_offset for chunk in md.row_groups[0].columns]
+        for part in changed:
+            set_place(md, part, *hostile_place(rng, PARTS[part], size, taken))
+
+    return change
+
+
+@pytest.mark.seeded
+@pytest.mark.parametrize("mode", ["sealed", "plaintext column", "signed"])
+def test_hostile_places_of_indexes_and_bloom_filters_cost_little(mode: str, tmp_path: Path) -> None:
+    writer = {"sealed": WRITER, "plaintext column": WITH_PLAINTEXT, "signed": SIGNED_PLAINTEXT}
+    base, path, rng = encrypted(PLAIN, writer[mode]), tmp_path / "t.parquet", dice(f"places {mode}")
+    for _ in range(20):
+        change = hostile_change(rng, len(base))
+        with_hole(forging.reclosed(base, FOOTER_KEY, change))(path)
+        refusals = set()
+        for name, use in USES.items():
+            with bounded():
+                try:
+                    assert use(path) is not False, name
+                except ModcryptError:
+                    refusals.add(name)
+        assert refusals.isdisjoint({"verify", "inspect"})
+        if "decrypt" in refusals:
+            assert not modcrypt.verify_parquet(path, READER).ok
+
+
+@pytest.mark.seeded
+def test_hostile_places_in_a_plaintext_file_cost_little(tmp_path: Path) -> None:
+    path, rng = tmp_path / "t.parquet", dice("plaintext places")
+    for _ in range(30):
+        change = hostile_change(rng, len(PLAIN))
+        with_hole(forging.edit_plain(PLAIN, change))(path)
+        with bounded():
+            with contextlib.suppress(FormatError):
+                modcrypt.encrypt_parquet(path, io.BytesIO(), WRITER)
+            modcrypt.verify_parquet(path)
+            modcrypt.inspect_parquet(path, pages=True)
+
+
+@each_case("part", PARTS)
+def test_lengths_over_the_limit_are_refused_before_they_are_read(part: str, tmp_path: Path) -> None:
+    base, path = encrypted(PLAIN, WITH_PLAINTEXT), tmp_path / "t.parquet"
+
+    def change(md: ThriftStruct) -> None:
+        set_place(md, part, len(base), PARTS[part] + 4096)
+
+    with_hole(forging.reclosed(base, FOOTER_KEY, change))(path)
+    for name in ("read", "view", "decrypt", "rekey", "share"):
+        with bounded(), pytest.raises(LimitError, match="at most"):
+            USES[name](path)
+    with bounded():
+        assert "limit" in {
+            finding.word for finding in modcrypt.verify_parquet(path, READER).findings
+        }

@@ -19,6 +19,7 @@ from modcrypt.parquet.format.page_header import DICTIONARY_PAGE
 from modcrypt.parquet.format.schema import Leaf
 
 __all__ = [
+    "MAX_INDEX",
     "MAX_PAGE_HEADER",
     "STRUCTS",
     "Part",
@@ -45,6 +46,13 @@ MAX_ROWS = (1 << 31) - 1
 MAX_BLOOM_HEADER = 1024
 """Longest bloom filter header read, in bytes; it has about 15, or 132 if parquet-java pads it."""
 
+MAX_BLOOM_FILTER = (128 << 20) + 2 * MAX_BLOOM_HEADER
+"""Longest bloom filter read, in bytes: parquet-java, Arrow C++ and arrow-rs write at most 128 MiB,
+besides a header and the overhead of two modules."""
+
+MAX_INDEX = 64 << 20
+"""Longest column or offset index read, in bytes: enough for bounds of 1 KiB for each of 32,768
+pages (PME 4.4.2); writers cut bounds at 64 bytes."""
 
 MAX_PAGE_HEADER = 16 << 20
 """Longest page header read, in bytes; Arrow C++ has the same limit."""
@@ -65,6 +73,13 @@ STRUCTS = {
     Part.BLOOM_FILTER: "BloomFilterHeader",
 }
 """The struct of the IDL that each index or bloom filter begins with."""
+
+
+_LIMITS = {
+    Part.COLUMN_INDEX: MAX_INDEX,
+    Part.OFFSET_INDEX: MAX_INDEX,
+    Part.BLOOM_FILTER: MAX_BLOOM_FILTER,
+}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -92,6 +107,7 @@ def file_spans(metadata: ThriftStruct, body_end: int, source: Source) -> list[Sp
 
     Raises:
         FormatError: A span lies outside the body, or two spans overlap.
+        LimitError: An index or a bloom filter is longer than its limit.
     """
     chunks = {
         (r, c): chunk
@@ -117,6 +133,10 @@ def chunk_spans(
             raise FormatError(
                 f"{span}: bytes {span.start} to {span.end} do not lie between the magic and the "
                 f"footer at {body_end}"
+            )
+        if span.end - span.start > _LIMITS.get(span.part, body_end):
+            raise LimitError(
+                f"{span} has {span.end - span.start} bytes; at most {_LIMITS[span.part]} are read"
             )
         if span.start < reached and span.end > span.start:
             raise FormatError(f"{span} starts at byte {span.start}, inside {last}")

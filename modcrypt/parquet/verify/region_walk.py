@@ -24,7 +24,7 @@ from modcrypt.parquet.crypto.properties import GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.format.byte_map import Region, State, fill_gaps
 from modcrypt.parquet.format.framing import MAGIC_SIZE, SIGNATURE_SIZE
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, new, unknown_fields
-from modcrypt.parquet.format.modules import STRUCTS, Part, Span, chunk_spans
+from modcrypt.parquet.format.modules import MAX_INDEX, STRUCTS, Part, Span, chunk_spans
 from modcrypt.parquet.format.page_header import DICTIONARY_PAGE, UNCOMPRESSED
 from modcrypt.parquet.verify.footer_view import ChunkView, FooterView
 from modcrypt.parquet.verify.page_probe import (
@@ -38,9 +38,6 @@ __all__ = ["RegionWalk", "walk_regions"]
 
 MAX_MODULES = 1 << 20
 """Maximum number of modules distinguished in bytes that a footer hides."""
-
-MAX_INDEX = 64 << 20
-"""Maximum size in bytes of an index or bloom filter that is decoded."""
 
 _BLOCK = 4 << 10
 
