@@ -143,6 +143,20 @@ def long_values_in_lists() -> bytes:
     return sealed(pa.table({"a": [["x" * 60_000] * 10] * 1000}), **one_page(1000))
 
 
+def one_row(values: pa.Array) -> bytes:
+    """Put all values into one list."""
+    column = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    return sealed(pa.table({"a": column}), **one_page(len(values)))
+
+
+def one_row_of_strings() -> bytes:
+    return one_row(equal("x" * 60_000, 10_000, pa.string()))
+
+
+def one_row_of_integers() -> bytes:
+    return one_row(equal(7, 20_000_000, pa.int64()))
+
+
 def many_rows() -> bytes:
     return sealed(pa.table({"a": equal(7, 20_000_000, pa.int64())}), **one_page(20_000_000))
 
@@ -224,6 +238,8 @@ BOMBS: list[tuple[Callable[[], bytes], int, str, str, int]] = [
     (long_values_behind_a_plain_page, 2000, "batches", "10001", 600),
     (long_values_in_structs, 2000, "batches", "10000", 600),
     (long_values_in_lists, 2000, "batches", "1000", 600),
+    (one_row_of_strings, 2000, "limit", "1", 1900),
+    (one_row_of_integers, 2000, "limit", "1", 1000),
     (many_rows, 300_000, "limit", "1", 48),
     (many_rows, 300_000, "batches", "20000000", 64),
     (column_without_key, 600_000, "other column", "20000000", 48),
