@@ -57,11 +57,17 @@ def printable(text: str, limit: int | None = None) -> str:
 
     Args:
         text: Text to show.
-        limit: Most characters to keep of it; None for all.
+        limit: Most characters to keep of it, before and after escaping; None for all.
     """
-    if limit is not None and len(text) > limit:
-        text = f"{text[: limit // 2]}…{text[-(limit // 2) :]}"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    text = _cut(text, limit)  # first, because escaping takes long for many megabytes
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return _cut(shown, limit)
+
+
+def _cut(text: str, limit: int | None) -> str:
+    if limit is None or len(text) <= limit:
+        return text
+    return f"{text[: limit // 2]}…{text[-(limit // 2) :]}"
 
 
 def list_names(names: Iterable[str], most: int = MAX_NAMES) -> str:

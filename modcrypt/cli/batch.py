@@ -28,6 +28,7 @@ from modcrypt.cli.output.failures import Failure, common_code, explain, printabl
 from modcrypt.cli.output.progress import batch_bar
 from modcrypt.cli.shared import combine_options, convert, format_table, print_line
 from modcrypt.fork_safety import fork_safe
+from modcrypt.report.text import format_size
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.io.places import Place
@@ -43,7 +44,6 @@ __all__ = [
     "batch_options",
     "digest_of",
     "files_options",
-    "format_byte_count",
     "in_place_option",
     "record_option",
     "size_of",
@@ -786,7 +786,7 @@ def _report(
     totals_text = ", ".join(
         f"{counts[name]} {words.get(name, name)}" for name in names if counts[name]
     )
-    of_size = f"; {format_byte_count(size)}" if size else ""
+    of_size = f"; {format_size(size)}" if size else ""
     print_line(f"{files} file{'s' * (files != 1)}: {totals_text}{of_size}")
 
 
@@ -804,16 +804,3 @@ def _print_notes(conversion: Conversion, results: Sequence[_Result]) -> None:
     for note, count in Counter(conversion.note(result.more) for result in done).items():
         if note:
             click.echo(f"modcrypt: {note} ({count} file{'s' * (count != 1)})", err=True)
-
-
-def format_byte_count(size: int) -> str:
-    """Return a number of bytes for people, such as 1.5 MiB."""
-    if size < 1 << 10:
-        return f"{size} byte{'s' * (size != 1)}"
-    left, unit = size / 1024, 0
-    while left >= 1024 and unit < len(_UNITS) - 1:
-        left, unit = left / 1024, unit + 1
-    return f"{left:.1f} {_UNITS[unit]}"
-
-
-_UNITS = ("KiB", "MiB", "GiB", "TiB")

@@ -18,7 +18,6 @@ from modcrypt.cli.batch import (
     Files,
     digest_of,
     files_options,
-    format_byte_count,
     record_option,
     size_of,
 )
@@ -50,6 +49,7 @@ from modcrypt.cli.shared import (
 )
 from modcrypt.cli.spark import inspect_on_spark, spark_option, verify_on_spark
 from modcrypt.errors import KmsUnavailableError
+from modcrypt.report.text import format_count, format_size
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.parquet.crypto.properties import FileDecryptionProperties
@@ -421,7 +421,6 @@ def _verify_with_record(
 ) -> int:  # fmt: skip
     """Verify the files that an interrupted run of this command has not found correct."""
     from modcrypt.jobs.run_record import RunRecord, stamps_of
-    from modcrypt.report.sizes import format_count
 
     run = {"command": "verify", "options": digest_of(click.get_current_context().params)}
     places = {file.place.path: file.place for file in files}
@@ -628,7 +627,7 @@ def _format_file_count(count: int) -> str:
 def _verdict(files: Sequence[Verification], findings: Sequence[Finding], complete: bool) -> str:
     faults = sum(finding.severity == "fault" for finding in findings)
     modules, size = sum(f.modules for f in files), sum(f.authenticated_bytes for f in files)
-    checked = f"{modules:,} modules authenticated, {format_byte_count(size)}"
+    checked = f"{modules:,} modules authenticated, {format_size(size)}"
     if faults:
         return f"{faults} fault{'s' * (faults != 1)}; {checked}"
     if complete:

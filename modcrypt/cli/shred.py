@@ -18,7 +18,7 @@ from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import format_table, print_line, root_option, threads_option
 from modcrypt.io.addresses import local_path
 from modcrypt.parquet.crypto.properties import ALGORITHMS
-from modcrypt.report.sizes import format_count
+from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.jobs.shredding import ShreddedFile

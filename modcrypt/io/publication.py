@@ -11,6 +11,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from modcrypt.io.folders import open_folder, relative_to, symbolic_link_error
 from modcrypt.io.places import Place, exists_error
@@ -38,38 +39,64 @@ def open_local_sink(
         FileExistsError: The path exists and `overwrite` is False.
         OSError: The file system refuses; ELOOP if there is a symbolic link below the root.
     """
-    where = place.path
     if not overwrite:
         place.check_absent()
-    with open_folder(where, place.root) as (at, name):
-        # A symbolic link that the caller named continues to point at the file.
-        target = os.path.realpath(where) if place.root is None else name
-        before = _check_replaceable(target, at, place)
-        folder = os.path.dirname(target)
-        temporary = os.path.join(folder, temporary_name())
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-        with add_path_to_errors(where):
-            fd = os.open(temporary, flags, 0o666, **relative_to(at))
+    unfinished = _create_temporary(place)
     try:
-        try:
-            _copy_owner(before, fd)
-            yield FdSink(fd, where)
-            with add_path_to_errors(where):
-                os.fsync(fd)
-        finally:
-            os.close(fd)
-        # The folder was closed meanwhile: a dataset has many files open.
-        with open_folder(where, place.root) as (at, _):
-            _remove_hadoop_checksum(target, at)
-            if check is not None:
-                check()
-            with add_path_to_errors(where):
-                publish(temporary, target, overwrite, at)
-            fsync_folder(folder, at)
+        yield from _lend_sink(unfinished)
+        _publish_temporary(unfinished, overwrite, check)
     except BaseException:
-        with contextlib.suppress(OSError), open_folder(where, place.root) as (at, _):
-            os.unlink(temporary, **relative_to(at))
+        with contextlib.suppress(OSError), open_folder(place.path, place.root) as (at, _):
+            os.unlink(unfinished.temporary, **relative_to(at))
         raise
+
+
+class _Unfinished(NamedTuple):
+    """A file that is being written; both paths are relative to its folder if it has a root."""
+
+    place: Place
+    temporary: str
+    target: str
+    before: os.stat_result | None  # status of the file to replace
+    fd: int
+
+
+def _create_temporary(place: Place) -> _Unfinished:
+    with open_folder(place.path, place.root) as (at, name):
+        # A symbolic link that the caller named continues to point at the file.
+        target = os.path.realpath(place.path) if place.root is None else name
+        before = _check_replaceable(target, at, place)
+        temporary = os.path.join(os.path.dirname(target), temporary_name())
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+        with add_path_to_errors(place.path):
+            fd = os.open(temporary, flags, 0o666, **relative_to(at))
+    return _Unfinished(place, temporary, target, before, fd)
+
+
+def _lend_sink(unfinished: _Unfinished) -> Iterator[FdSink]:
+    """Yield the sink; make its bytes durable, and close it in any case."""
+    fd, path = unfinished.fd, unfinished.place.path
+    try:
+        _copy_owner(unfinished.before, fd)
+        yield FdSink(fd, path)
+        with add_path_to_errors(path):
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _publish_temporary(
+    unfinished: _Unfinished, overwrite: bool, check: Callable[[], object] | None
+) -> None:
+    """Publish the file; its folder was closed meanwhile: a dataset has many files open."""
+    place, temporary, target, _, _ = unfinished
+    with open_folder(place.path, place.root) as (at, _):
+        _remove_hadoop_checksum(target, at)
+        if check is not None:
+            check()
+        with add_path_to_errors(place.path):
+            publish(temporary, target, overwrite, at)
+        fsync_folder(os.path.dirname(target), at)
 
 
 def temporary_name() -> str:

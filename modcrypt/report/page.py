@@ -14,7 +14,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from modcrypt.report.sizes import MAX_NAME, make_readable
+from modcrypt.errors import printable
 
 __all__ = [
     "format_day",
@@ -27,20 +27,23 @@ __all__ = [
     "render_text",
 ]
 
+MAX_NAME = 240
+"""Maximum number of characters shown of a name."""
+
 
 def render_text(text: str, limit: int = MAX_NAME) -> str:
     """Return text as HTML; `<bdi>` keeps right-to-left names from reordering their neighbours."""
-    return f"<bdi>{escape(make_readable(text, limit))}</bdi>"
+    return f"<bdi>{escape(printable(text, limit))}</bdi>"
 
 
 def render_attribute(text: str, limit: int = 400) -> str:
     """Return text escaped for an attribute value or an SVG text element."""
-    return escape(make_readable(text, limit))
+    return escape(printable(text, limit))
 
 
 def format_name(location: str) -> str:
     """Return the last part of a location, with non-printable characters spelt out."""
-    return make_readable(location.rstrip("/").rpartition("/")[2] or location)
+    return printable(location.rstrip("/").rpartition("/")[2] or location, MAX_NAME)
 
 
 def format_day(milliseconds: int) -> str:
@@ -106,7 +109,7 @@ def render_page(title: str, verdict: str, body: str) -> str:
     return Template(_read_asset("page.html")).substitute(
         policy=f"{policy}; base-uri 'none'; form-action 'none'",
         style=style,
-        name=escape(make_readable(title)),
+        name=escape(printable(title, MAX_NAME)),
         title=render_text(title),
         verdict=verdict,
         body=body,

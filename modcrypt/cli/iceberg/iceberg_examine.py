@@ -19,7 +19,7 @@ from modcrypt.cli.output.failures import printable, use_option_names
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.shared import combine_options, format_table, lines_option, print_facts, print_line
 from modcrypt.errors import KmsUnavailableError
-from modcrypt.report.sizes import format_count
+from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.iceberg.verify.key_trees import ProtectedFile

@@ -18,7 +18,7 @@ from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.failures import printable, use_option_names
 from modcrypt.cli.shared import lines_option, print_line
 from modcrypt.cli.spark import rotate_table_on_spark, service_settings
-from modcrypt.report.sizes import format_count
+from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.iceberg.rotate.expiry import Expired

@@ -29,7 +29,7 @@ from modcrypt.cli.options.kms_options import default_key, parse_pairs, refuse
 from modcrypt.cli.output.failures import printable
 from modcrypt.cli.shared import combine_options, lines_option, print_line
 from modcrypt.errors import FormatError
-from modcrypt.report.sizes import format_count
+from modcrypt.report.text import format_count
 
 if TYPE_CHECKING:  # not to be loaded for the help
     import pyarrow as pa

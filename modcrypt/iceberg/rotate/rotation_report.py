@@ -14,7 +14,7 @@ from modcrypt.iceberg.keys.key_policies import master_key_of
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.kms.client import KmsClient, capabilities_of
-from modcrypt.report.sizes import format_count
+from modcrypt.report.text import format_count
 
 __all__ = [
     "CountingClient",

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import TypeVar
 
+from modcrypt.errors import printable
 from modcrypt.iceberg.verify.key_tree_nodes import (
     KeyTreeNodes,
     TreeFile,
@@ -29,7 +29,7 @@ from modcrypt.report.page import (
     render_table,
     render_text,
 )
-from modcrypt.report.sizes import format_count, format_size
+from modcrypt.report.text import format_count, format_size
 
 __all__ = ["draw_page", "draw_text"]
 
@@ -278,12 +278,12 @@ def _total_size(files: Iterable[TreeFile]) -> int:
 def draw_text(tree: KeyTreeNodes, limit: int) -> str:
     """Draw a tree for a terminal; see `KeyTree.to_text`."""
     plan = _TreeLayout(tree, max(1, limit), PAGE_NODES)
-    lines = [_clean(f"table {tree.uuid} in {tree.location}")]
+    lines = [printable(f"table {tree.uuid} in {tree.location}")]
     for root in plan.roots():
         lines += _draw_lines(root, "", "")
     if tree.unused:
         lines.append(f"{format_count(len(tree.unused), 'unused key')}:")
-        lines += [f"  {_clean(key_id)}" for key_id in tree.unused[:limit]]
+        lines += [f"  {printable(key_id)}" for key_id in tree.unused[:limit]]
         if len(tree.unused) > limit:
             lines.append(f"  and {len(tree.unused) - limit:,} more")
     if not tree.whole:
@@ -294,7 +294,7 @@ def draw_text(tree: KeyTreeNodes, limit: int) -> str:
 def _draw_lines(node: Node, first: str, below: str) -> Iterator[str]:
     tags = "".join(f" [{word}]" for word, _ in node.tags)
     meta = "; ".join(part for part in node.meta if part)
-    text = _clean(f"{node.chip} {node.name}{tags}" + (f": {meta}" if meta else ""))
+    text = printable(f"{node.chip} {node.name}{tags}" + (f": {meta}" if meta else ""))
     yield first + text
     ends = len(node.branches) + len(node.rest)
     for number, branch in enumerate(node.branches, 1):
@@ -304,11 +304,6 @@ def _draw_lines(node: Node, first: str, below: str) -> Iterator[str]:
         )
     for number, text in enumerate(node.rest, len(node.branches) + 1):
         yield below + ("└─ " if number == ends else "├─ ") + text
-
-
-def _clean(text: str) -> str:
-    """Escape characters that a terminal would interpret."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 # --- the page ------------------------------------------------------------------------------------
@@ -586,17 +581,11 @@ class _Picture:
             f'<g class="box{hue} {box.kind}"><title>{render_attribute(box.title)}</title>'
             f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="5"/>'
             f'<rect class="bar" x="{x}" y="{y}" width="4" height="{HEIGHT}" rx="2"/>'
-            f'<text class="label" x="{x + 12}" y="{y + 17}">{escape(_fit(box.label, LABEL))}</text>'
-            f'<text class="sub" x="{x + 12}" y="{y + 33}">{escape(_fit(box.sub, LABEL + 8))}</text>'
+            f'<text class="label" x="{x + 12}" y="{y + 17}">{render_attribute(box.label, LABEL)}</text>'
+            f'<text class="sub" x="{x + 12}" y="{y + 33}">{render_attribute(box.sub, LABEL + 8)}</text>'
             "</g>"
         )
 
 
 def _state(error: str | None, *, encrypted: bool) -> str:
     return "failed" if error else "" if encrypted else "open"
-
-
-def _fit(text: str, limit: int) -> str:
-    """Shorten text in its middle, and escape unprintable characters."""
-    clean = _clean(text)
-    return clean if len(clean) <= limit else f"{clean[: limit // 2]}…{clean[-(limit // 2 - 1) :]}"

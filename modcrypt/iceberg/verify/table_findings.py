@@ -22,7 +22,7 @@ from modcrypt.parquet.format.findings import (
     Finding,
     Unauthenticated,
 )
-from modcrypt.report.sizes import format_count
+from modcrypt.report.text import format_count
 
 __all__ = [
     "CheckedKek",

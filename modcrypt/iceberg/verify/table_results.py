@@ -13,7 +13,7 @@ from modcrypt.iceberg.verify.table_findings import (
     TableFinding,
 )
 from modcrypt.parquet.format.findings import Unauthenticated, raise_first
-from modcrypt.report.sizes import format_count
+from modcrypt.report.text import format_count
 
 __all__ = ["TableVerification"]
 

@@ -21,7 +21,7 @@ from modcrypt.report.page import (
     render_table,
     render_text,
 )
-from modcrypt.report.sizes import format_count, format_size
+from modcrypt.report.text import format_count, format_size
 
 __all__ = ["draw_verification"]
 

@@ -14,7 +14,7 @@ from modcrypt import errors
 from modcrypt.aad import ModuleId
 from modcrypt.errors import KeyNotFoundError, ModcryptError, TagMismatchError, list_names
 from modcrypt.parquet.format.byte_map import Region, Severity, State
-from modcrypt.report.sizes import format_count
+from modcrypt.report.text import format_count
 
 __all__ = [
     "Finding",

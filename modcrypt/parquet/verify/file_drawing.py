@@ -21,10 +21,11 @@ from itertools import groupby
 from string import Template
 from typing import Any
 
+from modcrypt.errors import printable
 from modcrypt.parquet.format.byte_map import Region, State, fill_gaps
 from modcrypt.parquet.format.findings import Finding
 from modcrypt.report.page import hash_for_policy
-from modcrypt.report.sizes import format_size
+from modcrypt.report.text import format_size
 
 __all__ = ["draw"]
 
@@ -168,16 +169,9 @@ def _read_asset(name: str) -> str:
 
 
 def _format_readable(text: str, limit: int) -> str:
-    """Return text with non-printable characters spelt out and, if too long, its middle cut."""
-    half = limit // 2
-    if cut := len(text) > limit:
-        text, length = f"{text[:half]}{text[-half:]}", len(text)
-    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    if not cut and len(printable) <= limit:
-        return printable
-    return f"{printable[:half]} … {printable[-half:]}" + (
-        f" ({length:,} characters)" if cut else ""
-    )
+    """Return printable text and, if it is cut, its length."""
+    length = f" ({len(text):,} characters)" if len(text) > limit else ""
+    return printable(text, limit) + length
 
 
 def _format_html(text: str, limit: int = MAX_NAME) -> str:

@@ -15,7 +15,7 @@ from modcrypt.parquet.crypto.key_info import KeyInfo
 from modcrypt.parquet.format.idl import ThriftStruct, copy, decode, unknown_fields
 from modcrypt.parquet.verify.footer_view import ChunkView, FooterView
 from modcrypt.parquet.verify.region_walk import RegionWalk
-from modcrypt.report.sizes import format_count
+from modcrypt.report.text import format_count
 
 __all__ = ["VISIBLE", "decode_text", "describe_hidden", "describe_leaks", "list_visible_parts"]
 

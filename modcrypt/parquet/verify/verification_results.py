@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from modcrypt.parquet.format.byte_map import Region
 from modcrypt.parquet.format.findings import Finding, Unauthenticated, fold, raise_first
-from modcrypt.report.sizes import format_count
+from modcrypt.report.text import format_count
 
 __all__ = ["DatasetVerification", "Verification"]
 

@@ -12,7 +12,7 @@ from modcrypt.parquet.format.idl import copy
 from modcrypt.parquet.format.modules import names_dictionary
 from modcrypt.parquet.verify.footer_view import ChunkView, FooterView
 from modcrypt.parquet.verify.region_walk import RegionWalk
-from modcrypt.report.sizes import format_count
+from modcrypt.report.text import format_count
 
 __all__ = ["describe_quirks", "identify_writer"]
 

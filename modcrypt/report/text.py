@@ -1,11 +1,8 @@
-"""Format sizes, counts and names for people."""
+"""Format sizes and counts for people."""
 
 from __future__ import annotations
 
-__all__ = ["MAX_NAME", "format_count", "format_size", "make_readable"]
-
-MAX_NAME = 240
-"""Maximum number of characters shown of a name."""
+__all__ = ["format_count", "format_size"]
 
 
 def format_size(size: int) -> str:
@@ -30,14 +27,3 @@ _PLURALS = {
     "call of the key service": "calls of the key service",
     "key of a manifest list": "keys of manifest lists",
 }
-
-
-def make_readable(text: str, limit: int = MAX_NAME) -> str:
-    """Return text with non-printable characters spelt out and, if too long, its middle cut."""
-    half = limit // 2
-    if cut := len(text) > limit:
-        text = f"{text[:half]} … {text[-half:]}"
-    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return (
-        printable if cut or len(printable) <= limit else f"{printable[:half]} … {printable[-half:]}"
-    )
