@@ -577,12 +577,13 @@ class _Picture:
     @staticmethod
     def _draw_box(box: _Box, x: int, y: int) -> str:
         hue = f" k{box.hue}" if box.hue is not None else ""
+        label, sub = render_attribute(box.label, LABEL), render_attribute(box.sub, LABEL + 8)
         return (
             f'<g class="box{hue} {box.kind}"><title>{render_attribute(box.title)}</title>'
             f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="5"/>'
             f'<rect class="bar" x="{x}" y="{y}" width="4" height="{HEIGHT}" rx="2"/>'
-            f'<text class="label" x="{x + 12}" y="{y + 17}">{render_attribute(box.label, LABEL)}</text>'
-            f'<text class="sub" x="{x + 12}" y="{y + 33}">{render_attribute(box.sub, LABEL + 8)}</text>'
+            f'<text class="label" x="{x + 12}" y="{y + 17}">{label}</text>'
+            f'<text class="sub" x="{x + 12}" y="{y + 33}">{sub}</text>'
             "</g>"
         )
 
