@@ -227,7 +227,7 @@ def test_the_verifier_refuses_a_flip_anywhere_but_in_key_metadata(name: str) -> 
     passed = {
         at
         for at in range(len(data))
-        if not isinstance(vectors.verdict(case, vectors.flipped(data, at)), VerifyError)
+        if not isinstance(vectors.verdict(case, vectors.flip_bit(data, at)), VerifyError)
     }
     # Before a sealed footer it is not authenticated; with keys given it carries nothing.
     at = data.index(b"kf")

@@ -365,18 +365,18 @@ def context_cases() -> Iterator[Json]:
         patches = [
             reseal("four", n, form % {b"prefix": PREFIX, b"index": bytes([n])}) for n in faulty
         ]
-        yield misnumbered("four", f"index-{what}", comment, patches, faulty)
+        yield misnumbered_case("four", f"index-{what}", comment, patches, faulty)
     patches = [reseal("four", n, block_aad(PREFIX, n + 1)) for n in range(4)]
-    yield misnumbered("four", "index-from-1", "counts from 1", patches, [0, 1, 2, 3])
+    yield misnumbered_case("four", "index-from-1", "counts from 1", patches, [0, 1, 2, 3])
     for what, comment, index in (
         ("rolls-over", "has one byte: block 256 is 0 again", bytes(4)),
         ("past-a-byte-big-endian", "is big-endian in block 256", b"\0\0\1\0"),
     ):
         patches = [reseal("index-past-a-byte", 256, PREFIX + index)]
-        yield misnumbered("index-past-a-byte", f"index-{what}", comment, patches, [256])
+        yield misnumbered_case("index-past-a-byte", f"index-{what}", comment, patches, [256])
 
 
-def misnumbered(
+def misnumbered_case(
     base: str, name: str, comment: str, patches: list[Patch], faulty: list[int]
 ) -> Json:  # fmt: skip
     return case(
@@ -857,9 +857,9 @@ def documents() -> dict[str, bytes]:
 
     made, key_metadata = cases(), list(key_metadata_cases())
     for listed in (made, key_metadata):
-        ids = Counter(one["id"] for one in listed)
+        ids = Counter(case["id"] for case in listed)
         assert max(ids.values()) == 1, ids.most_common(1)
-    assert {flag for one in made for flag in one["flags"]} == FLAGS.keys()
+    assert {flag for case in made for flag in case["flags"]} == FLAGS.keys()
     return {
         "ags1/keys.json": text({name: key.hex() for name, key in KEYS.items()}),
         "ags1/cases.json": text(

@@ -79,7 +79,7 @@ def _document(where: Path, client: Any) -> dict[str, Any]:
         "properties": {"encryption.key-id": MASTER_KEYS[0]},
         "current-snapshot-id": SNAPSHOTS,
         "encryption-keys": [
-            *(one.key.entry().document() for one in keks), *(one.document() for one in keys)
+            *(kek.key.entry().document() for kek in keks), *(key.document() for key in keys)
         ],
         "snapshots": [
             {
@@ -166,7 +166,7 @@ def _rows(seed: int, count: int) -> pa.Table:
     few = [chance.randrange(1000) for _ in range(count)]
     many = [chance.randrange(1 << 40) for _ in range(count)]
     ratios = [chance.random() for _ in range(count)]
-    texts = [f"value-{one % 100_000}" for one in many]
+    texts = [f"value-{number % 100_000}" for number in many]
     columns = [
         pa.array(values, kind[1])
         for values, kind in zip((few, many, ratios, texts), _KINDS, strict=True)

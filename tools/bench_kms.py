@@ -72,8 +72,8 @@ def policy(*, internal: bool = True) -> mc.Policy:
     )
 
 
-def given() -> mc.FileEncryptionProperties:
-    """Return the same with explicit keys."""
+def explicit_keys() -> mc.FileEncryptionProperties:
+    """Return properties with explicit keys."""
     keys = {name: mc.Key.generate() for name in COLUMNS}
     return mc.FileEncryptionProperties(footer_key=mc.Key.generate(), column_keys=keys)
 
@@ -106,12 +106,12 @@ def wrapping(bench: Bench) -> Iterator[Row]:
             figures = time_jobs(
                 {
                     "given": lambda where=where: mc.encrypt_parquet(  # type: ignore[misc]  # defaults
-                        where / "plain", where / "given", given()
+                        where / "plain", where / "given", explicit_keys()
                     ),
                     "policy": lambda where=where, by=by_policy: mc.encrypt_parquet(  # type: ignore[misc]
                         where / "plain", where / "policy", by
                     ),
-                    "making": given,
+                    "making": explicit_keys,
                     "wrapping": lambda by=by_policy: by.for_file(None),  # type: ignore[misc]
                 }
             )

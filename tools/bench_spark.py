@@ -269,7 +269,7 @@ def encrypting(bench: Bench, folder: Path, settings: Settings) -> dict[str, Figu
     with ProcessPoolExecutor(CORES, multiprocessing.get_context("spawn")) as pool:
         t = bench.seconds(
             {
-                "spark": lambda: done(encrypt_table(bench.spark, folder, out, settings)),
+                "spark": lambda: require_result(encrypt_table(bench.spark, folder, out, settings)),
                 "local": lambda: encrypt_locally(pool, policy, folder, out),
             },
             clean=[out],
@@ -278,7 +278,7 @@ def encrypting(bench: Bench, folder: Path, settings: Settings) -> dict[str, Figu
     return t
 
 
-def done(report: Any, result: str = "encrypted") -> Any:
+def require_result(report: Any, result: str = "encrypted") -> Any:
     """Exit if a file failed."""
     wrong = report.where(F.col("result") != result).select("path", "result", "message").first()
     if wrong is not None:
@@ -296,9 +296,9 @@ def large(bench: Bench) -> Iterator[Row]:
     yield within(name, t["spark"], t["local"], 1.5)
     total = sum(path.stat().st_size for path in folder.iterdir())
     yield speed("  of it, a core", total, t["spark"])
-    done(encrypt_table(bench.spark, folder, out, settings))
+    require_result(encrypt_table(bench.spark, folder, out, settings))
     verify = bench.seconds(
-        {"": lambda: done(verify_table(bench.spark, out, settings), "authentic")}
+        {"": lambda: require_result(verify_table(bench.spark, out, settings), "authentic")}
     )
     yield speed("  verify_table, a core", total, verify[""])
     shutil.rmtree(folder)
@@ -322,10 +322,10 @@ def small(bench: Bench) -> Iterator[Row]:
               t["spark"], t["local"], t["spark"].median / t["local"].median)  # fmt: skip
     cost = partial(each, args.small_files)
     yield below("  a file and core", cost(t["spark"]), cost(t["local"]), 3)
-    report = done(encrypt_table(spark, folder, out, settings))
+    report = require_result(encrypt_table(spark, folder, out, settings))
     t = bench.seconds({
-        "again": lambda: done(encrypt_table(spark, folder, out, settings), "current"),
-        "verify": lambda: done(verify_table(spark, out, settings), "authentic"),
+        "again": lambda: require_result(encrypt_table(spark, folder, out, settings), "current"),
+        "verify": lambda: require_result(verify_table(spark, out, settings), "authentic"),
         "rotate": lambda: rotate_all(bench, out, settings),
         "rows": report.collect,
     })  # fmt: skip
@@ -347,7 +347,7 @@ def rotate_all(bench: Bench, folder: Path, settings: Settings) -> None:
     keyring: Any = keyring_of(bench.work)
     for name in ("footer", "columns"):
         keyring.rotate_key(name)
-    done(rotate_keys(bench.spark, folder, settings), "rotated")
+    require_result(rotate_keys(bench.spark, folder, settings), "rotated")
 
 
 def each(files: int, taken: Figure) -> Figure:

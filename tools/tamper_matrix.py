@@ -42,13 +42,13 @@ def run_all(*, why: bool) -> str:
                 matrix[name] = run(reader, Path(folder) / f"{len(matrix)}")
                 print(f"{name}: {time.perf_counter() - start:.1f} s", file=sys.stderr)
                 if why:
-                    _tell(name, matrix[name])
+                    _print_outcomes(name, matrix[name])
         finally:
             close(readers.values())
     return table_text(matrix, [reader.version for reader in readers.values()])
 
 
-def _tell(name: str, outcomes: dict[str, Cell]) -> None:
+def _print_outcomes(name: str, outcomes: dict[str, Cell]) -> None:
     for attack, cell in outcomes.items():
         print(f"{name} | {attack} | {cell} | {' '.join(cell.detail.split())[:300]}")
 

@@ -74,13 +74,13 @@ def cases() -> list[Json]:
             "expect": "ok",
             "file": PLAIN.removeprefix("parquet/"),
             "marker": marker(struct).hex(),
-            "kept": _kept(struct),
+            "kept": _base_names(struct),
         }
         for struct, comment in everything.items()
     ]
 
 
-def _kept(struct: str) -> list[str]:
+def _base_names(struct: str) -> list[str]:
     if struct in OF_FOOTER:
         return ["one-key"]
     return ["one-key", "column-key", "plaintext-footer"]
@@ -175,13 +175,13 @@ def plaintext_with_modules(data: bytes, footer_key: bytes, column_key: bytes | N
 
 
 @cache
-def _made(plain: bytes, keys: tuple[tuple[str, bytes], ...]) -> dict[str, bytes]:
+def _make_files_cached(plain: bytes, keys: tuple[tuple[str, bytes], ...]) -> dict[str, bytes]:
     return make_files(plain, dict(keys))
 
 
 def problem(case: Json, plain: bytes, keys: dict[str, bytes]) -> str | None:
     """Return how modcrypt differs from a case."""
     text = bytes.fromhex(case["marker"])
-    files = _made(plain, tuple(sorted(keys.items())))
+    files = _make_files_cached(plain, tuple(sorted(keys.items())))
     kept = [name for name, data in files.items() if text in data]
     return None if kept == case["kept"] else f"{case['id']}: {kept} keep it, not {case['kept']}"

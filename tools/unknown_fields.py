@@ -28,9 +28,9 @@ def mark(value: Any, found: set[str]) -> None:
     """Add unknown fields to a struct and all structs in it; record their names."""
     fields = [item for item in value.__dict__.values() if item is not None]
     for item in fields:
-        for one in item if isinstance(item, list) else [item]:
-            if hasattr(one, "thrift_spec"):
-                mark(one, found)
+        for part in item if isinstance(item, list) else [item]:
+            if hasattr(part, "thrift_spec"):
+                mark(part, found)
     name = type(value).__name__
     if name in UNIONS:
         return  # they have one member
@@ -60,7 +60,7 @@ def with_unknown_fields(plain: bytes) -> tuple[bytes, set[str]]:
 
 
 def _copy_pages(plain: bytes, out: bytearray, md: Any, found: set[str]) -> list[tuple[int, int]]:
-    """Copy a chunk's pages; give offset and size of its data pages."""
+    """Copy a chunk's pages; return offset and size of its data pages."""
     at = md.dictionary_page_offset or md.data_page_offset
     end, start, grown = at + md.total_compressed_size, len(out), 0
     places: list[tuple[int, int]] = []
@@ -88,21 +88,21 @@ def _copy_indexes(
     if chunk.column_index_offset is not None:
         index, _ = decode("ColumnIndex", plain, chunk.column_index_offset)
         mark(index, found)
-        chunk.column_index_offset, chunk.column_index_length = _put(out, encode(index))
+        chunk.column_index_offset, chunk.column_index_length = _append(out, encode(index))
     if chunk.offset_index_offset is not None:
         index, _ = decode("OffsetIndex", plain, chunk.offset_index_offset)
         for location, (offset, size) in zip(index.page_locations, places, strict=True):
             location.offset, location.compressed_page_size = offset, size
         mark(index, found)
-        chunk.offset_index_offset, chunk.offset_index_length = _put(out, encode(index))
+        chunk.offset_index_offset, chunk.offset_index_length = _append(out, encode(index))
     md = chunk.meta_data
     if md.bloom_filter_offset is not None:
         header, bits = decode("BloomFilterHeader", plain, md.bloom_filter_offset)
         mark(header, found)
         bitset = plain[bits : bits + header.numBytes]
-        md.bloom_filter_offset, md.bloom_filter_length = _put(out, encode(header) + bitset)
+        md.bloom_filter_offset, md.bloom_filter_length = _append(out, encode(header) + bitset)
 
 
-def _put(out: bytearray, data: bytes) -> tuple[int, int]:
+def _append(out: bytearray, data: bytes) -> tuple[int, int]:
     out += data
     return len(out) - len(data), len(data)

@@ -31,14 +31,14 @@ def apply(data: bytes, patches: list[Patch]) -> bytes:
 def replace(at: int, old: bytes, new: bytes) -> Patch:
     """Return the smallest patch that turns `old`, which is at `at`, into `new`."""
     assert old != new
-    start = shared(old, new)
+    start = shared_length(old, new)
     old, new = old[start:], new[start:]
-    kept = shared(old[::-1], new[::-1])
+    kept = shared_length(old[::-1], new[::-1])
     removed, inserted = len(old) - kept, new[: len(new) - kept]
     return {"at": at + start, "remove": removed, "insert": inserted.hex()}
 
 
-def shared(a: bytes, b: bytes) -> int:
+def shared_length(a: bytes, b: bytes) -> int:
     """Return the length of the common beginning of two byte strings."""
     pairs = enumerate(zip(a, b, strict=False))
     return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))

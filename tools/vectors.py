@@ -149,7 +149,7 @@ def ctr_iv(nonce: bytes) -> bytes:
     return nonce + bytes([0, 0, 0, 1])
 
 
-def flipped(data: bytes, at: int) -> bytes:
+def flip_bit(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
@@ -191,9 +191,9 @@ def gcm_cases() -> Iterator[Json]:
     for name, comment, module, expect in (
         ("length-one-more", "the length field counts one byte too many", grown, "truncation"),
         ("length-one-less", "the length field leaves a byte over", shrunk, "truncation"),
-        ("nonce-flipped", "one bit of the nonce", flipped(good, 4), "tag"),
-        ("ciphertext-flipped", "one bit of the ciphertext", flipped(good, 20), "tag"),
-        ("tag-flipped", "one bit of the tag", flipped(good, len(good) - 1), "tag"),
+        ("nonce-flipped", "one bit of the nonce", flip_bit(good, 4), "tag"),
+        ("ciphertext-flipped", "one bit of the ciphertext", flip_bit(good, 20), "tag"),
+        ("tag-flipped", "one bit of the tag", flip_bit(good, len(good) - 1), "tag"),
         ("truncated", "the last byte is missing", good[:-1], "truncation"),
         ("no-room-for-a-tag", "an honest length that is too short for nonce and tag",
          (27).to_bytes(4, "little") + good[4:31], "truncation"),
@@ -228,9 +228,9 @@ def ctr_cases() -> Iterator[Json]:
     yield case("ctr-length-one-more", "a byte that is not there", grown, None, "truncation")
     yield case("ctr-truncated", "the last byte is missing", good[:-1], None, "truncation")
     unseen = "nothing authenticates a CTR module: it opens to another plaintext"
-    module, nonce = flipped(good, 4), flipped(NONCE, 0)
+    module, nonce = flip_bit(good, 4), flip_bit(NONCE, 0)
     yield case("ctr-nonce-flipped", unseen, module, ctr(key, nonce, good[16:]))
-    yield case("ctr-ciphertext-flipped", unseen, flipped(good, 20), flipped(plaintext, 4))
+    yield case("ctr-ciphertext-flipped", unseen, flip_bit(good, 20), flip_bit(plaintext, 4))
     other = ctr(KEYS["other-128"], NONCE, good[16:])
     yield case("ctr-wrong-key", unseen, good, other, key="other-128")
 
@@ -402,7 +402,7 @@ def java_padding() -> Iterator[None]:
 
 
 @cache
-def encrypted(name: str, seed: str = "") -> bytes:
+def encrypt_base(name: str, seed: str = "") -> bytes:
     """Build a base file; another seed gives its twin with another file-unique."""
     base = BY_NAME[name]
     properties = FileEncryptionProperties(
@@ -498,7 +498,7 @@ def modules(name: str) -> tuple[Module, ...]:
     base = BY_NAME[name]
     return tuple(
         verify_pme.verify(
-            encrypted(name), KEYS[base.footer],
+            encrypt_base(name), KEYS[base.footer],
             {path: KEYS[key] for path, key in base.columns.items()},
             aad_prefix_of(base.reading), algorithms=(algorithm_of(base.reading),),
         )
@@ -536,7 +536,7 @@ def file_aad(data: bytes) -> bytes:
     return bytes(algorithm.get(1, b"")) + bytes(algorithm[2])
 
 
-def opened(name: str, data: bytes, module: Module) -> bytes:
+def open_module(name: str, data: bytes, module: Module) -> bytes:
     assert module.offset is not None
     sealed = data[module.offset : module.offset + module.size]
     aad = verify_pme.module_aad(file_aad(data), *module[:4])
@@ -546,7 +546,7 @@ def opened(name: str, data: bytes, module: Module) -> bytes:
 
 def reseal(name: str, module: Module, plaintext: bytes) -> Patch:
     """Return the patch of a key holder who replaces a module by another one of the same size."""
-    data, aad = encrypted(name), verify_pme.module_aad(file_aad(encrypted(name)), *module[:4])
+    data, aad = encrypt_base(name), verify_pme.module_aad(file_aad(encrypt_base(name)), *module[:4])
     assert module.offset is not None
     old = data[module.offset : module.offset + module.size]
     nonce = fixed_bytes(f"resealed {name} {module}", 12)
@@ -557,7 +557,7 @@ def reseal(name: str, module: Module, plaintext: bytes) -> Patch:
 
 def resign(name: str, patches: list[Patch]) -> list[Patch]:
     """Return patches of a plaintext footer, and the signature that a key holder then makes."""
-    before = encrypted(name)
+    before = encrypt_base(name)
     data = apply(before, patches)
     start, end = footer_start(before), len(data) - 8
     nonce = fixed_bytes(f"resigned {name} {patches}", 12)
@@ -604,7 +604,7 @@ def region_cases() -> Iterator[Json]:
         name = "gcm-pf-mixed" if in_footer else "gcm-ef-mixed"
         module = first(name, kind)
         for region, comment in REGIONS.items():
-            patches = [flip(encrypted(name), region_offset(module, region))]
+            patches = [flip(encrypt_base(name), region_offset(module, region))]
             told_twice = region == "length" and kind not in TOLD_ONCE
             yield case(
                 name, f"{slug(kind)}-{region}-flipped",
@@ -639,8 +639,8 @@ def swap_cases() -> Iterator[Json]:
             )  # fmt: skip
         module = first(name, kind)
         start, end = module.offset or 0, (module.offset or 0) + module.size
-        twin = encrypted(name, " twin")
-        patches = [replace(start, encrypted(name)[start:end], twin[start:end])]
+        twin = encrypt_base(name, " twin")
+        patches = [replace(start, encrypt_base(name)[start:end], twin[start:end])]
         yield case(
             name, f"{slug(kind)}-of-another-file", "the same module of a file with the same keys "
             "and content, but another aad_file_unique",
@@ -661,7 +661,7 @@ def pair(name: str, kind: ModuleType, axis: str) -> tuple[Module, Module]:
 
 def signature_cases() -> Iterator[Json]:
     name, spec = "gcm-pf-mixed", "PME 5.5"
-    data = encrypted(name)
+    data = encrypt_base(name)
     end = len(data) - 8
     made_by = data.index(b"parquet-cpp", footer_start(data))
     for what, at in (("created-by", made_by), ("nonce", end - 28), ("tag", end - 1)):
@@ -748,7 +748,7 @@ def key_cases() -> Iterator[Json]:
     yield case("gcm-pf-columns", "footer-key-absent-unchecked", "a plaintext footer can be read "
                "without its key, unchecked", footer=None, tags=("policy",), spec="PME 5.5",
                properties={"check_footer_integrity": False})  # fmt: skip
-    data = encrypted("gcm-ef-columns")
+    data = encrypt_base("gcm-ef-columns")
     yield case("gcm-ef-columns", "footer-key-metadata-flipped", "key metadata is not "
                "authenticated; with keys given it carries nothing", tags=("unauthenticated",),
                patches=[flip(data, data.index(b"kf", footer_start(data)))],
@@ -778,7 +778,7 @@ def prefix_cases() -> Iterator[Json]:
     yield case("gcm-ef-mixed", "prefix-given-but-not-used", "the file was written without one",
                expect="aad-prefix", properties=given(PREFIX), spec=spec,
                tags=("policy",))  # fmt: skip
-    data = encrypted("prefix-stored")
+    data = encrypt_base("prefix-stored")
     at = data.index(PREFIX, footer_start(data))
     yield case("prefix-stored", "prefix-stored-flipped", "one bit of the stored prefix",
                [flip(data, at)], "tag", module=footer, spec=spec)  # fmt: skip
@@ -798,7 +798,7 @@ def prefix_cases() -> Iterator[Json]:
     yield case("prefix-stored", "prefix-border-moved-unchecked", comment + "a reader that expects "
                "no prefix can't tell", moved, spec="PME 4.4", tags=("unauthenticated",),
                )  # fmt: skip
-    data = encrypted("gcm-ef-mixed")
+    data = encrypt_base("gcm-ef-mixed")
     at = data.index(UNUSED_PREFIX, footer_start(data)) + 8
     patch = {"at": at, "remove": 1, "insert": "11"}
     yield case("gcm-ef-mixed", "supply-aad-prefix-set", "the file claims that it needs a prefix",
@@ -819,12 +819,12 @@ UNUSED_PREFIX = fixed_bytes("random gcm-ef-mixed", 8)  # file-unique is the firs
 
 def algorithm_cases() -> Iterator[Json]:
     spec = "PME 4.2"
-    gcm_file, ctr_file = encrypted("gcm-ef-mixed"), encrypted("ctr-ef-uniform")
+    gcm_file, ctr_file = encrypt_base("gcm-ef-mixed"), encrypt_base("ctr-ef-uniform")
     start = footer_start(gcm_file)
     # FileCryptoMetaData begins with field 1, the union; its member's id is the algorithm.
     assert gcm_file[start : start + 2] == b"\x1c\x1c"
 
-    def relabelled(data: bytes, member: str) -> list[Patch]:
+    def relabel(data: bytes, member: str) -> list[Patch]:
         return [replace(footer_start(data) + 1, data[footer_start(data) + 1 :][:1],
                         bytes.fromhex(member))]  # fmt: skip
 
@@ -832,19 +832,19 @@ def algorithm_cases() -> Iterator[Json]:
                expect="unsupported", properties={"algorithms": [GCM_V1]}, spec=spec,
                tags=("policy",))  # fmt: skip
     yield case("gcm-ef-mixed", "gcm-relabelled-ctr", "the name is not authenticated, and CTR "
-               "would not look at tags", relabelled(gcm_file, "2c"), "unsupported", spec=spec,
+               "would not look at tags", relabel(gcm_file, "2c"), "unsupported", spec=spec,
                tags=("policy",))  # fmt: skip
     both = {"algorithms": [GCM_V1, CTR_V1]}
     yield case("gcm-ef-mixed", "gcm-relabelled-ctr-accepted", "CTR is accepted, but an "
-               "uncompressed page opens to 16 bytes too many", relabelled(gcm_file, "2c"),
+               "uncompressed page opens to 16 bytes too many", relabel(gcm_file, "2c"),
                "format", properties=both, spec=spec, tags=("policy",),
                module=address("gcm-ef-mixed", (T.DATA_PAGE, 0, 0, 0)))  # fmt: skip
     yield case("ctr-ef-uniform", "ctr-relabelled-gcm", "the first page has no tag",
-               relabelled(ctr_file, "1c"), "tag", properties=both, spec=spec,
+               relabel(ctr_file, "1c"), "tag", properties=both, spec=spec,
                module=address("ctr-ef-uniform", (T.DATA_PAGE, 0, 0, 0)))  # fmt: skip
     yield case("gcm-ef-mixed", "algorithm-unknown", "a member that the union does not have",
-               relabelled(gcm_file, "3c"), "unsupported", spec=spec)  # fmt: skip
-    pf = encrypted("gcm-pf-mixed")
+               relabel(gcm_file, "3c"), "unsupported", spec=spec)  # fmt: skip
+    pf = encrypt_base("gcm-pf-mixed")
     at = pf.index(fixed_bytes("random gcm-pf-mixed", 8), footer_start(pf)) - 3
     assert pf[at : at + 3] == b"\x1c\x28\x08"
     yield case("gcm-pf-mixed", "gcm-relabelled-ctr-signed", "the signature covers the name",
@@ -855,7 +855,7 @@ def algorithm_cases() -> Iterator[Json]:
 def ctr_page_cases() -> Iterator[Json]:
     """Yield cases of page bodies with CTR: only changed lengths are detected."""
     name, tags = "ctr-ef-mixed", ("ctr-malleable",)
-    data = encrypted(name)
+    data = encrypt_base(name)
     for kind in (T.DATA_PAGE, T.DICTIONARY_PAGE):
         module = first(name, kind)
         at = module.offset or 0
@@ -877,7 +877,7 @@ def ctr_page_cases() -> Iterator[Json]:
                [flip(data, region_offset(header, "ciphertext"))], "tag",
                module=address(name, header), spec="PME 4.2.2")  # fmt: skip
     page = first("crc-ctr", T.DATA_PAGE)
-    crc_data = encrypted("crc-ctr")
+    crc_data = encrypt_base("crc-ctr")
     yield case("crc-ctr", "ctr-data-page-with-crc-flipped", "the CRC in the sealed header shows it",
                [flip(crc_data, (page.offset or 0) + page.size - 1)], "checksum",
                module=address("crc-ctr", page), spec="PME 4.2.2")  # fmt: skip
@@ -885,13 +885,13 @@ def ctr_page_cases() -> Iterator[Json]:
 
 def other_payload(name: str, patches: list[Patch], changed: list[Module]) -> bytes:
     """Return the plaintext file with other bytes in the pages that `patches` changed."""
-    payload, data = plain(BY_NAME[name].plain), encrypted(name)
+    payload, data = plain(BY_NAME[name].plain), encrypt_base(name)
     after = apply(data, patches)
     pieces = []
     for module in changed:
-        old = opened(name, data, module)
+        old = open_module(name, data, module)
         assert module.row_group == 0  # so that the first place is the right one
-        pieces.append((payload.index(old), opened(name, after, module)))
+        pieces.append((payload.index(old), open_module(name, after, module)))
     for at, new in pieces:
         payload = payload[:at] + new + payload[at + len(new) :]
     assert payload != plain(BY_NAME[name].plain)
@@ -900,27 +900,27 @@ def other_payload(name: str, patches: list[Patch], changed: list[Module]) -> byt
 
 def v2_cases() -> Iterator[Json]:
     name = "v2-levels-clear"
-    data = encrypted(name)
+    data = encrypt_base(name)
     tags_column = leaves(name).index("tags.list.element")
     page = first(name, T.DATA_PAGE, column=tags_column, page=0)
     at = page.offset or 0
-    header = opened(name, data, first(name, T.DATA_PAGE_HEADER, column=tags_column, page=0))
+    header = open_module(name, data, first(name, T.DATA_PAGE_HEADER, column=tags_column, page=0))
     v2 = idl.decode("PageHeader", header)[0].data_page_header_v2
     levels = v2.repetition_levels_byte_length + v2.definition_levels_byte_length
-    body = data[at - levels : at] + opened(name, data, page)  # the first page: the first place
+    body = data[at - levels : at] + open_module(name, data, page)  # the first page: the first place
     level = plain("v2").index(body) + levels - 1
     yield case(name, "v2-clear-level-flipped", "levels in clear are not authenticated: rows get "
-               "other lengths unseen", [flip(data, at - 1)], payload=flipped(plain("v2"), level),
+               "other lengths unseen", [flip(data, at - 1)], payload=flip_bit(plain("v2"), level),
                tags=("unauthenticated",))  # fmt: skip
     yield case(name, "v2-levels-clear-value-flipped", "the values are sealed",
                [flip(data, at + 16)], "tag", module=address(name, page))  # fmt: skip
     whole = first("v2-whole", T.DATA_PAGE, column=tags_column, page=0)
     yield case("v2-whole", "v2-whole-level-flipped", "sealed whole, levels are authenticated",
-               [flip(encrypted("v2-whole"), (whole.offset or 0) + 16)], "tag",
+               [flip(encrypt_base("v2-whole"), (whole.offset or 0) + 16)], "tag",
                module=address("v2-whole", whole))  # fmt: skip
     bare = first("v2-no-levels", T.DATA_PAGE)
     yield case("v2-no-levels", "v2-no-levels-length-flipped", REGIONS["length"],
-               [flip(encrypted("v2-no-levels"), bare.offset or 0)], "truncation",
+               [flip(encrypt_base("v2-no-levels"), bare.offset or 0)], "truncation",
                module=address("v2-no-levels", bare))  # fmt: skip
 
 
@@ -932,7 +932,7 @@ def insider_cases() -> Iterator[Json]:
         name: str, kind: ModuleType, change: Callable[[Any], None], struct: str
     ) -> list[Patch]:  # fmt: skip
         module = first(name, kind)
-        value = idl.decode(struct, opened(name, encrypted(name), module))[0]
+        value = idl.decode(struct, open_module(name, encrypt_base(name), module))[0]
         change(value)
         return [reseal(name, module, idl.encode(value))]
 
@@ -966,7 +966,7 @@ def insider_cases() -> Iterator[Json]:
 
 def file_cases() -> Iterator[Json]:
     name = "gcm-ef-mixed"
-    data = encrypted(name)
+    data = encrypt_base(name)
     size = len(data)
     yield case(name, "plaintext-file", "a plaintext file in the encrypted one's place",
                expect="plaintext", file="plain/flat.parquet", spec="PME 5.4")  # fmt: skip
@@ -1063,7 +1063,7 @@ def documents() -> dict[str, bytes]:
         "parquet/unknown-fields.json": text(
             "Thrift fields that no IDL has: which files and copies keep them", unknown.cases()
         ),
-        **{f"parquet/base/{base.name}.parquet": encrypted(base.name) for base in BASES},
+        **{f"parquet/base/{base.name}.parquet": encrypt_base(base.name) for base in BASES},
         **ags1_vectors.documents(),
     }
 
@@ -1092,7 +1092,7 @@ def check() -> int:
     cases = json.loads(expected["parquet/cases.json"])["cases"]
     for made in cases:
         base = made["file"].removeprefix("base/").removesuffix(".parquet")
-        whole = encrypted(base) if base in BY_NAME else plain(Path(made["file"]).stem)
+        whole = encrypt_base(base) if base in BY_NAME else plain(Path(made["file"]).stem)
         if difference := disagreement(made, apply(whole, made["patches"])):
             problems.append(difference)
     problems += ags1_vectors.problems()

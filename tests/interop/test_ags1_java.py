@@ -36,7 +36,7 @@ def plaintext(size: int) -> bytes:
 
 
 @cache
-def sealed(size: int, prefix: bytes | None = PREFIX) -> bytes:
+def seal(size: int, prefix: bytes | None = PREFIX) -> bytes:
     return ags1.seal(plaintext(size), KEY, aad_prefix=prefix)
 
 
@@ -123,7 +123,7 @@ def test_java_reads_what_we_write(iceberg: IcebergJava, tmp_path: Path, case: Ca
 def test_java_seeks_in_what_we_write(iceberg: IcebergJava) -> None:
     plain = plaintext(5 << 19)
     ranges = random_ranges(len(plain))
-    found = iceberg.open(sealed(len(plain)), KEY, PREFIX).read_ranges(ranges)
+    found = iceberg.open(seal(len(plain)), KEY, PREFIX).read_ranges(ranges)
     assert found == [plain[offset : offset + size] for offset, size in ranges]
 
 
@@ -149,7 +149,7 @@ def test_java_refuses_other_block_lengths_which_we_read(
 # --- Java refuses what is not what we wrote ------------------------------------------------------
 
 
-def flipped(at: int) -> Callable[[bytes], bytes]:
+def flip_at(at: int) -> Callable[[bytes], bytes]:
     def flip(stream: bytes) -> bytes:
         changed = bytearray(stream)
         changed[at] ^= 1
@@ -158,30 +158,30 @@ def flipped(at: int) -> Callable[[bytes], bytes]:
     return flip
 
 
-def swapped(stream: bytes) -> bytes:
+def swap_blocks(stream: bytes) -> bytes:
     first, second = stream[8 : 8 + FRAME], stream[8 + FRAME : 8 + 2 * FRAME]
     return stream[:8] + second + first + stream[8 + 2 * FRAME :]
 
 
-def first_block_dropped(stream: bytes) -> bytes:
+def drop_first_block(stream: bytes) -> bytes:
     return stream[:8] + stream[8 + FRAME :]
 
 
 def first_block_of_another_file(stream: bytes) -> bytes:
-    return stream[:8] + sealed(MIB, b"another file")[8 : 8 + FRAME] + stream[8 + FRAME :]
+    return stream[:8] + seal(MIB, b"another file")[8 : 8 + FRAME] + stream[8 + FRAME :]
 
 
 @each_case(
     ("alter", "released", "message"),
     [
-        (flipped(3), 0, "magic does not match"),
-        (flipped(5), 0, "block size"),
-        (flipped(8), 0, TAG_FAILURE),  # nonce
-        (flipped(20 + 1000), 0, TAG_FAILURE),  # ciphertext
-        (flipped(8 + FRAME - 1), 0, TAG_FAILURE),  # tag
-        (flipped(-1), 2 * MIB, TAG_FAILURE),
-        (swapped, 0, TAG_FAILURE),
-        (first_block_dropped, 0, TAG_FAILURE),
+        (flip_at(3), 0, "magic does not match"),
+        (flip_at(5), 0, "block size"),
+        (flip_at(8), 0, TAG_FAILURE),  # nonce
+        (flip_at(20 + 1000), 0, TAG_FAILURE),  # ciphertext
+        (flip_at(8 + FRAME - 1), 0, TAG_FAILURE),  # tag
+        (flip_at(-1), 2 * MIB, TAG_FAILURE),
+        (swap_blocks, 0, TAG_FAILURE),
+        (drop_first_block, 0, TAG_FAILURE),
         (first_block_of_another_file, 0, TAG_FAILURE),
         (lambda stream: stream[:-1], 2 * MIB, TAG_FAILURE),
     ],
@@ -191,7 +191,7 @@ def first_block_of_another_file(stream: bytes) -> bytes:
 def test_java_refuses_our_stream_once_altered(
     iceberg: IcebergJava, alter: Callable[[bytes], bytes], released: int, message: str
 ) -> None:
-    stream = sealed(2 * MIB + 17)
+    stream = seal(2 * MIB + 17)
     with pytest.raises(JavaError, match=message) as refused:
         iceberg.decrypt(alter(stream), KEY, PREFIX)
     assert refused.value.released == released
@@ -207,7 +207,7 @@ def test_java_refuses_our_stream_with_a_wrong_key_or_prefix(
     iceberg: IcebergJava, size: int, key: bytes, prefix: bytes | None
 ) -> None:
     with pytest.raises(JavaError, match=TAG_FAILURE):
-        iceberg.decrypt(sealed(size), key, prefix)
+        iceberg.decrypt(seal(size), key, prefix)
 
 
 @each_case("size", [0, 1, MIB, MIB + 1, 2 * MIB, 5 << 19])
@@ -236,7 +236,7 @@ def leave_unfinished(sink: io.BytesIO, plain: bytes, end: str) -> None:
 
 
 def test_we_refuse_what_java_reads_with_the_trusted_length(iceberg: IcebergJava) -> None:
-    stream = sealed(MIB + 1)
+    stream = seal(MIB + 1)
     longer = stream + b"appended"
     assert iceberg.decrypt(longer, KEY, PREFIX, length=len(stream)) == plaintext(MIB + 1)
     with pytest.raises(mc.TruncationError):
@@ -253,9 +253,9 @@ def test_we_refuse_what_java_reads_with_the_trusted_length(iceberg: IcebergJava)
 def test_we_refuse_what_java_reads_with_the_real_length(
     iceberg: IcebergJava, how: str, tail: int
 ) -> None:
-    plain, stream = plaintext(MIB), sealed(MIB) + bytes(tail)
+    plain, stream = plaintext(MIB), seal(MIB) + bytes(tail)
     if how == "cut":
-        plain, stream = plaintext(MIB + 1)[:MIB], sealed(MIB + 1)[: 8 + FRAME + tail]
+        plain, stream = plaintext(MIB + 1)[:MIB], seal(MIB + 1)[: 8 + FRAME + tail]
     assert iceberg.decrypt(stream, KEY, PREFIX) == plain  # silently short when cut
     with pytest.raises(mc.TagMismatchError if tail == 28 else mc.TruncationError):
         ags1.open(stream, KEY, aad_prefix=PREFIX, length=mc.UNVERIFIED)

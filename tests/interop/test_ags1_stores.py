@@ -27,7 +27,7 @@ DATA = bytes(i * 7 >> 2 & 0xFF for i in range(3_000_000))
 
 @pytest.fixture
 def bucket(store: ObjectStore) -> Bucket:
-    """Give an empty bucket that is nobody else's."""
+    """Return a new, empty bucket."""
     name = f"bucket-{uuid.uuid4()}"
     store.judge().create_bucket(Bucket=name)
     return Bucket(store, name)
@@ -70,21 +70,21 @@ def vault(store: ObjectStore, bucket: Bucket) -> Vault:
 
 
 @pytest.fixture
-def sealed(vault: Vault) -> str:
-    """Give the URL of an object with DATA in it."""
+def object_url(vault: Vault) -> str:
+    """Return the URL of an object that contains DATA."""
     with fsspec.open(vault.url("folder/sealed"), "wb", **vault.new) as file:
         file.write(DATA)
     return vault.url("folder/sealed")
 
 
 def ranges(log: list[Request]) -> list[str | None]:
-    """Say what was got; the first of each file is its header."""
+    """Return the ranges read; the first of each file is its header."""
     assert {request.method for request in log} <= {"HEAD", "GET"}
     return [request.range for request in log if request.method == "GET"]
 
 
 def span(first: int, stop: int) -> str:
-    """Give the range of the blocks [first, stop)."""
+    """Return the byte range of the blocks [first, stop)."""
     return f"bytes={8 + first * FRAME}-{min(8 + stop * FRAME, 8 + len(DATA) + 28 * 46) - 1}"
 
 
@@ -149,9 +149,9 @@ def test_an_exclusive_write_replaces_nothing(vault: Vault, bucket: Bucket) -> No
 
 
 def test_a_range_is_one_request_for_all_the_blocks_it_touches(
-    sealed: str, vault: Vault, store: ObjectStore
+    object_url: str, vault: Vault, store: ObjectStore
 ) -> None:
-    filesystem, path = fsspec.url_to_fs(sealed, **vault.old)
+    filesystem, path = fsspec.url_to_fs(object_url, **vault.old)
     for start, end, blocks in (
         (100_000, 900_000, (1, 14)),
         (BLOCK, 2 * BLOCK, (1, 2)),
@@ -172,9 +172,9 @@ def test_a_range_is_one_request_for_all_the_blocks_it_touches(
 
 
 def test_an_open_file_asks_for_no_block_twice(
-    sealed: str, vault: Vault, store: ObjectStore
+    object_url: str, vault: Vault, store: ObjectStore
 ) -> None:
-    with store.watched() as log, fsspec.open(sealed, **vault.old) as file:
+    with store.watched() as log, fsspec.open(object_url, **vault.old) as file:
         for start, size in ((5, 10), (1_000_000, 300_000), (0, 60_000), (1_000_005, 5)):
             file.seek(start)
             assert file.read(size) == DATA[start : start + size]
@@ -182,11 +182,11 @@ def test_an_open_file_asks_for_no_block_twice(
 
 
 def test_an_object_cut_at_the_end_of_a_block_is_refused_before_any_of_it_is_read(
-    sealed: str, vault: Vault, bucket: Bucket, store: ObjectStore
+    object_url: str, vault: Vault, bucket: Bucket, store: ObjectStore
 ) -> None:
     bucket.put("folder/sealed", bucket.get("folder/sealed")[: 8 + 40 * FRAME])
     with store.watched() as log, pytest.raises(mc.TruncationError, match="trusted length"):
-        fsspec.open(sealed, **vault.old).open()
+        fsspec.open(object_url, **vault.old).open()
     assert ranges(log) == []
 
 
@@ -220,10 +220,10 @@ def test_pandas_and_fastavro_write_and_read_by_url(vault: Vault, bucket: Bucket)
 
 
 def test_objects_are_moved_copied_and_removed_as_they_are(
-    sealed: str, vault: Vault, bucket: Bucket
+    object_url: str, vault: Vault, bucket: Bucket
 ) -> None:
     before = bucket.get("folder/sealed")
-    filesystem, path = fsspec.url_to_fs(sealed, **vault.old)
+    filesystem, path = fsspec.url_to_fs(object_url, **vault.old)
     filesystem.mv(path, f"{bucket.name}/moved")
     filesystem.cp(f"{bucket.name}/moved", f"{bucket.name}/copied")
     assert bucket.keys() == ["copied", "moved"]
@@ -233,9 +233,9 @@ def test_objects_are_moved_copied_and_removed_as_they_are(
 
 
 def test_a_cache_behind_it_keeps_encrypted_bytes(
-    sealed: str, vault: Vault, bucket: Bucket, store: ObjectStore, tmp_path: Any
+    object_url: str, vault: Vault, bucket: Bucket, store: ObjectStore, tmp_path: Any
 ) -> None:
-    url = sealed.replace("ags1::", "ags1::simplecache::")
+    url = object_url.replace("ags1::", "ags1::simplecache::")
     options = {**vault.old, "simplecache": {"cache_storage": str(tmp_path)}}
     for _ in range(2):
         with store.watched() as log, fsspec.open(url, **options) as file:

@@ -185,8 +185,8 @@ def test_a_url_names_the_folder(
 
 
 @pytest.fixture
-def decrypted(tmp_path: Path) -> Path:
-    """Give a dataset that was written encrypted, each file of it decrypted."""
+def plain_dataset(tmp_path: Path) -> Path:
+    """Return an encrypted dataset after decrypting each file."""
     paths = mc.write_dataset(TABLE, tmp_path / "in", ENCRYPTION, partitioning=["n", "city"])
     for path in paths:
         target = tmp_path / "out" / path
@@ -195,17 +195,17 @@ def decrypted(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_duckdb_finds_the_partitions(decrypted: Path) -> None:
+def test_duckdb_finds_the_partitions(plain_dataset: Path) -> None:
     types = "hive_types = {'n': INTEGER, 'city': VARCHAR}"
-    query = f"SELECT * FROM read_parquet('{decrypted}/*/*/*', hive_partitioning = true, {types})"
+    query = f"SELECT * FROM read_parquet('{plain_dataset}/*/*/*', hive_partitioning=true, {types})"
     found = duckdb.sql(query)
     assert found is not None
     assert same_rows(found.to_arrow_table())
 
 
-def test_polars_finds_the_partitions(decrypted: Path) -> None:
+def test_polars_finds_the_partitions(plain_dataset: Path) -> None:
     types = {"n": pl.Int32, "city": pl.String}
-    read = pl.scan_parquet(decrypted, hive_partitioning=True, hive_schema=types).collect()
+    read = pl.scan_parquet(plain_dataset, hive_partitioning=True, hive_schema=types).collect()
     assert sorted(read.select("v", "n", "city").rows()) == sorted(
         zip(*(TABLE[name].to_pylist() for name in ("v", "n", "city")), strict=True)
     )

@@ -191,7 +191,7 @@ class DuckDbFile:
         self.crypto, self.footer_start = thrift_struct(data, len(data) - 8 - size)
 
     def open(self, at: int, aad: bytes = b"") -> tuple[bytes, int]:
-        """Open the module at `at`; give its plaintext and its end."""
+        """Open the module at `at`; return its plaintext and its end."""
         end = at + 4 + int.from_bytes(self.data[at : at + 4], "little")
         return self.gcm.decrypt(self.data[at + 4 : at + 16], self.data[at + 16 : end], aad), end
 

@@ -45,7 +45,7 @@ SCHEMA = """message rows {
 
 
 def rows(count: int = 50) -> list[dict[str, Any]]:
-    """Give rows as the file has them; what is null is absent."""
+    """Return rows as the file has them, without nulls."""
     return [
         {
             "id": n,
@@ -60,7 +60,7 @@ def rows(count: int = 50) -> list[dict[str, Any]]:
 
 
 def table(count: int = 50) -> pa.Table:
-    """Give the same rows as Arrow has them."""
+    """Return the same rows as an Arrow table."""
     text = pa.string()
     schema = pa.schema(
         [
@@ -77,22 +77,22 @@ def table(count: int = 50) -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def compiled(java: ParquetJava) -> JavaKeyTools:
+def compiled_java(java: ParquetJava) -> JavaKeyTools:
     """Compile the key service in Java."""
     return JavaKeyTools(java)
 
 
 @pytest.fixture
 def kms() -> MemoryKms:
-    """Give a key service of this test's own."""
+    """Return a new key service."""
     return MemoryKms.of(MASTERS)
 
 
 @pytest.fixture
-def theirs(compiled: JavaKeyTools, kms: MemoryKms) -> JavaKeyTools:
-    """Give parquet-java's key tools, which know the same master keys."""
-    compiled.knows(kms)
-    return compiled
+def theirs(compiled_java: JavaKeyTools, kms: MemoryKms) -> JavaKeyTools:
+    """Return parquet-java's key tools with the same master keys."""
+    compiled_java.knows(kms)
+    return compiled_java
 
 
 def java_settings(case: Mapping[str, Any]) -> dict[str, Any]:
@@ -387,7 +387,7 @@ def test_forty_files_of_either_cost_the_other_one_call_for_each_kek(
 
 @pytest.fixture
 def listener() -> Iterator[tuple[str, list[str | None]]]:
-    """Give the address of a server, and the tokens of those who came there."""
+    """Yield a server's address and the tokens that it received."""
     tokens: list[str | None] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -397,7 +397,7 @@ def listener() -> Iterator[tuple[str, list[str | None]]]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, name="listener", daemon=True)

@@ -43,7 +43,7 @@ MASTERS_USED = {"uniform": 1, "columns": 3}
 
 @pytest.fixture
 def kms() -> MemoryKms:
-    """Give a key service of this test's own."""
+    """Return a new key service."""
     return MemoryKms.of(MASTERS)
 
 
@@ -61,7 +61,7 @@ def policy_of(case: Mapping[str, Any], **more: Any) -> mc.Policy:
     )
 
 
-def written_by(
+def write_with(
     writer: str, path: Path, kms: MemoryKms, case: Mapping[str, Any], table: pa.Table
 ) -> None:
     if writer == "pyarrow":
@@ -180,7 +180,7 @@ def test_a_file_with_external_material_is_replaced_by_either_and_read_by_both(
 ) -> None:
     path, case = tmp_path / "data.parquet", {**CASES[0], "material": "external"}
     for rows, writer in ((10, first), (50, second)):
-        written_by(writer, path, kms, case, small_table(rows))
+        write_with(writer, path, kms, case, small_table(rows))
     assert pyarrow_reads(path, kms).equals(small_table())
     decryption = mc.KeyTools(kms).decryption(algorithms=[case["algorithm"]])
     assert mc.read_table(path, decryption).equals(small_table())
@@ -195,7 +195,7 @@ def test_pyarrow_reads_the_old_file_until_there_is_a_new_one(
 ) -> None:
     path, case = tmp_path / "data.parquet", {**CASES[0], "material": "external"}
     beside = tmp_path / "_KEY_MATERIAL_FOR_data.parquet.json"
-    written_by(first, path, kms, case, small_table(10))
+    write_with(first, path, kms, case, small_table(10))
     before, encryption = beside.read_bytes(), mc.KeyTools(kms).encryption(policy_of(case))
 
     def replace_it() -> None:
@@ -294,7 +294,7 @@ ROTATION: dict[str, Any] = {
 
 
 def body(path: Path) -> bytes:
-    """Give what stands before the footer."""
+    """Return the bytes before the footer."""
     data = path.read_bytes()
     return data[: len(data) - 8 - int.from_bytes(data[-8:-4], "little")]
 
@@ -302,7 +302,7 @@ def body(path: Path) -> bytes:
 @each_case("case", pairwise(**ROTATION), ids=case_name)
 def test_pyarrow_reads_what_we_rotate(kms: MemoryKms, tmp_path: Path, case: Case) -> None:
     path, table, bits = tmp_path / "data.parquet", small_table(), case["bits"] // 8
-    written_by(case["writer"], path, kms, case, table)
+    write_with(case["writer"], path, kms, case, table)
     before, pages = path.read_bytes(), body(path)
     masters: dict[str, str] = {}
     if case["to"] == "newest versions":
@@ -339,7 +339,7 @@ def test_we_read_and_rotate_what_pyarrow_has_rotated(
 ) -> None:
     """PyArrow rotates external key material alone; it may turn single into double wrapping."""
     path, table, case = tmp_path / "data.parquet", small_table(), {**case, "material": "external"}
-    written_by(case["writer"], path, kms, case, table)
+    write_with(case["writer"], path, kms, case, table)
     algorithms = [case["algorithm"]]
 
     for who in ("pyarrow", "modcrypt", "pyarrow"):
@@ -371,7 +371,7 @@ def test_pyarrow_rotates_a_file_that_we_replaced(
     """It rotates no file without a `footerKey`, and takes all other names for column keys."""
     path, table, case = tmp_path / "data.parquet", small_table(), {**case, "material": "external"}
     for rows in (5, 20, 50)[-times - 1 :]:
-        written_by("modcrypt", path, kms, case, small_table(rows))
+        write_with("modcrypt", path, kms, case, small_table(rows))
     kms.rotate()
     factory(kms).rotate_master_keys(
         pe.KmsConnectionConfig(), path, LOCAL, double_wrapping=case["after"] == "double"
@@ -381,7 +381,7 @@ def test_pyarrow_rotates_a_file_that_we_replaced(
     assert mc.read_table(path, decryption).equals(table)
     assert pyarrow_reads(path, kms).equals(table)
 
-    written_by("modcrypt", path, kms, case, table)
+    write_with("modcrypt", path, kms, case, table)
     assert pyarrow_reads(path, kms).equals(table)
     tools = mc.KeyTools(kms)
     decryption = tools.decryption(algorithms=[case["algorithm"]])

@@ -62,7 +62,7 @@ class Spark:
         self._kms = loader.loadClass("MemoryKms").newInstance()
 
     def knows(self, kms: MemoryKms) -> None:
-        """Give the service in Spark the master keys of that in Python, and forget all else."""
+        """Replace Spark's master keys by those of the Python service."""
         self._kms.reset()
         for name, versions in kms.versions.items():
             for version in versions:
@@ -117,13 +117,13 @@ def running(java: ParquetJava, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def kms() -> MemoryKms:
-    """Give a key service of this test's own."""
+    """Return a new key service."""
     return MemoryKms.of(MASTERS)
 
 
 @pytest.fixture
 def spark(running: Spark, kms: MemoryKms) -> Spark:
-    """Give Spark, which knows the same master keys."""
+    """Return Spark with the same master keys."""
     running.knows(kms)
     return running
 

@@ -1,6 +1,6 @@
 """External key material beside objects, and through local URLs: written, read, replaced, rotated.
 
-PyArrow judges what is there through its own S3 client and its own key tools, boto3 by names.
+PyArrow judges the results through its own S3 client and its own key tools, boto3 by names.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ class Bucket:
 
 @pytest.fixture
 def kms() -> MemoryKms:
-    """Give a key service of this test's own."""
+    """Return a new key service."""
     return MemoryKms.of(MASTERS)
 
 
 @pytest.fixture(params=list(FILE_SYSTEMS))
 def bucket(request: pytest.FixtureRequest, store: ObjectStore, kms: MemoryKms) -> Bucket:
-    """Give a bucket that is nobody else's, through either client."""
+    """Return a new bucket, through either client."""
     return Bucket(store, FILE_SYSTEMS[request.param](store), kms)
 
 

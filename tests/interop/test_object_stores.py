@@ -41,7 +41,7 @@ DECRYPTION = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
 
 @pytest.fixture
 def bucket(store: ObjectStore) -> Bucket:
-    """Give an empty bucket that is nobody else's."""
+    """Return a new, empty bucket."""
     name = f"bucket-{uuid.uuid4()}"
     store.judge().create_bucket(Bucket=name)
     return Bucket(store, name)
@@ -59,13 +59,13 @@ FILE_SYSTEMS: dict[str, Callable[[ObjectStore], Any]] = {
 
 @pytest.fixture(params=list(FILE_SYSTEMS))
 def filesystem(request: pytest.FixtureRequest, store: ObjectStore) -> Any:
-    """Give each way to the server."""
+    """Return each file system that reaches the server."""
     return FILE_SYSTEMS[request.param](store)
 
 
 @pytest.fixture(params=["pyarrow", "s3fs"])
 def direct(request: pytest.FixtureRequest, store: ObjectStore) -> Any:
-    """Give the two ways to the server that are not one wrapped in the other."""
+    """Return the two file systems that do not wrap each other."""
     return FILE_SYSTEMS[request.param](store)
 
 
@@ -275,7 +275,7 @@ SIZES = {"empty": 0, "small": 1, "several parts": 12}
 
 
 def expected(size: int) -> bytes:
-    """Give what `write` writes."""
+    """Return what `write` writes."""
     return b"".join(bytes([n]) * MIB for n in range(size))
 
 

@@ -89,13 +89,13 @@ def reader_of(case: Case) -> dict[str, Any]:
     return {"footer_key": KEYS[case["key_size"]], **prefix}
 
 
-def written(table: pa.Table, **options: Any) -> bytes:
+def write(table: pa.Table, **options: Any) -> bytes:
     out = pa.BufferOutputStream()
     pq.write_table(table, out, **options)
     return bytes(out.getvalue())
 
 
-def opened(data: bytes, **properties: Any) -> pq.ParquetFile:
+def open_file(data: bytes, **properties: Any) -> pq.ParquetFile:
     decryption = pe.create_decryption_properties(**properties) if properties else None
     return pq.ParquetFile(
         pa.BufferReader(data), decryption_properties=decryption, page_checksum_verification=True
@@ -104,18 +104,18 @@ def opened(data: bytes, **properties: Any) -> pq.ParquetFile:
 
 def check_that_pyarrow_reads(case: Case) -> None:
     table = table_of(case)
-    plain = written(table, **writer_options(case))
+    plain = write(table, **writer_options(case))
     sealed = encrypt(plain, **properties_of(case))
 
-    file = opened(sealed, **reader_of(case))
+    file = open_file(sealed, **reader_of(case))
 
     assert file.read().equals(table)
-    assert file.schema.equals(opened(plain).schema)
-    assert file.metadata.num_row_groups == opened(plain).metadata.num_row_groups
+    assert file.schema.equals(open_file(plain).schema)
+    assert file.metadata.num_row_groups == open_file(plain).metadata.num_row_groups
     if case["footer"] == "encrypted":  # of a plaintext footer PyArrow reads no sealed statistics
-        assert statistics_of(file.metadata) == statistics_of(opened(plain).metadata)
+        assert statistics_of(file.metadata) == statistics_of(open_file(plain).metadata)
     for r in range(file.num_row_groups):  # each is found and opened on its own
-        assert file.read_row_group(r).equals(opened(plain).read_row_group(r))
+        assert file.read_row_group(r).equals(open_file(plain).read_row_group(r))
 
 
 def statistics_of(metadata: pq.FileMetaData) -> list[Any]:
@@ -129,8 +129,8 @@ def statistics_of(metadata: pq.FileMetaData) -> list[Any]:
 
 def check_that_modcrypt_reads(case: Case) -> None:
     table, options = table_of(case), writer_options(case)
-    twin = written(table, **options)
-    sealed = written(
+    twin = write(table, **options)
+    sealed = write(
         table, encryption_properties=pe.create_encryption_properties(**properties_of(case)),
         **options,
     )  # fmt: skip
@@ -138,7 +138,7 @@ def check_that_modcrypt_reads(case: Case) -> None:
 
     plain = decrypt(sealed, algorithms=[case["algorithm"]], **reader_of(case))
 
-    assert opened(plain).read().equals(table)
+    assert open_file(plain).read().equals(table)
     ours, theirs = modules_of(plain), modules_of(twin)
     for row_group in ours["footer"][4]:
         assert 7 in row_group  # PyArrow writes RowGroup.ordinal into encrypted files alone
@@ -194,7 +194,7 @@ def test_every_combination_of_writer_options(codec: str, shape: str) -> None:
 
 def test_pyarrow_can_not_write_encrypted_bloom_filters_itself() -> None:
     with pytest.raises(OSError, match="bloom filter"):
-        written(
+        write(
             small_table(), bloom_filter_options={"id": True},
             encryption_properties=pe.create_encryption_properties(footer_key=FOOTER_KEY),
         )  # fmt: skip
@@ -203,26 +203,24 @@ def test_pyarrow_can_not_write_encrypted_bloom_filters_itself() -> None:
 @pytest.mark.parametrize("change", [{"footer_key": OTHER_KEY}, {"aad_prefix": b"another"}, {}])
 def test_pyarrow_refuses_our_file_with_the_wrong_key_or_prefix(change: dict[str, bytes]) -> None:
     sealed = encrypt(
-        written(small_table()), footer_key=FOOTER_KEY, aad_prefix=PREFIX, store_aad_prefix=False
+        write(small_table()), footer_key=FOOTER_KEY, aad_prefix=PREFIX, store_aad_prefix=False
     )
     with pytest.raises(OSError, match=r"decrypt|AAD|prefix"):
-        opened(sealed, **({"footer_key": FOOTER_KEY} | change))
+        open_file(sealed, **({"footer_key": FOOTER_KEY} | change))
 
 
 def test_pyarrow_refuses_our_plaintext_footer_when_it_is_altered() -> None:
-    sealed = bytearray(
-        encrypt(written(small_table()), footer_key=FOOTER_KEY, plaintext_footer=True)
-    )
+    sealed = bytearray(encrypt(write(small_table()), footer_key=FOOTER_KEY, plaintext_footer=True))
     at = sealed.rindex(b"parquet-cpp-arrow")  # created_by
     sealed[at] ^= 1
     with pytest.raises(pa.ArrowInvalid, match="signature"):
-        opened(bytes(sealed), footer_key=FOOTER_KEY)
+        open_file(bytes(sealed), footer_key=FOOTER_KEY)
 
 
 def test_pyarrow_reads_selected_columns_and_row_groups_of_a_wide_file() -> None:
     table = pa.table({f"c{n}": pa.array(range(n, n + 20)) for n in range(300)})
-    sealed = encrypt(written(table, row_group_size=5), footer_key=FOOTER_KEY)
-    file = opened(sealed, footer_key=FOOTER_KEY)
+    sealed = encrypt(write(table, row_group_size=5), footer_key=FOOTER_KEY)
+    file = open_file(sealed, footer_key=FOOTER_KEY)
     assert file.read_row_group(2, columns=["c299", "c7"]).to_pydict() == {
         "c7": [17, 18, 19, 20, 21],
         "c299": [309, 310, 311, 312, 313],
@@ -232,12 +230,12 @@ def test_pyarrow_reads_selected_columns_and_row_groups_of_a_wide_file() -> None:
 def test_hundreds_of_row_groups_and_thousands_of_pages(tmp_path: Path) -> None:
     table = pa.table({"n": pa.array(range(6000), pa.int32()), "s": ["a", None, "b"] * 2000})
     sealed = tmp_path / "sealed.parquet"
-    many_groups = written(table, row_group_size=20, write_page_index=True)
-    one_row_pages = written(table, max_rows_per_page=1, write_batch_size=1, write_page_index=True)
+    many_groups = write(table, row_group_size=20, write_page_index=True)
+    one_row_pages = write(table, max_rows_per_page=1, write_batch_size=1, write_page_index=True)
     for plain in (many_groups, one_row_pages):
         sealed.write_bytes(encrypt(plain, footer_key=FOOTER_KEY))
         assert read_with_pyarrow(sealed, FOOTER_KEY).equals(table)
-    assert opened(many_groups).num_row_groups == 300
+    assert open_file(many_groups).num_row_groups == 300
     assert len(modules_of(one_row_pages)["parts"][0, 0]["pages"]) == 6001  # with the dictionary
 
 
@@ -247,14 +245,14 @@ def test_hundreds_of_row_groups_and_thousands_of_pages(tmp_path: Path) -> None:
 def test_pyarrow_without_keys_reads_the_plaintext_columns_of_our_plaintext_footer() -> None:
     table = small_table()
     sealed = encrypt(
-        written(table, write_page_index=True), footer_key=FOOTER_KEY, plaintext_footer=True,
+        write(table, write_page_index=True), footer_key=FOOTER_KEY, plaintext_footer=True,
         column_keys={"address": COLUMN_KEY}, plaintext_columns=["id", "tags"],
     )  # fmt: skip
-    keyless = opened(sealed)
+    keyless = open_file(sealed)
     assert keyless.read(columns=["id", "tags"]).equals(table.select(["id", "tags"]))
     assert keyless.schema_arrow.equals(table.schema)
     chunks = footer_of(sealed)[4][0][1]  # the signature stands after the struct's end
-    plain_chunks = footer_of(written(table, write_page_index=True))[4][0][1]
+    plain_chunks = footer_of(write(table, write_page_index=True))[4][0][1]
     for name, chunk, plain in zip(keyless.schema.names, chunks, plain_chunks, strict=True):
         if name in ("id", "element"):
             assert chunk[3][12] == plain[3][12]  # statistics
@@ -315,7 +313,7 @@ def test_we_decrypt_pyarrows_column_keys_with_a_key_retriever(case: Case) -> Non
         internal_key_material=True,
     )
     properties = factory().file_encryption_properties(pe.KmsConnectionConfig(), configuration)
-    sealed = written(table, encryption_properties=properties, **options)
+    sealed = write(table, encryption_properties=properties, **options)
     retrieve, found = pkmt1_retriever(MASTERS), []
 
     def noting(metadata: bytes) -> bytes:
@@ -324,8 +322,8 @@ def test_we_decrypt_pyarrows_column_keys_with_a_key_retriever(case: Case) -> Non
 
     plain = decrypt(sealed, key_retriever=noting, algorithms=[case["algorithm"]])
 
-    assert opened(plain).read().equals(table)
-    assert modules_of(plain)["parts"] == modules_of(written(table, **options))["parts"]
+    assert open_file(plain).read().equals(table)
+    assert modules_of(plain)["parts"] == modules_of(write(table, **options))["parts"]
     assert {len(key) * 8 for key in found} == {case["bits"]}
     assert len(found) == 6  # footer and five columns, each asked for once
 
@@ -334,7 +332,7 @@ def test_a_dropped_master_key_drops_its_columns_and_nothing_else() -> None:
     table = small_table()
     configuration = pe.EncryptionConfiguration(footer_key="kf", column_keys=COLUMN_MASTERS)
     properties = factory().file_encryption_properties(pe.KmsConnectionConfig(), configuration)
-    sealed = written(table, encryption_properties=properties)
+    sealed = write(table, encryption_properties=properties)
     retrieve = pkmt1_retriever(MASTERS)
 
     def without_kc2(metadata: bytes) -> bytes | None:
@@ -344,7 +342,7 @@ def test_a_dropped_master_key_drops_its_columns_and_nothing_else() -> None:
         decrypt(sealed, key_retriever=without_kc2)
     assert caught.value.column == "name"
     plain = decrypt(sealed, key_retriever=without_kc2, on_missing_key="drop")
-    assert opened(plain).read().equals(table.drop_columns(["name", "score"]))
+    assert open_file(plain).read().equals(table.drop_columns(["name", "score"]))
 
 
 def key_material(key: bytes, master_id: str, **fields: Any) -> bytes:
@@ -370,9 +368,9 @@ def test_pyarrow_reads_our_column_keys_and_groups(case: Case) -> None:
         name: key_material(key, master, isFooterKey=False) for name, (key, master) in keys.items()
     }
     if case["wrapping"] == "double":
-        column_metadata["id"] = doubly_wrapped(COLUMN_KEY, "kc1")
+        column_metadata["id"] = double_wrapped_material(COLUMN_KEY, "kc1")
     sealed = encrypt(
-        written(table, data_page_version=case["version"], row_group_size=20),
+        write(table, data_page_version=case["version"], row_group_size=20),
         footer_key=FOOTER_KEY,
         footer_key_metadata=key_material(FOOTER_KEY, "kf", **footer_fields),
         column_keys={name: key for name, (key, _) in keys.items()},
@@ -386,7 +384,7 @@ def test_pyarrow_reads_our_column_keys_and_groups(case: Case) -> None:
     assert file.read().equals(table)
 
 
-def doubly_wrapped(key: bytes, master_id: str) -> bytes:
+def double_wrapped_material(key: bytes, master_id: str) -> bytes:
     kek, kek_id = b"a KEK of 16 byte", b"id of that KEK!!"
     return key_material(
         key,

@@ -59,13 +59,13 @@ pytestmark = [
 
 
 def give_keys(path: str) -> mc.FileDecryptionProperties:
-    """Give the keys of every path."""
+    """Return the same keys for every path."""
     return KEYS
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give `plain` and `sealed`: the same file of several row groups, and the same dataset."""
+    """Write the same files and dataset as plaintext (`plain`) and encrypted (`sealed`)."""
     folder = tmp_path_factory.mktemp("urls")
     table = small_table(1000)
     parts = {
@@ -96,7 +96,7 @@ def filesystem(keys: Any = KEYS, **behind: Any) -> Any:
 
 @pytest.fixture
 def duck() -> Iterator[duckdb.DuckDBPyConnection]:
-    """Give a connection that knows `modcrypt://`."""
+    """Return a connection with `modcrypt://` registered."""
     with closing(duckdb.connect()) as connection:
         connection.register_filesystem(filesystem())
         yield connection
@@ -109,7 +109,7 @@ ENGINES = ["pyarrow", "fastparquet"]
 
 @pytest.fixture(params=["modcrypt::file://", "modcrypt://", "modcrypt::memory:/"])
 def scheme(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
-    """Give what goes before a path to make a URL that pandas takes."""
+    """Return the prefix that turns a path into a URL for pandas."""
     memory = fsspec.filesystem("memory")
     memory.put(str(folder), str(folder), recursive=True)
     yield request.param
@@ -421,7 +421,7 @@ FOOTER = (64 << 10) + len(b"PARE")
 
 @pytest.fixture(scope="module")
 def wide() -> tuple[bytes, int]:
-    """Give an encrypted file of 16 columns, and the bytes of one of its chunks."""
+    """Return an encrypted file of 16 columns and the size of one chunk."""
     generator = np.random.default_rng(7)
     table = pa.table({f"c{n}": generator.random(100_000) for n in range(16)})
     out = io.BytesIO()
@@ -485,7 +485,7 @@ def test_one_column_of_sixteen_costs_its_chunk_and_the_footer_of_each_opening(
 
 @pytest.fixture
 def bucket(store: ObjectStore, folder: Path) -> str:
-    """Give a bucket with the encrypted files."""
+    """Return a bucket with the encrypted files."""
     name, client = f"bucket-{uuid.uuid4()}", store.judge()
     client.create_bucket(Bucket=name)
     for path in (folder / "sealed").rglob("*.parquet"):

@@ -47,13 +47,13 @@ OLD: dict[str, Any] = {
 OLD_READER = mc.FileDecryptionProperties(**OLD)
 
 
-def written(rows: pa.Table, **options: Any) -> bytes:
+def write(rows: pa.Table, **options: Any) -> bytes:
     out = io.BytesIO()
     pq.write_table(rows, out, **options)
     return out.getvalue()
 
 
-def rekeyed(source: Any, decryption: mc.FileDecryptionProperties, **properties: Any) -> bytes:
+def rekey(source: Any, decryption: mc.FileDecryptionProperties, **properties: Any) -> bytes:
     out = io.BytesIO()
     mc.rekey_parquet(source, out, decryption, mc.FileEncryptionProperties(**properties))
     return out.getvalue()
@@ -68,7 +68,7 @@ def leaves_of(data: bytes) -> list[str]:
 
 
 def check_rekeyed(sealed: bytes, reader: dict[str, Any]) -> bytes:
-    """Re-key a file to several modes and back into its plaintext; give that."""
+    """Re-key a file to several modes and back into its plaintext; return that."""
     decryption = mc.FileDecryptionProperties(**reader)
     expected = decrypt(sealed, **reader)
     first, *_, last = leaves_of(expected)
@@ -78,7 +78,7 @@ def check_rekeyed(sealed: bytes, reader: dict[str, Any]) -> bytes:
         {"encryption_algorithm": CTR},
     )
     for new in modes:
-        made = rekeyed(sealed, decryption, footer_key=NEW_KEY, **new)
+        made = rekey(sealed, decryption, footer_key=NEW_KEY, **new)
         algorithm = new.get("encryption_algorithm", GCM)
         keys = {"footer_key": NEW_KEY, "column_keys": new.get("column_keys", {})}
         assert decrypt(made, **keys, algorithms=[algorithm]) == expected
@@ -243,7 +243,7 @@ def test_parquet_java_reads_what_we_rekey(java: ParquetJava, tmp_path: Path, cas
         **OLD,
         algorithms=[case["old_algorithm"]],
     )
-    made.write_bytes(rekeyed(
+    made.write_bytes(rekey(
         sealed, decryption, footer_key=NEW_KEY, plaintext_footer=case["footer"],
         column_keys={"id": NEW_COLUMN_KEY, "tags": NEW_COLUMN_KEY}, aad_prefix=case["prefix"],
         encryption_algorithm=case["algorithm"], data_page_v2_levels="plaintext",
@@ -303,7 +303,7 @@ def test_parquet_java_reads_its_own_file_when_it_is_rekeyed(
     old = mc.FileDecryptionProperties(
         footer_key=FOOTER_KEY, column_keys={"id": COLUMN_KEY}, aad_prefix=b"theirs"
     )
-    made.write_bytes(rekeyed(theirs, old, footer_key=NEW_KEY, data_page_v2_levels="plaintext"))
+    made.write_bytes(rekey(theirs, old, footer_key=NEW_KEY, data_page_v2_levels="plaintext"))
     before: dict[str, Any] = {
         "footer_key": FOOTER_KEY, "column_keys": {"id": COLUMN_KEY}, "aad_prefix": b"theirs",
     }  # fmt: skip
@@ -344,7 +344,7 @@ def masked_rows() -> list[dict[str, Any]]:
 
 
 def masked_file(**encryption: Any) -> bytes:
-    sealed = encrypt(written(small_table(60), **INDEXED), **OLD)
+    sealed = encrypt(write(small_table(60), **INDEXED), **OLD)
     out = io.BytesIO()
     new = mc.FileEncryptionProperties(**encryption) if encryption else None
     mc.mask_parquet(sealed, out, OLD_READER, new, **MASKS)
@@ -352,7 +352,7 @@ def masked_file(**encryption: Any) -> bytes:
 
 
 def shared_file(**encryption: Any) -> bytes:
-    sealed = encrypt(written(small_table(60), **INDEXED), **OLD)
+    sealed = encrypt(write(small_table(60), **INDEXED), **OLD)
     out = io.BytesIO()
     new = mc.FileEncryptionProperties(footer_key=NEW_KEY, **encryption)
     mc.share_parquet(sealed, out, OLD_READER, new, ["tags", "address.city", "score"])
@@ -384,8 +384,8 @@ def test_parquet_java_reads_what_we_mask(java: ParquetJava, tmp_path: Path, foot
 
 
 def without_levels(row: dict[str, Any]) -> dict[str, Any]:
-    """Give a row as Arrow has it: parquet-java shows the groups within a list."""
-    return row | {"tags": [one["element"] for one in row["tags"]["list"]]}
+    """Return a row without the list groups that parquet-java shows."""
+    return row | {"tags": [group["element"] for group in row["tags"]["list"]]}
 
 
 @pytest.mark.parametrize("footer", [False, True])
@@ -397,7 +397,7 @@ def test_parquet_java_reads_what_we_share(java: ParquetJava, tmp_path: Path, foo
     assert [without_levels(row) for row in rows] == SHARED
     indexes = java.column_indexes(path, footer_key=NEW_KEY)
     assert indexes == java.column_indexes(bare)
-    assert all(one["column_index"] and one["offset_index"] for one in indexes.values())
+    assert all(index["column_index"] and index["offset_index"] for index in indexes.values())
 
 
 # --- PyArrow --------------------------------------------------------------------------------------
@@ -411,9 +411,9 @@ def read_with_pyarrow(data: bytes) -> pa.Table:
 @pytest.mark.parametrize("footer", [False, True])
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 def test_pyarrow_reads_what_we_rekey_mask_and_share(footer: bool, version: str) -> None:
-    sealed = encrypt(written(small_table(60), data_page_version=version, **INDEXED), **OLD)
+    sealed = encrypt(write(small_table(60), data_page_version=version, **INDEXED), **OLD)
     new = {"footer_key": NEW_KEY, "plaintext_footer": footer}
-    assert read_with_pyarrow(rekeyed(sealed, OLD_READER, **new)).equals(small_table(60))
+    assert read_with_pyarrow(rekey(sealed, OLD_READER, **new)).equals(small_table(60))
     assert read_with_pyarrow(masked_file(**new)).to_pylist() == masked_rows()
     assert read_with_pyarrow(shared_file(plaintext_footer=footer)).to_pylist() == SHARED
 
@@ -483,7 +483,7 @@ def test_pyarrows_key_tools_need_the_key_of_the_copy_alone(tmp_path: Path) -> No
     service = MemoryKms.of(MASTERS)
     path = tmp_path / "shared.parquet"
     tools = mc.KeyTools(service)
-    sealed = encrypt(written(small_table(60)), **OLD)
+    sealed = encrypt(write(small_table(60)), **OLD)
     theirs = tools.encryption(mc.Policy(footer_key="kc1"))
     mc.share_parquet(sealed, path, OLD_READER, theirs, ["tags", "address.city", "score"])
     assert pyarrow_reads(path, service.without("kf", "kc2")).to_pylist() == SHARED
@@ -504,8 +504,8 @@ def test_polars_reads_what_we_rekey_mask_and_share(footer: bool) -> None:
         "column_keys": {"tags": NEW_COLUMN_KEY},
         "plaintext_footer": footer,
     }
-    sealed = encrypt(written(small_table(60), **INDEXED), **OLD)
-    made = pl.read_parquet(rekeyed(sealed, OLD_READER, **new), decryption=keys)
+    sealed = encrypt(write(small_table(60), **INDEXED), **OLD)
+    made = pl.read_parquet(rekey(sealed, OLD_READER, **new), decryption=keys)
     assert made.equals(pl.from_arrow(small_table(60)))  # type: ignore[arg-type]  # no Series
     assert pl.read_parquet(masked_file(**new), decryption=keys).to_dicts() == masked_rows()
     copy = shared_file(column_keys={"tags": NEW_COLUMN_KEY}, plaintext_footer=footer)
@@ -530,7 +530,7 @@ def test_pandas_reads_what_we_mask_through_a_view() -> None:
         },
         index=pd.Index(["i", "j", "k"], name="key"),
     )
-    sealed = encrypt(written(pa.Table.from_pandas(frame)), footer_key=FOOTER_KEY)
+    sealed = encrypt(write(pa.Table.from_pandas(frame)), footer_key=FOOTER_KEY)
     reader = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
     out = io.BytesIO()
     mc.mask_parquet(

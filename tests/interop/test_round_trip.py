@@ -82,11 +82,11 @@ def check_modules(plain: bytes) -> None:
         assert modules_of(back) == modules_of(plain), mode
         assert pq.read_table(io.BytesIO(back)).equals(pq.read_table(io.BytesIO(plain)))
         # What a reader sees, offsets aside, in the words of another decoder.
-        assert described(back) == described(plain)
+        assert describe(back) == describe(plain)
 
 
-def described(plain: bytes) -> dict[str, Any]:
-    """Let PyArrow describe a footer, without the offsets in it."""
+def describe(plain: bytes) -> dict[str, Any]:
+    """Return PyArrow's description of a footer, without offsets."""
     footer: dict[str, Any] = pq.read_metadata(io.BytesIO(plain)).to_dict()
     del footer["serialized_size"]
     for row_group in footer["row_groups"]:
@@ -100,7 +100,7 @@ def described(plain: bytes) -> dict[str, Any]:
 
 
 def rich_table() -> pa.Table:
-    """Give small_table and the types that only some writer options touch."""
+    """Return small_table plus types that only some writer options affect."""
     moments = [datetime.datetime(2026, 1, 1) + datetime.timedelta(hours=n) for n in range(60)]
     table = small_table(60)
     extra = {
@@ -165,24 +165,24 @@ PYARROW_OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-def written(table: pa.Table, **options: Any) -> bytes:
+def write(table: pa.Table, **options: Any) -> bytes:
     out = io.BytesIO()
     pq.write_table(table, out, **options)
     return out.getvalue()
 
 
-def named(options: dict[str, Any]) -> str:
+def option_names(options: dict[str, Any]) -> str:
     return ",".join(f"{name}={value}" for name, value in options.items())[:80] or "default"
 
 
-@each_case("options", PYARROW_OPTIONS, ids=named)
+@each_case("options", PYARROW_OPTIONS, ids=option_names)
 def test_pyarrows_files_come_back_byte_for_byte(options: dict[str, Any]) -> None:
-    check_bytes(written(rich_table(), **options))
+    check_bytes(write(rich_table(), **options))
 
 
-@each_case("options", PYARROW_OPTIONS, ids=named)
+@each_case("options", PYARROW_OPTIONS, ids=option_names)
 def test_pyarrows_files_without_rows_come_back_byte_for_byte(options: dict[str, Any]) -> None:
-    check_bytes(written(rich_table().slice(0, 0), **options))
+    check_bytes(write(rich_table().slice(0, 0), **options))
 
 
 def test_pyarrows_other_shapes_come_back_byte_for_byte(tmp_path: Path) -> None:
@@ -191,10 +191,10 @@ def test_pyarrows_other_shapes_come_back_byte_for_byte(tmp_path: Path) -> None:
     pq.ParquetWriter(no_groups, small_table().schema).close()
     with_metadata = small_table().replace_schema_metadata({"owner": "ünï", "empty": ""})
     check_bytes(no_groups.read_bytes())
-    check_bytes(written(with_metadata))
-    check_bytes(written(nested_table(), max_rows_per_page=5, write_batch_size=5))
-    check_bytes(written(pa.table({"x": pa.array(range(300_000))}), write_page_index=True))
-    plain = written(no_columns)
+    check_bytes(write(with_metadata))
+    check_bytes(write(nested_table(), max_rows_per_page=5, write_batch_size=5))
+    check_bytes(write(pa.table({"x": pa.array(range(300_000))}), write_page_index=True))
+    plain = write(no_columns)
     assert decrypt(encrypt(plain, footer_key=FOOTER_KEY), footer_key=FOOTER_KEY) == plain
 
 
@@ -228,7 +228,7 @@ def test_duckdbs_files_come_back_byte_for_byte(tmp_path: Path, options: str) -> 
     {"compression": "brotli"}, {"compression": "lz4"}, {"statistics": "full"},
     {"statistics": False}, {"row_group_size": 7}, {"data_page_size": 100},
     {"metadata": {"owner": "us"}},
-], ids=named)  # fmt: skip
+], ids=option_names)  # fmt: skip
 def test_polars_files_come_back_module_for_module(options: dict[str, Any]) -> None:
     pl = pytest.importorskip("polars")
     for table in (small_table(60), nested_table()):
@@ -253,7 +253,7 @@ def test_what_is_not_kept_of_a_polars_file_is_a_copy_of_its_statistics() -> None
 
 
 def behind_the_pages(plain: bytes) -> bytes:
-    """Give what stands between the only chunk and its first index."""
+    """Return the bytes between the only chunk and its first index."""
     chunk = footer_of(plain)[4][0][1][0]
     start = chunk[3].get(11) or chunk[3][9]
     return plain[start + chunk[3][7] : min(chunk[4], chunk[6])]
@@ -393,7 +393,7 @@ quickly = settings(max_examples=examples(150), suppress_health_check=list(Health
 def test_any_table_with_any_options_and_keys_comes_back_byte_for_byte(
     table: pa.Table, options: dict[str, Any], properties: dict[str, Any], data: st.DataObject
 ) -> None:
-    plain = written(table, **options)
+    plain = write(table, **options)
     names = st.lists(st.sampled_from(table.column_names), unique=True)
     keyed, bare = data.draw(names), data.draw(names)
     properties["column_keys"] = dict.fromkeys(keyed, OTHER_KEY)
@@ -407,7 +407,7 @@ def test_any_table_with_any_options_and_keys_comes_back_byte_for_byte(
 def test_any_table_that_we_seal_is_read_by_pyarrow_and_shows_no_page(
     table: pa.Table, options: dict[str, Any], properties: dict[str, Any]
 ) -> None:
-    plain = written(table, **options)
+    plain = write(table, **options)
     sealed = encrypt(plain, **(properties | {"data_page_v2_levels": "encrypted"}))
     how = {name: properties[name] for name in ("footer_key", "aad_prefix")}
     decryption = pe.create_decryption_properties(**how)
@@ -425,9 +425,9 @@ def test_any_table_that_pyarrow_seals_is_decrypted_to_its_plaintext_file(
     del properties["data_page_v2_levels"]
     encryption = pe.create_encryption_properties(**properties)
     plain = decrypt(
-        written(table, encryption_properties=encryption, **options), **reader_of(properties)
+        write(table, encryption_properties=encryption, **options), **reader_of(properties)
     )
-    ours, theirs = modules_of(plain), modules_of(written(table, **options))
+    ours, theirs = modules_of(plain), modules_of(write(table, **options))
     for row_group in ours["footer"][4]:
         del row_group[7]  # PyArrow writes RowGroup.ordinal into encrypted files alone
     assert ours == theirs
@@ -441,7 +441,7 @@ def test_columns_dropped_from_any_table_leave_the_others_as_pyarrow_reads_them(
     some = st.lists(st.sampled_from(table.column_names), unique=True)
     dropped = data.draw(some.filter(lambda names: len(names) < table.num_columns))
     properties["column_keys"] = dict.fromkeys(dropped, OTHER_KEY)
-    sealed = encrypt(written(table, **options), **properties)
+    sealed = encrypt(write(table, **options), **properties)
     del properties["column_keys"]
     rest = decrypt(sealed, on_missing_key="drop", **reader_of(properties))
     expected = table.drop_columns(dropped).to_pydict()

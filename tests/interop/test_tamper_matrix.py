@@ -29,7 +29,7 @@ def reader(request: pytest.FixtureRequest) -> Iterator[Reader]:
 
 
 def differences(reader: Reader, folder: Path) -> dict[str, tuple[str, str]]:
-    """Give what was run and what is published, where they are not the same."""
+    """Return the cells that differ from the published matrix."""
     said = published(reader.name)
     outcomes = {name: str(cell) for name, cell in run(reader, folder).items()}
     assert said.keys() == outcomes.keys()

@@ -35,7 +35,7 @@ KEYS = mc.FileDecryptionProperties(
 )
 
 
-def encrypted(tmp_path: Path, options: dict[str, Any] | None = None, **how: Any) -> Path:
+def encrypt(tmp_path: Path, options: dict[str, Any] | None = None, **how: Any) -> Path:
     """Encrypt a table of several row groups and pages."""
     wanted = {"row_group_size": 400, "data_page_size": 256, "write_batch_size": 32}
     plain = write_plain(tmp_path / "plain.parquet", small_table(1000), **(wanted | (options or {})))
@@ -76,7 +76,7 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_pyarrow_polars_and_duckdb_read_through_it(
     way: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path
 ) -> None:
-    sealed = encrypted(tmp_path, way[0], **way[1])
+    sealed = encrypt(tmp_path, way[0], **way[1])
     table = pq.read_table(tmp_path / "plain.parquet")
     with mc.open_parquet(sealed, KEYS) as view:
         read = pq.ParquetFile(view, page_checksum_verification=True).read()
@@ -97,7 +97,7 @@ def test_pyarrow_polars_and_duckdb_read_through_it(
 def test_parquet_java_takes_it_for_a_plaintext_file_with_indexes_and_filters(
     way: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path, java: Any
 ) -> None:
-    sealed = encrypted(tmp_path, way[0], **way[1])
+    sealed = encrypt(tmp_path, way[0], **way[1])
     with mc.open_parquet(sealed, KEYS) as view:
         (tmp_path / "view.parquet").write_bytes(view.readall())
     plain, seen = tmp_path / "plain.parquet", tmp_path / "view.parquet"
@@ -109,7 +109,7 @@ def test_parquet_java_takes_it_for_a_plaintext_file_with_indexes_and_filters(
 
 
 def test_what_decrypt_parquet_gives_has_the_same_rows(tmp_path: Path) -> None:
-    sealed = encrypted(tmp_path)
+    sealed = encrypt(tmp_path)
     plain = io.BytesIO()
     mc.decrypt_parquet(sealed, plain, KEYS)
     with mc.open_parquet(sealed, KEYS) as view:
@@ -141,7 +141,7 @@ def test_any_sequence_of_reads_gives_slices_of_the_same_file(
     if sealed is None:
         options, how = WAYS[way]
         folder = tmp_path_factory.mktemp("view")
-        sealed = SEALED[way] = encrypted(folder, options, **how).read_bytes()
+        sealed = SEALED[way] = encrypt(folder, options, **how).read_bytes()
     with mc.open_parquet(sealed, KEYS) as view:
         pieces = [view.read_at(offset, length) for offset, length in cuts]
         whole = view.readall()
@@ -153,7 +153,7 @@ SEALED: dict[str, bytes] = {}
 
 
 def test_threads_share_it(tmp_path: Path) -> None:
-    with mc.open_parquet(encrypted(tmp_path), KEYS) as view, ThreadPoolExecutor(8) as pool:
+    with mc.open_parquet(encrypt(tmp_path), KEYS) as view, ThreadPoolExecutor(8) as pool:
         whole = view.read_at(0, view.size)
         places = [(n * 977 % len(whole), 1500) for n in range(400)]
         pieces = list(pool.map(lambda place: view.read_at(*place), places))
@@ -161,7 +161,7 @@ def test_threads_share_it(tmp_path: Path) -> None:
 
 
 def test_altered_pages_fail_when_they_are_read_and_not_before(tmp_path: Path) -> None:
-    sealed = bytearray(encrypted(tmp_path).read_bytes())
+    sealed = bytearray(encrypt(tmp_path).read_bytes())
     spans = list_modules(sealed, KEYS)
     (span,) = [
         span for span in spans if str(span.module) == "data page, row group 1, column score, page 2"
@@ -182,7 +182,7 @@ def test_altered_pages_fail_when_they_are_read_and_not_before(tmp_path: Path) ->
 
 
 def test_columns_without_a_key_are_refused_or_left_out(tmp_path: Path) -> None:
-    sealed = encrypted(tmp_path)
+    sealed = encrypt(tmp_path)
     keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, column_keys={"name": COLUMN_KEY})
     with pytest.raises(mc.KeyNotFoundError, match="address"):
         mc.open_parquet(sealed, keys)
@@ -198,7 +198,7 @@ def test_a_plaintext_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_closed_view_says_so_and_closes_once(tmp_path: Path) -> None:
-    view = mc.open_parquet(encrypted(tmp_path), KEYS)
+    view = mc.open_parquet(encrypt(tmp_path), KEYS)
     assert (view.readable(), view.seekable(), view.writable()) == (True, True, False)
     view.close()
     view.close()

@@ -67,7 +67,7 @@ def _no_thread_stays() -> Iterator[None]:
 
 @pytest.fixture
 def memory_url() -> Iterator[str]:
-    """Give a folder of fsspec's memory file system that is nobody else's."""
+    """Return a new folder of fsspec's memory file system."""
     folder = f"/modcrypt-{uuid.uuid4()}"
     filesystem = fsspec.filesystem("memory")
     filesystem.mkdir(folder)
@@ -653,7 +653,7 @@ def write_and_raise(
 
 @contextlib.contextmanager
 def failing_writes(at: int, patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Let the write number `at` to a path fail; give a list with the number of writes so far."""
+    """Let the write number `at` to a path fail; return a list with the number of writes so far."""
     calls = [0]
     write = os.write
 
@@ -1097,7 +1097,7 @@ class NotSeekable(io.BytesIO):
 
 
 def read_stream(source: Any, sizes: list[int], **options: Any) -> tuple[int | None, list[bytes]]:
-    """Read with buffers of these sizes, the last one again and again; give what each got."""
+    """Read with buffers of these sizes, the last one again and again; return what each got."""
     parts = []
     with open_stream(source, **options) as stream:
         while True:
@@ -1213,7 +1213,7 @@ PLACES = ["local", "fsspec", "pyarrow"]
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, tmp_path: Path, memory_url: str) -> Place:
-    """Give the place of a file that isn't there, in each kind of file system."""
+    """Return the place of a missing file in each kind of file system."""
     if request.param == "local":
         return Place(None, str(tmp_path / "file"))
     memory, folder = fsspec.core.url_to_fs(memory_url)

@@ -38,11 +38,11 @@ from tests.support.jobs.lake import (
 from tests.support.jobs.look import Look
 from tests.support.jobs.spoiled_files import (
     SEEDS,
-    edited,
+    apply_edits,
     edits,
     seeds,
     spoil,
-    wrapped_by_key_tools,
+    uses_key_tools,
 )
 from tests.support.kms.memory_kms import MASTERS, MemoryKms
 from tests.support.kms.rotating_kms import (
@@ -201,24 +201,24 @@ def test_a_kek_and_its_data_keys_stay_together_over_many_rotations(
 def test_files_keep_their_permissions(tmp_path: Path, kms: RotatingKms) -> None:
     for policy in (WITHIN, BESIDE):
         (path,) = write_lake(tmp_path, kms, policy, 1)
-        for one in tmp_path.iterdir():
-            one.chmod(0o640)
+        for file in tmp_path.iterdir():
+            file.chmod(0o640)
         kms.rotate()
         assert results(mc.rotate_keys(path, mc.KeyTools(kms))) == ["rotated"]
-        assert {one.stat().st_mode & 0o777 for one in tmp_path.iterdir()} == {0o640}
+        assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o640}
 
 
 # --- files of other implementations --------------------------------------------------------------
 
 
 def moved_service(masters: Mapping[str, bytes]) -> tuple[MemoryKms, dict[str, str]]:
-    """Give a service that has other master keys too, and which take the others' places."""
+    """Return a service with old and new master keys, and the mapping between them."""
     moved = {name: f"new-{name}" for name in masters}
     return MemoryKms({**masters, **{new: os.urandom(16) for new in moved.values()}}), moved
 
 
 @each_case("what", ["mek", "kek", "dek"])
-@each_case(("folder", "entry"), listed("entries", wrapped_by_key_tools))
+@each_case(("folder", "entry"), listed("entries", uses_key_tools))
 def test_files_of_the_key_tools_move_to_other_master_keys(
     what: Any, folder: str, entry: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -241,7 +241,7 @@ def test_files_of_the_key_tools_move_to_other_master_keys(
     new = Look(path, kms).open()
     if what != "dek":
         check_only_keys_changed(old, new)
-    assert {one["masterKeyID"] for one in new.materials} <= set(moved.values())
+    assert {material["masterKeyID"] for material in new.materials} <= set(moved.values())
     for key in masters:
         del kms.masters[key]
     rows = mc.read_table(path, mc.KeyTools(kms).decryption(**reading))
@@ -319,7 +319,7 @@ def test_a_kek_of_many_files_is_wrapped_anew_once(policy: mc.Policy, tmp_path: P
         if policy.internal_key_material:  # sealed footers are opened, to look into them
             expected = expected | {"unwrap": expected.get("unwrap", 0) + 1}
         asked = {operation for operation, _ in service.calls}
-        assert {one: service.count(one) for one in asked} == expected
+        assert {operation: service.count(operation) for operation in asked} == expected
         service.disable_old()
         assert read(paths[-1], service).equals(TABLE)
 
@@ -452,7 +452,7 @@ def test_a_file_that_fails_is_as_it_was_and_the_others_go_on(
         lake, mc.KeyTools(kms), what=what, progress=lambda *about: seen.append(about)
     )
 
-    assert [Path(file.path).name for file in done] == sorted(one.name for one in [*paths, path])
+    assert [Path(file.path).name for file in done] == sorted(file.name for file in [*paths, path])
     assert seen == [(file, 4) for file in done]
     assert results(done) == ["rotated", "rotated", word, "rotated"]
     failed = done[2]
@@ -466,7 +466,7 @@ def test_a_file_that_fails_is_as_it_was_and_the_others_go_on(
         n: v for n, v in before.items() if n in mine
     }
     kms.disable_old("kf", "k1", "k2")
-    assert all(read(one, kms).equals(TABLE) for one in paths)
+    assert all(read(file, kms).equals(TABLE) for file in paths)
 
 
 @pytest.mark.parametrize("what", ["mek", "kek", "dek"])
@@ -483,7 +483,7 @@ def test_external_key_material_of_another_file_fails(
     (file,) = mc.rotate_keys(path, mc.KeyTools(kms), what=what)
     if what == "dek":
         assert (file.result, bytes_of(tmp_path)) == ("no-key", before)
-    else:  # what is there is rotated; a sealed footer doesn't say without a key what is not
+    else:  # without a key, an encrypted footer does not list the missing keys
         assert file.result in ("rotated", "key-material")
 
 
@@ -544,7 +544,7 @@ def test_progress_that_raises_stops_the_run_and_leaves_every_file_readable(
     assert len(calls) == 2
     assert not [t for t in threading.enumerate() if t.name.startswith("modcrypt-rotation")]
     assert all(read(path, kms).equals(TABLE) for path in paths)
-    assert all("modcrypt" not in one.name for one in (tmp_path / "lake").iterdir())
+    assert all("modcrypt" not in file.name for file in (tmp_path / "lake").iterdir())
     done = mc.rotate_keys(tmp_path / "lake", mc.KeyTools(kms), record=record)
     assert results(done)[:2] == ["skipped"] * 2
     assert set(results(done)) <= {"skipped", "rotated"}
@@ -993,8 +993,8 @@ def test_members_that_nobody_knows_and_addresses_are_kept(tmp_path: Path) -> Non
 
 def test_an_answer_too_long_for_a_file_changes_nothing(tmp_path: Path) -> None:
     class Wordy(RotatingKms):
-        def _wrapped(self, key: bytes, master_key_id: str, aad: bytes) -> str:
-            text = super()._wrapped(key, master_key_id, aad)
+        def _wrap_key(self, key: bytes, master_key_id: str, aad: bytes) -> str:
+            text = super()._wrap_key(key, master_key_id, aad)
             return text if self.newest["kf"] == 1 else text + "=" * 20_000
 
     kms = Wordy(kf=1)
@@ -1028,14 +1028,14 @@ def test_any_altered_file_or_key_material_is_a_result(
     path, kms = folder / "a.parquet", RotatingKms(kf=1, k1=1)
     data, beside = seeds[seed]
     if beside is not None:
-        material_file(path).write_bytes(edited(beside, changes) if aim else beside)
-    path.write_bytes(data if aim and beside is not None else edited(data, changes))
-    before = {one: one.read_bytes() for one in folder.iterdir()}
+        material_file(path).write_bytes(apply_edits(beside, changes) if aim else beside)
+    path.write_bytes(data if aim and beside is not None else apply_edits(data, changes))
+    before = {file: file.read_bytes() for file in folder.iterdir()}
     kms.rotate()
     (file,) = mc.rotate_keys(path, mc.KeyTools(kms), what=what, decryption=None)
     assert file.result in KNOWN_RESULTS
     # Key material may have been written, with the new keys besides the old, and put back.
-    after = {one: one.read_bytes() for one in folder.iterdir()}
+    after = {file: file.read_bytes() for file in folder.iterdir()}
     assert (after == before) == (file.result != "rotated")
     assert after.keys() == before.keys()
 

@@ -325,7 +325,7 @@ def test_a_source_that_shrinks_while_it_is_copied_is_left_alone(
     monkeypatch.setattr(os, "copy_file_range", shrinking)
     assert results(mc.rotate_keys(path, mc.KeyTools(kms))) == ["truncation"]
     assert path.stat().st_size == 500
-    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
 # --- two rotations at once -----------------------------------------------------------------------
@@ -437,7 +437,7 @@ def test_a_writer_that_replaces_a_file_at_any_step_of_its_rotation_wins(
         rows = read(path, kms)
         # Where both have gone on at once, "dek" may have come last: a file for a file.
         assert rows.equals(OTHER if replaced else TABLE) or (what == "dek" and seen.waited)
-        hidden = [one.name for one in path.parent.iterdir() if one.name.startswith(".")]
+        hidden = [file.name for file in path.parent.iterdir() if file.name.startswith(".")]
         assert not hidden
         again = mc.rotate_keys(path, mc.KeyTools(kms), what=what)
         assert set(results(again)) <= {"rotated", "current"}

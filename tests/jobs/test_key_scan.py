@@ -23,11 +23,11 @@ from tests.support.jobs.lake import BESIDE, COLUMNS, TABLE, WITHIN, material_fil
 from tests.support.jobs.look import Look
 from tests.support.jobs.spoiled_files import (
     SEEDS,
-    edited,
+    apply_edits,
     edits,
     seeds,
     spoil,
-    wrapped_by_key_tools,
+    uses_key_tools,
 )
 from tests.support.kms.memory_kms import MemoryKms
 from tests.support.kms.rotating_kms import RotatingKms
@@ -45,7 +45,7 @@ def kms() -> RotatingKms:
     return RotatingKms(kf=1, k1=2, k2=37)
 
 
-def told(rows: Iterable[mc.ScannedKey]) -> set[tuple[str, str | None, str | None]]:
+def summaries(rows: Iterable[mc.ScannedKey]) -> set[tuple[str, str | None, str | None]]:
     return {(row.kind, row.column, row.master_key_id) for row in rows}
 
 
@@ -73,15 +73,15 @@ def test_rows_are_what_the_key_material_says(
     assert {row.file for row in rows} == {str(path)}
     assert (footer.kind, footer.column, footer.master_key_id) == ("footer", None, "kf")
     if policy.plaintext_footer:
-        assert told(columns) == {("column", name, key) for name, key in leaves.items()}
+        assert summaries(columns) == {("column", name, key) for name, key in leaves.items()}
     elif policy.internal_key_material:
-        assert told(columns) == {("hidden", None, None)}
+        assert summaries(columns) == {("hidden", None, None)}
         assert columns[0].message
     else:  # the footer hides the columns, but their key material lies beside it
         keys = set(leaves.values())
-        assert told(columns) == {("column", None, key) for key in keys}
+        assert summaries(columns) == {("column", None, key) for key in keys}
     look = Look(path, kms).open()
-    keks = {kek_id_of(one) for one in look.materials if policy.double_wrapping}
+    keks = {kek_id_of(material) for material in look.materials if policy.double_wrapping}
     known = [row for row in rows if row.kind != "hidden"]
     assert {row.kek_id for row in known} <= (keks if policy.double_wrapping else {None})
     assert {row.version for row in known} <= {"1", "2", "37"}
@@ -90,7 +90,7 @@ def test_rows_are_what_the_key_material_says(
     assert {row.storage for row in known} == {storage}
 
     opened = list(mc.scan_keys(tmp_path, mc.KeyTools(kms)))
-    assert told(opened) == {("footer", None, "kf")} | {
+    assert summaries(opened) == {("footer", None, "kf")} | {
         ("column", name, key) for name, key in leaves.items()
     }
     assert {call for call in kms.calls if call[0] != "unwrap"} == set()
@@ -182,12 +182,12 @@ def test_the_version_of_a_local_keyring_is_told(tmp_path: Path) -> None:
 def test_versions_are_told_where_they_are_plain_text(
     wrapped: str, version: str | None, tmp_path: Path
 ) -> None:
-    (row,) = scanned(tmp_path, wrappedDEK=wrapped)
+    (row,) = scan(tmp_path, wrappedDEK=wrapped)
     assert row.version == version
 
 
-def scanned(folder: Path, **members: Any) -> list[mc.ScannedKey]:
-    """Scan a file with internal key material of any kind; give what is known of its footer key."""
+def scan(folder: Path, **members: Any) -> list[mc.ScannedKey]:
+    """Scan a file with the given internal key material; return the footer key's rows."""
     material = {
         "keyMaterialType": "PKMT1", "internalStorage": True, "isFooterKey": True,
         "kmsInstanceID": "DEFAULT", "kmsInstanceURL": "http://169.254.169.254/",
@@ -202,14 +202,14 @@ def scanned(folder: Path, **members: Any) -> list[mc.ScannedKey]:
 
 @pytest.mark.parametrize("bad", ["\x1b]0;x\x07", "a\nb", "\u202egnp.exe", "", "x" * 1025, 7, None])
 def test_an_id_that_cannot_be_printed_is_none(bad: object, tmp_path: Path) -> None:
-    (row,) = scanned(tmp_path, masterKeyID=bad)
+    (row,) = scan(tmp_path, masterKeyID=bad)
     assert (row.master_key_id, row.storage) == (None, "opaque")
 
 
 # --- files of other implementations --------------------------------------------------------------
 
 
-@each_case(("folder", "entry"), listed("entries", wrapped_by_key_tools))
+@each_case(("folder", "entry"), listed("entries", uses_key_tools))
 def test_files_of_the_key_tools_are_told(
     folder: str, entry: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -220,9 +220,10 @@ def test_files_of_the_key_tools_are_told(
     decryption = tools.decryption(algorithms=[entry["enc"]["algorithm"]])
     expected: set[tuple[str, str | None, str | None]] = {("footer", None, "kf")}
     expected |= {
-        ("column", name, look.material(one)["masterKeyID"]) for name, one in look.metadata.items()
+        ("column", name, look.material(metadata)["masterKeyID"])
+        for name, metadata in look.metadata.items()
     }
-    assert told(mc.scan_keys(path, tools, decryption=decryption)) == expected
+    assert summaries(mc.scan_keys(path, tools, decryption=decryption)) == expected
     keys = {row.master_key_id for row in mc.scan_keys(path) if row.kind != "hidden"}
     assert keys <= {key for _, _, key in expected}
 
@@ -255,10 +256,10 @@ def test_a_file_that_cannot_be_looked_into_is_a_row_and_the_others_go_on(
     write_lake(tmp_path, kms, policy)
     path = spoil(kind, tmp_path, kms, policy)
     rows = list(mc.scan_keys(tmp_path))
-    mine = [one for one in rows if one.file == str(path)]
+    mine = [row for row in rows if row.file == str(path)]
     assert (mine[0].kind, mine[0].master_key_id, mine[0].storage) == row
     assert bool(mine[0].message) == (row[0] == "error")
-    assert sum(one.kind == "footer" and one.master_key_id == "kf" for one in rows) == 3
+    assert sum(row.kind == "footer" and row.master_key_id == "kf" for row in rows) == 3
 
 
 def test_with_tools_a_refused_footer_key_is_a_row_too(tmp_path: Path, kms: RotatingKms) -> None:
@@ -366,8 +367,8 @@ def test_any_altered_file_or_key_material_gives_rows(
     path = tmp_path_factory.mktemp("altered") / "a.parquet"
     data, beside = seeds[seed]
     if beside is not None:
-        material_file(path).write_bytes(edited(beside, changes) if aim else beside)
-    path.write_bytes(data if aim and beside is not None else edited(data, changes))
+        material_file(path).write_bytes(apply_edits(beside, changes) if aim else beside)
+    path.write_bytes(data if aim and beside is not None else apply_edits(data, changes))
     tools = mc.KeyTools(RotatingKms(kf=1, k1=1)) if keys else None
     check_rows(list(mc.scan_keys(path, tools)), path)
 
@@ -382,7 +383,7 @@ def test_any_text_in_key_material_gives_printable_rows(
     wrapped: str, name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("texts")
-    check_rows(scanned(folder, wrappedDEK=wrapped, masterKeyID=name), folder / "a.parquet")
+    check_rows(scan(folder, wrappedDEK=wrapped, masterKeyID=name), folder / "a.parquet")
 
 
 @settings(max_examples=examples(100))

@@ -42,7 +42,7 @@ from tests.support.jobs.lake import (
 )
 from tests.support.jobs.look import Look, chunks, split
 from tests.support.jobs.shredded_files import MASTERS, check_column_is_gone, read_by_pyarrow
-from tests.support.jobs.spoiled_files import edited, edits
+from tests.support.jobs.spoiled_files import apply_edits, edits
 from tests.support.kms.rotating_kms import BasicKms, RotatingKms, crypto_factory
 from tests.support.pairwise import case_name, pairwise
 from tests.support.parquet_parser import thrift_struct
@@ -66,7 +66,7 @@ def prove(where: Any, kms: Any = None, **options: Any) -> Proof:
 
 
 def states(proof: Proof) -> dict[str, set[str]]:
-    """Give the states of keys by the names of their files."""
+    """Return the states of keys by file name."""
     found: dict[str, set[str]] = {}
     for file in proof.files:
         found.setdefault(Path(file.path).name, set()).update(key.state for key in file.keys)
@@ -81,14 +81,16 @@ def check_nothing_is_read(path: Path, kms: BasicKms) -> None:
             mc.read_table(path, mc.KeyTools(kms).decryption(on_missing_key=how))
 
 
-def wrapped_in(look: Look) -> dict[str, str]:
-    """Give the wrapped keys of a file's columns by their names, the footer key's by none."""
-    found = {name: look.material(one)["wrappedDEK"] for name, one in look.metadata.items()}
+def wrapped_keys(look: Look) -> dict[str, str]:
+    """Return wrapped keys by column name; the footer key's name is empty."""
+    found = {
+        name: look.material(metadata)["wrappedDEK"] for name, metadata in look.metadata.items()
+    }
     return {**found, "": look.material(look.footer_metadata)["wrappedDEK"]}
 
 
 def text_of(path: Path, footer_key: bytes) -> str:
-    """Give all that a file and what lies beside it say of keys, its footer opened."""
+    """Return all text about keys in a file and beside it, its footer decrypted."""
     data = path.read_bytes()
     _, tail = split(data)
     first, end = thrift_struct(tail)
@@ -97,7 +99,7 @@ def text_of(path: Path, footer_key: bytes) -> str:
         (algorithm,) = first[1].values()
         aad = algorithm.get(1, b"") + algorithm[2] + b"\0"
         opened = AESGCM(footer_key).decrypt(tail[end + 4 : end + 16], tail[end + 16 :], aad)
-    beside = [one.read_bytes() for one in path.parent.iterdir() if "KEY_MATERIAL" in one.name]
+    beside = [file.read_bytes() for file in path.parent.iterdir() if "KEY_MATERIAL" in file.name]
     return b"".join([data, opened, *beside]).decode("latin-1")
 
 
@@ -112,7 +114,7 @@ CASES = pairwise(
 )
 
 
-def written(path: Path, kms: BasicKms, case: dict[str, Any]) -> None:
+def write_case(path: Path, kms: BasicKms, case: dict[str, Any]) -> None:
     """Write a file in which every second column has a key of its own."""
     if case["writer"] == "modcrypt":
         policy = mc.Policy(
@@ -139,10 +141,10 @@ def test_a_columns_key_is_gone_and_the_rest_is_as_it_was(
     case: dict[str, Any], tmp_path: Path, kms: RotatingKms
 ) -> None:
     path = tmp_path / "a.parquet"
-    written(path, kms, case)
+    write_case(path, kms, case)
     accepting: dict[str, Any] = {"algorithms": [case["algorithm"]]}
     old = Look(path, kms).open()
-    wrapped = wrapped_in(old)
+    wrapped = wrapped_keys(old)
     assert wrapped["name"] in text_of(path, old.footer_key)
 
     (file,) = shred(path, kms, columns=["name"])
@@ -150,7 +152,7 @@ def test_a_columns_key_is_gone_and_the_rest_is_as_it_was(
     assert (file.result, file.keys, file.columns) == ("shredded", 1, ("name",))
     assert not file.whole
     text = text_of(path, old.footer_key)
-    assert [name for name, one in wrapped.items() if one not in text] == ["name"]
+    assert [name for name, key in wrapped.items() if key not in text] == ["name"]
     data = path.read_bytes()
     assert split(data)[0] == split(old.file)[0]
     assert (data == old.file) == (not case["internal"])
@@ -159,8 +161,8 @@ def test_a_columns_key_is_gone_and_the_rest_is_as_it_was(
     names = {name: own.get(2) for own, name in chunks(footer_of(data, old.footer_key))}
     assert names.keys() == old.metadata.keys()
     if case["internal"]:
-        assert {name: one for name, one in names.items() if name != "name"} == {
-            name: one for name, one in old.metadata.items() if name != "name"
+        assert {name: metadata for name, metadata in names.items() if name != "name"} == {
+            name: metadata for name, metadata in old.metadata.items() if name != "name"
         }
     rows = mc.read_table(path, mc.KeyTools(kms).decryption(on_missing_key="drop", **accepting))
     assert rows.equals(TABLE.select([n for n in TABLE.column_names if n != "name"]))
@@ -336,11 +338,11 @@ def test_everything_goes_with_and_without_a_key(
     for path, before in zip(paths, old, strict=True):
         check_nothing_is_read(path, kms)
         assert split(path.read_bytes())[0] == split(before.file)[0]
-        left = [one for one in wrapped_in(before).values() if one in path.read_text("latin-1")]
+        left = [key for key in wrapped_keys(before).values() if key in path.read_text("latin-1")]
         assert not left
         if plaintext_footer or with_tools:
             text = text_of(path, before.footer_key)
-            assert not [one for one in wrapped_in(before).values() if one in text]
+            assert not [key for key in wrapped_keys(before).values() if key in text]
     assert sorted(os.listdir(lake)) == [path.name for path in paths]
     proof = prove(lake, everything=True)  # nothing is left to ask a key service for
     assert proof.ok
@@ -488,7 +490,7 @@ def test_wrapped_keys_of_sealed_footers_go_too_where_they_open(tmp_path: Path) -
     old = Look(path, kms).open()
     (file,) = shred(path, kms, master_keys=["t7"])
     assert file.keys == 2
-    assert wrapped_in(old)["id"] not in text_of(path, old.footer_key)
+    assert wrapped_keys(old)["id"] not in text_of(path, old.footer_key)
 
 
 # --- keys that are kept elsewhere ----------------------------------------------------------------
@@ -978,12 +980,12 @@ def test_a_proof_of_nothing_is_none(tmp_path: Path, kms: RotatingKms) -> None:
 def test_neither_results_nor_proofs_hold_a_wrapped_key(tmp_path: Path, kms: RotatingKms) -> None:
     for policy in (WITHIN, BESIDE):
         (path,) = write_lake(tmp_path, kms, policy, 1)
-        wrapped = wrapped_in(Look(path, kms).open()).values()
+        wrapped = wrapped_keys(Look(path, kms).open()).values()
         before = prove(path, kms, everything=True)
         done = shred(path, kms, everything=True)
         after = prove(path, kms, everything=True)
         text = "".join([repr(done), repr(before), repr(after), json.dumps(before.fields())])
-        assert not [one for one in wrapped if one in text]
+        assert not [key for key in wrapped if key in text]
 
 
 def test_what_is_shredded_is_recorded(tmp_path: Path, kms: RotatingKms) -> None:
@@ -997,7 +999,7 @@ def test_what_is_shredded_is_recorded(tmp_path: Path, kms: RotatingKms) -> None:
         (event,) = [event for event in events if event.operation == "shred"]
         assert (event.by, event.master_key_id, event.result) == ("file", "k2", "ok")
         assert event.file == str(path)
-        assert [one.startswith(name) for one in event.columns] == [True]
+        assert [column.startswith(name) for column in event.columns] == [True]
 
 
 # --- runs ----------------------------------------------------------------------------------------
@@ -1121,7 +1123,7 @@ def test_a_file_that_is_replaced_meanwhile_is_left_alone(policy: mc.Policy, tmp_
     (file,) = shred(path, kms, columns=["name"])
     assert file.failed
     assert read(path, kms).equals(OTHER)
-    assert not [one for one in tmp_path.iterdir() if one.name.startswith(".")]
+    assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
     assert results(shred(path, kms, columns=["name"])) == ["shredded"]
 
 
@@ -1192,10 +1194,10 @@ def test_hard_links_keep_their_keys_and_the_result_says_so(
 def test_files_keep_their_permissions(tmp_path: Path, kms: RotatingKms) -> None:
     for policy in (WITHIN, BESIDE):
         (path,) = write_lake(tmp_path, kms, policy, 1)
-        for one in tmp_path.iterdir():
-            one.chmod(0o640)
+        for file in tmp_path.iterdir():
+            file.chmod(0o640)
         assert results(shred(path, kms, columns=["name"])) == ["shredded"]
-        assert {one.stat().st_mode & 0o777 for one in tmp_path.iterdir()} == {0o640}
+        assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o640}
 
 
 def test_a_name_too_long_for_key_material_beside_it(tmp_path: Path, kms: RotatingKms) -> None:
@@ -1207,7 +1209,7 @@ def test_a_name_too_long_for_key_material_beside_it(tmp_path: Path, kms: Rotatin
 
 @contextlib.contextmanager
 def in_memory(kind: str, name: str) -> Iterator[tuple[Any, str, str]]:
-    """Give a file system, a folder in it, and what is before the paths of its files."""
+    """Return a file system, a folder in it, and the prefix of its paths."""
     base, memory = f"/{name}", fsspec.filesystem("memory")
     memory.mkdir(base)
     filesystem = {
@@ -1259,7 +1261,7 @@ KNOWN = {
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[bytes, bytes | None]]:
-    """Give files of every kind with their external key material."""
+    """Return files of every kind with their external key material."""
     folder, found = tmp_path_factory.mktemp("seeds"), []
     for internal in (True, False):
         for plaintext_footer in (True, False):
@@ -1287,9 +1289,9 @@ def test_any_altered_file_is_a_result_and_what_is_proven_does_not_open(
 ) -> None:  # fmt: skip
     file, store = seeds[kind]
     path, kms = tmp_path_factory.mktemp("altered") / "a.parquet", RotatingKms(**MASTERS)
-    path.write_bytes(edited(file, changes))
+    path.write_bytes(apply_edits(file, changes))
     if store is not None:
-        material_file(path).write_bytes(edited(store, beside))
+        material_file(path).write_bytes(apply_edits(store, beside))
     (done,) = shred(path, kms, **criteria)
     assert done.result in KNOWN
     proof = prove(path, kms, **criteria)

@@ -96,7 +96,7 @@ def test_killed_at_any_step_every_file_is_readable_or_shredded_and_the_run_is_ta
             if path.name not in readable:
                 check_is_shredded(path, kms, criteria)
         visible = {path.name for path in found.iterdir() if not path.name.startswith(".")}
-        gone = {one.name for one in lake.iterdir()} - visible
+        gone = {file.name for file in lake.iterdir()} - visible
         assert all(name.startswith("_KEY_MATERIAL_FOR_") for name in gone)
         before = bytes_of(found)
 
@@ -111,10 +111,12 @@ def test_killed_at_any_step_every_file_is_readable_or_shredded_and_the_run_is_ta
         # What a killed process has left holds no key that was shredded, but may look as if.
         proof = prove_shredded(found, mc.KeyTools(kms), **criteria)
         assert not proof.still_readable
-        unfinished = {one for one in found.iterdir() if one.name.startswith(".modcrypt-")}
+        unfinished = {
+            leftover for leftover in found.iterdir() if leftover.name.startswith(".modcrypt-")
+        }
         assert {Path(file.path) for file, _ in proof.unknown} <= unfinished
-        for one in unfinished:
-            one.unlink()
+        for leftover in unfinished:
+            leftover.unlink()
         assert prove_shredded(found, mc.KeyTools(kms), **criteria).ok
     assert seen == {0, 1, 2}
 
@@ -231,7 +233,7 @@ def test_a_writer_that_replaces_a_file_at_any_step_loses_nothing(
             check_column_is_gone(path, kms)
         elif file.failed or not is_gone(path, kms):
             assert read(path, kms).equals(OTHER)
-        assert not [one.name for one in path.parent.iterdir() if one.name.startswith(".")]
+        assert not [file.name for file in path.parent.iterdir() if file.name.startswith(".")]
         again = shred_keys(path, mc.KeyTools(kms), **criteria)
         assert set(results(again)) <= {"shredded", "current"}
         rows = mc.read_table(path, mc.KeyTools(kms).decryption(on_missing_key="drop"))

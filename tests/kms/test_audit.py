@@ -39,15 +39,15 @@ each_way = each_case("way", WAYS)
 Told = tuple[str, str, str, tuple[str, ...], str]
 
 
-def told(events: list[AuditEvent]) -> list[Told]:
-    """Give operation, by, master key, columns and result of each event."""
+def summaries(events: list[AuditEvent]) -> list[Told]:
+    """Return operation, by, master key, columns and result of each event."""
     return [(e.operation, e.by, e.master_key_id, e.columns, e.result) for e in events]
 
 
 def of_file(events: list[AuditEvent], operation: str) -> dict[tuple[str, ...], AuditEvent]:
-    """Give the events of one file's keys, by columns."""
-    found = [one for one in events if one.by == "file" and one.operation == operation]
-    by_columns = {one.columns: one for one in found}
+    """Return the events of one file's keys, by columns."""
+    found = [event for event in events if event.by == "file" and event.operation == operation]
+    by_columns = {event.columns: event for event in found}
     assert len(by_columns) == len(found), "an event twice"
     return by_columns
 
@@ -66,10 +66,10 @@ def test_each_wrap_seal_and_unwrap_of_a_file_is_recorded(way: str, tmp_path: Pat
     mc.write_table(TABLE, path, tools.encryption(policy))
     for operation in ("wrap", "seal"):
         found = of_file(events, operation)
-        assert {columns: one.master_key_id for columns, one in found.items()} == KEYS
-        assert {one.file for one in found.values()} == {path}
-        assert {one.result for one in found.values()} == {"ok"}
-        assert all((one.kek_id is not None) == policy.double_wrapping for one in found.values())
+        assert {columns: event.master_key_id for columns, event in found.items()} == KEYS
+        assert {event.file for event in found.values()} == {path}
+        assert {event.result for event in found.values()} == {"ok"}
+        assert all((event.kek_id is not None) == policy.double_wrapping for event in found.values())
     events.clear()
     assert mc.read_table(path, tools.decryption()).equals(TABLE)
     found = of_file(events, "unwrap")
@@ -79,8 +79,8 @@ def test_each_wrap_seal_and_unwrap_of_a_file_is_recorded(way: str, tmp_path: Pat
         "address",
         "name",
     }
-    assert {one.file for one in found.values()} == {path}
-    assert {one.result for one in found.values()} == {"ok"}
+    assert {event.file for event in found.values()} == {path}
+    assert {event.result for event in found.values()} == {"ok"}
 
 
 @each_way
@@ -91,13 +91,13 @@ def test_each_call_of_the_service_is_recorded(way: str, tmp_path: Path) -> None:
     for name in ("a", "b"):
         mc.write_table(TABLE, tmp_path / name, tools.encryption(WAYS[way]))
         mc.read_table(tmp_path / name, tools.decryption())
-    calls = [one for one in events if one.by == "kms"]
-    assert [one.master_key_id for one in calls] == [call.master_key_id for call in kms.calls]
-    assert [one.count for one in calls] == [call.keys for call in kms.calls]
-    for one, call in zip(calls, kms.calls, strict=True):
-        assert one.operation == call.operation.removesuffix("_many")
-        assert one.file is None
-        assert (one.kek_id is not None) == WAYS[way].double_wrapping
+    calls = [event for event in events if event.by == "kms"]
+    assert [event.master_key_id for event in calls] == [call.master_key_id for call in kms.calls]
+    assert [event.count for event in calls] == [call.keys for call in kms.calls]
+    for event, call in zip(calls, kms.calls, strict=True):
+        assert event.operation == call.operation.removesuffix("_many")
+        assert event.file is None
+        assert (event.kek_id is not None) == WAYS[way].double_wrapping
 
 
 def test_the_seals_of_each_key_are_counted(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_the_seals_of_each_key_are_counted(tmp_path: Path) -> None:
     )
     found = mc.inspect_parquet(tmp_path / "a", tools.decryption(), pages=True)
     paths = [region.path for region in found.regions if region.key is not None]
-    counted = {columns: one.count for columns, one in of_file(events, "seal").items()}
+    counted = {columns: event.count for columns, event in of_file(events, "seal").items()}
     assert paths.count("ssn") == 12
     # Column metadata within the footer, and the footer itself, are no regions of a column.
     assert counted[("ssn",)] == 12 + 2
@@ -133,12 +133,12 @@ def test_files_and_times_are_told(tmp_path: Path) -> None:
     paths = mc.write_dataset(
         TABLE, tmp_path / "lake", tools.encryption(POLICY), max_rows_per_file=1
     )
-    files = {one.file for one in events if one.by == "file"}
+    files = {event.file for event in events if event.by == "file"}
     assert files == {str(tmp_path / "lake" / path) for path in paths}
-    times = [datetime.fromisoformat(one.time) for one in events]
+    times = [datetime.fromisoformat(event.time) for event in events]
     assert times == sorted(times)
     assert before <= times[0] <= times[-1] <= datetime.now(UTC)
-    assert all(one.utcoffset() == timedelta(0) for one in times)
+    assert all(time.utcoffset() == timedelta(0) for time in times)
 
 
 def test_a_file_object_has_no_name_in_the_record() -> None:
@@ -147,7 +147,7 @@ def test_a_file_object_has_no_name_in_the_record() -> None:
     events: list[AuditEvent] = []
     tools = mc.KeyTools(MemoryKms(), audit=events.append)
     mc.write_table(TABLE, io.BytesIO(), tools.encryption(POLICY))
-    assert {one.file for one in events} == {None}
+    assert {event.file for event in events} == {None}
     assert len(of_file(events, "wrap")) == 4
 
 
@@ -178,11 +178,11 @@ def test_a_wrap_that_fails_is_recorded_with_file_and_columns(
     REFUSALS[word](kms)
     with pytest.raises(mc.KeyRetrievalError):
         mc.write_table(TABLE, tmp_path / "a", tools.encryption(WAYS[way]))
-    failed = [one for one in events if one.result != "ok"]
-    assert {one.by for one in failed} == {"kms", "file"}
-    for one in failed:
-        assert (one.operation, one.master_key_id, one.result) == ("wrap", "kc1", word)
-    (mine,) = (one for one in failed if one.by == "file")
+    failed = [event for event in events if event.result != "ok"]
+    assert {event.by for event in failed} == {"kms", "file"}
+    for event in failed:
+        assert (event.operation, event.master_key_id, event.result) == ("wrap", "kc1", word)
+    (mine,) = (event for event in failed if event.by == "file")
     assert mine.file == str(tmp_path / "a")
     assert set(mine.columns) == {"ssn", "address"}
     assert os.listdir(tmp_path) == []
@@ -201,8 +201,8 @@ def test_an_unwrap_that_fails_is_recorded_with_file_and_column(
     REFUSALS[word](kms)
     with pytest.raises(mc.KeyRetrievalError):
         mc.read_table(path, tools.decryption(), columns=["ssn"])
-    failed = [one for one in events if one.result != "ok"]
-    assert told(failed) == [
+    failed = [event for event in events if event.result != "ok"]
+    assert summaries(failed) == [
         ("unwrap", "kms", "kc1", (), word),
         ("unwrap", "file", "kc1", ("ssn",), word),
     ]
@@ -217,7 +217,7 @@ def test_material_that_does_not_unwrap_is_recorded(way: str, tmp_path: Path) -> 
     kms.masters["kf"] = b"another key, yes"
     with pytest.raises(mc.KeyMaterialError):
         mc.read_table(tmp_path / "a", mc.KeyTools(kms, audit=events.append).decryption())
-    assert told(events) == [
+    assert summaries(events) == [
         ("unwrap", "kms", "kf", (), "key-material"),
         ("unwrap", "file", "kf", (), "key-material"),
     ]
@@ -242,8 +242,8 @@ def test_what_was_sealed_is_recorded_though_the_file_is_given_up(way: str, tmp_p
     writer.write_table(TABLE)
     writer.__exit__(KeyError, KeyError("the caller's own"), None)
     seals = of_file(events, "seal")
-    assert {columns: one.master_key_id for columns, one in seals.items()} == KEYS
-    assert {one.result for one in seals.values()} == {"error"}
+    assert {columns: event.master_key_id for columns, event in seals.items()} == KEYS
+    assert {event.result for event in seals.values()} == {"error"}
     assert seals["ssn",].count > 0
     assert os.listdir(tmp_path) == []
 
@@ -255,11 +255,11 @@ def test_a_rotation_is_recorded_with_the_calls_that_it_makes(tmp_path: Path) -> 
     kms.calls.clear()
     tools = mc.KeyTools(kms, audit=events.append)
     list(mc.rotate_keys(tmp_path, tools, what="mek"))
-    calls = [one for one in events if one.by == "kms"]
-    assert [(one.operation, one.master_key_id) for one in calls] == [
+    calls = [event for event in events if event.by == "kms"]
+    assert [(event.operation, event.master_key_id) for event in calls] == [
         (call.operation, call.master_key_id) for call in kms.calls
     ]
-    assert "rewrap" in {one.operation for one in calls}
+    assert "rewrap" in {event.operation for event in calls}
 
 
 # --- an audit that fails --------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class FullError(Exception):
 
 
 def failing_at(number: int) -> tuple[Callable[[AuditEvent], None], list[AuditEvent]]:
-    """Give an audit that raises at an event, and the events so far."""
+    """Return an audit that raises at an event, and the events so far."""
     events: list[AuditEvent] = []
 
     def record(event: AuditEvent) -> None:
@@ -346,7 +346,7 @@ def test_an_audit_that_raises_at_any_event_leaves_the_old_file(way: str, tmp_pat
     count = events_of_a_write(policy, tmp_path)
     reader = mc.KeyTools(MemoryKms())
     mc.write_table(TABLE, path, reader.encryption(policy))
-    before = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     for number in range(1, count + 1):
         audit, events = failing_at(number)
         with pytest.raises(FullError):
@@ -383,7 +383,7 @@ EVENT = AuditEvent(
 def test_an_event_is_frozen_and_tells_all_its_fields() -> None:
     with pytest.raises(AttributeError):
         EVENT.result = "ok"  # type: ignore[misc]  # the mistake
-    assert set(EVENT.fields()) == {one.name for one in fields(AuditEvent)}
+    assert set(EVENT.fields()) == {field.name for field in fields(AuditEvent)}
     assert json.loads(json.dumps(EVENT.fields())) == {**EVENT.fields(), "columns": ["ä", "c"]}
 
 
@@ -487,23 +487,23 @@ def test_events_are_logged_failures_as_warnings(
     tools = mc.KeyTools(kms, audit=audit)
     with caplog.at_level(logging.INFO):
         mc.write_table(TABLE, tmp_path / "a", tools.encryption(POLICY))
-        assert {one.levelno for one in caplog.records} == {logging.INFO}
+        assert {record.levelno for record in caplog.records} == {logging.INFO}
         assert len(caplog.records) == 11
         caplog.clear()
         kms.disabled.add("kf")
         with pytest.raises(mc.KeyDisabledError):
             mc.read_table(tmp_path / "a", tools.decryption())
-    mine = [one for one in caplog.records if one.name == (logger or "modcrypt.audit")]
+    mine = [record for record in caplog.records if record.name == (logger or "modcrypt.audit")]
     assert mine == caplog.records
-    assert [one.levelno for one in mine] == [logging.WARNING] * 2
-    for one in mine:
-        line = json.loads(one.getMessage())
+    assert [record.levelno for record in mine] == [logging.WARNING] * 2
+    for record in mine:
+        line = json.loads(record.getMessage())
         assert (line["result"], line["master_key_id"]) == ("disabled", "kf")
 
 
 def test_a_logger_itself_is_taken(caplog: pytest.LogCaptureFixture) -> None:
     audit_to_logging(logging.getLogger("given"))(replace(EVENT, result="denied"))
-    assert [one.name for one in caplog.records] == ["given"]
+    assert [record.name for record in caplog.records] == ["given"]
 
 
 def test_a_file_name_does_not_format_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -522,7 +522,7 @@ def spellings(key: bytes) -> set[bytes]:
         found |= {part, part.hex().encode(), repr(part)[2:-1].encode()}
         found |= {base64.b64encode(part), base64.urlsafe_b64encode(part)}
         found |= {repr(list(part))[1:-1].encode()}
-    return {one.lower() for one in found} | found
+    return {event.lower() for event in found} | found
 
 
 @each_way
@@ -541,8 +541,8 @@ def test_no_event_holds_a_key_wrapped_or_not(
     lines, logged, events = audit_to_json_lines(path), audit_to_logging(), list[AuditEvent]()
 
     def audit(event: AuditEvent) -> None:
-        for one in (lines, logged, events.append):
-            one(event)
+        for sink in (lines, logged, events.append):
+            sink(event)
 
     tools = mc.KeyTools(kms, audit=audit)
     lake = tmp_path / "lake"
@@ -565,16 +565,16 @@ def test_no_event_holds_a_key_wrapped_or_not(
             assert spelling not in shown
     wrapped = [
         text
-        for one in lake.iterdir()
-        for text in _wrapped_in(one.read_bytes().decode("latin-1").replace('\\"', '"'))
+        for file in lake.iterdir()
+        for text in _wrapped_keys(file.read_bytes().decode("latin-1").replace('\\"', '"'))
     ]
     assert wrapped
     for text in wrapped:
         assert text.encode() not in shown
 
 
-def _wrapped_in(text: str) -> Iterator[str]:
-    """Give the wrapped keys in a file, from whatever key material is in the clear there."""
+def _wrapped_keys(text: str) -> Iterator[str]:
+    """Yield the wrapped keys in a file's unencrypted key material."""
     for member in ('"wrappedDEK":"', '"wrappedKEK":"'):
         for part in text.split(member)[1:]:
             yield part.partition('"')[0]
@@ -589,7 +589,7 @@ def test_the_search_would_find_a_key() -> None:
 # --- a file of events that is not ours alone -----------------------------------------------------
 
 
-def made(path: Path, mode: int, owner: int = -1) -> None:
+def make_file(path: Path, mode: int, owner: int = -1) -> None:
     path.touch()
     path.chmod(mode)
     os.chown(path, owner, -1)
@@ -599,11 +599,11 @@ PLANTED: dict[str, Callable[[Path, Path], object]] = {
     "link": lambda path, victim: path.symlink_to(victim),
     "dangling link": lambda path, victim: path.symlink_to(victim.with_name("none")),
     "hard link": lambda path, victim: path.hardlink_to(victim),
-    "writable by others": lambda path, victim: made(path, 0o602),
-    "writable by the group": lambda path, victim: made(path, 0o620),
+    "writable by others": lambda path, victim: make_file(path, 0o602),
+    "writable by the group": lambda path, victim: make_file(path, 0o620),
     "folder": lambda path, victim: path.mkdir(),
     "pipe": lambda path, victim: os.mkfifo(path),
-    "of another user": lambda path, victim: made(path, 0o600, 12345),
+    "of another user": lambda path, victim: make_file(path, 0o600, 12345),
 }
 
 
@@ -620,5 +620,5 @@ def test_an_audit_file_that_somebody_planted_is_refused(tmp_path: Path, name: st
         audit_to_json_lines(path)
     with pytest.raises((OSError, KeyRetrievalError)):  # it was fine when the audit was made
         record(EVENT)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["audit.jsonl", "victim"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["audit.jsonl", "victim"]
     assert victim.read_text() == "dear"

@@ -60,8 +60,8 @@ class Bare:
 
 
 @pytest.fixture
-def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Wait for nothing; give the seconds that would have been waited."""
+def recorded_waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Replace sleeping; return the seconds that would have been slept."""
     waits: list[float] = []
     monkeypatch.setattr("modcrypt.kms.client.time.sleep", waits.append)
     return waits
@@ -133,35 +133,37 @@ def test_tools_refuse_aad_that_the_service_can_not_bind() -> None:
     ids=repr,
 )
 def test_an_unavailable_service_is_asked_four_times_in_all(
-    way: str, failure: Exception, slept: list[float]
+    way: str, failure: Exception, recorded_waits: list[float]
 ) -> None:
     client = Bare(failure)
     with pytest.raises(KmsUnavailableError):
         ASK[way](client)
     assert client.asked == 4
-    assert len(slept) == 3
+    assert len(recorded_waits) == 3
 
 
 @each_way
 @pytest.mark.parametrize("failures", [1, 2, 3])
-def test_a_service_that_comes_back_answers(way: str, failures: int, slept: list[float]) -> None:
+def test_a_service_that_comes_back_answers(
+    way: str, failures: int, recorded_waits: list[float]
+) -> None:
     good = KEY if way == "unwrap" else "wrapped"
     client = Bare([KmsUnavailableError("busy")] * failures + [good])
     assert ASK[way](client) == good
     assert client.asked == failures + 1
-    assert len(slept) == failures
+    assert len(recorded_waits) == failures
 
 
-def test_waits_grow_and_differ(slept: list[float]) -> None:
+def test_waits_grow_and_differ(recorded_waits: list[float]) -> None:
     for _ in range(20):
         with pytest.raises(KmsUnavailableError):
             wrap(Bare(KmsUnavailableError("busy")), KEY, "kf")  # type: ignore[arg-type]  # as above
-    assert len(slept) == 60
-    for first, second, third in zip(*[iter(slept)] * 3, strict=True):
+    assert len(recorded_waits) == 60
+    for first, second, third in zip(*[iter(recorded_waits)] * 3, strict=True):
         assert 0.1 <= first <= 0.2
         assert 0.2 <= second <= 0.4
         assert 0.4 <= third <= 0.8
-    assert len(set(slept)) > 30, "clients that failed together must not come back together"
+    assert len(set(recorded_waits)) > 30, "clients that failed together must not come back together"
 
 
 @each_way
@@ -181,26 +183,30 @@ def test_waits_grow_and_differ(slept: list[float]) -> None:
     ],
     ids=repr,
 )
-def test_nothing_else_is_asked_again(way: str, failure: Exception, slept: list[float]) -> None:
+def test_nothing_else_is_asked_again(
+    way: str, failure: Exception, recorded_waits: list[float]
+) -> None:
     client = Bare(failure)
     with pytest.raises((KeyRetrievalError, KeyExhaustedError)):
         ASK[way](client)
     assert client.asked == 1
-    assert slept == []
+    assert recorded_waits == []
 
 
 @each_way
 def test_an_interruption_is_neither_asked_again_nor_turned_into_an_error(
-    way: str, slept: list[float]
+    way: str, recorded_waits: list[float]
 ) -> None:
     client = Bare(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         ASK[way](client)
-    assert (client.asked, slept) == (1, [])
+    assert (client.asked, recorded_waits) == (1, [])
 
 
 @pytest.mark.parametrize("operation", ["wrap_many", "rewrap", "is_current"])
-def test_the_optional_methods_are_asked_again_too(operation: str, slept: list[float]) -> None:
+def test_the_optional_methods_are_asked_again_too(
+    operation: str, recorded_waits: list[float]
+) -> None:
     kms = MemoryKms(batch=5, rewrap=True)
     wrapped = wrap(kms, KEY, "kf")
     kms.failures = [KmsUnavailableError("busy"), TimeoutError()]
@@ -212,7 +218,7 @@ def test_the_optional_methods_are_asked_again_too(operation: str, slept: list[fl
         current: Any = kms
         current.is_current = lambda wrapped, master: bool(kms.unwrap(wrapped, master))
         assert is_current(kms, wrapped, "kf") is True
-    assert len(slept) == 2
+    assert len(recorded_waits) == 2
 
 
 # --- failures of others ---------------------------------------------------------------------------
@@ -235,7 +241,7 @@ def test_the_optional_methods_are_asked_again_too(operation: str, slept: list[fl
     ],
     ids=lambda value: repr(value) if isinstance(value, Exception) else "",
 )
-@pytest.mark.usefixtures("slept")
+@pytest.mark.usefixtures("recorded_waits")
 def test_foreign_exceptions_become_those_of_modcrypt_without_their_text(
     way: str, failure: Exception, kind: type[Exception]
 ) -> None:
@@ -260,7 +266,7 @@ def test_an_error_of_modcrypt_passes_as_it_is(way: str) -> None:
 @each_case(
     "answer",
     [None, b"wrapped", 5, True, "", ["wrapped"], "w" * (16384 + 1), bytearray(b"w"), object()],
-    ids=lambda one: type(one).__name__,
+    ids=lambda value: type(value).__name__,
 )
 def test_a_wrapped_key_that_is_no_text_of_fair_length_is_refused(answer: Any) -> None:
     with pytest.raises(KeyMaterialError, match="kf"):
@@ -313,7 +319,7 @@ def test_keys_are_wrapped_in_as_few_calls_as_the_service_takes(
     keys = [os.urandom(16) for _ in range(count)]
     wrapped = wrap_many(kms, keys, "kf")
     assert [call.keys for call in kms.calls] == calls
-    assert [unwrap(kms, one, "kf") for one in wrapped] == keys
+    assert [unwrap(kms, key, "kf") for key in wrapped] == keys
 
 
 def test_a_batch_is_bound_to_the_aad_too() -> None:
@@ -378,10 +384,10 @@ def test_whether_a_key_is_current_is_not_known_of_a_service_that_does_not_tell()
 
 
 def test_what_is_told_of_keys_and_services_is_frozen_and_comparable() -> None:
-    for one in (Capabilities(aad=True), MasterKey(id="kf", version=3)):
+    for value in (Capabilities(aad=True), MasterKey(id="kf", version=3)):
         with pytest.raises(AttributeError):
-            one.aad = False  # type: ignore[misc, union-attr]  # the mistake
-        assert pickle.loads(pickle.dumps(one)) == one
+            value.aad = False  # type: ignore[misc, union-attr]  # the mistake
+        assert pickle.loads(pickle.dumps(value)) == value
 
 
 @pytest.mark.parametrize("kms", [None, 5, {}, b"file:keys"], ids=repr)

@@ -59,12 +59,12 @@ def service() -> MemoryKms:
     return MemoryKms(KEYS)
 
 
-def asked(kms: MemoryKms) -> set[str]:
-    """Return the master keys that the service was asked for."""
+def requested_keys(kms: MemoryKms) -> set[str]:
+    """Return the master keys requested from the service."""
     return {call.master_key_id for call in kms.calls}
 
 
-def written(path: Path, policy: Policy, table: pa.Table = FORGED) -> Path:
+def write(path: Path, policy: Policy, table: pa.Table = FORGED) -> Path:
     mc.write_table(table, path, KeyTools(service()).encryption(policy))
     return path
 
@@ -86,11 +86,11 @@ def with_keys(path: Path, policy: Policy, **changes: Any) -> Path:
 # --- a whole file under another master key --------------------------------------------------------
 
 
-def _decrypted(path: Path, keys: mc.FileDecryptionProperties) -> None:
+def _decrypt(path: Path, keys: mc.FileDecryptionProperties) -> None:
     mc.decrypt_parquet(path, io.BytesIO(), keys)
 
 
-def _viewed(path: Path, keys: mc.FileDecryptionProperties) -> None:
+def _view(path: Path, keys: mc.FileDecryptionProperties) -> None:
     with mc.open_parquet(path, keys) as view:
         pq.read_table(view)
 
@@ -108,23 +108,23 @@ def _folder(path: Path, keys: mc.FileDecryptionProperties) -> None:
     mc.read_table(path.parent, keys)
 
 
-def _rekeyed(path: Path, keys: mc.FileDecryptionProperties) -> None:
+def _rekey(path: Path, keys: mc.FileDecryptionProperties) -> None:
     new = mc.FileEncryptionProperties(footer_key=b"0123456789012345")
     mc.rekey_parquet(path, io.BytesIO(), keys, new)
 
 
-def _masked(path: Path, keys: mc.FileDecryptionProperties) -> None:
+def _mask(path: Path, keys: mc.FileDecryptionProperties) -> None:
     mc.mask_parquet(path, io.BytesIO(), keys, null=["iban"])
 
 
-def _shared(path: Path, keys: mc.FileDecryptionProperties) -> None:
+def _share(path: Path, keys: mc.FileDecryptionProperties) -> None:
     new = mc.FileEncryptionProperties(footer_key=b"0123456789012345")
     mc.share_parquet(path, io.BytesIO(), keys, new, ["salary"])
 
 
 READERS: list[Callable[[Path, mc.FileDecryptionProperties], None]] = [
-    mc.read_table, _batches, _parquet_file, _decrypted, _viewed, _folder, _rekeyed, _masked,
-    _shared,
+    mc.read_table, _batches, _parquet_file, _decrypt, _view, _folder, _rekey, _mask,
+    _share,
 ]  # fmt: skip
 WAYS = [
     pytest.param({"double_wrapping": double, "internal_key_material": internal,
@@ -143,9 +143,9 @@ def test_every_reader_refuses_a_file_under_another_master_key(
     forged.mkdir()
     kms = service()
     keys = KeyTools(kms).decryption(POLICY, on_missing_key=lenient)
-    read(written(honest / "a.parquet", POLICY), keys)
+    read(write(honest / "a.parquet", POLICY), keys)
     kms.calls.clear()
-    path = written(forged / "a.parquet", THEIRS)
+    path = write(forged / "a.parquet", THEIRS)
     with pytest.raises(KeyMaterialError, match=r"footer key.*a.parquet.*'own', not under 'kf'"):
         read(path, keys)
     assert not kms.calls
@@ -155,24 +155,24 @@ def test_every_reader_refuses_a_file_under_another_master_key(
 def test_a_file_under_another_master_key_is_a_fault_however_its_keys_are_wrapped(
     how: dict[str, Any], tmp_path: Path
 ) -> None:
-    honest = written(tmp_path / "honest.parquet", replace(POLICY, **how), TABLE)
+    honest = write(tmp_path / "honest.parquet", replace(POLICY, **how), TABLE)
     kms = service()
     tools = KeyTools(kms)
     assert verify_parquet(honest, tools.decryption(POLICY)).ok
     assert mc.read_table(honest, tools.decryption(POLICY)).equals(TABLE)
-    path = written(tmp_path / "a.parquet", replace(THEIRS, **how))
+    path = write(tmp_path / "a.parquet", replace(THEIRS, **how))
     kms.calls.clear()
     with pytest.raises(KeyMaterialError, match="master key 'own'"):
         mc.read_table(path, tools.decryption(POLICY))
     found = verify_parquet(path, tools.decryption(POLICY))
     assert not found.ok
     assert found.modules == 0
-    assert {one.word for one in found.findings} == {"key-material"}
+    assert {finding.word for finding in found.findings} == {"key-material"}
     assert not verify_dataset([path, honest], tools.decryption(POLICY)).ok
     seen = inspect_parquet(path, tools.decryption(POLICY))
     assert not seen.footer_authenticated
     assert any("'own'" in reason for reason in seen.hidden)
-    assert OWN not in asked(kms)
+    assert OWN not in requested_keys(kms)
 
 
 @each_case("what", ["mek", "kek", "dek"])
@@ -180,7 +180,7 @@ def test_a_file_under_another_master_key_is_a_fault_however_its_keys_are_wrapped
 def test_a_rotation_leaves_files_under_other_master_keys(
     how: dict[str, Any], what: Any, tmp_path: Path
 ) -> None:
-    path = written(tmp_path / "a.parquet", replace(THEIRS, **how))
+    path = write(tmp_path / "a.parquet", replace(THEIRS, **how))
     before = path.read_bytes()
     kms = service()
     tools = KeyTools(kms)
@@ -199,7 +199,7 @@ def test_a_rotation_does_not_call_a_file_plaintext_that_the_policy_refuses(
     plaintext: list[str], tmp_path: Path
 ) -> None:
     forged = replace(POLICY, column_keys={"kc2": ["address"]}, plaintext_columns=plaintext)
-    written(tmp_path / "a.parquet", forged)
+    write(tmp_path / "a.parquet", forged)
     pq.write_table(TABLE, tmp_path / "b.parquet")
     tools = KeyTools(service())
     refused, skipped = mc.rotate_keys(
@@ -231,12 +231,12 @@ def test_a_scan_lists_what_a_file_under_another_master_key_tells(tmp_path: Path)
     tools = KeyTools(kms)
     kinds = {False: {"error", "footer", "hidden"}, True: {"error", "footer", "column"}}
     for plain, expected in kinds.items():
-        path = written(tmp_path / f"{plain}", replace(THEIRS, plaintext_footer=plain))
+        path = write(tmp_path / f"{plain}", replace(THEIRS, plaintext_footer=plain))
         kms.calls.clear()
         found = list(mc.scan_keys(path, tools, decryption=tools.decryption(POLICY)))
-        assert {one.kind for one in found} == expected
-        assert {one.master_key_id for one in found} == {None, OWN}
-        assert [one.word for one in found if one.kind == "error"] == ["key-material"]
+        assert {finding.kind for finding in found} == expected
+        assert {finding.master_key_id for finding in found} == {None, OWN}
+        assert [finding.word for finding in found if finding.kind == "error"] == ["key-material"]
     assert not kms.calls
 
 
@@ -244,7 +244,7 @@ def test_key_metadata_of_a_stream_is_under_the_master_key_for_footers(tmp_path: 
     kms = service()
     tools = KeyTools(kms)
     metadata = mc.StandardKeyMetadata(key=b"0123456789012345")
-    sealed = {one: tools.seal_key_metadata(metadata, one) for one in ("kf", "kc1", OWN)}
+    sealed = {key_id: tools.seal_key_metadata(metadata, key_id) for key_id in ("kf", "kc1", OWN)}
     kms.calls.clear()
     by_policy = KeyTools.from_policy(POLICY, kms=kms)
     ways: list[Callable[[bytes], mc.StandardKeyMetadata]] = [
@@ -257,7 +257,7 @@ def test_key_metadata_of_a_stream_is_under_the_master_key_for_footers(tmp_path: 
         for other in ("kc1", OWN):
             with pytest.raises(KeyMaterialError, match=f"master key '{other}', not under 'kf'"):
                 opened(sealed[other])
-    assert asked(kms) == {"kf"}
+    assert requested_keys(kms) == {"kf"}
     # That of another master key under the expected one's name does not open, whatever is cached.
     relabelled = encode_wrapped_metadata(
         replace(parse_wrapped_metadata(sealed[OWN]), master_key_id="kf")
@@ -325,14 +325,14 @@ def _column_of_the_footer_key_under_another_master_key() -> Policy:
 def test_a_column_is_under_the_master_key_that_the_policy_gives_it(
     make: Callable[[], Policy], column: str, lenient: Any, plaintext_footer: bool, tmp_path: Path
 ) -> None:
-    path = written(tmp_path / "a", replace(make(), plaintext_footer=plaintext_footer))
+    path = write(tmp_path / "a", replace(make(), plaintext_footer=plaintext_footer))
     kms = service()
     keys = KeyTools(kms).decryption(POLICY, on_missing_key=lenient)
     with pytest.raises(KeyMaterialError, match=f"column {column}: .* is wrapped under master key"):
         mc.read_table(path, keys)
     found = verify_parquet(path, keys)
-    assert [one.word for one in found.findings] == ["key-material"]
-    assert OWN not in asked(kms)
+    assert [finding.word for finding in found.findings] == ["key-material"]
+    assert OWN not in requested_keys(kms)
 
 
 @each_case("plaintext_footer", [False, True])
@@ -353,13 +353,13 @@ def test_a_column_is_encrypted_as_the_policy_has_it(
         master: names for master, names in POLICY.column_keys.items() if names[0] not in bare
     }
     forged = replace(POLICY, column_keys=columns, plaintext_columns=plaintext)
-    path = written(tmp_path / "a", replace(forged, plaintext_footer=plaintext_footer))
+    path = write(tmp_path / "a", replace(forged, plaintext_footer=plaintext_footer))
     keys = KeyTools(service()).decryption(POLICY)
-    for read in (mc.read_table, _decrypted, _viewed, _rekeyed):
+    for read in (mc.read_table, _decrypt, _view, _rekey):
         with pytest.raises(PlaintextError, match=message):
             read(path, keys)
     found = verify_parquet(path, keys)
-    assert {one.word for one in found.findings} == {"plaintext"}
+    assert {finding.word for finding in found.findings} == {"plaintext"}
     assert message in found.findings[0].message
 
 
@@ -367,10 +367,10 @@ def test_plaintext_that_the_caller_takes_is_no_column_under_the_footer_key(tmp_p
     columns = {"kc2": ["address"]}
     bare = replace(POLICY, column_keys=columns, plaintext_columns=["day", "salary"])
     keys = KeyTools(service()).decryption(POLICY, require_encrypted=False)
-    path = written(tmp_path / "a", bare)
+    path = write(tmp_path / "a", bare)
     assert mc.read_table(path, keys).equals(FORGED)
     assert verify_parquet(path, keys).ok
-    path = written(tmp_path / "b", replace(POLICY, column_keys=columns))
+    path = write(tmp_path / "b", replace(POLICY, column_keys=columns))
     with pytest.raises(PlaintextError, match="salary is encrypted with the footer key"):
         mc.read_table(path, keys)
     assert not verify_parquet(path, keys).ok
@@ -388,7 +388,7 @@ def test_encrypting_what_the_policy_leaves_in_plaintext_is_no_fault(tmp_path: Pa
             ),
         )
     ):
-        path = written(tmp_path / f"{number}", policy, TABLE)
+        path = write(tmp_path / f"{number}", policy, TABLE)
         keys = KeyTools(service()).decryption(POLICY)
         assert mc.read_table(path, keys).equals(TABLE)
         assert verify_parquet(path, keys).ok
@@ -397,7 +397,7 @@ def test_encrypting_what_the_policy_leaves_in_plaintext_is_no_fault(tmp_path: Pa
 def test_the_footer_key_is_no_columns_own(tmp_path: Path) -> None:
     """Even where footer and column are under one master key, and the metadata is genuine."""
     policy = Policy(footer_key="kf", column_keys={"kf": ["salary"]})
-    honest = keys_of(written(tmp_path / "honest", policy, TABLE))
+    honest = keys_of(write(tmp_path / "honest", policy, TABLE))
     footer, metadata = honest[None]
     keys: dict[str, Any] = {
         "footer_key": footer,
@@ -414,7 +414,7 @@ def test_the_footer_key_is_no_columns_own(tmp_path: Path) -> None:
 
 def test_material_of_one_column_is_not_taken_for_another(tmp_path: Path) -> None:
     """Genuine key metadata, which the reader has asked for already, of the same file."""
-    honest = keys_of(written(tmp_path / "honest", POLICY, TABLE))
+    honest = keys_of(write(tmp_path / "honest", POLICY, TABLE))
     key, metadata = honest["address.zip"]
     keys: dict[str, Any] = {
         "footer_key": honest[None][0],
@@ -430,12 +430,12 @@ def test_material_of_one_column_is_not_taken_for_another(tmp_path: Path) -> None
     assert seen.column_names == ["address"]
     assert not verify_parquet(path, reading).ok
     found = inspect_parquet(path, reading)
-    assert {one.path: one.has_key for one in found.columns or ()}["salary"] is False
+    assert {column.path: column.has_key for column in found.columns or ()}["salary"] is False
 
 
 def test_a_kek_vouches_for_no_other_master_key(tmp_path: Path) -> None:
     """Material that says the expected master key, with a KEK that another one has wrapped."""
-    path = written(tmp_path / "a.parquet", replace(THEIRS, internal_key_material=False))
+    path = write(tmp_path / "a.parquet", replace(THEIRS, internal_key_material=False))
     tools = KeyTools(service())
     mc.read_table(path, tools.decryption())  # every KEK is cached
     beside = tmp_path / "_KEY_MATERIAL_FOR_a.parquet.json"
@@ -467,7 +467,7 @@ def test_material_beside_the_file_that_names_other_master_keys_costs_no_call(
     kms = service()
     keys = KeyTools(kms).decryption(policy)
     assert len(verify_parquet(path, keys).findings) == 50
-    assert asked(kms) == {"kf"}
+    assert requested_keys(kms) == {"kf"}
     assert len(kms.calls) == 1
 
 
@@ -477,8 +477,8 @@ def test_material_beside_the_file_that_names_other_master_keys_costs_no_call(
 def test_declared_master_keys_count_beside_the_policys(tmp_path: Path) -> None:
     """During a rotation; an id that the policy names keeps to the columns it is named for."""
     kms = service()
-    path = written(tmp_path / "a", THEIRS)
-    swapped = written(tmp_path / "b", replace(POLICY, column_keys={"kc2": ["salary", "address"]}))
+    path = write(tmp_path / "a", THEIRS)
+    swapped = write(tmp_path / "b", replace(POLICY, column_keys={"kc2": ["salary", "address"]}))
     for keys in (
         KeyTools(kms).decryption(POLICY, master_key_ids=[OWN, "kc2"]),
         KeyTools(kms, master_key_ids=[OWN, "kc2"]).decryption(POLICY),
@@ -493,7 +493,7 @@ def test_declared_master_keys_count_beside_the_policys(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ids", [["kf"], ["kf", "kc1"], []])
 def test_without_a_policy_the_ids_say_it(ids: list[str], tmp_path: Path) -> None:
-    path = written(tmp_path / "a", POLICY, TABLE)
+    path = write(tmp_path / "a", POLICY, TABLE)
     kms = service()
     for keys in (
         KeyTools(kms, master_key_ids=ids).decryption(),
@@ -501,7 +501,7 @@ def test_without_a_policy_the_ids_say_it(ids: list[str], tmp_path: Path) -> None
     ):
         with pytest.raises(KeyMaterialError, match="pass master_key_ids"):
             mc.read_table(path, keys)
-    assert asked(kms) <= set(ids)
+    assert requested_keys(kms) <= set(ids)
     every = KeyTools(kms, master_key_ids=["kf", "kc1", "kc2"]).decryption()
     assert mc.read_table(path, every).equals(TABLE)
     assert mc.read_table(path, KeyTools(kms).decryption()).equals(TABLE)
@@ -509,9 +509,9 @@ def test_without_a_policy_the_ids_say_it(ids: list[str], tmp_path: Path) -> None
 
 def test_tools_of_a_policy_expect_its_master_keys(tmp_path: Path) -> None:
     keys = KeyTools.from_policy(POLICY, kms=service()).decryption()
-    assert mc.read_table(written(tmp_path / "a", POLICY, TABLE), keys).equals(TABLE)
+    assert mc.read_table(write(tmp_path / "a", POLICY, TABLE), keys).equals(TABLE)
     with pytest.raises(KeyMaterialError, match="'own', not under 'kc1', 'kc2', 'kf'"):
-        mc.read_table(written(tmp_path / "b", THEIRS), keys)
+        mc.read_table(write(tmp_path / "b", THEIRS), keys)
 
 
 @pytest.fixture
@@ -572,7 +572,7 @@ def test_sparks_settings_expect_what_the_policy_names(keyring: str, tmp_path: Pa
 
 
 def test_a_footer_key_that_is_given_leaves_the_columns_to_the_policy(tmp_path: Path) -> None:
-    path = written(tmp_path / "a", _column_under_another_master_key())
+    path = write(tmp_path / "a", _column_under_another_master_key())
     given = keys_of(path)[None][0]
     keys = KeyTools(service()).decryption(POLICY, footer_key=given)
     with pytest.raises(KeyMaterialError, match="column salary"):

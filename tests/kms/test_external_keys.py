@@ -50,7 +50,7 @@ both_wrappings = pytest.mark.parametrize("policy", [POLICY, SINGLE], ids=["doubl
 
 
 def tools() -> mc.KeyTools:
-    """Give tools that know nothing yet."""
+    """Return key tools with empty caches."""
     return mc.KeyTools(MemoryKms())
 
 
@@ -84,18 +84,18 @@ def read_by_hand(path: Path) -> pa.Table:
     def retrieve(metadata: bytes) -> bytes:
         reference = json.loads(metadata)
         assert reference["internalStorage"] is False
-        one = store[reference["keyReference"]]
-        master = one["masterKeyID"]
-        if not one["doubleWrapping"]:
-            return unseal(MASTERS[master], one["wrappedDEK"], master.encode())
-        kek = unseal(MASTERS[master], one["wrappedKEK"], master.encode())
-        return unseal(kek, one["wrappedDEK"], base64.b64decode(one["keyEncryptionKeyID"]))
+        material = store[reference["keyReference"]]
+        master = material["masterKeyID"]
+        if not material["doubleWrapping"]:
+            return unseal(MASTERS[master], material["wrappedDEK"], master.encode())
+        kek = unseal(MASTERS[master], material["wrappedKEK"], master.encode())
+        return unseal(kek, material["wrappedDEK"], base64.b64decode(material["keyEncryptionKeyID"]))
 
     return mc.read_table(path, mc.FileDecryptionProperties(key_retriever=retrieve))
 
 
 def check(path: Path, *tables: pa.Table) -> pa.Table:
-    """Check that each reader reads one of these tables; give it."""
+    """Check that each reader reads one of these tables; return it."""
     found = read(path)
     assert any(found.equals(table) for table in tables)
     assert read_with_pyarrow(path).equals(found)
@@ -120,7 +120,7 @@ def test_a_file_has_its_material_beside_it_and_every_reader_reads_it(
     assert files_in(tmp_path) == ["_KEY_MATERIAL_FOR_a.parquet.json", "a.parquet"]
     store = store_of(path)
     assert store["footerKey"]["isFooterKey"] is True, "parquet-java rotates no file without it"
-    assert {one["masterKeyID"] for one in store.values()} == {"kf", "kc1", "kc2"}
+    assert {material["masterKeyID"] for material in store.values()} == {"kf", "kc1", "kc2"}
     assert b"wrappedDEK" not in path.read_bytes()
 
 
@@ -132,12 +132,12 @@ def test_a_replaced_file_leaves_nothing_of_its_keys(
     path = tmp_path / "a.parquet"
     for _ in range(times):
         write(OLD, path, policy)
-    first = {one["wrappedDEK"] for one in store_of(path).values()}
+    first = {material["wrappedDEK"] for material in store_of(path).values()}
     write(NEW, path, policy)
     check(path, NEW)
     store = store_of(path)
-    assert not first & {one["wrappedDEK"] for one in store.values()}
-    assert len({one["wrappedDEK"] for one in store.values()}) == 3
+    assert not first & {material["wrappedDEK"] for material in store.values()}
+    assert len({material["wrappedDEK"] for material in store.values()}) == 3
     assert files_in(tmp_path) == ["_KEY_MATERIAL_FOR_a.parquet.json", "a.parquet"]
 
 
@@ -158,14 +158,14 @@ def test_a_file_of_pyarrows_is_replaced(tmp_path: Path) -> None:
     assert read(path).equals(OLD)
     write(NEW, path)
     check(path, NEW)
-    ours = {one["wrappedDEK"] for one in store_of(path).values()}
-    assert not ours & {one["wrappedDEK"] for one in theirs.values()}
+    ours = {material["wrappedDEK"] for material in store_of(path).values()}
+    assert not ours & {material["wrappedDEK"] for material in theirs.values()}
 
 
 def test_many_files_in_a_folder_keep_to_their_own(tmp_path: Path) -> None:
-    one = tools()
+    shared = tools()
     for n in range(5):
-        mc.write_table(OLD.slice(n % 3), tmp_path / f"{n}.parquet", one.encryption(POLICY))
+        mc.write_table(OLD.slice(n % 3), tmp_path / f"{n}.parquet", shared.encryption(POLICY))
     for n in range(5):
         check(tmp_path / f"{n}.parquet", OLD.slice(n % 3))
     assert mc.read_table(tmp_path, tools().decryption()).num_rows == 3 + 2 + 1 + 3 + 2
@@ -189,10 +189,10 @@ def test_another_version_of_a_file_says_so(policy: mc.Policy, tmp_path: Path) ->
     data = path.read_bytes()
     write(NEW, path, policy)
     write(NEW, other, policy)
-    for one in (path, other):
-        one.write_bytes(data)
+    for file in (path, other):
+        file.write_bytes(data)
         with pytest.raises(KeyMaterialError, match="another"):
-            read(one)
+            read(file)
 
 
 def test_a_file_object_or_bytes_have_nothing_beside_them(tmp_path: Path) -> None:
@@ -271,7 +271,9 @@ def test_a_file_that_is_not_to_be_replaced_costs_no_call_and_stays_with_its_mate
     path, plain = tmp_path / "a.parquet", tmp_path / "plain"
     pq.write_table(NEW, plain)
     write(OLD, path)
-    before = {one.name: (one.read_bytes(), one.stat().st_mtime_ns) for one in tmp_path.iterdir()}
+    before = {
+        file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in tmp_path.iterdir()
+    }
     kms = MemoryKms()
     encryption = mc.KeyTools(kms).encryption(policy)
     begin: dict[str, Callable[[], object]] = {
@@ -281,7 +283,7 @@ def test_a_file_that_is_not_to_be_replaced_costs_no_call_and_stays_with_its_mate
     }
     with pytest.raises(FileExistsError):
         begin[how]()
-    after = {one.name: (one.read_bytes(), one.stat().st_mtime_ns) for one in tmp_path.iterdir()}
+    after = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in tmp_path.iterdir()}
     assert after == before
     assert kms.calls == []
     check(path, OLD)
@@ -295,7 +297,7 @@ def test_a_file_that_appears_meanwhile_stays_with_its_material(tmp_path: Path) -
     with pytest.raises(FileExistsError):
         late.close()
     check(path, OLD)
-    assert len({one["wrappedDEK"] for one in store_of(path).values()}) == 3
+    assert len({material["wrappedDEK"] for material in store_of(path).values()}) == 3
 
 
 def test_material_without_its_file_is_no_reason_to_refuse(tmp_path: Path) -> None:
@@ -307,14 +309,16 @@ def test_material_without_its_file_is_no_reason_to_refuse(tmp_path: Path) -> Non
 
 
 DAMAGED: dict[str, Callable[[Path], object]] = {
-    "is not a string": lambda one: one.write_text(
-        json.dumps({**json.loads(one.read_text()), "comment": {"by": "another tool"}})
+    "is not a string": lambda store: store.write_text(
+        json.dumps({**json.loads(store.read_text()), "comment": {"by": "another tool"}})
     ),
-    "cut short": lambda one: one.write_bytes(one.read_bytes()[:-1]),
-    "empty": lambda one: one.write_bytes(b""),
-    "a list": lambda one: one.write_text("[]"),
-    "too large": lambda one: os.truncate(one, MAX_STORE + 1),
-    "a member twice": lambda one: one.write_text('{"x":"1",' + one.read_text()[1:-1] + ',"x":"1"}'),
+    "cut short": lambda store: store.write_bytes(store.read_bytes()[:-1]),
+    "empty": lambda store: store.write_bytes(b""),
+    "a list": lambda store: store.write_text("[]"),
+    "too large": lambda store: os.truncate(store, MAX_STORE + 1),
+    "a member twice": lambda store: store.write_text(
+        '{"x":"1",' + store.read_text()[1:-1] + ',"x":"1"}'
+    ),
 }
 
 
@@ -389,7 +393,7 @@ def test_an_error_in_the_block_leaves_what_was_there(
     path = tmp_path / "a.parquet"
     if there:
         write(OLD, path, policy)
-    before = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     with pytest.raises(GivenUpError):
         fail_after(rows, path, policy)
     assert files_in(tmp_path) == sorted(before)
@@ -441,24 +445,24 @@ def test_a_refused_key_leaves_what_was_there(master: str, there: bool, tmp_path:
     path = tmp_path / "a.parquet"
     if there:
         write(OLD, path)
-    before = {one.name: one.stat().st_mtime_ns for one in tmp_path.iterdir()}
+    before = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
     kms = MemoryKms()
     kms.denied.add(master)
     with pytest.raises(mc.KeyAccessDeniedError):
         mc.write_table(NEW, path, mc.KeyTools(kms).encryption(POLICY))
-    assert {one.name: one.stat().st_mtime_ns for one in tmp_path.iterdir()} == before
+    assert {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize("fails", ["function", "later batch", "close"])
 def test_a_dataset_that_fails_leaves_neither_files_nor_material(
     fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = tools()
+    shared = tools()
 
     def how(path: str) -> Any:
         if fails == "function" and "2" in path:
             raise GivenUpError
-        return one.encryption(POLICY)
+        return shared.encryption(POLICY)
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield from OLD.to_batches()
@@ -491,7 +495,7 @@ def full(*_: Any) -> NoReturn:
 
 
 def writes_to_material(policy: mc.Policy, folder: Path, there: bool) -> list[str]:
-    """Give the destinations of all writes of one call, in order."""
+    """Return the destinations of all writes of one call, in order."""
     seen: list[str] = []
     append = FdSink.append
     with pytest.MonkeyPatch.context() as patch:
@@ -504,8 +508,8 @@ def writes_to_material(policy: mc.Policy, folder: Path, there: bool) -> list[str
             write(OLD, folder / "a.parquet", policy)
         patch.setattr(FdSink, "append", noting)
         write(NEW, folder / "a.parquet", policy)
-    for one in folder.iterdir():
-        one.unlink()
+    for file in folder.iterdir():
+        file.unlink()
     return seen
 
 
@@ -520,8 +524,8 @@ def test_a_full_disk_at_any_write_leaves_a_readable_file_or_none(
     assert "a.parquet" in writes
     path = tmp_path / "a.parquet"
     for number in range(len(writes)):
-        for one in tmp_path.iterdir():
-            one.unlink()
+        for file in tmp_path.iterdir():
+            file.unlink()
         if there:
             write(OLD, path, policy)
         count = 0
@@ -642,7 +646,9 @@ def test_two_changes_of_the_material_wait_for_each_other(
     monkeypatch.setattr(external_keys, "write_store", slow)
     first = mc.ParquetWriter(path, NEW.schema, tools().encryption(POLICY), threads=1)
     other.join()
-    assert len({one["wrappedDEK"] for one in store_of(path).values()}) == 9, "of three files"
+    assert len({material["wrappedDEK"] for material in store_of(path).values()}) == 9, (
+        "of three files"
+    )
     for writer in (first, *second):
         writer.write_table(NEW)
         writer.close()
@@ -653,13 +659,13 @@ def test_two_changes_of_the_material_wait_for_each_other(
 def test_threads_at_one_path_leave_a_readable_file(policy: mc.Policy, tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     start = threading.Barrier(6)
-    one = tools()
+    shared = tools()
 
     def many(who: int) -> None:
         start.wait()
         for n in range(5):
             table = NEW.set_column(0, "a", pa.array([100 * who + n]))
-            mc.write_table(table, path, one.encryption(policy))
+            mc.write_table(table, path, shared.encryption(policy))
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(many, range(6)))
@@ -671,11 +677,11 @@ def test_threads_at_one_path_leave_a_readable_file(policy: mc.Policy, tmp_path: 
 
 def test_threads_at_neighbours_leave_each_its_own(tmp_path: Path) -> None:
     """Files of one folder share a lock, and nothing else."""
-    one = tools()
+    shared = tools()
 
     def many(n: int) -> None:
         for _ in range(3):
-            mc.write_table(OLD.slice(n % 3), tmp_path / f"{n}.parquet", one.encryption(POLICY))
+            mc.write_table(OLD.slice(n % 3), tmp_path / f"{n}.parquet", shared.encryption(POLICY))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(many, range(8)))
@@ -740,7 +746,7 @@ from modcrypt.io import places, publication, sinks
 from tests.support.kms.memory_kms import MemoryKms
 from tests.kms.test_external_keys import NEW, POLICY
 
-base, how, steps = Path(sys.argv[1]), sys.argv[2], [int(one) for one in sys.argv[3:]]
+base, how, steps = Path(sys.argv[1]), sys.argv[2], [int(step) for step in sys.argv[3:]]
 count = step = 0
 
 def dying(function):
@@ -826,11 +832,11 @@ def test_whenever_the_process_is_killed_a_readable_file_is_left(
         if path.exists():
             found = check_left(path, OLD, NEW) if there else check_left(path, NEW)
             seen.add("new" if found.equals(NEW) else "old")
-            if _refused_by_pyarrow(path):
+            if _pyarrow_refuses(path):
                 refused.append(step)
         else:
             seen.add("none")
-        # What is left does no harm to the next one.
+        # What is left does not disturb the next run.
         write(NEW, path)
         check(path, NEW)
     first = "old" if there else "none"
@@ -840,7 +846,7 @@ def test_whenever_the_process_is_killed_a_readable_file_is_left(
     assert there or not refused
 
 
-def _refused_by_pyarrow(path: Path) -> bool:
+def _pyarrow_refuses(path: Path) -> bool:
     try:
         read_with_pyarrow(path)
     except OSError:
@@ -857,9 +863,9 @@ def test_a_rotation_mends_what_a_kill_has_left(tmp_path: Path) -> None:
     mended = 0
     for path in left:
         before = read(path)
-        mended += _refused_by_pyarrow(path)
+        mended += _pyarrow_refuses(path)
         results = list(mc.rotate_keys(path.parent, tools(), what="mek"))
-        assert [one.result for one in results] == ["rotated"]
+        assert [result.result for result in results] == ["rotated"]
         check(path, before)
     assert mended, "there is a stretch in which others refuse the file"
 
@@ -926,10 +932,10 @@ def test_material_of_20_keys_under_threads_of_reading(tmp_path: Path) -> None:
     policy = replace(POLICY, column_keys={"kc1": names})
     table = pa.table({name: [n] for n, name in enumerate(names)})
     write(table, tmp_path / "a.parquet", policy)
-    one = tools()
+    shared = tools()
     with ThreadPoolExecutor(8) as pool:
         for found in pool.map(
-            lambda _: mc.read_table(tmp_path / "a.parquet", one.decryption()), range(16)
+            lambda _: mc.read_table(tmp_path / "a.parquet", shared.decryption()), range(16)
         ):
             assert found.equals(table)
     check(tmp_path / "a.parquet", table)

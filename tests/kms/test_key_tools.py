@@ -55,21 +55,21 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def material_in(path: Path) -> list[dict[str, Any]]:
-    """Give the key material of a file, from its footer or from beside it, without modcrypt."""
+    """Return a file's key material, internal or external, without modcrypt."""
     beside = path.with_name(f"_KEY_MATERIAL_FOR_{path.name}.json")
     if beside.exists():
         return [json.loads(text) for text in json.loads(beside.read_text()).values()]
     found = re.findall(rb'\{"keyMaterialType":"PKMT1"[^}]*\}', path.read_bytes())
-    return [json.loads(one) for one in found]
+    return [json.loads(material) for material in found]
 
 
-def data_key(one: dict[str, Any]) -> bytes:
+def data_key(material: dict[str, Any]) -> bytes:
     """Unwrap the data key of material by `cryptography` alone."""
-    master = one["masterKeyID"]
-    if not one["doubleWrapping"]:
-        return unseal(MASTERS[master], one["wrappedDEK"], master.encode())
-    kek = unseal(MASTERS[master], one["wrappedKEK"], master.encode())
-    return unseal(kek, one["wrappedDEK"], base64.b64decode(one["keyEncryptionKeyID"]))
+    master = material["masterKeyID"]
+    if not material["doubleWrapping"]:
+        return unseal(MASTERS[master], material["wrappedDEK"], master.encode())
+    kek = unseal(MASTERS[master], material["wrappedKEK"], master.encode())
+    return unseal(kek, material["wrappedDEK"], base64.b64decode(material["keyEncryptionKeyID"]))
 
 
 # --- all of it together ---------------------------------------------------------------------------
@@ -106,8 +106,8 @@ def test_every_kind_of_file_comes_back(
         assert path.read_bytes()[:4] == (b"PAR1" if plaintext_footer else b"PARE")
         if not internal or plaintext_footer:
             found = material_in(path)
-            assert {len(data_key(one)) for one in found} == {data_bits // 8}
-            assert {one["doubleWrapping"] for one in found} == {double}
+            assert {len(data_key(material)) for material in found} == {data_bits // 8}
+            assert {material["doubleWrapping"] for material in found} == {double}
         assert {len(key) for key in kms.learned} == {(kek_bits if double else data_bits) // 8}
         assert mc.read_table(path, KeyTools(kms).decryption(policy)).equals(TABLE)
         if algorithm == "AES_GCM_CTR_V1":
@@ -120,8 +120,8 @@ def test_every_kind_of_file_comes_back(
             else:
                 with pytest.raises(AadPrefixError):
                     mc.read_table(path, free)
-        for one in tmp_path.iterdir():
-            one.unlink()
+        for file in tmp_path.iterdir():
+            file.unlink()
 
 
 @pytest.mark.parametrize("levels", ["encrypted", "plaintext"])
@@ -147,7 +147,7 @@ def test_columns_lie_under_the_keys_that_the_policy_says(tmp_path: Path) -> None
     tools = KeyTools(kms)
     path = tmp_path / "a.parquet"
     mc.write_table(TABLE, path, tools.encryption(POLICY))
-    scanned = {one.column: one.master_key_id for one in mc.scan_keys(path, tools)}
+    scanned = {row.column: row.master_key_id for row in mc.scan_keys(path, tools)}
     assert scanned == {
         None: "kf",
         "name": "kc1",
@@ -297,8 +297,8 @@ def test_a_function_gives_each_file_of_a_dataset_a_policy(tmp_path: Path) -> Non
         partitioning=["tenant"],
     )
     del kms.masters["t2"]  # crypto-shredding
-    one = mc.read_table(tmp_path / "lake" / "tenant=1", KeyTools(kms).decryption())
-    assert one.column("x").to_pylist() == [1, 3]
+    found = mc.read_table(tmp_path / "lake" / "tenant=1", KeyTools(kms).decryption())
+    assert found.column("x").to_pylist() == [1, 3]
     with pytest.raises(KeyNotFoundError):
         mc.read_table(tmp_path / "lake" / "tenant=2", KeyTools(kms).decryption())
 
@@ -647,7 +647,7 @@ def test_a_file_of_explicit_keys_says_that_no_key_tools_wrote_it(tmp_path: Path)
 def test_a_footer_key_that_is_given_spares_the_service(tmp_path: Path) -> None:
     kms = MemoryKms()
     path = three_columns(tmp_path, double=False)
-    (footer,) = (one for one in material_in(path) if one["isFooterKey"])
+    (footer,) = (material for material in material_in(path) if material["isFooterKey"])
     table = mc.read_table(
         path, KeyTools(kms).decryption(footer_key=data_key(footer)), columns=["a"]
     )
@@ -686,7 +686,7 @@ def test_a_file_that_is_written_again_has_other_keys(tmp_path: Path) -> None:
     seen: set[bytes] = set()
     for n in range(4):
         mc.write_table(FLAT, tmp_path / "a", how)
-        seen |= {data_key(one) for one in material_in(tmp_path / "a")}
+        seen |= {data_key(material) for material in material_in(tmp_path / "a")}
         assert len(seen) == 3 * (n + 1)
 
 
@@ -695,7 +695,7 @@ def test_footer_and_columns_never_share_a_key_even_under_one_master_key(tmp_path
         footer_key="kf", column_keys={"kf": ["a", "b", "c"]}, internal_key_material=False
     )
     mc.write_table(FLAT, tmp_path / "a", KeyTools(MemoryKms()).encryption(policy))
-    keys = {data_key(one) for one in material_in(tmp_path / "a")}
+    keys = {data_key(material) for material in material_in(tmp_path / "a")}
     assert len(keys) == 4
     assert not keys & set(MASTERS.values())
 
@@ -708,7 +708,10 @@ def test_throw_away_keys_of_a_check_are_in_no_file() -> None:
     checked = how.for_check()
     assert kms.calls == []
     written = how.for_file(None)
-    keys = [{one.footer_key, *one.column_keys.values()} for one in (checked, written)]
+    keys = [
+        {encryption.footer_key, *encryption.column_keys.values()}
+        for encryption in (checked, written)
+    ]
     assert not keys[0] & keys[1]
     assert checked.footer_key_metadata is None
 

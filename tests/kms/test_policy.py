@@ -67,8 +67,8 @@ def test_a_policy_says_all_of_it_in_toml() -> None:
 def test_the_example_of_full_names_every_member() -> None:
     """So that a member that is added is tried here too."""
     found = Policy.loads(FULL)
-    for one in dataclasses.fields(Policy):
-        assert getattr(found, one.name) != one.default, one.name
+    for field in dataclasses.fields(Policy):
+        assert getattr(found, field.name) != field.default, field.name
 
 
 def test_the_footer_key_is_all_that_a_policy_must_say() -> None:
@@ -266,7 +266,7 @@ def test_any_text_gives_a_policy_or_a_value_error(text: str) -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from([one.name for one in dataclasses.fields(Policy)]),
+        st.sampled_from([field.name for field in dataclasses.fields(Policy)]),
         st.none()
         | st.booleans()
         | st.integers()
@@ -338,7 +338,7 @@ def test_the_keyring_opens_from_any_folder_and_after_a_change_of_folder(
     away.mkdir()
     monkeypatch.chdir(away)
     client: Any = mc.KeyTools.from_policy(policy).client
-    assert [one.id for one in client.list_keys()] == ["k"]
+    assert [key.id for key in client.list_keys()] == ["k"]
 
 
 def test_text_without_a_folder_keeps_the_path_as_it_is() -> None:
@@ -363,7 +363,7 @@ def test_a_policy_is_frozen_and_so_is_what_it_holds() -> None:
 
 
 def keys_of(policy: Policy) -> Any:
-    """Give the column keys as someone sees them who doesn't heed types."""
+    """Return column keys typed as `Any`, as untyped callers pass them."""
     return policy.column_keys
 
 

@@ -20,7 +20,7 @@ SECRET = "00112233445566778899aabbccddeeff"
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a file with a secret, which is a passphrase, a token, a PIN and a key."""
+    """Return a file with a secret that is a valid passphrase, token, PIN and key."""
     monkeypatch.setattr(keyring, "SCRYPT_N", 16)
     monkeypatch.setattr(keyring_document, "MIN_SCRYPT_N", 16)
     Keyring.create(tmp_path / "k", passphrase=SECRET).create_key("kf")

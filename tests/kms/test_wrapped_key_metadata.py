@@ -56,8 +56,8 @@ def wrapper(kms: MemoryKms | None = None) -> KeyWrapper:
     return KeyWrapper(kms or MemoryKms(), cache_lifetime=600.0)
 
 
-def sealed(metadata: StandardKeyMetadata = METADATA, **changes: Any) -> bytes:
-    """Give sealed key metadata with members changed; None takes one out."""
+def seal(metadata: StandardKeyMetadata = METADATA, **changes: Any) -> bytes:
+    """Return encrypted key metadata with members changed; None removes one."""
     members = json.loads(seal_key_metadata(wrapper(), metadata, "kf")) | changes
     return json.dumps({k: v for k, v in members.items() if v is not None}).encode()
 
@@ -109,7 +109,7 @@ def test_neither_key_nor_kek_is_in_it() -> None:
             assert text not in data
 
 
-def flipped(text: str) -> str:
+def flip_last_bit(text: str) -> str:
     data = bytearray(base64.b64decode(text))
     data[-1] ^= 1
     return base64.b64encode(data).decode()
@@ -117,17 +117,17 @@ def flipped(text: str) -> str:
 
 @pytest.mark.parametrize("name", ["wrappedKeyMetadata", "keyEncryptionKeyID", "wrappedKEK"])
 def test_an_altered_member_is_found_out(name: str) -> None:
-    members = json.loads(sealed())
+    members = json.loads(seal())
     open_key_metadata(wrapper(), json.dumps(members).encode())
-    altered = members | {name: flipped(members[name])}
+    altered = members | {name: flip_last_bit(members[name])}
     with pytest.raises(KeyRetrievalError):
         open_key_metadata(wrapper(), json.dumps(altered).encode())
 
 
 def test_that_of_another_file_is_found_out() -> None:
-    other = json.loads(sealed())["wrappedKeyMetadata"]
+    other = json.loads(seal())["wrappedKeyMetadata"]
     with pytest.raises(KeyMaterialError, match="does not decrypt under its KEK"):
-        open_key_metadata(wrapper(), sealed(wrappedKeyMetadata=other))
+        open_key_metadata(wrapper(), seal(wrappedKeyMetadata=other))
 
 
 def test_what_is_no_key_metadata_inside_is_found_out() -> None:
@@ -140,7 +140,7 @@ def test_what_is_no_key_metadata_inside_is_found_out() -> None:
         "keyEncryptionKeyID": base64.b64encode(kek.id).decode(),
     }
     with pytest.raises(KeyMaterialError, match="standard key metadata: "):
-        open_key_metadata(kms, sealed(**members))
+        open_key_metadata(kms, seal(**members))
 
 
 @each_case(
@@ -167,7 +167,7 @@ def test_what_is_no_key_metadata_inside_is_found_out() -> None:
 )
 def test_what_is_malformed_is_refused(changes: dict[str, Any], part: str) -> None:
     with pytest.raises(KeyMaterialError, match=part):
-        open_key_metadata(wrapper(), sealed(**changes))
+        open_key_metadata(wrapper(), seal(**changes))
 
 
 @each_case(
@@ -180,7 +180,7 @@ def test_what_is_no_such_json_is_refused(data: bytes) -> None:
 
 
 def test_a_member_that_is_there_twice_is_refused() -> None:
-    data = sealed().replace(b'"masterKeyID"', b'"masterKeyID":"kc","masterKeyID"')
+    data = seal().replace(b'"masterKeyID"', b'"masterKeyID":"kc","masterKeyID"')
     with pytest.raises(KeyMaterialError, match="repeated"):
         open_key_metadata(wrapper(), data)
 
@@ -189,9 +189,9 @@ def test_a_refused_or_missing_master_key_is_told_as_it_is() -> None:
     kms = MemoryKms()
     kms.refused = {"kf"}
     with pytest.raises(KeyDisabledError):
-        open_key_metadata(wrapper(kms), sealed())
+        open_key_metadata(wrapper(kms), seal())
     with pytest.raises(KeyNotFoundError):
-        open_key_metadata(wrapper(), sealed(masterKeyID="absent"))
+        open_key_metadata(wrapper(), seal(masterKeyID="absent"))
     with pytest.raises(KeyNotFoundError):
         seal_key_metadata(wrapper(), METADATA, "absent")
 
@@ -200,4 +200,4 @@ def test_key_metadata_in_the_clear_is_told_apart() -> None:
     clear = METADATA.encode()
     for form in (clear, clear.hex().encode(), base64.b64encode(clear)):
         assert not is_sealed(form)
-    assert is_sealed(b"\n " + sealed())
+    assert is_sealed(b"\n " + seal())

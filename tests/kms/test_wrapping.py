@@ -58,10 +58,10 @@ def wrapper(kms: MemoryKms, **options: Any) -> KeyWrapper:
     return KeyWrapper(kms, **{"cache_lifetime": 600.0, **options})
 
 
-def wrapped(
+def wrap_key(
     kms: MemoryKms, key: Key | None = None, master: str = "kf", length: int = 16
 ) -> KeyMaterial:
-    """Give the material of a data key, wrapped under a KEK of its own."""
+    """Return the material of a data key wrapped under its own KEK."""
     kek = wrapper(kms).get_writing_kek(master, length)
     dek = kek.wrap(Key.generate() if key is None else key)
     return kek.material(dek, is_footer_key=False, internal=True)
@@ -72,7 +72,7 @@ def wrapped(
 
 @pytest.fixture(scope="module")
 def thousand() -> list[bytes]:
-    """Give the footers' key metadata of a thousand files of twenty columns: one write of each."""
+    """Return the footers' key metadata of a thousand files of twenty columns."""
     kms = MemoryKms()
     encryption = mc.KeyTools(kms).encryption(POLICY)
     found: list[bytes] = []
@@ -97,7 +97,7 @@ def test_a_thousand_files_of_twenty_columns_cost_one_unwrap_for_each_kek(
     retriever: Any = mc.KeyTools(kms).decryption().key_retriever
     keys = retriever.for_file(MemorySource(b""), False)
     with ThreadPoolExecutor(threads) as pool:
-        found = list(pool.map(lambda one: keys.retrieve(one, "c"), thousand))
+        found = list(pool.map(lambda metadata: keys.retrieve(metadata, "c"), thousand))
     assert len(set(found)) == 1000 * 21, "each file and column has a key of its own"
     assert sorted(call.master_key_id for call in kms.calls) == ["kc1", "kc2", "kf"]
 
@@ -114,7 +114,7 @@ def test_sixteen_threads_make_one_kek_for_each_master_key() -> None:
     with ThreadPoolExecutor(16) as pool:
         files = list(pool.map(write, range(16)))
     assert sorted(call.master_key_id for call in kms.calls) == ["kc1", "kc2", "kf"]
-    keys = {key for one in files for key in [one.footer_key, *one.column_keys.values()]}
+    keys = {key for file in files for key in [file.footer_key, *file.column_keys.values()]}
     assert len(keys) == 16 * 21
 
 
@@ -225,13 +225,13 @@ def test_a_kek_wraps_until_it_expires() -> None:
     assert second.id != first.id
     assert second.wrapped != first.wrapped
     assert kms.count("wrap") == 2
-    raw = [unseal(MASTERS["kf"], one.wrapped, b"kf") for one in (first, second)]
+    raw = [unseal(MASTERS["kf"], metadata.wrapped, b"kf") for metadata in (first, second)]
     assert raw[0] != raw[1]
 
 
 def test_a_kek_unwraps_until_it_expires() -> None:
     kms, clock = MemoryKms(), Clock()
-    material = wrapped(kms)
+    material = wrap_key(kms)
     kms.calls.clear()
     keys = wrapper(kms, cache_lifetime=60.0, clock=clock)
     for later, calls in [(0.0, 1), (59.9, 1), (0.2, 2), (59.0, 2), (100.0, 3)]:
@@ -242,7 +242,7 @@ def test_a_kek_unwraps_until_it_expires() -> None:
 
 def test_a_revoked_key_is_noticed_when_the_kek_expires_or_is_forgotten() -> None:
     kms, clock = MemoryKms(), Clock()
-    material = wrapped(kms)
+    material = wrap_key(kms)
     keys = wrapper(kms, cache_lifetime=60.0, clock=clock)
     key = keys.unwrap(material)
     kms.disabled.add("kf")
@@ -263,7 +263,7 @@ def test_with_a_lifetime_of_nothing_nothing_is_kept() -> None:
     kms = MemoryKms()
     keys = wrapper(kms, cache_lifetime=0.0, clock=Clock())
     assert keys.get_writing_kek("kf").id != keys.get_writing_kek("kf").id
-    material = wrapped(kms)
+    material = wrap_key(kms)
     kms.calls.clear()
     assert keys.unwrap(material) == keys.unwrap(material)
     assert kms.count("unwrap") == 2
@@ -272,7 +272,7 @@ def test_with_a_lifetime_of_nothing_nothing_is_kept() -> None:
 @pytest.mark.parametrize("kind", [KeyAccessDeniedError, KeyDisabledError, KeyNotFoundError])
 def test_a_refusal_is_kept_for_a_while_but_not_for_ever(kind: type[KeyRetrievalError]) -> None:
     kms, clock = MemoryKms(), Clock()
-    material = wrapped(kms)
+    material = wrap_key(kms)
     kms.calls.clear()
     refuse(kms, kind, "kf")
     keys = wrapper(kms, cache_lifetime=10_000.0, clock=clock)
@@ -297,7 +297,7 @@ def test_a_refusal_is_kept_for_a_while_but_not_for_ever(kind: type[KeyRetrievalE
 
 
 def refuse(kms: MemoryKms, kind: type[KeyRetrievalError], master: str) -> None:
-    """Have the service refuse a master key with this error."""
+    """Make the service refuse a master key with this error."""
     if kind is KeyNotFoundError:
         del kms.masters[master]
     else:
@@ -320,7 +320,7 @@ def test_other_failures_are_not_kept(
     """But for a second that the service was unavailable: other threads wait for the same KEK."""
     monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
     kms, clock = MemoryKms(), Clock()
-    material = wrapped(kms)
+    material = wrap_key(kms)
     keys = wrapper(kms, clock=clock)
     kms.failures = [failure] * (4 if isinstance(failure, KmsUnavailableError) else 1)
     with pytest.raises(KeyRetrievalError):
@@ -349,7 +349,7 @@ def test_sixteen_threads_that_fail_together_asked_together(
 ) -> None:
     monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
     kms = MemoryKms(delay=0.02)
-    material = wrapped(kms)
+    material = wrap_key(kms)
     kms.calls.clear()
     if kind is KmsUnavailableError:
         kms.unavailable = True
@@ -372,7 +372,7 @@ def test_sixteen_threads_that_fail_together_asked_together(
 def test_threads_that_want_different_keks_do_not_wait_for_each_other() -> None:
     """One request stands until the other has come: they are under way together."""
     kms = MemoryKms()
-    materials = [wrapped(kms, master="kf"), wrapped(kms, master="kc1")]
+    materials = [wrap_key(kms, master="kf"), wrap_key(kms, master="kc1")]
     met = threading.Barrier(2, timeout=30)
 
     class Meeting(MemoryKms):
@@ -412,7 +412,7 @@ def test_keks_of_several_lengths_are_kept_apart() -> None:
 
 def test_the_kek_wraps_data_keys_as_the_key_tools_do() -> None:
     kms, dek = MemoryKms(), Key(b"D" * 24)
-    material = wrapped(kms, dek)
+    material = wrap_key(kms, dek)
     assert material.kek_id is not None
     assert material.wrapped_kek is not None
     kek = unseal(MASTERS["kf"], material.wrapped_kek, b"kf")
@@ -423,26 +423,26 @@ def test_the_kek_wraps_data_keys_as_the_key_tools_do() -> None:
 
 @pytest.mark.parametrize("length", [16, 24, 32])
 def test_a_kek_has_the_length_that_is_asked_for(length: int) -> None:
-    material = wrapped(MemoryKms(), length=length)
+    material = wrap_key(MemoryKms(), length=length)
     assert len(unseal(MASTERS["kf"], material.wrapped_kek or "", b"kf")) == length
 
 
-def flipped(text: str, at: int = 20) -> str:
-    """Change one bit of what base64 stands for."""
+def flip_bit(text: str, at: int = 20) -> str:
+    """Flip one bit of base64-encoded bytes."""
     raw = bytearray(base64.b64decode(text))
     raw[at] ^= 1
     return base64.b64encode(raw).decode()
 
 
 ALTERED: dict[str, tuple[type[KeyRetrievalError], Callable[[KeyMaterial], KeyMaterial]]] = {
-    "DEK, a bit": (KeyMaterialError, lambda m: replace(m, wrapped_dek=flipped(m.wrapped_dek))),
+    "DEK, a bit": (KeyMaterialError, lambda m: replace(m, wrapped_dek=flip_bit(m.wrapped_dek))),
     "DEK, its nonce": (
         KeyMaterialError,
-        lambda m: replace(m, wrapped_dek=flipped(m.wrapped_dek, 0)),
+        lambda m: replace(m, wrapped_dek=flip_bit(m.wrapped_dek, 0)),
     ),
     "DEK, its tag": (
         KeyMaterialError,
-        lambda m: replace(m, wrapped_dek=flipped(m.wrapped_dek, -1)),
+        lambda m: replace(m, wrapped_dek=flip_bit(m.wrapped_dek, -1)),
     ),
     "DEK cut short": (KeyMaterialError, lambda m: replace(m, wrapped_dek=m.wrapped_dek[:-8])),
     "DEK twice": (KeyMaterialError, lambda m: replace(m, wrapped_dek=m.wrapped_dek * 2)),
@@ -454,11 +454,11 @@ ALTERED: dict[str, tuple[type[KeyRetrievalError], Callable[[KeyMaterial], KeyMat
     "DEK is no ASCII": (KeyMaterialError, lambda m: replace(m, wrapped_dek="Ω" * 60)),
     "KEK, a bit": (
         KeyMaterialError,
-        lambda m: replace(m, wrapped_kek=flipped(m.wrapped_kek or "")),
+        lambda m: replace(m, wrapped_kek=flip_bit(m.wrapped_kek or "")),
     ),
     "KEK, its tag": (
         KeyMaterialError,
-        lambda m: replace(m, wrapped_kek=flipped(m.wrapped_kek or "", -1)),
+        lambda m: replace(m, wrapped_kek=flip_bit(m.wrapped_kek or "", -1)),
     ),
     "KEK id": (KeyMaterialError, lambda m: replace(m, kek_id=bytes(16))),
     "another master key": (KeyMaterialError, lambda m: replace(m, master_key_id="kc1")),
@@ -480,7 +480,7 @@ ALTERED: dict[str, tuple[type[KeyRetrievalError], Callable[[KeyMaterial], KeyMat
 def test_altered_material_does_not_unwrap_and_spoils_nothing(what: str, before: bool) -> None:
     kind, change = ALTERED[what]
     kms, dek = MemoryKms(), Key.generate()
-    material = wrapped(kms, dek)
+    material = wrap_key(kms, dek)
     keys = wrapper(kms)
     if before:
         keys.unwrap(material)
@@ -521,7 +521,7 @@ def test_keks_with_equal_ids_but_other_bytes_are_kept_apart() -> None:
     kms = MemoryKms()
     keys = wrapper(kms)
     for _ in range(3):
-        assert [keys.unwrap(one) for one in materials] == [Key(dek) for dek in deks]
+        assert [keys.unwrap(material) for material in materials] == [Key(dek) for dek in deks]
     assert kms.count() == 2
     crossed = replace(materials[0], wrapped_dek=materials[1].wrapped_dek)
     with pytest.raises(KeyMaterialError):
@@ -531,7 +531,7 @@ def test_keks_with_equal_ids_but_other_bytes_are_kept_apart() -> None:
 def test_equal_bytes_under_another_master_key_are_another_kek() -> None:
     """A KEK that is known is known for its master key alone, also where both keys are the same."""
     kms = MemoryKms({"kf": MASTERS["kf"], "copy": MASTERS["kf"]})
-    material = wrapped(kms)
+    material = wrap_key(kms)
     keys = wrapper(kms)
     keys.unwrap(material)
     with pytest.raises(KeyMaterialError):
@@ -565,7 +565,7 @@ def test_a_data_key_of_another_length_is_refused(length: int) -> None:
 
 
 def external_file(folder: Path, policy: mc.Policy, name: str = "a.parquet") -> tuple[Path, Path]:
-    """Write a file with external key material, which is easy to alter; give both paths."""
+    """Write a file with external key material, which is easy to alter; return both paths."""
     tools = mc.KeyTools(MemoryKms())
     path = folder / name
     mc.write_table(TABLE, path, tools.encryption(replace(policy, internal_key_material=False)))
@@ -710,7 +710,7 @@ def test_swapped_key_metadata_within_files_does_not_open_them(tmp_path: Path) ->
     for name in ("a", "b"):
         mc.write_table(TABLE, tmp_path / name, tools.encryption(POLICY))
     first, second = (tmp_path / name for name in ("a", "b"))
-    metadata = [_footer_material(one) for one in (first, second)]
+    metadata = [_footer_material(metadata) for metadata in (first, second)]
     assert metadata[0] != metadata[1]
     assert len(metadata[0]) == len(metadata[1])
     first.write_bytes(first.read_bytes().replace(metadata[0], metadata[1]))
@@ -767,7 +767,7 @@ def wide_file(tmp_path: Path, keys: dict[str, list[str]], **options: Any) -> Pat
     return path
 
 
-def altered(path: Path, change: Callable[[int, dict[str, Any]], object]) -> None:
+def alter_store(path: Path, change: Callable[[int, dict[str, Any]], object]) -> None:
     """Alter the external key material of all columns."""
     store = path.with_name(external_name(path.name))
     materials = json.loads(store.read_text())
@@ -794,7 +794,7 @@ def test_forged_key_material_has_the_service_asked_a_few_times_alone(
     tmp_path: Path, change: Callable[[int, dict[str, Any]], object]
 ) -> None:
     path = wide_file(tmp_path, {"kc1": WIDE}, internal_key_material=False)
-    altered(path, change)
+    alter_store(path, change)
     for read in (
         lambda tools: mc.verify_parquet(path, tools.decryption()),
         lambda tools: mc.read_table(path, tools.decryption(on_missing_key="null")),
@@ -809,7 +809,7 @@ def test_forged_key_material_has_the_service_asked_a_few_times_alone(
 
 def test_made_up_master_keys_have_the_service_asked_a_few_times_alone(tmp_path: Path) -> None:
     path = wide_file(tmp_path, {"kc1": WIDE}, internal_key_material=False)
-    altered(path, lambda number, material: material.update(masterKeyID=f"made-up-{number}"))
+    alter_store(path, lambda number, material: material.update(masterKeyID=f"made-up-{number}"))
     kms = Asked(lambda master: None if master == "kf" else KeyAccessDeniedError("no"))
     assert not mc.verify_parquet(path, mc.KeyTools(kms).decryption()).complete
     assert len(kms.asked) <= 1 + 16

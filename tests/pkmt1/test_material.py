@@ -52,8 +52,8 @@ EXTERNAL = {name: value for name, value in INTERNAL.items() if name != "internal
 REFERENCE = {"keyMaterialType": "PKMT1", "internalStorage": False, "keyReference": "columnKey0"}
 
 
-def spelt(members: Any, **changes: Any) -> bytes:
-    """Spell members as JSON; those that are changed to `...` are left out."""
+def to_json(members: Any, **changes: Any) -> bytes:
+    """Return members as JSON; changing one to `...` removes it."""
     changed = {name: value for name, value in {**members, **changes}.items() if value is not ...}
     return json.dumps(changed).encode()
 
@@ -62,7 +62,7 @@ def spelt(members: Any, **changes: Any) -> bytes:
 
 
 def test_internal_material_is_taken_member_by_member() -> None:
-    found = decode_metadata(spelt(INTERNAL))
+    found = decode_metadata(to_json(INTERNAL))
     assert found == KeyMaterial(
         is_footer_key=True,
         master_key_id="kf",
@@ -78,7 +78,7 @@ def test_internal_material_is_taken_member_by_member() -> None:
 
 def test_single_wrapping_has_no_kek_even_if_one_is_named() -> None:
     """The members of double wrapping count only where the material says that it is wrapped so."""
-    found = decode_metadata(spelt(INTERNAL, doubleWrapping=False))
+    found = decode_metadata(to_json(INTERNAL, doubleWrapping=False))
     assert isinstance(found, KeyMaterial)
     assert (found.kek_id, found.wrapped_kek) == (None, None)
     assert not found.double_wrapping
@@ -86,9 +86,9 @@ def test_single_wrapping_has_no_kek_even_if_one_is_named() -> None:
 
 
 def test_external_material_and_its_reference_are_taken() -> None:
-    assert decode_metadata(spelt(REFERENCE)) == KeyReference("columnKey0")
+    assert decode_metadata(to_json(REFERENCE)) == KeyReference("columnKey0")
     assert decode_metadata(KeyReference("footerKey").encode()) == KeyReference("footerKey")
-    found = decode_material(spelt(EXTERNAL).decode())
+    found = decode_material(to_json(EXTERNAL).decode())
     assert not found.internal
     assert found.kek_id == KEK_ID
 
@@ -96,31 +96,33 @@ def test_external_material_and_its_reference_are_taken() -> None:
 @pytest.mark.parametrize("order", [1, -1])
 def test_members_may_stand_in_any_order(order: int) -> None:
     members = dict(sorted(INTERNAL.items())[::order])
-    assert decode_metadata(spelt(members)) == decode_metadata(spelt(INTERNAL))
+    assert decode_metadata(to_json(members)) == decode_metadata(to_json(INTERNAL))
 
 
 def test_truth_values_may_be_strings_as_in_older_parquet_java() -> None:
-    old = spelt(INTERNAL, internalStorage="true", isFooterKey="true", doubleWrapping="true")
-    assert decode_metadata(old) == decode_metadata(spelt(INTERNAL))
-    assert decode_metadata(spelt(REFERENCE, internalStorage="false")) == KeyReference("columnKey0")
-    single = decode_metadata(spelt(INTERNAL, doubleWrapping="false", isFooterKey="false"))
+    old = to_json(INTERNAL, internalStorage="true", isFooterKey="true", doubleWrapping="true")
+    assert decode_metadata(old) == decode_metadata(to_json(INTERNAL))
+    assert decode_metadata(to_json(REFERENCE, internalStorage="false")) == KeyReference(
+        "columnKey0"
+    )
+    single = decode_metadata(to_json(INTERNAL, doubleWrapping="false", isFooterKey="false"))
     assert isinstance(single, KeyMaterial)
     assert (single.double_wrapping, single.is_footer_key) == (False, False)
 
 
 def test_unknown_members_are_kept() -> None:
     others = {"futureMember": "x", "number": 7, "ratio": 0.5, "none": None, "yes": True}
-    found = decode_material(spelt(EXTERNAL, **others).decode())
+    found = decode_material(to_json(EXTERNAL, **others).decode())
     assert found.others == others
     again = json.loads(found.encode())
     assert {name: again[name] for name in others} == others
 
 
 def test_another_master_key_changes_what_it_wraps_and_nothing_else() -> None:
-    double = decode_material(spelt(EXTERNAL, more="kept").decode())
+    double = decode_material(to_json(EXTERNAL, more="kept").decode())
     moved = json.loads(double.with_master_wrapped("NEW=", "k2").encode())
     assert moved == {**json.loads(double.encode()), "wrappedKEK": "NEW=", "masterKeyID": "k2"}
-    single = decode_material(spelt(EXTERNAL, doubleWrapping=False).decode())
+    single = decode_material(to_json(EXTERNAL, doubleWrapping=False).decode())
     moved = json.loads(single.with_master_wrapped("NEW=", "k2").encode())
     assert moved == {**json.loads(single.encode()), "wrappedDEK": "NEW=", "masterKeyID": "k2"}
 
@@ -178,7 +180,7 @@ def test_a_reference_says_which_run_wrote_it() -> None:
 @pytest.mark.parametrize("mark", [5, None, True, "", "../..", "0123456789ABCDEF", "0" * 17])
 def test_a_mark_of_another_form_is_none(mark: Any) -> None:
     (name,) = json.loads(KeyReference("x", "0" * 16).encode()).keys() - REFERENCE.keys()
-    assert decode_metadata(spelt(REFERENCE, **{name: mark})) == KeyReference("columnKey0")
+    assert decode_metadata(to_json(REFERENCE, **{name: mark})) == KeyReference("columnKey0")
 
 
 def test_the_file_of_key_material_is_named_after_its_data_file() -> None:
@@ -186,7 +188,7 @@ def test_the_file_of_key_material_is_named_after_its_data_file() -> None:
 
 
 def test_material_shows_neither_wrapped_key_nor_address() -> None:
-    shown = repr(decode_metadata(spelt(INTERNAL, futureMember="much")))
+    shown = repr(decode_metadata(to_json(INTERNAL, futureMember="much")))
     for hidden in ("d3JhcHBlZA", "S0VL", "attacker", "much"):
         assert hidden not in shown
 
@@ -200,59 +202,59 @@ WRONG_METADATA: dict[str, bytes] = {
     "no object": b'["PKMT1"]',
     "a number": b"1",
     "null": b"null",
-    "two objects": spelt(INTERNAL) * 2,
-    "no UTF-8": spelt(INTERNAL).replace(b"kf", b"\xff\xfe"),
-    "UTF-16": spelt(INTERNAL).decode().encode("utf-16"),
-    "UTF-16 without a mark": spelt(INTERNAL).decode().encode("utf-16-le"),
-    "UTF-32": spelt(INTERNAL).decode().encode("utf-32"),
-    "byte order mark": b"\xef\xbb\xbf" + spelt(INTERNAL),
-    "no type": spelt(INTERNAL, keyMaterialType=...),
-    "another type": spelt(INTERNAL, keyMaterialType="PKMT2"),
-    "type in a list": spelt(INTERNAL, keyMaterialType=["PKMT1"]),
-    "a member twice": spelt(INTERNAL)[:-1] + b',"masterKeyID":"kf"}',
-    "a member twice within": spelt(INTERNAL, more={}).replace(b"{}", b'{"a":1,"a":1}'),
-    "NaN": spelt(INTERNAL, more=float("nan")),
-    "Infinity": spelt(INTERNAL, more=float("-inf")),
-    "no storage": spelt(INTERNAL, internalStorage=...),
-    "storage is a number": spelt(INTERNAL, internalStorage=1),
-    "storage is null": spelt(INTERNAL, internalStorage=None),
-    "storage in capitals": spelt(INTERNAL, internalStorage="True"),
-    "no isFooterKey": spelt(INTERNAL, isFooterKey=...),
-    "isFooterKey is 0": spelt(INTERNAL, isFooterKey=0),
-    "no doubleWrapping": spelt(INTERNAL, doubleWrapping=...),
-    "doubleWrapping is a list": spelt(INTERNAL, doubleWrapping=[True]),
-    "no master key": spelt(INTERNAL, masterKeyID=...),
-    "master key of no letters": spelt(INTERNAL, masterKeyID=""),
-    "master key is a number": spelt(INTERNAL, masterKeyID=1),
-    "master key of 1025 letters": spelt(INTERNAL, masterKeyID="k" * 1025),
-    "master key with a control character": spelt(INTERNAL, masterKeyID="k\n2026 ERROR forged"),
-    "master key with an escape": spelt(INTERNAL, masterKeyID="k\x1b[2J"),
-    "master key with a half of a pair": spelt(INTERNAL, masterKeyID="k\ud800"),
-    "master key that runs backwards": spelt(INTERNAL, masterKeyID="k\u202efk"),
-    "no DEK": spelt(INTERNAL, wrappedDEK=...),
-    "DEK of no letters": spelt(INTERNAL, wrappedDEK=""),
-    "DEK is a list": spelt(INTERNAL, wrappedDEK=["x"]),
-    "DEK of 16385 letters": spelt(INTERNAL, wrappedDEK="x" * 16385),
-    "DEK with a half of a pair": spelt(INTERNAL, wrappedDEK="\ud800"),
-    "no KEK": spelt(INTERNAL, wrappedKEK=...),
-    "KEK is null": spelt(INTERNAL, wrappedKEK=None),
-    "KEK of 16385 letters": spelt(INTERNAL, wrappedKEK="x" * 16385),
-    "KEK with a half of a pair": spelt(INTERNAL, wrappedKEK="\udfff"),
-    "no KEK id": spelt(INTERNAL, keyEncryptionKeyID=...),
-    "KEK id of 15 bytes": spelt(INTERNAL, keyEncryptionKeyID="AAECAwQFBgcICQoLDA0O"),
-    "KEK id of 17 bytes": spelt(INTERNAL, keyEncryptionKeyID="AAECAwQFBgcICQoLDA0ODxA="),
-    "KEK id with a stray letter": spelt(INTERNAL, keyEncryptionKeyID="!AAECAwQFBgcICQoLDA0ODw=="),
-    "KEK id is no ASCII": spelt(INTERNAL, keyEncryptionKeyID="Ω" * 24),
-    "KEK id is a number": spelt(INTERNAL, keyEncryptionKeyID=5),
-    "no reference": spelt(REFERENCE, keyReference=...),
-    "reference of no letters": spelt(REFERENCE, keyReference=""),
-    "reference is null": spelt(REFERENCE, keyReference=None),
-    "reference of 1025 letters": spelt(REFERENCE, keyReference="r" * 1025),
-    "reference with a line end": spelt(REFERENCE, keyReference="a\nb"),
-    "64 KiB and one": spelt(INTERNAL).ljust((64 << 10) + 1),
+    "two objects": to_json(INTERNAL) * 2,
+    "no UTF-8": to_json(INTERNAL).replace(b"kf", b"\xff\xfe"),
+    "UTF-16": to_json(INTERNAL).decode().encode("utf-16"),
+    "UTF-16 without a mark": to_json(INTERNAL).decode().encode("utf-16-le"),
+    "UTF-32": to_json(INTERNAL).decode().encode("utf-32"),
+    "byte order mark": b"\xef\xbb\xbf" + to_json(INTERNAL),
+    "no type": to_json(INTERNAL, keyMaterialType=...),
+    "another type": to_json(INTERNAL, keyMaterialType="PKMT2"),
+    "type in a list": to_json(INTERNAL, keyMaterialType=["PKMT1"]),
+    "a member twice": to_json(INTERNAL)[:-1] + b',"masterKeyID":"kf"}',
+    "a member twice within": to_json(INTERNAL, more={}).replace(b"{}", b'{"a":1,"a":1}'),
+    "NaN": to_json(INTERNAL, more=float("nan")),
+    "Infinity": to_json(INTERNAL, more=float("-inf")),
+    "no storage": to_json(INTERNAL, internalStorage=...),
+    "storage is a number": to_json(INTERNAL, internalStorage=1),
+    "storage is null": to_json(INTERNAL, internalStorage=None),
+    "storage in capitals": to_json(INTERNAL, internalStorage="True"),
+    "no isFooterKey": to_json(INTERNAL, isFooterKey=...),
+    "isFooterKey is 0": to_json(INTERNAL, isFooterKey=0),
+    "no doubleWrapping": to_json(INTERNAL, doubleWrapping=...),
+    "doubleWrapping is a list": to_json(INTERNAL, doubleWrapping=[True]),
+    "no master key": to_json(INTERNAL, masterKeyID=...),
+    "master key of no letters": to_json(INTERNAL, masterKeyID=""),
+    "master key is a number": to_json(INTERNAL, masterKeyID=1),
+    "master key of 1025 letters": to_json(INTERNAL, masterKeyID="k" * 1025),
+    "master key with a control character": to_json(INTERNAL, masterKeyID="k\n2026 ERROR forged"),
+    "master key with an escape": to_json(INTERNAL, masterKeyID="k\x1b[2J"),
+    "master key with a half of a pair": to_json(INTERNAL, masterKeyID="k\ud800"),
+    "master key that runs backwards": to_json(INTERNAL, masterKeyID="k\u202efk"),
+    "no DEK": to_json(INTERNAL, wrappedDEK=...),
+    "DEK of no letters": to_json(INTERNAL, wrappedDEK=""),
+    "DEK is a list": to_json(INTERNAL, wrappedDEK=["x"]),
+    "DEK of 16385 letters": to_json(INTERNAL, wrappedDEK="x" * 16385),
+    "DEK with a half of a pair": to_json(INTERNAL, wrappedDEK="\ud800"),
+    "no KEK": to_json(INTERNAL, wrappedKEK=...),
+    "KEK is null": to_json(INTERNAL, wrappedKEK=None),
+    "KEK of 16385 letters": to_json(INTERNAL, wrappedKEK="x" * 16385),
+    "KEK with a half of a pair": to_json(INTERNAL, wrappedKEK="\udfff"),
+    "no KEK id": to_json(INTERNAL, keyEncryptionKeyID=...),
+    "KEK id of 15 bytes": to_json(INTERNAL, keyEncryptionKeyID="AAECAwQFBgcICQoLDA0O"),
+    "KEK id of 17 bytes": to_json(INTERNAL, keyEncryptionKeyID="AAECAwQFBgcICQoLDA0ODxA="),
+    "KEK id with a stray letter": to_json(INTERNAL, keyEncryptionKeyID="!AAECAwQFBgcICQoLDA0ODw=="),
+    "KEK id is no ASCII": to_json(INTERNAL, keyEncryptionKeyID="Ω" * 24),
+    "KEK id is a number": to_json(INTERNAL, keyEncryptionKeyID=5),
+    "no reference": to_json(REFERENCE, keyReference=...),
+    "reference of no letters": to_json(REFERENCE, keyReference=""),
+    "reference is null": to_json(REFERENCE, keyReference=None),
+    "reference of 1025 letters": to_json(REFERENCE, keyReference="r" * 1025),
+    "reference with a line end": to_json(REFERENCE, keyReference="a\nb"),
+    "64 KiB and one": to_json(INTERNAL).ljust((64 << 10) + 1),
     "deep": b'{"keyMaterialType":"PKMT1","a":' + b"[" * 60_000,
     "deep and closed": b'{"keyMaterialType":"PKMT1","a":' + b"[" * 30_000 + b"]" * 30_000 + b"}",
-    "a long number": spelt(INTERNAL, more=0).replace(b": 0}", b": " + b"9" * 60_000 + b"}"),
+    "a long number": to_json(INTERNAL, more=0).replace(b": 0}", b": " + b"9" * 60_000 + b"}"),
 }
 
 
@@ -263,8 +265,8 @@ def test_anything_else_is_refused(fault: str) -> None:
 
 
 def test_metadata_of_64_kib_and_names_of_1024_letters_are_taken() -> None:
-    assert decode_metadata(spelt(REFERENCE, keyReference="r" * 1024)) == KeyReference("r" * 1024)
-    found = decode_metadata(spelt(INTERNAL, masterKeyID="k" * 1024).ljust(64 << 10))
+    assert decode_metadata(to_json(REFERENCE, keyReference="r" * 1024)) == KeyReference("r" * 1024)
+    found = decode_metadata(to_json(INTERNAL, masterKeyID="k" * 1024).ljust(64 << 10))
     assert isinstance(found, KeyMaterial)
     assert found.master_key_id == "k" * 1024
 
@@ -308,7 +310,7 @@ def test_a_store_of_another_form_is_refused(data: bytes) -> None:
 
 
 def test_external_material_that_is_too_long_is_refused() -> None:
-    text = spelt(EXTERNAL).decode()
+    text = to_json(EXTERNAL).decode()
     assert decode_material(text.ljust(64 << 10))
     with pytest.raises(KeyMaterialError):
         decode_material(text.ljust((64 << 10) + 1))
@@ -334,7 +336,7 @@ VALUES = st.recursive(
 
 @st.composite
 def nearly_material(draw: st.DrawFn) -> bytes:
-    """Give material with a few members changed or left out."""
+    """Return material with a few members changed or removed."""
     members = dict(draw(st.sampled_from([INTERNAL, EXTERNAL, REFERENCE])))
     members |= draw(st.dictionaries(NAMES, VALUES, max_size=3))
     for name in draw(st.lists(NAMES, max_size=2)):
@@ -344,8 +346,8 @@ def nearly_material(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def damaged_material(draw: st.DrawFn) -> bytes:
-    """Give the bytes of material with a few of them changed."""
-    data = bytearray(spelt(draw(st.sampled_from([INTERNAL, REFERENCE]))))
+    """Return the bytes of material with a few changes."""
+    data = bytearray(to_json(draw(st.sampled_from([INTERNAL, REFERENCE]))))
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(data) - 1))
         data[at : at + draw(st.integers(0, 2))] = draw(st.binary(max_size=2))
@@ -353,10 +355,10 @@ def damaged_material(draw: st.DrawFn) -> bytes:
 
 
 @given(st.binary(max_size=200) | nearly_material() | damaged_material())
-@example(spelt(INTERNAL, more=0).replace(b": 0}", b": 1e999}"))
-@example(spelt(INTERNAL, more="\ud800"))
-@example(spelt(INTERNAL, more={"a": [1]}))
-@example(spelt(INTERNAL, more=10**400))
+@example(to_json(INTERNAL, more=0).replace(b": 0}", b": 1e999}"))
+@example(to_json(INTERNAL, more="\ud800"))
+@example(to_json(INTERNAL, more={"a": [1]}))
+@example(to_json(INTERNAL, more=10**400))
 def test_any_bytes_give_material_a_reference_or_a_key_material_error(data: bytes) -> None:
     try:
         found = decode_metadata(data)
@@ -371,7 +373,7 @@ def test_any_bytes_give_material_a_reference_or_a_key_material_error(data: bytes
 
 
 @given(st.text(max_size=200) | nearly_material().map(bytes.decode))
-@example(spelt(EXTERNAL, more=0).decode().replace(": 0}", ": -1e999}"))
+@example(to_json(EXTERNAL, more=0).decode().replace(": 0}", ": -1e999}"))
 def test_any_text_of_a_store_gives_material_or_a_key_material_error(text: str) -> None:
     try:
         found = decode_material(text)
@@ -388,7 +390,7 @@ def with_instance(material: KeyMaterial) -> KeyMaterial:
     return replace(material, instance=(name or "DEFAULT", url or "DEFAULT"))
 
 
-@given(st.binary(max_size=200) | st.dictionaries(st.text(), VALUES).map(lambda d: spelt(d)))
+@given(st.binary(max_size=200) | st.dictionaries(st.text(), VALUES).map(lambda d: to_json(d)))
 def test_any_bytes_give_a_store_or_a_key_material_error(data: bytes) -> None:
     try:
         found = decode_store(data)
@@ -402,7 +404,7 @@ def test_any_bytes_give_a_store_or_a_key_material_error(data: bytes) -> None:
 def test_what_is_read_can_be_written_from_deeper_in_the_stack(depth: int) -> None:
     more = "[" * depth + "]" * depth
     try:
-        found = decode_material(spelt(EXTERNAL, more=0).decode().replace(": 0}", f": {more}}}"))
+        found = decode_material(to_json(EXTERNAL, more=0).decode().replace(": 0}", f": {more}}}"))
     except KeyMaterialError:
         return
 
@@ -469,7 +471,7 @@ def test_the_address_of_a_key_service_in_a_file_is_never_used(
     tools = mc.KeyTools(kms)
     assert mc.read_table(path, tools.decryption(policy)).equals(small_table())
     assert kms.count() == 1
-    assert [one.result for one in mc.rotate_keys(tmp_path, tools, what="mek")] == ["rotated"]
+    assert [result.result for result in mc.rotate_keys(tmp_path, tools, what="mek")] == ["rotated"]
     assert mc.read_table(path, tools.decryption(policy)).equals(small_table())
     for key in mc.scan_keys(tmp_path, tools):
         assert "attacker" not in repr(key)
@@ -479,7 +481,7 @@ def test_the_address_of_a_key_service_in_a_file_is_never_used(
     "value", [5, None, True, "x" * 20_000], ids=["number", "null", "true", "long"]
 )
 def test_an_address_of_another_form_is_passed_over(value: Any) -> None:
-    found = decode_metadata(spelt(INTERNAL, kmsInstanceURL=value, kmsInstanceID=value))
+    found = decode_metadata(to_json(INTERNAL, kmsInstanceURL=value, kmsInstanceID=value))
     assert isinstance(found, KeyMaterial)
     assert json.loads(found.encode())["kmsInstanceURL"] == "DEFAULT"
 
@@ -488,13 +490,13 @@ def test_an_address_of_another_form_is_passed_over(value: Any) -> None:
 
 
 def entries(writer: str) -> list[dict[str, Any]]:
-    """Give the manifest's files whose keys are wrapped by the key tools."""
+    """Return the manifest's files whose keys are wrapped by the key tools."""
     manifest = json.loads((shared_vectors() / writer / "manifest.json").read_text())
-    return [one for one in manifest["entries"] if one.get("kms")]
+    return [entry for entry in manifest["entries"] if entry.get("kms")]
 
 
 def materials(entry: dict[str, Any], folder: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Give the key metadata and the data key of the footer and of each column."""
+    """Return key metadata and data key of the footer and of each column."""
     enc = entry["enc"]
 
     def given_as(metadata: dict[str, str]) -> bytes:

@@ -73,15 +73,15 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ring(folder: Path) -> Keyring:
-    """Give a sealed keyring with one master key of known bytes."""
+    """Return an encrypted keyring with one master key of known bytes."""
     made = Keyring.create(folder / "k.json", passphrase=PASSPHRASE)
     made.create_key("kf", value=FOOTER_KEY)
     return made
 
 
 @pytest.fixture
-def clear(folder: Path) -> Keyring:
-    """Give the same in the clear."""
+def plaintext_ring(folder: Path) -> Keyring:
+    """Return the same keyring unencrypted."""
     made = Keyring.create(folder / "k.json", plaintext=True)
     made.create_key("kf", value=FOOTER_KEY)
     return made
@@ -107,8 +107,8 @@ def document(ring: Keyring) -> dict[str, Any]:
     return found
 
 
-def rewritten(ring: Keyring, change: Callable[[dict[str, Any]], object]) -> None:
-    """Let someone else edit the file."""
+def rewrite(ring: Keyring, change: Callable[[dict[str, Any]], object]) -> None:
+    """Edit the file as another process would."""
     value = document(ring)
     change(value)
     Path(ring.path).write_text(json.dumps(value))
@@ -223,8 +223,8 @@ def test_many_keys_are_wrapped_at_once(ring: Keyring) -> None:
     keys = [os.urandom(16) for _ in range(2500)]
     wrapped = client.wrap_many(ring, keys, "kf", b"x")
     assert len(set(wrapped)) == 2500
-    encoded = [json.loads(one)["encryptedKey"] for one in wrapped]
-    assert [open_bare(FOOTER_KEY, one, b"kf\x00x") for one in encoded] == keys
+    encoded = [json.loads(text)["encryptedKey"] for text in wrapped]
+    assert [open_bare(FOOTER_KEY, key, b"kf\x00x") for key in encoded] == keys
 
 
 # --- against PyArrow and parquet-java ------------------------------------------------------------
@@ -248,7 +248,7 @@ class SampleKms(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
 
 
 def factory(ring: Keyring) -> pe.CryptoFactory:
-    """Give PyArrow's key tools with the keyring as their KMS."""
+    """Return PyArrow's key tools with the keyring as their KMS."""
 
     class OurKms(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
         def __init__(self, configuration: Any) -> None:
@@ -405,24 +405,24 @@ def test_one_version_is_enabled_at_a_time(ring: Keyring) -> None:
             ring.enable_key("kf", number)
 
 
-def test_what_is_destroyed_is_never_enabled_again(clear: Keyring) -> None:
-    first = clear.wrap(DEK, "kf")
-    clear.rotate_key("kf")
-    clear.destroy_key("kf", 1)
-    calls: list[Callable[[], object]] = [lambda: clear.enable_key("kf", 1)]
+def test_what_is_destroyed_is_never_enabled_again(plaintext_ring: Keyring) -> None:
+    first = plaintext_ring.wrap(DEK, "kf")
+    plaintext_ring.rotate_key("kf")
+    plaintext_ring.destroy_key("kf", 1)
+    calls: list[Callable[[], object]] = [lambda: plaintext_ring.enable_key("kf", 1)]
     with pytest.raises(KeyDisabledError, match="version 1 of master key kf is destroyed"):
         calls[0]()
-    clear.disable_key("kf")
-    assert clear.enable_key("kf").enabled  # its newest version is there
-    clear.destroy_key("kf")
-    before = Path(clear.path).read_bytes()
-    calls += [lambda: clear.enable_key("kf"), lambda: clear.enable_key("kf", 2)]
+    plaintext_ring.disable_key("kf")
+    assert plaintext_ring.enable_key("kf").enabled  # its newest version is there
+    plaintext_ring.destroy_key("kf")
+    before = Path(plaintext_ring.path).read_bytes()
+    calls += [lambda: plaintext_ring.enable_key("kf"), lambda: plaintext_ring.enable_key("kf", 2)]
     for call in calls:
         with pytest.raises(KeyDisabledError, match="is destroyed"):
             call()
-    assert Path(clear.path).read_bytes() == before
+    assert Path(plaintext_ring.path).read_bytes() == before
     with pytest.raises(KeyDisabledError):
-        clear.unwrap(first, "kf")
+        plaintext_ring.unwrap(first, "kf")
 
 
 @pytest.mark.parametrize("way", [Keyring.disable_key, Keyring.destroy_key])
@@ -438,35 +438,35 @@ def test_the_newest_version_alone_is_neither_disabled_nor_destroyed(
     assert ring.list_keys()[0].disabled_versions == ()
 
 
-def test_a_destroyed_version_is_gone_from_the_file_for_good(clear: Keyring) -> None:
-    first = clear.wrap(DEK, "kf")
-    clear.rotate_key("kf")
-    second = clear.wrap(DEK, "kf")
-    clear.rotate_key("kf")
-    assert base64.b64encode(FOOTER_KEY) in Path(clear.path).read_bytes()
-    assert clear.destroy_key("kf", 1).disabled_versions == (1,)
-    assert base64.b64encode(FOOTER_KEY) not in Path(clear.path).read_bytes()
+def test_a_destroyed_version_is_gone_from_the_file_for_good(plaintext_ring: Keyring) -> None:
+    first = plaintext_ring.wrap(DEK, "kf")
+    plaintext_ring.rotate_key("kf")
+    second = plaintext_ring.wrap(DEK, "kf")
+    plaintext_ring.rotate_key("kf")
+    assert base64.b64encode(FOOTER_KEY) in Path(plaintext_ring.path).read_bytes()
+    assert plaintext_ring.destroy_key("kf", 1).disabled_versions == (1,)
+    assert base64.b64encode(FOOTER_KEY) not in Path(plaintext_ring.path).read_bytes()
     with pytest.raises(KeyDisabledError, match="version 1 of master key kf is destroyed"):
-        clear.unwrap(first, "kf")
-    assert clear.unwrap(second, "kf") == DEK
+        plaintext_ring.unwrap(first, "kf")
+    assert plaintext_ring.unwrap(second, "kf") == DEK
 
 
-def test_a_destroyed_master_key_stays_on_record_alone(clear: Keyring) -> None:
-    clear.rotate_key("kf")
-    text = clear.wrap(DEK, "kf")
-    described = clear.destroy_key("kf")
+def test_a_destroyed_master_key_stays_on_record_alone(plaintext_ring: Keyring) -> None:
+    plaintext_ring.rotate_key("kf")
+    text = plaintext_ring.wrap(DEK, "kf")
+    described = plaintext_ring.destroy_key("kf")
     assert (described.version, described.enabled, described.disabled_versions) == (2, False, (1,))
     assert (described.destroyed, described.destroyed_versions) == (True, (1,))
-    assert b"value" not in Path(clear.path).read_bytes()
-    for call in (lambda: clear.unwrap(text, "kf"), lambda: clear.wrap(DEK, "kf"),
-                 lambda: clear.rotate_key("kf")):  # fmt: skip
+    assert b"value" not in Path(plaintext_ring.path).read_bytes()
+    for call in (lambda: plaintext_ring.unwrap(text, "kf"), lambda: plaintext_ring.wrap(DEK, "kf"),
+                 lambda: plaintext_ring.rotate_key("kf")):  # fmt: skip
         with pytest.raises(KeyDisabledError, match="is destroyed"):
             call()
-    assert clear.is_current(text, "kf") is True
-    assert clear.is_current(seal_bare(FOOTER_KEY, DEK, b"kf"), "kf") is None
+    assert plaintext_ring.is_current(text, "kf") is True
+    assert plaintext_ring.is_current(seal_bare(FOOTER_KEY, DEK, b"kf"), "kf") is None
     with pytest.raises(ValueError, match="already contains a master key kf"):
-        clear.create_key("kf")
-    assert clear.destroy_key("kf") == described
+        plaintext_ring.create_key("kf")
+    assert plaintext_ring.destroy_key("kf") == described
 
 
 def test_master_keys_are_listed_by_id_without_their_values(ring: Keyring) -> None:
@@ -480,15 +480,15 @@ def test_master_keys_are_listed_by_id_without_their_values(ring: Keyring) -> Non
 
 @pytest.mark.parametrize("length", [16, 24, 32, None])
 def test_a_new_master_key_is_random_and_of_256_bits_unless_asked(
-    clear: Keyring, length: int | None
+    plaintext_ring: Keyring, length: int | None
 ) -> None:
     for name in ("a", "b"):
         if length is None:
-            clear.create_key(name)
+            plaintext_ring.create_key(name)
         else:
-            clear.create_key(name, length=length)
-    clear.rotate_key("a")
-    keys = document(clear)["keys"]
+            plaintext_ring.create_key(name, length=length)
+    plaintext_ring.rotate_key("a")
+    keys = document(plaintext_ring)["keys"]
     values = [base64.b64decode(v["value"]) for n in ("a", "b") for v in keys[n]["versions"]]
     assert [len(value) for value in values] == [length or 32, 32, length or 32]
     assert len(set(values)) == 3
@@ -514,8 +514,8 @@ def test_wrong_arguments_are_refused_before_anything_is_read(ring: Keyring) -> N
 # --- the file and its passphrase -----------------------------------------------------------------
 
 
-def independently_opened(path: str, passphrase: bytes) -> Any:
-    """Open a sealed file with nothing of modcrypt."""
+def open_independently(path: str, passphrase: bytes) -> Any:
+    """Open an encrypted keyring without modcrypt."""
     value = json.loads(Path(path).read_bytes())
     kdf, sealed = value["scrypt"], base64.b64decode(value.pop("sealed"))
     salt = base64.b64decode(kdf["salt"])
@@ -537,7 +537,7 @@ def test_a_file_is_sealed_by_scrypt_and_aes_gcm_at_the_recommended_cost(
     }  # fmt: skip
     assert (value["scrypt"]["n"], value["scrypt"]["r"], value["scrypt"]["p"]) == (2**17, 8, 1)
     assert len(base64.b64decode(value["scrypt"]["salt"])) == 16
-    keys = independently_opened(ring.path, PASSPHRASE.encode())
+    keys = open_independently(ring.path, PASSPHRASE.encode())
     (version,) = keys["kf"]["versions"]
     assert base64.b64decode(version["value"]) == FOOTER_KEY
 
@@ -560,7 +560,7 @@ def test_a_file_that_something_else_sealed_opens(folder: Path) -> None:
     ring = Keyring(folder / "k.json", passphrase="pass")
     assert ring.unwrap(seal_bare(FOOTER_KEY, DEK, b"kf"), "kf") == DEK
     ring.rotate_key("kf")  # parameters stay as they are
-    assert len(independently_opened(ring.path, b"pass")["kf"]["versions"]) == 2
+    assert len(open_independently(ring.path, b"pass")["kf"]["versions"]) == 2
 
 
 def test_a_sealed_file_tells_neither_values_nor_ids(ring: Keyring) -> None:
@@ -578,11 +578,11 @@ def test_every_update_of_a_sealed_file_has_a_nonce_of_its_own(ring: Keyring) -> 
     assert len(nonces) == 20
 
 
-def test_a_keyring_in_the_clear_says_so(clear: Keyring) -> None:
-    value = document(clear)
+def test_a_keyring_in_the_clear_says_so(plaintext_ring: Keyring) -> None:
+    value = document(plaintext_ring)
     assert (value["format"], value["version"]) == ("modcrypt-keyring", 2)
     assert value["protection"] == "none"
-    assert again(clear, None).wrap(DEK, "kf")
+    assert again(plaintext_ring, None).wrap(DEK, "kf")
 
 
 def test_keys_are_in_the_clear_by_explicit_choice_alone(folder: Path, ring: Keyring) -> None:
@@ -674,15 +674,15 @@ def test_changing_the_passphrase_shuts_out_the_old_one(ring: Keyring) -> None:
     assert ring.unwrap(wrapped, "kf") == DEK
 
 
-def test_a_keyring_is_sealed_and_unsealed(clear: Keyring) -> None:
-    wrapped = clear.wrap(DEK, "kf")
-    clear.change_passphrase(PASSPHRASE)
-    assert base64.b64encode(FOOTER_KEY) not in Path(clear.path).read_bytes()
-    assert again(clear).unwrap(wrapped, "kf") == DEK
-    os.chmod(clear.path, 0o644)  # as a sealed one may have it
-    clear.change_passphrase(plaintext=True)
-    assert stat.S_IMODE(os.stat(clear.path).st_mode) == 0o600
-    assert again(clear, None).unwrap(wrapped, "kf") == DEK
+def test_a_keyring_is_sealed_and_unsealed(plaintext_ring: Keyring) -> None:
+    wrapped = plaintext_ring.wrap(DEK, "kf")
+    plaintext_ring.change_passphrase(PASSPHRASE)
+    assert base64.b64encode(FOOTER_KEY) not in Path(plaintext_ring.path).read_bytes()
+    assert again(plaintext_ring).unwrap(wrapped, "kf") == DEK
+    os.chmod(plaintext_ring.path, 0o644)  # as a sealed one may have it
+    plaintext_ring.change_passphrase(plaintext=True)
+    assert stat.S_IMODE(os.stat(plaintext_ring.path).st_mode) == 0o600
+    assert again(plaintext_ring, None).unwrap(wrapped, "kf") == DEK
 
 
 def test_a_clear_keyring_in_the_place_of_a_sealed_one_is_refused(
@@ -743,10 +743,10 @@ def test_nobody_else_can_read_the_file_at_any_time(
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666, 0o610])
-def test_a_clear_keyring_that_others_may_use_is_refused(clear: Keyring, mode: int) -> None:
-    os.chmod(clear.path, mode)
+def test_a_clear_keyring_that_others_may_use_is_refused(plaintext_ring: Keyring, mode: int) -> None:
+    os.chmod(plaintext_ring.path, mode)
     with pytest.raises(KeyRetrievalError, match="chmod 600") as caught:
-        again(clear, None)
+        again(plaintext_ring, None)
     assert type(caught.value) is KeyRetrievalError
 
 
@@ -823,9 +823,11 @@ def test_a_former_state_is_refused_behind_a_link_too(ring: Keyring, folder: Path
     assert Keyring(backup, passphrase=PASSPHRASE).wrap(DEK, "kf")  # another place, on purpose
 
 
-def test_a_keyring_of_the_first_format_becomes_one_of_the_second_for_good(clear: Keyring) -> None:
-    first = {name: document(clear)[name] for name in ("format", "protection", "keys")}
-    path = Path(clear.path).with_name("first.json")
+def test_a_keyring_of_the_first_format_becomes_one_of_the_second_for_good(
+    plaintext_ring: Keyring,
+) -> None:
+    first = {name: document(plaintext_ring)[name] for name in ("format", "protection", "keys")}
+    path = Path(plaintext_ring.path).with_name("first.json")
     path.touch(0o600)
     path.write_text(json.dumps({**first, "version": 1}))
     ring, data = Keyring(path), path.read_bytes()
@@ -1015,7 +1017,7 @@ def test_threads_wrap_while_others_rotate(ring: Keyring) -> None:
         assert ring.unwrap(ring.wrap(DEK, "kf"), "kf") == DEK
 
     works = [(round_trip, 200)] * 3 + [(lambda: ring.rotate_key("kf"), 25)] * 2
-    threads = [threading.Thread(target=run, args=one) for one in works]
+    threads = [threading.Thread(target=run, args=arguments) for arguments in works]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -1083,8 +1085,8 @@ while True:
 """
 
 
-def killed_at_each_step(job: str, base: Path, tmp_path: Path) -> list[Path]:
-    """Give the folders that a process left that was killed before its first, second, ... step."""
+def kill_at_each_step(job: str, base: Path, tmp_path: Path) -> list[Path]:
+    """Return the folders left by processes killed before their first, second, ... step."""
     results = tmp_path / "results"
     results.mkdir()
     done = subprocess.run(
@@ -1100,7 +1102,7 @@ def killed_at_each_step(job: str, base: Path, tmp_path: Path) -> list[Path]:
 
 def test_a_killed_creation_leaves_a_whole_keyring_or_none(folder: Path, tmp_path: Path) -> None:
     there = []
-    for left in killed_at_each_step("create", folder, tmp_path):
+    for left in kill_at_each_step("create", folder, tmp_path):
         there.append((left / "k.json").exists())
         if there[-1]:
             assert Keyring(left / "k.json").list_keys() == []
@@ -1111,11 +1113,11 @@ def test_a_killed_creation_leaves_a_whole_keyring_or_none(folder: Path, tmp_path
 
 @pytest.mark.parametrize("job", ["create_key", "destroy_key"])
 def test_a_killed_update_leaves_the_old_file_or_the_new(
-    job: str, clear: Keyring, folder: Path, tmp_path: Path
+    job: str, plaintext_ring: Keyring, folder: Path, tmp_path: Path
 ) -> None:
-    before = Path(clear.path).read_bytes()
+    before = Path(plaintext_ring.path).read_bytes()
     changed = []
-    for left in killed_at_each_step(job, folder, tmp_path):
+    for left in kill_at_each_step(job, folder, tmp_path):
         ring = Keyring(left / "k.json")
         changed.append((left / "k.json").read_bytes() != before)
         described = {key.id: key.enabled for key in ring.list_keys()}
@@ -1137,7 +1139,7 @@ def test_a_killed_change_of_the_passphrase_leaves_one_that_opens(
     ring.create_key("kf", value=FOOTER_KEY)
     before = Path(ring.path).read_bytes()
     changed = []
-    for left in killed_at_each_step("change_passphrase", folder, tmp_path):
+    for left in kill_at_each_step("change_passphrase", folder, tmp_path):
         changed.append((left / "k.json").read_bytes() != before)
         after = Keyring(left / "k.json", passphrase="new" if changed[-1] else "old")
         assert after.unwrap(seal_bare(FOOTER_KEY, DEK, b"kf"), "kf") == DEK
@@ -1146,7 +1148,7 @@ def test_a_killed_change_of_the_passphrase_leaves_one_that_opens(
 
 @pytest.mark.parametrize("name", ["open", "write", "fchmod", "utime", "fsync", "replace", "unlink"])
 def test_a_step_that_fails_leaves_the_old_file_and_nothing_beside_it(
-    clear: Keyring, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    plaintext_ring: Keyring, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, failed = getattr(os, name), 0
     for step in itertools.count():
@@ -1157,27 +1159,27 @@ def test_a_step_that_fails_leaves_the_old_file_and_nothing_beside_it(
                 raise OSError(28, "No space left on device")
             return real(*args, **options)
 
-        before = Path(clear.path).read_bytes()
+        before = Path(plaintext_ring.path).read_bytes()
         raised = None
         with monkeypatch.context() as patch:
             patch.setattr(os, name, failing)
             try:
-                clear.create_key(f"k{step}")
+                plaintext_ring.create_key(f"k{step}")
             except OSError as error:
                 raised = error
         if raised is not None:
             failed += 1
             assert raised.strerror == "No space left on device"
-            assert Path(clear.path).read_bytes() == before
+            assert Path(plaintext_ring.path).read_bytes() == before
         assert os.listdir(folder) == ["k.json"]
-        assert again(clear, None).list_keys() == clear.list_keys()
+        assert again(plaintext_ring, None).list_keys() == plaintext_ring.list_keys()
         if next(calls) <= step:
             break
     assert failed
 
 
 def test_a_new_file_is_on_the_disk_before_its_name_is(
-    clear: Keyring, folder: Path, monkeypatch: pytest.MonkeyPatch
+    plaintext_ring: Keyring, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
     fsync, replace, link = os.fsync, os.replace, os.link
@@ -1198,9 +1200,9 @@ def test_a_new_file_is_on_the_disk_before_its_name_is(
         patch.setattr(os, "fsync", syncing)
         patch.setattr(os, "replace", naming(replace))
         patch.setattr(os, "link", naming(link))
-        clear.rotate_key("kf")
+        plaintext_ring.rotate_key("kf")
         other = Keyring.create(folder / "other.json", plaintext=True)
-    sizes = [os.stat(path).st_size for path in (clear.path, other.path)]
+    sizes = [os.stat(path).st_size for path in (plaintext_ring.path, other.path)]
     assert done == [
         f"file of {sizes[0]} bytes", "name", "folder",
         f"file of {sizes[1]} bytes", "name", "folder",
@@ -1223,30 +1225,30 @@ def test_create_needs_no_hard_links(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert sorted(os.listdir(folder)) == ["a.json", "b.json"]
 
 
-def test_a_full_disk_leaves_the_old_file(clear: Keyring, folder: Path) -> None:
-    before = Path(clear.path).read_bytes()
+def test_a_full_disk_leaves_the_old_file(plaintext_ring: Keyring, folder: Path) -> None:
+    before = Path(plaintext_ring.path).read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
         with pytest.raises(OSError, match="File too large") as caught:
-            clear.create_key("new")
+            plaintext_ring.create_key("new")
         with pytest.raises(OSError, match="File too large"):
             Keyring.create(folder / "long.json", passphrase=PASSPHRASE)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
-    assert caught.value.filename == clear.path  # not the temporary file's name
-    assert Path(clear.path).read_bytes() == before
+    assert caught.value.filename == plaintext_ring.path  # not the temporary file's name
+    assert Path(plaintext_ring.path).read_bytes() == before
     assert os.listdir(folder) == ["k.json"]
-    clear.create_key("new")
+    plaintext_ring.create_key("new")
 
 
 # --- hostile files -------------------------------------------------------------------------------
 
 
-def opened_or_refused(path: Path, data: bytes) -> None:
-    """Any bytes either open or raise ModcryptError, nothing else."""
+def check_opened_or_refused(path: Path, data: bytes) -> None:
+    """Check that bytes either open or raise ModcryptError."""
     path.write_bytes(data)
     path.chmod(0o600)
     for passphrase in (None, PASSPHRASE):
@@ -1266,7 +1268,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(data=st.binary(max_size=200))
 def test_any_bytes_open_or_are_refused(scratch: Path, data: bytes) -> None:
-    opened_or_refused(scratch, data)
+    check_opened_or_refused(scratch, data)
 
 
 VERSION = {"version": 1, "created": "2026-01-31T12:00:00Z", "state": "enabled",
@@ -1289,15 +1291,15 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     if not isinstance(value, dict | list):
         return [at]
     inner = value.items() if isinstance(value, dict) else enumerate(value)
-    return [at, *[place for key, one in inner for place in places(one, (*at, key))]]
+    return [at, *[place for key, value in inner for place in places(value, (*at, key))]]
 
 
-def replaced(value: Any, at: tuple[Any, ...], new: Any) -> Any:
-    """Give a copy of a document with something else in one place."""
+def replace_at(value: Any, at: tuple[Any, ...], new: Any) -> Any:
+    """Return a copy of a document with one value replaced."""
     if not at:
         return new
     value = copy.copy(value)
-    value[at[0]] = replaced(value[at[0]], at[1:], new)
+    value[at[0]] = replace_at(value[at[0]], at[1:], new)
     return value
 
 
@@ -1308,7 +1310,7 @@ def replaced(value: Any, at: tuple[Any, ...], new: Any) -> Any:
 def test_a_document_with_anything_in_one_place_opens_or_is_refused(
     scratch: Path, place: tuple[Any, tuple[Any, ...]], new: Any
 ) -> None:
-    opened_or_refused(scratch, json.dumps(replaced(*place, new)).encode())
+    check_opened_or_refused(scratch, json.dumps(replace_at(*place, new)).encode())
 
 
 K, V = ("keys", "kf"), ("keys", "kf", "versions")
@@ -1381,35 +1383,35 @@ def test_no_memory_for_scrypt_is_an_error_of_its_own(
         again(ring)
 
 
-def test_a_file_that_is_too_long_is_not_read(clear: Keyring) -> None:
-    os.truncate(clear.path, keyring_file.MAX_FILE + 1)
+def test_a_file_that_is_too_long_is_not_read(plaintext_ring: Keyring) -> None:
+    os.truncate(plaintext_ring.path, keyring_file.MAX_FILE + 1)
     with pytest.raises(KeyMaterialError, match="longer than 64 MiB"):
-        clear.wrap(DEK, "kf")
+        plaintext_ring.wrap(DEK, "kf")
 
 
 def test_a_keyring_has_so_many_versions_and_no_more(
-    clear: Keyring, monkeypatch: pytest.MonkeyPatch
+    plaintext_ring: Keyring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert keyring_document.MAX_VERSIONS == 100_000
     monkeypatch.setattr(keyring_document, "MAX_VERSIONS", 3)
-    clear.rotate_key("kf")
-    clear.create_key("kc")
+    plaintext_ring.rotate_key("kf")
+    plaintext_ring.create_key("kc")
     calls: list[Callable[[], object]] = [
-        lambda: clear.create_key("kd"),
-        lambda: clear.rotate_key("kf"),
+        lambda: plaintext_ring.create_key("kd"),
+        lambda: plaintext_ring.rotate_key("kf"),
     ]
     for call in calls:
         with pytest.raises(ValueError, match="more than 3 versions"):
             call()
-    assert len(clear.list_keys()) == 2
+    assert len(plaintext_ring.list_keys()) == 2
     monkeypatch.setattr(keyring_document, "MAX_VERSIONS", 2)
     with pytest.raises(KeyMaterialError, match="more than 2 versions"):
-        again(clear, None)
+        again(plaintext_ring, None)
     monkeypatch.undo()
-    monkeypatch.setattr(keyring_file, "MAX_FILE", os.stat(clear.path).st_size + 10)
+    monkeypatch.setattr(keyring_file, "MAX_FILE", os.stat(plaintext_ring.path).st_size + 10)
     with pytest.raises(ValueError, match="at most"):
-        clear.create_key("kd")
-    assert len(clear.list_keys()) == 2
+        plaintext_ring.create_key("kd")
+    assert len(plaintext_ring.list_keys()) == 2
 
 
 # --- secrets -------------------------------------------------------------------------------------
@@ -1426,22 +1428,22 @@ def test_nothing_secret_is_shown_pickled_or_copied(ring: Keyring) -> None:
             copying(ring)
 
 
-def test_errors_do_not_hold_what_the_file_or_the_passphrase_says(clear: Keyring) -> None:
+def test_errors_do_not_hold_what_the_file_or_the_passphrase_says(plaintext_ring: Keyring) -> None:
     """Not even the exceptions that they were raised from: those of `json` keep all of the text."""
-    good = Path(clear.path).read_text()
+    good = Path(plaintext_ring.path).read_text()
     secret = base64.b64encode(FOOTER_KEY).decode()
     for data in (good[:-3], good.replace(secret, secret[:-2]), good + "}", good.replace(":", ";")):
-        Path(clear.path).write_text(data)
+        Path(plaintext_ring.path).write_text(data)
         with pytest.raises(KeyMaterialError) as caught:
-            again(clear, None)
+            again(plaintext_ring, None)
         assert_silent(caught.value, secret[:12])
     for passphrase in (f"{secret}\ud800", secret * 500):
         with pytest.raises(ValueError, match="1 to 4096") as wrong:
-            again(clear, passphrase)
+            again(plaintext_ring, passphrase)
         assert_silent(wrong.value, secret[:12])
-    Path(clear.path).write_text(good)
+    Path(plaintext_ring.path).write_text(good)
     with pytest.raises(KeyMaterialError) as caught:
-        clear.unwrap('{"' + secret, "kf")
+        plaintext_ring.unwrap('{"' + secret, "kf")
     assert_silent(caught.value, secret[:12])
 
 

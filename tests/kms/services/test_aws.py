@@ -58,7 +58,7 @@ ARN = f"arn:aws:kms:{REGION}:111122223333:key/{KEY_ID}"
 
 @pytest.fixture
 def key(moto: MotoKms) -> dict[str, Any]:
-    """Give a fresh key's metadata."""
+    """Create a key; return its metadata."""
     metadata: dict[str, Any] = moto.judge().create_key()["KeyMetadata"]
     return metadata
 
@@ -70,7 +70,7 @@ def client(moto: MotoKms) -> AwsKms:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Let no test wait between attempts; give the waits there would have been."""
+    """Replace waits between attempts; return the recorded waits."""
     waited: list[float] = []
     monkeypatch.setattr(kms, "time", SimpleNamespace(sleep=waited.append))
     return waited
@@ -106,16 +106,16 @@ def test_a_key_may_be_asked_for_by_arn_id_alias_and_plain_name(
     moto.judge().create_alias(AliasName=f"alias/{name}", TargetKeyId=key["KeyId"])
     alias_arn = f"{key['Arn'].rpartition(':')[0]}:alias/{name}"
     names = [key["Arn"], key["KeyId"], f"alias/{name}", name, alias_arn]
-    for one in names:
-        wrapped = client.wrap(KEY, one)
+    for spelling in names:
+        wrapped = client.wrap(KEY, spelling)
         assert [client.unwrap(wrapped, other) for other in names] == [KEY] * 5
 
 
-@pytest.mark.parametrize(("one", "other"), [(AAD, b"table/part-1"), (AAD, b""), (b"", AAD)])
+@pytest.mark.parametrize(("aad", "other"), [(AAD, b"table/part-1"), (AAD, b""), (b"", AAD)])
 def test_another_aad_is_refused(
-    client: AwsKms, key: dict[str, Any], one: bytes, other: bytes
+    client: AwsKms, key: dict[str, Any], aad: bytes, other: bytes
 ) -> None:
-    wrapped = client.wrap(KEY, key["Arn"], aad=one)
+    wrapped = client.wrap(KEY, key["Arn"], aad=aad)
     for ask in (client.unwrap, client.rewrap):
         with pytest.raises(KeyMaterialError, match="other AAD"):
             ask(wrapped, key["Arn"], aad=other)
@@ -150,9 +150,10 @@ def test_every_request_names_the_master_key_and_no_other(
         wrapped = client.rewrap(client.wrap(KEY, key["Arn"], aad=AAD), key["Arn"], aad=AAD)
         client.unwrap(wrapped, key["Arn"], aad=AAD)
     named = [
-        {value for name, value in one.body.items() if name.endswith("KeyId")} for one in requests
+        {value for name, value in request.body.items() if name.endswith("KeyId")}
+        for request in requests
     ]
-    assert [one.operation for one in requests] == ["Encrypt", "ReEncrypt", "Decrypt"]
+    assert [request.operation for request in requests] == ["Encrypt", "ReEncrypt", "Decrypt"]
     assert named == [{key["Arn"]}] * 3
     assert {"SourceKeyId", "DestinationKeyId"} <= requests[1].body.keys()
 
@@ -226,7 +227,7 @@ def test_requests_go_to_the_region_of_the_uri(
     assert client.default_key == key["Arn"]
     with moto.watched() as requests:
         client.wrap(KEY, key["Arn"])
-    assert [one.region for one in requests] == [REGION]
+    assert [request.region for request in requests] == [REGION]
     assert open_aws("aws-kms://").region == "us-west-1"
 
 
@@ -294,7 +295,7 @@ def test_a_key_is_created_with_an_alias_and_listed(moto: MotoKms, client: AwsKms
     assert made.id == "alias/created/footer"
     assert made.created is not None
     assert client.unwrap(client.wrap(KEY, "created/footer"), made.id) == KEY
-    listed = {one.id: one for one in client.list_keys()}
+    listed = {key.id: key for key in client.list_keys()}
     assert listed[made.id].enabled
     assert listed[bare].enabled
     assert signing["KeyId"] not in listed
@@ -314,11 +315,11 @@ def test_a_rotated_key_unwraps_what_it_wrapped_before_and_rewraps_with_aad(
     wrapped = client.wrap(KEY, name, aad=AAD)
     with moto.watched() as requests:
         assert client.rotate_key(name).id == name
-    assert [one.operation for one in requests] == ["DescribeKey", "RotateKeyOnDemand"]
+    assert [request.operation for request in requests] == ["DescribeKey", "RotateKeyOnDemand"]
     assert client.unwrap(wrapped, name, aad=AAD) == KEY
     with moto.watched() as requests:
         new = kms.rewrap(client, wrapped, name, AAD)
-    assert [one.operation for one in requests] == ["ReEncrypt"]  # the key stays inside
+    assert [request.operation for request in requests] == ["ReEncrypt"]  # the key stays inside
     assert new != wrapped
     assert client.unwrap(new, name, aad=AAD) == KEY
     assert kms.is_current(client, new, name) is None  # KMS doesn't tell
@@ -331,7 +332,7 @@ def test_a_key_is_disabled_and_destroyed_as_aws_does_it(moto: MotoKms, client: A
         client.disable_key(name, 1)
     assert client.disable_key(name).enabled is False
     assert moto.judge().describe_key(KeyId=key_id)["KeyMetadata"]["KeyState"] == "Disabled"
-    assert [one.enabled for one in client.list_keys() if one.id == name] == [False]
+    assert [key.enabled for key in client.list_keys() if key.id == name] == [False]
     client.destroy_key(name)
     told = moto.judge().describe_key(KeyId=key_id)["KeyMetadata"]
     assert told["KeyState"] == "PendingDeletion"
@@ -391,7 +392,7 @@ def test_an_answer_that_is_not_of_kms_is_refused(
 # --- stubbed answers -----------------------------------------------------------------------------
 
 
-def stubbed() -> tuple[Stubber, AwsKms]:
+def stub_client() -> tuple[Stubber, AwsKms]:
     own = boto3.client(
         "kms", region_name=REGION, aws_access_key_id=AWS_KEY_ID, aws_secret_access_key=AWS_SECRET
     )
@@ -428,7 +429,7 @@ def test_stubbed_refusals_give_one_error_that_repeats_no_message(
     code: str, status: int, error: type[Exception]
 ) -> None:
     """Disabled keys among them, which moto lets decrypt."""
-    stub, client = stubbed()
+    stub, client = stub_client()
     secret = f"Zq9 {base64.b64encode(KEY).decode()}"
     stub.add_client_error("decrypt", code, secret, status)
     with stub, pytest.raises(error) as caught:
@@ -454,7 +455,7 @@ def test_stubbed_refusals_give_one_error_that_repeats_no_message(
         (botocore.exceptions.UnauthorizedSSOTokenError(), KeyAccessDeniedError),
         (botocore.exceptions.ParamValidationError(report="x"), KeyRetrievalError),
     ],
-    ids=lambda one: one.__name__ if isinstance(one, type) else type(one).__name__,
+    ids=lambda answer: answer.__name__ if isinstance(answer, type) else type(answer).__name__,
 )
 @pytest.mark.usefixtures("bare_environment")
 def test_stubbed_failures_of_boto3_give_the_right_error(
@@ -473,7 +474,7 @@ def test_stubbed_failures_of_boto3_give_the_right_error(
 
 @pytest.mark.usefixtures("bare_environment")
 def test_a_stubbed_key_whose_alias_is_refused_is_deleted_again() -> None:
-    stub, client = stubbed()
+    stub, client = stub_client()
     stub.add_client_error("describe_key", "NotFoundException", "", 400)
     now = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
     stub.add_response("create_key", {"KeyMetadata": {"KeyId": KEY_ID, "CreationDate": now}})
@@ -489,20 +490,20 @@ def test_stubbed_pages_of_keys_are_all_read_up_to_a_limit(monkeypatch: pytest.Mo
     def pages(stub: Stubber) -> None:
         ids = [f"{n:08x}{KEY_ID[8:]}" for n in range(4)]
         stub.add_response("list_aliases", {"Aliases": [], "Truncated": False})
-        first = [{"KeyId": one} for one in ids[:2]]
-        second = [{"KeyId": one} for one in ids[2:]]
+        first = [{"KeyId": key_id} for key_id in ids[:2]]
+        second = [{"KeyId": key_id} for key_id in ids[2:]]
         stub.add_response("list_keys", {"Keys": first, "Truncated": True, "NextMarker": "m"})
         stub.add_response("list_keys", {"Keys": second, "Truncated": False}, {"Marker": "m"})
-        for one in ids:
-            manager = "AWS" if one == ids[3] else "CUSTOMER"
-            told = {"KeyId": one, "KeyManager": manager, "KeySpec": "SYMMETRIC_DEFAULT"}
+        for key_id in ids:
+            manager = "AWS" if key_id == ids[3] else "CUSTOMER"
+            told = {"KeyId": key_id, "KeyManager": manager, "KeySpec": "SYMMETRIC_DEFAULT"}
             stub.add_response("describe_key", {"KeyMetadata": told | {"KeyState": "Enabled"}})
 
-    stub, client = stubbed()
+    stub, client = stub_client()
     pages(stub)
     with stub:
         assert len(client.list_keys()) == 3
-    stub, client = stubbed()
+    stub, client = stub_client()
     pages(stub)
     monkeypatch.setattr(aws, "MAX_LISTED", 3)
     with stub, pytest.raises(KeyRetrievalError, match="more than 3"):
@@ -549,7 +550,7 @@ def test_missing_credentials_are_said(moto: MotoKms, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def keeping(moto: MotoKms, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Run a server that keeps connections, as AWS does and moto doesn't; give the ports it saw."""
+    """Run a server that keeps connections, as AWS does; return the ports it saw."""
     seen: list[int] = []
     answer = b'{"CiphertextBlob":"AAAA","KeyId":"%s"}' % ARN.encode()
 
@@ -565,7 +566,7 @@ def keeping(moto: MotoKms, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int
             self.wfile.write(answer)
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.block_on_close = False  # it doesn't wait for the kept connections

@@ -78,7 +78,7 @@ LONG = {
 }
 
 
-def refused(vault: VaultKms, kind: type[Exception]) -> None:
+def check_refused(vault: VaultKms, kind: type[Exception]) -> None:
     for call in (
         lambda: vault.unwrap(WRAPPED, "key"),
         lambda: vault.wrap(KEY, "key"),
@@ -94,7 +94,7 @@ def refused(vault: VaultKms, kind: type[Exception]) -> None:
 @pytest.mark.parametrize("name", SLOW)
 def test_a_slow_answer_ends_in_time(vault: VaultKms, server: Server, name: str) -> None:
     server.answer = SLOW[name]
-    refused(vault, KmsUnavailableError)
+    check_refused(vault, KmsUnavailableError)
 
 
 @pytest.mark.parametrize("name", LONG)
@@ -103,7 +103,7 @@ def test_an_endless_answer_ends_at_its_limit(
 ) -> None:
     monkeypatch.setattr(bounded_http, "MAX_SECONDS", 60.0)
     server.answer = LONG[name]
-    refused(vault, KeyRetrievalError)
+    check_refused(vault, KeyRetrievalError)
     assert len(server.requests) == 3  # what is too long once is not asked for again
 
 
@@ -151,7 +151,7 @@ def test_an_answer_of_azure_ends_in_time_and_at_its_limit(
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "GZIP", "gzip, gzip"])
 def test_a_compressed_answer_is_not_unpacked(vault: VaultKms, server: Server, coding: str) -> None:
     server.answer = whole(gzip.compress(b" " * (50 << 20)), f"Content-Encoding: {coding}")
-    refused(vault, KeyRetrievalError)
+    check_refused(vault, KeyRetrievalError)
     assert all(b"Accept-Encoding: identity" in request for request in server.requests)
 
 
@@ -179,7 +179,7 @@ def test_an_answer_that_is_not_vaults_is_refused(
             call()
 
 
-def described(**members: Any) -> bytes:
+def description(**members: Any) -> bytes:
     key = {"latest_version": 3, "min_decryption_version": 1, "soft_deleted": False, **members}
     return json.dumps({"data": key}).encode()
 
@@ -233,7 +233,7 @@ def test_an_engine_without_keys_has_an_empty_list(vault: VaultKms, server: Serve
 def test_versions_of_a_key_are_numbers_that_it_can_have(
     vault: VaultKms, server: Server, members: dict[str, Any], call: str
 ) -> None:
-    server.answer = whole(described(**members))
+    server.answer = whole(description(**members))
     with pytest.raises(KeyRetrievalError, match="not a transit engine"):
         ADMINISTRATION[call](vault)
 
@@ -242,7 +242,7 @@ def test_versions_of_a_key_are_numbers_that_it_can_have(
     "made", [True, 2**63, -(2**63), 10**400, "yesterday", {}], ids=lambda made: repr(made)[:9]
 )
 def test_a_time_that_is_none_is_not_shown(vault: VaultKms, server: Server, made: object) -> None:
-    server.answer = whole(described(keys={"3": made}))
+    server.answer = whole(description(keys={"3": made}))
     assert vault.rotate_key("key").created is None
 
 
@@ -273,7 +273,7 @@ def test_a_redirect_takes_the_token_nowhere(vault: VaultKms, server: Server, sta
     elsewhere = Server()
     answer = f"HTTP/1.1 {status} Moved\r\nConnection: close\r\nLocation: http://127.0.0.1:{elsewhere.port}/\r\n"
     server.answer = lambda peer: peer.sendall(f"{answer}Content-Length: 0\r\n\r\n".encode())
-    refused(vault, KeyRetrievalError)
+    check_refused(vault, KeyRetrievalError)
     assert elsewhere.requests == []
     elsewhere.close()
 

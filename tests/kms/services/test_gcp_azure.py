@@ -201,12 +201,12 @@ def damage_plaintext(answer: Any) -> None:
         answer.plaintext = bytes(16)
 
 
-def unverified(answer: Any) -> None:
+def deny_plaintext_check(answer: Any) -> None:
     if "ciphertext" in answer:
         answer.verified_plaintext_crc32c = False
 
 
-def aad_unverified(answer: Any) -> None:
+def deny_aad_check(answer: Any) -> None:
     if "ciphertext" in answer:
         answer.verified_additional_authenticated_data_crc32c = False
 
@@ -215,8 +215,8 @@ def aad_unverified(answer: Any) -> None:
     ("damage", "wraps"),
     [
         (damage_ciphertext, False),
-        (unverified, False),
-        (aad_unverified, False),
+        (deny_plaintext_check, False),
+        (deny_aad_check, False),
         (damage_plaintext, True),
     ],
 )

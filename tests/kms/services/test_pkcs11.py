@@ -49,14 +49,14 @@ def client(hsm: SoftHsm) -> Pkcs11Kms:
     return hsm.open()
 
 
-def sealed_in(wrapped: str) -> bytes:
+def block_in(wrapped: str) -> bytes:
     members = json.loads(wrapped)
     assert list(members) == ["masterKeyVersion", "encryptedKey"]
     assert members["masterKeyVersion"] == "NO_VERSION"
     return base64.b64decode(members["encryptedKey"], validate=True)
 
 
-def wrapped_by_hand(key: bytes, aad: bytes, master: bytes = MASTER) -> str:
+def wrap_by_hand(key: bytes, aad: bytes, master: bytes = MASTER) -> str:
     nonce = os.urandom(12)
     block = nonce + AESGCM(master).encrypt(nonce, key, aad)
     encoded = base64.b64encode(block).decode()
@@ -74,18 +74,18 @@ def test_what_the_token_wraps_opens_with_plain_aes_gcm(
     label = f"imported-{size}-{len(aad)}"
     hsm.import_key(label)
     key = os.urandom(size)
-    first, second = (sealed_in(client.wrap(key, label, aad=aad)) for _ in range(2))
+    first, second = (block_in(client.wrap(key, label, aad=aad)) for _ in range(2))
     assert first[:12] != second[:12]
     assert len(first) == 12 + size + 16
     assert AESGCM(MASTER).decrypt(first[:12], first[12:], label.encode() + bound) == key
-    assert client.unwrap(wrapped_by_hand(key, label.encode() + bound), label, aad=aad) == key
+    assert client.unwrap(wrap_by_hand(key, label.encode() + bound), label, aad=aad) == key
 
 
 def test_what_plain_aes_gcm_wraps_under_a_key_of_128_bits_unwraps_too(
     hsm: SoftHsm, client: Pkcs11Kms
 ) -> None:
     hsm.import_key("short", MASTER[:16])
-    assert client.unwrap(wrapped_by_hand(KEY, b"short", MASTER[:16]), "short") == KEY
+    assert client.unwrap(wrap_by_hand(KEY, b"short", MASTER[:16]), "short") == KEY
 
 
 def test_a_key_made_here_is_on_the_token_and_never_leaves_it(
@@ -93,7 +93,7 @@ def test_a_key_made_here_is_on_the_token_and_never_leaves_it(
 ) -> None:
     assert client.create_key("kept").id == "kept"
     shown = hsm.tool("--list-objects", "--type", "secrkey")
-    (ours,) = (one for one in shown.split("Secret Key Object;")[1:] if "  kept\n" in one)
+    (ours,) = (text for text in shown.split("Secret Key Object;")[1:] if "  kept\n" in text)
     assert "AES length 32" in ours
     assert "encrypt, decrypt" in ours
     for word in ("sensitive", "always sensitive", "never extractable", "local"):
@@ -116,10 +116,10 @@ def test_what_does_not_fit_is_key_material_and_leaves_the_token_well(
     for label in ("fit-1", "fit-2"):
         client.create_key(label)
     wrapped = client.wrap(KEY, "fit-1", aad=b"right")
-    block = sealed_in(wrapped)
+    block = block_in(wrapped)
     altered = [bytes([*block[:at], block[at] ^ 1, *block[at + 1 :]]) for at in (0, 12, 28, 43)]
-    for one in altered:
-        whole, spoilt = (base64.b64encode(data).decode() for data in (block, one))
+    for altered_block in altered:
+        whole, spoilt = (base64.b64encode(data).decode() for data in (block, altered_block))
         text = wrapped.replace(whole, spoilt)
         assert text != wrapped
         with pytest.raises(KeyMaterialError, match="altered bytes"):
@@ -140,9 +140,9 @@ def test_what_does_not_fit_is_key_material_and_leaves_the_token_well(
         '{"masterKeyVersion":"NO_VERSION"}',
         '{"masterKeyVersion":"NO_VERSION","encryptedKey":"AAAA"}',
         '{"masterKeyVersion":"NO_VERSION","encryptedKey":7}',
-        wrapped_by_hand(KEY, b"").replace("NO_VERSION", "1"),
-        wrapped_by_hand(KEY[:15], b""),
-        wrapped_by_hand(KEY, b"") + " " * 20000,
+        wrap_by_hand(KEY, b"").replace("NO_VERSION", "1"),
+        wrap_by_hand(KEY[:15], b""),
+        wrap_by_hand(KEY, b"") + " " * 20000,
     ],
 )
 def test_what_is_no_wrapped_key_is_refused_before_the_token_sees_it(
@@ -166,7 +166,7 @@ def test_of_two_keys_with_one_label_none_is_guessed_and_an_id_tells_which(hsm: S
     client = hsm.open()
     for number in (1, 2):
         hsm.import_key("twin", MASTER[number : number + 16], ID=bytes([number, 0xFF]))
-    wrapped = wrapped_by_hand(KEY, b"twin", MASTER[2:18])
+    wrapped = wrap_by_hand(KEY, b"twin", MASTER[2:18])
     with pytest.raises(KeyRetrievalError, match="2 AES keys with the label twin"):
         client.unwrap(wrapped, "twin")
     chosen = hsm.open("token=lake;object=twin;id=%02%ff")
@@ -491,7 +491,7 @@ def test_keys_are_listed_disabled_and_destroyed(hsm: SoftHsm, client: Pkcs11Kms)
     wrapped = client.wrap(KEY, "life-a")
     assert client.disable_key("life-a") == kms.MasterKey(id="life-a", enabled=False)
     shown = hsm.tool("--list-objects", "--type", "secrkey")
-    (ours,) = (one for one in shown.split("Secret Key Object;")[1:] if "  life-a\n" in one)
+    (ours,) = (text for text in shown.split("Secret Key Object;")[1:] if "  life-a\n" in text)
     assert "crypt" not in ours.partition("Usage:")[2].partition("\n")[0]
     actions: list[Callable[[], object]] = [
         functools.partial(client.wrap, KEY, "life-a"),
@@ -512,9 +512,9 @@ def test_a_key_that_may_only_decrypt_unwraps_and_tells_altered_bytes(
     hsm: SoftHsm, client: Pkcs11Kms
 ) -> None:
     hsm.import_key("retired", ENCRYPT=False)
-    assert client.unwrap(wrapped_by_hand(KEY, b"retired"), "retired") == KEY
+    assert client.unwrap(wrap_by_hand(KEY, b"retired"), "retired") == KEY
     with pytest.raises(KeyMaterialError):
-        client.unwrap(wrapped_by_hand(KEY, b"other"), "retired")
+        client.unwrap(wrap_by_hand(KEY, b"other"), "retired")
     with pytest.raises(KeyDisabledError, match="CKA_ENCRYPT"):
         client.wrap(KEY, "retired")
 

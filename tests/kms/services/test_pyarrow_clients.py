@@ -89,7 +89,7 @@ class Theirs(pe.KmsClient):  # type: ignore[misc]  # PyArrow ships no types
 
 
 def write(factory: Any, **options: Any) -> bytes:
-    """Have PyArrow write the table through its CryptoFactory."""
+    """Write the table with PyArrow's CryptoFactory."""
     settings = pe.EncryptionConfiguration(
         footer_key="kf", **{"column_keys": {"kc": ["a"]}, **options}
     )
@@ -100,7 +100,7 @@ def write(factory: Any, **options: Any) -> bytes:
 
 
 def read(factory: Any, data: bytes) -> pa.Table:
-    """Have PyArrow read a file through its CryptoFactory."""
+    """Read a file with PyArrow's CryptoFactory."""
     properties = factory.file_decryption_properties(
         pe.KmsConnectionConfig(), pe.DecryptionConfiguration()
     )

@@ -55,8 +55,8 @@ class Engine:
         options = {"token": self.bao.root_token, **options}
         return open_vault(self.bao.uri(self.mount, query), **options)
 
-    def limited(self, rules: dict[str, list[str]], query: str = "") -> VaultKms:
-        """Give a client whose token may do this alone, on paths of the engine."""
+    def restricted_client(self, rules: dict[str, list[str]], query: str = "") -> VaultKms:
+        """Return a client whose token has only these capabilities on the engine's paths."""
         rules = {f"{self.mount}/{path}": can for path, can in rules.items()}
         return self.open(query, token=self.bao.token(rules))
 
@@ -87,7 +87,7 @@ def engine(bao: Bao) -> Engine:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Let no test wait between attempts; give the waits there would have been."""
+    """Replace waits between attempts; return the recorded waits."""
     waited: list[float] = []
     monkeypatch.setattr(kms, "time", SimpleNamespace(sleep=waited.append))
     return waited
@@ -96,7 +96,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 DERIVED = pytest.mark.parametrize("derived", [False, True], ids=["plain", "derived"])
 
 
-def made(engine: Engine, derived: bool) -> tuple[VaultKms, str]:
+def create_key(engine: Engine, derived: bool) -> tuple[VaultKms, str]:
     name = engine.create(derived=derived)
     return engine.open("&derived=true" if derived else ""), name
 
@@ -108,7 +108,7 @@ def made(engine: Engine, derived: bool) -> tuple[VaultKms, str]:
 @each_case("aad", [b"", AAD], ids=["no aad", "aad"])
 @each_case("length", [16, 24, 32])
 def test_a_key_comes_back(engine: Engine, derived: bool, aad: bytes, length: int) -> None:
-    client, name = made(engine, derived)
+    client, name = create_key(engine, derived)
     key = os.urandom(length)
     wrapped = client.wrap(key, name, aad=aad)
     assert wrapped.startswith("vault:v1:")
@@ -120,7 +120,7 @@ def test_a_key_comes_back(engine: Engine, derived: bool, aad: bytes, length: int
 def test_hvac_unwraps_what_modcrypt_wrapped_and_the_other_way(
     engine: Engine, derived: bool, aad: bytes
 ) -> None:
-    client, name = made(engine, derived)
+    client, name = create_key(engine, derived)
     bound: dict[str, Any] = {"mount_point": engine.mount}
     if derived:
         bound["context"] = base64.b64encode(aad or name.encode()).decode()
@@ -134,10 +134,10 @@ def test_hvac_unwraps_what_modcrypt_wrapped_and_the_other_way(
 
 
 @DERIVED
-@pytest.mark.parametrize(("one", "other"), [(AAD, b"table/part-1"), (AAD, b""), (b"", AAD)])
-def test_another_aad_is_refused(engine: Engine, derived: bool, one: bytes, other: bytes) -> None:
-    client, name = made(engine, derived)
-    wrapped = client.wrap(KEY, name, aad=one)
+@pytest.mark.parametrize(("aad", "other"), [(AAD, b"table/part-1"), (AAD, b""), (b"", AAD)])
+def test_another_aad_is_refused(engine: Engine, derived: bool, aad: bytes, other: bytes) -> None:
+    client, name = create_key(engine, derived)
+    wrapped = client.wrap(KEY, name, aad=aad)
     with pytest.raises(KeyMaterialError, match="other AAD"):
         client.unwrap(wrapped, name, aad=other)
     with pytest.raises(KeyMaterialError, match="other AAD"):
@@ -148,7 +148,7 @@ def test_another_aad_is_refused(engine: Engine, derived: bool, one: bytes, other
 def test_an_altered_text_is_refused_wherever_a_bit_is_flipped(
     engine: Engine, derived: bool
 ) -> None:
-    client, name = made(engine, derived)
+    client, name = create_key(engine, derived)
     head, _, text = client.wrap(KEY, name).rpartition(":")
     raw = base64.b64decode(text)
     for at in range(len(raw)):
@@ -166,7 +166,7 @@ def test_another_master_key_is_refused(engine: Engine) -> None:
 
 @pytest.mark.parametrize("version", ["v2", "v9", "v999999999"])
 def test_a_version_that_is_not_there_is_refused(engine: Engine, version: str) -> None:
-    client, name = made(engine, False)
+    client, name = create_key(engine, False)
     text = client.wrap(KEY, name).rpartition(":")[2]
     with pytest.raises(KeyMaterialError):
         client.unwrap(f"vault:{version}:{text}", name)
@@ -184,7 +184,7 @@ def test_a_version_that_is_not_there_is_refused(engine: Engine, version: str) ->
 def test_what_no_vault_wrapped_is_refused_before_anything_is_sent(
     engine: Engine, text: str
 ) -> None:
-    client, name = made(engine, False)
+    client, name = create_key(engine, False)
     with engine.bao.watched() as requests:
         for ask in (client.unwrap, client.rewrap, client.is_current):
             with pytest.raises(KeyMaterialError, match="not vault:v"):
@@ -278,10 +278,10 @@ def test_the_parts_of_a_uri(uri: str, shown: str, default: str | None) -> None:
 
 def test_an_engine_may_be_mounted_deep(bao: Bao) -> None:
     engine = Engine(bao, "team/lake/")
-    client, name = made(engine, False)
+    client, name = create_key(engine, False)
     with bao.watched() as requests:
         assert client.unwrap(client.wrap(KEY, name), name) == KEY
-    assert {one["path"] for one in requests} == {
+    assert {request["path"] for request in requests} == {
         f"{engine.mount}/encrypt/{name}",
         f"{engine.mount}/decrypt/{name}",
     }
@@ -344,7 +344,7 @@ def test_a_missing_engine_is_said_to_be_missing(bao: Bao) -> None:
 
 def test_a_token_that_may_only_encrypt_cannot_unwrap(engine: Engine) -> None:
     name = engine.create()
-    client = engine.limited({f"encrypt/{name}": ["update"]})
+    client = engine.restricted_client({f"encrypt/{name}": ["update"]})
     wrapped = client.wrap(KEY, name)
     assert client.wrap_many([KEY, KEY], name)
     for ask in (client.unwrap, client.rewrap):
@@ -359,7 +359,7 @@ def test_a_token_that_may_only_encrypt_cannot_unwrap(engine: Engine) -> None:
 def test_derived_keys_take_no_more_rights_than_encrypt_and_decrypt(engine: Engine) -> None:
     name = engine.create(derived=True)
     rules = {f"encrypt/{name}": ["update"], f"decrypt/{name}": ["update"]}
-    client = engine.limited(rules, "&derived=true")
+    client = engine.restricted_client(rules, "&derived=true")
     assert client.unwrap(client.wrap(KEY, name, aad=AAD), name, aad=AAD) == KEY
 
 
@@ -466,7 +466,7 @@ def test_a_derived_key_asks_for_a_uri_that_says_so(engine: Engine) -> None:
 
 
 def test_the_look_at_a_derived_key_is_one_request_in_all(engine: Engine) -> None:
-    client, name = made(engine, True)
+    client, name = create_key(engine, True)
     with engine.bao.watched() as requests:
         for _ in range(5):
             client.unwrap(client.wrap(KEY, name, aad=AAD), name, aad=AAD)
@@ -479,7 +479,7 @@ def test_the_look_at_a_derived_key_is_one_request_in_all(engine: Engine) -> None
 @DERIVED
 @pytest.mark.parametrize("aad", [b"", AAD], ids=["no aad", "aad"])
 def test_rotation_and_rewrapping(engine: Engine, derived: bool, aad: bytes) -> None:
-    client, name = made(engine, derived)
+    client, name = create_key(engine, derived)
     old = client.wrap(KEY, name, aad=aad)
     assert client.is_current(old, name) is True
     assert client.rotate_key(name).version == 2
@@ -497,13 +497,13 @@ def test_rewrapping_happens_inside_vault_and_needs_no_right_to_decrypt(
     engine: Engine, derived: bool, aad: bytes
 ) -> None:
     query = "&derived=true" if derived else ""
-    full, name = made(engine, derived)
+    full, name = create_key(engine, derived)
     old = full.wrap(KEY, name, aad=aad)
     full.rotate_key(name)
-    client = engine.limited({f"rewrap/{name}": ["update"]}, query)
+    client = engine.restricted_client({f"rewrap/{name}": ["update"]}, query)
     with engine.bao.watched() as requests:
         new = client.rewrap(old, name, aad=aad)
-    assert {one["path"] for one in requests} == {f"{engine.mount}/rewrap/{name}"}
+    assert {request["path"] for request in requests} == {f"{engine.mount}/rewrap/{name}"}
     assert new.startswith("vault:v2:")
     assert full.unwrap(new, name, aad=aad) == KEY
     with pytest.raises(KeyAccessDeniedError):
@@ -511,10 +511,10 @@ def test_rewrapping_happens_inside_vault_and_needs_no_right_to_decrypt(
 
 
 def test_rewrapping_with_aad_under_a_key_that_is_not_derived_takes_decrypt(engine: Engine) -> None:
-    full, name = made(engine, False)
+    full, name = create_key(engine, False)
     old = full.wrap(KEY, name, aad=AAD)
     full.rotate_key(name)
-    client = engine.limited({f"rewrap/{name}": ["update"], f"encrypt/{name}": ["update"]})
+    client = engine.restricted_client({f"rewrap/{name}": ["update"], f"encrypt/{name}": ["update"]})
     with pytest.raises(KeyAccessDeniedError, match="refuses to decrypt"):
         client.rewrap(old, name, aad=AAD)
 
@@ -522,7 +522,7 @@ def test_rewrapping_with_aad_under_a_key_that_is_not_derived_takes_decrypt(engin
 def test_the_newest_version_is_asked_for_once_a_minute(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, name = made(engine, False)
+    client, name = create_key(engine, False)
     wrapped = client.wrap(KEY, name)
     now = [1000.0]
     monkeypatch.setattr(vault, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -566,12 +566,12 @@ def test_keys_are_listed_without_those_that_do_not_encrypt(engine: Engine) -> No
         ("a", 2, (1,)),
         ("b", 1, ()),
     ]
-    narrow = engine.limited({"keys": ["list"], "keys/b": ["read"]})
+    narrow = engine.restricted_client({"keys": ["list"], "keys/b": ["read"]})
     assert [key for key in narrow.list_keys() if key.id == "a"] == [MasterKey(id="a")]
 
 
 def test_a_disabled_version_unwraps_no_more(engine: Engine) -> None:
-    client, name = made(engine, False)
+    client, name = create_key(engine, False)
     texts = [client.wrap(KEY, name)]
     for _ in range(2):
         client.rotate_key(name)
@@ -591,7 +591,7 @@ def test_a_disabled_version_unwraps_no_more(engine: Engine) -> None:
 
 
 def test_openbao_disables_a_whole_key(engine: Engine) -> None:
-    client, name = made(engine, False)
+    client, name = create_key(engine, False)
     wrapped = client.wrap(KEY, name)
     assert client.disable_key(name).enabled is False
     assert client.disable_key(name).enabled is False
@@ -619,7 +619,7 @@ def test_a_stubbed_vault_without_soft_delete_says_what_to_do_instead() -> None:
 
 
 def test_a_destroyed_key_is_gone(engine: Engine) -> None:
-    client, name = made(engine, False)
+    client, name = create_key(engine, False)
     wrapped = client.wrap(KEY, name)
     client.destroy_key(name)
     assert engine.names() == []
@@ -635,13 +635,13 @@ def test_a_destroyed_key_is_gone(engine: Engine) -> None:
 
 @DERIVED
 def test_450_keys_are_wrapped_by_three_requests(engine: Engine, derived: bool) -> None:
-    client, name = made(engine, derived)
+    client, name = create_key(engine, derived)
     keys = [n.to_bytes(16, "big") for n in range(450)]
     client.wrap(KEY, name)  # the look at a derived key is another test's
     with engine.bao.watched() as requests:
         wrapped = kms.wrap_many(client, keys, name, AAD)
-    assert [one["path"] for one in requests] == [f"{engine.mount}/encrypt/{name}"] * 3
-    assert [len(one["data"]["batch_input"]) for one in requests] == [200, 200, 50]
+    assert [request["path"] for request in requests] == [f"{engine.mount}/encrypt/{name}"] * 3
+    assert [len(request["data"]["batch_input"]) for request in requests] == [200, 200, 50]
     assert len(set(wrapped)) == 450
     for at in (0, 199, 200, 449):
         assert client.unwrap(wrapped[at], name, aad=AAD) == keys[at]
@@ -650,15 +650,15 @@ def test_450_keys_are_wrapped_by_three_requests(engine: Engine, derived: bool) -
 
 
 def test_a_thread_keeps_its_connection(engine: Engine) -> None:
-    client, name = made(engine, False)
+    client, name = create_key(engine, False)
     with engine.bao.watched() as requests:
         for _ in range(40):
             client.wrap(KEY, name)
-    assert len({one["remote_port"] for one in requests}) == 1
+    assert len({request["remote_port"] for request in requests}) == 1
 
 
 def test_threads_get_their_own_keys_back(engine: Engine) -> None:
-    client, name = made(engine, False)
+    client, name = create_key(engine, False)
 
     def work(key: bytes) -> list[bytes]:
         start.wait()
@@ -669,11 +669,11 @@ def test_threads_get_their_own_keys_back(engine: Engine) -> None:
         found = list(pool.map(work, KEYS[:8]))
     assert found == [[key] * 10 for key in KEYS[:8]]
     assert len(requests) == 160
-    assert len({one["remote_port"] for one in requests}) == 8
+    assert len({request["remote_port"] for request in requests}) == 8
 
 
 def test_a_forked_process_does_not_share_its_parents_connection(engine: Engine) -> None:
-    client, name = made(engine, False)
+    client, name = create_key(engine, False)
     wrapped = client.wrap(KEY, name)
     with engine.bao.watched() as requests:
         child = os.fork()
@@ -681,7 +681,7 @@ def test_a_forked_process_does_not_share_its_parents_connection(engine: Engine) 
             os._exit(0 if client.unwrap(wrapped, name) == KEY else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert client.unwrap(wrapped, name) == KEY
-    assert len({one["remote_port"] for one in requests}) == 2
+    assert len({request["remote_port"] for request in requests}) == 2
 
 
 # --- a server that fails -------------------------------------------------------------------------
@@ -690,7 +690,7 @@ def test_a_forked_process_does_not_share_its_parents_connection(engine: Engine) 
 def test_a_sealed_vault_is_asked_four_times_and_then_unavailable(
     engine: Engine, waits: list[float]
 ) -> None:
-    client, name = made(engine, False)
+    client, name = create_key(engine, False)
     wrapped = client.wrap(KEY, name)
     engine.bao.seal()
     try:
@@ -705,7 +705,7 @@ def test_a_sealed_vault_is_asked_four_times_and_then_unavailable(
 def test_a_vault_that_is_unsealed_in_between_answers(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, name = made(engine, False)
+    client, name = create_key(engine, False)
     wrapped = client.wrap(KEY, name)
     engine.bao.seal()
     monkeypatch.setattr(kms, "time", SimpleNamespace(sleep=lambda _: engine.bao.unseal()))
@@ -716,7 +716,7 @@ def test_a_server_that_stops_and_comes_back(
     tmp_path: Path, bare_environment: None, waits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with bao_server(tmp_path) as bao:
-        client, name = made(Engine(bao), False)
+        client, name = create_key(Engine(bao), False)
         wrapped = client.wrap(KEY, name)
         bao.stop()
         with pytest.raises(KmsUnavailableError, match="unavailable: ConnectionError") as caught:
@@ -729,7 +729,7 @@ def test_a_server_that_stops_and_comes_back(
 
 @contextlib.contextmanager
 def answering(status: int, body: bytes, **headers: str) -> Iterator[tuple[int, list[Any]]]:
-    """Run an HTTP server that gives one answer; give its port and what it was asked."""
+    """Run an HTTP server that gives one answer; return its port and what it was asked."""
     asked: list[Any] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -747,7 +747,7 @@ def answering(status: int, body: bytes, **headers: str) -> Iterator[tuple[int, l
             self.do_POST()
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -905,7 +905,7 @@ def test_neither_token_nor_key_is_shown_logged_or_chained(
 
 def test_the_audit_log_of_openbao_has_neither_key_nor_token(engine: Engine) -> None:
     """So that it may stand in for a proof in other tests."""
-    client, name = made(engine, False)
+    client, name = create_key(engine, False)
     client.unwrap(client.wrap(KEY, name), name)
     text = engine.bao.audit_log.read_text()
     assert f"{engine.mount}/decrypt/{name}" in text

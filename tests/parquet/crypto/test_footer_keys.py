@@ -22,7 +22,7 @@ from modcrypt.parquet.crypto.footer_keys import FooterKey, list_key_metadata, ne
 from tests.support.cases import each_case
 from tests.support.in_memory import encrypt
 from tests.support.jobs.look import chunks, split
-from tests.support.jobs.spoiled_files import edited, edits
+from tests.support.jobs.spoiled_files import apply_edits, edits
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.rotating_kms import RotatingKms
 from tests.support.parquet_parser import thrift_struct
@@ -328,7 +328,7 @@ SEEDS = {mode: file_of(plaintext_footer=mode) for mode in (True, False)}
 def test_any_altered_file_is_listed_or_an_error_of_modcrypt(
     plaintext_footer: bool, changes: list[tuple[int, int, bytes]]
 ) -> None:
-    source = MemorySource(edited(SEEDS[plaintext_footer], changes))
+    source = MemorySource(apply_edits(SEEDS[plaintext_footer], changes))
     for properties in (None, READER):
         try:
             keys, _ = list_key_metadata(source, properties)

@@ -24,13 +24,13 @@ Footer = dict[int, Any]
 
 
 def split(file: bytes) -> tuple[bytes, bytes]:
-    """Give what is before the footer, and the footer."""
+    """Return the bytes before the footer, and the footer."""
     start = len(file) - 8 - int.from_bytes(file[-8:-4], "little")
     return file[:start], file[start:-8]
 
 
 def chunks(footer: Footer) -> Iterator[tuple[Footer, str]]:
-    """Give the column key structs of a footer, with the names of their columns."""
+    """Return a footer's column key structs with their column names."""
     for row_group in footer[4]:
         for chunk in row_group[1]:
             if own := chunk.get(8, {}).get(2):
@@ -92,4 +92,6 @@ class Look:
 
     @property
     def materials(self) -> list[dict[str, Any]]:
-        return [self.material(one) for one in [self.footer_metadata, *self.metadata.values()]]
+        return [
+            self.material(metadata) for metadata in [self.footer_metadata, *self.metadata.values()]
+        ]

@@ -20,7 +20,7 @@ from tests.support.kms.rotating_kms import (
 )
 
 
-def wrapped_by_key_tools(entry: dict[str, Any]) -> bool:
+def uses_key_tools(entry: dict[str, Any]) -> bool:
     return bool(entry.get("kms"))
 
 
@@ -71,13 +71,13 @@ def spoil(kind: str, lake: Path, kms: RotatingKms, policy: mc.Policy) -> Path:
 
 @st.composite
 def edits(draw: st.DrawFn, size: int = 10_000) -> list[tuple[int, int, bytes]]:
-    """Give replacements, counted from the end, where footers are: position, length, new bytes."""
+    """Return replacements near the end: position from the end, length, new bytes."""
     position = st.integers(0, size)
-    one = st.tuples(position, st.integers(0, 20), st.binary(max_size=20))
-    return draw(st.lists(one, min_size=1, max_size=4))
+    edit = st.tuples(position, st.integers(0, 20), st.binary(max_size=20))
+    return draw(st.lists(edit, min_size=1, max_size=4))
 
 
-def edited(data: bytes, changes: list[tuple[int, int, bytes]]) -> bytes:
+def apply_edits(data: bytes, changes: list[tuple[int, int, bytes]]) -> bytes:
     for position, length, new in changes:
         at = len(data) - position % (len(data) + 1)
         data = data[:at] + new + data[at + length :]
@@ -86,7 +86,7 @@ def edited(data: bytes, changes: list[tuple[int, int, bytes]]) -> bytes:
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[bytes, bytes | None]]:
-    """Give files of every kind with their external key material."""
+    """Return files of every kind with their external key material."""
     folder, found = tmp_path_factory.mktemp("seeds"), {}
     for internal in (True, False):
         for plaintext_footer in (True, False):

@@ -124,7 +124,7 @@ class Credential:
 
 
 def client_of(stub: VaultStub, **options: Any) -> Any:
-    """Give Azure's own client, over the stub."""
+    """Return Azure's own client connected to the stub."""
     session = requests.Session()
     session.mount("https://", stub)
     transport = RequestsTransport(session=session, session_owner=False)

@@ -101,7 +101,7 @@ def google() -> Iterator[GoogleStub]:
 
 @pytest.fixture
 def google_client(google: GoogleStub) -> Iterator[Any]:
-    """Give Google's own client, pointed at the stub."""
+    """Return Google's own client connected to the stub."""
     from google.cloud.kms_v1.services.key_management_service.transports import (
         KeyManagementServiceGrpcTransport,
     )

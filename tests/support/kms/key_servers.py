@@ -43,7 +43,7 @@ def free_port() -> int:
 
 
 def find_bao() -> str | None:
-    """Give the path of `bao`: beside this Python, or on PATH."""
+    """Return the path of `bao`, beside this Python or on PATH."""
     return shutil.which("bao", path=str(Path(sys.executable).parent)) or shutil.which("bao")
 
 
@@ -92,7 +92,7 @@ class Bao:
         return path
 
     def token(self, rules: dict[str, list[str]], **options: Any) -> str:
-        """Give a token whose policy allows, on each path, these capabilities and nothing else."""
+        """Return a token with only these capabilities on each path."""
         name = f"policy-{next(self.mounts)}"
         judge = self.judge()
         policy = {"path": {path: {"capabilities": can} for path, can in rules.items()}}
@@ -109,7 +109,7 @@ class Bao:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[list[dict[str, Any]]]:
-        """Give a list that gets the requests made meanwhile, from the audit log."""
+        """Yield a list that receives the block's requests from the audit log."""
         start, seen = self.audit_log.stat().st_size, list[dict[str, Any]]()
         try:
             yield seen
@@ -117,7 +117,7 @@ class Bao:
             with self.audit_log.open("rb") as log:
                 log.seek(start)
                 entries = [json.loads(line) for line in log]
-            seen += [one["request"] for one in entries if one["type"] == "request"]
+            seen += [entry["request"] for entry in entries if entry["type"] == "request"]
 
     # --- start and stop ---
 
@@ -265,7 +265,7 @@ class MotoKms:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What leads boto3 here, and nowhere else."""
+        """Return the environment that points boto3 at this server only."""
         return {
             "AWS_ENDPOINT_URL_KMS": self.endpoint,
             "AWS_ACCESS_KEY_ID": AWS_KEY_ID,
@@ -291,7 +291,7 @@ class MotoKms:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[list[KmsRequest]]:
-        """Give a list that gets the requests made meanwhile."""
+        """Yield a list that receives the block's requests."""
         start, log = len(self.requests), list[KmsRequest]()
         try:
             yield log
@@ -332,7 +332,7 @@ def kms_server() -> Iterator[MotoKms]:
 
     class Quiet(MotoRequestHandler):
         def log(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     kms = MotoKms()
     application = _Watching(DomainDispatcherApplication(create_backend_app), kms)
@@ -411,12 +411,17 @@ def spellings(secret: bytes) -> list[str]:
 
 
 def leaks(shown: str, *secrets: bytes) -> list[str]:
-    """Give the spellings of secrets that are shown."""
-    return [one for secret in secrets for one in spellings(secret) if one.lower() in shown.lower()]
+    """Return the spellings of secrets that the text shows."""
+    return [
+        spelling
+        for secret in secrets
+        for spelling in spellings(secret)
+        if spelling.lower() in shown.lower()
+    ]
 
 
 def told_by(error: BaseException) -> str:
-    """Give all that an error and those it is chained to tell, without the test's own lines."""
+    """Return all text of an error and its chain, without traceback lines."""
     told = []
     chain: BaseException | None = error
     while chain is not None:

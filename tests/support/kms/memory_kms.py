@@ -37,7 +37,7 @@ MASTERS = {
 
 
 def seal(key: bytes, plain: bytes, aad: bytes) -> str:
-    """Give the base64 of nonce, ciphertext and tag."""
+    """Return the base64 of nonce, ciphertext and tag."""
     nonce = os.urandom(12)
     return base64.b64encode(nonce + AESGCM(key).encrypt(nonce, plain, aad)).decode()
 
@@ -118,7 +118,7 @@ class MemoryKms:
         return key
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Have the optional methods only where the capabilities promise them."""
+        """Expose optional methods only where the capabilities promise them."""
         able = self.__dict__.get("capabilities", Capabilities())
         if name == "wrap_many" and able.batch > 1:
             return self._wrap_many

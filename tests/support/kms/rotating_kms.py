@@ -29,47 +29,47 @@ class BasicKms:
 
     def rotate(self, *master_key_ids: str) -> None:
         """Add a version."""
-        for one in master_key_ids or tuple(self.newest):
-            self.newest[one] += 1
+        for key_id in master_key_ids or tuple(self.newest):
+            self.newest[key_id] += 1
 
     def disable_old(self, *master_key_ids: str) -> None:
         """Disable all versions but the newest."""
-        for one in master_key_ids or tuple(self.newest):
-            self.disabled[one] = self.newest[one] - 1
+        for key_id in master_key_ids or tuple(self.newest):
+            self.disabled[key_id] = self.newest[key_id] - 1
 
     def disable_all(self, *master_key_ids: str) -> None:
         """Disable every version."""
-        for one in master_key_ids:
-            self.disabled[one] = self.newest[one]
+        for key_id in master_key_ids:
+            self.disabled[key_id] = self.newest[key_id]
 
     def count(self, operation: str) -> int:
-        """Tell how often it was asked for something."""
+        """Return the number of calls of an operation."""
         return sum(called == operation for called, _ in self.calls)
 
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap under the newest version."""
-        self._asked("wrap", master_key_id)
-        return self._wrapped(key, master_key_id, aad)
+        self._record_call("wrap", master_key_id)
+        return self._wrap_key(key, master_key_id, aad)
 
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         """Unwrap under the version that the text names."""
-        self._asked("unwrap", master_key_id)
-        return self._unwrapped(wrapped, master_key_id, aad)
+        self._record_call("unwrap", master_key_id)
+        return self._unwrap_key(wrapped, master_key_id, aad)
 
-    def _asked(self, operation: str, master_key_id: str) -> None:
+    def _record_call(self, operation: str, master_key_id: str) -> None:
         self.calls.append((operation, master_key_id))
         if master_key_id in self.denied:
             raise PermissionError
         if master_key_id not in self.newest:
             raise KeyNotFoundError(f"no master key {master_key_id}")
 
-    def _wrapped(self, key: bytes, master_key_id: str, aad: bytes) -> str:
+    def _wrap_key(self, key: bytes, master_key_id: str, aad: bytes) -> str:
         version, nonce = self.newest[master_key_id], os.urandom(12)
         master = AESGCM(self._master(master_key_id, version))
         block = nonce + master.encrypt(nonce, key, master_key_id.encode() + aad)
         return f"vault:v{version}:{base64.b64encode(block).decode()}"
 
-    def _unwrapped(self, wrapped: str, master_key_id: str, aad: bytes) -> bytes:
+    def _unwrap_key(self, wrapped: str, master_key_id: str, aad: bytes) -> bytes:
         try:
             _, version, text = wrapped.split(":")
             if int(version[1:]) <= self.disabled.get(master_key_id, 0):
@@ -100,8 +100,8 @@ class RewrappingKms(RotatingKms):
 
     def rewrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap under the newest version."""
-        self._asked("rewrap", master_key_id)
-        return self._wrapped(self._unwrapped(wrapped, master_key_id, aad), master_key_id, aad)
+        self._record_call("rewrap", master_key_id)
+        return self._wrap_key(self._unwrap_key(wrapped, master_key_id, aad), master_key_id, aad)
 
 
 class ArrowKms(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
@@ -122,5 +122,5 @@ class ArrowKms(pe.KmsClient):  # type: ignore[misc]  # pyarrow ships no types
 
 
 def crypto_factory(kms: BasicKms) -> pe.CryptoFactory:
-    """Give PyArrow's key tools on a key service."""
+    """Return PyArrow's key tools on a key service."""
     return pe.CryptoFactory(lambda _config: ArrowKms(kms))

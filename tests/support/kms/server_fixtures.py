@@ -26,7 +26,7 @@ def bao_running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bao]:
 
 @pytest.fixture
 def bao(bao_running: Bao, bare_environment: None) -> Bao:
-    """Give OpenBao, unsealed and running."""
+    """Yield a running, unsealed OpenBao."""
     return bao_running
 
 
@@ -45,7 +45,7 @@ def moto_running() -> Iterator[MotoKms]:
 def moto(
     moto_running: MotoKms, bare_environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[MotoKms]:
-    """Give AWS KMS, and an environment that leads boto3 to it."""
+    """Yield AWS KMS, with an environment that points boto3 at it."""
     for name, value in moto_running.environment.items():
         monkeypatch.setenv(name, value)
     yield moto_running
