@@ -40,7 +40,7 @@ def _is_hypothesis_test(test: object) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """Have no collection of garbage go through all tests that there are: many tests ask for one."""
+    """Exempt the tests themselves from garbage collections: many tests ask for one."""
     gc.collect()
     gc.freeze()
 
@@ -48,6 +48,13 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish() -> None:
     """Have all garbage collected again: some libraries say so when something of theirs is left."""
     gc.unfreeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections() -> None:
+    """Exempt what earlier modules left alive from the collections that tests ask for."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -57,13 +57,13 @@ FILE_SYSTEMS: dict[str, Callable[[ObjectStore], Any]] = {
 }
 
 
-@pytest.fixture(params=list(FILE_SYSTEMS))
+@pytest.fixture(scope="module", params=list(FILE_SYSTEMS))
 def filesystem(request: pytest.FixtureRequest, store: ObjectStore) -> Any:
     """Return each file system that reaches the server."""
     return FILE_SYSTEMS[request.param](store)
 
 
-@pytest.fixture(params=["pyarrow", "s3fs"])
+@pytest.fixture(scope="module", params=["pyarrow", "s3fs"])
 def direct(request: pytest.FixtureRequest, store: ObjectStore) -> Any:
     """Return the two file systems that do not wrap each other."""
     return FILE_SYSTEMS[request.param](store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -65,8 +66,8 @@ class ObjectStore:
         options = {**self.storage_options, "skip_instance_cache": True, **options}
         return fsspec.filesystem("s3", **options)
 
-    def judge(self) -> Any:
-        """A client of neither."""
+    @functools.cached_property
+    def _client(self) -> Any:
         return boto3.client(
             "s3",
             endpoint_url=self.endpoint,
@@ -74,6 +75,10 @@ class ObjectStore:
             aws_access_key_id=KEY,
             aws_secret_access_key=SECRET,
         )
+
+    def judge(self) -> Any:
+        """Return a client of neither, which all tests share: it takes a while to make one."""
+        return self._client
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[list[Request]]:
