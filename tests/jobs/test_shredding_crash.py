@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,23 @@ from modcrypt.jobs.shredding_proof import prove_shredded
 from tests.support.cases import each_case
 from tests.support.crash import WRITING, every_step, failing, meanwhile, run
 from tests.support.folder_contents import bytes_of
-from tests.support.jobs.lake import OTHER, STORAGE, TABLE, material_file, read, results, write_lake
+from tests.support.jobs.lake import (
+    NARROW_OTHER,
+    NARROW_TABLE,
+    STORAGE,
+    material_file,
+    read,
+    results,
+)
+from tests.support.jobs.lake import write_lake as write_any_lake
 from tests.support.jobs.shredded_files import MASTERS, check_column_is_gone
 from tests.support.kms.rotating_kms import RotatingKms
 
 if sys.platform != "linux":
     pytest.skip("steps are counted by names of Linux", allow_module_level=True)
+
+TABLE, OTHER = NARROW_TABLE, NARROW_OTHER
+write_lake = partial(write_any_lake, table=TABLE)
 
 
 KILLED_AT_EVERY_STEP = """
@@ -130,7 +143,7 @@ def is_whole(path: Path, kms: RotatingKms) -> bool:
 
 def check_is_shredded(path: Path, kms: RotatingKms, criteria: dict[str, Any]) -> None:
     if "columns" in criteria:
-        check_column_is_gone(path, kms)
+        check_column_is_gone(path, kms, table=TABLE)
         return
     with pytest.raises(mc.ModcryptError):
         mc.read_table(path, mc.KeyTools(kms).decryption(on_missing_key="drop"))
@@ -165,7 +178,7 @@ def test_a_killed_run_is_taken_up_where_it_was(policy: mc.Policy, tmp_path: Path
     assert results(done)[:5] == ["skipped", "shredded", "skipped", "skipped", "skipped"]
     assert results(done)[-1] == "shredded"
     for path in (paths[0], paths[1], paths[-1]):
-        check_column_is_gone(path, kms)
+        check_column_is_gone(path, kms, table=TABLE)
     again = shred_keys(lake, mc.KeyTools(kms), columns=["name"], record=record)
     assert results(again) == ["skipped"] * 40
     assert prove_shredded(lake, mc.KeyTools(kms), columns=["name"]).ok
@@ -198,7 +211,7 @@ def test_a_disk_that_fails_leaves_the_old_file(
     assert bytes_of(lake) == before
     again = shred_keys(lake, mc.KeyTools(kms), columns=["name"], record=record)
     assert results(again) == ["shredded"] * 3
-    check_column_is_gone(paths[0], kms)
+    check_column_is_gone(paths[0], kms, table=TABLE)
 
 
 # --- a writer at the same time -------------------------------------------------------------------
@@ -211,9 +224,11 @@ def test_a_writer_that_replaces_a_file_at_any_step_loses_nothing(
 ) -> None:
     """The new version is there, as it was written or without what was to be shredded."""
 
+    (prepared,) = write_lake(tmp_path / "lake", RotatingKms(**MASTERS), policy, 1)
+
     def attempt(step: int) -> list[str]:
         kms = RotatingKms(**MASTERS)
-        (path,) = write_lake(tmp_path / f"{step}", kms, policy, 1)
+        path = shutil.copytree(prepared.parent, tmp_path / f"{step}") / prepared.name
         failures: list[BaseException] = []
 
         def replace() -> None:
@@ -230,7 +245,7 @@ def test_a_writer_that_replaces_a_file_at_any_step_loses_nothing(
         replaced = len(seen.steps) > step and not failures
         if not replaced:
             assert file.result == "shredded"
-            check_column_is_gone(path, kms)
+            check_column_is_gone(path, kms, table=TABLE)
         elif file.failed or not is_gone(path, kms):
             assert read(path, kms).equals(OTHER)
         assert not [file.name for file in path.parent.iterdir() if file.name.startswith(".")]
@@ -256,9 +271,11 @@ def test_a_shredding_at_any_step_of_a_writer_loses_nothing(
 ) -> None:
     """What it writes is there with all its keys, or was shredded: with its keys or without."""
 
+    (prepared,) = write_lake(tmp_path / "lake", RotatingKms(**MASTERS), policy, 1)
+
     def attempt(step: int) -> list[str]:
         kms = RotatingKms(**MASTERS)
-        (path,) = write_lake(tmp_path / f"{step}", kms, policy, 1)
+        path = shutil.copytree(prepared.parent, tmp_path / f"{step}") / prepared.name
         said: list[ShreddedFile] = []
 
         def shred() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import itertools
 import json
 import os
 import pickle
@@ -36,6 +35,7 @@ from modcrypt import (
 )
 from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, MemoryKms, PyArrowKms, unseal
+from tests.support.pairwise import Case, case_name, pairwise
 from tests.support.tables import small_table
 from tests.support.watched_source import Watched
 
@@ -75,53 +75,45 @@ def data_key(material: dict[str, Any]) -> bytes:
 # --- all of it together ---------------------------------------------------------------------------
 
 
-@each_case("plaintext_footer", [False, True], ids=["sealed", "signed"])
-@each_case("algorithm", ["AES_GCM_V1", "AES_GCM_CTR_V1"])
-@each_case(
-    ("prefix", "stored"),
-    [(None, True), ("lake", True), ("lake", False), ("x/{name}", True), ("x/{name}", False)],
-)
-def test_every_kind_of_file_comes_back(
-    prefix: str | None, stored: bool, algorithm: str, plaintext_footer: bool, tmp_path: Path
-) -> None:
-    """By wrapping, storage and key lengths."""
-    path = tmp_path / "a.parquet"
-    lengths = [(128, 256), (192, 128), (256, 192)]
-    for double, internal, (data_bits, kek_bits) in itertools.product(
-        [True, False], [True, False], lengths
-    ):
-        policy = replace(
-            POLICY,
-            aad_prefix=prefix,
-            store_aad_prefix=stored,
-            encryption_algorithm=algorithm,
-            plaintext_footer=plaintext_footer,
-            double_wrapping=double,
-            internal_key_material=internal,
-            data_key_length_bits=data_bits,
-            kek_length_bits=kek_bits,
-        )
-        kms = MemoryKms()
-        mc.write_table(TABLE, path, KeyTools.from_policy(policy, kms=kms).encryption(policy))
-        assert path.read_bytes()[:4] == (b"PAR1" if plaintext_footer else b"PARE")
-        if not internal or plaintext_footer:
-            found = material_in(path)
-            assert {len(data_key(material)) for material in found} == {data_bits // 8}
-            assert {material["doubleWrapping"] for material in found} == {double}
-        assert {len(key) for key in kms.learned} == {(kek_bits if double else data_bits) // 8}
-        assert mc.read_table(path, KeyTools(kms).decryption(policy)).equals(TABLE)
-        if algorithm == "AES_GCM_CTR_V1":
-            with pytest.raises(UnsupportedFormatError):
-                mc.read_table(path, KeyTools(kms).decryption())
-        if prefix is not None:
-            free = KeyTools(kms).decryption(algorithms=[algorithm])
-            if stored:
-                assert mc.read_table(path, free).equals(TABLE)
-            else:
-                with pytest.raises(AadPrefixError):
-                    mc.read_table(path, free)
-        for file in tmp_path.iterdir():
-            file.unlink()
+@each_case("case", pairwise(
+    prefix=((None, True), ("lake", True), ("lake", False), ("x/{name}", True), ("x/{name}", False)),
+    algorithm=("AES_GCM_V1", "AES_GCM_CTR_V1"), plaintext_footer=(False, True),
+    double=(True, False), internal=(True, False), bits=((128, 256), (192, 128), (256, 192)),
+), ids=case_name)  # fmt: skip
+def test_every_kind_of_file_comes_back(case: Case, tmp_path: Path) -> None:
+    (prefix, stored), (data_bits, kek_bits) = case["prefix"], case["bits"]
+    algorithm, plaintext_footer = case["algorithm"], case["plaintext_footer"]
+    path, double, internal = tmp_path / "a.parquet", case["double"], case["internal"]
+    policy = replace(
+        POLICY,
+        aad_prefix=prefix,
+        store_aad_prefix=stored,
+        encryption_algorithm=algorithm,
+        plaintext_footer=plaintext_footer,
+        double_wrapping=double,
+        internal_key_material=internal,
+        data_key_length_bits=data_bits,
+        kek_length_bits=kek_bits,
+    )
+    kms = MemoryKms()
+    mc.write_table(TABLE, path, KeyTools.from_policy(policy, kms=kms).encryption(policy))
+    assert path.read_bytes()[:4] == (b"PAR1" if plaintext_footer else b"PARE")
+    if not internal or plaintext_footer:
+        found = material_in(path)
+        assert {len(data_key(material)) for material in found} == {data_bits // 8}
+        assert {material["doubleWrapping"] for material in found} == {double}
+    assert {len(key) for key in kms.learned} == {(kek_bits if double else data_bits) // 8}
+    assert mc.read_table(path, KeyTools(kms).decryption(policy)).equals(TABLE)
+    if algorithm == "AES_GCM_CTR_V1":
+        with pytest.raises(UnsupportedFormatError):
+            mc.read_table(path, KeyTools(kms).decryption())
+    if prefix is not None:
+        free = KeyTools(kms).decryption(algorithms=[algorithm])
+        if stored:
+            assert mc.read_table(path, free).equals(TABLE)
+        else:
+            with pytest.raises(AadPrefixError):
+                mc.read_table(path, free)
 
 
 @pytest.mark.parametrize("levels", ["encrypted", "plaintext"])
