@@ -39,6 +39,7 @@ from tests.support.kms.key_servers import (
     told_by,
     whole,
 )
+from tests.support.kms.server_fixtures import clear_environment
 
 pytest.importorskip("boto3")
 
@@ -63,9 +64,23 @@ def key(moto: MotoKms) -> dict[str, Any]:
     return metadata
 
 
+def open_with(environment: dict[str, str]) -> AwsKms:
+    """Return a client that several tests can share: it takes boto3 a while to make one."""
+    with pytest.MonkeyPatch.context() as patch:
+        clear_environment(patch)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        return open_aws(ANY_REGION)
+
+
+@pytest.fixture(scope="module")
+def shared_client(moto_running: MotoKms) -> AwsKms:
+    return open_with(moto_running.environment)
+
+
 @pytest.fixture
-def client(moto: MotoKms) -> AwsKms:
-    return open_aws(ANY_REGION)
+def client(moto: MotoKms, shared_client: AwsKms) -> AwsKms:
+    return shared_client
 
 
 @pytest.fixture
@@ -367,6 +382,15 @@ CALLS: dict[str, Callable[[AwsKms], object]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def answering(moto_running: MotoKms) -> Iterator[tuple[Server, AwsKms]]:
+    """Run a server whose answers a test chooses; yield it and a client of it."""
+    server = Server()
+    endpoint = {"AWS_ENDPOINT_URL_KMS": f"http://127.0.0.1:{server.port}"}
+    yield server, open_with(moto_running.environment | endpoint)
+    server.close()
+
+
 @each_case("body", [
     b"", b"<html>", b"null", b"[1]", b'"x"', b"{}", b"[" * 90_000, b"\xff",
     b'{"KeyMetadata":5,"Keys":5,"Aliases":5,"Plaintext":5,"CiphertextBlob":5}',
@@ -376,17 +400,14 @@ CALLS: dict[str, Callable[[AwsKms], object]] = {
     b'{"Keys":[],"Aliases":[],"Truncated":true}',
 ], ids=lambda body: body[:30].decode(errors="replace"))  # fmt: skip
 def test_an_answer_that_is_not_of_kms_is_refused(
-    monkeypatch: pytest.MonkeyPatch, moto: MotoKms, body: bytes
+    answering: tuple[Server, AwsKms], body: bytes
 ) -> None:
-    server = Server()
-    monkeypatch.setenv("AWS_ENDPOINT_URL_KMS", f"http://127.0.0.1:{server.port}")
+    server, client = answering
     server.answer = whole(body)
-    client = open_aws(ANY_REGION)
     for call in CALLS.values():
         with pytest.raises(KeyRetrievalError) as caught:
             call(client)
         assert type(caught.value) is KeyRetrievalError
-    server.close()
 
 
 # --- stubbed answers -----------------------------------------------------------------------------

@@ -52,12 +52,17 @@ def moto(
     moto_running.failing = 0
 
 
+def clear_environment(patch: pytest.MonkeyPatch) -> None:
+    """Remove variables that lead to proxies, servers, tokens and credentials."""
+    for name in list(os.environ):
+        if name.upper().endswith("_PROXY") or name.startswith(("AWS_", "VAULT_", "BAO_")):
+            patch.delenv(name)
+
+
 @pytest.fixture
 def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Take out of the environment what leads to proxies, servers, tokens and credentials."""
-    for name in list(os.environ):
-        if name.upper().endswith("_PROXY") or name.startswith(("AWS_", "VAULT_", "BAO_")):
-            monkeypatch.delenv(name)
+    clear_environment(monkeypatch)
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
