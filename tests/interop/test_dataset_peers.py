@@ -38,7 +38,7 @@ FILE_SYSTEMS: dict[str, Callable[[ObjectStore], Any]] = {
 }
 
 
-@pytest.fixture(params=list(FILE_SYSTEMS))
+@pytest.fixture(scope="module", params=list(FILE_SYSTEMS))
 def filesystem(request: pytest.FixtureRequest, store: ObjectStore) -> Any:
     return FILE_SYSTEMS[request.param](store)
 

@@ -84,8 +84,8 @@ class Spark:
 
     def rows(self, folder: Path) -> list[dict[str, Any]]:
         columns = table(0).column_names
-        rows = self.read(folder).select(columns).orderBy("id").collect()
-        return [row.asDict(recursive=True) for row in rows]
+        rows = self.read(folder).select(columns).collect()
+        return [row.asDict(recursive=True) for row in sorted(rows, key=lambda row: row.id)]
 
 
 @pytest.fixture(scope="module")

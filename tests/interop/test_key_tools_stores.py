@@ -76,7 +76,10 @@ class Bucket:
             pe.KmsConnectionConfig(), pe.DecryptionConfiguration(), self.path(key), self._arrow
         )
         with pq.ParquetFile(
-            self.path(key), decryption_properties=properties, filesystem=self._arrow
+            self.path(key),
+            decryption_properties=properties,
+            filesystem=self._arrow,
+            pre_buffer=True,
         ) as file:
             return file.read()
 
@@ -87,10 +90,15 @@ def kms() -> MemoryKms:
     return MemoryKms.of(MASTERS)
 
 
-@pytest.fixture(params=list(FILE_SYSTEMS))
-def bucket(request: pytest.FixtureRequest, store: ObjectStore, kms: MemoryKms) -> Bucket:
+@pytest.fixture(scope="module", params=list(FILE_SYSTEMS))
+def filesystem(request: pytest.FixtureRequest, store: ObjectStore) -> Any:
+    return FILE_SYSTEMS[request.param](store)
+
+
+@pytest.fixture
+def bucket(filesystem: Any, store: ObjectStore, kms: MemoryKms) -> Bucket:
     """Return a new bucket, through either client."""
-    return Bucket(store, FILE_SYSTEMS[request.param](store), kms)
+    return Bucket(store, filesystem, kms)
 
 
 def policy(**more: Any) -> mc.Policy:
@@ -136,19 +144,19 @@ def test_an_object_is_replaced_as_often_as_one_likes(bucket: Bucket) -> None:
 @pytest.mark.parametrize("what", ["mek", "kek", "dek"])
 @pytest.mark.parametrize("internal", [True, False])
 def test_a_folder_of_objects_is_rotated(bucket: Bucket, internal: bool, what: str) -> None:
-    names = ["lake/a.parquet", "lake/b.parquet", "lake/deep/c.parquet"]
+    names = ["lake/a.parquet", "lake/deep/c.parquet"]
     for name in names:
         bucket.write(name, policy(internal_key_material=internal))
     bucket.pyarrow_writes("lake/d.parquet", internal=internal)
     before = bucket.keys()
     bucket.kms.rotate()
 
-    assert bucket.rotate("lake", what=what) == ["rotated"] * 4
+    assert bucket.rotate("lake", what=what) == ["rotated"] * 3
 
     bucket.kms.destroy_old()
     for name in [*names, "lake/d.parquet"]:
         assert bucket.pyarrow_reads(name).equals(small_table())
-    assert bucket.read("lake").num_rows == 200
+    assert bucket.read("lake").num_rows == 150
     assert bucket.keys() == before
 
 
