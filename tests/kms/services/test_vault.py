@@ -836,7 +836,7 @@ def test_proxies_of_the_environment_are_not_asked_for_the_loopback_interface(
 
 @pytest.mark.usefixtures("bare_environment")
 def test_a_server_that_says_nothing_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vault, "TIMEOUT", 0.2)
+    monkeypatch.setattr("modcrypt.kms.services.bounded_http.MAX_SECONDS", 0.2)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
