@@ -1,4 +1,4 @@
-"""What somebody who can write files, but has no key, may try: older states, and plaintext."""
+"""Downgrades by an attacker who can write files but has no key: older states, plaintext."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from modcrypt.iceberg import (
 from modcrypt.iceberg.write import commit as committing
 from tests.support.cases import each_case
 from tests.support.iceberg.builder import Builder, arrow, field, struct
-from tests.support.iceberg.concurrent_commits import committing_first
+from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.iceberg.shared_table import both
 
@@ -48,7 +48,7 @@ SCHEMA = struct(field(1, "id", "long"))
 ARROW = arrow([(1, "id", pa.int64())])
 
 
-def built(folder: Path, *, encrypted: bool = True) -> Builder:
+def build_table(folder: Path, *, encrypted: bool = True) -> Builder:
     builder = Builder(folder, SCHEMA, encrypted=encrypted)
     rows = pa.table([[1, 2, 3]], schema=ARROW)
     builder.snapshot([builder.manifest([builder.parquet("a.parquet", rows)])])
@@ -58,7 +58,7 @@ def built(folder: Path, *, encrypted: bool = True) -> Builder:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return built(tmp_path / "t").folder
+    return build_table(tmp_path / "t").folder
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -68,21 +68,21 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path.write_text(json.dumps(document))
 
 
-def no_key_id(document: dict[str, Any]) -> None:
+def drop_key_id(document: dict[str, Any]) -> None:
     document["snapshots"][0].pop("key-id")
 
 
-def no_keys(document: dict[str, Any]) -> None:
-    no_key_id(document)
+def drop_keys(document: dict[str, Any]) -> None:
+    drop_key_id(document)
     document.pop("encryption-keys")
 
 
-def no_property(document: dict[str, Any]) -> None:
+def drop_property(document: dict[str, Any]) -> None:
     document["properties"].clear()
 
 
-def an_older_format(document: dict[str, Any]) -> None:
-    no_keys(document)
+def lower_format(document: dict[str, Any]) -> None:
+    drop_keys(document)
     document["format-version"] = 2
 
 
@@ -90,14 +90,14 @@ def another_key(document: dict[str, Any]) -> None:
     document["snapshots"][0]["key-id"] = "nobody"
 
 
-@pytest.mark.parametrize("change", [no_key_id, no_keys, no_property, an_older_format])
+@pytest.mark.parametrize("change", [drop_key_id, drop_keys, drop_property, lower_format])
 def test_keys_that_are_gone_from_metadata_json(folder: Path, change: Any) -> None:
     edit(folder, change)
     with pytest.raises(PlaintextError):
         open_table(folder, SampleKms()).scan()
 
 
-@pytest.mark.parametrize("change", [no_key_id, no_keys])
+@pytest.mark.parametrize("change", [drop_key_id, drop_keys])
 def test_a_sealed_file_without_its_key_is_never_taken_for_plaintext(
     folder: Path, change: Any
 ) -> None:
@@ -114,7 +114,7 @@ def test_a_key_that_is_not_there(folder: Path) -> None:
 
 def test_a_table_in_plaintext_in_the_place_of_the_encrypted(folder: Path, tmp_path: Path) -> None:
     """With its key property, so that it looks like one; at each step of the walk."""
-    plain = built(tmp_path / "plain", encrypted=False)
+    plain = build_table(tmp_path / "plain", encrypted=False)
     plain.document["properties"]["encryption.key-id"] = "keyA"
     plain.write()
     shutil.rmtree(folder)
@@ -262,13 +262,13 @@ def test_an_older_snapshot_made_the_current_one_is_what_at_least_is_for(
     """Nobody signs metadata.json, and an older snapshot, or none, reads without an error."""
     builder = Builder(tmp_path, SCHEMA)
     first = builder.manifest([builder.parquet("a.parquet", pa.table([[1]], schema=ARROW))])
-    one = builder.snapshot([first])
+    older = builder.snapshot([first])
     builder.snapshot(
         [first, builder.manifest([builder.parquet("b.parquet", pa.table([[2]], schema=ARROW))])]
     )
     builder.write()
     assert open_table(tmp_path, SampleKms(), at_least=2).scan().num_rows == 2
-    id_ = one if current == "first" else current
+    id_ = older if current == "first" else current
     edit(tmp_path, lambda document: document.update({"current-snapshot-id": id_}))
     assert open_table(tmp_path, SampleKms()).scan().num_rows == (current == "first")
     with pytest.raises(IntegrityError, match="older state"):
@@ -280,10 +280,10 @@ def test_at_least_counts_for_the_branch_main(tmp_path: Path) -> None:
     table = create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA")
     table = table.append(rows).append(rows)
 
-    def moved(document: dict[str, Any]) -> None:
+    def move_table(document: dict[str, Any]) -> None:
         document["refs"]["main"]["snapshot-id"] = document["snapshots"][0]["snapshot-id"]
 
-    tampered(table, moved, "altered")
+    tamper(table, move_table, "altered")
     table = open_table(tmp_path, SampleKms(), at_least=2)
     for use in (table.scan, table.files):
         with pytest.raises(IntegrityError, match="main"):
@@ -291,24 +291,24 @@ def test_at_least_counts_for_the_branch_main(tmp_path: Path) -> None:
     assert table.scan().num_rows == 6
 
 
-def swapped(document: dict[str, Any]) -> None:
-    """Give the current snapshot the manifest list of the one before."""
-    one, two = document["snapshots"]
-    two |= {name: one[name] for name in ("manifest-list", "key-id")}
+def swap_manifest_lists(document: dict[str, Any]) -> None:
+    """Return the current snapshot the manifest list of the one before."""
+    older, newer = document["snapshots"]
+    newer |= {name: older[name] for name in ("manifest-list", "key-id")}
 
 
-def renumbered(document: dict[str, Any]) -> None:
+def renumber(document: dict[str, Any]) -> None:
     """Have the first snapshot be taken for a newer one."""
     document["current-snapshot-id"] = document["snapshots"][0]["snapshot-id"]
     document["snapshots"][0]["sequence-number"] = document["snapshots"][1]["sequence-number"]
 
 
-@pytest.mark.parametrize("change", [swapped, renumbered])
+@pytest.mark.parametrize("change", [swap_manifest_lists, renumber])
 @pytest.mark.parametrize("kek_per", ["table", "files"])
 def test_a_manifest_list_in_the_place_of_another(
     tmp_path: Path, change: Callable[[dict[str, Any]], None], kek_per: Any
 ) -> None:
-    """What it says of itself is sealed, by Java, too; what metadata.json says of it is not."""
+    """A manifest list seals what it says of itself; metadata.json is not sealed."""
     rows = pa.table([[1, 2, 3]], schema=ARROW)
     table = create_table(
         tmp_path, rows.schema, SampleKms(), master_key_id="keyA", policy=KeyPolicy(kek_per=kek_per)
@@ -330,7 +330,7 @@ def test_a_manifest_list_in_the_place_of_another(
 # --- what a table object has seen ----------------------------------------------------------------
 
 
-def no_history(document: dict[str, Any]) -> None:
+def drop_history(document: dict[str, Any]) -> None:
     document |= {"current-snapshot-id": -1, "snapshots": [], "snapshot-log": [], "refs": {}}
     document["encryption-keys"] = []
 
@@ -341,29 +341,29 @@ def another_master_key(document: dict[str, Any]) -> None:
 
 def another_master_key_and_no_history(document: dict[str, Any]) -> None:
     another_master_key(document)
-    no_history(document)
+    drop_history(document)
 
 
-def no_current_snapshot(document: dict[str, Any]) -> None:
+def drop_current_snapshot(document: dict[str, Any]) -> None:
     document["current-snapshot-id"] = None
 
 
-def rolled_back(document: dict[str, Any]) -> None:
+def roll_back(document: dict[str, Any]) -> None:
     document["current-snapshot-id"] = document["snapshots"][0]["snapshot-id"]
 
 
-def counted_again(document: dict[str, Any]) -> None:
+def count_again(document: dict[str, Any]) -> None:
     """Have the next commit take sequence numbers that deletes and rows have already."""
     document["last-sequence-number"] = 1
 
 
 TAMPERED: list[Callable[[dict[str, Any]], None]] = [
-    another_master_key, another_master_key_and_no_history, no_history, no_current_snapshot,
-    rolled_back, counted_again,
+    another_master_key, another_master_key_and_no_history, drop_history, drop_current_snapshot,
+    roll_back, count_again,
 ]  # fmt: skip
 
 
-def tampered(table: IcebergTable, change: Callable[[dict[str, Any]], None], how: str) -> None:
+def tamper(table: IcebergTable, change: Callable[[dict[str, Any]], None], how: str) -> None:
     """Alter the newest metadata.json of a table, or put a newer one beside it."""
     path = Path(table.place.path)
     document = json.loads(path.read_text())
@@ -385,7 +385,7 @@ def test_a_table_object_remembers_what_it_has_seen(tmp_path: Path, how: str, cha
         given = {"catalog": catalog, "identifier": "n.t"}
     table = create_table(tmp_path / "t", rows.schema, SampleKms(), master_key_id="keyA", **given)
     table = table.append(rows).append(rows)
-    tampered(table, change, how)
+    tamper(table, change, how)
     before = {path for path in (tmp_path / "t").rglob("*") if path.is_file()}
     uses: list[Callable[[], Any]] = [
         table.refreshed,
@@ -429,7 +429,7 @@ def test_a_version_that_was_altered_is_not_sealed_by_a_rotation(
     table = create_table(
         tmp_path, rows.schema, SampleKms(), master_key_id="keyA", partition_spec=spec
     ).append(rows)
-    tampered(table, change, "altered")
+    tamper(table, change, "altered")
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
     for use in (
         lambda: rotate_table(table, "dek"),
@@ -472,9 +472,9 @@ def test_how_new_files_are_encrypted_is_not_changed_unseen(
         policy=KeyPolicy(kek_per="partition"),
     ).append(rows)  # fmt: skip
     if first == 0:
-        tampered(table, change, "newer")
+        tamper(table, change, "newer")
     else:
-        table = committing_first(table, lambda: tampered(table, change, "newer"), 1)
+        table = with_rival_commits(table, lambda: tamper(table, change, "newer"), 1)
     for use in (lambda: table.append(rows), lambda: rotate_table(table, "dek")):
         with pytest.raises(IntegrityError, match="how new files are encrypted"):
             use()
@@ -484,7 +484,7 @@ def test_sequence_numbers_are_not_used_again(tmp_path: Path) -> None:
     """Equality deletes apply to rows with lower ones."""
     rows = pa.table([[1, 2, 3]], schema=ARROW)
     table = create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA")
-    tampered(table.append(rows).append(rows), counted_again, "altered")
+    tamper(table.append(rows).append(rows), count_again, "altered")
     fresh = open_table(tmp_path, SampleKms())
     for use in (lambda: fresh.append(rows), lambda: rotate_table(fresh, "dek")):
         with pytest.raises(FormatError, match="above last-sequence-number"):
@@ -495,7 +495,7 @@ def test_sequence_numbers_are_not_used_again(tmp_path: Path) -> None:
 def test_row_ids_are_not_used_again(tmp_path: Path, change: dict[str, Any]) -> None:
     rows = pa.table([[1, 2, 3]], schema=ARROW)
     table = create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA")
-    tampered(table.append(rows), lambda document: document.update(change), "altered")
+    tamper(table.append(rows), lambda document: document.update(change), "altered")
     fresh = open_table(tmp_path, SampleKms())
     for use in (lambda: fresh.append(rows), lambda: rotate_table(fresh, "dek")):
         with pytest.raises(FormatError, match="above next-row-id"):
@@ -511,11 +511,11 @@ def test_what_a_commit_has_written_goes_if_the_table_is_refused_when_it_tries_ag
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
 
     def another_key() -> None:
-        tampered(table, another_master_key, "newer")
+        tamper(table, another_master_key, "newer")
 
-    for use in (lambda one: one.append(rows), lambda one: rotate_table(one, "dek")):
+    for use in (lambda table: table.append(rows), lambda table: rotate_table(table, "dek")):
         with pytest.raises(IntegrityError, match="open the table again"):
-            use(committing_first(table, another_key, 1))
+            use(with_rival_commits(table, another_key, 1))
         (tmp_path / "metadata/v3.metadata.json").unlink()
         assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
 
@@ -525,7 +525,7 @@ def test_what_a_commit_has_written_goes_if_the_table_is_refused_when_it_tries_ag
 
 def no_current_snapshot_and_another_master_key(document: dict[str, Any]) -> None:
     another_master_key(document)
-    no_current_snapshot(document)
+    drop_current_snapshot(document)
 
 
 @pytest.mark.parametrize("change", [another_master_key, no_current_snapshot_and_another_master_key])
@@ -539,7 +539,7 @@ def test_no_new_key_is_made_under_a_master_key_that_the_others_are_not_under(
         tmp_path / "t", rows.schema, SampleKms(), master_key_id="keyA", key_store=store,
         policy=KeyPolicy(store=where),
     ).append(rows)  # fmt: skip
-    tampered(table, change, "altered")
+    tamper(table, change, "altered")
     kms = SampleKms()
     table = open_table(tmp_path / "t", kms, key_store=store)
     uses: list[Callable[[], Any]] = [
@@ -558,7 +558,7 @@ def test_a_table_whose_history_was_taken_away_is_refused(tmp_path: Path) -> None
     """Nothing is left that agrees with its master key, and its rows are gone without a word."""
     rows = pa.table([[1, 2, 3]], schema=ARROW)
     made = create_table(tmp_path / "t", rows.schema, SampleKms(), master_key_id="keyA")
-    tampered(made.append(rows), another_master_key_and_no_history, "altered")
+    tamper(made.append(rows), another_master_key_and_no_history, "altered")
     with pytest.raises(IntegrityError, match=r"master_key_ids=\['keyB'\]"):
         open_table(tmp_path / "t", SampleKms())
     told = open_table(tmp_path / "t", SampleKms(), master_key_ids=["keyB"])
@@ -578,8 +578,8 @@ def test_a_rotation_that_stopped_after_the_key_store_is_finished_by_naming_the_k
     table = open_table(tmp_path / "t", SampleKms(), key_store=store)
     masters = table.walk.resolver.masters
     store.replace(
-        replace(one, master_key_id="keyB", wrapped=masters.move(one.wrapped or b"", "keyA", "keyB"))
-        for one in list(store.keys().values())
+        replace(key, master_key_id="keyB", wrapped=masters.move(key.wrapped or b"", "keyA", "keyB"))
+        for key in list(store.keys().values())
     )
     with pytest.raises(KeyMaterialError, match="new_master_key_id"):
         table.append(rows)
@@ -604,12 +604,12 @@ def test_the_uri_of_a_key_service_names_the_master_key_that_is_expected(
 
     def to_sandbox(document: dict[str, Any]) -> None:
         document["properties"]["encryption.key-id"] = "sandbox"
-        no_history(document)
+        drop_history(document)
 
     uri = f"file:{tmp_path}/ring#payroll"
     kms: Any = {"uri": uri, "client": open_kms(uri), "tools": KeyTools(uri)}[how]
     assert open_table(tmp_path / "t", kms).append(rows).scan().num_rows == 6
-    tampered(table, to_sandbox, "newer")
+    tamper(table, to_sandbox, "newer")
     with pytest.raises(IntegrityError, match="'sandbox', which is none of those expected"):
         open_table(tmp_path / "t", kms)
     with pytest.raises(IntegrityError, match="'sandbox', which is none of those expected"):
@@ -627,7 +627,7 @@ REGION: dict[str, Any] = {"name": "region", "field-id": 1000, "type": ["null", "
 
 def people(*rows: tuple[int, str, str]) -> pa.Table:
     return pa.Table.from_pylist(
-        [dict(zip(PEOPLE_ARROW.names, one, strict=True)) for one in rows], PEOPLE_ARROW
+        [dict(zip(PEOPLE_ARROW.names, row, strict=True)) for row in rows], PEOPLE_ARROW
     )
 
 
@@ -650,8 +650,8 @@ def regions(tmp_path: Path) -> Builder:
 
     manifests = [
         builder.manifest(
-            [one], spec_id=1, partitions=[bounds(region)], added_rows_count=2
-        ) for one, region in ((europe, "EU"), (america, "US"))
+            [table], spec_id=1, partitions=[bounds(region)], added_rows_count=2
+        ) for table, region in ((europe, "EU"), (america, "US"))
     ]  # fmt: skip
     builder.snapshot(manifests)
     for number, spec_id in ((2, 0), (1, 1)):
@@ -695,13 +695,13 @@ def the_spec_in_the_words_of_version_1(document: dict[str, Any]) -> None:
     document["partition-specs"] = []
 
 
-def names_exchanged(document: dict[str, Any]) -> None:
+def exchange_names(document: dict[str, Any]) -> None:
     fields = document["schemas"][0]["fields"]
     fields[1]["name"], fields[2]["name"] = fields[2]["name"], fields[1]["name"]
 
 
 def names_exchanged_in_the_words_of_version_1(document: dict[str, Any]) -> None:
-    names_exchanged(document)
+    exchange_names(document)
     document["schema"] = document.pop("schemas")[0]
 
 
@@ -725,7 +725,7 @@ SPECS: list[Callable[[dict[str, Any]], None]] = [
     the_spec_of_another_column, a_second_column_for_the_spec, the_spec_in_the_words_of_version_1,
 ]  # fmt: skip
 SCHEMAS: list[Callable[[dict[str, Any]], None]] = [
-    names_exchanged, names_exchanged_in_the_words_of_version_1, another_id_and_a_default, a_default,
+    exchange_names, names_exchanged_in_the_words_of_version_1, another_id_and_a_default, a_default,
     a_default_as_pyiceberg_names_it,
 ]  # fmt: skip
 
@@ -749,16 +749,16 @@ def test_a_schema_or_spec_with_another_meaning(
     with pytest.raises(IntegrityError, match=f"another {what} under the id"):
         table.scan(columns=["id"], filters=filters)
     found = verify_table(table)
-    assert any(f"another {what} under the id" in one.message for one in found.findings)
+    assert any(f"another {what} under the id" in finding.message for finding in found.findings)
     if filters is None:
         for use in (table.files, lambda: rotate_table(table, "dek")):
             with pytest.raises(IntegrityError, match=f"another {what}"):
                 use()
 
 
-def evolved(document: dict[str, Any]) -> None:
+def evolve_schema(document: dict[str, Any]) -> None:
     """Rename a column and add one with a default, under another id; and partition otherwise."""
-    fields = [dict(one) for one in document["schemas"][0]["fields"]]
+    fields = [dict(column) for column in document["schemas"][0]["fields"]]
     fields[1]["name"] = "called"
     fields.append(field(4, "team", "string", **{"initial-default": "red"}))
     document["schemas"].append(struct(*fields, schema_id=1))
@@ -769,18 +769,18 @@ def evolved(document: dict[str, Any]) -> None:
     document["default-spec-id"] = 2
 
 
-def commented(document: dict[str, Any]) -> None:
-    for one in document["schemas"][0]["fields"]:
-        one["doc"] = "a comment"
+def comment_columns(document: dict[str, Any]) -> None:
+    for column in document["schemas"][0]["fields"]:
+        column["doc"] = "a comment"
 
 
-def forgotten(document: dict[str, Any]) -> None:
+def forget_schema(document: dict[str, Any]) -> None:
     """Drop an older schema that no snapshot needs, as Iceberg's Java may."""
-    evolved(document)
+    evolve_schema(document)
     del document["schemas"][0]
 
 
-@each_case("change", [evolved, commented, forgotten])
+@each_case("change", [evolve_schema, comment_columns, forget_schema])
 @each_case("filters", [None, "id = 3", "region = 'US'", "region = 'SE'"])
 def test_schemas_and_specs_evolve(regions: Builder, change: Any, filters: str | None) -> None:
     edit(regions.folder, change)
@@ -788,7 +788,7 @@ def test_schemas_and_specs_evolve(regions: Builder, change: Any, filters: str | 
     found = table.scan(filters=filters)
     expected = {"id = 3": [3], "region = 'SE'": []}.get(filters or "", [1, 3])
     assert sorted(found["id"].to_pylist()) == expected
-    assert ("team" in found.column_names) == (change is not commented)
+    assert ("team" in found.column_names) == (change is not comment_columns)
     assert verify_table(table).ok
 
 
@@ -801,10 +801,10 @@ def test_an_id_that_is_no_whole_number_is_refused(tmp_path: Path, member: str, n
     table = create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA").append(rows)
 
     def as_text(document: dict[str, Any]) -> None:
-        names_exchanged(document)
+        exchange_names(document)
         document[member][0][name] = "0"
 
-    tampered(table, as_text, "altered")
+    tamper(table, as_text, "altered")
     fresh = open_table(tmp_path, SampleKms())
     for use in (fresh.scan, lambda: fresh.append(rows)):
         with pytest.raises((FormatError, IntegrityError)):
@@ -823,6 +823,6 @@ def test_rows_are_not_written_under_a_spec_with_another_meaning(tmp_path: Path) 
     def by_name(document: dict[str, Any]) -> None:
         document["partition-specs"][0]["fields"][0]["source-id"] = 3
 
-    tampered(table, by_name, "altered")
+    tamper(table, by_name, "altered")
     with pytest.raises(IntegrityError, match="another partition spec"):
         open_table(tmp_path, SampleKms()).append(rows)

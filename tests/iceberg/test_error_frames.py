@@ -163,11 +163,13 @@ DAMAGED: dict[str, Callable[[IcebergTable], object]] = {
 def test_damaged_key_metadata_beside_that_in_the_clear_gives_away_none(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(metadata: list[StandardKeyMetadata], of_files: object) -> list[Secret[bytes]]:
+    def damage_each_file(
+        metadata: list[StandardKeyMetadata], of_files: object
+    ) -> list[Secret[bytes]]:
         first, *others = metadata
         return [Secret(first.encode()), *(Secret(b"\x81\xff\xff") for _ in others)]
 
-    monkeypatch.setattr("modcrypt.iceberg.write.append.encrypt_key_metadata", damaged)
+    monkeypatch.setattr("modcrypt.iceberg.write.append.encrypt_key_metadata", damage_each_file)
     keys = keys_made(monkeypatch)
     lake = Lake(tmp_path, POLICIES["files"])
     lake.create().append(ROWS)

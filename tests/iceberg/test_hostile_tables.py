@@ -54,8 +54,8 @@ from tests.support.iceberg.builder import (
     avro_file,
     entry_schema,
     field,
+    id_field,
     list_schema,
-    numbered,
     optional,
     struct,
 )
@@ -74,17 +74,17 @@ SECRET = "topsecret"
 
 def rows(start: int, count: int = 20) -> pa.Table:
     ids = list(range(start, start + count))
-    return pa.table([ids, [f"{SECRET}-{one}" for one in ids]], schema=ARROW)
+    return pa.table([ids, [f"{SECRET}-{id_}" for id_ in ids]], schema=ARROW)
 
 
-def built(folder: Path) -> Builder:
+def build_table(folder: Path) -> Builder:
     builder = Builder(folder, SCHEMA)
     files = [
         builder.parquet("a.parquet", rows(0), row_group=8),
         builder.parquet("b.parquet", rows(20)),
         builder.avro("c.avro", AVRO, rows(40).to_pylist()),
     ]
-    paths = [one["file_path"] for one in files]
+    paths = [file["file_path"] for file in files]
     positions = pa.table([[paths[1]], [3]], schema=DELETES)
     deletes = [
         builder.parquet("d.parquet", positions, content=1),
@@ -101,7 +101,7 @@ EXPECTED = [n for n in range(60) if n not in (2, 3, 23, 41)]
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    return built(tmp_path_factory.mktemp("table"))
+    return build_table(tmp_path_factory.mktemp("table"))
 
 
 @pytest.fixture
@@ -109,21 +109,23 @@ def folder(original: Builder, tmp_path: Path) -> Path:
     return Path(shutil.copytree(original.folder, tmp_path / "t"))
 
 
-def scanned(folder: Path, **options: Any) -> list[int]:
+def scan_quietly(folder: Path, **options: Any) -> list[int]:
     """Scan a table, and list it; a ModcryptError shows nothing that is secret."""
     try:
-        return _scanned(folder, **options)
+        return _scan_and_list(folder, **options)
     except ModcryptError as error:
         _check_silent(error)
         raise
 
 
-def _scanned(folder: Path, **options: Any) -> list[int]:
+def _scan_and_list(folder: Path, **options: Any) -> list[int]:
     table = open_table(folder, SampleKms(), **options)
     table.snapshots(), table.keys(), table.files()
     found = table.scan()  # without columns, if its schema was made so
     values = found.column("id").to_pylist() if "id" in found.column_names else []
-    return sorted(one for one in values if one is not None)  # null, if its field id was changed
+    return sorted(
+        value for value in values if value is not None
+    )  # null, if its field id was changed
 
 
 def _check_silent(error: ModcryptError) -> None:
@@ -135,12 +137,12 @@ def _check_silent(error: ModcryptError) -> None:
 
 def files_of(folder: Path) -> list[Path]:
     return sorted(
-        one for one in folder.rglob("*") if one.suffix in (".parquet", ".avro", ".puffin")
+        path for path in folder.rglob("*") if path.suffix in (".parquet", ".avro", ".puffin")
     )
 
 
 def test_the_table_reads_as_it_was_made(folder: Path) -> None:
-    assert scanned(folder) == EXPECTED
+    assert scan_quietly(folder) == EXPECTED
     assert len(files_of(folder)) == 9
 
 
@@ -148,11 +150,11 @@ def test_the_table_reads_as_it_was_made(folder: Path) -> None:
 
 
 def _flip(at: float) -> Callable[[bytes], bytes]:
-    def flipped(data: bytes) -> bytes:
+    def flip_byte(data: bytes) -> bytes:
         place = min(len(data) - 1, int(len(data) * at))
         return data[:place] + bytes((data[place] ^ 1,)) + data[place + 1 :]
 
-    return flipped
+    return flip_byte
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -179,12 +181,12 @@ def test_each_file_damaged(
         path.write_bytes(after)
         if before[:4] == b"AGS1" and after[:4] + after[8:] == before[:4] + before[8:]:
             # The length of a block says nothing of a stream that has but one.
-            assert scanned(folder) == EXPECTED
+            assert scan_quietly(folder) == EXPECTED
         else:
             with pytest.raises(ModcryptError):
-                scanned(folder)
+                scan_quietly(folder)
         path.write_bytes(before)
-    assert scanned(folder) == EXPECTED
+    assert scan_quietly(folder) == EXPECTED
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -198,7 +200,7 @@ def test_every_byte_of_a_parquet_file_counts(
     for place in range(0, len(before), 43):
         path.write_bytes(before[:place] + bytes((before[place] ^ 0x20,)) + before[place + 1 :])
         with pytest.raises((IntegrityError, FormatError)):
-            scanned(folder)
+            scan_quietly(folder)
 
 
 def test_each_file_in_the_place_of_another(folder: Path) -> None:
@@ -209,18 +211,18 @@ def test_each_file_in_the_place_of_another(folder: Path) -> None:
             if other != path:
                 path.write_bytes(other.read_bytes())
                 with pytest.raises(ModcryptError):
-                    scanned(folder)
+                    scan_quietly(folder)
         path.write_bytes(before)
 
 
 def test_a_file_of_an_older_state_of_the_table(folder: Path, tmp_path: Path) -> None:
     """The same rows at the same names, but written at another time, under other keys."""
-    twin = built(tmp_path / "twin").folder
+    twin = build_table(tmp_path / "twin").folder
     for path in files_of(folder):
         before = path.read_bytes()
         path.write_bytes((twin / path.relative_to(folder)).read_bytes())
         with pytest.raises(ModcryptError):
-            scanned(folder)
+            scan_quietly(folder)
         path.write_bytes(before)
 
 
@@ -236,7 +238,7 @@ def test_each_file_in_plaintext(folder: Path, tmp_path: Path) -> None:
         named = plain[path.suffix].get("file_path") or plain[path.suffix]["manifest_path"]
         path.write_bytes((builder.folder / named.removeprefix(builder.location + "/")).read_bytes())
         with pytest.raises((PlaintextError, TruncationError)):
-            scanned(folder)
+            scan_quietly(folder)
         path.write_bytes(before)
 
 
@@ -245,7 +247,7 @@ def test_a_missing_file_is_the_file_systems_error(folder: Path) -> None:
         before = path.read_bytes()
         path.unlink()
         with pytest.raises(FileNotFoundError):
-            scanned(folder)
+            scan_quietly(folder)
         path.write_bytes(before)
 
 
@@ -264,7 +266,7 @@ def test_a_forged_algorithm_turns_no_authentication_off(
     data[start + 1] = 0x2C  # 2: AES_GCM_CTR_V1
     path.write_bytes(data)
     with pytest.raises((UnsupportedFormatError, IntegrityError)):
-        scanned(folder)
+        scan_quietly(folder)
 
 
 def test_pyarrow_is_not_given_a_file_with_another_algorithm(original: Builder) -> None:
@@ -285,7 +287,7 @@ def test_pyarrow_is_not_given_a_file_with_another_algorithm(original: Builder) -
         keys = StandardKeyMetadata(key=key, aad_prefix=prefix)
         found = native_parquet.open_natively(MemorySource(out.getvalue()), keys)
         taken[algorithm, stored] = found is not None
-    assert not any(taken[one] for one in taken if one != ("AES_GCM_V1", False))
+    assert not any(taken[case] for case in taken if case != ("AES_GCM_V1", False))
 
 
 def test_a_storage_that_tells_another_end_at_the_second_look(original: Builder) -> None:
@@ -335,15 +337,15 @@ def _manifest_with(change: Callable[[dict[str, Any]], None], tmp_path: Path) -> 
 def test_locations_that_lead_elsewhere(tmp_path: Path, location: str) -> None:
     builder = _manifest_with(lambda file: file.update(file_path=location), tmp_path)
     with pytest.raises(FormatError):
-        scanned(builder.folder)
+        scan_quietly(builder.folder)
     builder.snapshot([{**builder.manifest([]), "manifest_path": location}])
     builder.write()
     with pytest.raises(FormatError):
-        scanned(builder.folder)
+        scan_quietly(builder.folder)
     builder.document["snapshots"][-1]["manifest-list"] = location or "x"
     builder.write()
     with pytest.raises(FormatError):
-        scanned(builder.folder)
+        scan_quietly(builder.folder)
 
 
 ENTRIES: list[dict[str, Any]] = [
@@ -380,7 +382,7 @@ def test_no_error_of_a_table_carries_a_key(tmp_path: Path, name: str) -> None:
     builder.snapshot([manifest])
     builder.write()
     (tmp_path / "data" / "b.parquet").write_bytes(bytes(1000))
-    secrets = [one["key_metadata"][2:18] for one in (*files, manifest)]
+    secrets = [file["key_metadata"][2:18] for file in (*files, manifest)]
     for call in (
         lambda: open_table(tmp_path, SampleKms()).scan(),
         lambda: open_table(tmp_path, SampleKms()).scan(filters="id > 30"),
@@ -410,7 +412,7 @@ def test_deletion_vectors_that_are_none(tmp_path: Path, change: dict[str, Any]) 
     builder.snapshot([builder.manifest([file]), deletes])
     builder.write()
     with pytest.raises(ModcryptError):
-        scanned(builder.folder)
+        scan_quietly(builder.folder)
 
 
 def test_a_vector_of_more_rows_than_there_are(tmp_path: Path) -> None:
@@ -421,7 +423,7 @@ def test_a_vector_of_more_rows_than_there_are(tmp_path: Path) -> None:
     builder.snapshot([builder.manifest([file]), builder.manifest(deletes, content=1)])
     builder.write()
     with pytest.raises(FormatError, match="more rows"):
-        scanned(builder.folder)
+        scan_quietly(builder.folder)
 
 
 def test_a_vector_with_fewer_rows_than_its_manifest_claims(tmp_path: Path) -> None:
@@ -433,7 +435,7 @@ def test_a_vector_with_fewer_rows_than_its_manifest_claims(tmp_path: Path) -> No
     builder.snapshot([builder.manifest([file]), deletes])
     builder.write()
     with pytest.raises(FormatError, match="the deletion vector has 1 positions"):
-        scanned(builder.folder)
+        scan_quietly(builder.folder)
 
 
 def test_two_vectors_of_one_file(tmp_path: Path) -> None:
@@ -443,7 +445,7 @@ def test_two_vectors_of_one_file(tmp_path: Path) -> None:
     builder.snapshot([builder.manifest([file]), builder.manifest(vectors, content=1)])
     builder.write()
     with pytest.raises(FormatError, match="two deletion vectors"):
-        scanned(builder.folder)
+        scan_quietly(builder.folder)
 
 
 @pytest.mark.seeded
@@ -496,8 +498,8 @@ def position_deletes(paths: list[Any], positions: list[Any]) -> bytes:
 
 POSITIONS = {
     "type": "record", "name": "r",
-    "fields": [{"name": one, "type": ["null", kind], "field-id": number}
-               for number, (one, kind) in enumerate((("file_path", "string"), ("pos", "long")))],
+    "fields": [{"name": name, "type": ["null", kind], "field-id": number}
+               for number, (name, kind) in enumerate((("file_path", "string"), ("pos", "long")))],
 }  # fmt: skip
 
 
@@ -541,7 +543,8 @@ def container(schema: Any, count: int, data: bytes, codec: bytes = b"null") -> b
 
 def record(*fields: Any) -> dict[str, Any]:
     return {"type": "record", "name": "r", "fields": [
-        {"name": f"f{n}", "type": one, "field-id": n} for n, one in enumerate(fields)]}  # fmt: skip
+        {"name": f"f{n}", "type": kind, "field-id": n}
+        for n, kind in enumerate(fields)]}  # fmt: skip
 
 
 DEEP: Any = "long"
@@ -625,12 +628,12 @@ def test_codecs_of_iceberg(codec: str) -> None:
         ),
     }
     data = container(record("long"), 1000, pack[codec](), codec.encode())
-    assert [one["f0"] for one in read_avro(data, "x").records] == list(range(1000))
+    assert [row["f0"] for row in read_avro(data, "x").records] == list(range(1000))
     if codec in ("null", "deflate"):  # for the others fastavro needs more packages
         assert list(fastavro.reader(io.BytesIO(data))) == read_avro(data, "x").records
 
 
-def damaged(data: bytes, chance: random.Random) -> bytes:
+def damage_bytes(data: bytes, chance: random.Random) -> bytes:
     out = bytearray(data)
     for _ in range(chance.choice((1, 1, 2, 8))):
         out[chance.randrange(len(out))] = chance.randrange(256)
@@ -647,7 +650,7 @@ def test_damaged_manifests_with_the_right_keys(tmp_path: Path) -> None:
     outer = avro_file(list_schema(), [row], codec="null")
     for number in range(250):
         if number % 2:
-            found = builder.put("metadata/m.avro", damaged(inner, chance))
+            found = builder.put("metadata/m.avro", damage_bytes(inner, chance))
             bad = {
                 **row,
                 "manifest_path": found["path"],
@@ -661,13 +664,13 @@ def test_damaged_manifests_with_the_right_keys(tmp_path: Path) -> None:
             put = builder.put
             builder.document["snapshots"], builder.document["last-sequence-number"] = [], 0
             del builder.document["encryption-keys"][1:]
-            bytes_now = damaged(outer, chance)
+            bytes_now = damage_bytes(outer, chance)
             builder.put = lambda name, data, put=put, now=bytes_now: put(name, now)  # type: ignore
             builder.snapshot([row])
             builder.put = put  # type: ignore[method-assign]
         builder.write()
         with contextlib.suppress(ModcryptError, FileNotFoundError):
-            assert set(scanned(builder.folder)) <= set(range(20))
+            assert set(scan_quietly(builder.folder)) <= set(range(20))
 
 
 @pytest.mark.seeded
@@ -677,7 +680,7 @@ def test_damaged_avro_data_with_the_right_keys(tmp_path: Path) -> None:
     good = avro_file(AVRO, rows(0).to_pylist(), codec="null")
     put = builder.put
     for _ in range(150):
-        now = damaged(good, chance)
+        now = damage_bytes(good, chance)
         builder.put = lambda name, data, now=now: put(name, now)  # type: ignore
         file = builder.avro("a.avro", AVRO, [])
         builder.put = put  # type: ignore[method-assign]
@@ -686,7 +689,7 @@ def test_damaged_avro_data_with_the_right_keys(tmp_path: Path) -> None:
         builder.snapshot([builder.manifest([file])])
         builder.write()
         with contextlib.suppress(ModcryptError):
-            scanned(builder.folder)
+            scan_quietly(builder.folder)
 
 
 # --- metadata.json -------------------------------------------------------------------------------
@@ -721,7 +724,7 @@ def test_values_of_other_types_anywhere_in_metadata_json(folder: Path) -> None:
             at[way[-1]] = bad
             path.write_text(json.dumps(document))
             try:
-                found = scanned(folder)
+                found = scan_quietly(folder)
             except ModcryptError as error:
                 outcomes.add(type(error))
             except ValueError as error:  # of open_kms and the like: the caller's own
@@ -744,7 +747,7 @@ def test_members_left_out_of_metadata_json(folder: Path) -> None:
         del at[way[-1]]
         path.write_text(json.dumps(document))
         with contextlib.suppress(ModcryptError):
-            assert scanned(folder) in (EXPECTED, []), way
+            assert scan_quietly(folder) in (EXPECTED, []), way
 
 
 def test_two_snapshots_of_one_id_are_refused_or_the_first_is_taken(folder: Path) -> None:
@@ -753,14 +756,14 @@ def test_two_snapshots_of_one_id_are_refused_or_the_first_is_taken(folder: Path)
     document["snapshots"].append({**document["snapshots"][0], "key-id": "other"})
     path.write_text(json.dumps(document))
     with contextlib.suppress(FormatError):
-        assert scanned(folder) == EXPECTED
+        assert scan_quietly(folder) == EXPECTED
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"\x1f\x8b", b"\xff" * 9, b"{}"])
 def test_files_that_are_no_metadata_json(folder: Path, data: bytes) -> None:
     (folder / "metadata" / "v1.metadata.json").write_bytes(data)
     with pytest.raises(FormatError):
-        scanned(folder)
+        scan_quietly(folder)
 
 
 def test_metadata_that_a_few_bytes_stand_for(folder: Path) -> None:
@@ -768,10 +771,10 @@ def test_metadata_that_a_few_bytes_stand_for(folder: Path) -> None:
     path = folder / "metadata" / "v1.metadata.json"
     whole = path.read_bytes()
     path.write_bytes(gzip.compress(whole))
-    assert scanned(folder) == EXPECTED
+    assert scan_quietly(folder) == EXPECTED
     path.write_bytes(gzip.compress(whole[:-1] + b',"x":[' + b"[]," * (8 << 20) + b"[]]}"))
     with pytest.raises(LimitError, match="gzip"):
-        scanned(folder)
+        scan_quietly(folder)
 
 
 @each_case(
@@ -825,8 +828,8 @@ def test_partition_transforms_that_are_none(tmp_path: Path, transform: str) -> N
     create_table(tmp_path, rows.schema, SampleKms(), master_key_id="keyA")
     path = tmp_path / "metadata" / "v1.metadata.json"
     document = json.loads(path.read_text())
-    one = {"source-id": 1, "field-id": 1000, "name": "p", "transform": transform}
-    document["partition-specs"][0]["fields"] = [one]
+    field = {"source-id": 1, "field-id": 1000, "name": "p", "transform": transform}
+    document["partition-specs"][0]["fields"] = [field]
     path.write_text(json.dumps(document))
     with pytest.raises(FormatError):
         open_table(tmp_path, SampleKms()).append(rows)
@@ -845,20 +848,23 @@ def test_no_key_is_in_any_object_or_error_of_a_scan(
     for kind in (DataFile, ManifestFile):
         make = kind.from_args
 
-        def made(*args: Any, make: Any = make, **more: Any) -> Any:
+        def manifest_bytes(*args: Any, make: Any = make, **more: Any) -> Any:
             seen.append(repr(more))
             return make(*args, **more)
 
-        monkeypatch.setattr(kind, "from_args", made)
+        monkeypatch.setattr(kind, "from_args", manifest_bytes)
     table = open_table(original.folder, SampleKms())
     table.scan(filters="id > 3")
     snapshot = table.snapshot()
     assert snapshot is not None
     manifests = table.walk.manifests(snapshot)
-    entries = [entry for one in manifests for entry in table.walk.entries(one)]
+    entries = [entry for manifest in manifests for entry in table.walk.entries(manifest)]
     told = " ".join([*seen, repr(table), repr(manifests), repr(entries), repr(table.walk)])
     assert "key_metadata" not in told
-    for metadata in (*(one.key_metadata for one in manifests), *(e.key_metadata for e in entries)):
+    for metadata in (
+        *(manifest.key_metadata for manifest in manifests),
+        *(e.key_metadata for e in entries),
+    ):
         assert metadata is not None
         key = metadata[2:18]
         assert repr(key)[2:-1] not in told
@@ -885,12 +891,12 @@ def test_altered_wrapped_keys(folder: Path) -> None:
         entry["encrypted-key-metadata"] = text[:20] + ("A" if text[20] != "A" else "B") + text[21:]
         path.write_text(json.dumps(document))
         with pytest.raises((KeyRetrievalError, TagMismatchError)):
-            scanned(folder)
+            scan_quietly(folder)
     document = json.loads(good)
     document["encryption-keys"][0]["properties"]["KEY_TIMESTAMP"] = "1795237555591"
     path.write_text(json.dumps(document))
     with pytest.raises(KeyRetrievalError):
-        scanned(folder)
+        scan_quietly(folder)
 
 
 # --- columns that files lack ---------------------------------------------------------------------
@@ -963,7 +969,7 @@ def test_rows_that_come_in_parts_are_the_same(
     monkeypatch.setattr(projection, "MAX_FILLED", 2000)
     inner = struct(field(3, "a", "long"))
     builder = Builder(tmp_path, struct(field(1, "id", "long"), field(2, "s", inner)))
-    shape, manifests = pa.struct([numbered(3, "a", pa.int64())]), []
+    shape, manifests = pa.struct([id_field(3, "a", pa.int64())]), []
     for name, first in (("a", 0), ("b", 500)):
         ids = range(first, first + 500)
         given = [None if n % 7 == 0 else {"a": n} for n in ids]
@@ -982,8 +988,8 @@ def test_rows_that_come_in_parts_are_the_same(
     found = table.scan(filters="id >= 510 and x = 0 and z is null")
     assert found.num_rows == 490
     assert found["id"].to_pylist() == list(range(510, 1000))
-    assert [repr(one) for one in found["x"].unique().to_pylist()] == ["-0.0"]
-    assert [repr(one) for one in found["y"].unique().to_pylist()] == ["0.0"]
+    assert [repr(value) for value in found["x"].unique().to_pylist()] == ["-0.0"]
+    assert [repr(value) for value in found["y"].unique().to_pylist()] == ["0.0"]
     assert found["z"].null_count == 490
     assert found["s"].to_pylist() == [None if n % 7 == 0 else {"a": n} for n in range(510, 1000)]
     assert table.scan(columns=["x"]).num_rows == 1000
@@ -995,7 +1001,7 @@ def test_a_wide_column_within_a_list_that_files_lack_is_refused(tmp_path: Path) 
         return {"type": "list", "element-id": 3, "element-required": False, "element": element}
 
     builder = Builder(tmp_path, struct(field(1, "id", "long"), field(2, "l", items())))
-    item = pa.list_(numbered(3, "element", pa.struct([numbered(4, "a", pa.int64())])))
+    item = pa.list_(id_field(3, "element", pa.struct([id_field(4, "a", pa.int64())])))
     rows = pa.table(
         [range(100), [[{"a": n}] * 100 for n in range(100)]],
         schema=arrow([(1, "id", pa.int64()), (2, "l", item)]),
@@ -1020,17 +1026,17 @@ def test_a_wide_column_within_a_list_that_files_lack_is_refused(tmp_path: Path) 
 # --- which file is damaged -----------------------------------------------------------------------
 
 
-def flipped(path: Path) -> None:
+def flip_byte(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-def cut(path: Path) -> None:
+def cut_in_half(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-@each_case("damage", [flipped, cut])
+@each_case("damage", [flip_byte, cut_in_half])
 @each_case(
     "name",
     [
@@ -1047,7 +1053,8 @@ def test_the_file_that_is_damaged_is_the_one_that_the_error_names(
     builder = Builder(tmp_path, struct(field(1, "id", "long")))
     shape = arrow([(1, "id", pa.int64())])
     files = {
-        one: builder.parquet(f"{one}.parquet", pa.table([range(9)], schema=shape)) for one in "abc"
+        name: builder.parquet(f"{name}.parquet", pa.table([range(9)], schema=shape))
+        for name in "abc"
     }
     manifests = [builder.manifest(list(files.values()))]
     builder.snapshot(manifests)

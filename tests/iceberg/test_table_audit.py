@@ -27,17 +27,18 @@ __all__ = ["run"]  # a fixture
 Events = list[mc.AuditEvent]
 
 
-def uses(events: Events) -> list[tuple[str, str, str | None, str, int]]:
-    """Give what was recorded, and forget it."""
+def take_uses(events: Events) -> list[tuple[str, str, str | None, str, int]]:
+    """Return the recorded events and clear them."""
     found: list[tuple[str, str, str | None, str, int]] = [
-        (one.operation, one.master_key_id, one.kek_id, one.result, one.count) for one in events
+        (event.operation, event.master_key_id, event.kek_id, event.result, event.count)
+        for event in events
     ]
-    assert {one.by for one in events} <= {"kms"}
+    assert {event.by for event in events} <= {"kms"}
     events.clear()
     return found
 
 
-def opened(folder: Path, events: Events, kms: Any = None) -> IcebergTable:
+def open_audited(folder: Path, events: Events, kms: Any = None) -> IcebergTable:
     return open_table(folder, mc.KeyTools(kms or SampleKms(), audit=events.append))
 
 
@@ -49,30 +50,32 @@ def test_each_use_is_recorded_with_the_kek_that_it_was_for(tmp_path: Path) -> No
         tmp_path / "t", ROWS.schema, tools, master_key_id="keyA", partition_spec=BY_PART,
         policy=policy,
     )  # fmt: skip
-    assert uses(events) == []
+    assert take_uses(events) == []
     table = table.append(ROWS)
-    made = {one.scope: one.id for one in table.walk.resolver.keks(table.metadata).values()}
-    assert sorted(uses(events)) == sorted(("wrap", "keyA", id_, "ok", 1) for id_ in made.values())
+    made = {kek.scope: kek.id for kek in table.walk.resolver.keks(table.metadata).values()}
+    assert sorted(take_uses(events)) == sorted(
+        ("wrap", "keyA", id_, "ok", 1) for id_ in made.values()
+    )
 
-    table = opened(tmp_path / "t", events)
+    table = open_audited(tmp_path / "t", events)
     assert table.scan(filters="part = 'y'").num_rows == 1
     needed = [made[""], made["partition=part=y"]]
-    assert uses(events) == [("unwrap", "keyA", id_, "ok", 1) for id_ in needed]
+    assert take_uses(events) == [("unwrap", "keyA", id_, "ok", 1) for id_ in needed]
 
     rotate_table(table, "mek", new_master_key_id="keyB")
     wrapped = [("wrap", "keyB", id_, "ok", 1) for id_ in made.values()]
     unwrapped = [("unwrap", "keyA", id_, "ok", 1) for id_ in made.values()]
-    assert sorted(uses(events)) == sorted(unwrapped + wrapped)
+    assert sorted(take_uses(events)) == sorted(unwrapped + wrapped)
 
-    table = opened(tmp_path / "t", events)
+    table = open_audited(tmp_path / "t", events)
     table = rotate_table(table, "kek").table
     new = set(table.walk.resolver.keks(table.metadata))
-    found = uses(events)
+    found = take_uses(events)
     assert {id_ for operation, _, id_, _, _ in found if operation == "wrap"} == new
     assert {id_ for operation, _, id_, _, _ in found if operation == "unwrap"} == {*made.values()}
 
-    assert verify_table(opened(tmp_path / "t", events)).ok
-    assert {(operation, id_) for operation, _, id_, _, _ in uses(events)} == {
+    assert verify_table(open_audited(tmp_path / "t", events)).ok
+    assert {(operation, id_) for operation, _, id_, _, _ in take_uses(events)} == {
         ("unwrap", id_) for id_ in new
     }
 
@@ -85,7 +88,7 @@ def test_data_keys_in_single_wrapping_are_counted(tmp_path: Path) -> None:
         policy=KeyPolicy(wrapping="single", kek_per="files"),
     )  # fmt: skip
     table.append(ROWS)
-    assert uses(events) == [("wrap", "keyA", None, "ok", 2), ("wrap", "keyA", None, "ok", 1)]
+    assert take_uses(events) == [("wrap", "keyA", None, "ok", 2), ("wrap", "keyA", None, "ok", 1)]
 
 
 def test_a_refusal_is_recorded_and_what_can_not_be_recorded_is_not_done(tmp_path: Path) -> None:
@@ -93,8 +96,8 @@ def test_a_refusal_is_recorded_and_what_can_not_be_recorded_is_not_done(tmp_path
     made = create_table(folder, ROWS.schema, SampleKms(), master_key_id="keyA").append(ROWS)
     (kek,) = made.metadata.kek_ids()
     with pytest.raises(mc.KeyAccessDeniedError):
-        opened(folder, events, Refusing("keyA")).scan()
-    assert uses(events) == [("unwrap", "keyA", kek, "denied", 1)]
+        open_audited(folder, events, Refusing("keyA")).scan()
+    assert take_uses(events) == [("unwrap", "keyA", kek, "denied", 1)]
 
     def full(event: mc.AuditEvent) -> None:
         raise OSError("no space left")
@@ -107,22 +110,22 @@ def test_commands_record_what_they_use_in_a_file(run: Run, tmp_path: Path) -> No
     pq.write_table(ROWS, tmp_path / "rows.parquet")
     audit = ("--kms", "sample:", "--audit", "audit.jsonl")
 
-    def recorded() -> list[tuple[str, str]]:
+    def recorded_uses() -> list[tuple[str, str]]:
         file = tmp_path / "audit.jsonl"
         events = [json.loads(line) for line in file.read_text().splitlines()]
         file.unlink()
-        return [(one["operation"], one["master_key_id"]) for one in events]
+        return [(event["operation"], event["master_key_id"]) for event in events]
 
     run("create", *audit, "--master-key", "keyA", "--like", "rows.parquet", "lake/t")
-    assert recorded() == []
+    assert recorded_uses() == []
     run("append", *audit, "lake/t", "rows.parquet")
-    assert recorded() == [("wrap", "keyA")]
+    assert recorded_uses() == [("wrap", "keyA")]
     run("scan", *audit, "lake/t")
-    assert recorded() == [("unwrap", "keyA")]
+    assert recorded_uses() == [("unwrap", "keyA")]
     run("rotate", "kek", *audit, "--new-master-key", "keyB", "lake/t")
-    assert sorted(recorded()) == [("unwrap", "keyA"), ("wrap", "keyB")]
+    assert sorted(recorded_uses()) == [("unwrap", "keyA"), ("wrap", "keyB")]
     for command in ("files", "verify", "tree", "prune"):
         run(command, *audit, "lake/t")
-    assert set(recorded()) == {("unwrap", "keyB")}
+    assert set(recorded_uses()) == {("unwrap", "keyB")}
     said = told(run("rotate", "dek", *audit, "--spark", "local[1]", "lake/t", code=2))
     assert "--audit" in said

@@ -44,8 +44,8 @@ def orders(tmp_path: Path) -> Path:
 
 
 def documents(folder: Path) -> list[dict[str, Any]]:
-    """Give the versions of a table in a folder, the oldest first."""
-    paths = sorted((folder / "metadata").glob("v*.json"), key=lambda one: int(one.name[1:-14]))
+    """Return the versions of a table in a folder, the oldest first."""
+    paths = sorted((folder / "metadata").glob("v*.json"), key=lambda path: int(path.name[1:-14]))
     return [json.loads(path.read_text()) for path in paths]
 
 
@@ -90,12 +90,12 @@ def test_the_options_of_a_new_table_are_in_its_metadata(
 ) -> None:
     parts = ("price", "day(sold)", "bucket(4, id)", "truncate(1,country)")
     run(
-        "create", *KEY_A, "--like", orders, *(f"--partition-by={one}" for one in parts),
+        "create", *KEY_A, "--like", orders, *(f"--partition-by={part}" for part in parts),
         "--key-length", 32, "--kek-per", "files", "--files-per-kek", 7, "--kek-lifetime", 30,
         "--property", "write.parquet.compression-codec=snappy", "lake/orders",
     )  # fmt: skip
     (document,) = documents(tmp_path / "lake/orders")
-    ids = {one["name"]: one["id"] for one in document["schemas"][0]["fields"]}
+    ids = {field["name"]: field["id"] for field in document["schemas"][0]["fields"]}
     (spec,) = document["partition-specs"]
     assert [(f["name"], f["transform"], f["source-id"]) for f in spec["fields"]] == [
         ("price", "identity", ids["price"]),
@@ -122,7 +122,7 @@ def test_keks_are_kept_in_a_store_that_is_made_with_the_table(
     run("create", *KEY_A, *store, "--like", orders, "lake/orders")
     run("append", *SAMPLE, *store, "lake/orders", orders)
     assert rows(run, *store, "lake/orders") == ROWS
-    kinds = {one["kind"]: one["store"] for one in lines(run("keys", *SAMPLE, *store, "--json",
+    kinds = {key["kind"]: key["store"] for key in lines(run("keys", *SAMPLE, *store, "--json",
                                                             "lake/orders"))}  # fmt: skip
     assert kinds == {"KEK": "key store", "manifest list": "table"}
     lost = run("scan", *SAMPLE, "lake/orders", code=3)
@@ -240,7 +240,7 @@ def test_a_catalog_that_can_not_be_opened_does_not_show_its_password(
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Path:
-    """Make a table in plaintext by pyiceberg, of two snapshots; give its metadata.json."""
+    """Make a table in plaintext by pyiceberg, of two snapshots; return its metadata.json."""
     (tmp_path / "old").mkdir()
     catalog = SqlCatalog("default", uri=f"sqlite:///{tmp_path}/old/catalog.db")
     catalog.create_namespace("shop")
@@ -303,19 +303,19 @@ def test_java_reads_the_table_after_each_command(
             assert everything(table) == before
         run(*step, "lake/orders")
         assert java.read(newest(table)) == expected
-    assert {one["encrypted_by"] for one in lines(run("keys", *SAMPLE, "--json", "lake/orders"))
-            if one["kind"] == "KEK"} == {"keyB"}  # fmt: skip
+    assert {key["encrypted_by"] for key in lines(run("keys", *SAMPLE, "--json", "lake/orders"))
+            if key["kind"] == "KEK"} == {"keyB"}  # fmt: skip
 
 
 def newest(table: Path) -> Path:
-    return max((table / "metadata").glob("v*.json"), key=lambda one: int(one.name[1:-14]))
+    return max((table / "metadata").glob("v*.json"), key=lambda path: int(path.name[1:-14]))
 
 
 # --- rotate, prune and expire --------------------------------------------------------------------
 
 
 @pytest.fixture
-def filled(run: Run, orders: Path, tmp_path: Path) -> Path:
+def lake(run: Run, orders: Path, tmp_path: Path) -> Path:
     """Make a table of two snapshots, of one data file each."""
     run("create", *KEY_A, "--like", orders, "lake/orders")
     run("append", *SAMPLE, "lake/orders", orders)
@@ -323,156 +323,156 @@ def filled(run: Run, orders: Path, tmp_path: Path) -> Path:
     return tmp_path / "lake/orders"
 
 
-def test_rotations_say_what_they_do(run: Run, filled: Path) -> None:
-    said = run("rotate", "mek", *SAMPLE, "--dry-run", filled).stdout
+def test_rotations_say_what_they_do(run: Run, lake: Path) -> None:
+    said = run("rotate", "mek", *SAMPLE, "--dry-run", lake).stdout
     assert said.startswith("would be done: 1 KEK wrapped again; ")
-    done = lines(run("rotate", "mek", *SAMPLE, "--new-master-key", "keyB", filled, "--json"))[0]
+    done = lines(run("rotate", "mek", *SAMPLE, "--new-master-key", "keyB", lake, "--json"))[0]
     assert (done["keks"], done["kms_calls"], done["master_key_id"]) == (1, 2, "keyB")
-    result = run("rotate", "kek", *SAMPLE, filled)
+    result = run("rotate", "kek", *SAMPLE, lake)
     assert result.stdout.startswith(
         "1 KEK dropped, 1 KEK made, 2 keys of manifest lists encrypted again; "
     )
-    assert f"the table is at {filled}/metadata/v5.metadata.json, under the master key keyB" in (
+    assert f"the table is at {lake}/metadata/v5.metadata.json, under the master key keyB" in (
         result.stdout
     )
     assert "older metadata.json files" in result.stderr
     assert "expire_history" not in result.stderr
-    said = run("rotate", "dek", *SAMPLE, filled).stdout
+    said = run("rotate", "dek", *SAMPLE, lake).stdout
     assert said.startswith("2 data files rewritten, ")
-    assert rows(run, filled) == sorted(2 * ROWS, key=lambda row: row["id"])
+    assert rows(run, lake) == sorted(2 * ROWS, key=lambda row: row["id"])
 
 
 def test_a_rotation_that_others_win_is_4(
-    run: Run, filled: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost(*arguments: object) -> None:
+    def lose_answer(*arguments: object) -> None:
         raise modcrypt.CommitConflictError("another writer has committed")
 
-    monkeypatch.setattr("modcrypt.iceberg.format.table_versions.FolderVersions.commit", lost)
-    before = everything(filled)
-    failed = run("rotate", "kek", *SAMPLE, filled, "--json", code=4)
+    monkeypatch.setattr("modcrypt.iceberg.format.table_versions.FolderVersions.commit", lose_answer)
+    before = everything(lake)
+    failed = run("rotate", "kek", *SAMPLE, lake, "--json", code=4)
     assert lines(failed)[0]["error"] == "conflict"
-    assert everything(filled) == before
+    assert everything(lake) == before
 
 
-def test_what_the_dry_run_of_expire_lists_is_what_goes(run: Run, filled: Path) -> None:
-    run("rotate", "dek", *SAMPLE, filled)
-    before = everything(filled)
-    listed = lines(run("expire", *SAMPLE, "--dry-run", filled, "--json"))[0]
-    shown = run("expire", *SAMPLE, "--dry-run", filled).stdout
-    assert everything(filled) == before
+def test_what_the_dry_run_of_expire_lists_is_what_goes(run: Run, lake: Path) -> None:
+    run("rotate", "dek", *SAMPLE, lake)
+    before = everything(lake)
+    listed = lines(run("expire", *SAMPLE, "--dry-run", lake, "--json"))[0]
+    shown = run("expire", *SAMPLE, "--dry-run", lake).stdout
+    assert everything(lake) == before
     names = ("metadata_files", "manifest_lists", "manifests", "data_files", "delete_files")
     goes = {path for name in names for path in listed[name]}
     assert all(path in shown for path in goes)
-    assert all(str(one["snapshot-id"]) in shown for one in listed["snapshots"])
-    done = lines(run("expire", *SAMPLE, "--yes", filled, "--json"))[0]
+    assert all(str(snapshot["snapshot-id"]) in shown for snapshot in listed["snapshots"])
+    done = lines(run("expire", *SAMPLE, "--yes", lake, "--json"))[0]
     assert {name: done[name] for name in names} == {name: listed[name] for name in names}
-    gone = {str(filled / name) for name in before.keys() - everything(filled).keys()}
+    gone = {str(lake / name) for name in before.keys() - everything(lake).keys()}
     assert gone == goes
-    assert rows(run, filled) == sorted(2 * ROWS, key=lambda row: row["id"])
-    assert len(lines(run("snapshots", *SAMPLE, filled, "--json"))) == 1
+    assert rows(run, lake) == sorted(2 * ROWS, key=lambda row: row["id"])
+    assert len(lines(run("snapshots", *SAMPLE, lake, "--json"))) == 1
 
 
-def test_a_snapshot_that_is_named_is_kept(run: Run, filled: Path) -> None:
-    first = lines(run("snapshots", *SAMPLE, filled, "--json"))[0]["snapshot_id"]
-    run("append", *SAMPLE, filled, "orders.parquet")
-    said = run("expire", *SAMPLE, "--yes", "--keep", first, filled).stdout
+def test_a_snapshot_that_is_named_is_kept(run: Run, lake: Path) -> None:
+    first = lines(run("snapshots", *SAMPLE, lake, "--json"))[0]["snapshot_id"]
+    run("append", *SAMPLE, lake, "orders.parquet")
+    said = run("expire", *SAMPLE, "--yes", "--keep", first, lake).stdout
     assert f"keeps snapshot {first} (named)" in said
     assert re.search(r"drops snapshot \d+ of \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \(append\)", said)
-    assert len(rows(run, filled, "--snapshot", first)) == 3
-    assert len(rows(run, filled)) == 9
+    assert len(rows(run, lake, "--snapshot", first)) == 3
+    assert len(rows(run, lake)) == 9
 
 
-def test_prune_drops_what_no_snapshot_needs(run: Run, filled: Path) -> None:
-    path = newest(filled)
+def test_prune_drops_what_no_snapshot_needs(run: Run, lake: Path) -> None:
+    path = newest(lake)
     document = json.loads(path.read_text())
     kept = document["encryption-keys"]
     unused = {**kept[-1], "key-id": "unused\x1b[2J\nkey"}
     path.write_text(json.dumps({**document, "encryption-keys": [*kept, unused]}))
-    said = run("prune", *SAMPLE, "--dry-run", filled).stdout.splitlines()
+    said = run("prune", *SAMPLE, "--dry-run", lake).stdout.splitlines()
     assert said[0] == "key of a manifest list unused\\x1b[2J\\nkey"
     assert said[1].startswith("0 KEKs and 1 key of a manifest list would be dropped, ")
-    assert "\x1b" not in run("keys", *SAMPLE, filled).stdout
-    assert lines(run("prune", *SAMPLE, filled, "--json"))[0]["entries"] == [unused["key-id"]]
-    assert json.loads(newest(filled).read_text())["encryption-keys"] == kept
+    assert "\x1b" not in run("keys", *SAMPLE, lake).stdout
+    assert lines(run("prune", *SAMPLE, lake, "--json"))[0]["entries"] == [unused["key-id"]]
+    assert json.loads(newest(lake).read_text())["encryption-keys"] == kept
 
 
 # --- verify and tree -----------------------------------------------------------------------------
 
 
-def test_verify_says_that_all_is_authentic(run: Run, filled: Path, tmp_path: Path) -> None:
-    shown = run("verify", *SAMPLE, filled, "--strict", "--html", "page.html")
+def test_verify_says_that_all_is_authentic(run: Run, lake: Path, tmp_path: Path) -> None:
+    shown = run("verify", *SAMPLE, lake, "--strict", "--html", "page.html")
     assert re.search(r"Everything authenticated +yes", shown.stdout)
     assert "Not authenticated" not in shown.stdout
     assert "Limits of the format:" in shown.stdout
     page = (tmp_path / "page.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
     assert "<script" not in page
-    found = lines(run("verify", *SAMPLE, filled, "--json"))[0]
+    found = lines(run("verify", *SAMPLE, lake, "--json"))[0]
     assert (found["ok"], found["complete"], found["orphans"]) == (True, True, [])
-    assert sorted(one["kind"] for one in found["files"]) == sorted(
+    assert sorted(file["kind"] for file in found["files"]) == sorted(
         ["manifest list", "manifest", "data"] * 2
     )
-    assert "exists" in told(run("verify", *SAMPLE, filled, "--html", "page.html", code=2))
-    one = lines(run("verify", *SAMPLE, filled, "--snapshot", "main", "--json"))[0]
-    assert (len(one["snapshots"]), one["orphans"]) == (1, None)
+    assert "exists" in told(run("verify", *SAMPLE, lake, "--html", "page.html", code=2))
+    last = lines(run("verify", *SAMPLE, lake, "--snapshot", "main", "--json"))[0]
+    assert (len(last["snapshots"]), last["orphans"]) == (1, None)
 
 
-def test_verify_tells_each_fault_and_what_nothing_reaches(run: Run, filled: Path) -> None:
-    first, second = sorted(filled.glob("data/*.parquet"))
+def test_verify_tells_each_fault_and_what_nothing_reaches(run: Run, lake: Path) -> None:
+    first, second = sorted(lake.glob("data/*.parquet"))
     data = bytearray(first.read_bytes())
     data[60] ^= 1
     first.write_bytes(data)
     second.write_bytes(second.read_bytes()[:-1])
-    (filled / "data" / "stray.parquet").write_bytes(b"PAR1 nobody's")
-    shown = run("verify", *SAMPLE, filled, code=1).stdout
+    (lake / "data" / "stray.parquet").write_bytes(b"PAR1 nobody's")
+    shown = run("verify", *SAMPLE, lake, code=1).stdout
     for part in (f"fault     tag         {first}", f"fault     truncation  {second}"):
         assert part in shown
     assert "stray.parquet" in shown
-    found = lines(run("verify", *SAMPLE, filled, "--json", code=1))[0]
-    faults = {one["location"]: one["word"] for one in found["findings"]
-              if one["severity"] == "fault"}  # fmt: skip
+    found = lines(run("verify", *SAMPLE, lake, "--json", code=1))[0]
+    faults = {finding["location"]: finding["word"] for finding in found["findings"]
+              if finding["severity"] == "fault"}  # fmt: skip
     assert faults == {str(first): "tag", str(second): "truncation"}
-    assert [Path(one["path"]).name for one in found["orphans"]] == ["stray.parquet"]
+    assert [Path(orphan["path"]).name for orphan in found["orphans"]] == ["stray.parquet"]
 
 
 def test_without_the_key_nothing_can_be_verified(
-    run: Run, filled: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(MASTERS, "keyA", bytes(16))
-    run("verify", *SAMPLE, filled, code=3)
-    assert run("tree", *SAMPLE, filled, code=1).stdout
+    run("verify", *SAMPLE, lake, code=3)
+    assert run("tree", *SAMPLE, lake, code=1).stdout
 
 
 def test_a_table_whose_key_service_is_unavailable_is_4(
-    run: Run, filled: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object, **__: object) -> bytes:
+    def read_away_key(*_: object, **__: object) -> bytes:
         raise ConnectionError
 
-    monkeypatch.setattr(SampleKms, "unwrap", away)
+    monkeypatch.setattr(SampleKms, "unwrap", read_away_key)
     monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
     for command in ("verify", "scan", "tree"):
-        run(command, *SAMPLE, filled, code=4)
+        run(command, *SAMPLE, lake, code=4)
 
 
 def test_the_tree_leads_from_the_master_key_to_each_file(
-    run: Run, filled: Path, tmp_path: Path
+    run: Run, lake: Path, tmp_path: Path
 ) -> None:
-    text = run("tree", *SAMPLE, filled, "--html", "tree.html").stdout
-    (kek,) = (one["key_id"] for one in lines(run("keys", *SAMPLE, filled, "--json"))
-              if one["kind"] == "KEK")  # fmt: skip
-    for path in (*filled.glob("data/*"), *filled.glob("metadata/*.avro")):
+    text = run("tree", *SAMPLE, lake, "--html", "tree.html").stdout
+    (kek,) = (key["key_id"] for key in lines(run("keys", *SAMPLE, lake, "--json"))
+              if key["kind"] == "KEK")  # fmt: skip
+    for path in (*lake.glob("data/*"), *lake.glob("metadata/*.avro")):
         assert path.name in text
     assert text.index("MEK keyA") < text.index(f"KEK {kek}") < text.index(".parquet")
     assert kek in (tmp_path / "tree.html").read_text()
     for key in ("keyA", kek):
-        under = lines(run("tree", *SAMPLE, filled, "--protected-by", key, "--json"))
-        assert len(under) == len([*filled.glob("data/*"), *filled.glob("metadata/*.avro")])
-    assert run("tree", *SAMPLE, filled, "--protected-by", "keyB").stdout == (
+        under = lines(run("tree", *SAMPLE, lake, "--protected-by", key, "--json"))
+        assert len(under) == len([*lake.glob("data/*"), *lake.glob("metadata/*.avro")])
+    assert run("tree", *SAMPLE, lake, "--protected-by", "keyB").stdout == (
         "0 files under this key\n"
     )
-    assert lines(run("tree", *SAMPLE, filled, "--json"))[0]["master_key_id"] == "keyA"
+    assert lines(run("tree", *SAMPLE, lake, "--json"))[0]["master_key_id"] == "keyA"
 
 
 @each_case(
@@ -490,11 +490,11 @@ def test_the_tree_leads_from_the_master_key_to_each_file(
     ],
 )
 def test_arguments_that_do_not_fit_change_nothing(
-    run: Run, filled: Path, arguments: tuple[str, ...]
+    run: Run, lake: Path, arguments: tuple[str, ...]
 ) -> None:
-    before = everything(filled)
-    told(run(*arguments, *SAMPLE, filled, code=2))
-    assert everything(filled) == before
+    before = everything(lake)
+    told(run(*arguments, *SAMPLE, lake, code=2))
+    assert everything(lake) == before
 
 
 # --- the examples of the help texts --------------------------------------------------------------
@@ -518,8 +518,8 @@ def test_the_examples_of_the_help_texts_run(
     named: list[str] = []
     for name in (*kept, *(name for name in examples if name not in kept), ""):
         for example in examples_of(name) if not name else examples[name]:
-            words = [str(named_snapshot(run)) if re.fullmatch(r"\d{19}", one) else one
-                     for one in example]  # fmt: skip
+            words = [str(named_snapshot(run)) if re.fullmatch(r"\d{19}", part) else part
+                     for part in example]  # fmt: skip
             assert words[:2] == ["modcrypt", "iceberg"]
             result = run(*words[2:])
             named.append(words[2])
@@ -533,7 +533,7 @@ def named_snapshot(run: Run) -> int:
 
 
 def examples_of(name: str) -> list[list[str]]:
-    """Give the examples of a command, or of the group, as words."""
+    """Return the examples of a command, or of the group, as words."""
     text = (iceberg.commands[name] if name else iceberg).epilog or ""
     return [
         shlex.split(line)

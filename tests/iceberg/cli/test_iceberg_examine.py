@@ -19,11 +19,11 @@ from tests.support.iceberg.shared_table import DELETED, FIRST, SECOND, both, exp
 
 __all__ = ["run"]  # a fixture
 
-ROWS = expected_rows([one for one in FIRST + SECOND if one not in DELETED])
+ROWS = expected_rows([row for row in FIRST + SECOND if row not in DELETED])
 
 
 @pytest.fixture
-def shared(t16: Path) -> list[str]:
+def args(t16: Path) -> list[str]:
     """The shared table as an argument, with what it takes to open it."""
     mapped = [f"--location-map={old}={new}" for old, new in both(t16).items()]
     return ["--kms", "sample:", *mapped, str(t16)]
@@ -32,50 +32,54 @@ def shared(t16: Path) -> list[str]:
 # --- listings ------------------------------------------------------------------------------------
 
 
-def test_snapshots_are_those_of_the_metadata(run: Run, shared: list[str], t16: Path) -> None:
+def test_snapshots_are_those_of_the_metadata(run: Run, args: list[str], t16: Path) -> None:
     document = json.loads((t16 / "metadata" / "v1.metadata.json").read_text())
-    found = lines(run("snapshots", *shared, "--json"))
+    found = lines(run("snapshots", *args, "--json"))
     names = ("snapshot_id", "key_id", "current")
-    assert [tuple(one[name] for name in names) for one in found] == [
-        (one["snapshot-id"], one["key-id"], one["snapshot-id"] == document["current-snapshot-id"])
-        for one in document["snapshots"]
+    assert [tuple(snapshot[name] for name in names) for snapshot in found] == [
+        (
+            entry["snapshot-id"],
+            entry["key-id"],
+            entry["snapshot-id"] == document["current-snapshot-id"],
+        )
+        for entry in document["snapshots"]
     ]
-    for_people = run("snapshots", *shared).stdout.splitlines()
+    for_people = run("snapshots", *args).stdout.splitlines()
     assert for_people[0].split()[:4] == ["snapshot", "id", "parent", "id"]
     assert [line.split()[-1] for line in for_people[1:]] == ["no", "no", "yes"]
 
 
 def test_keys_are_listed_without_their_values(
-    run: Run, shared: list[str], t16: Path, kms: SampleKms
+    run: Run, args: list[str], t16: Path, kms: SampleKms
 ) -> None:
     document = json.loads((t16 / "metadata" / "v1.metadata.json").read_text())
-    shown = run("keys", *shared, "--json")
-    entries = {one["key-id"]: one for one in document["encryption-keys"]}
-    assert {one["key_id"]: one["encrypted_by"] for one in lines(shown)} == {
-        key_id: one["encrypted-by-id"] for key_id, one in entries.items()
+    shown = run("keys", *args, "--json")
+    entries = {entry["key-id"]: entry for entry in document["encryption-keys"]}
+    assert {key["key_id"]: key["encrypted_by"] for key in lines(shown)} == {
+        key_id: entry["encrypted-by-id"] for key_id, entry in entries.items()
     }
-    for_people = run("keys", *shared).stdout
+    for_people = run("keys", *args).stdout
     assert all(key_id in for_people for key_id in entries)
-    for one in entries.values():
-        assert one["encrypted-key-metadata"] not in shown.stdout + for_people
+    for entry in entries.values():
+        assert entry["encrypted-key-metadata"] not in shown.stdout + for_people
     assert kms.calls == []
 
 
-def test_what_metadata_says_is_listed_without_a_key_service(run: Run, shared: list[str]) -> None:
+def test_what_metadata_says_is_listed_without_a_key_service(run: Run, args: list[str]) -> None:
     for command in ("keys", "snapshots"):
-        assert run(command, *shared[2:]).stdout == run(command, *shared).stdout
-    assert "--kms" in told(run("files", *shared[2:], code=2))
-    assert "--kms" in told(run("keys", *shared[2:], "--passphrase-env", "X", code=2))
+        assert run(command, *args[2:]).stdout == run(command, *args).stdout
+    assert "--kms" in told(run("files", *args[2:], code=2))
+    assert "--kms" in told(run("keys", *args[2:], "--passphrase-env", "X", code=2))
 
 
-def test_files_of_a_snapshot(run: Run, shared: list[str]) -> None:
-    now = lines(run("files", *shared, "--json"))
-    assert sorted(Path(one["location"]).name for one in now) == [
+def test_files_of_a_snapshot(run: Run, args: list[str]) -> None:
+    now = lines(run("files", *args, "--json"))
+    assert sorted(Path(file["location"]).name for file in now) == [
         "a1.avro", "a2.avro", "dm3.avro", "dv1.puffin", "m1.avro", "m2.avro", "p1.parquet",
         "p2.parquet", "snap-1003.avro",
     ]  # fmt: skip
-    assert all(one["encrypted"] for one in now)
-    first = run("files", *shared, "--snapshot", 1001).stdout
+    assert all(file["encrypted"] for file in now)
+    first = run("files", *args, "--snapshot", 1001).stdout
     assert "p1.parquet" in first
     assert "p2.parquet" not in first
 
@@ -83,10 +87,8 @@ def test_files_of_a_snapshot(run: Run, shared: list[str]) -> None:
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def test_scan_shows_the_first_rows_and_says_that_there_are_more(
-    run: Run, shared: list[str]
-) -> None:
-    shown = run("scan", *shared)
+def test_scan_shows_the_first_rows_and_says_that_there_are_more(run: Run, args: list[str]) -> None:
+    shown = run("scan", *args)
     assert shown.stdout.splitlines()[:3] == [
         " id  name      salary",
         "100  name-100   150.0",
@@ -96,53 +98,53 @@ def test_scan_shows_the_first_rows_and_says_that_there_are_more(
     assert (
         shown.stderr == "modcrypt: the table has more than these 10 rows; use -n N to show more\n"
     )
-    everything = run("scan", *shared, "-n", 1000)
+    everything = run("scan", *args, "-n", 1000)
     assert len(everything.stdout.splitlines()) == 1 + len(ROWS)
     assert everything.stderr == ""
 
 
 def test_scan_as_json_csv_and_arrow_has_the_rows_that_java_reads(
-    run: Run, shared: list[str], tmp_path: Path
+    run: Run, args: list[str], tmp_path: Path
 ) -> None:
-    assert lines(run("scan", *shared, "--json")) == ROWS
-    assert lines(run("scan", *shared, "--format", "jsonl", "--snapshot", "main")) == ROWS
-    text = run("scan", *shared, "--format", "csv", "--columns", "name,id").stdout
+    assert lines(run("scan", *args, "--json")) == ROWS
+    assert lines(run("scan", *args, "--format", "jsonl", "--snapshot", "main")) == ROWS
+    text = run("scan", *args, "--format", "csv", "--columns", "name,id").stdout
     assert list(csv.reader(io.StringIO(text))) == [
-        ["id", "name"], *([str(one["id"]), one["name"] or ""] for one in ROWS)
+        ["id", "name"], *([str(row["id"]), row["name"] or ""] for row in ROWS)
     ]  # fmt: skip
-    done = run("scan", *shared, "--format", "arrow", "-o", "rows.arrows", "--json")
+    done = run("scan", *args, "--format", "arrow", "-o", "rows.arrows", "--json")
     assert lines(done) == [
-        {"table": shared[-1], "destination": "rows.arrows", "format": "arrow", "rows": len(ROWS)}
+        {"table": args[-1], "destination": "rows.arrows", "format": "arrow", "rows": len(ROWS)}
     ]
     with pa.ipc.open_stream(tmp_path / "rows.arrows") as stream:
         assert stream.read_all().to_pylist() == ROWS
-    assert "exists" in told(run("scan", *shared, "-o", "rows.arrows", code=2))
-    run("scan", *shared, "-o", "rows.arrows", "--force", "-n", 3)
+    assert "exists" in told(run("scan", *args, "-o", "rows.arrows", code=2))
+    run("scan", *args, "-o", "rows.arrows", "--force", "-n", 3)
     assert (tmp_path / "rows.arrows").read_text().splitlines() == [
-        json.dumps(one) for one in ROWS[:3]
+        json.dumps(row) for row in ROWS[:3]
     ]
 
 
-def test_scan_of_some_rows_and_columns(run: Run, shared: list[str]) -> None:
-    some = run("scan", *shared, "--where", "id > 210", "--where", "name is null", "--json")
-    assert [one["id"] for one in lines(some)] == [217, 224, 231, 238, 245, 252, 259, 266]
-    assert lines(run("scan", *shared, "--column", "salary", "-n", 2, "--json")) == [
+def test_scan_of_some_rows_and_columns(run: Run, args: list[str]) -> None:
+    some = run("scan", *args, "--where", "id > 210", "--where", "name is null", "--json")
+    assert [row["id"] for row in lines(some)] == [217, 224, 231, 238, 245, 252, 259, 266]
+    assert lines(run("scan", *args, "--column", "salary", "-n", 2, "--json")) == [
         {"salary": 150.0}, {"salary": 151.5}
     ]  # fmt: skip
-    assert run("scan", *shared, "--where", "id > 999").stdout == "id  name  salary\n"
-    assert run("scan", *shared, "--where", "id > 999", "--format", "csv").stdout.split() == [
+    assert run("scan", *args, "--where", "id > 999").stdout == "id  name  salary\n"
+    assert run("scan", *args, "--where", "id > 999", "--format", "csv").stdout.split() == [
         '"id","name","salary"'
     ]
-    assert lines(run("scan", *shared, "--snapshot", 1001, "--json")) == expected_rows(FIRST)
+    assert lines(run("scan", *args, "--snapshot", 1001, "--json")) == expected_rows(FIRST)
 
 
 def test_no_output_file_is_left_where_a_page_does_not_authenticate(
-    run: Run, shared: list[str], t16: Path, tmp_path: Path
+    run: Run, args: list[str], t16: Path, tmp_path: Path
 ) -> None:
     data = bytearray((t16 / "data" / "p2.parquet").read_bytes())
     data[100] ^= 1
     (t16 / "data" / "p2.parquet").write_bytes(data)
-    line = told(run("scan", *shared, "-o", "rows.jsonl", code=1))
+    line = told(run("scan", *args, "-o", "rows.jsonl", code=1))
     assert line.startswith("modcrypt: error: tag: ")
     assert "p2.parquet: " in line
     assert [path.name for path in tmp_path.iterdir()] == ["t16"]
@@ -173,9 +175,9 @@ def test_no_output_file_is_left_where_a_page_does_not_authenticate(
     ],
 )
 def test_what_is_wrong_in_the_arguments_is_said(
-    run: Run, shared: list[str], tmp_path: Path, arguments: tuple[str, ...], part: str
+    run: Run, args: list[str], tmp_path: Path, arguments: tuple[str, ...], part: str
 ) -> None:
-    line = told(run("scan", *shared, *arguments, code=2))
+    line = told(run("scan", *args, *arguments, code=2))
     assert part.lower() in line.lower()
     assert "secret" not in line
     assert [path.name for path in tmp_path.iterdir()] == ["t16"]
@@ -186,29 +188,29 @@ def test_what_is_wrong_in_the_arguments_is_said(
 
 @pytest.mark.parametrize("command", ["keys", "snapshots", "files", "scan"])
 def test_expectations_are_held_against_the_table(
-    run: Run, shared: list[str], t16: Path, command: str
+    run: Run, args: list[str], t16: Path, command: str
 ) -> None:
     document = json.loads((t16 / "metadata" / "v1.metadata.json").read_text())
     fits = ("--table-uuid", document["table-uuid"], "--at-least", 3, "--master-key", "keyA")
-    assert run(command, *shared, *fits, "--master-key", "keyB").stdout
+    assert run(command, *args, *fits, "--master-key", "keyB").stdout
     for wrong in (("--table-uuid", "other"), ("--at-least", 4), ("--master-key", "keyB")):
-        failed = run(command, *shared, *wrong, "--json", code=1)
+        failed = run(command, *args, *wrong, "--json", code=1)
         assert lines(failed)[0]["error"] == "integrity"
 
 
 def test_a_table_without_keys_is_read_where_plaintext_is_allowed_alone(
-    run: Run, shared: list[str], t16: Path
+    run: Run, args: list[str], t16: Path
 ) -> None:
     path = t16 / "metadata" / "v1.metadata.json"
     document = json.loads(path.read_text())
     del document["properties"]["encryption.key-id"]
     path.write_text(json.dumps(document))
-    assert "plaintext" in told(run("scan", *shared, code=1))
-    assert lines(run("scan", *shared, "--allow-plaintext", "--json")) == ROWS  # its keys are there
+    assert "plaintext" in told(run("scan", *args, code=1))
+    assert lines(run("scan", *args, "--allow-plaintext", "--json")) == ROWS  # its keys are there
 
 
-def test_a_location_that_is_not_mapped_is_not_followed(run: Run, shared: list[str]) -> None:
-    assert "--location-map" in told(run("scan", "--kms", "sample:", shared[-1], code=1))
+def test_a_location_that_is_not_mapped_is_not_followed(run: Run, args: list[str]) -> None:
+    assert "--location-map" in told(run("scan", "--kms", "sample:", args[-1], code=1))
 
 
 # --- the program ---------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from tests.support.iceberg.sample_kms import SampleKms
 HERE = Place(None, "/tables/t")
 
 
-def of(location: str, **mapped: str) -> Locations:
+def places(location: str, **mapped: str) -> Locations:
     return Locations.of(
         {name.replace("__", "://"): to for name, to in mapped.items()}, location, HERE
     )
@@ -49,7 +49,7 @@ def of(location: str, **mapped: str) -> Locations:
 )
 def test_a_location_of_the_table(location: str, path: str) -> None:
     for own in ("wh://b/t", "wh://b/t/", "wh://b/t//"):
-        assert of(own).place(location).path == path
+        assert places(own).place(location).path == path
 
 
 @each_case(
@@ -62,7 +62,7 @@ def test_a_location_of_the_table(location: str, path: str) -> None:
 )  # fmt: skip
 def test_a_location_that_leads_elsewhere(location: str) -> None:
     with pytest.raises(FormatError):
-        of("wh://b/t").place(location)
+        places("wh://b/t").place(location)
 
 
 def test_the_longest_prefix_counts() -> None:
@@ -89,7 +89,7 @@ def test_an_empty_prefix_is_refused(prefix: str) -> None:
 
 
 def test_places_have_locations() -> None:
-    found = of("wh://b/t")
+    found = places("wh://b/t")
     assert found.location(Place(None, "/tables/t/data/x")) == "wh://b/t/data/x"
     assert found.location(Place(None, "/tables/t2/data/x")) is None
     assert found.location(Place(LocalFileSystem(), "/tables/t/data/x")) is None
@@ -180,7 +180,7 @@ ROWS = pa.table({"id": [1]})
 
 
 @pytest.fixture
-def linked(tmp_path: Path) -> Path:
+def linked_table(tmp_path: Path) -> Path:
     """A table, reached by the caller's own link, whose `data` was moved and linked to."""
     (tmp_path / "disk").mkdir()
     (tmp_path / "mounted").symlink_to("disk")
@@ -203,24 +203,24 @@ CHANGES: dict[str, Callable[[IcebergTable], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_no_file_is_written_through_a_link(
-    linked: Path, tmp_path: Path, change: Callable[[IcebergTable], object]
+    linked_table: Path, tmp_path: Path, change: Callable[[IcebergTable], object]
 ) -> None:
-    before = names(tmp_path / "data"), names(linked / "metadata")
+    before = names(tmp_path / "data"), names(linked_table / "metadata")
     with pytest.raises(OSError, match="symbolic link below"):
-        change(open_table(linked, SampleKms()))
-    assert (names(tmp_path / "data"), names(linked / "metadata")) == before
-    assert open_table(linked, SampleKms()).scan().num_rows == 2
+        change(open_table(linked_table, SampleKms()))
+    assert (names(tmp_path / "data"), names(linked_table / "metadata")) == before
+    assert open_table(linked_table, SampleKms()).scan().num_rows == 2
 
 
-def test_who_moved_a_folder_says_where_it_is(linked: Path, tmp_path: Path) -> None:
-    table = open_table(linked, SampleKms())
+def test_who_moved_a_folder_says_where_it_is(linked_table: Path, tmp_path: Path) -> None:
+    table = open_table(linked_table, SampleKms())
     where = {f"{table.metadata.location}/data": tmp_path / "data"}
-    table = open_table(linked, SampleKms(), location_map=where)
+    table = open_table(linked_table, SampleKms(), location_map=where)
     table = rotate_table(table.append(ROWS), "dek").table
     assert len(names(tmp_path / "data")) == 6
     assert expire_history(table).left == ()
     assert len(names(tmp_path / "data")) == 3
-    assert open_table(linked, SampleKms()).scan().num_rows == 3
+    assert open_table(linked_table, SampleKms()).scan().num_rows == 3
 
 
 @pytest.mark.parametrize("folder", ["data", "metadata"])
@@ -264,9 +264,9 @@ def test_a_catalogs_table_is_not_continued_through_a_link(tmp_path: Path) -> Non
 @each_case("location", ["/wh/t/data/x", "file:/wh/t/data/x", "file:///wh/t/data/x"])
 def test_a_local_folder_has_three_spellings(own: str, location: str) -> None:
     """Hadoop, Hive and Spark write `file:/x`, Python `file:///x`."""
-    assert of(own).place(location).path == "/tables/t/data/x"
-    assert of("wh://b/t", **{own: "/here"}).place(location).path == "/here/data/x"
-    assert of(own).location(Place(None, "/tables/t/data/x")) == f"{own.rstrip('/')}/data/x"
+    assert places(own).place(location).path == "/tables/t/data/x"
+    assert places("wh://b/t", **{own: "/here"}).place(location).path == "/here/data/x"
+    assert places(own).location(Place(None, "/tables/t/data/x")) == f"{own.rstrip('/')}/data/x"
 
 
 @each_case(
@@ -277,7 +277,7 @@ def test_a_local_folder_has_three_spellings(own: str, location: str) -> None:
 def test_a_local_location_that_leads_elsewhere(location: str) -> None:
     for own in ("/wh/t", "file:/wh/t", "file:///wh/t"):
         with pytest.raises(FormatError):
-            of(own).place(location)
+            places(own).place(location)
 
 
 @pytest.mark.parametrize("start", ["", "file:", "file://"])

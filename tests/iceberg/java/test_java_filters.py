@@ -21,7 +21,7 @@ from pyiceberg import expressions as py
 
 from tests.support.cases import each_case
 from tests.support.iceberg.java_judge import as_json, plain_rows
-from tests.support.iceberg.java_tables import Both, both, delete, partitioned, schema
+from tests.support.iceberg.java_tables import Both, both, delete, partition_spec, schema
 from tests.support.randomness import dice
 
 __all__ = ["both"]  # a fixture
@@ -40,11 +40,11 @@ COLUMNS = schema(
 )
 SPECS: Mapping[str, dict[str, Any] | None] = {
     "none": None,
-    "identity": partitioned((2, "identity", "name")),
-    "bucket": partitioned((1, "bucket[3]", "id_bucket")),
-    "year and truncate": partitioned((4, "year", "day_year"), (2, "truncate[2]", "name_trunc")),
-    "day": partitioned((6, "day", "at_day")),
-    "decimals": partitioned((5, "truncate[10]", "price_trunc")),
+    "identity": partition_spec((2, "identity", "name")),
+    "bucket": partition_spec((1, "bucket[3]", "id_bucket")),
+    "year and truncate": partition_spec((4, "year", "day_year"), (2, "truncate[2]", "name_trunc")),
+    "day": partition_spec((6, "day", "at_day")),
+    "decimals": partition_spec((5, "truncate[10]", "price_trunc")),
 }
 SMALL_PAGES = {
     "write.parquet.row-group-check-min-record-count": "10",
@@ -66,7 +66,7 @@ def value(column: str, draw: random.Random) -> Any:
 
 
 def some_rows(draw: random.Random) -> list[dict[str, Any]]:
-    names = [one["name"] for one in COLUMNS["fields"]]
+    names = [field["name"] for field in COLUMNS["fields"]]
     return [{name: value(name, draw) for name in names} for _ in range(draw.randrange(10, 25))]
 
 
@@ -82,15 +82,15 @@ COMPARED = {
 
 def some_filter(draw: random.Random, depth: int = 0) -> Filter:
     if depth < 3 and draw.random() < 0.4:
-        one, other = some_filter(draw, depth + 1), some_filter(draw, depth + 1)
-        both = {"left": one[1], "right": other[1]}
+        left, right = some_filter(draw, depth + 1), some_filter(draw, depth + 1)
+        both = {"left": left[1], "right": right[1]}
         if draw.random() < 0.5:
-            return py.And(one[0], other[0]), {"type": "and", **both}, one[2] & other[2]
-        return py.Or(one[0], other[0]), {"type": "or", **both}, one[2] | other[2]
+            return py.And(left[0], right[0]), {"type": "and", **both}, left[2] & right[2]
+        return py.Or(left[0], right[0]), {"type": "or", **both}, left[2] | right[2]
     if depth < 3 and draw.random() < 0.1:
-        one = some_filter(draw, depth + 1)
-        return py.Not(one[0]), {"type": "not", "child": one[1]}, ~one[2]
-    column = draw.choice([one["name"] for one in COLUMNS["fields"]])
+        child = some_filter(draw, depth + 1)
+        return py.Not(child[0]), {"type": "not", "child": child[1]}, ~child[2]
+    column = draw.choice([field["name"] for field in COLUMNS["fields"]])
     kind = draw.choice(["eq", "not-eq"] if column == "flag" else list(COMPARED))
     ours, arrow = COMPARED[kind]
     literal = value(column, draw)
@@ -131,21 +131,21 @@ UUIDS = [uuid.UUID(int=n) for n in (0, 2**127, 2**127 - 1, (5 << 64) + 2**63, (5
 @pytest.mark.parametrize("writer", ["java", "modcrypt"])
 def test_uuids_that_rows_are_partitioned_by(both: Both, writer: str) -> None:
     """Java orders them as signed numbers, others as bytes: either has bounds of its own."""
-    both.create(schema(("id", "long"), ("u", "uuid")), spec=partitioned((2, "identity", "u")))
+    both.create(schema(("id", "long"), ("u", "uuid")), spec=partition_spec((2, "identity", "u")))
     for some in (UUIDS[:3], UUIDS[3:]):
-        rows = [{"id": one.int % 1000, "u": str(one)} for one in some]
+        rows = [{"id": identifier.int % 1000, "u": str(identifier)} for identifier in some]
         if writer == "java":
             both.commit({"do": "append", "rows": rows})
         else:
-            keys = pa.array([one.bytes for one in some], pa.binary(16))
+            keys = pa.array([identifier.bytes for identifier in some], pa.binary(16))
             data = [pa.array([row["id"] for row in rows]), keys.cast(pa.uuid())]
             shape = pa.schema([pa.field("id", pa.int64(), nullable=False), ("u", pa.uuid())])
             table = both.table().append(pa.table(data, shape))
             both.metadata = Path(table.place.path)
-    for one in UUIDS:
-        told = {"type": "eq", "term": "u", "value": str(one)}
-        expected = [{"id": one.int % 1000, "u": str(one)}]
+    for identifier in UUIDS:
+        told = {"type": "eq", "term": "u", "value": str(identifier)}
+        expected = [{"id": identifier.int % 1000, "u": str(identifier)}]
         assert both.java.read(both.metadata, filter=told) == expected
-        assert plain_rows(both.table().scan(filters=f"u = '{one}'")) == expected
-        least = both.table().scan(filters=f"u >= '{one}'")
-        assert least.num_rows == sum(other.int >= one.int for other in UUIDS)
+        assert plain_rows(both.table().scan(filters=f"u = '{identifier}'")) == expected
+        least = both.table().scan(filters=f"u >= '{identifier}'")
+        assert least.num_rows == sum(other.int >= identifier.int for other in UUIDS)

@@ -52,7 +52,7 @@ def test_java_reads_the_shared_table_as_modcrypt_does(java: Judge, table: Iceber
     # Java compares them as text, so that it deletes nothing; modcrypt knows them for the same.
     rows = java.read(table.place.path, both(folder), snapshot=1003)
     ours = plain_rows(table.scan(1003))
-    assert ids([one for one in rows if one not in ours]) == [103, 105, 149]
+    assert ids([row for row in rows if row not in ours]) == [103, 105, 149]
     assert len(rows) == len(ours) + 3
 
 
@@ -68,11 +68,13 @@ def test_java_reads_the_shared_table_as_was_recorded(java: Judge, table: Iceberg
         assert told["key"]["sha256"] == _digest(of_list)
         manifests = re.findall(r"manifest (/\S+) len (\d+) km (\w+)", text)
         assert {
-            (one["path"], one["length"], one["key"]["sha256"]) for one in told["manifests"]
+            (manifest["path"], manifest["length"], manifest["key"]["sha256"])
+            for manifest in told["manifests"]
         } == {(path, int(length), _digest(metadata)) for path, length, metadata in manifests}
         files = re.findall(r"(?:data|delete) (/\S+) (\w+) size (\d+) .* km (\w+)", text)
         assert {
-            (one["path"], one["format"], one["size"], one["key"]["sha256"]) for one in told["files"]
+            (file["path"], file["format"], file["size"], file["key"]["sha256"])
+            for file in told["files"]
         } == {(path, kind, int(size), _digest(metadata)) for path, kind, size, metadata in files}
 
 
@@ -84,7 +86,7 @@ def _digest(text: str) -> str:
 
 
 @pytest.fixture
-def written(java: Judge, kms: SampleKms, tmp_path: Path) -> IcebergTable:
+def java_table(java: Judge, kms: SampleKms, tmp_path: Path) -> IcebergTable:
     """A table of Java's: partitions, Parquet and Avro, vectors, a tag, two KEKs, an unused key."""
     spec = {
         "spec-id": 0,
@@ -116,34 +118,34 @@ ROTATIONS: dict[str, Change] = {
 }
 
 
-def everything(java: Judge, table: IcebergTable) -> dict[str, Any]:
-    """Give the rows of all snapshots, branches and tags, with their row ids, as Java reads them."""
+def read_everything(java: Judge, table: IcebergTable) -> dict[str, Any]:
+    """Return rows, with row ids, of all snapshots, branches and tags as Java reads them."""
     path, told = table.place.path, java.snapshots(table.place.path)
     found: dict[str, Any] = {
-        str(one["id"]): java.read(path, snapshot=one["id"], lineage=True)
-        for one in told["snapshots"]
+        str(snapshot["id"]): java.read(path, snapshot=snapshot["id"], lineage=True)
+        for snapshot in told["snapshots"]
     }
     return found | {ref: java.read(path, ref=ref) for ref in told["refs"]}
 
 
 @pytest.mark.parametrize("rotate", ROTATIONS.values(), ids=ROTATIONS)
-def test_java_reads_a_rotated_table(java: Judge, written: IcebergTable, rotate: Change) -> None:
-    before = everything(java, written)
+def test_java_reads_a_rotated_table(java: Judge, java_table: IcebergTable, rotate: Change) -> None:
+    before = read_everything(java, java_table)
     assert ids(before["main"]) == [n for n in range(25) if n not in (3, 4, 13, 5, 21)]
-    rotated = rotate(written)
-    assert rotated.place != written.place
-    after = everything(java, rotated)
+    rotated = rotate(java_table)
+    assert rotated.place != java_table.place
+    after = read_everything(java, rotated)
     assert {name: after[name] for name in before} == before
     assert plain_rows(rotated.scan()) == after["main"]
-    keks = [one for one in java.keys(rotated.place.path) if "sha256" in one]
-    assert {one["by"] for one in keks} == {rotated.metadata.master_key_id}
+    keks = [key for key in java.keys(rotated.place.path) if "sha256" in key]
+    assert {kek["by"] for kek in keks} == {rotated.metadata.master_key_id}
 
 
 @pytest.mark.parametrize("rotate", ROTATIONS.values(), ids=ROTATIONS)
 def test_java_commits_to_a_rotated_table(
-    java: Judge, kms: SampleKms, written: IcebergTable, rotate: Change
+    java: Judge, kms: SampleKms, java_table: IcebergTable, rotate: Change
 ) -> None:
-    rotated = rotate(written)
+    rotated = rotate(java_table)
     metadata = java.commit(rotated.place.path, append(30, 31), delete(0, 10, 30))
     table = open_table(metadata, kms)
     left = [n for n in (*range(25), 31) if n not in (3, 4, 13, 5, 21, 0, 10)]
@@ -153,19 +155,19 @@ def test_java_commits_to_a_rotated_table(
 
 
 def test_each_key_that_a_rotation_is_to_replace_is_another(
-    java: Judge, written: IcebergTable
+    java: Judge, java_table: IcebergTable
 ) -> None:
     def keys(table: IcebergTable) -> dict[str, set[str]]:
         told = java.files(table.place.path)
         table_keys = java.keys(table.place.path)
         return {
-            "kek": {one["sha256"] for one in table_keys if "sha256" in one},
+            "kek": {key["sha256"] for key in table_keys if "sha256" in key},
             "wrapped": {key.encrypted.hex() for key in table.metadata.keys.values()},
-            "data": {one["key"]["key_sha256"] for one in told["files"]},
+            "data": {file["key"]["key_sha256"] for file in told["files"]},
         }
 
-    before = keys(written)
-    table = ROTATIONS["mek"](written)
+    before = keys(java_table)
+    table = ROTATIONS["mek"](java_table)
     mek = keys(table)
     assert mek["kek"] == before["kek"]
     assert mek["data"] == before["data"]
@@ -181,26 +183,28 @@ def test_each_key_that_a_rotation_is_to_replace_is_another(
 
 
 def test_a_catalog_that_was_not_told_of_another_master_key_opens_nothing(
-    java: Judge, written: IcebergTable
+    java: Judge, java_table: IcebergTable
 ) -> None:
     """Iceberg's Hive catalog takes the key id from its own table properties, not from the file."""
-    rotated = ROTATIONS["mek"](written)
+    rotated = ROTATIONS["mek"](java_table)
     with pytest.raises(JavaError, match="not wrapped by the master key keyA"):
         java.read(rotated.place.path, key_id="keyA")
-    assert java.read(rotated.place.path, key_id="keyB") == java.read(written.place.path)
+    assert java.read(rotated.place.path, key_id="keyB") == java.read(java_table.place.path)
 
 
 def test_java_reads_what_is_left_of_a_history(
-    java: Judge, kms: SampleKms, written: IcebergTable
+    java: Judge, kms: SampleKms, java_table: IcebergTable
 ) -> None:
-    before = everything(java, written)
-    expired = expire_history(written)
-    after = everything(java, expired.table)
+    before = read_everything(java, java_table)
+    expired = expire_history(java_table)
+    after = read_everything(java, expired.table)
     assert after["main"] == before["main"]
     assert after["first"] == before["first"]
     assert len(after) < len(before)
     forced = expire_history(expired.table, force=True)
-    assert everything(java, forced.table).keys() == {"main", str(written.metadata.current.id)}  # type: ignore[union-attr]
+    current = java_table.metadata.current
+    assert current is not None
+    assert read_everything(java, forced.table).keys() == {"main", str(current.id)}
     metadata = java.commit(forced.table.place.path, append(40), delete(0))
     assert plain_rows(open_table(metadata, kms).scan()) == java.read(metadata)
 
@@ -249,10 +253,10 @@ def test_java_reads_what_was_appended(
         people(*range(30)), key=json.dumps
     )  # fmt: skip
     told = java.files(table.place.path)
-    assert {one["key"]["key_length"] for one in told["files"] + told["manifests"]} == {key_length}
-    assert {one["length"] for one in java.keys(table.place.path) if "length" in one} == {key_length}
-    for one in told["files"]:
-        assert one["key"]["file_length"] in (one["size"], None)
+    assert {file["key"]["key_length"] for file in told["files"] + told["manifests"]} == {key_length}
+    assert {key["length"] for key in java.keys(table.place.path) if "length" in key} == {key_length}
+    for file in told["files"]:
+        assert file["key"]["file_length"] in (file["size"], None)
     # Filters find what they should by partitions and statistics that modcrypt has written.
     for term, value in (("id", 12), ("name", "name-3")):
         found = java.read(table.place.path, filter={"type": "eq", "term": term, "value": value})
@@ -279,10 +283,10 @@ def test_both_append_to_one_table_by_turns(java: Judge, kms: SampleKms, tmp_path
     assert len({row["_row_id"] for row in rows}) == 7
     assert java.read(table.place.path) == plain_rows(table.scan())
     # Each took the other's KEK for its own.
-    assert len([one for one in java.keys(table.place.path) if one["by"] == "keyA"]) == 1
+    assert len([key for key in java.keys(table.place.path) if key["by"] == "keyA"]) == 1
     snapshots = java.snapshots(table.place.path)["snapshots"]
-    assert [one["sequence_number"] for one in snapshots] == list(range(1, 9))
-    totals = [int(one["summary"]["total-records"]) for one in snapshots]
+    assert [snapshot["sequence_number"] for snapshot in snapshots] == list(range(1, 9))
+    totals = [int(snapshot["summary"]["total-records"]) for snapshot in snapshots]
     assert totals == [3, 5, 5, 7, 7, 8, 8, 9]
 
 
@@ -350,12 +354,12 @@ def test_java_reads_an_encrypted_copy(
     if history:
         assert java.read(table.place.path, ref="old") == java.read(source, ref="old")
     told = java.files(table.place.path)
-    assert {one["key"]["key_length"] for one in told["files"] + told["manifests"]} == {32}
+    assert {file["key"]["key_length"] for file in told["files"] + told["manifests"]} == {32}
     metadata = java.commit(table.place.path, append(20), delete(0))
     assert len(java.read(metadata)) == len(rows) == open_table(metadata, kms).scan().num_rows
     if version == 3:
-        before, after = (java.read(one, lineage=True) for one in (source, table.place.path))
-        assert [one["_row_id"] for one in after] == [one["_row_id"] for one in before]
+        before, after = (java.read(path, lineage=True) for path in (source, table.place.path))
+        assert [row["_row_id"] for row in after] == [row["_row_id"] for row in before]
 
 
 # --- forms that are modcrypt's own ---------------------------------------------------------------
@@ -370,7 +374,7 @@ IN_MANIFESTS: Mapping[str, KeyPolicy] = {
 }
 
 
-def bucketed(kms: SampleKms, folder: Path, policy: KeyPolicy) -> IcebergTable:
+def create_bucketed(kms: SampleKms, folder: Path, policy: KeyPolicy) -> IcebergTable:
     return create_table(
         folder, COLUMNS, kms, master_key_id="keyA", partition_spec=SPECS["bucket"], policy=policy
     )
@@ -381,7 +385,7 @@ def test_java_refuses_single_wrapping(
     java: Judge, kms: SampleKms, tmp_path: Path, policy: KeyPolicy
 ) -> None:
     """To Java, what is under the master key is a KEK."""
-    table = bucketed(kms, tmp_path / "t", policy).append(arrow(*range(6)))
+    table = create_bucketed(kms, tmp_path / "t", policy).append(arrow(*range(6)))
     for act in (
         lambda: java.read(table.place.path),
         lambda: java.commit(table.place.path, append(6)),
@@ -397,7 +401,7 @@ def test_java_refuses_keys_that_are_sealed_in_manifests(
     java: Judge, kms: SampleKms, tmp_path: Path, policy: KeyPolicy
 ) -> None:
     """It refuses their first byte; what it need not open, it keeps as it is."""
-    table = bucketed(kms, tmp_path / "t", policy).append(arrow(*range(6)))
+    table = create_bucketed(kms, tmp_path / "t", policy).append(arrow(*range(6)))
     with pytest.raises(JavaError, match="Version byte"):
         java.read(table.place.path)
     metadata = java.commit(table.place.path, append(6, 7), {"do": "rewrite-manifests"})
@@ -406,7 +410,7 @@ def test_java_refuses_keys_that_are_sealed_in_manifests(
     table = open_table(metadata, kms).append(arrow(8))
     assert ids(plain_rows(table.scan())) == list(range(9))
     found = table.files().to_pylist()
-    sealed = [one["sealed_by"] is not None for one in found if one["kind"] == "data"]
+    sealed = [file["sealed_by"] is not None for file in found if file["kind"] == "data"]
     assert sealed.count(False) == 2  # Java's
 
 

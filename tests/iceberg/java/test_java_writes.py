@@ -28,7 +28,7 @@ from tests.support.iceberg.java_tables import (
     both,
     delete,
     ids,
-    partitioned,
+    partition_spec,
     people,
     schema,
 )
@@ -53,8 +53,11 @@ def test_all_types(both: Both, file_format: str, key_length: int) -> None:
     assert found[0] == FULL
     assert ids(found) == [1, 2, 3]
     described = both.java.files(both.metadata)
-    keys = [described["key"], *(one["key"] for one in described["manifests"] + described["files"])]
-    assert {one["key_length"] for one in keys} == {key_length}
+    keys = [
+        described["key"],
+        *(file["key"] for file in described["manifests"] + described["files"]),
+    ]
+    assert {key["key_length"] for key in keys} == {key_length}
 
 
 def nested() -> dict[str, Any]:
@@ -137,9 +140,9 @@ def test_odd_names(both: Both, file_format: str) -> None:
     columns = ("my name", "1st", "a.b", "Stra\N{LATIN SMALL LETTER SHARP S}e-x")
     both.create(
         schema(("id", "long"), *((name, "string") for name in columns)),
-        spec=partitioned((2, "identity", "my name")),
+        spec=partition_spec((2, "identity", "my name")),
     )
-    rows = [{"id": n, **dict.fromkeys(columns, one)} for n, one in enumerate(odd)]
+    rows = [{"id": n, **dict.fromkeys(columns, value)} for n, value in enumerate(odd)]
     both.commit({"do": "append", "rows": rows, "format": file_format})
     assert both.agree() == sorted(rows, key=json.dumps)
     both.commit(delete(1, 2))
@@ -199,7 +202,8 @@ def test_partitions_that_changed(both: Both) -> None:
         delete(1, 9, 17),
     )
     assert len(both.agree()) == 21
-    assert {one["spec"] for one in both.java.files(both.metadata)["manifests"]} >= {0, 1, 2}
+    manifests = both.java.files(both.metadata)["manifests"]
+    assert {manifest["spec"] for manifest in manifests} >= {0, 1, 2}
     table = both.table()
     for ours, theirs in FILTERS:
         assert plain_rows(table.scan(filters=ours)) == both.java.read(both.metadata, filter=theirs)
@@ -225,7 +229,7 @@ def test_schemas_that_changed(both: Both, file_format: str) -> None:
     both.commit({"do": "append", "rows": [row], "format": file_format})
     rows = both.agree()
     assert list(rows[0]) == ["score", "id", "title", "day", "gone", "name"]
-    assert sorted((one["id"], one["title"], one["gone"]) for one in rows) == [
+    assert sorted((record["id"], record["title"], record["gone"]) for record in rows) == [
         (1, "a", None),
         (2**40, "b", 5),
     ]
@@ -260,7 +264,7 @@ def test_nested_columns_that_changed(both: Both, file_format: str) -> None:
 
 
 def test_a_schema_that_changed_without_a_snapshot(both: Both) -> None:
-    """What has a snapshot's id shows its schema; the table and its branches show the newest."""
+    """Reading by snapshot id shows its schema; the table and its branches show the newest."""
     both.create(PEOPLE).commit(append(1), {"do": "branch", "name": "b"}, {"do": "tag", "name": "t"})
     both.commit({"do": "schema", "rename": [["name", "title"]]})
     assert list(both.agree()[0]) == ["id", "title", "joined"]
@@ -317,7 +321,7 @@ def test_vectors_whose_keys_are_lost_are_refused(both: Both) -> None:
     both.create(PEOPLE).commit(append(1, 2, 3))
     before = both.table()
     both.commit(delete(2, keyless=True))
-    (vector,) = [one for one in both.java.files(both.metadata)["files"] if one["content"] == 1]
+    (vector,) = [file for file in both.java.files(both.metadata)["files"] if file["content"] == 1]
     assert vector["key"] is None
     assert Path(vector["path"]).read_bytes()[:4] == b"AGS1"
     with pytest.raises(JavaError):
@@ -375,7 +379,7 @@ def test_a_second_kek_after_730_days(both: Both) -> None:
     both.commit(append(1), shift_ms=-731 * DAY_MS)
     both.commit(append(2))
     both.commit(append(3))
-    keks = [one for one in both.java.keys(both.metadata) if one["by"] == "keyA"]
+    keks = [key for key in both.java.keys(both.metadata) if key["by"] == "keyA"]
     assert len(keks) == 2
     assert ids(both.agree()) == [1, 2, 3]
     assert both.kms.calls == [("unwrap", "keyA")] * 2
@@ -389,19 +393,28 @@ def test_all_keys_are_those_that_java_has(both: Both) -> None:
     table, told = both.table(), both.java.files(both.metadata)
     snapshot = table.metadata.current
     assert snapshot is not None
-    entries = [entry for one in table.walk.manifests(snapshot) for entry in table.walk.entries(one)]
-    found = {one.location: _sha256(one.key_metadata) for one in entries}
-    assert found == {one["path"]: one["key"]["sha256"] for one in told["files"]}
-    manifests = {one.location: _sha256(one.key_metadata) for one in table.walk.manifests(snapshot)}
-    assert manifests == {one["path"]: one["key"]["sha256"] for one in told["manifests"]}
+    entries = [
+        entry
+        for manifest in table.walk.manifests(snapshot)
+        for entry in table.walk.entries(manifest)
+    ]
+    found = {live.location: _sha256(live.key_metadata) for live in entries}
+    assert found == {file["path"]: file["key"]["sha256"] for file in told["files"]}
+    manifests = {
+        manifest.location: _sha256(manifest.key_metadata)
+        for manifest in table.walk.manifests(snapshot)
+    }
+    assert manifests == {
+        manifest["path"]: manifest["key"]["sha256"] for manifest in told["manifests"]
+    }
     of_list = table.walk.list_keys(snapshot)
     assert of_list is not None
     assert _sha256(of_list.encode()) == told["key"]["sha256"]
     # Java gives the length in all of them, those of Parquet files included.
-    for one in told["files"]:
-        assert one["key"]["file_length"] == one["size"]
-    for one in told["manifests"]:
-        assert one["key"]["file_length"] == one["length"]
+    for file in told["files"]:
+        assert file["key"]["file_length"] == file["size"]
+    for manifest in told["manifests"]:
+        assert manifest["key"]["file_length"] == manifest["length"]
 
 
 def _sha256(data: bytes | None) -> str:
@@ -416,11 +429,11 @@ def test_the_files_are_those_that_java_lists(both: Both) -> None:
     told = both.java.files(both.metadata)
     ours = {row["location"]: row for row in rows}
     assert len(ours) == len(rows) == 1 + len(told["manifests"]) + len(told["files"])
-    for one in told["files"]:
-        row = ours[one["path"]]
-        assert (row["bytes"], row["records"]) == (one["size"], one["records"])
-        assert (row["file_format"], row["manifest"]) == (one["format"], one["manifest"])
-        assert row["sequence_number"] == one["sequence_number"]
+    for file in told["files"]:
+        row = ours[file["path"]]
+        assert (row["bytes"], row["records"]) == (file["size"], file["records"])
+        assert (row["file_format"], row["manifest"]) == (file["format"], file["manifest"])
+        assert row["sequence_number"] == file["sequence_number"]
     assert all(row["encrypted"] for row in rows)
 
 

@@ -86,7 +86,7 @@ class History:
     def __init__(self, both: Both, draw: random.Random) -> None:
         self.both, self.draw, self.next = both.create(COLUMNS), draw, 0
         self.rows: dict[int, dict[str, Any]] = {}
-        self.names = {one["name"]: one["name"] for one in COLUMNS["fields"]}
+        self.names = {field["name"]: field["name"] for field in COLUMNS["fields"]}
         self.changes = draw.sample(CHANGES, len(CHANGES))
         self.partitions = PARTITIONS[:2] + draw.sample(PARTITIONS[2:], len(PARTITIONS) - 2)
 
@@ -98,7 +98,7 @@ class History:
             self.next += 1
         return made
 
-    def spelt(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def to_json(self, row: Mapping[str, Any]) -> dict[str, Any]:
         return {now: row[name] for name, now in self.names.items()}
 
     # --- what is done ---------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class History:
     def java_appends(self) -> None:
         new = self.new_rows()
         rows, form = (
-            [self.spelt(one) for one in new.values()],
+            [self.to_json(row) for row in new.values()],
             self.draw.choice(["parquet", "avro"]),
         )
         self.both.commit({"do": "append", "rows": rows, "format": form})
@@ -118,9 +118,9 @@ class History:
         for row in new.values():
             row |= {name: 7 if name == "extra" else None for name in left}
         told = {self.names[name] for name in left}
-        kinds = pa.schema([one for one in table.scan().schema if one.name not in told])
-        rows = [self.spelt({k: _arrow(k, v) for k, v in one.items()}) for one in new.values()]
-        columns = [pa.array([row[one.name] for row in rows], one.type) for one in kinds]
+        kinds = pa.schema([field for field in table.scan().schema if field.name not in told])
+        rows = [self.to_json({k: _arrow(k, v) for k, v in row.items()}) for row in new.values()]
+        columns = [pa.array([row[field.name] for row in rows], field.type) for field in kinds]
         table = table.append(pa.table(columns, kinds))
         self.both.metadata = Path(table.place.path)
         self.rows |= new
@@ -161,12 +161,12 @@ class History:
 
     def check(self) -> None:
         table = self.both.table()
-        expected = [self.spelt(row) for row in self.rows.values()]
+        expected = [self.to_json(row) for row in self.rows.values()]
         for found in (plain_rows(table.scan()), self.both.java.read(self.both.metadata)):
             assert sorted(found, key=_key) == sorted(expected, key=_key)
         name = self.draw.choice(sorted(self.names.keys() - {"id", "s", "at"}))
         value = self.draw.choice(
-            [one for one in VALUES[name] if one not in (None, "NaN", "Infinity")]
+            [value for value in VALUES[name] if value not in (None, "NaN", "Infinity")]
         )
         here = [id_ for id_, row in self.rows.items() if row[name] == value]
         literal = uuid.UUID(value) if name == "u" else _arrow(name, value)

@@ -1,4 +1,4 @@
-"""Which keys new files are sealed under."""
+"""Keys that seal new files."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def policy(**members: Any) -> KeyPolicy:
     return KeyPolicy(**members)
 
 
-def changed(table: IcebergTable, **members: Any) -> IcebergTable:
+def change_metadata(table: IcebergTable, **members: Any) -> IcebergTable:
     metadata = table.metadata.with_members(**members)
     return dataclasses.replace(table, metadata=metadata, walk=table.walk.through(metadata))
 
@@ -69,14 +69,14 @@ def with_entries(table: IcebergTable, entries: Sequence[EncryptedKey]) -> Iceber
     return dataclasses.replace(table, metadata=metadata, walk=table.walk.through(metadata))
 
 
-def through(table: IcebergTable, kms: Any, store: KeyStore | None = None) -> IcebergTable:
+def reopen_as(table: IcebergTable, kms: Any, store: KeyStore | None = None) -> IcebergTable:
     """Open it anew, as another process would."""
     walk = dataclasses.replace(table.walk, resolver=KeyResolver(kms, store))
     return dataclasses.replace(table, walk=walk)
 
 
 def ids(keys: WritingKeys) -> list[str | None]:
-    return [None if one is None else one.key.id for one in keys.of_files]
+    return [None if key is None else key.key.id for key in keys.of_files]
 
 
 def kek_id(table: IcebergTable) -> str:
@@ -99,7 +99,7 @@ POLICIES = st.one_of(
 
 
 class Properties:
-    """What `KeyPolicy.of` looks at."""
+    """A stand-in with what `KeyPolicy.of` reads."""
 
     name = "v1.metadata.json"
 
@@ -221,7 +221,7 @@ def test_a_kek_of_the_future_which_would_never_grow_old_is_not_used(
 def test_the_newest_of_a_scope_is_used(table: IcebergTable) -> None:
     masters = MasterKeys(SampleKms())
     made = [masters.new_kek("keyA", 16, now_ms=JAVA + n * DAY).key for n in (1, 3, 2)]
-    there = with_entries(table, [one.entry() for one in made])
+    there = with_entries(table, [kek.entry() for kek in made])
     assert writing_key(there, KeyPolicy(), now_ms=JAVA + 9 * DAY)[0].key == made[1]
 
 
@@ -236,20 +236,24 @@ def test_a_kek_of_another_scope_or_master_key_is_not_used(table: IcebergTable) -
     assert writing_key(there, given, now_ms=now)[0].key.id == kek_id(table)
     assert writing_key(there, given, "day=2026-11-22", now_ms=now)[0].key == scoped
     with pytest.raises(KeyMaterialError, match="under the master key 'keyA'"):
-        writing_key(changed(there, properties={"encryption.key-id": "keyB"}), given, now_ms=now)
+        writing_key(
+            change_metadata(there, properties={"encryption.key-id": "keyB"}), given, now_ms=now
+        )
 
 
 def test_keks_have_the_length_of_the_tables_data_keys(table: IcebergTable, kms: SampleKms) -> None:
     for length in (16, 24, 32):
         properties = {**table.metadata.properties, "encryption.data-key-length": str(length)}
-        opened, _ = writing_key(changed(table, properties=properties), KeyPolicy(), now_ms=NEVER)
+        opened, _ = writing_key(
+            change_metadata(table, properties=properties), KeyPolicy(), now_ms=NEVER
+        )
         assert len(opened.key.wrapped or b"") == 12 + length + 16
 
 
 def test_a_table_in_plaintext_has_no_keys(table: IcebergTable, kms: SampleKms) -> None:
-    for one in (KeyPolicy(), KeyPolicy(wrapping="single"), KeyPolicy(kek_per="partition")):
+    for choice in (KeyPolicy(), KeyPolicy(wrapping="single"), KeyPolicy(kek_per="partition")):
         with pytest.raises(PlaintextError, match=r"encryption\.key-id"):
-            writing_keys(changed(table, properties={}), one, ["a=1"])
+            writing_keys(change_metadata(table, properties={}), choice, ["a=1"])
     assert not kms.calls
 
 
@@ -343,7 +347,7 @@ def test_the_service_is_asked_once_for_each_kek_or_for_all_that_are_made(
     table: IcebergTable,
 ) -> None:
     kms = MemoryKms({"keyA": bytes(16)}, batch=50)
-    there = through(table, kms)
+    there = reopen_as(table, kms)
     given, partitions = KeyPolicy(kek_per="partition"), [f"a={n % 40}" for n in range(100)]
     first = writing_keys(there, given, partitions, now_ms=NEVER)  # Java's KEK is too old
     assert [(call.operation, call.keys) for call in kms.calls] == [("wrap_many", 41)]
@@ -351,7 +355,7 @@ def test_the_service_is_asked_once_for_each_kek_or_for_all_that_are_made(
     there = with_entries(there, first.entries)
     assert writing_keys(there, given, partitions, now_ms=NEVER).entries == ()
     assert not kms.calls
-    fresh = through(there, kms)  # another process
+    fresh = reopen_as(there, kms)  # another process
     for _ in range(2):
         writing_keys(fresh, given, partitions, now_ms=NEVER)
     assert {call.operation for call in kms.calls} == {"unwrap"}
@@ -370,23 +374,23 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> KeyStore:
 
 
 def test_keks_go_to_the_store_and_not_to_the_table(table: IcebergTable, store: KeyStore) -> None:
-    there = through(table, SampleKms(), store)
+    there = reopen_as(table, SampleKms(), store)
     keys = writing_keys(there, STORED, PARTITIONS, now_ms=JAVA)
     assert keys.entries == ()
     used: list[OpenKey | None] = [keys.of_list, *keys.of_files]
-    assert {one.key.id for one in used if one is not None} == set(store.keys())
-    assert [one.scope for one in store.keys().values()] == [
+    assert {kek.key.id for kek in used if kek is not None} == set(store.keys())
+    assert [key.scope for key in store.keys().values()] == [
         "", "partition=a=1", "partition=a=2", "partition=a=3"
     ]  # fmt: skip
-    assert {one.properties[TABLE] for one in store.keys().values()} == {table.metadata.uuid}
-    fresh = through(table, SampleKms(), store)
+    assert {key.properties[TABLE] for key in store.keys().values()} == {table.metadata.uuid}
+    fresh = reopen_as(table, SampleKms(), store)
     assert ids(writing_keys(fresh, STORED, PARTITIONS, now_ms=JAVA)) == ids(keys)
     assert len(store.keys()) == 4
 
 
 def test_two_tables_share_a_store_and_no_kek(table: IcebergTable, store: KeyStore) -> None:
-    one = through(table, SampleKms(), store)
-    other = changed(one, table_uuid="5f0a7e4c-0000-4000-8000-000000000000")
+    one = reopen_as(table, SampleKms(), store)
+    other = change_metadata(one, table_uuid="5f0a7e4c-0000-4000-8000-000000000000")
     first = writing_keys(one, STORED, PARTITIONS, now_ms=JAVA)
     second = writing_keys(other, STORED, PARTITIONS, now_ms=JAVA)
     assert not {*ids(first), first.of_list.key.id} & {*ids(second), second.of_list.key.id}
@@ -402,7 +406,7 @@ def test_without_a_store_nothing_is_made(table: IcebergTable, kms: SampleKms) ->
 def test_a_kek_in_the_place_that_the_policy_does_not_name_is_not_used(
     table: IcebergTable, store: KeyStore
 ) -> None:
-    there = through(table, SampleKms(), store)
+    there = reopen_as(table, SampleKms(), store)
     kept = KeyPolicy(store="key-store")
     stored, _ = writing_key(there, kept, now_ms=JAVA + DAY)
     assert list(store.keys()) == [stored.key.id]
@@ -419,13 +423,13 @@ def test_where_the_service_or_the_store_fails_nothing_is_kept(
 
     monkeypatch.setattr("time.sleep", lambda _: None)
     with pytest.raises(KmsUnavailableError):
-        writing_keys(through(table, Down(), store), STORED, PARTITIONS)
+        writing_keys(reopen_as(table, Down(), store), STORED, PARTITIONS)
     assert store.keys() == {}
 
     def full(*_: object, **__: object) -> None:
         raise OSError("no space left")
 
-    there = through(table, SampleKms(), store)
+    there = reopen_as(table, SampleKms(), store)
     with monkeypatch.context() as patch:
         patch.setattr(type(store), "replace", full)
         with pytest.raises(OSError, match="no space left"):
@@ -438,15 +442,15 @@ def test_where_the_service_or_the_store_fails_nothing_is_kept(
 def test_dropping_a_partitions_kek_shreds_that_partition_alone(
     table: IcebergTable, store: KeyStore
 ) -> None:
-    there = through(table, SampleKms(), store)
+    there = reopen_as(table, SampleKms(), store)
     keys = writing_keys(there, STORED, PARTITIONS, now_ms=JAVA)
     files = [StandardKeyMetadata.generate() for _ in PARTITIONS]
     sealed = [
-        seal_for_manifest([one], opened)[0]
-        for one, opened in zip(files, keys.of_files, strict=True)
+        seal_for_manifest([file], opened)[0]
+        for file, opened in zip(files, keys.of_files, strict=True)
         if opened is not None
     ]
-    gone = [one.id for one in store.keys().values() if one.scope == partition_scope("a=1")]
+    gone = [key.id for key in store.keys().values() if key.scope == partition_scope("a=1")]
     store.replace([], drop=gone)
     fresh = KeyResolver(SampleKms(), store)
     for partition, data, file in zip(PARTITIONS, sealed, files, strict=True):
@@ -460,12 +464,12 @@ def test_dropping_a_partitions_kek_shreds_that_partition_alone(
 # --- whole tables, with Iceberg's Java as judge --------------------------------------------------
 
 
-def reopened(table: IcebergTable, store: KeyStore | None = None) -> IcebergTable:
+def reopen(table: IcebergTable, store: KeyStore | None = None) -> IcebergTable:
     return open_table(table.place.path, SampleKms(), key_store=store)
 
 
 def test_a_table_with_a_shredded_partition_can_be_rotated(tmp_path: Path) -> None:
-    """What nobody can open stays as it is, and is told; KEKs of the rest are new."""
+    """Files that cannot be opened stay and are reported; the rest get new KEKs."""
     store = FileKeyStore.create(tmp_path / "keks")
     given = KeyPolicy(kek_per="partition", store="key-store")
     table = two_appends(tmp_path / "t", given, store)
@@ -475,16 +479,16 @@ def test_a_table_with_a_shredded_partition_can_be_rotated(tmp_path: Path) -> Non
         done = rotate_table(table, "kek", **what)
         assert set(done.left) == gone.keys()
         assert "neither in the table nor in the key store" in (done.advice or "")
-    found = reopened(done.table, store)
+    found = reopen(done.table, store)
     assert found.scan(filters="part = 'y'")["id"].to_pylist() == [3, 3]
     with pytest.raises(KeyNotFoundError, match=re.escape(next(iter(gone)))):
         found.scan()
     store.replace(gone.values())  # from a backup
-    assert reopened(done.table, store).scan().num_rows == 6
-    done = rotate_table(reopened(done.table, store), "kek")
+    assert reopen(done.table, store).scan().num_rows == 6
+    done = rotate_table(reopen(done.table, store), "kek")
     assert done.left == ()
     store.replace([], drop=gone)
-    assert reopened(done.table, store).scan().num_rows == 6
+    assert reopen(done.table, store).scan().num_rows == 6
 
 
 @pytest.mark.parametrize(
@@ -502,12 +506,12 @@ def test_a_table_with_a_shredded_partition_can_be_rotated(tmp_path: Path) -> Non
 def test_a_table_by_each_policy(
     given: KeyPolicy, keks: list[str], java_reads: bool, java: Judge, tmp_path: Path
 ) -> None:
-    table = reopened(two_appends(tmp_path / "t", given))
+    table = reopen(two_appends(tmp_path / "t", given))
     assert KeyPolicy.of(table.metadata) == given
     rows = plain_rows(table.scan())
     assert rows == plain_rows(pa.concat_tables([ROWS, ROWS]))
     listed = table.keys().to_pylist()
-    scopes = [str(one["scope"]).partition("=2")[0] for one in listed if one["kind"] == "KEK"]
+    scopes = [str(key["scope"]).partition("=2")[0] for key in listed if key["kind"] == "KEK"]
     assert scopes == keks
     if java_reads:
         assert java.read(table.place.path) == rows
@@ -522,23 +526,23 @@ def test_a_partition_whose_kek_is_destroyed_is_gone_and_the_others_read(
     table = two_appends(tmp_path / "t", STORED, store)
     assert table.metadata.kek_ids() == []
     scope = partition_scope("part=x")
-    (gone,) = (one.id for one in store.keys().values() if one.scope == scope)
+    (gone,) = (key.id for key in store.keys().values() if key.scope == scope)
     store.replace([], drop=[gone])
-    left = reopened(table, store)
+    left = reopen(table, store)
     assert left.scan(filters="part = 'y'").column("id").to_pylist() == [3, 3]
     with pytest.raises(KeyNotFoundError) as raised:
         left.scan()
     assert repr(gone) in str(raised.value)
     with pytest.raises(KeyNotFoundError):  # without the store nothing reads
-        reopened(table).scan(filters="part = 'y'")
+        reopen(table).scan(filters="part = 'y'")
 
 
 def test_java_cannot_append_to_a_table_whose_keks_are_in_a_store(
     java: Judge, tmp_path: Path, store: KeyStore
 ) -> None:
     """With them in the table it would seal its manifest list under whichever KEK comes first."""
-    for one, appends in ((KeyPolicy(kek_per="partition"), True), (STORED, False)):
-        table = two_appends(tmp_path / one.store, one, store)
+    for choice, appends in ((KeyPolicy(kek_per="partition"), True), (STORED, False)):
+        table = two_appends(tmp_path / choice.store, choice, store)
         step = {"do": "append", "rows": [{"part": "z", "id": 4}]}
         if appends:
             new = open_table(java.commit(table.place.path, step), SampleKms())

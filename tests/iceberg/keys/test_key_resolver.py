@@ -53,7 +53,7 @@ class MemoryStore:
     """A key store in memory, which counts who reads it."""
 
     def __init__(self, *keys: IcebergKey) -> None:
-        self.kept = {one.id: one for one in keys}
+        self.kept = {key.id: key for key in keys}
         self.reads = 0
 
     def keys(self) -> Mapping[str, IcebergKey]:
@@ -61,12 +61,12 @@ class MemoryStore:
         return dict(self.kept)
 
     def replace(self, keys: Iterable[IcebergKey], drop: Iterable[str] = ()) -> None:
-        self.kept |= {one.id: one for one in keys}
+        self.kept |= {key.id: key for key in keys}
         for id_ in drop:
             self.kept.pop(id_, None)
 
 
-def made(master: str = "keyA", scope: str = "", table: str | None = None) -> IcebergKey:
+def new_key(master: str = "keyA", scope: str = "", table: str | None = None) -> IcebergKey:
     return MasterKeys(SampleKms()).new_kek(master, 16, scope, table=table).key
 
 
@@ -100,20 +100,20 @@ def slow_kms(key: IcebergKey) -> SlowKms:
 
 
 def test_of_many_threads_that_want_one_kek_one_asks() -> None:
-    key = made()
+    key = new_key()
     kms = slow_kms(key)
     keys = KeyResolver(kms)
     with ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(keys.open_key, key) for _ in range(8)]
         assert kms.inside.wait(20)
         kms.held.set()
-        assert len({id(one.result()) for one in futures}) == 1
+        assert len({id(future.result()) for future in futures}) == 1
     assert kms.calls == [("unwrap", "keyA")]
     assert not keys._turns  # nothing is left of whoever waited
 
 
 def test_nobody_waits_for_another_key() -> None:
-    first, second = made(), made()
+    first, second = new_key(), new_key()
     kms = slow_kms(first)
     keys = KeyResolver(kms)
     with ThreadPoolExecutor(2) as pool:
@@ -127,7 +127,7 @@ def test_nobody_waits_for_another_key() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_process_forked_meanwhile_does_not_wait_for_its_parents_thread() -> None:
-    key = made()
+    key = new_key()
     kms = slow_kms(key)
     keys = KeyResolver(kms)
     with ThreadPoolExecutor(1) as pool:
@@ -166,33 +166,33 @@ def test_a_refusal_is_kept_for_a_while(
 ) -> None:
     """Ten thousand files may have a KEK that is refused."""
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    key, kms = made(), SampleKms()
+    key, kms = new_key(), SampleKms()
     asked = list[str]()
 
-    def refuses(wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
+    def refuse(wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         asked.append(master_key_id)
         raise error
 
     keys = KeyResolver(kms)
     start = time.monotonic()
 
-    def opened(after: float, by: Any) -> None:
+    def open_entry(after: float, by: Any) -> None:
         monkeypatch.setattr(time, "monotonic", lambda: start + after)
         monkeypatch.setattr(kms, "unwrap", by)
         keys.open_key(key)
 
     for after in (0, max(seconds - 0.1, 0)):
         with pytest.raises(KeyRetrievalError, match=re.escape(repr(key.id))) as raised:
-            opened(after, refuses)
+            open_entry(after, refuse)
         assert type(raised.value) is kind
     assert len(asked) == {30: 1, 1: 4, 0: 2}[seconds]  # who is unavailable is asked four times
-    opened(seconds + 0.1, partial(SampleKms.unwrap, kms))
-    opened(seconds + 0.1, refuses)
+    open_entry(seconds + 0.1, partial(SampleKms.unwrap, kms))
+    open_entry(seconds + 0.1, refuse)
 
 
 def test_a_kek_is_asked_for_again_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in Iceberg's Java: so that taking a right away tells in a process that lives long."""
-    kms, key = SampleKms(), made()
+    kms, key = SampleKms(), new_key()
     keys = KeyResolver(kms)
     for now, calls in ((1000.0, 1), (4599.0, 1), (4601.0, 2), (8200.0, 2)):
         monkeypatch.setattr(time, "monotonic", lambda now=now: now)
@@ -211,7 +211,7 @@ def test_a_kek_that_was_made_here_is_not_asked_for() -> None:
 # --- what may be asked ---------------------------------------------------------------------------
 
 
-def forged(table: IcebergTable, master: str) -> tuple[TableMetadata, EncryptedKey]:
+def forge_key(table: IcebergTable, master: str) -> tuple[TableMetadata, EncryptedKey]:
     """Do as somebody who may write metadata.json, and use a master key other than the table's."""
     own = MasterKeys(SampleKms()).new_kek(master, 16)
     entry = EncryptedKey("mine", own.seal(METADATA), own.key.id)
@@ -221,11 +221,11 @@ def forged(table: IcebergTable, master: str) -> tuple[TableMetadata, EncryptedKe
 def test_a_kek_under_a_master_key_that_the_table_is_not_under_is_refused(
     table: IcebergTable, kms: SampleKms
 ) -> None:
-    metadata, entry = forged(table, "keyB")
+    metadata, entry = forge_key(table, "keyB")
     with pytest.raises(KeyMaterialError, match="'keyB', which is not the table's"):
         table.walk.resolver.open_entry(entry, metadata)
     assert not kms.calls
-    metadata, entry = forged(table, "keyA")  # whoever may use the table's own may do this
+    metadata, entry = forge_key(table, "keyA")  # whoever may use the table's own may do this
     assert table.walk.resolver.open_entry(entry, metadata) == METADATA
 
 
@@ -252,8 +252,8 @@ def test_a_manifest_list_that_another_master_key_wraps_is_refused(
 def test_the_caller_may_say_which_master_keys_are_expected(
     table: IcebergTable, allowed: list[str], opens: bool
 ) -> None:
-    metadata, entry = forged(table, "keyB")
-    key = made("keyB")
+    metadata, entry = forge_key(table, "keyB")
+    key = new_key("keyB")
     keys = KeyResolver(SampleKms(), MemoryStore(key), master_key_ids=allowed)
     if opens:
         assert keys.open_entry(entry, metadata) == METADATA
@@ -275,21 +275,21 @@ def test_a_text_given_for_a_list_of_master_keys_expects_none(table: IcebergTable
 
 
 def test_a_kek_that_is_nowhere_is_named(table: IcebergTable) -> None:
-    stored = (MemoryStore(made()), "nor in the key store$")
+    stored = (MemoryStore(new_key()), "nor in the key store$")
     for store, where in ((None, "no key_store was given$"), stored):
         with pytest.raises(KeyNotFoundError, match=rf"'no\\nsuch'.*{where}"):
             KeyResolver(SampleKms(), store).find("no\nsuch", table.metadata)
 
 
 def test_a_store_is_read_once_for_many_keys_and_again_for_a_new_one(table: IcebergTable) -> None:
-    one, two = made(), made()
+    one, two = new_key(), new_key()
     store = MemoryStore(one, two)
     keys = KeyResolver(SampleKms(), store)
     for _ in range(5):
         assert keys.find(one.id, table.metadata) == one
         assert keys.find(two.id, table.metadata) == two
     assert store.reads == 1
-    late = made()
+    late = new_key()
     store.replace([late])
     assert keys.find(late.id, table.metadata) == late
     assert store.reads == 2
@@ -299,7 +299,7 @@ def test_a_store_is_read_once_for_many_keys_and_again_for_a_new_one(table: Icebe
 def test_a_store_is_not_read_again_for_each_file_of_a_lost_key(
     table: IcebergTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, late = MemoryStore(), made()
+    store, late = MemoryStore(), new_key()
     keys = KeyResolver(SampleKms(), store)
     for _ in range(3):
         with pytest.raises(KeyNotFoundError):
@@ -312,7 +312,7 @@ def test_a_store_is_not_read_again_for_each_file_of_a_lost_key(
 
 
 def test_a_store_serves_several_tables(table: IcebergTable) -> None:
-    own, others, anyones = made(table=table.metadata.uuid), made(table="another"), made()
+    own, others, anyones = new_key(table=table.metadata.uuid), new_key(table="another"), new_key()
     keys = KeyResolver(SampleKms(), MemoryStore(own, others, anyones))
     java = table.metadata.kek_ids()
     assert list(keys.keks(table.metadata)) == [*java, own.id, anyones.id]
@@ -323,7 +323,7 @@ def test_a_store_serves_several_tables(table: IcebergTable) -> None:
 
 def test_the_tables_own_kek_goes_before_one_of_the_same_id_in_a_store(table: IcebergTable) -> None:
     (java,) = table.metadata.kek_ids()
-    false = dataclasses.replace(made(), id=java)
+    false = dataclasses.replace(new_key(), id=java)
     keys = KeyResolver(SampleKms(), MemoryStore(false))
     assert keys.keks(table.metadata)[java] == keys.find(java, table.metadata) != false
 
@@ -337,7 +337,7 @@ def test_a_kek_that_was_moved_to_another_master_key_meanwhile_opens(table: Icebe
                 raise PermissionError
             return super().unwrap(wrapped, master_key_id, aad=aad)
 
-    old = made()
+    old = new_key()
     store = MemoryStore(old)
     keys = KeyResolver(Rotated(), store)
     found = keys.find(old.id, table.metadata)
@@ -360,7 +360,7 @@ def test_a_kek_that_does_not_unwrap_is_not_taken_from_the_store_unlooked_at(
     broken = dataclasses.replace(table.metadata.keys[java], encrypted=b"\xff" * 44)
     metadata = table.metadata.with_keys([broken])
     master = "keyA" if change else "keyB"
-    theirs = dataclasses.replace(made(master, **change), id=java)
+    theirs = dataclasses.replace(new_key(master, **change), id=java)
     keys = KeyResolver(SampleKms(), MemoryStore(theirs), master_key_ids=["keyA"])
     with pytest.raises(KeyRetrievalError, match=r"none of those expected|refuses"):
         keys.open_key(keys.find(java, metadata))
@@ -386,7 +386,7 @@ def test_metadata_in_a_manifest_goes_there_and_back(
 ) -> None:
     monkeypatch.setitem(MASTERS, id_, bytes(range(16)))
     keys = KeyResolver(SampleKms())
-    key = dataclasses.replace(made(), id=id_) if double else IcebergKey.single(id_)
+    key = dataclasses.replace(new_key(), id=id_) if double else IcebergKey.single(id_)
     opened = keys.open_key(key)
     data = keys.seal_metadata(METADATA, opened)
     name = id_.encode()
@@ -521,19 +521,19 @@ def test_a_table_whose_kek_was_moved_into_a_store_reads(t16: Path, table: Iceber
     (java,) = table.metadata.kek_ids()
     key = IcebergKey.of(table.metadata.keys[java])
     moved = MasterKeys(SampleKms()).move(key.wrapped or b"", "keyA", "keyB")
-    rest = [one for one in table.metadata.keys.values() if one.id != java]
+    rest = [entry for entry in table.metadata.keys.values() if entry.id != java]
     (t16 / "metadata" / "v2.metadata.json").write_bytes(table.metadata.with_keys(rest).encode())
 
-    def reopened(store: Any) -> IcebergTable:
+    def reopen(store: Any) -> IcebergTable:
         return open_table(t16, SampleKms(), location_map=both(t16), key_store=store)
 
     there = MemoryStore(dataclasses.replace(key, wrapped=moved, master_key_id="keyB"))
-    assert reopened(there).scan().num_rows == 137
-    for wrong in (None, MemoryStore(), MemoryStore(made())):
+    assert reopen(there).scan().num_rows == 137
+    for wrong in (None, MemoryStore(), MemoryStore(new_key())):
         with pytest.raises(KeyNotFoundError) as raised:
-            reopened(wrong).scan()
+            reopen(wrong).scan()
         assert java in str(raised.value)
-    assert reopened(there).keys().column("store").to_pylist()[0] == "key store"
+    assert reopen(there).keys().column("store").to_pylist()[0] == "key store"
 
 
 def test_a_resolver_shows_and_sends_no_key() -> None:

@@ -1,4 +1,4 @@
-"""What tables keep of each key service's wrapped keys: bytes that Iceberg's own clients keep, too.
+"""Tables store each key service's wrapped keys as the bytes that Iceberg's own clients store.
 
 Real ones where they can be had (OpenBao, SoftHSM), else moto and stubs behind the real clients.
 """
@@ -40,12 +40,12 @@ METADATA = StandardKeyMetadata(key=DEK, aad_prefix=bytes(range(0xC0, 0xD0)), fil
 KEK = bytes(range(200, 232))
 
 
-def unsealed(key: bytes, block: bytes, aad: bytes) -> bytes:
+def unseal(key: bytes, block: bytes, aad: bytes) -> bytes:
     return AESGCM(key).decrypt(block[:12], block[12:], aad)
 
 
-def goes_there_and_back(client: Any, master: str) -> bytes:
-    """Have a KEK, and a DEK in single wrapping, go to a service and back; give the wrapped KEK."""
+def check_round_trip(client: Any, master: str) -> bytes:
+    """Wrap and unwrap a KEK, and a DEK in single wrapping; return the wrapped KEK."""
     masters = MasterKeys(client)
     made = masters.new_kek(master, 32)
     data = made.seal(METADATA)
@@ -68,7 +68,7 @@ def goes_there_and_back(client: Any, master: str) -> bytes:
 def test_a_keyring(tmp_path: Path) -> None:
     ring = Keyring.create(tmp_path / "ring", plaintext=True)
     ring.create_key('odd "name" ü')
-    wrapped = goes_there_and_back(ring, 'odd "name" ü')
+    wrapped = check_round_trip(ring, 'odd "name" ü')
     assert set(json.loads(wrapped)) == {"masterKeyVersion", "encryptedKey"}
     ring.rotate_key('odd "name" ü')
     moved = MasterKeys(ring).move(wrapped, 'odd "name" ü', 'odd "name" ü')
@@ -76,9 +76,9 @@ def test_a_keyring(tmp_path: Path) -> None:
 
 
 def test_a_variable() -> None:
-    wrapped = goes_there_and_back(EnvironmentKms("MASTER", Key(KEK)), "MASTER")
+    wrapped = check_round_trip(EnvironmentKms("MASTER", Key(KEK)), "MASTER")
     block = base64.b64decode(json.loads(wrapped)["encryptedKey"], validate=True)
-    assert len(unsealed(KEK, block, b"MASTER")) == 32
+    assert len(unseal(KEK, block, b"MASTER")) == 32
 
 
 def test_aws_stores_the_very_bytes_that_iceberg_does(moto: MotoKms) -> None:
@@ -86,8 +86,8 @@ def test_aws_stores_the_very_bytes_that_iceberg_does(moto: MotoKms) -> None:
     judge = moto.judge()
     arn = judge.create_key()["KeyMetadata"]["Arn"]
     with moto.watched() as requests:
-        blob = goes_there_and_back(open_aws(f"aws-kms://{arn}"), arn)
-    assert {one.operation for one in requests} == {"Encrypt", "Decrypt", "ReEncrypt"}
+        blob = check_round_trip(open_aws(f"aws-kms://{arn}"), arn)
+    assert {sent.operation for sent in requests} == {"Encrypt", "Decrypt", "ReEncrypt"}
     for request in requests:
         assert not [v for name, v in request.body.items() if "Context" in name and v]
     assert len(judge.decrypt(KeyId=arn, CiphertextBlob=blob)["Plaintext"]) == 32
@@ -98,29 +98,29 @@ def test_aws_stores_the_very_bytes_that_iceberg_does(moto: MotoKms) -> None:
 def test_vault_stores_its_own_text(bao: Bao) -> None:
     transit = open_vault(bao.uri(bao.mount()), token=bao.root_token)
     transit.create_key("mek")
-    wrapped = goes_there_and_back(transit, "mek")
+    wrapped = check_round_trip(transit, "mek")
     assert re.fullmatch(rb"vault:v1:[A-Za-z0-9+/]+={0,2}", wrapped)
     transit.rotate_key("mek")
     assert MasterKeys(transit).move(wrapped, "mek", "mek").startswith(b"vault:v2:")
     derived = open_vault(bao.uri(bao.mount(), "&derived=true"), token=bao.root_token)
     derived.create_key("mek")
-    goes_there_and_back(derived, "mek")
+    check_round_trip(derived, "mek")
 
 
 def test_google_stores_the_very_bytes_that_iceberg_does(gcp: GcpKms, google: GoogleStub) -> None:
     """Iceberg's GcpKeyManagementClient: Encrypt without AAD, and the ciphertext."""
     name = str(gcp.default_key)
-    data = goes_there_and_back(gcp, name)
+    data = check_round_trip(gcp, name)
     assert len(google.keys[name].decrypt(data[:12], data[12:], None)) == 32
-    assert not any(one.additional_authenticated_data for one in google.calls)
+    assert not any(call.additional_authenticated_data for call in google.calls)
 
 
 def test_azure_stores_its_keys_version_too(azure: AzureKms) -> None:
     """Unlike Iceberg's client, whose tables end when their master key gets another version."""
-    assert set(json.loads(goes_there_and_back(azure, "a"))) == {"masterKeyVersion", "encryptedKey"}
+    assert set(json.loads(check_round_trip(azure, "a"))) == {"masterKeyVersion", "encryptedKey"}
 
 
 def test_a_token(hsm: SoftHsm) -> None:
     client = hsm.open()
     client.create_key("mek")
-    goes_there_and_back(client, "mek")
+    check_round_trip(client, "mek")

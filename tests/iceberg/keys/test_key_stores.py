@@ -54,7 +54,7 @@ THREE = [key("b"), key("a", scope="day"), ODD]
 
 
 def by_id(*keys: IcebergKey) -> dict[str, IcebergKey]:
-    return {one.id: one for one in keys}
+    return {entry.id: entry for entry in keys}
 
 
 # --- what is kept --------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def test_the_file_is_plain_json_in_icebergs_words(tmp_path: Path) -> None:
     FileKeyStore.create(tmp_path / "keks").replace(THREE)
     document = json.loads((tmp_path / "keks").read_bytes())
     assert document["modcrypt-key-store"] == 1
-    assert [one["key-id"] for one in document["keys"]] == ["b", "a", ODD.id]
+    assert [entry["key-id"] for entry in document["keys"]] == ["b", "a", ODD.id]
     last = document["keys"][2]
     assert base64.b64decode(last["encrypted-key-metadata"], validate=True) == ALL_BYTES
     assert (last["encrypted-by-id"], last["properties"]) == ("keyA", ODD.properties)
@@ -88,7 +88,7 @@ def test_the_database_is_plain_sqlite(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "keks")) as database:
         rows = database.execute("SELECT id, document FROM kek ORDER BY position").fetchall()
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    assert [one for one, _ in rows] == ["b", "a", ODD.id]
+    assert [id_ for id_, _ in rows] == ["b", "a", ODD.id]
     document = json.loads(rows[2][1])
     assert base64.b64decode(document["encrypted-key-metadata"]) == ALL_BYTES
 
@@ -195,8 +195,8 @@ store = globals()[kind](path)
 print("ready", flush=True)
 sys.stdin.read()
 for n in range(25):
-    one = IcebergKey(f"{name}-{n}", "m", b"x" * 50, {"KEY_TIMESTAMP": "1"})
-    store.replace([one], drop=[f"{name}-{n - 1}"] if n % 2 else [])
+    key = IcebergKey(f"{name}-{n}", "m", b"x" * 50, {"KEY_TIMESTAMP": "1"})
+    store.replace([key], drop=[f"{name}-{n - 1}"] if n % 2 else [])
 """
 
 
@@ -211,20 +211,20 @@ def test_processes_that_write_at_once_lose_nothing(kind: Kind, tmp_path: Path) -
         )
         for name in ("x", "y")
     ]  # fmt: skip
-    for one in writers:
-        assert one.stdout is not None
-        assert one.stdout.readline() == b"ready\n"
-    for one in writers:
-        assert one.stdin is not None
-        one.stdin.close()
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.close()
     reads = 0
-    while any(one.poll() is None for one in writers):
+    while any(writer.poll() is None for writer in writers):
         assert {"b", "a"} <= set(kind(path).keys())  # a reader never sees half of it
         reads += 1
-    for one in writers:
-        assert one.wait(60) == 0
-        assert one.stdout is not None
-        one.stdout.close()
+    for writer in writers:
+        assert writer.wait(60) == 0
+        assert writer.stdout is not None
+        writer.stdout.close()
     assert reads
     left = {f"{name}-{n}" for name in "xy" for n in range(25) if n % 2 or n == 24}
     assert set(kind(path).keys()) == {"b", "a", ODD.id} | left
@@ -252,14 +252,15 @@ def test_sqlite_waits_for_a_writer_and_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = SqliteKeyStore.create(tmp_path / "keks")
-    with closing(sqlite3.connect(store.path, isolation_level=None, check_same_thread=False)) as one:
-        one.execute("BEGIN IMMEDIATE")
+    other = sqlite3.connect(store.path, isolation_level=None, check_same_thread=False)
+    with closing(other) as writer:
+        writer.execute("BEGIN IMMEDIATE")
         monkeypatch.setattr(key_stores, "BUSY_SECONDS", 0.05)
         with pytest.raises(TimeoutError) as raised:
             store.replace(THREE)
         assert raised.value.filename == store.path
         monkeypatch.setattr(key_stores, "BUSY_SECONDS", 20.0)
-        later = threading.Timer(0.1, one.execute, ["COMMIT"])
+        later = threading.Timer(0.1, writer.execute, ["COMMIT"])
         later.start()
         store.replace(THREE)
         later.join()
@@ -333,12 +334,12 @@ def test_what_raises_in_the_middle_changes_nothing(kind: Kind, tmp_path: Path) -
     store.replace(THREE)
     before = (tmp_path / "keks").read_bytes()
 
-    def dropped() -> Any:
+    def drop_key() -> Any:
         yield "a"
         raise RuntimeError("half way")
 
     with pytest.raises(RuntimeError, match="half way"):
-        store.replace([key("new")], drop=dropped())
+        store.replace([key("new")], drop=drop_key())
     assert (tmp_path / "keks").read_bytes() == before
     assert os.listdir(tmp_path) == ["keks"]
 
@@ -539,7 +540,7 @@ def test_text_that_is_no_unicode_is_refused(tmp_path: Path) -> None:
 # --- any damage ----------------------------------------------------------------------------------
 
 
-def damaged(whole: bytes) -> st.SearchStrategy[bytes]:
+def damaged_bytes(whole: bytes) -> st.SearchStrategy[bytes]:
     at = st.integers(0, len(whole) - 1)
     flipped = st.builds(
         lambda n, by: whole[:n] + bytes((whole[n] ^ by,)) + whole[n + 1 :], at, st.integers(1, 255)
@@ -560,7 +561,7 @@ def test_damage_gives_keys_or_modcrypts_own_errors(
     if not good.exists():
         kind.create(good).replace([*THREE, *(key(f"k{n}", bytes(90)) for n in range(20))])
     path = tmp_path / "keks"
-    path.write_bytes(data.draw(damaged(good.read_bytes())))
+    path.write_bytes(data.draw(damaged_bytes(good.read_bytes())))
     store = kind(path)
     calls: list[Callable[[], object]] = [store.keys, lambda: store.replace([key("new")])]
     for call in calls:

@@ -56,7 +56,7 @@ ODD_IDS = ["eE5v+/==", "k/../k", 'a"b\\c', "Schlüssel\n\x1b[31m", "\x00", "🔑
 
 
 def kek(id_: str = "kek-1", scope: str = "", timestamp: str = MADE) -> OpenKey:
-    """Give a KEK of a known value."""
+    """Return a KEK of a known value."""
     properties = {KEY_TIMESTAMP: timestamp, **({SCOPE: scope} if scope else {})}
     return OpenKey(
         IcebergKey(id_, "keyA", b"wrapped", properties), MasterKeys(SampleKms()), Key(KEK)
@@ -68,15 +68,15 @@ def single(master_key_id: str = "keyA") -> OpenKey:
 
 
 def by_hand(*texts: str) -> bytes:
-    """Give the AAD of what modcrypt alone writes: each text after its length."""
+    """Return the AAD of what modcrypt alone writes: each text after its length."""
     return b"".join(len(t.encode()).to_bytes(4, "big") + t.encode() for t in texts)
 
 
-def unsealed(key: bytes, block: bytes, aad: bytes) -> bytes:
+def unseal(key: bytes, block: bytes, aad: bytes) -> bytes:
     return AESGCM(key).decrypt(block[:12], block[12:], aad)
 
 
-def sealed(key: bytes, plain: bytes, aad: bytes) -> bytes:
+def seal(key: bytes, plain: bytes, aad: bytes) -> bytes:
     nonce = os.urandom(12)
     return nonce + AESGCM(key).encrypt(nonce, plain, aad)
 
@@ -85,7 +85,7 @@ def sealed(key: bytes, plain: bytes, aad: bytes) -> bytes:
 
 
 def java_lists() -> dict[str, bytes]:
-    """Give by key id the plain key metadata of manifest lists that Java printed."""
+    """Return the plain key metadata of manifest lists, as Java printed it, by key id."""
     told = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
     pairs = re.findall(r"key-id (\S+)\n manifest-list key_metadata \(plain\) ([0-9a-f]+)", told)
     return {key_id: bytes.fromhex(text) for key_id, text in pairs}
@@ -95,8 +95,8 @@ def test_java_entries_open(table: IcebergTable) -> None:
     resolver, metadata = table.walk.resolver, table.metadata
     expected = java_lists()
     opened = {
-        one.key_id: resolver.open_entry(metadata.keys[str(one.key_id)], metadata).encode()
-        for one in metadata.snapshots
+        snapshot.key_id: resolver.open_entry(metadata.keys[str(snapshot.key_id)], metadata).encode()
+        for snapshot in metadata.snapshots
     }
     assert opened == expected
     assert len(expected) == 3
@@ -114,9 +114,9 @@ def test_what_is_sealed_under_javas_kek_opens_as_java_opens_it(
     assert document["encrypted-by-id"] == kek_id
     assert len(base64.b64decode(document["key-id"], validate=True)) == 16
     java = metadata.keys[kek_id]
-    raw = unsealed(MASTERS["keyA"], java.encrypted, b"")
+    raw = unseal(MASTERS["keyA"], java.encrypted, b"")
     block = base64.b64decode(document["encrypted-key-metadata"], validate=True)
-    assert unsealed(raw, block, java.properties["KEY_TIMESTAMP"].encode()) == METADATA.encode()
+    assert unseal(raw, block, java.properties["KEY_TIMESTAMP"].encode()) == METADATA.encode()
 
 
 # --- by hand, both ways --------------------------------------------------------------------------
@@ -131,8 +131,8 @@ DOUBLE_AADS = {
 def test_double_wrapping_opens_by_hand_and_what_was_sealed_by_hand_opens(in_manifest: bool) -> None:
     opened, aad = kek(scope="partition=a=1"), DOUBLE_AADS[in_manifest]
     block = opened.seal(METADATA, in_manifest=in_manifest)
-    assert unsealed(KEK, block, aad) == METADATA.encode()
-    other = sealed(KEK, METADATA.encode(), aad)
+    assert unseal(KEK, block, aad) == METADATA.encode()
+    other = seal(KEK, METADATA.encode(), aad)
     assert opened.open(other, in_manifest=in_manifest) == METADATA
 
 
@@ -155,20 +155,20 @@ def test_single_wrapping_opens_by_hand_and_what_was_sealed_by_hand_opens(
     aad = by_hand(place, "keyA")
     data = single().seal(metadata, in_manifest=in_manifest)
     size = int.from_bytes(data[:2], "big")
-    dek = unsealed(MASTERS["keyA"], data[2 : 2 + size], b"")
+    dek = unseal(MASTERS["keyA"], data[2 : 2 + size], b"")
     assert Key(dek) == metadata.key
     assert wrapped_part(data) == data[2 : 2 + size]
-    assert unsealed(dek, data[2 + size :], aad) == TOLD[metadata]
-    wrapped = sealed(MASTERS["keyA"], dek, b"")
-    other = len(wrapped).to_bytes(2, "big") + wrapped + sealed(dek, TOLD[metadata], aad)
+    assert unseal(dek, data[2 + size :], aad) == TOLD[metadata]
+    wrapped = seal(MASTERS["keyA"], dek, b"")
+    other = len(wrapped).to_bytes(2, "big") + wrapped + seal(dek, TOLD[metadata], aad)
     assert single().open(other, in_manifest=in_manifest) == metadata
 
 
 @pytest.mark.parametrize("told", [b"", b"\2", b"\1", b"\1" + bytes(7), b"\xff" * 9])
 def test_single_wrapping_of_another_form_is_refused(told: bytes) -> None:
     """Only who has the DEK can write it; still it must not end in another error."""
-    wrapped = sealed(MASTERS["keyA"], DEK, b"")
-    tail = sealed(DEK, told, by_hand("modcrypt iceberg manifest list", "keyA"))
+    wrapped = seal(MASTERS["keyA"], DEK, b"")
+    tail = seal(DEK, told, by_hand("modcrypt iceberg manifest list", "keyA"))
     with pytest.raises(KeyMaterialError):
         single().open(len(wrapped).to_bytes(2, "big") + wrapped + tail)
 
@@ -187,9 +187,9 @@ PLACES = [
 
 def test_sealed_metadata_opens_in_its_own_place_alone() -> None:
     """Under the same key: not in another place, nor by another id, timestamp or scope."""
-    for (one, here), (other, there) in itertools.product(PLACES, PLACES):
-        data = one.seal(METADATA, in_manifest=here)
-        if one is other:
+    for (place, here), (other, there) in itertools.product(PLACES, PLACES):
+        data = place.seal(METADATA, in_manifest=here)
+        if place is other:
             assert other.open(data, in_manifest=there) == METADATA
         else:
             with pytest.raises(KeyMaterialError):
@@ -274,11 +274,11 @@ def test_an_id_that_is_no_unicode_is_refused(members: Any) -> None:
 def test_new_keks_have_the_length_and_properties_asked_for(length: int) -> None:
     masters = MasterKeys(SampleKms())
     made = masters.new_keks("keyA", length, ["", "day=2026-11-21"], table="uuid-1", now_ms=5)
-    assert [one.key.scope for one in made] == ["", "day=2026-11-21"]
+    assert [opened.key.scope for opened in made] == ["", "day=2026-11-21"]
     assert made[0].key.properties == {KEY_TIMESTAMP: "5", TABLE: "uuid-1"}
     assert masters.new_kek("keyA", length, now_ms=6).key.properties == {KEY_TIMESTAMP: "6"}
-    raw = {unsealed(MASTERS["keyA"], one.key.wrapped or b"", b"") for one in made}
-    assert {len(one) for one in raw} == {length}
+    raw = {unseal(MASTERS["keyA"], opened.key.wrapped or b"", b"") for opened in made}
+    assert {len(secret) for secret in raw} == {length}
     assert len(raw) == 2
 
 
@@ -291,7 +291,7 @@ def test_no_kek_of_another_length_is_made(length: int) -> None:
 def test_ids_are_random_and_like_javas() -> None:
     ids = {new_key_id() for _ in range(100)}
     assert len(ids) == 100
-    assert {len(base64.b64decode(one, validate=True)) for one in ids} == {16}
+    assert {len(base64.b64decode(id_, validate=True)) for id_ in ids} == {16}
 
 
 def test_a_master_key_is_no_entry() -> None:
@@ -334,7 +334,7 @@ def test_keys_are_wrapped_in_as_few_calls_as_the_service_allows() -> None:
     many = [StandardKeyMetadata.generate() for _ in range(20)]
     blocks = opened.seal_many(many, in_manifest=True)
     assert kms.count() == kms.count("wrap_many") == 3 + 2
-    assert [opened.open(one, in_manifest=True) for one in blocks] == many
+    assert [opened.open(block, in_manifest=True) for block in blocks] == many
     kms.calls.clear()
     assert kek().seal_many([]) == []
     assert not kms.calls
@@ -346,9 +346,9 @@ def test_a_key_moves_inside_the_service_where_it_can() -> None:
     wrapped = masters.wrap(Key(DEK), "m")
     kms.calls.clear()
     again = masters.move(wrapped, "m", "m")
-    assert [one.operation for one in kms.calls] == ["rewrap"]
+    assert [call.operation for call in kms.calls] == ["rewrap"]
     moved = masters.move(again, "m", "n")
-    assert [one.operation for one in kms.calls] == ["rewrap", "unwrap", "wrap"]
+    assert [call.operation for call in kms.calls] == ["rewrap", "unwrap", "wrap"]
     assert masters.unwrap(moved, "n") == Key(DEK)
 
 
@@ -410,7 +410,7 @@ def test_nothing_shows_a_key() -> None:
     raw = os.urandom(32)
     masters = MasterKeys(EnvironmentKms("MASTER", Key(raw)))
     made = masters.new_kek("MASTER", 16)
-    kek_raw = unsealed(raw, base64.b64decode(json.loads(made.key.wrapped or b"")["encryptedKey"]),
+    kek_raw = unseal(raw, base64.b64decode(json.loads(made.key.wrapped or b"")["encryptedKey"]),
                        b"MASTER")  # fmt: skip
     made.seal(METADATA)  # from which on it has a cipher
     shown = [repr(made), str(made), f"{made}", repr(made.key), repr(masters), repr(vars(made))]

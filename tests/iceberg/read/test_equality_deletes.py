@@ -21,7 +21,7 @@ from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.tables.table_encryption import encrypt_table
 from modcrypt.iceberg.verify.table_verification import verify_table
 from tests.support.cases import each_case
-from tests.support.iceberg.builder import Builder, arrow, field, numbered, struct
+from tests.support.iceberg.builder import Builder, arrow, field, id_field, struct
 from tests.support.iceberg.java_judge import Judge
 from tests.support.iceberg.java_tables import (
     ALL_TYPES,
@@ -33,7 +33,7 @@ from tests.support.iceberg.java_tables import (
     both,
     delete,
     ids,
-    partitioned,
+    partition_spec,
     people,
     schema,
 )
@@ -44,7 +44,7 @@ __all__ = ["both"]  # a fixture
 
 Row: TypeAlias = dict[str, Any]
 Build: TypeAlias = Callable[[Both], Sequence[int]]
-"""Makes a table with equality deletes; gives the ids of its rows."""
+"""Make a table with equality deletes; return the ids of its rows."""
 
 NAN = float("nan")
 
@@ -57,20 +57,20 @@ KEYED = struct(
     field(3, "name", "string"),
     field(4, "place", struct(field(5, "zip", "int"), field(6, "town", "string"))),
 )
-PLACE = pa.struct([numbered(5, "zip", pa.int32()), numbered(6, "town", pa.string())])
+PLACE = pa.struct([id_field(5, "zip", pa.int32()), id_field(6, "town", pa.string())])
 KEYED_ARROW = pa.schema(
     [
-        numbered(1, "id", pa.int64()),
-        numbered(2, "real", pa.float64()),
-        numbered(3, "name", pa.string()),
-        numbered(4, "place", PLACE),
+        id_field(1, "id", pa.int64()),
+        id_field(2, "real", pa.float64()),
+        id_field(3, "name", pa.string()),
+        id_field(4, "place", PLACE),
     ]
 )
 KEYS = {1: "id", 2: "real", 3: "name", 5: "zip", 6: "town"}
 COLUMNS = [[1], [2], [1, 2], [3, 5], [1, 2, 3, 6], [2, 5, 6]]
 
 
-def drawn(draw: random.Random, count: int) -> list[Row]:
+def draw_rows(draw: random.Random, count: int) -> list[Row]:
     return [
         {
             "id": draw.choice([None, *range(6)]),
@@ -85,10 +85,10 @@ def drawn(draw: random.Random, count: int) -> list[Row]:
 
 
 def key_of(row: Row, ids_: Sequence[int]) -> list[Any]:
-    """Give the values of a row that a delete compares."""
+    """Return the values of a row that a delete compares."""
     found = {**row, **(row["place"] or {"zip": None, "town": None})}
-    values = [found[KEYS[one]] for one in ids_]
-    return [repr(one) if isinstance(one, float) else one for one in values]
+    values = [found[KEYS[id_]] for id_ in ids_]
+    return [repr(value) if isinstance(value, float) else value for value in values]
 
 
 @pytest.mark.seeded
@@ -100,7 +100,7 @@ def test_rows_are_those_of_a_model(tmp_path: Path, seed: int) -> None:
     written: list[tuple[int, Row]] = []
     deletes: list[tuple[int, Sequence[int], list[Row]]] = []
     for number in range(1, 8):
-        rows = drawn(draw, 60)
+        rows = draw_rows(draw, 60)
         table = pa.Table.from_pylist(rows, KEYED_ARROW)
         data = builder.parquet(f"a{number}.parquet", table, row_group=draw.choice([7, 60]))
         manifests.append(builder.manifest([data]))
@@ -108,7 +108,7 @@ def test_rows_are_those_of_a_model(tmp_path: Path, seed: int) -> None:
         files = []
         for part in range(draw.randrange(3)):
             by = draw.choice(COLUMNS)
-            gone = drawn(draw, draw.choice([1, 3, 40]))
+            gone = draw_rows(draw, draw.choice([1, 3, 40]))
             name, keys = f"d{number}-{part}.parquet", pa.Table.from_pylist(gone, KEYED_ARROW)
             files.append(builder.parquet(name, keys, content=2, equality_ids=by))
             deletes.append((number, by, gone))
@@ -119,7 +119,7 @@ def test_rows_are_those_of_a_model(tmp_path: Path, seed: int) -> None:
         row
         for written_in, row in written
         if not any(
-            written_in < deleted_in and key_of(row, by) in [key_of(one, by) for one in gone]
+            written_in < deleted_in and key_of(row, by) in [key_of(removed, by) for removed in gone]
             for deleted_in, by, gone in deletes
         )
     ]
@@ -128,7 +128,7 @@ def test_rows_are_those_of_a_model(tmp_path: Path, seed: int) -> None:
     assert 0 < len(expected) < len(written)
     names = [row["name"] for row in expected if (row["id"] or 0) > 2]
     assert table.scan(columns=["name"], filters="id > 2")["name"].to_pylist() == names
-    assert sum(one.num_rows for one in table.scan_batches(columns=[])) == len(expected)
+    assert sum(batch.num_rows for batch in table.scan_batches(columns=[])) == len(expected)
 
 
 ORDERS = struct(field(1, "id", "int"), field(2, "name", "string"))
@@ -136,11 +136,11 @@ ORDERS_ARROW = arrow([(1, "id", pa.int32()), (2, "name", pa.string())])
 
 
 def orders(*numbers: int) -> pa.Table:
-    return pa.table([list(numbers), [f"name-{one}" for one in numbers]], schema=ORDERS_ARROW)
+    return pa.table([list(numbers), [f"name-{number}" for number in numbers]], schema=ORDERS_ARROW)
 
 
-def left(builder: Builder, **options: Any) -> list[int]:
-    """Give the ids that a scan finds."""
+def scan_ids(builder: Builder, **options: Any) -> list[int]:
+    """Return the ids that a scan finds."""
     found = open_table(builder.write(), SampleKms()).scan(**options)["id"]
     return sorted(found.to_pylist())
 
@@ -150,7 +150,7 @@ def builder(tmp_path: Path) -> Builder:
     return Builder(tmp_path, ORDERS)
 
 
-def with_deletes(builder: Builder, *deletes: dict[str, Any], **manifest: Any) -> Builder:
+def add_deletes(builder: Builder, *deletes: dict[str, Any], **manifest: Any) -> Builder:
     """Add a file of orders 1 to 5, and then delete files."""
     data = builder.manifest([builder.parquet("a.parquet", orders(*range(1, 6)), **manifest)])
     builder.snapshot([data])
@@ -186,8 +186,8 @@ def test_a_partition_whose_decimals_have_grown(tmp_path: Path, content: int) -> 
     builder.snapshot([data])
     deletes = builder.manifest([builder.parquet("d.parquet", keys, **told)], content=1)
     builder.snapshot([data, deletes])
-    assert left(builder) == [1, 1, 2]
-    assert left(builder, filters="price = 0.05") == [1]
+    assert scan_ids(builder) == [1, 1, 2]
+    assert scan_ids(builder, filters="price = 0.05") == [1]
 
 
 def test_a_spec_of_void_alone_is_unpartitioned(tmp_path: Path) -> None:
@@ -206,11 +206,11 @@ def test_a_spec_of_void_alone_is_unpartitioned(tmp_path: Path) -> None:
     none: dict[str, Any] = {"partition": {"id": None}}
     file = builder.parquet("d.parquet", orders(2), content=2, equality_ids=[1], **none)
     builder.snapshot([data, builder.manifest([file], content=1, spec_id=1)])
-    assert left(builder) == left(builder, filters="id > 0") == [1, 3]
+    assert scan_ids(builder) == scan_ids(builder, filters="id > 0") == [1, 3]
 
 
 def test_a_required_column_that_was_dropped(builder: Builder) -> None:
-    """What was written since does not have it: null there, and equal to no value."""
+    """Newer files lack the column: it is null there and equals no value."""
     code = field(9, "code", "int", required=True)
     builder.document["schemas"].insert(0, struct(*ORDERS["fields"], code, schema_id=0))
     builder.document["schemas"][1]["schema-id"] = builder.document["current-schema-id"] = 1
@@ -222,7 +222,7 @@ def test_a_required_column_that_was_dropped(builder: Builder) -> None:
     builder.snapshot([data])
     gone = builder.parquet("d.parquet", codes.slice(0, 1), content=2, equality_ids=[9])
     builder.snapshot([data, builder.manifest([gone], content=1)])
-    assert left(builder) == [2, 3]
+    assert scan_ids(builder) == [2, 3]
 
 
 def test_each_delete_file_is_read_once(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,13 +237,13 @@ def test_each_delete_file_is_read_once(builder: Builder, monkeypatch: pytest.Mon
     builder.snapshot([first, data, builder.manifest(deletes, content=1)])
     opened: list[str] = []
 
-    def noted(walk: Any, entry: Any) -> Any:
+    def note_opening(walk: Any, entry: Any) -> Any:
         opened.append(entry.location)
         return open_data_file(walk, entry)
 
-    monkeypatch.setattr(equality_deletes, "open_data_file", noted)
-    assert left(builder) == [3, 4, 5, *range(10, 16)]
-    assert sorted(opened) == sorted(one["file_path"] for one in deletes)
+    monkeypatch.setattr(equality_deletes, "open_data_file", note_opening)
+    assert scan_ids(builder) == [3, 4, 5, *range(10, 16)]
+    assert sorted(opened) == sorted(file["file_path"] for file in deletes)
 
 
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
@@ -264,9 +264,9 @@ def test_deletes_that_cannot_be_read(
     place = field(4, "place", struct(field(5, "zip", "int")))
     builder = Builder(tmp_path, struct(*ORDERS["fields"], place))
     file = builder.parquet("d.parquet", orders(2), content=2)
-    with_deletes(builder, {**file, **changes})
+    add_deletes(builder, {**file, **changes})
     with pytest.raises(error, match=text):
-        left(builder)
+        scan_ids(builder)
 
 
 def test_keys_beyond_the_limit(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,19 +276,19 @@ def test_keys_beyond_the_limit(builder: Builder, monkeypatch: pytest.MonkeyPatch
         builder.parquet("d1.parquet", orders(2), equality_ids=[1], **delete),
         builder.parquet("d2.parquet", orders(3, 4), equality_ids=[2], **delete),
     ]
-    with_deletes(builder, *files)
-    assert left(builder) == [1, 5]
+    add_deletes(builder, *files)
+    assert scan_ids(builder) == [1, 5]
     monkeypatch.setattr(equality_deletes, "MAX_KEYS", 40)  # more than either
     with pytest.raises(LimitError, match="more than 40 bytes"):
-        left(builder)
+        scan_ids(builder)
 
 
 # --- Java writes, and judges ---------------------------------------------------------------------
 
 
 def equal(*by: str, rows: Sequence[Any], **file: Any) -> Row:
-    """Give a file of equality deletes; where one column is meant, `rows` may be its values."""
-    told = [one if isinstance(one, dict) else {by[0]: one} for one in rows]
+    """Return a file of equality deletes; where one column is meant, `rows` may be its values."""
+    told = [row if isinstance(row, dict) else {by[0]: row} for row in rows]
     return {"by": by, "rows": told, **file}
 
 
@@ -296,7 +296,7 @@ def commit_of(*files: Row, **more: Any) -> Row:
     return {"do": "delete-equal", "files": files, **more}
 
 
-def unpartitioned(both: Both) -> Sequence[int]:
+def delete_unpartitioned(both: Both) -> Sequence[int]:
     """A key that is deleted and added in one commit stays, and so does one that comes later."""
     both.create(PEOPLE).commit(
         append(*range(1, 10)),
@@ -308,7 +308,7 @@ def unpartitioned(both: Both) -> Sequence[int]:
     return [3, 4, 5, 6, 8, 9, 10, 13]
 
 
-def in_partitions(both: Both) -> Sequence[int]:
+def delete_in_partitions(both: Both) -> Sequence[int]:
     """A delete in one partition leaves those like it in others."""
     both.create(PEOPLE, spec=PARTITIONED["identity"])
     at = [people(1)[0]["joined"], people(2)[0]["joined"]]
@@ -322,15 +322,13 @@ def in_partitions(both: Both) -> Sequence[int]:
     return [2, 6, 12]
 
 
-def of_all_partitions(both: Both) -> Sequence[int]:
+def delete_in_all_partitions(both: Both) -> Sequence[int]:
     """By the unpartitioned spec, from before there were partitions; others stay in their spec."""
     both.create(PEOPLE).commit(append(1, 2, 3), {"do": "spec", "add": [["id", "bucket", 2]]})
     both.commit(
         append(4, 5, 6, 7),
         commit_of(equal("id", rows=[1, 4, 5], spec=0)),
-        commit_of(
-            *(equal("id", rows=[2, 6, 7], **{"in": people(one)[0]}) for one in (6, 7)),
-        ),
+        commit_of(*(equal("id", rows=[2, 6, 7], **{"in": people(number)[0]}) for number in (6, 7))),
         {"do": "spec", "remove": ["id_bucket_2"], "add": [["name", "identity"]]},
         append(8),
         commit_of(equal("id", rows=[6, 7, 8, 3], **{"in": people(8)[0]})),
@@ -338,7 +336,7 @@ def of_all_partitions(both: Both) -> Sequence[int]:
     return [2, 3]
 
 
-def with_positions(both: Both) -> Sequence[int]:
+def delete_with_positions(both: Both) -> Sequence[int]:
     plain = {"format-version": "2", "encryption.key-id": None}
     both.create(PEOPLE, properties=plain, key_id="keyA").commit(
         append(*range(10)),
@@ -355,7 +353,7 @@ def with_positions(both: Both) -> Sequence[int]:
     return [0, 8, 9, 13]
 
 
-def changed_columns(both: Both) -> Sequence[int]:
+def delete_by_changed_columns(both: Both) -> Sequence[int]:
     """By a column that was renamed, promoted, or added with a default since."""
     both.create(schema(("id", "int"), ("score", "float"), ("note", "string")))
     rows = [{"id": n, "score": n / 4, "note": "x"} for n in range(10)]
@@ -373,10 +371,10 @@ def changed_columns(both: Both) -> Sequence[int]:
     return [0, 8]
 
 
-def several_columns(both: Both) -> Sequence[int]:
+def delete_by_several_columns(both: Both) -> Sequence[int]:
     both.create(PEOPLE).commit(append(*range(1, 9)))
     gone = [{"id": 1, "name": "name-1"}, {"id": 2, "name": "name-3"}, {"id": 7, "name": None}]
-    more = [{**one, "joined": None} for one in ({"id": 5, "name": "-"}, {"id": 6, "name": None})]
+    more = [{**row, "joined": None} for row in ({"id": 5, "name": "-"}, {"id": 6, "name": None})]
     both.commit(
         commit_of(equal("name", "id", rows=gone)),
         commit_of(equal("id", rows=more, columns=["id", "name", "joined"])),
@@ -385,7 +383,7 @@ def several_columns(both: Both) -> Sequence[int]:
     return [2, 8]
 
 
-def within_structs(both: Both) -> Sequence[int]:
+def delete_within_structs(both: Both) -> Sequence[int]:
     zips = [field(4, "zip", "int"), field(5, "town", "string")]
     both.create(
         struct(field(1, "id", "long"), field(2, "place", struct(*zips)), field(3, "raw", "string"))
@@ -401,7 +399,7 @@ def within_structs(both: Both) -> Sequence[int]:
     return [1]
 
 
-def of_every_type(both: Both) -> Sequence[int]:
+def delete_by_every_type(both: Both) -> Sequence[int]:
     """Rows with a value in one column each, and deletes by that one."""
     both.create(ALL_TYPES)
     names = [name for name in FULL if name != "id"]
@@ -414,11 +412,13 @@ def of_every_type(both: Both) -> Sequence[int]:
     return [20]
 
 
-def of_floats(both: Both) -> Sequence[int]:
+def delete_floats(both: Both) -> Sequence[int]:
     """NaN is deleted by NaN, and 0.0 not by -0.0."""
     both.create(schema(("id", "long"), ("real", "double"), ("small", "float")))
     values = list(enumerate([0.0, -0.0, "NaN", "Infinity", None]))
-    rows = [{"id": 10 * n + m, "real": one, "small": two} for n, one in values for m, two in values]
+    rows = [
+        {"id": 10 * n + m, "real": value, "small": two} for n, value in values for m, two in values
+    ]
     both.commit(
         {"do": "append", "rows": rows},
         commit_of(equal("real", rows=[-0.0, "NaN"]), equal("small", rows=[0.0, "NaN", None])),
@@ -426,8 +426,8 @@ def of_floats(both: Both) -> Sequence[int]:
     return [1, 3, 31, 33, 41, 43]
 
 
-def dropped_since(both: Both) -> Sequence[int]:
-    """Which IcebergGenerics can't read; another column has the name meanwhile."""
+def delete_by_dropped_column(both: Both) -> Sequence[int]:
+    """IcebergGenerics can't read these; another column has taken the name."""
     both.create(PEOPLE).commit(append(*range(1, 6)))
     both.commit(
         commit_of(equal("name", rows=["name-1", "name-2"])),
@@ -439,10 +439,10 @@ def dropped_since(both: Both) -> Sequence[int]:
     return [4, 5]
 
 
-def in_partitions_of_floats(both: Both) -> Sequence[int]:
-    spec = partitioned((2, "identity", "real"))
+def delete_in_float_partitions(both: Both) -> Sequence[int]:
+    spec = partition_spec((2, "identity", "real"))
     both.create(schema(("id", "long"), ("real", "double")), spec=spec)
-    rows = [{"id": n, "real": one} for n, one in enumerate([0.0, -0.0, "NaN", 1.5])]
+    rows = [{"id": n, "real": value} for n, value in enumerate([0.0, -0.0, "NaN", 1.5])]
     both.commit(
         {"do": "append", "rows": rows},
         commit_of(*(equal("id", rows=range(3), **{"in": rows[n]}) for n in (1, 2))),
@@ -450,9 +450,9 @@ def in_partitions_of_floats(both: Both) -> Sequence[int]:
     return [0, 3]
 
 
-def of_promoted_partitions(both: Both) -> Sequence[int]:
+def delete_in_promoted_partitions(both: Both) -> Sequence[int]:
     """A partition by a decimal of more digits is that of before, though it takes more bytes."""
-    spec = partitioned((2, "identity", "price"))
+    spec = partition_spec((2, "identity", "price"))
     both.create(schema(("id", "long"), ("price", "decimal(4, 2)")), spec=spec)
     rows = [{"id": n, "price": f"{n % 2 - 1}.50"} for n in range(4)]
     both.commit(
@@ -464,20 +464,20 @@ def of_promoted_partitions(both: Both) -> Sequence[int]:
 
 
 SHAPES: dict[str, Build] = {
-    one.__name__: one
-    for one in (
-        unpartitioned,
-        in_partitions,
-        of_all_partitions,
-        with_positions,
-        changed_columns,
-        several_columns,
-        within_structs,
-        of_every_type,
-        of_floats,
-        dropped_since,
-        in_partitions_of_floats,
-        of_promoted_partitions,
+    make.__name__: make
+    for make in (
+        delete_unpartitioned,
+        delete_in_partitions,
+        delete_in_all_partitions,
+        delete_with_positions,
+        delete_by_changed_columns,
+        delete_by_several_columns,
+        delete_within_structs,
+        delete_by_every_type,
+        delete_floats,
+        delete_by_dropped_column,
+        delete_in_float_partitions,
+        delete_in_promoted_partitions,
     )
 }
 
@@ -486,7 +486,7 @@ SHAPES: dict[str, Build] = {
 def test_java_agrees(both: Both, build: Build) -> None:
     expected = build(both)
     assert ids(both.agree()) == sorted(expected)
-    assert any(one.startswith("equality deletes") for one in both.formats())
+    assert any(file_format.startswith("equality deletes") for file_format in both.formats())
     assert verify_table(both.table()).ok
 
 
@@ -497,14 +497,14 @@ CHANGES: dict[str, Callable[[IcebergTable], IcebergTable]] = {
 }
 
 
-@pytest.mark.parametrize("build", [of_all_partitions, with_positions])
+@pytest.mark.parametrize("build", [delete_in_all_partitions, delete_with_positions])
 def test_java_agrees_after_every_change(both: Both, build: Build) -> None:
-    """Which files a delete applies to hangs on sequence numbers: they have to stay."""
+    """Sequence numbers decide which files a delete applies to, so they must stay."""
     expected = build(both)
     for change in CHANGES.values():
         both.metadata = Path(change(both.table()).place.path)
         assert ids(both.agree()) == sorted(expected)
-        assert any(one.startswith("equality deletes") for one in both.formats())
+        assert any(file_format.startswith("equality deletes") for file_format in both.formats())
     table = both.table()
     again = table.scan().slice(0, 1)
     number = again["id"][0].as_py()
@@ -530,7 +530,7 @@ def test_an_encrypted_copy_has_the_same_rows(
     java: Judge, kms: SampleKms, tmp_path: Path, history: bool
 ) -> None:
     source, copy = InPlaintext(java, kms, tmp_path / "old"), Both(java, kms, tmp_path / "new")
-    expected = of_all_partitions(source)
+    expected = delete_in_all_partitions(source)
     assert ids(source.agree()) == sorted(expected)
     made = encrypt_table(source.metadata, copy.folder, kms, master_key_id="keyA", history=history)
     copy.metadata = Path(made.place.path)

@@ -36,21 +36,21 @@ def test_keys(table: IcebergTable, kms: SampleKms) -> None:
 
 def test_files_are_those_that_java_read(table: IcebergTable, t16: Path) -> None:
     found = table.files().to_pylist()
-    kinds = [one["kind"] for one in found]
+    kinds = [file["kind"] for file in found]
     assert kinds.count("manifest list") == 1
     assert kinds.count("manifest") == 2
     assert kinds.count("delete manifest") == 1
     assert kinds.count("data") == 4
     assert kinds.count("deletion vector") == 1
-    assert all(one["encrypted"] for one in found)
+    assert all(file["encrypted"] for file in found)
     told = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
-    for one in found:
-        name = one["location"].rsplit("/", 1)[1]
-        if one["kind"] == "data":
+    for file in found:
+        name = file["location"].rsplit("/", 1)[1]
+        if file["kind"] == "data":
             assert name in told
-        if one["bytes"] is not None:
+        if file["bytes"] is not None:
             place = next(t16.rglob(name))
-            assert place.stat().st_size == one["bytes"]
+            assert place.stat().st_size == file["bytes"]
     assert table.files(1001).num_rows == 4
 
 

@@ -1,4 +1,4 @@
-"""What PyArrow's threads still hold when a script is done."""
+"""Objects that PyArrow's threads still hold when a script ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 
-def ended(script: str) -> tuple[int, str]:
+def run_script(script: str) -> tuple[int, str]:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
         capture_output=True,
@@ -40,7 +40,7 @@ def test_the_interpreter_ends_when_the_last_thread_has_let_go(what: str) -> None
         del file
         threading.Thread(target=hold, args=(things,), daemon=True).start()
     """
-    assert ended(script) == (0, "True")
+    assert run_script(script) == (0, "True")
 
 
 def test_what_a_script_has_left_open_is_not_waited_for_long() -> None:
@@ -51,4 +51,4 @@ def test_what_a_script_has_left_open_is_not_waited_for_long() -> None:
         file = StoredFile(MemorySource(b"abc", "a"))
         print(file.read())
     """
-    assert ended(script) == (0, "b'abc'")
+    assert run_script(script) == (0, "b'abc'")

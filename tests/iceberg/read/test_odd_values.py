@@ -23,17 +23,17 @@ from pyiceberg.transforms import (
 from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg import IcebergTable, create_table, open_table
 from tests.support.iceberg.builder import Builder, arrow, field, struct
-from tests.support.iceberg.built_tables import ids, opened, position_deletes, spec
+from tests.support.iceberg.built_tables import ids, open_built, position_deletes, spec
 from tests.support.iceberg.java_judge import Judge, plain_rows
 from tests.support.iceberg.java_tables import Both, delete, schema
 from tests.support.iceberg.sample_kms import SampleKms
 
 
-def made(folder: Path, kms: SampleKms, *columns: pa.Table) -> IcebergTable:
+def create(folder: Path, kms: SampleKms, *columns: pa.Table) -> IcebergTable:
     """Make a table of the columns; each Arrow table is a commit, and so a file."""
     table = create_table(folder / "t", columns[0].schema, kms, master_key_id="keyA")
-    for one in columns:
-        table = table.append(one)
+    for column in columns:
+        table = table.append(column)
     return table
 
 
@@ -49,7 +49,7 @@ def test_position_deletes_by_partition_apply_where_that_is_nan(tmp_path: Path) -
     data = builder.parquet("a.parquet", rows, partition=nan)
     deletes = position_deletes(builder, "d", [(data["file_path"], 0)], "parquet", partition=nan)
     builder.snapshot([builder.manifest([data]), builder.manifest([deletes], content=1)])
-    assert ids(opened(builder).scan()) == [2]
+    assert ids(open_built(builder).scan()) == [2]
 
 
 @pytest.mark.parametrize("zero", [0.0, -0.0])
@@ -59,14 +59,14 @@ def test_both_zeros_are_in_a_set_with_one_of_them(
     schema = pa.schema([("id", pa.int64()), ("f", pa.float64())])
     values = [0.0, -0.0, 1.5, None, float("nan"), 2.5]
     both = pa.table({"id": range(6), "f": values}, schema=schema)
-    table = made(tmp_path, kms, both, both.slice(0, 1), both.slice(1, 1))
+    table = create(tmp_path, kms, both, both.slice(0, 1), both.slice(1, 1))
 
-    def found(expression: str) -> list[int]:
+    def find_ids(expression: str) -> list[int]:
         return sorted(table.scan(columns=["id"], filters=expression)["id"].to_pylist())
 
-    assert found(f"f in ({zero}, 1.5)") == [0, 0, 1, 1, 2]
-    assert found(f"f not in ({zero}, 1.5)") == [3, 4, 5]
-    assert found(f"f not in ({zero}, 1.5, 2.5)") == [3, 4]
+    assert find_ids(f"f in ({zero}, 1.5)") == [0, 0, 1, 1, 2]
+    assert find_ids(f"f not in ({zero}, 1.5)") == [3, 4, 5]
+    assert find_ids(f"f not in ({zero}, 1.5, 2.5)") == [3, 4]
 
 
 def test_a_text_is_cut_before_what_no_text_follows(tmp_path: Path, kms: SampleKms) -> None:
@@ -74,7 +74,7 @@ def test_a_text_is_cut_before_what_no_text_follows(tmp_path: Path, kms: SampleKm
     texts = ["a" * 15 + "\ud7ff" + "b", "a" * 15 + "\U0010ffff" * 2, "a" * 16 + "b"]
     schema = pa.schema([("s", pa.string())])
     for number, text in enumerate(texts):
-        table = made(tmp_path / str(number), kms, pa.table({"s": [text]}, schema=schema))
+        table = create(tmp_path / str(number), kms, pa.table({"s": [text]}, schema=schema))
         for expression in (f"s >= '{text}'", f"s = '{text}'", f"s like '{text[:16]}%'"):
             assert table.scan(filters=expression)["s"].to_pylist() == [text]
 
@@ -89,19 +89,19 @@ def test_a_struct_is_null_though_a_field_of_it_is_required(
         {"id": 1},
         {"id": 2, "s": {"x": 5, "y": None}, "l": [{"x": 6, "y": None}, None]},
     ]
-    table = made(tmp_path, kms, pa.Table.from_pylist(rows, schema)).append(pa.table({"id": [3]}))
-    whole = [{"s": None, "l": None, **one} for one in (*rows, {"id": 3})]
+    table = create(tmp_path, kms, pa.Table.from_pylist(rows, schema)).append(pa.table({"id": [3]}))
+    whole = [{"s": None, "l": None, **row} for row in (*rows, {"id": 3})]
     assert sorted(table.scan().to_pylist(), key=lambda row: row["id"]) == whole
     assert java.read(table.place.path) == plain_rows(table.scan())
-    assert found(table, "s.x is null") == [1, 3]
-    assert found(table, "s.x is not null") == [2]
-    assert found(table, "not (s.x is null) and id < 9") == [2]
+    assert find_ids(table, "s.x is null") == [1, 3]
+    assert find_ids(table, "s.x is not null") == [2]
+    assert find_ids(table, "not (s.x is null) and id < 9") == [2]
 
 
 def test_a_null_of_a_required_field(tmp_path: Path, kms: SampleKms) -> None:
     inner = pa.struct([pa.field("x", pa.int64(), nullable=False)])
     schema = pa.schema([("s", inner)])
-    table = made(tmp_path, kms, pa.Table.from_pylist([{"s": {"x": 1}}], schema))
+    table = create(tmp_path, kms, pa.Table.from_pylist([{"s": {"x": 1}}], schema))
     lies = pa.StructArray.from_arrays([pa.array([None, 1], pa.int64())], fields=list(inner))
     with pytest.raises(ValueError, match="x is required, but null in the data"):
         table.append(pa.table([lies], schema))
@@ -119,7 +119,7 @@ def test_texts_too_long_for_statistics_have_no_bounds(
     texts = ["b", "a" * 5000, "c" * 5000]
     table = table.append(pa.table({"id": [1, 2, 3], "s": texts}))
     for number, text in enumerate(texts, 1):
-        assert found(table, EqualTo("s", text)) == [number]  # type: ignore[call-arg, arg-type]  # as its guide has it
+        assert find_ids(table, EqualTo("s", text)) == [number]  # type: ignore[call-arg, arg-type]  # as its guide has it
         told = {"type": "eq", "term": "s", "value": text}
         assert [row["id"] for row in java.read(table.place.path, filter=told)] == [number]
 
@@ -130,7 +130,7 @@ def test_bounds_of_nanoseconds(
 ) -> None:
     """Not of microseconds: the least of one in them may be too much, the greatest too little."""
     moments = pa.array([1700000000123456789, -1001, None], pa.int64()).cast(kind)
-    table = made(tmp_path, kms, *(pa.table({"at": moments.slice(n, 1)}) for n in range(3)))
+    table = create(tmp_path, kms, *(pa.table({"at": moments.slice(n, 1)}) for n in range(3)))
     zone = "" if kind.tz is None else "+00:00"
     for text in ("2023-11-14T22:13:20.123456789", "1969-12-31T23:59:59.999998999"):
         told = {"type": "eq", "term": "at", "value": text + zone}
@@ -169,7 +169,7 @@ def test_partitions_of_times(
     # By the partitions, in which Java looks for it.
     told = {"type": "eq", "term": "at", "value": first}
     read = java.read(table.place.path, filter=told, columns=["id"])
-    assert [one["id"] for one in read] == [0]
+    assert [row["id"] for row in read] == [0]
     metadata = java.commit(table.place.path, delete(1))
     assert open_table(metadata, kms).scan().sort_by("id")["id"].to_pylist() == [0, 2, 3]
 
@@ -184,9 +184,9 @@ def test_the_least_number_is_found_though_it_can_not_be_cut(
     table = create_table(
         tmp_path / "t", rows.schema, kms, master_key_id="keyA", partition_spec=spec
     ).append(rows)
-    assert found(table, f"n = -{2**bits}") == [0]
-    assert found(table, "n < -5") == [0]
-    assert found(table, "n > 0") == [1]
+    assert find_ids(table, f"n = -{2**bits}") == [0]
+    assert find_ids(table, "n < -5") == [0]
+    assert find_ids(table, "n > 0") == [1]
     told = {"type": "eq", "term": "n", "value": -(2**bits)}
     assert [row["id"] for row in java.read(table.place.path, filter=told)] == [0]
 
@@ -199,9 +199,9 @@ def test_filters_beyond_the_dates_of_python(tmp_path: Path, kms: SampleKms) -> N
     table = create_table(
         tmp_path / "t", rows.schema, kms, master_key_id="keyA", partition_spec=spec
     ).append(rows)
-    assert found(table, "day < '0001-01-01'") == found(table, "day > '9999-12-31'") == []
-    assert found(table, "not (day < '0001-01-01')") == [0, 1, 2]
-    assert found(table, "day > '9999-12-30' or day < '0001-01-02'") == [0, 2]
+    assert find_ids(table, "day < '0001-01-01'") == find_ids(table, "day > '9999-12-31'") == []
+    assert find_ids(table, "not (day < '0001-01-01')") == [0, 1, 2]
+    assert find_ids(table, "day > '9999-12-30' or day < '0001-01-02'") == [0, 2]
 
 
 def test_partitions_by_nanoseconds(java: Judge, tmp_path: Path, kms: SampleKms) -> None:
@@ -212,7 +212,7 @@ def test_partitions_by_nanoseconds(java: Judge, tmp_path: Path, kms: SampleKms) 
         tmp_path / "t", rows.schema, kms, master_key_id="keyA", partition_spec=spec
     ).append(rows)
     assert table.scan().sort_by("at").equals(rows.sort_by("at"))
-    places = {one["partition"] for one in java.files(table.place.path)["files"]}
+    places = {file["partition"] for file in java.files(table.place.path)["files"]}
     assert places == {
         "at=1970-01-01T00%3A00%3A00.000000001",
         "at=1970-01-01T00%3A00%3A00.000000002",
@@ -251,17 +251,17 @@ def test_unknown_fields_are_not_stored(java: Judge, kms: SampleKms, tmp_path: Pa
     assert plain_rows(table.scan()) == rows == java.read(table.place.path)
 
 
-def found(table: IcebergTable, filters: Any) -> list[int]:
-    """Give the ids of the rows that a filter finds."""
+def find_ids(table: IcebergTable, filters: Any) -> list[int]:
+    """Return the ids of the rows that a filter finds."""
     return sorted(table.scan(columns=["id"], filters=filters)["id"].to_pylist())
 
 
 def test_rows_of_manifests_are_not_pickled(tmp_path: Path, kms: SampleKms) -> None:
     """They hold the keys of files in the clear."""
-    table = made(tmp_path, kms, pa.table({"id": [1]}))
+    table = create(tmp_path, kms, pa.table({"id": [1]}))
     current = table.metadata.current
     assert current is not None
     (manifest,) = table.walk.manifests(current)
-    for one in (manifest, *table.walk.entries(manifest)):
+    for stored in (manifest, *table.walk.entries(manifest)):
         with pytest.raises(TypeError, match="can't be pickled"):
-            pickle.dumps(one)
+            pickle.dumps(stored)

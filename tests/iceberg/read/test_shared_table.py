@@ -14,9 +14,9 @@ from tests.support.iceberg.shared_table import DELETED, FIRST, SECOND, expected_
     [
         (1001, FIRST),
         (1002, FIRST + SECOND),
-        (1003, [one for one in FIRST + SECOND if one not in DELETED]),
-        (None, [one for one in FIRST + SECOND if one not in DELETED]),
-        ("main", [one for one in FIRST + SECOND if one not in DELETED]),
+        (1003, [row for row in FIRST + SECOND if row not in DELETED]),
+        (None, [row for row in FIRST + SECOND if row not in DELETED]),
+        ("main", [row for row in FIRST + SECOND if row not in DELETED]),
     ],
 )
 def test_each_snapshot_has_the_rows_that_java_reads(

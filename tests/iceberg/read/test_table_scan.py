@@ -32,8 +32,8 @@ from modcrypt.iceberg.read import pyarrow_decryption as native_parquet
 from modcrypt.iceberg.read.ordered_threads import MAX_AHEAD, run_in_order
 from modcrypt.kms.key_tools import KeyTools
 from tests.support.cases import each_case
-from tests.support.iceberg.builder import Builder, arrow, field, numbered, optional, struct
-from tests.support.iceberg.built_tables import ids, opened, position_deletes, spec
+from tests.support.iceberg.builder import Builder, arrow, field, id_field, optional, struct
+from tests.support.iceberg.built_tables import ids, open_built, position_deletes, spec
 from tests.support.iceberg.sample_kms import SampleKms
 
 Rows = list[dict[str, Any]]
@@ -43,8 +43,8 @@ ORDERS_ARROW = arrow([(1, "id", pa.int64()), (2, "name", pa.string()), (3, "pric
 
 
 def orders(ids: Sequence[int]) -> pa.Table:
-    names = [None if one % 3 == 0 else f"name-{one}" for one in ids]
-    prices = [float("nan") if one % 5 == 0 else one / 2 for one in ids]
+    names = [None if id_ % 3 == 0 else f"name-{id_}" for id_ in ids]
+    prices = [float("nan") if id_ % 5 == 0 else id_ / 2 for id_ in ids]
     return pa.table([list(ids), names, prices], schema=ORDERS_ARROW)
 
 
@@ -52,7 +52,7 @@ def orders(ids: Sequence[int]) -> pa.Table:
 
 
 def test_a_table_without_a_snapshot_has_no_rows_and_a_schema(tmp_path: Path) -> None:
-    table = opened(Builder(tmp_path, ORDERS))
+    table = open_built(Builder(tmp_path, ORDERS))
     assert table.scan().num_rows == 0
     assert table.scan().column_names == ["id", "name", "price"]
     assert table.scan(columns=["name"]).schema.types == [pa.string()]
@@ -67,7 +67,7 @@ def test_rows_of_snapshots_branches_and_tags(tmp_path: Path) -> None:
     two = builder.snapshot([first, second])
     builder.document["refs"]["old"] = {"snapshot-id": one, "type": "tag"}
     builder.document["refs"]["side"] = {"snapshot-id": one, "type": "branch"}
-    table = opened(builder)
+    table = open_built(builder)
     older: list[int | str] = [one, "old", "side"]
     newest: list[int | str | None] = [None, two, "main"]
     assert [ids(table.scan(which)) for which in older] == [[0, 1, 2]] * 3
@@ -86,7 +86,7 @@ def test_snapshots_and_tags_have_the_schema_of_their_time_and_branches_the_curre
     newer = struct(field(2, "label", "string"), field(9, "new", "int"), schema_id=1)
     builder.document["schemas"].append(newer)
     builder.document["current-schema-id"] = 1  # no snapshot since
-    table = opened(builder)
+    table = open_built(builder)
     old: list[int | str] = [one, "old"]
     for which in old:
         assert table.scan(which).column_names == ["id", "name", "price"]
@@ -102,13 +102,13 @@ NESTED = struct(
 )
 NESTED_ARROW = pa.schema(
     [
-        numbered(1, "id", pa.int64()),
-        numbered(
+        id_field(1, "id", pa.int64()),
+        id_field(
             2,
             "place",
-            pa.struct([numbered(3, "town", pa.string()), numbered(4, "zip", pa.int32())]),
+            pa.struct([id_field(3, "town", pa.string()), id_field(4, "zip", pa.int32())]),
         ),
-        numbered(5, "dotted.name", pa.int32()),
+        id_field(5, "dotted.name", pa.int32()),
     ]
 )
 NESTED_ROWS: Rows = [
@@ -119,21 +119,21 @@ NESTED_ROWS: Rows = [
 
 
 @pytest.fixture
-def nested(tmp_path: Path) -> IcebergTable:
+def nested_table(tmp_path: Path) -> IcebergTable:
     builder = Builder(tmp_path, NESTED)
     rows = pa.Table.from_pylist(NESTED_ROWS, NESTED_ARROW)
     builder.snapshot([builder.manifest([builder.parquet("a.parquet", rows)])])
-    return opened(builder)
+    return open_built(builder)
 
 
-def test_columns_are_named_with_dots_within_structs(nested: IcebergTable) -> None:
-    assert nested.scan().to_pylist() == NESTED_ROWS
-    assert nested.scan(columns=["place.zip"]).to_pylist() == [
+def test_columns_are_named_with_dots_within_structs(nested_table: IcebergTable) -> None:
+    assert nested_table.scan().to_pylist() == NESTED_ROWS
+    assert nested_table.scan(columns=["place.zip"]).to_pylist() == [
         {"place": {"zip": 10}}, {"place": None}, {"place": {"zip": 30}}
     ]  # fmt: skip
-    assert nested.scan(columns=["id"]).column_names == ["id"]
+    assert nested_table.scan(columns=["id"]).column_names == ["id"]
     with pytest.raises(ValueError, match="nobody"):
-        nested.scan(columns=["nobody"])
+        nested_table.scan(columns=["nobody"])
 
 
 @pytest.mark.parametrize(
@@ -147,18 +147,18 @@ def test_columns_are_named_with_dots_within_structs(nested: IcebergTable) -> Non
     ],
 )
 def test_filters_reach_into_structs(
-    nested: IcebergTable, filters: str, expected: list[int]
+    nested_table: IcebergTable, filters: str, expected: list[int]
 ) -> None:
-    assert ids(nested.scan(filters=filters)) == expected
-    assert nested.scan(columns=["dotted.name"], filters=filters).num_rows == len(expected)
+    assert ids(nested_table.scan(filters=filters)) == expected
+    assert nested_table.scan(columns=["dotted.name"], filters=filters).num_rows == len(expected)
 
 
-def test_a_dot_in_a_name_is_no_struct(nested: IcebergTable) -> None:
+def test_a_dot_in_a_name_is_no_struct(nested_table: IcebergTable) -> None:
     from pyiceberg import expressions
 
     more: Any = expressions.GreaterThan  # whose types mypy takes for those of a model
     expression = more("dotted.name", 1)
-    assert ids(nested.scan(filters=expression)) == [2]
+    assert ids(nested_table.scan(filters=expression)) == [2]
 
 
 # --- filters: pyiceberg's scan of the same table in plaintext says what they mean ---------------
@@ -236,7 +236,7 @@ PARTITIONED_ARROW = arrow(
 )
 
 
-def partitioned(number: int) -> pa.Table:
+def partition_rows(number: int) -> pa.Table:
     when = datetime.date(2024, 1 + number, 1)
     return pa.table([[number], [f"name-{number}"], [when]], schema=PARTITIONED_ARROW)
 
@@ -264,16 +264,16 @@ def test_files_of_other_partitions_are_not_opened(tmp_path: Path, case: Any) -> 
         from pyiceberg.transforms import parse_transform
 
         hashed = parse_transform(transform).transform(LongType())
-        values = [hashed(one) for one in range(3)]
+        values = [hashed(value) for value in range(3)]
         assert len(set(values)) == 3
     avro = [{"name": "part", "type": kind, "field-id": 1000}]
     builder = Builder(tmp_path, PARTITIONED, spec=spec(transform, source), partition=avro)
     files = [
-        builder.parquet(f"{n}.parquet", partitioned(n), partition={"part": value})
+        builder.parquet(f"{n}.parquet", partition_rows(n), partition={"part": value})
         for n, value in enumerate(values)
     ]
     builder.snapshot([builder.manifest(files)])
-    table = opened(builder)
+    table = open_built(builder)
     whole = ids(table.scan(filters=filters))
     for number in {0, 1, 2} - wanted:
         (tmp_path / "data" / f"{number}.parquet").unlink()
@@ -290,12 +290,14 @@ def test_manifests_of_other_partitions_are_not_opened(tmp_path: Path) -> None:
     builder = Builder(tmp_path, PARTITIONED, spec=spec("identity"), partition=avro)
     manifests = []
     for number in range(3):
-        file = builder.parquet(f"{number}.parquet", partitioned(number), partition={"part": number})
+        file = builder.parquet(
+            f"{number}.parquet", partition_rows(number), partition={"part": number}
+        )
         bound = to_bytes(LongType(), number)
         summary = {"contains_null": False, "lower_bound": bound, "upper_bound": bound}
         manifests.append(builder.manifest([file], partitions=[summary]))
     builder.snapshot(manifests)
-    table = opened(builder)
+    table = open_built(builder)
     for number in (1, 3):
         (tmp_path / "metadata" / f"m{number}.avro").unlink()
     assert ids(table.scan(filters="id = 1")) == [1]
@@ -315,16 +317,16 @@ def test_files_of_several_specs_are_pruned_each_by_its_own(tmp_path: Path) -> No
         {"name": "part", "type": "long", "field-id": 1000},
     ]
     manifests = [
-        builder.manifest([builder.parquet("0.parquet", partitioned(0))]),
+        builder.manifest([builder.parquet("0.parquet", partition_rows(0))]),
         builder.manifest(
-            [builder.parquet("1.parquet", partitioned(1), partition={"part_x20": 1})], spec_id=1
+            [builder.parquet("1.parquet", partition_rows(1), partition={"part_x20": 1})], spec_id=1
         ),
         builder.manifest(
-            [builder.parquet("2.parquet", partitioned(2), partition={"m": 650})], spec_id=2
+            [builder.parquet("2.parquet", partition_rows(2), partition={"m": 650})], spec_id=2
         ),
     ]
     builder.snapshot(manifests)
-    table = opened(builder)
+    table = open_built(builder)
     assert ids(table.scan()) == [0, 1, 2]
     (tmp_path / "data" / "1.parquet").unlink()
     assert ids(table.scan(filters="id = 2")) == [2]
@@ -336,18 +338,18 @@ def test_files_of_several_specs_are_pruned_each_by_its_own(tmp_path: Path) -> No
 
 def test_a_file_that_does_not_tell_its_partition_may_match(tmp_path: Path) -> None:
     builder = Builder(tmp_path, PARTITIONED, spec=spec("identity"))  # no Avro field of it
-    builder.snapshot([builder.manifest([builder.parquet("0.parquet", partitioned(7))])])
-    assert ids(opened(builder).scan(filters="id = 7")) == [7]
+    builder.snapshot([builder.manifest([builder.parquet("0.parquet", partition_rows(7))])])
+    assert ids(open_built(builder).scan(filters="id = 7")) == [7]
 
 
 def test_partition_of_a_dropped_column_still_reads(tmp_path: Path) -> None:
     avro = [{"name": "part", "type": "long", "field-id": 1000}]
     builder = Builder(tmp_path, PARTITIONED, spec=spec("identity"), partition=avro)
-    file = builder.parquet("0.parquet", partitioned(0), partition={"part": 0})
+    file = builder.parquet("0.parquet", partition_rows(0), partition={"part": 0})
     builder.snapshot([builder.manifest([file])])
     builder.document["schemas"].append(struct(field(2, "name", "string"), schema_id=1))
     builder.document["current-schema-id"] = 1
-    assert opened(builder).scan(filters="name = 'name-0'").to_pylist() == [{"name": "name-0"}]
+    assert open_built(builder).scan(filters="name = 'name-0'").to_pylist() == [{"name": "name-0"}]
 
 
 def bounds(**told: tuple[Any, Any, Any]) -> dict[str, Any]:
@@ -374,13 +376,13 @@ def test_files_whose_statistics_rule_it_out_are_not_opened(tmp_path: Path) -> No
             [
                 list(range(number * 10, number * 10 + 10)),
                 [f"name-{number}{n}" for n in range(10)],
-                [one / 2 for one in range(number * 10, number * 10 + 10)],
+                [id_ / 2 for id_ in range(number * 10, number * 10 + 10)],
             ],
             schema=ORDERS_ARROW,
         )
         files.append(builder.parquet(f"{number}.parquet", rows, **told))
     builder.snapshot([builder.manifest(files)])
-    table = opened(builder)
+    table = open_built(builder)
     for number in (0, 2):
         (tmp_path / "data" / f"{number}.parquet").unlink()
     middle = list(range(10, 20))
@@ -398,7 +400,7 @@ def test_statistics_from_before_a_column_was_widened(tmp_path: Path) -> None:
     builder.snapshot([builder.manifest([builder.parquet("a.parquet", rows, **told)])])
     builder.document["schemas"].append(struct(field(1, "id", "long"), schema_id=1))
     builder.document["current-schema-id"] = 1
-    table = opened(builder)
+    table = open_built(builder)
     assert ids(table.scan(filters="id > 1")) == [2, 3]
     assert ids(table.scan(filters="id < 5000000000")) == [1, 2, 3]
     (tmp_path / "data" / "a.parquet").unlink()
@@ -423,34 +425,34 @@ OLD = struct(
 )  # fmt: skip
 OLD_ARROW = pa.schema(
     [
-        numbered(1, "id", pa.int32()),
-        numbered(2, "gone", pa.string()),
-        numbered(3, "ratio", pa.float32()),
-        numbered(4, "amount", pa.decimal128(9, 2)),
-        numbered(5, "day", pa.date32()),
-        numbered(
-            6, "place", pa.struct([numbered(7, "a", pa.int32()), numbered(8, "b", pa.string())])
+        id_field(1, "id", pa.int32()),
+        id_field(2, "gone", pa.string()),
+        id_field(3, "ratio", pa.float32()),
+        id_field(4, "amount", pa.decimal128(9, 2)),
+        id_field(5, "day", pa.date32()),
+        id_field(
+            6, "place", pa.struct([id_field(7, "a", pa.int32()), id_field(8, "b", pa.string())])
         ),
-        numbered(
+        id_field(
             9,
             "tags",
             pa.list_(
-                numbered(
+                id_field(
                     10,
                     "element",
-                    pa.struct([numbered(11, "x", pa.int32()), numbered(12, "y", pa.string())]),
+                    pa.struct([id_field(11, "x", pa.int32()), id_field(12, "y", pa.string())]),
                 )
             ),
         ),
-        numbered(
+        id_field(
             13,
             "by_key",
             pa.map_(
-                numbered(14, "key", pa.string()).with_nullable(False),
-                numbered(15, "value", pa.struct([numbered(16, "z", pa.int32())])),
+                id_field(14, "key", pa.string()).with_nullable(False),
+                id_field(15, "value", pa.struct([id_field(16, "z", pa.int32())])),
             ),
         ),
-        numbered(17, "numbers", pa.list_(numbered(18, "element", pa.int32()))),
+        id_field(17, "numbers", pa.list_(id_field(18, "element", pa.int32()))),
     ]
 )
 OLD_ROWS: Rows = [
@@ -556,7 +558,7 @@ AVRO_OLD = {
 }  # fmt: skip
 
 
-def evolved(folder: Path, form: str) -> IcebergTable:
+def evolve_table(folder: Path, form: str) -> IcebergTable:
     builder = Builder(folder, OLD)
     if form == "parquet":
         rows = pa.Table.from_pylist(OLD_ROWS, OLD_ARROW)
@@ -570,12 +572,12 @@ def evolved(folder: Path, form: str) -> IcebergTable:
     builder.snapshot([builder.manifest([file])])
     builder.document["schemas"].append(NEW)
     builder.document["current-schema-id"] = 1
-    return opened(builder)
+    return open_built(builder)
 
 
 @pytest.mark.parametrize("form", ["parquet", "avro"])
 def test_a_file_of_an_older_schema_is_read_by_field_ids(tmp_path: Path, form: str) -> None:
-    table = evolved(tmp_path, form)
+    table = evolve_table(tmp_path, form)
     assert table.scan().to_pylist() == new_rows()
     old = [{**row, "ratio": row["ratio"] and small(row["ratio"])} for row in OLD_ROWS]
     assert table.scan(1001).to_pylist() == old
@@ -606,7 +608,7 @@ def test_a_file_of_an_older_schema_is_read_by_field_ids(tmp_path: Path, form: st
 def test_filters_are_of_the_rows_as_the_table_has_them(
     tmp_path: Path, form: str, filters: str, keys: list[Any]
 ) -> None:
-    found = evolved(tmp_path, form).scan(columns=["key"], filters=filters)
+    found = evolve_table(tmp_path, form).scan(columns=["key"], filters=filters)
     assert found.column("key").to_pylist() == keys
 
 
@@ -615,7 +617,7 @@ def test_a_file_with_a_type_that_the_column_never_had_is_refused(tmp_path: Path)
     rows = pa.table([pa.array(["secret"])], schema=arrow([(1, "id", pa.string())]))
     builder.snapshot([builder.manifest([builder.parquet("a.parquet", rows)])])
     with pytest.raises(FormatError, match="never had") as caught:
-        opened(builder).scan()
+        open_built(builder).scan()
     assert "secret" not in str(caught.value)
 
 
@@ -624,7 +626,7 @@ def test_a_required_column_that_a_file_lacks_is_refused(tmp_path: Path) -> None:
     builder.document["schemas"][0]["fields"].append(field(8, "must", "int", required=True))
     builder.snapshot([builder.manifest([builder.parquet("a.parquet", orders([1]))])])
     with pytest.raises(FormatError, match="required"):
-        opened(builder).scan()
+        open_built(builder).scan()
 
 
 def test_files_without_field_ids_are_read_by_the_name_mapping(tmp_path: Path) -> None:
@@ -634,11 +636,11 @@ def test_files_without_field_ids_are_read_by_the_name_mapping(tmp_path: Path) ->
     file = builder.parquet("a.parquet", rows, partition={"part": "from the path"})
     builder.snapshot([builder.manifest([file])])
     with pytest.raises(FormatError, match="name mapping"):
-        opened(builder).scan()
+        open_built(builder).scan()
     builder.document["properties"]["schema.name-mapping.default"] = (
         '[{"field-id": 1, "names": ["id", "ID"]}, {"field-id": 3, "names": ["price"]}]'
     )
-    table = opened(builder)
+    table = open_built(builder)
     assert table.scan().to_pylist() == [
         {"id": 1, "name": "from the path", "price": 0.5},
         {"id": 2, "name": "from the path", "price": 1.5},
@@ -713,19 +715,19 @@ def test_avro_data_files_of_every_type(tmp_path: Path, codec: str) -> None:
     nothing = dict.fromkeys(EVERY_RAW)
     file = builder.avro("a.avro", EVERY_AVRO, [EVERY_RAW, nothing], codec)
     builder.snapshot([builder.manifest([file])])
-    rows = opened(builder).scan()
+    rows = open_built(builder).scan()
     number = rows.schema.get_field_index("ns")
     rows = rows.set_column(number, "ns", rows.column("ns").cast(pa.int64()))
     assert rows.to_pylist() == [EVERY_ROW, nothing]
     assert rows.schema.field("tz").type == pa.timestamp("us", "UTC")
-    assert opened(builder).scan(filters="ts < '1970-01-01T00:00:00' and i = -5").num_rows == 1
+    assert open_built(builder).scan(filters="ts < '1970-01-01T00:00:00' and i = -5").num_rows == 1
 
 
 def test_times_that_no_datetime_of_python_can_have(tmp_path: Path) -> None:
     builder = Builder(tmp_path, EVERY)
     far = {**dict.fromkeys(EVERY_RAW), "ts": 1 << 60, "day": 5_000_000}
     builder.snapshot([builder.manifest([builder.avro("a.avro", EVERY_AVRO, [far])])])
-    rows = opened(builder).scan(columns=["ts", "day"])
+    rows = open_built(builder).scan(columns=["ts", "day"])
     assert rows.column("ts").cast(pa.int64()).to_pylist() == [1 << 60]
     assert rows.column("day").cast(pa.int32()).to_pylist() == [5_000_000]
 
@@ -740,10 +742,10 @@ def test_many_avro_rows_in_many_blocks(tmp_path: Path) -> None:
     file = builder.avro("a.avro", schema, rows)
     deletes = builder.vectors("dv.puffin", {f"{builder.location}/data/a.avro": [0, 31_000, 59_999]})
     builder.snapshot([builder.manifest([file]), builder.manifest(deletes, content=1)])
-    table = opened(builder)
+    table = open_built(builder)
     batches = list(table.scan_batches(columns=["id"]))
     assert len(batches) > 1
-    found = list(itertools.chain.from_iterable(one.column("id").to_pylist() for one in batches))
+    found = list(itertools.chain.from_iterable(batch.column("id").to_pylist() for batch in batches))
     assert found == [n for n in range(60_000) if n not in (0, 31_000, 59_999)]
 
 
@@ -769,7 +771,7 @@ def test_position_deletes(builder: Builder, form: str) -> None:
     rows = [(a, 0), (a, 9), (a, 10), (a, 29), (a, 29), (b, 5)]
     deletes = builder.manifest([position_deletes(builder, "d", rows, form)], content=1)
     builder.snapshot([data, deletes])
-    table = opened(builder)
+    table = open_built(builder)
     left = [n for n in range(40) if n not in (0, 9, 10, 29, 35)]
     assert table.scan().column("id").to_pylist() == left
     assert ids(table.scan(filters="id >= 9 and id < 12")) == [11]
@@ -786,14 +788,14 @@ def test_several_position_delete_files_of_one_data_file(builder: Builder, form: 
         position_deletes(builder, "d2", [(a, 1), (a, 2)], form, referenced_data_file=a),
     ]
     builder.snapshot([data, builder.manifest(files, content=1)])
-    assert ids(opened(builder).scan()) == [n for n in range(40) if n not in (1, 2, 3)]
+    assert ids(open_built(builder).scan()) == [n for n in range(40) if n not in (1, 2, 3)]
 
 
 def test_several_deletion_vectors_in_one_file(builder: Builder) -> None:
     data, a, b = two_files(builder)
     vectors = builder.vectors("dv.puffin", {a: [0, 15, 16], b: [9]})
     builder.snapshot([data, builder.manifest(vectors, content=1)])
-    table = opened(builder)
+    table = open_built(builder)
     assert ids(table.scan()) == [n for n in range(40) if n not in (0, 15, 16, 39)]
     assert ids(table.scan(filters="id < 17 and id > 13")) == [14]
     assert table.files().column("kind").to_pylist().count("deletion vector") == 2
@@ -805,7 +807,7 @@ def test_a_deletion_vector_takes_the_place_of_position_deletes(builder: Builder)
     vector = builder.vectors("dv.puffin", {a: [2]})
     deletes = [builder.manifest([older], content=1), builder.manifest(vector, content=1)]
     builder.snapshot([data, *deletes])
-    assert ids(opened(builder).scan()) == [n for n in range(40) if n not in (2, 31)]
+    assert ids(open_built(builder).scan()) == [n for n in range(40) if n not in (2, 31)]
 
 
 @pytest.mark.parametrize("form", ["parquet", "vector"])
@@ -823,19 +825,19 @@ def test_deletes_apply_to_data_of_their_commit_and_before_alone(
     builder.snapshot([first, deletes])
     later = builder.manifest([builder.parquet("c.parquet", orders([100, 101]))])
     builder.snapshot([first, deletes, later])
-    assert ids(opened(builder).scan()) == [*range(1, 40), 100, 101]
+    assert ids(open_built(builder).scan()) == [*range(1, 40), 100, 101]
 
 
 def test_deletes_of_another_partition_do_not_apply(tmp_path: Path) -> None:
     avro = [{"name": "part", "type": "long", "field-id": 1000}]
     builder = Builder(tmp_path, PARTITIONED, spec=spec("identity"), partition=avro)
     files = [
-        builder.parquet(f"{n}.parquet", partitioned(n), partition={"part": n}) for n in range(2)
+        builder.parquet(f"{n}.parquet", partition_rows(n), partition={"part": n}) for n in range(2)
     ]
-    rows = [(one["file_path"], 0) for one in files]
+    rows = [(file["file_path"], 0) for file in files]
     deletes = position_deletes(builder, "d.parquet", rows, "parquet", partition={"part": 1})
     builder.snapshot([builder.manifest(files), builder.manifest([deletes], content=1)])
-    assert ids(opened(builder).scan()) == [0]
+    assert ids(open_built(builder).scan()) == [0]
 
 
 @pytest.mark.parametrize("form", ["parquet", "avro", "vector"])
@@ -847,17 +849,17 @@ def test_deletes_that_spell_a_location_otherwise(builder: Builder, form: str) ->
     else:
         files = [position_deletes(builder, "d", [(other, 4)], form)]
     builder.snapshot([data, builder.manifest(files, content=1)])
-    table = opened(builder, location_map={"s3a://bucket/orders": builder.folder})
+    table = open_built(builder, location_map={"s3a://bucket/orders": builder.folder})
     assert ids(table.scan()) == [n for n in range(40) if n != 4]
     with pytest.raises(FormatError, match="outside of the table"):
-        opened(builder).scan()
+        open_built(builder).scan()
 
 
 def test_all_rows_of_a_file_are_deleted(builder: Builder) -> None:
     data, a, b = two_files(builder)
     vectors = builder.vectors("dv.puffin", {a: range(30), b: range(10)})
     builder.snapshot([data, builder.manifest(vectors, content=1)])
-    assert opened(builder).scan().num_rows == 0
+    assert open_built(builder).scan().num_rows == 0
 
 
 def test_removed_files_are_not_read(builder: Builder) -> None:
@@ -868,7 +870,7 @@ def test_removed_files_are_not_read(builder: Builder) -> None:
         {"status": 2, "snapshot_id": 1, "sequence_number": 1, "data_file": gone},
     ]
     builder.snapshot([builder.manifest(entries)])
-    assert ids(opened(builder).scan()) == [1]
+    assert ids(open_built(builder).scan()) == [1]
 
 
 # --- two readers of Parquet ----------------------------------------------------------------------
@@ -883,7 +885,7 @@ def test_pyarrow_decrypts_what_iceberg_writes(
     builder.snapshot([two])
     with monkeypatch.context() as patched:
         patched.setattr(data_files, "PlaintextView", None)
-        assert ids(opened(builder).scan(filters="id > 5")) == list(range(6, 40))
+        assert ids(open_built(builder).scan(filters="id > 5")) == list(range(6, 40))
 
 
 @pytest.mark.parametrize("good", [0, 1, 2])
@@ -911,7 +913,7 @@ def test_what_pyarrow_refuses_is_read_all_the_same(
 
     monkeypatch.setattr(native_parquet.Readable, "parquet", parquet)
     expected = [n for n in range(40) if n not in (12, 25)]
-    assert opened(builder).scan().column("id").to_pylist() == expected
+    assert open_built(builder).scan().column("id").to_pylist() == expected
 
 
 # --- plaintext tables ----------------------------------------------------------------------------
@@ -939,9 +941,9 @@ def test_tables_in_plaintext_are_read_when_they_may_be(tmp_path: Path, version: 
     if version == 1:
         del builder.document["schemas"], builder.document["current-schema-id"]
     expected = [1, 2, 3] if version == 1 else [1, 3]
-    assert ids(opened(builder, require_encrypted=False).scan()) == expected
+    assert ids(open_built(builder, require_encrypted=False).scan()) == expected
     with pytest.raises(ModcryptError, match="not encrypted"):
-        opened(builder)
+        open_built(builder)
 
 
 @pytest.mark.parametrize("kind", ["variant", "geometry", "geography(OGC:CRS84)"])
@@ -951,7 +953,7 @@ def test_types_that_are_not_read_are_named(tmp_path: Path, kind: str) -> None:
     inner = struct(field(21, "x", {"type": "list", "element-id": 22, "element": kind}))
     builder.document["schemas"][0]["fields"].append(field(20, "odd", inner))
     with pytest.raises(UnsupportedFormatError, match=kind.partition("(")[0]):
-        opened(builder).scan(columns=["id"])
+        open_built(builder).scan(columns=["id"])
 
 
 # --- many files, few in memory -------------------------------------------------------------------
@@ -982,7 +984,7 @@ def test_lanes_keep_the_order_and_stay_near_the_reader() -> None:
     assert set(made) <= {0, 1, 2, 3}
     found.close()
     assert sorted(closed) == sorted(set(made))
-    assert [one.number for one in run_in_order(sources, 3)] == list(range(450))
+    assert [source.number for source in run_in_order(sources, 3)] == list(range(450))
 
 
 def test_an_error_of_a_lane_comes_in_its_place() -> None:
@@ -1024,7 +1026,7 @@ def test_a_stream_of_batches_holds_a_few_files_at_a_time(builder: Builder) -> No
     builder.snapshot([builder.manifest([file] * 60)])
     most = count = 0
     before = pa.total_allocated_bytes()
-    for batch in opened(builder).scan_batches():
+    for batch in open_built(builder).scan_batches():
         count += batch.num_rows
         most = max(most, pa.total_allocated_bytes() - before)
     assert count == 6_000_000
@@ -1034,12 +1036,13 @@ def test_a_stream_of_batches_holds_a_few_files_at_a_time(builder: Builder) -> No
 def test_batches_of_many_files_come_in_their_order(builder: Builder) -> None:
     files = [builder.parquet(f"{n}.parquet", orders(range(n * 10, n * 10 + 10))) for n in range(25)]
     builder.snapshot([builder.manifest(files[:20]), builder.manifest(files[20:])])
-    table = opened(builder)
+    table = open_built(builder)
     assert table.scan().column("id").to_pylist() == list(range(250))
     batches = table.scan_batches(columns=["id"])
     assert next(batches).column("id").to_pylist() == list(range(10))
     del batches  # the threads end
-    assert not [one for one in threading.enumerate() if one.name.startswith("modcrypt-scan")]
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith("modcrypt-scan")]
 
 
 # --- what is imported ----------------------------------------------------------------------------
@@ -1080,7 +1083,7 @@ def test_a_missing_library_is_named_with_its_extra(builder: Builder, library: st
 
 def test_ids_of_master_keys_are_no_single_text(builder: Builder) -> None:
     with pytest.raises(ValueError, match="collection of ids"):
-        opened(builder, master_key_ids="keyA-old")
+        open_built(builder, master_key_ids="keyA-old")
 
 
 def test_key_tools_may_not_bind_keys_to_what_tables_do_not_keep(
@@ -1096,15 +1099,16 @@ def test_key_tools_may_not_bind_keys_to_what_tables_do_not_keep(
 
 def test_no_columns_are_so_many_rows(builder: Builder) -> None:
     builder.snapshot([builder.manifest([builder.parquet("a.parquet", orders(range(7)))])])
-    batches = list(opened(builder).scan_batches(columns=[], filters="id > 2"))
-    assert [(one.num_columns, one.num_rows) for one in batches] == [(0, 4)]
+    batches = list(open_built(builder).scan_batches(columns=[], filters="id > 2"))
+    assert [(batch.num_columns, batch.num_rows) for batch in batches] == [(0, 4)]
 
 
 def test_rows_read_as_the_parquet_file_has_them(builder: Builder) -> None:
-    """What the tests build by is no part of what they judge: PyArrow reads the same plaintext."""
+    """The builder is independent of modcrypt: PyArrow reads the same plaintext."""
     rows = orders([1, 2, 3, 4])
     builder.snapshot([builder.manifest([builder.parquet("a.parquet", rows)])])
     plain = io.BytesIO()
     pq.write_table(rows, plain)
-    assert opened(builder).scan().equals(pq.read_table(plain).cast(opened(builder).scan().schema))
+    found = open_built(builder).scan()
+    assert found.equals(pq.read_table(plain).cast(found.schema))
     assert to_bytes(DateType(), 1) == b"\x01\x00\x00\x00"

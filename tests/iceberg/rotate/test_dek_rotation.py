@@ -26,25 +26,25 @@ from tests.support.folder_contents import files
 from tests.support.iceberg.branched_table import (
     BY_KIND,
     SCHEMA,
+    files_needed,
     folder_of,
     lake,
-    needed,
     rows,
-    there,
+    table_files,
 )
 from tests.support.iceberg.by_hand import document, open_ags1, parse_key_metadata
-from tests.support.iceberg.concurrent_commits import committing_first
+from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.dry_runs import as_planned
 from tests.support.iceberg.java_judge import Judge
-from tests.support.iceberg.resealed_tables import resealed, scoped, single
+from tests.support.iceberg.resealed_tables import reseal, seal_singly, sealer_under
 from tests.support.iceberg.sample_kms import Refusing, SampleKms
-from tests.support.iceberg.shared_table import all_rows, reopened
+from tests.support.iceberg.shared_table import all_rows, reopen
 
 __all__ = ["lake"]
 
 
 def live(table: IcebergTable) -> dict[str, Any]:
-    """Give the files of the current snapshot, each with its key, sequence number and row id."""
+    """Return the files of the current snapshot, each with its key, sequence number and row id."""
     found = {}
     assert table.metadata.current is not None
     for manifest in table.walk.manifests(table.metadata.current):
@@ -111,9 +111,9 @@ def test_what_was_written_opens_by_hand(t16: Path, table: IcebergTable) -> None:
         entries = [entry for *_, entry in found.values() if entry.file_format == file_format]
         names = [entry.location.rpartition("/")[2] for entry in entries]
         data = [(t16 / "data" / name).read_bytes() for name in names]
-        assert [len(one) for one in data] == [entry.size for entry in entries]
+        assert [len(file) for file in data] == [entry.size for entry in entries]
         return sorted(
-            open_ags1(one, entry.key_metadata) for one, entry in zip(data, entries, strict=True)
+            open_ags1(file, entry.key_metadata) for file, entry in zip(data, entries, strict=True)
         )
 
     assert plain(new, "AVRO") == plain(old, "AVRO")
@@ -145,7 +145,10 @@ def lineage(java: Judge, table: IcebergTable) -> list[dict[str, Any]]:
 
 
 def test_java_reads_the_same_rows_with_the_same_row_ids(lake: IcebergTable, java: Judge) -> None:
-    older = {one.id: java.read(lake.place.path, snapshot=one.id) for one in lake.metadata.snapshots}
+    older = {
+        snapshot.id: java.read(lake.place.path, snapshot=snapshot.id)
+        for snapshot in lake.metadata.snapshots
+    }
     before, old = lineage(java, lake), java.files(lake.place.path)
     table = rotate_table(lake, "dek").table
     assert lineage(java, table) == before
@@ -164,12 +167,12 @@ def test_java_reads_the_same_rows_with_the_same_row_ids(lake: IcebergTable, java
         {"do": "delete", "column": "id", "values": [6]},
         {"do": "append", "rows": rows(12)},
     )
-    left = [one["id"] for one in java.read(metadata)]
+    left = [row["id"] for row in java.read(metadata)]
     assert sorted(left) == [2, 3, 5, 7, 8, 9, 12]
     table = rotate_table(table, "dek").table
-    assert [one["id"] for one in java.read(table.place.path)] == left
+    assert [row["id"] for row in java.read(table.place.path)] == left
     metadata = java.commit(table.place.path, {"do": "compact"})
-    assert [one["id"] for one in java.read(metadata)] == left
+    assert [row["id"] for row in java.read(metadata)] == left
 
 
 def test_then_the_old_keys_open_nothing_that_is_left(lake: IcebergTable, java: Judge) -> None:
@@ -180,7 +183,7 @@ def test_then_the_old_keys_open_nothing_that_is_left(lake: IcebergTable, java: J
     assert java.read(done.table.place.path) == current
     assert before.isdisjoint(path.read_bytes() for path in folder_of(lake).rglob("*.parquet"))
     metadata = Path(done.table.place.path)
-    assert there(folder_of(lake)) == needed(java, metadata) | {str(metadata)}
+    assert table_files(folder_of(lake)) == files_needed(java, metadata) | {str(metadata)}
     assert done.left == ()
 
 
@@ -199,7 +202,7 @@ def test_a_puffin_file_with_vectors_of_several_files_is_written_once(
     assert len({row["location"] for row in vectors}) == 1
     done = rotate_table(table, "dek")
     assert (done.data_files, done.delete_files) == (2, 1)
-    assert [one["id"] for one in java.read(done.table.place.path)] == [2, 3, 5, 6]
+    assert [record["id"] for record in java.read(done.table.place.path)] == [2, 3, 5, 6]
     assert sorted(done.table.scan().column("id").to_pylist()) == [2, 3, 5, 6]
 
 
@@ -214,19 +217,19 @@ def test_position_deletes_name_the_new_locations(tmp_path: Path, java: Judge) ->
         {"do": "delete", "column": "id", "values": [1, 4, 7]},
     )
     table = encrypt_table(plain, tmp_path / "sealed", SampleKms(), master_key_id="keyA")
-    deletes = [one for one in table.files().to_pylist() if one["kind"] == "position deletes"]
+    deletes = [file for file in table.files().to_pylist() if file["kind"] == "position deletes"]
     assert deletes
     done = rotate_table(table, "dek")
     assert (done.data_files, done.delete_files) == (4, len(deletes))
     assert sorted(done.table.scan().column("id").to_pylist()) == [2, 3, 5, 6, 8]
     left = expire_history(done.table).table
     assert left.scan().num_rows == 5
-    assert [one["id"] for one in java.read(left.place.path)] == [2, 3, 5, 6, 8]
+    assert [row["id"] for row in java.read(left.place.path)] == [2, 3, 5, 6, 8]
     # What the files of deletes say of the locations in them is as true as before.
     for *_, entry in live(left).values():
         if entry.content == 1 and entry.file.get("lower_bounds"):
             bounds = [
-                {one["key"]: one["value"] for one in entry.file[name]}[2147483546].decode()
+                {bound["key"]: bound["value"] for bound in entry.file[name]}[2147483546].decode()
                 for name in ("lower_bounds", "upper_bounds")
             ]
             assert set(bounds) <= live(left).keys()
@@ -248,15 +251,15 @@ def test_what_is_not_encrypted_gets_no_new_key(tmp_path: Path, java: Judge) -> N
 # --- key metadata that is sealed in manifests ----------------------------------------------------
 
 
-@pytest.mark.parametrize("seal", [single, scoped("partition=a"), scoped("files")])
+@pytest.mark.parametrize("seal", [seal_singly, sealer_under("partition=a"), sealer_under("files")])
 def test_key_metadata_that_was_sealed_is_in_the_clear_where_the_policy_has_it_so(
     t16: Path, table: IcebergTable, seal: Any
 ) -> None:
     rows_before = all_rows(table)
-    table = resealed(table, seal)
+    table = reseal(table, seal)
     kms = SampleKms()
-    planned = rotate_table(reopened(t16), "dek", dry_run=True)
-    done = rotate_table(reopened(t16, kms), "dek")
+    planned = rotate_table(reopen(t16), "dek", dry_run=True)
+    done = rotate_table(reopen(t16, kms), "dek")
     assert done.kms_calls == len(kms.calls)
     new_kek = not done.table.metadata.keys.keys() & table.walk.resolver.keks(table.metadata).keys()
     assert done.kms_calls == planned.kms_calls + new_kek
@@ -271,7 +274,7 @@ def test_key_metadata_that_was_sealed_is_in_the_clear_where_the_policy_has_it_so
 def test_files_that_somebody_else_adds_meanwhile_get_new_keys_too(
     lake: IcebergTable, java: Judge
 ) -> None:
-    folder, before = folder_of(lake), {one.name for one in folder_of(lake).rglob("*.parquet")}
+    folder, before = folder_of(lake), {file.name for file in folder_of(lake).rglob("*.parquet")}
 
     def change() -> None:
         now = lake.refreshed()
@@ -281,16 +284,16 @@ def test_files_that_somebody_else_adds_meanwhile_get_new_keys_too(
             {"do": "delete", "column": "id", "values": [9]},
         )
 
-    done = rotate_table(committing_first(lake, change, 2), "dek")
-    ids = [one["id"] for one in java.read(done.table.place.path)]
+    done = rotate_table(with_rival_commits(lake, change, 2), "dek")
+    ids = [row["id"] for row in java.read(done.table.place.path)]
     assert sorted(ids) == [2, 3, 5, 6, 7, 8, 20, 20]
     new = live(done.table)
     assert not {location.rpartition("/")[2] for location in new} & before
     assert done.data_files == len([1 for *_, entry in new.values() if entry.content == 0])
     # What the first attempts wrote and the last one did not need is gone.
     metadata = Path(done.table.place.path)
-    orphans = there(folder) - needed(java, metadata)
-    assert {Path(one).name[-13:] for one in orphans} == {"metadata.json"}
+    orphans = table_files(folder) - files_needed(java, metadata)
+    assert {Path(path).name[-13:] for path in orphans} == {"metadata.json"}
 
 
 def test_a_conflict_without_end_leaves_nothing_behind(lake: IcebergTable, java: Judge) -> None:
@@ -298,10 +301,10 @@ def test_a_conflict_without_end_leaves_nothing_behind(lake: IcebergTable, java: 
         java.commit(lake.refreshed().place.path, {"do": "append", "rows": rows(30)})
 
     with pytest.raises(mc.CommitConflictError):
-        rotate_table(committing_first(lake, change, 99), "dek")
+        rotate_table(with_rival_commits(lake, change, 99), "dek")
     metadata = Path(lake.refreshed().place.path)
-    orphans = there(folder_of(lake)) - needed(java, metadata)
-    assert {Path(one).name[-13:] for one in orphans} == {"metadata.json"}
+    orphans = table_files(folder_of(lake)) - files_needed(java, metadata)
+    assert {Path(path).name[-13:] for path in orphans} == {"metadata.json"}
 
 
 class Elsewhere:
@@ -342,20 +345,20 @@ def test_another_process_may_do_the_work_and_no_key_is_in_what_it_is_sent(
         assert key not in sent
         assert key.hex().encode() not in sent
     assert len(files(t16)) == count + 5 + 3 + 1 + 2  # second attempts left nothing behind
-    for one in work.seen:
-        assert "sealed" not in repr(pickle.loads(one))
+    for call in work.seen:
+        assert "sealed" not in repr(pickle.loads(call))
 
 
 def test_each_file_is_written_once_however_often_the_commit_is_tried(
     t16: Path, table: IcebergTable
 ) -> None:
     def set_property() -> None:
-        now = reopened(t16)
+        now = reopen(t16)
         told = {**now.metadata.properties, "x": now.place.name}
         now.versions.commit(now.place, now.metadata.with_members(properties=told))
 
     work, count = Elsewhere(), len(files(t16))
-    done = rotate_table(committing_first(table, set_property, 2), "dek", run=work)
+    done = rotate_table(with_rival_commits(table, set_property, 2), "dek", run=work)
     assert len(work.seen) == 2 * 4
     assert len(files(t16)) == count + 2 + 5 + 3 + 1 + 2  # and what somebody else has committed
     assert done.table.scan().num_rows == 137
@@ -415,10 +418,10 @@ def test_a_service_that_goes_away_leaves_nothing_behind(t16: Path, after: int) -
     kms = Refusing(after=after)
     if after < 2:
         with pytest.raises(mc.KeyAccessDeniedError):
-            rotate_table(reopened(t16, kms), "dek")
+            rotate_table(reopen(t16, kms), "dek")
         assert files(t16) == before
     else:
-        assert rotate_table(reopened(t16, kms), "dek").kms_calls == 2
+        assert rotate_table(reopen(t16, kms), "dek").kms_calls == 2
 
 
 @pytest.mark.parametrize("at", [0, 1, 3, 5, 7, 8, 9])
@@ -462,10 +465,10 @@ def test_what_stays_under_the_old_keys_is_told_until_it_is_expired(
     assert done.fields()["older_refs"] == ["draft", "eve"]
 
     expire_history(done.table)
-    left = rotate_table(reopened(t16), "dek", dry_run=True)
+    left = rotate_table(reopen(t16), "dek", dry_run=True)
     assert left.older_snapshots[:2] == (1001, 1002)  # and the one that it is to replace
-    expire_history(reopened(t16), force=True)
-    (only,) = reopened(t16).metadata.snapshots
-    done = rotate_table(reopened(t16), "dek")
+    expire_history(reopen(t16), force=True)
+    (only,) = reopen(t16).metadata.snapshots
+    done = rotate_table(reopen(t16), "dek")
     assert (done.older_snapshots, done.older_refs) == ((only.id,), ())
     assert rotate_table(done.table, "kek").older_snapshots == ()

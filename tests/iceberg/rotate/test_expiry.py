@@ -20,13 +20,20 @@ from modcrypt.iceberg.rotate.expiry import Expired, expire_history
 from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from modcrypt.iceberg.write.commit import commit
 from tests.support.folder_contents import files
-from tests.support.iceberg.branched_table import SCHEMA, folder_of, lake, needed, rows, there
+from tests.support.iceberg.branched_table import (
+    SCHEMA,
+    files_needed,
+    folder_of,
+    lake,
+    rows,
+    table_files,
+)
 from tests.support.iceberg.by_hand import document
-from tests.support.iceberg.concurrent_commits import committing_first
+from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.java_judge import Judge
-from tests.support.iceberg.resealed_tables import resealed, scoped
+from tests.support.iceberg.resealed_tables import reseal, sealer_under
 from tests.support.iceberg.sample_kms import Refusing, SampleKms
-from tests.support.iceberg.shared_table import both, reopened
+from tests.support.iceberg.shared_table import both, reopen
 
 __all__ = ["lake"]  # a fixture
 
@@ -35,7 +42,7 @@ __all__ = ["lake"]  # a fixture
 
 
 def test_the_files_that_java_needs_stay_and_no_others(lake: IcebergTable, java: Judge) -> None:
-    folder, before = folder_of(lake), there(folder_of(lake))
+    folder, before = folder_of(lake), table_files(folder_of(lake))
     current = java.read(lake.place.path)
     tagged = {name: java.read(lake.place.path, ref=name) for name in ("first", "audit")}
 
@@ -44,16 +51,16 @@ def test_the_files_that_java_needs_stay_and_no_others(lake: IcebergTable, java: 
     metadata = Path(done.table.place.path)
     assert java.read(metadata) == current
     assert {name: java.read(metadata, ref=name) for name in tagged} == tagged
-    assert there(folder) == needed(java, metadata) | {str(metadata)}
-    gone = before - there(folder)
+    assert table_files(folder) == files_needed(java, metadata) | {str(metadata)}
+    gone = before - table_files(folder)
     assert gone == {
         *done.data_files, *done.delete_files, *done.manifests, *done.manifest_lists,
         *done.metadata_files,
     }  # fmt: skip
     assert sorted(done.kept.values()) == ["branch audit", "current", "tag first"]
     assert len(done.snapshots) == len(lake.metadata.snapshots) - 3
-    assert [one.sequence_number for one in done.snapshots] == sorted(
-        one.sequence_number for one in done.snapshots
+    assert [snapshot.sequence_number for snapshot in done.snapshots] == sorted(
+        snapshot.sequence_number for snapshot in done.snapshots
     )
     assert (done.left, done.unreadable) == ((), ())
     assert len(done.keys) == len(lake.metadata.keys) - len(document(folder)["encryption-keys"])
@@ -69,7 +76,7 @@ def test_forced_only_the_current_snapshot_stays(lake: IcebergTable, java: Judge)
     assert done.refs == ("first", "audit")
     assert list(done.kept.values()) == ["current"]
     assert java.read(metadata) == current
-    assert there(folder) == needed(java, metadata) | {str(metadata)}
+    assert table_files(folder) == files_needed(java, metadata) | {str(metadata)}
     assert set(java.snapshots(metadata)["refs"]) == {"main"}
     assert done.data_files
     assert done.delete_files
@@ -84,7 +91,7 @@ def test_named_snapshots_stay(lake: IcebergTable, java: Judge) -> None:
     assert set(done.kept.values()) == {"named", "current"}
     assert java.read(done.table.place.path, snapshot=third) == before
     metadata = Path(done.table.place.path)
-    assert there(folder_of(lake)) == needed(java, metadata) | {str(metadata)}
+    assert table_files(folder_of(lake)) == files_needed(java, metadata) | {str(metadata)}
     with pytest.raises(ValueError, match="snapshot 5 does not exist"):
         expire_history(done.table, keep=[5])
 
@@ -106,7 +113,7 @@ def test_a_table_opened_by_a_relative_path_has_each_file_once(
     made = create_table("lake", data.schema, SampleKms(), master_key_id="keyA")
     made.append(data).append(data)
     done = expire_history(open_table("lake", SampleKms()))
-    names = [Path(one).name for one in done.metadata_files]
+    names = [Path(path).name for path in done.metadata_files]
     assert sorted(names) == ["v1.metadata.json", "v2.metadata.json", "v3.metadata.json"]
     left = {path.name for path in tmp_path.rglob("*.json")}
     assert left == {"v4.metadata.json"}
@@ -134,33 +141,33 @@ def test_a_table_without_snapshots(tmp_path: Path, java: Judge) -> None:
 def test_after_rotation_no_older_metadata_holds_the_old_keys(
     t16: Path, table: IcebergTable
 ) -> None:
-    old = {one.id: one for one in table.metadata.keys.values()}
+    old = {key.id: key for key in table.metadata.keys.values()}
     for what in ("mek", "kek"):
         table = rotate_table(table, what, new_master_key_id="keyB").table
     without = Refusing("keyA")
-    done = expire_history(reopened(t16, without), keep=[1001, 1002])
+    done = expire_history(reopen(t16, without), keep=[1001, 1002])
     assert set(without.calls) == {("unwrap", "keyB")}
     assert done.metadata_files == tuple(f"wh:/t16/metadata/v{n}.metadata.json" for n in (1, 2, 3))
     assert (done.snapshots, done.data_files, done.unreadable) == ((), (), ())
     assert [path.name for path in (t16 / "metadata").glob("*.json")] == ["v4.metadata.json"]
     text = (t16 / "metadata" / "v4.metadata.json").read_text()
-    assert not [one for one in old.values() if one.document()["encrypted-key-metadata"] in text]
-    assert reopened(t16, without).scan().num_rows == 137
+    assert not [key for key in old.values() if key.document()["encrypted-key-metadata"] in text]
+    assert reopen(t16, without).scan().num_rows == 137
     assert (t16 / "metadata" / "version-hint.text").read_text() == "4"
 
 
 def test_manifests_that_a_rotation_replaced_go(t16: Path, table: IcebergTable) -> None:
-    table = resealed(table, scoped("partition=a"))
-    before = there(t16)
+    table = reseal(table, sealer_under("partition=a"))
+    before = table_files(t16)
     table = rotate_table(table, "kek").table
-    written = there(t16) - before
+    written = table_files(t16) - before
     done = expire_history(table, keep=[1001, 1002])
     assert (len(done.manifests), len(done.manifest_lists)) == (6, 6)  # Java's, and those resealed
     assert not done.data_files
     assert not done.snapshots
     (metadata,) = (t16 / "metadata").glob("*.json")
-    old_metadata = {one for one in written if one.endswith(".json")}
-    assert there(t16) == {
+    old_metadata = {path for path in written if path.endswith(".json")}
+    assert table_files(t16) == {
         *(written - old_metadata), str(metadata),
         *(str(path) for path in (t16 / "data").iterdir()),
     }  # fmt: skip
@@ -169,12 +176,12 @@ def test_manifests_that_a_rotation_replaced_go(t16: Path, table: IcebergTable) -
 
 def test_what_only_a_refused_key_opens_stays_and_is_told(t16: Path, table: IcebergTable) -> None:
     """A snapshot that was dropped long ago, and whose key only an older metadata.json has."""
-    stay = [one.document for one in table.metadata.snapshots if one.id != 1001]
-    keys = [one for id_, one in table.metadata.keys.items()
+    stay = [snapshot.document for snapshot in table.metadata.snapshots if snapshot.id != 1001]
+    keys = [key for id_, key in table.metadata.keys.items()
             if id_ != table.metadata.snapshots[0].key_id]  # fmt: skip
     commit(table, lambda base: base.metadata.with_keys(keys, snapshots=stay))
     rotate_table(table, "mek", new_master_key_id="keyB")
-    done = expire_history(reopened(t16, Refusing("keyA")))
+    done = expire_history(reopen(t16, Refusing("keyA")))
     assert done.unreadable == ("/warehouse/t16/metadata/snap-1001.avro",)
     assert (t16 / "metadata" / "snap-1001.avro").exists()
     assert done.table.scan().num_rows == 137
@@ -207,12 +214,16 @@ def test_only_this_tables_older_metadata_goes(t16: Path, table: IcebergTable) ->
     assert left.isdisjoint({"v1.metadata.json", "v2.metadata.json", "v3.metadata.json"})
     unnamed = [name for name in orphans if ".metadata.json" in name and name[:2] != "v3"]
     assert set(done.unreadable) == {f"wh:/t16/metadata/{name}" for name in unnamed}
-    (found,) = [one for one in verify_table(done.table).findings if "not in the log" in one.message]
+    (found,) = [
+        finding
+        for finding in verify_table(done.table).findings
+        if "not in the log" in finding.message
+    ]
     assert (found.word, found.severity) == ("integrity", "warning")
     assert all(name in found.message for name in list(orphans)[:3])
 
 
-def told_of(folder: Path, **members: Any) -> None:
+def claim_files(folder: Path, **members: Any) -> None:
     """Change the newest metadata.json in its place, as somebody with access to it could."""
     path = max((folder / "metadata").glob("v*.json"))
     path.write_text(json.dumps({**json.loads(path.read_bytes()), **members}))
@@ -232,13 +243,13 @@ def test_nothing_outside_of_the_table_goes_whatever_metadata_says(
         "wh:/t16/../other/metadata/v1.metadata.json", "wh:/statistics.puffin", "/etc/hostname",
         "wh:/other/metadata/snap-1001.avro",
     ]  # fmt: skip
-    told_of(
+    claim_files(
         t16,
         **{
-            "metadata-log": [{"timestamp-ms": 1, "metadata-file": one} for one in elsewhere],
-            "statistics": [{"snapshot-id": 1001, "statistics-path": one} for one in elsewhere],
+            "metadata-log": [{"timestamp-ms": 1, "metadata-file": path} for path in elsewhere],
+            "statistics": [{"snapshot-id": 1001, "statistics-path": path} for path in elsewhere],
             "partition-statistics": [
-                {"snapshot-id": 1001, "statistics-path": one} for one in elsewhere
+                {"snapshot-id": 1001, "statistics-path": path} for path in elsewhere
             ],
         },
     )
@@ -254,12 +265,12 @@ def test_a_manifest_list_that_does_not_open_tells_nobody_what_to_delete(
     t16: Path, table: IcebergTable
 ) -> None:
     """Whoever can write metadata.json could name any file for one."""
-    snapshots = [dict(one.document) for one in table.metadata.snapshots]
+    snapshots = [dict(snapshot.document) for snapshot in table.metadata.snapshots]
     snapshots[0]["manifest-list"] = "wh:/t16/data/p1.parquet"
     snapshots[1]["manifest-list"] = "wh:/t16/notes.txt"
     (t16 / "notes.txt").write_bytes(b"mine")
-    told_of(t16, snapshots=snapshots)
-    done = expire_history(reopened(t16))
+    claim_files(t16, snapshots=snapshots)
+    done = expire_history(reopen(t16))
     assert done.manifest_lists == ()
     assert done.unreadable == ("wh:/t16/notes.txt",)
     assert (t16 / "notes.txt").exists()
@@ -279,7 +290,7 @@ def test_statistics_of_dropped_snapshots_go_and_those_of_others_stay(t16: Path) 
             "blob-metadata": [],
         }
 
-    told_of(
+    claim_files(
         t16,
         **{
             "statistics": [entry(1001, "old"), entry(1003, "new"), entry(1002, "shared")],
@@ -289,12 +300,12 @@ def test_statistics_of_dropped_snapshots_go_and_those_of_others_stay(t16: Path) 
             ],
         },
     )  # fmt: skip
-    done = expire_history(reopened(t16))
+    done = expire_history(reopen(t16))
     assert done.statistics == ("wh:/t16/metadata/old.puffin",)
     assert {path.name for path in t16.rglob("*.puffin")} == {
         "new.puffin", "shared.puffin", "dv1.puffin",
     }  # fmt: skip
-    assert [one["snapshot-id"] for one in document(t16)["statistics"]] == [1003]
+    assert [entry["snapshot-id"] for entry in document(t16)["statistics"]] == [1003]
     assert len(document(t16)["partition-statistics"]) == 1
 
 
@@ -306,16 +317,16 @@ def test_a_version_that_its_manifests_contradict_is_not_all_that_stays(t16: Path
     (t16 / "metadata" / "v2.metadata.json").write_text(json.dumps(changed))
     before = files(t16)
     with pytest.raises(mc.IntegrityError, match="another schema"):
-        expire_history(reopened(t16))
+        expire_history(reopen(t16))
     assert files(t16) == before
 
 
 @pytest.mark.parametrize("told", ["false", "False ", "no"])  # to Java all of them mean false
 def test_files_that_other_tables_may_share_stay(t16: Path, told: str) -> None:
-    told_of(t16, properties={**document(t16)["properties"], "gc.enabled": told})
+    claim_files(t16, properties={**document(t16)["properties"], "gc.enabled": told})
     before = files(t16)
     with pytest.raises(ValueError, match=r"gc\.enabled"):
-        expire_history(reopened(t16))
+        expire_history(reopen(t16))
     assert files(t16) == before
 
 
@@ -330,11 +341,11 @@ def test_nothing_goes_where_it_is_not_known_what_is_needed(t16: Path, damaged: s
     path.write_bytes(data)
     before = files(t16)
     with pytest.raises(mc.IntegrityError):
-        expire_history(reopened(t16))
+        expire_history(reopen(t16))
     path.unlink()
     del before[f"metadata/{damaged}"]
     with pytest.raises(FileNotFoundError):
-        expire_history(reopened(t16))
+        expire_history(reopen(t16))
     assert files(t16) == before
 
 
@@ -347,13 +358,13 @@ def test_a_file_system_that_fails_for_a_moment_has_nothing_dropped(
     for kind in ("manifest_lists", "manifests"):
         stuck = getattr(planned, kind)[0]
 
-        def broken(path: Any, *rest: Any, stuck: str = stuck, **more: Any) -> int:
+        def fail_stat(path: Any, *rest: Any, stuck: str = stuck, **more: Any) -> int:
             if os.fspath(path) == stuck:
                 raise OSError(errno.EIO, "broken", path)
             return real(path, *rest, **more)
 
         with monkeypatch.context() as patch:
-            patch.setattr(os, "open", broken)
+            patch.setattr(os, "open", fail_stat)
             with pytest.raises(OSError, match="broken"):
                 expire_history(lake, force=True)
     assert files(folder_of(lake)) == before
@@ -363,7 +374,7 @@ def test_a_file_system_that_fails_for_a_moment_has_nothing_dropped(
 def test_a_service_that_is_away_has_nothing_dropped(t16: Path) -> None:
     before = files(t16)
     with pytest.raises(mc.KeyAccessDeniedError):
-        expire_history(reopened(t16, Refusing(after=0)))
+        expire_history(reopen(t16, Refusing(after=0)))
     assert files(t16) == before
 
 
@@ -392,10 +403,10 @@ def test_what_can_not_be_deleted_is_told_and_goes_the_next_time(
         assert Path(stuck).exists()
         assert done.table.scan().num_rows == lake.scan().num_rows
         assert not expire_history(done.table, force=True).left
-        assert there(copy) == needed_of(java, done, where)
+        assert table_files(copy) == files_java_needs(java, done, where)
 
 
-def needed_of(java: Judge, done: Expired, where: dict[str, str]) -> set[str]:
+def files_java_needs(java: Judge, done: Expired, where: dict[str, str]) -> set[str]:
     ((folder, copy),) = where.items()
     metadata = Path(done.table.place.path)
     found = {str(metadata)}
@@ -405,7 +416,7 @@ def needed_of(java: Judge, done: Expired, where: dict[str, str]) -> set[str]:
         found |= {
             part for part in json.dumps(told).split('"') if part.startswith(folder) and "." in part
         }
-    return {one.replace(folder, copy) for one in found}
+    return {path.replace(folder, copy) for path in found}
 
 
 def test_the_hint_is_set_right_before_what_it_names_goes(t16: Path, table: IcebergTable) -> None:
@@ -442,11 +453,11 @@ def test_what_somebody_else_commits_meanwhile_stays(lake: IcebergTable, java: Ju
         return int(path.name[1:].partition(".")[0])
 
     count = len(java.read(lake.place.path))
-    done = expire_history(committing_first(lake, append, 2), force=True)
+    done = expire_history(with_rival_commits(lake, append, 2), force=True)
     metadata = Path(done.table.place.path)
     assert len(java.read(metadata)) == count + 2
     assert len(done.kept) == 1
-    assert there(folder_of(lake)) == needed(java, metadata) | {str(metadata)}
+    assert table_files(folder_of(lake)) == files_needed(java, metadata) | {str(metadata)}
 
 
 def test_nothing_is_wrong_with_a_table_whose_history_is_gone(

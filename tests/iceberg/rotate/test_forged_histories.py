@@ -36,7 +36,7 @@ def ids(*values: int) -> pa.Table:
     return pa.table({"id": pa.array(values, pa.int64())})
 
 
-def made(folder: Path, snapshots: int = 3, **given: Any) -> IcebergTable:
+def create(folder: Path, snapshots: int = 3, **given: Any) -> IcebergTable:
     table = create_table(folder, ids().schema, SampleKms(), master_key_id="keyA", **given)
     for number in range(snapshots):
         table = table.append(ids(number))
@@ -52,7 +52,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def altered(table: IcebergTable, change: Callable[[Document], object], how: str = "same") -> None:
+def alter(table: IcebergTable, change: Callable[[Document], object], how: str = "same") -> None:
     """Alter the current metadata.json, or plant one that claims to follow it."""
     path = Path(table.place.path)
     document = json.loads(path.read_text())
@@ -67,43 +67,43 @@ def altered(table: IcebergTable, change: Callable[[Document], object], how: str 
 # --- the current snapshot ------------------------------------------------------------------------
 
 
-def emptied(document: Document) -> None:
+def empty(document: Document) -> None:
     document |= {"current-snapshot-id": -1, "snapshots": [], "refs": {}}
 
 
-def emptied_and_never_written(document: Document) -> None:
-    emptied(document)
+def empty_as_if_never_written(document: Document) -> None:
+    empty(document)
     document |= {"last-sequence-number": 0, "encryption-keys": []}
 
 
-def none_current(document: Document) -> None:
+def unset_current(document: Document) -> None:
     document |= {"current-snapshot-id": None, "refs": {}}
 
 
-def first_current(document: Document) -> None:
+def make_first_current(document: Document) -> None:
     first = document["snapshots"][0]["snapshot-id"]
     document |= {"current-snapshot-id": first, "refs": {}}
 
 
-def cut(document: Document) -> None:
-    first_current(document)
+def cut_history(document: Document) -> None:
+    make_first_current(document)
     document["snapshots"] = document["snapshots"][:1]
 
 
-def cut_and_counted_again(document: Document) -> None:
-    cut(document)
+def cut_history_and_count_again(document: Document) -> None:
+    cut_history(document)
     document["last-sequence-number"] = 1
 
 
-def renumbered(document: Document) -> None:
-    """Say that the newer snapshots are older ones: their manifest lists say otherwise, sealed."""
-    first_current(document)
-    for one in document["snapshots"]:
-        one["sequence-number"] = 1
+def renumber(document: Document) -> None:
+    """Claim that newer snapshots are older; their sealed manifest lists say otherwise."""
+    make_first_current(document)
+    for snapshot in document["snapshots"]:
+        snapshot["sequence-number"] = 1
 
 
-CHANGES = [emptied, emptied_and_never_written, none_current, first_current, cut,
-           cut_and_counted_again, renumbered]  # fmt: skip
+CHANGES = [empty, empty_as_if_never_written, unset_current, make_first_current, cut_history,
+           cut_history_and_count_again, renumber]  # fmt: skip
 
 
 @each_case("how", ["same", "newer"])
@@ -112,8 +112,8 @@ CHANGES = [emptied, emptied_and_never_written, none_current, first_current, cut,
 def test_no_snapshot_goes_that_is_newer_than_all_that_stay(
     tmp_path: Path, change: Any, how: str, force: bool
 ) -> None:
-    table = made(tmp_path)
-    altered(table, change, how)
+    table = create(tmp_path)
+    alter(table, change, how)
     before = contents(tmp_path)
     fresh = open_table(tmp_path, SampleKms(), master_key_ids=["keyA"])
     for dry_run in (True, False):
@@ -125,10 +125,10 @@ def test_no_snapshot_goes_that_is_newer_than_all_that_stay(
 def test_a_table_that_was_rolled_back_on_purpose_is_expired_by_naming_its_snapshot(
     tmp_path: Path,
 ) -> None:
-    table = made(tmp_path)
+    table = create(tmp_path)
     first = table.metadata.snapshots[0].id
     main = {"main": {"snapshot-id": first, "type": "branch"}}
-    commit(table, lambda one: one.metadata.with_members(current_snapshot_id=first, refs=main))
+    commit(table, lambda latest: latest.metadata.with_members(current_snapshot_id=first, refs=main))
     table = open_table(tmp_path, SampleKms())
     with pytest.raises(IntegrityError, match=rf"keep=\[{first}\]"):
         expire_history(table)
@@ -140,14 +140,14 @@ def test_a_table_that_was_rolled_back_on_purpose_is_expired_by_naming_its_snapsh
 def test_a_branch_that_is_newer_than_the_current_snapshot_goes_if_that_is_named(
     tmp_path: Path,
 ) -> None:
-    table = made(tmp_path)
-    second, third = (one.id for one in table.metadata.snapshots[1:])
+    table = create(tmp_path)
+    second, third = (snapshot.id for snapshot in table.metadata.snapshots[1:])
     refs = {
         "main": {"snapshot-id": second, "type": "branch"},
         "next": {"snapshot-id": third, "type": "branch"},
     }
     table = commit(
-        table, lambda one: one.metadata.with_members(current_snapshot_id=second, refs=refs)
+        table, lambda latest: latest.metadata.with_members(current_snapshot_id=second, refs=refs)
     )
     assert len(expire_history(table, dry_run=True).kept) == 2
     with pytest.raises(IntegrityError, match="newer than all"):
@@ -169,21 +169,23 @@ def test_no_file_goes_that_lies_in_the_folder_of_another_table(
     tmp_path: Path, name: str, inside: str
 ) -> None:
     """Its snapshots are put into the current version; both are under one master key."""
-    table, other = made(tmp_path / "a"), made(tmp_path / inside)
+    table, other = create(tmp_path / "a"), create(tmp_path / inside)
     theirs = other.metadata.document
 
-    def with_theirs(document: Document) -> None:
+    def add_their_snapshots(document: Document) -> None:
         document["snapshots"] = [*theirs["snapshots"][:2], *document["snapshots"]]
         document["encryption-keys"] += theirs["encryption-keys"]
 
-    altered(table, with_theirs)
+    alter(table, add_their_snapshots)
     for path in (tmp_path / inside / "metadata").glob("*.json"):
         path.rename(path.with_name(name))
     before = contents(tmp_path / inside)
     mapped = {str(tmp_path): str(tmp_path)}
     done = expire_history(open_table(tmp_path / "a", SampleKms(), location_map=mapped))
     assert contents(tmp_path / inside) == before
-    assert {one.manifest_list for one in other.metadata.snapshots[:2]} <= set(done.unreadable)
+    assert {snapshot.manifest_list for snapshot in other.metadata.snapshots[:2]} <= set(
+        done.unreadable
+    )
     assert len(done.manifest_lists) == 2
     assert rows(tmp_path / "a") == [0, 1, 2]
 
@@ -199,44 +201,44 @@ def test_no_kek_goes_that_is_newer_than_those_that_are_needed(
     """A state of before is put back, without a log, and with properties by which all KEKs go."""
     store = FileKeyStore.create(tmp_path / "keks.json")
     policy = KeyPolicy(kek_per=kek_per, files=1, store="key-store")
-    first = made(tmp_path / "t", 1, key_store=store, policy=policy)
+    first = create(tmp_path / "t", 1, key_store=store, policy=policy)
     table = rotate_table(first, "kek").table.append(ids(1))
     honest, old = Path(table.place.path).read_bytes(), first.metadata.document
 
     def put_back(document: Document) -> None:
         document |= {**old, "metadata-log": [], "properties": {**old["properties"], **properties}}
 
-    altered(table, put_back)
+    alter(table, put_back)
     expire_history(open_table(tmp_path / "t", SampleKms(), key_store=store))
     (tmp_path / "t/metadata/v5.metadata.json").unlink(missing_ok=True)
     Path(table.place.path).write_bytes(honest)
     assert rows(tmp_path / "t", key_store=store) == [0, 1]
 
 
-def emptied_with_old_keys(document: Document) -> None:
-    emptied_and_never_written(document)
+def empty_with_old_keys(document: Document) -> None:
+    empty_as_if_never_written(document)
     document["properties"]["modcrypt.keks-since"] = FAR
 
 
-def with_old_keys(document: Document) -> None:
+def restore_old_keys(document: Document) -> None:
     document["properties"]["modcrypt.keks-since"] = FAR
 
 
-@pytest.mark.parametrize("change", [emptied_with_old_keys, with_old_keys])
+@pytest.mark.parametrize("change", [empty_with_old_keys, restore_old_keys])
 @pytest.mark.parametrize("where", ["table", "key-store"])
 def test_no_kek_of_another_table_goes_from_a_key_store_that_they_share(
     tmp_path: Path, change: Any, where: Any
 ) -> None:
     """One table is given the other's table-uuid."""
     store = FileKeyStore.create(tmp_path / "keks.json")
-    other = made(tmp_path / "b", key_store=store, policy=KeyPolicy(store="key-store"))
-    table = made(tmp_path / "a", key_store=store, policy=KeyPolicy(store=where))
+    other = create(tmp_path / "b", key_store=store, policy=KeyPolicy(store="key-store"))
+    table = create(tmp_path / "a", key_store=store, policy=KeyPolicy(store=where))
 
-    def renamed(document: Document) -> None:
+    def rename_table(document: Document) -> None:
         change(document)
         document["table-uuid"] = other.metadata.uuid
 
-    altered(table, renamed)
+    alter(table, rename_table)
     before = store.keys()
     with contextlib.suppress(IntegrityError, KeyNotFoundError):
         expire_history(open_table(tmp_path / "a", SampleKms(), key_store=store))

@@ -13,21 +13,21 @@ from modcrypt.iceberg.format.table_metadata import EncryptedKey
 from modcrypt.iceberg.rotate.key_pruning import prune_keys
 from tests.support.folder_contents import files
 from tests.support.iceberg.by_hand import document, manifest_lists
-from tests.support.iceberg.concurrent_commits import committing_first
+from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.java_judge import Judge
-from tests.support.iceberg.resealed_tables import resealed, scoped
+from tests.support.iceberg.resealed_tables import reseal, sealer_under
 from tests.support.iceberg.sample_kms import SampleKms
-from tests.support.iceberg.shared_table import all_rows, reopened
+from tests.support.iceberg.shared_table import all_rows, reopen
 
 
 def without_snapshots(table: IcebergTable, *gone: int) -> IcebergTable:
     """Drop snapshots as Iceberg's Java does it: their keys stay."""
-    stay = [one.document for one in table.metadata.snapshots if one.id not in gone]
+    stay = [snapshot.document for snapshot in table.metadata.snapshots if snapshot.id not in gone]
     return table.at(table.versions.commit(table.place, table.metadata.with_members(snapshots=stay)))
 
 
 def key_ids(folder: Path) -> list[str]:
-    return [one["key-id"] for one in document(folder)["encryption-keys"]]
+    return [key["key-id"] for key in document(folder)["encryption-keys"]]
 
 
 def test_entries_of_dropped_snapshots_go_and_keks_that_seal_nothing_more(
@@ -56,7 +56,7 @@ def test_entries_of_dropped_snapshots_go_and_keks_that_seal_nothing_more(
     assert (planned.keks, planned.entries, planned.saved) == (done.keks, done.entries, done.saved)
     assert (planned.dry_run, done.dry_run) == (True, False)
     assert planned.table is table
-    assert key_ids(t16) == [one for one in before if one not in (of_first.key.id, first.key_id)]
+    assert key_ids(t16) == [id_ for id_ in before if id_ not in (of_first.key.id, first.key_id)]
     assert len(files(t16)) == size + 1
     old, new_file = (t16 / "metadata" / f"v{n}.metadata.json" for n in (4, 5))
     assert old.name in done.older_versions[-1]
@@ -81,13 +81,13 @@ def test_a_table_without_unused_keys_stays_as_it_is(t16: Path, table: IcebergTab
 @pytest.mark.parametrize("scope", ["partition=a", "files"])
 def test_keks_that_seal_keys_in_manifests_stay(t16: Path, table: IcebergTable, scope: str) -> None:
     rows = all_rows(table)
-    table = resealed(table, scoped(scope))
+    table = reseal(table, sealer_under(scope))
     more = table.walk.resolver.masters.new_keks("keyA", 16, [scope])[0].key.entry()
     keys = [*table.metadata.keys.values(), more]
     table = table.at(table.versions.commit(table.place, table.metadata.with_keys(keys)))
     done = prune_keys(table)
     assert done.keks == (more.id,)
-    assert all_rows(reopened(t16)) == rows
+    assert all_rows(reopen(t16)) == rows
 
 
 def test_what_somebody_else_commits_meanwhile_is_looked_at_again(
@@ -102,16 +102,16 @@ def test_what_somebody_else_commits_meanwhile_is_looked_at_again(
     table = table.at(table.versions.commit(table.place, metadata.with_keys(keys)))
 
     def use_it() -> None:
-        now = reopened(t16)
-        *older, last = (one.document for one in now.metadata.snapshots)
+        now = reopen(t16)
+        *older, last = (snapshot.document for snapshot in now.metadata.snapshots)
         now.versions.commit(
             now.place, now.metadata.with_members(snapshots=[*older, {**last, "key-id": "spare"}])
         )
 
-    done = prune_keys(committing_first(table, use_it, 1))
+    done = prune_keys(with_rival_commits(table, use_it, 1))
     assert done.entries == (entry.id, "gone")
     assert "spare" in key_ids(t16)
-    assert reopened(t16).scan().num_rows == 137
+    assert reopen(t16).scan().num_rows == 137
 
 
 def test_many_keys_that_java_left_go(tmp_path: Path, java: Judge) -> None:

@@ -28,7 +28,7 @@ from modcrypt.iceberg.keys.wrapping_keys import TABLE
 from modcrypt.iceberg.rotate import expiry
 from modcrypt.iceberg.write import commit as committing
 from tests.support.cases import each_case
-from tests.support.iceberg.concurrent_commits import committing_first
+from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.sample_kms import Refusing, SampleKms
 
 SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.string())])
@@ -39,7 +39,7 @@ PER = ("partition", "files")
 
 
 def some(*ids: int) -> pa.Table:
-    return pa.table({"id": ids, "kind": ["ab"[one % 2] for one in ids]}, schema=SCHEMA)
+    return pa.table({"id": ids, "kind": ["ab"[id_ % 2] for id_ in ids]}, schema=SCHEMA)
 
 
 def ids(table: IcebergTable) -> list[int]:
@@ -59,7 +59,7 @@ class Lake:
             policy=policy, key_store=self.store,
         ).append(some(1, 2)).append(some(3, 4))  # fmt: skip
 
-    def opened(self, *refused: str) -> IcebergTable:
+    def open(self, *refused: str) -> IcebergTable:
         return open_table(self.folder / "t", Refusing(*refused), key_store=self.store)
 
     def stored(self) -> set[str]:
@@ -70,7 +70,7 @@ OF_C = pa.table({"id": [5], "kind": ["c"]}, schema=SCHEMA)
 
 
 def spare(lake: Lake) -> str:
-    """Put a KEK for a partition without files into the store; give its id."""
+    """Put a KEK for a partition without files into the store; return its id."""
     masters, table = lake.table.walk.resolver.masters, lake.table.metadata.uuid
     made = masters.new_kek("keyA", 16, "partition=kind=c", table=table)
     lake.store.replace([made.key])
@@ -92,13 +92,13 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_old_keks_stay_for_older_versions_until_the_history_is_dropped(lake: Lake) -> None:
     before, older = lake.stored(), lake.table.place.path
-    rotate_table(lake.opened(), "kek")
+    rotate_table(lake.open(), "kek")
     assert lake.stored() > before
     # Somebody has the old version open.
     assert open_table(older, SampleKms(), key_store=lake.store).scan().num_rows == 4
-    planned = expire_history(lake.opened(), dry_run=True)
+    planned = expire_history(lake.open(), dry_run=True)
     assert lake.stored() > before
-    done = expire_history(lake.opened())
+    done = expire_history(lake.open())
     assert set(planned.keys) == set(done.keys) >= before
     assert (done.unreadable, done.left) == ((), ())
     assert len(done.manifest_lists) == 3
@@ -107,7 +107,7 @@ def test_old_keks_stay_for_older_versions_until_the_history_is_dropped(lake: Lak
     assert report.ok
     assert not report.orphans
     assert ids(lake.table) == [1, 2, 3, 4]
-    again = expire_history(lake.opened())
+    again = expire_history(lake.open())
     assert again.table.place == done.table.place
     assert again.keys == ()
 
@@ -116,7 +116,7 @@ def test_a_kek_that_nothing_was_under_is_used_no_more(tmp_path: Path) -> None:
     """Of a partition without files, say: its KEK is as old as the others."""
     lake = Lake(tmp_path, "partition")
     old = spare(lake)
-    table = rotate_table(lake.opened(), "kek").table.append(OF_C)
+    table = rotate_table(lake.open(), "kek").table.append(OF_C)
     assert old not in set(table.files()["sealed_by"].to_pylist())
     assert old in expire_history(table).keys
 
@@ -127,7 +127,7 @@ def test_a_clock_that_was_fast_makes_no_kek_stay_in_use(tmp_path: Path) -> None:
     later = int(time.time() * 1000) + 3600_000
     ahead = masters.new_kek("keyA", 16, "partition=kind=b", table=uuid, now_ms=later).key
     lake.store.replace([ahead])
-    table = lake.opened().append(some(5))
+    table = lake.open().append(some(5))
     assert ahead.id in set(table.files()["sealed_by"].to_pylist())
     table = rotate_table(table, "kek").table.append(some(7))
     assert ahead.id not in set(table.files()["sealed_by"].to_pylist())
@@ -140,15 +140,15 @@ def test_a_rotation_by_a_fast_clock_makes_no_kek_for_each_append(
     lake, real = Lake(tmp_path, "partition"), time.time
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: real() + 3600)
-        rotate_table(lake.opened(), "kek")
+        rotate_table(lake.open(), "kek")
     before = lake.stored()
     for _ in range(3):
-        lake.opened().append(OF_C)
+        lake.open().append(OF_C)
     assert len(lake.stored() - before) == 1
 
 
 def test_a_time_of_new_keks_that_is_none_is_an_error(tmp_path: Path) -> None:
-    table = rotate_table(Lake(tmp_path, "partition").opened(), "kek").table
+    table = rotate_table(Lake(tmp_path, "partition").open(), "kek").table
     properties = {**table.metadata.properties, "modcrypt.keks-since": "soon"}
     table.versions.commit(table.place, table.metadata.with_members(properties=properties))
     with pytest.raises(mc.FormatError, match="keks-since"):
@@ -156,7 +156,7 @@ def test_a_time_of_new_keks_that_is_none_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_store_that_the_policy_has_left_is_left_empty(lake: Lake) -> None:
-    table = set_policy(lake.opened(), KeyPolicy())
+    table = set_policy(lake.open(), KeyPolicy())
     done = expire_history(rotate_table(table, "dek").table)
     assert lake.stored() == set()
     assert ids(open_table(lake.folder / "t", SampleKms())) == [1, 2, 3, 4]
@@ -166,7 +166,7 @@ def test_a_store_that_the_policy_has_left_is_left_empty(lake: Lake) -> None:
 def test_a_kek_that_names_no_table_may_be_anothers(lake: Lake) -> None:
     (made,) = lake.table.walk.resolver.masters.new_keks("keyA", 16, ["partition=kind=a"])
     lake.store.replace([made.key])
-    expire_history(rotate_table(lake.opened(), "kek").table)
+    expire_history(rotate_table(lake.open(), "kek").table)
     assert made.key.id in lake.stored()
     assert TABLE not in made.key.properties
 
@@ -175,13 +175,13 @@ def test_keks_stay_while_something_cannot_be_deleted(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = lake.stored()
-    rotate_table(lake.opened(), "kek")
+    rotate_table(lake.open(), "kek")
     with monkeypatch.context() as patch:
         patch.setattr(expiry, "remove_files", lambda files: [location for location, _ in files])
-        done = expire_history(lake.opened())
+        done = expire_history(lake.open())
     assert set(done.left) >= before
     assert lake.stored() >= before
-    done = expire_history(lake.opened())
+    done = expire_history(lake.open())
     assert (done.unreadable, done.left) == ((), ())
     assert before.isdisjoint(lake.stored())
     assert not verify_table(done.table).orphans
@@ -191,15 +191,15 @@ def test_a_store_that_fails_is_told_and_asked_again(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = lake.stored()
-    rotate_table(lake.opened(), "kek")
+    rotate_table(lake.open(), "kek")
 
     def full(*_: object) -> None:
         raise OSError("full")
 
     with monkeypatch.context() as patch:
         patch.setattr(SqliteKeyStore, "replace", full)
-        assert set(expire_history(lake.opened()).left) >= before
-    assert expire_history(lake.opened()).left == ()
+        assert set(expire_history(lake.open()).left) >= before
+    assert expire_history(lake.open()).left == ()
     assert before.isdisjoint(lake.stored())
     assert ids(lake.table) == [1, 2, 3, 4]
 
@@ -213,22 +213,22 @@ def test_a_service_that_is_away_for_a_moment_has_nothing_dropped(lake: Lake) -> 
                 raise mc.KmsUnavailableError("away")
             return super().unwrap(wrapped, master_key_id, aad=aad)
 
-    rotate_table(lake.opened(), "kek", new_master_key_id="keyB")
+    rotate_table(lake.open(), "kek", new_master_key_id="keyB")
     before = sorted(lake.folder.rglob("*"))
     with pytest.raises(mc.KmsUnavailableError):
         expire_history(open_table(lake.folder / "t", Away(), key_store=lake.store))
     assert sorted(lake.folder.rglob("*")) == before
-    assert len(expire_history(lake.opened()).manifest_lists) == 3
+    assert len(expire_history(lake.open()).manifest_lists) == 3
 
 
 def test_a_lost_master_key_of_old_keks_keeps_no_rotation_up(lake: Lake) -> None:
     before = lake.stored()
-    rotate_table(lake.opened(), "kek", new_master_key_id="keyB")
-    done = rotate_table(lake.opened("keyA"), "mek")
+    rotate_table(lake.open(), "kek", new_master_key_id="keyB")
+    done = rotate_table(lake.open("keyA"), "mek")
     assert set(done.left) == before
     assert "expire_history" in str(done.advice)
-    assert rotate_table(lake.opened(), "mek").left == ()
-    assert {one.master_key_id for one in lake.store.keys().values()} == {"keyB"}
+    assert rotate_table(lake.open(), "mek").left == ()
+    assert {key.master_key_id for key in lake.store.keys().values()} == {"keyB"}
 
 
 def test_an_empty_table_has_nothing_to_rotate(tmp_path: Path, kms: SampleKms) -> None:
@@ -241,20 +241,20 @@ def test_an_empty_table_has_nothing_to_rotate(tmp_path: Path, kms: SampleKms) ->
 # --- others at work meanwhile --------------------------------------------------------------------
 
 
-def rotated(lake: Lake, others: Callable[[], object], times: int = 1) -> None:
-    rotate_table(committing_first(lake.opened(), others, times), "kek")
+def rotate(lake: Lake, others: Callable[[], object], times: int = 1) -> None:
+    rotate_table(with_rival_commits(lake.open(), others, times), "kek")
 
 
 def test_rows_that_come_just_before_the_commit_keep_their_keks(lake: Lake) -> None:
     """They are under the rotation's own new KEKs, which are in the store by then."""
-    rotated(lake, lambda: lake.opened().append(some(5, 6)), 2)
+    rotate(lake, lambda: lake.open().append(some(5, 6)), 2)
     assert ids(lake.table) == [1, 2, 3, 4, 5, 5, 6, 6]
-    assert ids(expire_history(lake.opened()).table) == [1, 2, 3, 4, 5, 5, 6, 6]
+    assert ids(expire_history(lake.open()).table) == [1, 2, 3, 4, 5, 5, 6, 6]
 
 
 def test_rows_under_the_new_keks_of_a_rotation_that_fails_stay(lake: Lake) -> None:
     with pytest.raises(mc.CommitConflictError):
-        rotated(lake, lambda: lake.opened().append(some(5)), committing.ATTEMPTS)
+        rotate(lake, lambda: lake.open().append(some(5)), committing.ATTEMPTS)
     assert ids(lake.table) == [1, 2, 3, 4, *[5] * committing.ATTEMPTS]
 
 
@@ -268,37 +268,37 @@ def test_rows_that_come_right_after_the_commit_keep_their_keks(
     spare(lake)
 
     def finish(self: Any, table: IcebergTable) -> Any:
-        lake.opened().append(OF_C)
+        lake.open().append(OF_C)
         return real(self, table)
 
     monkeypatch.setattr(kek_rotation._Renewal, "finish", finish)
-    rotate_table(lake.opened(), "kek")
+    rotate_table(lake.open(), "kek")
     assert ids(lake.table) == [1, 2, 3, 4, 5]
-    assert ids(expire_history(lake.opened()).table) == [1, 2, 3, 4, 5]
+    assert ids(expire_history(lake.open()).table) == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("what", ["append", "kek", "dek"])
 def test_expiry_drops_no_kek_that_somebody_is_about_to_commit(what: Any, lake: Lake) -> None:
-    rotate_table(lake.opened(), "kek")
-    slow = committing_first(lake.opened(), lambda: expire_history(lake.opened()), 2)
+    rotate_table(lake.open(), "kek")
+    slow = with_rival_commits(lake.open(), lambda: expire_history(lake.open()), 2)
     _ = slow.append(some(5, 6)) if what == "append" else rotate_table(slow, what)
     assert ids(lake.table) == [1, 2, 3, 4, *([5, 6] if what == "append" else [])]
 
 
 @each_case("what", ["append", "kek", "dek", "expire"])
 def test_whoever_commits_during_an_expiry_keeps_his_keks(what: Any, lake: Lake) -> None:
-    rotate_table(lake.opened(), "kek")
+    rotate_table(lake.open(), "kek")
 
     def others() -> None:
         if what == "append":
-            lake.opened().append(some(5, 6))
+            lake.open().append(some(5, 6))
         elif what == "expire":
-            expire_history(lake.opened())
+            expire_history(lake.open())
         else:
-            rotate_table(lake.opened(), what)
+            rotate_table(lake.open(), what)
 
-    done = expire_history(committing_first(lake.opened(), others, 2))
+    done = expire_history(with_rival_commits(lake.open(), others, 2))
     more = [5, 5, 6, 6] if what == "append" else []
     assert ids(lake.table) == [1, 2, 3, 4, *more]
     assert ids(done.table.append(some(7))) == [1, 2, 3, 4, *more, 7]
-    assert verify_table(lake.opened()).ok
+    assert verify_table(lake.open()).ok

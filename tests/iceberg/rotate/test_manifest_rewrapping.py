@@ -54,7 +54,9 @@ class Elsewhere:
         return done[1:] if self.forget else done
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda one: f"{one.wrapping}-{one.kek_per}")
+@pytest.mark.parametrize(
+    "policy", POLICIES, ids=lambda policy: f"{policy.wrapping}-{policy.kek_per}"
+)
 def test_another_process_may_do_the_work_and_no_key_is_in_what_it_is_sent(
     tmp_path: Path, policy: KeyPolicy
 ) -> None:
@@ -76,14 +78,16 @@ def test_another_process_may_do_the_work_and_no_key_is_in_what_it_is_sent(
     }
     assert {sealed for sealed, _ in new.values()}.isdisjoint(sealed for sealed, _ in old.values())
     keks = table.walk.resolver.keks(table.metadata).values()
-    secrets = [key_bytes(one) for kek in keks if (one := table.walk.resolver.open_key(kek)._kek)]
+    secrets = [key_bytes(key) for kek in keks if (key := table.walk.resolver.open_key(kek)._kek)]
     plains = [mc.StandardKeyMetadata.decode(plain) for _, plain in new.values()]
-    secrets += [key_bytes(one.key) for one in plains]
+    secrets += [key_bytes(metadata.key) for metadata in plains]
     for sent in elsewhere.sent:
-        assert not [secret for secret in secrets for one in spellings(secret) if one in sent]
+        assert not [
+            secret for secret in secrets for spelling in spellings(secret) if spelling in sent
+        ]
 
 
-@pytest.mark.parametrize("policy", POLICIES[:2], ids=lambda one: one.wrapping)
+@pytest.mark.parametrize("policy", POLICIES[:2], ids=lambda policy: policy.wrapping)
 def test_work_that_is_not_whole_is_refused_and_removed(tmp_path: Path, policy: KeyPolicy) -> None:
     table = two_appends(tmp_path / "t", policy)
     before = files(tmp_path)
@@ -96,7 +100,7 @@ def test_work_that_is_not_whole_is_refused_and_removed(tmp_path: Path, policy: K
 
 def test_a_manifest_that_was_altered_is_not_sealed_anew(tmp_path: Path) -> None:
     table = two_appends(tmp_path / "t", POLICIES[0])
-    manifest = next(one for one in (tmp_path / "t/metadata").glob("*-m0.avro"))
+    manifest = next(path for path in (tmp_path / "t/metadata").glob("*-m0.avro"))
     data = bytearray(manifest.read_bytes())
     data[len(data) // 2] ^= 1
     manifest.write_bytes(data)

@@ -61,7 +61,7 @@ def reference(snapshot: int) -> Document:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def genuine_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table with a key store, a tag, statistics and rotations, whose history was expired once."""
     folder = tmp_path_factory.mktemp("planted") / "t"
     folder.mkdir()
@@ -84,7 +84,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def opened(folder: Path) -> IcebergTable:
+def open_folder(folder: Path) -> IcebergTable:
     return open_table(
         folder, SampleKms(), key_store=FileKeyStore(folder / STORE), master_key_ids=["keyA"]
     )
@@ -116,7 +116,7 @@ class Planting:
         shutil.copytree(folder, self.outside)
 
     def victim(self) -> str:
-        """Name a file that is not to go, in one of many spellings."""
+        """Return a file that must stay, in one of many spellings."""
         following = [f"metadata/v{self.number + n}.metadata.json" for n in range(4)]
         there = sorted(contents(self.folder))
         inside = self.draw.choice(
@@ -161,7 +161,7 @@ class Planting:
             if not path.exists():
                 found = {**self.version(), "last-updated-ms": entry["timestamp-ms"]}
                 # It is vouched for, so that a Puffin file that it names would go.
-                told = [one for one in found.get("statistics", []) if not names_puffin(one)]
+                told = [file for file in found.get("statistics", []) if not names_puffin(file)]
                 path.write_text(
                     json.dumps({**found, "statistics": told, "partition-statistics": []})
                 )
@@ -215,13 +215,13 @@ def forge_log(planting: Planting, document: Document) -> None:
 
 
 def forge_snapshots(planting: Planting, document: Document) -> None:
-    """Name live files as manifest lists, and live snapshots by other ids and keys."""
-    keys = [one["key-id"] for one in planting.document["encryption-keys"]]
+    """List live files as manifest lists, and live snapshots under other ids and keys."""
+    keys = [key["key-id"] for key in planting.document["encryption-keys"]]
     document["snapshots"] = [
-        {**one, "snapshot-id": planting.draw.randint(1, 99),
-         "manifest-list": planting.draw.choice([one["manifest-list"], planting.victim()]),
-         "key-id": planting.draw.choice([one["key-id"], *keys])}
-        for one in (*planting.document["snapshots"], *document["snapshots"])
+        {**snapshot, "snapshot-id": planting.draw.randint(1, 99),
+         "manifest-list": planting.draw.choice([snapshot["manifest-list"], planting.victim()]),
+         "key-id": planting.draw.choice([snapshot["key-id"], *keys])}
+        for snapshot in (*planting.document["snapshots"], *document["snapshots"])
     ]  # fmt: skip
     document["encryption-keys"] = planting.document["encryption-keys"]
 
@@ -238,12 +238,12 @@ def forge_location(planting: Planting, document: Document) -> None:
     )
 
 
-def forget(planting: Planting, document: Document) -> None:
+def forget_files(planting: Planting, document: Document) -> None:
     document.update({"snapshots": [], "refs": {}, "encryption-keys": [], "metadata-log": []})
 
 
 CHANGES = [forge_statistics, forge_statistics, forge_log, forge_snapshots, forge_time,
-           forge_location, forget]  # fmt: skip
+           forge_location, forget_files]  # fmt: skip
 
 
 # --- the property --------------------------------------------------------------------------------
@@ -252,40 +252,43 @@ CHANGES = [forge_statistics, forge_statistics, forge_log, forge_snapshots, forge
 @pytest.mark.seeded
 @each_case("seed", range(16))
 def test_an_expiry_deletes_what_it_deletes_of_the_honest_twin(
-    made: Path, tmp_path: Path, seed: int
+    genuine_table: Path, tmp_path: Path, seed: int
 ) -> None:
     draw = dice(seed)
-    twin, folder = (Path(shutil.copytree(made, tmp_path / name / "t")) for name in "ab")
-    before, origin, force = contents(folder), contents(made), bool(seed % 2)
-    planting = Planting(folder, opened(folder).place.path, draw)
+    twin, folder = (Path(shutil.copytree(genuine_table, tmp_path / name / "t")) for name in "ab")
+    before, origin, force = contents(folder), contents(genuine_table), bool(seed % 2)
+    planting = Planting(folder, open_folder(folder).place.path, draw)
     planting.plant_all()
     outside = contents(planting.outside)
     if draw.random() < 0.5:
-        prune_keys(opened(folder))
-        prune_keys(opened(twin))
-    assert any("not in the log" in one.message for one in verify_table(opened(folder)).findings)
+        prune_keys(open_folder(folder))
+        prune_keys(open_folder(twin))
+    assert any(
+        "not in the log" in finding.message
+        for finding in verify_table(open_folder(folder)).findings
+    )
 
-    honest = expire_history(opened(twin), force=force)
-    done = expire_history(opened(folder), force=force)
+    honest = expire_history(open_folder(twin), force=force)
+    done = expire_history(open_folder(folder), force=force)
 
     stay = {name: data for name, data in contents(twin).items() if name in before}
     assert {name: data for name, data in contents(folder).items() if name in before} == stay
     assert {"metadata/new.stats", "data/mine.stats", "notes.txt", STORE} <= stay.keys()
     assert "metadata/old.stats" not in stay
-    assert (contents(planting.outside), contents(made)) == (outside, origin)
+    assert (contents(planting.outside), contents(genuine_table)) == (outside, origin)
     told, expected = done.fields(), honest.fields()
     for name in ("data_files", "delete_files", "statistics", "manifests", "manifest_lists", "left"):
         assert sorted(told[name]) == sorted(expected[name])
     assert sorted(done.keys) == sorted(honest.keys)
     assert expected["unreadable"] == []
-    after = opened(folder)
+    after = open_folder(folder)
     assert sorted(after.scan()["id"].to_pylist()) == [1, 2, 3, 4, 5]
     assert after.scan(after.metadata.snapshots[0].id).equals(
-        opened(twin).scan(after.metadata.snapshots[0].id)
+        open_folder(twin).scan(after.metadata.snapshots[0].id)
     )
     assert verify_table(after).ok
     assert expire_history(after, force=force).left == ()
-    assert opened(folder).scan().num_rows == 5
+    assert open_folder(folder).scan().num_rows == 5
 
 
 @pytest.mark.seeded
@@ -309,9 +312,9 @@ def test_nor_does_it_of_a_catalogs_table(tmp_path: Path, seed: int) -> None:
 
     files = ("data_files", "statistics", "manifests", "manifest_lists")
     assert {name: told[name] for name in files} == {name: honest[name] for name in files}
-    named = [one for name in (*files, "metadata_files") for one in honest[name]]
+    named = [path for name in (*files, "metadata_files") for path in honest[name]]
     gone = before.keys() - contents(folder).keys()
-    assert gone == {str(Path(one).relative_to(folder)) for one in named}
+    assert gone == {str(Path(path).relative_to(folder)) for path in named}
     after = load_table(catalog, "n.t", SampleKms(), key_store=store)
     assert sorted(after.scan()["id"].to_pylist()) == [1, 2]
     assert verify_table(after).ok

@@ -30,7 +30,7 @@ from tests.support.cases import each_case
 from tests.support.folder_contents import files
 from tests.support.iceberg.by_hand import document
 from tests.support.iceberg.cli_runs import Run, lines, run, told
-from tests.support.iceberg.concurrent_commits import committing_first
+from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.java_judge import Judge, plain_rows
 from tests.support.iceberg.partitioned_table import ROWS, two_appends
 from tests.support.iceberg.sample_kms import SampleKms
@@ -43,14 +43,14 @@ DAILY = KeyPolicy(kek_per="day", kek_lifetime_days=30)
 
 def scopes(table: IcebergTable) -> Counter[str]:
     keks = table.walk.resolver.keks(table.metadata).values()
-    return Counter(one.scope.partition("=2")[0] for one in keks)
+    return Counter(kek.scope.partition("=2")[0] for kek in keks)
 
 
-def sealed(table: IcebergTable) -> set[str | None]:
-    """Give what seals the key metadata of data files: scopes of KEKs, or a master key's id."""
+def sealing_scopes(table: IcebergTable) -> set[str | None]:
+    """Return what seals the key metadata of data files: scopes of KEKs or a master key's id."""
     keks = table.walk.resolver.keks(table.metadata)
-    by = [one["sealed_by"] for one in table.files().to_pylist() if one["kind"] == "data"]
-    return {keks[one].scope if one in keks else one for one in by}
+    by = [file["sealed_by"] for file in table.files().to_pylist() if file["kind"] == "data"]
+    return {keks[id_].scope if id_ in keks else id_ for id_ in by}
 
 
 def test_nothing_changes_but_properties_and_no_key_is_asked(
@@ -91,13 +91,13 @@ def test_what_is_there_stays_until_new_data_keys_bring_it_under_the_policy(
     tmp_path: Path, before: KeyPolicy, policy: KeyPolicy, keks: dict[str, int], by: set[str | None]
 ) -> None:
     table = two_appends(tmp_path / "t", before)
-    old = sealed(table)
+    old = sealing_scopes(table)
     table = set_policy(table, policy)
-    assert sealed(open_table(tmp_path / "t", SampleKms())) == old
+    assert sealing_scopes(open_table(tmp_path / "t", SampleKms())) == old
     table = table.append(ROWS)
-    assert sealed(table) == old | by
+    assert sealing_scopes(table) == old | by
     table = rotate_table(table, "dek").table
-    assert sealed(table) == by
+    assert sealing_scopes(table) == by
     table = prune_keys(expire_history(table).table).table
     assert scopes(table) == keks
     assert verify_table(table).ok
@@ -136,7 +136,7 @@ def test_keys_of_files_that_the_master_key_wraps_are_not_forgotten(
     for policy in (*between, KeyPolicy()):
         table = set_policy(table, policy)
     table = expire_history(table.append(ROWS)).table
-    assert sealed(table) == {"keyA", None}
+    assert sealing_scopes(table) == {"keyA", None}
     for dry_run in (True, False):
         with pytest.raises(ValueError, match="without KEKs"):
             rotate_table(table, "mek", new_master_key_id="keyB", dry_run=dry_run)
@@ -200,29 +200,29 @@ def test_a_policy_that_somebody_else_has_set_is_not_replaced(
     monkeypatch.setattr(committing, "FIRST_PAUSE", 0)
     files = KeyPolicy(kek_per="files")
     with pytest.raises(mc.CommitConflictError, match="policy"):
-        set_policy(committing_first(table, lambda: set_policy(table, files), 1), DAILY)
+        set_policy(with_rival_commits(table, lambda: set_policy(table, files), 1), DAILY)
     with pytest.raises(mc.CommitConflictError, match="policy"):
         set_policy(table, DAILY)  # which does not know of it
     now = table.refreshed()
     assert KeyPolicy.of(now.metadata) == files
     assert set_policy(table, files).place == now.place
     rows = now.scan().slice(0, 1)
-    changed = set_policy(committing_first(now, lambda: now.append(rows), 2), DAILY)
+    changed = set_policy(with_rival_commits(now, lambda: now.append(rows), 2), DAILY)
     assert changed.scan().num_rows == 139
     assert KeyPolicy.of(changed.metadata) == DAILY
 
 
 def test_a_table_without_keys_or_of_a_later_policy_is_left_alone(table: IcebergTable) -> None:
-    def of(change: Callable[[dict[str, str]], object]) -> IcebergTable:
+    def with_properties(change: Callable[[dict[str, str]], object]) -> IcebergTable:
         properties = dict(table.metadata.properties)
         change(properties)
         return replace(table, metadata=table.metadata.with_members(properties=properties))
 
     with pytest.raises(mc.PlaintextError):
-        set_policy(of(lambda one: one.pop("encryption.key-id")), DAILY)
+        set_policy(with_properties(lambda properties: properties.pop("encryption.key-id")), DAILY)
     later = {"modcrypt.encryption.kek-per": "row"}
     with pytest.raises(mc.FormatError):
-        set_policy(of(lambda one: one.update(later)), DAILY)
+        set_policy(with_properties(lambda properties: properties.update(later)), DAILY)
     assert table.refreshed().place == table.place
 
 
@@ -233,7 +233,7 @@ def test_java_goes_on_with_a_table_whose_policy_was_set(java: Judge, tmp_path: P
     table = set_policy(made.append(pa.table({"id": [1]})), DAILY).append(pa.table({"id": [2]}))
     assert scopes(table) == {"": 1, "day": 1}
     after = java.commit(table.place.path, {"do": "append", "rows": [{"id": 3}]})
-    assert sorted(one["id"] for one in java.read(after)) == [1, 2, 3]
+    assert sorted(row["id"] for row in java.read(after)) == [1, 2, 3]
     assert open_table(after, SampleKms()).scan().num_rows == 3
 
 
@@ -241,25 +241,25 @@ def test_java_goes_on_with_a_table_whose_policy_was_set(java: Judge, tmp_path: P
 
 
 @pytest.fixture
-def shared(t16: Path) -> list[str]:
+def args(t16: Path) -> list[str]:
     """The shared table as an argument, without a key service: none is needed."""
     return [*(f"--location-map={old}={new}" for old, new in both(t16).items()), str(t16)]
 
 
-def test_the_command_shows_and_changes_it(run: Run, shared: list[str], tmp_path: Path) -> None:
+def test_the_command_shows_and_changes_it(run: Run, args: list[str], tmp_path: Path) -> None:
     before = {
         "kek_per": "table", "files": 1000, "wrapping": "double", "kek_lifetime_days": 730,
         "store": "table",
     }  # fmt: skip
 
     def policy(*options: object) -> dict[str, Any]:
-        (found,) = lines(run("policy", *options, *shared, "--json"))
+        (found,) = lines(run("policy", *options, *args, "--json"))
         found.pop("metadata")
         return found
 
     assert policy() == {**before, "changed": False}
     assert policy("--kek-per", "day") == {**before, "kek_per": "day", "changed": True}
-    said = run("policy", "--kek-lifetime", 30, *shared).stdout
+    said = run("policy", "--kek-lifetime", 30, *args).stdout
     assert said.split() == [
         "kek", "per", "day", "files", "1000", "wrapping", "double", "kek", "lifetime", "days", "30",
         "store", "table", "changed:", str(tmp_path / "t16/metadata/v3.metadata.json"),
@@ -282,9 +282,9 @@ def test_the_command_shows_and_changes_it(run: Run, shared: list[str], tmp_path:
     ],
 )
 def test_what_does_not_fit_is_refused_and_changes_nothing(
-    run: Run, shared: list[str], t16: Path, options: tuple[str, ...], said: str
+    run: Run, args: list[str], t16: Path, options: tuple[str, ...], said: str
 ) -> None:
     before = files(t16)
     code = 1 if "--table-uuid" in options else 2
-    assert said in told(run("policy", *options, *shared, code=code))
+    assert said in told(run("policy", *options, *args, code=code))
     assert files(t16) == before

@@ -50,26 +50,26 @@ from tests.support.iceberg.by_hand import (
     parse_key_metadata,
     unwrap_entry,
 )
-from tests.support.iceberg.concurrent_commits import committing_first
+from tests.support.iceberg.concurrent_commits import with_rival_commits
 from tests.support.iceberg.dry_runs import as_planned
 from tests.support.iceberg.java_judge import Judge
-from tests.support.iceberg.resealed_tables import file_keys, resealed, scoped, single
+from tests.support.iceberg.resealed_tables import file_keys, reseal, seal_singly, sealer_under
 from tests.support.iceberg.sample_kms import MASTERS, Refusing, SampleKms
-from tests.support.iceberg.shared_table import SNAPSHOTS, all_rows, both, reopened
+from tests.support.iceberg.shared_table import SNAPSHOTS, all_rows, both, reopen
 
 
 class Store:
     """A key store in memory."""
 
     def __init__(self, *keys: IcebergKey) -> None:
-        self.held = {one.id: one for one in keys}
+        self.held = {key.id: key for key in keys}
 
     def keys(self) -> dict[str, IcebergKey]:
         return dict(self.held)
 
     def replace(self, keys: Any, drop: Any = ()) -> None:
-        held = {**self.held, **{one.id: one for one in keys}}
-        self.held = {id_: one for id_, one in held.items() if id_ not in set(drop)}
+        held = {**self.held, **{key.id: key for key in keys}}
+        self.held = {id_: key for id_, key in held.items() if id_ not in set(drop)}
 
 
 def plain_kek(entry: dict[str, Any]) -> bytes:
@@ -101,8 +101,8 @@ def test_mek_changes_nothing_but_the_wrapping_of_keks(
     assert {k: v for k, v in after.items() if k not in changed} == {
         k: v for k, v in before.items() if k not in changed
     }
-    assert [one for one in after["encryption-keys"] if one != new] == [
-        one for one in before["encryption-keys"] if one != old
+    assert [key for key in after["encryption-keys"] if key != new] == [
+        key for key in before["encryption-keys"] if key != old
     ]
     assert new.keys() == old.keys()
     assert new["properties"] == old["properties"]
@@ -119,7 +119,7 @@ def test_after_mek_the_old_master_key_is_needed_for_no_snapshot(
     rows = all_rows(table)
     done = rotate_table(table, "mek", new_master_key_id="keyB")
     without = Refusing("keyA")
-    assert all_rows(reopened(t16, without)) == rows
+    assert all_rows(reopen(t16, without)) == rows
     assert without.calls == [("unwrap", "keyB")]
     assert all_rows(done.table) == rows  # by the client that the table was opened with
     older = open_table(t16 / "metadata/v1.metadata.json", without, location_map=both(t16))
@@ -132,7 +132,7 @@ def test_rotation_again_and_again(t16: Path, table: IcebergTable) -> None:
     for new_id in ("keyB", "keyB", "keyA", None):
         table = rotate_table(table, "mek", new_master_key_id=new_id).table
         table = rotate_table(table, "kek").table
-    assert all_rows(table) == rows == all_rows(reopened(t16))
+    assert all_rows(table) == rows == all_rows(reopen(t16))
     assert manifest_lists(t16) == lists
     assert len(keks(document(t16))) == 1
 
@@ -148,7 +148,7 @@ def test_a_service_that_wraps_anew_by_itself_gives_no_key_out(t16: Path) -> None
             return again
 
     kms = Able()
-    done = rotate_table(reopened(t16, kms), "mek")
+    done = rotate_table(reopen(t16, kms), "mek")
     assert kms.calls == [("rewrap", "keyA")]
     assert done.kms_calls == 1
     assert manifest_lists(t16)
@@ -161,7 +161,7 @@ def test_a_service_that_unwraps_to_something_else_is_found_out(t16: Path) -> Non
 
     before = files(t16)
     with pytest.raises(mc.KeyMaterialError):
-        rotate_table(reopened(t16, Confused()), "mek", new_master_key_id="keyB")
+        rotate_table(reopen(t16, Confused()), "mek", new_master_key_id="keyB")
     assert files(t16) == before
 
 
@@ -190,8 +190,8 @@ def test_kek_seals_entries_anew_and_drops_the_old_one(
     assert old["key-id"] not in (t16 / "metadata" / "v2.metadata.json").read_text()
     assert after["snapshots"] == before["snapshots"]
     assert manifest_lists(t16) == lists
-    assert {one["key-id"] for one in after["encryption-keys"]} - {new["key-id"]} == {
-        one["key-id"] for one in before["encryption-keys"]
+    assert {key["key-id"] for key in after["encryption-keys"]} - {new["key-id"]} == {
+        key["key-id"] for key in before["encryption-keys"]
     } - {old["key-id"]}
     for entry in after["encryption-keys"]:
         if entry != new:
@@ -202,7 +202,7 @@ def test_kek_seals_entries_anew_and_drops_the_old_one(
                 )
     same = files(t16)
     assert {name: same[name] for name in files_before} == files_before
-    assert all_rows(done.table) == rows == all_rows(reopened(t16))
+    assert all_rows(done.table) == rows == all_rows(reopen(t16))
 
 
 def test_keks_of_one_scope_become_one_and_scopes_stay_apart(
@@ -220,7 +220,7 @@ def test_keks_of_one_scope_become_one_and_scopes_stay_apart(
         for (id_, plain), kek in zip(opened.items(), made[1:], strict=True)
     ]
     table.versions.commit(
-        table.place, metadata.with_keys([*(one.key.entry() for one in made), *entries])
+        table.place, metadata.with_keys([*(opened.key.entry() for opened in made), *entries])
     )
     assert manifest_lists(t16) == lists
     table, before = table.refreshed(), document(t16)
@@ -235,7 +235,7 @@ def test_keks_of_one_scope_become_one_and_scopes_stay_apart(
     assert as_planned(done, planned) == planned
     after = document(t16)
     assert not keks(before).keys() & keks(after).keys()
-    scopes = [one["properties"].get(SCOPE, "") for one in keks(after).values()]
+    scopes = [entry["properties"].get(SCOPE, "") for entry in keks(after).values()]
     assert sorted(scopes) == ["", "day=2026-01-01", "day=2026-01-02"]
     assert manifest_lists(t16) == lists
 
@@ -243,29 +243,29 @@ def test_keks_of_one_scope_become_one_and_scopes_stay_apart(
 # --- single wrapping, and key metadata in manifests ----------------------------------------------
 
 
-@pytest.mark.parametrize("seal", [single, scoped("partition=a"), scoped("files")])
+@pytest.mark.parametrize("seal", [seal_singly, sealer_under("partition=a"), sealer_under("files")])
 def test_manifests_are_written_anew_only_where_keys_are_sealed_in_them(
     t16: Path, table: IcebergTable, seal: Any
 ) -> None:
     rows, names_before = all_rows(table), set(files(t16))
-    table = resealed(table, seal)
+    table = reseal(table, seal)
     assert all_rows(table) == rows
     before, keys_before, files_before = document(t16), file_keys(table), files(t16)
     planned = rotate_table(table, "kek", new_master_key_id="keyB", dry_run=True)
     assert files(t16) == files_before
     kms = SampleKms()
 
-    done = rotate_table(reopened(t16, kms), "kek", new_master_key_id="keyB")
+    done = rotate_table(reopen(t16, kms), "kek", new_master_key_id="keyB")
 
     assert done.kms_calls == len(kms.calls) == planned.kms_calls
     assert (done.entries, done.manifest_lists, done.manifests) == (0, 3, 3)
-    assert done.keks == (0 if seal is single else 2) == done.new_keks
-    if seal is single:  # three lists, five files
+    assert done.keks == (0 if seal is seal_singly else 2) == done.new_keks
+    if seal is seal_singly:  # three lists, five files
         assert Counter(kms.calls) == Counter({("unwrap", "keyA"): 8, ("wrap", "keyB"): 8})
     else:
         assert Counter(kms.calls) == Counter({("unwrap", "keyA"): 2, ("wrap", "keyB"): 2})
     assert as_planned(done, planned) == planned
-    without = reopened(t16, Refusing("keyA"))
+    without = reopen(t16, Refusing("keyA"))
     assert all_rows(without) == rows
     keys_after = file_keys(without)
     assert {name: plain for name, (_, plain) in keys_after.items()} == {
@@ -277,17 +277,19 @@ def test_manifests_are_written_anew_only_where_keys_are_sealed_in_them(
     after = document(t16)
     assert not keks(after).keys() & keks(before).keys()
     but_list = [
-        {k: v for k, v in one.items() if k != "manifest-list"} for one in after["snapshots"]
+        {k: v for k, v in snapshot.items() if k != "manifest-list"}
+        for snapshot in after["snapshots"]
     ]
     assert but_list == [
-        {k: v for k, v in one.items() if k != "manifest-list"} for one in before["snapshots"]
+        {k: v for k, v in snapshot.items() if k != "manifest-list"}
+        for snapshot in before["snapshots"]
     ]
     # Three manifests and three lists, and nothing of what was there changed.
     assert len(set(files(t16)) - set(files_before)) == 3 + 3 + 1
     assert {k: v for k, v in files(t16).items() if k in names_before and "hint" not in k} == {
         k: v for k, v in files_before.items() if k in names_before and "hint" not in k
     }
-    if seal is single:
+    if seal is seal_singly:
         with pytest.raises(ValueError, match='"kek"'):
             rotate_table(without, "mek")
 
@@ -302,51 +304,51 @@ def test_manifest_lists_come_away_from_keks_that_are_for_some_files(
         (made,) = table.walk.resolver.masters.new_keks("keyA", 16, [scope])
         return made, made, [made.key.entry()]
 
-    rows, table = all_rows(table), resealed(table, seal)
+    rows, table = all_rows(table), reseal(table, seal)
     planned, kms = rotate_table(table, "kek", dry_run=True), SampleKms()
-    done = rotate_table(reopened(t16, kms), "kek")
+    done = rotate_table(reopen(t16, kms), "kek")
     assert (done.keks, done.new_keks, done.kms_calls) == (1, 2, 3)
     assert as_planned(done, planned) == planned
     assert len(kms.calls) == 3
-    new = {one["properties"].get(SCOPE, ""): id_ for id_, one in keks(document(t16)).items()}
+    new = {kek["properties"].get(SCOPE, ""): id_ for id_, kek in keks(document(t16)).items()}
     assert new.keys() == {"", scope}
-    by = {one["encrypted-by-id"] for one in document(t16)["encryption-keys"]}
+    by = {key["encrypted-by-id"] for key in document(t16)["encryption-keys"]}
     assert by == {"keyA", new[""]}
     (sealed,) = {row["sealed_by"] for row in done.table.files().to_pylist() if row["records"]}
     assert sealed == new[scope]
-    assert all_rows(reopened(t16)) == rows
+    assert all_rows(reopen(t16)) == rows
 
 
 # --- a key store ---------------------------------------------------------------------------------
 
 
-def with_store(folder: Path, table: IcebergTable) -> Store:
+def move_kek_to_store(folder: Path, table: IcebergTable) -> Store:
     """Move the table's KEK to a store."""
     (id_,) = table.metadata.kek_ids()
     store = Store(IcebergKey.of(table.metadata.keys[id_]))
-    rest = [one for one in table.metadata.keys.values() if one.id != id_]
+    rest = [key for key in table.metadata.keys.values() if key.id != id_]
     table.versions.commit(table.place, table.metadata.with_keys(rest))
-    assert reopened(folder, key_store=store).scan().num_rows == 137
+    assert reopen(folder, key_store=store).scan().num_rows == 137
     return store
 
 
 def test_mek_of_a_store_needs_no_version_of_the_table(t16: Path, table: IcebergTable) -> None:
-    store = with_store(t16, table)
+    store = move_kek_to_store(t16, table)
     before, held = files(t16), store.keys()
     kms = SampleKms()
-    done = rotate_table(reopened(t16, kms, key_store=store), "mek")
+    done = rotate_table(reopen(t16, kms, key_store=store), "mek")
     assert files(t16) == before
     assert (done.committed, done.keks, kms.calls) == (
         False, 1, [("unwrap", "keyA"), ("wrap", "keyA")]
     )  # fmt: skip
     assert store.keys().keys() == held.keys()
     assert store.keys() != held
-    assert reopened(t16, key_store=store).scan().num_rows == 137
+    assert reopen(t16, key_store=store).scan().num_rows == 137
 
-    done = rotate_table(reopened(t16, key_store=store), "mek", new_master_key_id="keyB")
+    done = rotate_table(reopen(t16, key_store=store), "mek", new_master_key_id="keyB")
     assert done.committed
     assert document(t16)["properties"]["encryption.key-id"] == "keyB"
-    assert reopened(t16, Refusing("keyA"), key_store=store).scan().num_rows == 137
+    assert reopen(t16, Refusing("keyA"), key_store=store).scan().num_rows == 137
     old = t16 / "metadata" / "v2.metadata.json"  # a store has no versions
     old_table = open_table(old, SampleKms(), location_map=both(t16), key_store=store)
     assert old_table.scan().num_rows == 137
@@ -355,10 +357,10 @@ def test_mek_of_a_store_needs_no_version_of_the_table(t16: Path, table: IcebergT
 def test_kek_of_a_store_is_for_the_newest_version_and_the_old_one_for_older_ones(
     t16: Path, table: IcebergTable
 ) -> None:
-    store = with_store(t16, table)
+    store = move_kek_to_store(t16, table)
     (old,) = store.keys()
-    done = rotate_table(reopened(t16, key_store=store), "kek")
-    (new,) = (one for one in store.keys().values() if one.id != old)
+    done = rotate_table(reopen(t16, key_store=store), "kek")
+    (new,) = (key for key in store.keys().values() if key.id != old)
     before = open_table(
         t16 / "metadata" / "v2.metadata.json", SampleKms(), location_map=both(t16), key_store=store
     )
@@ -367,16 +369,16 @@ def test_kek_of_a_store_is_for_the_newest_version_and_the_old_one_for_older_ones
     assert new.properties["modcrypt.table"] == table.metadata.uuid
     assert (done.keks, done.new_keks, done.kms_calls) == (1, 1, 2)
     assert not document(t16)["encryption-keys"][0].get("properties")
-    assert reopened(t16, key_store=store).scan().num_rows == 137
+    assert reopen(t16, key_store=store).scan().num_rows == 137
 
 
 def test_a_rotation_that_fails_leaves_the_store_as_it_was(t16: Path, table: IcebergTable) -> None:
-    store = with_store(t16, table)
+    store = move_kek_to_store(t16, table)
     before = store.keys()
     for what in ("mek", "kek"):
         with pytest.raises(mc.KeyAccessDeniedError):
             rotate_table(
-                reopened(t16, Refusing("keyB"), key_store=store), what, new_master_key_id="keyB"
+                reopen(t16, Refusing("keyB"), key_store=store), what, new_master_key_id="keyB"
             )  # fmt: skip
         assert store.keys() == before
 
@@ -392,7 +394,9 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize(("policy", "kind"), CASES, ids=lambda one: getattr(one, "kek_per", None))
+@pytest.mark.parametrize(
+    ("policy", "kind"), CASES, ids=lambda value: getattr(value, "kek_per", None)
+)
 def test_tables_of_every_policy(policy: KeyPolicy, kind: Any, tmp_path: Path) -> None:
     store = None if kind is None else kind.create(tmp_path / "store")
     schema = pa.schema([("id", pa.int64()), ("kind", pa.string())])
@@ -408,28 +412,28 @@ def test_tables_of_every_policy(policy: KeyPolicy, kind: Any, tmp_path: Path) ->
     before = table.walk.resolver.keks(table.metadata)
     old = set(before)
 
-    def opened(*refused: str) -> IcebergTable:
+    def open_now(*refused: str) -> IcebergTable:
         return open_table(tmp_path / "table", Refusing(*refused), key_store=store)
 
-    done = rotate_table(opened(), "kek", new_master_key_id="keyB")
+    done = rotate_table(open_now(), "kek", new_master_key_id="keyB")
     every = done.table.walk.resolver.keks(done.table.metadata)
-    new = {id_: one for id_, one in every.items() if id_ not in old}
+    new = {id_: kek for id_, kek in every.items() if id_ not in old}
     assert old & every.keys() == (old if policy.store == "key-store" else set())
-    scopes = [Counter(one.scope for one in some.values()) for some in (new, before)]
+    scopes = [Counter(kek.scope for kek in some.values()) for some in (new, before)]
     assert scopes[0] == scopes[1]
     assert done.keks == len(old)
-    assert opened("keyA").scan().num_rows == 12
-    table = append(opened("keyA"), rows)
+    assert open_now("keyA").scan().num_rows == 12
+    table = append(open_now("keyA"), rows)
     if policy.wrapping == "double":
-        count = rotate_table(opened("keyB"), "mek", new_master_key_id="keyA", dry_run=True).keks
-        done = rotate_table(opened(), "mek", new_master_key_id="keyA")
+        count = rotate_table(open_now("keyB"), "mek", new_master_key_id="keyA", dry_run=True).keks
+        done = rotate_table(open_now(), "mek", new_master_key_id="keyA")
         assert done.left == ()
         assert done.keks == count == len(table.walk.resolver.keks(table.metadata))
-        assert opened("keyB").scan().num_rows == 18
-    done = rotate_table(opened(), "dek")
+        assert open_now("keyB").scan().num_rows == 18
+    done = rotate_table(open_now(), "dek")
     assert done.data_files == 9
     assert append(done.table, rows).scan().num_rows == 24
-    gone = prune_keys(expire_history(opened()).table)
+    gone = prune_keys(expire_history(open_now()).table)
     assert old.isdisjoint(gone.table.walk.resolver.keks(gone.table.metadata))
     assert not verify_table(gone.table).orphans
     assert gone.table.scan().num_rows == 24
@@ -444,11 +448,11 @@ def test_what_can_not_be_rotated_is_refused_before_anything_changes(
     what: Any, t16: Path, kms: SampleKms
 ) -> None:
     before = files(t16)
-    bound = reopened(t16, kms, master_key_ids=["keyA"])
+    bound = reopen(t16, kms, master_key_ids=["keyA"])
     with pytest.raises(ValueError, match="master_key_ids"):
         rotate_table(bound, what, new_master_key_id="keyB")
     with pytest.raises(mc.KeyRetrievalError):
-        rotate_table(reopened(t16, kms), what, new_master_key_id="missing")
+        rotate_table(reopen(t16, kms), what, new_master_key_id="missing")
     with pytest.raises(ValueError, match="mek"):
         rotate_table(bound, "all")  # type: ignore[arg-type]
     assert files(t16) == before
@@ -464,7 +468,7 @@ def test_a_kek_that_somebody_smuggled_in_is_not_laundered(
     )
     before = files(t16)
     with pytest.raises(mc.KeyMaterialError):
-        rotate_table(reopened(t16, kms), "mek")
+        rotate_table(reopen(t16, kms), "mek")
     assert files(t16) == before
 
 
@@ -487,12 +491,12 @@ def test_a_dry_run_changes_nothing_and_tells_what_would_be_done(
 
 
 def test_nothing_that_is_shown_has_a_key(t16: Path, table: IcebergTable) -> None:
-    def shown(thing: object) -> str:
+    def show(thing: object) -> str:
         return repr(thing) + json.dumps(getattr(thing, "fields", dict)())
 
     old = plain_kek(next(iter(keks(document(t16)).values())))
     done = rotate_table(table, "mek", new_master_key_id="keyB")
-    text = shown(done) + shown(rotate_table(done.table, "kek"))
+    text = show(done) + show(rotate_table(done.table, "kek"))
     new = plain_kek(next(iter(keks(document(t16)).values())))
     deks = [parse_key_metadata(unwrap_entry(document(t16), s["key-id"])).key
             for s in document(t16)["snapshots"]]  # fmt: skip
@@ -512,7 +516,7 @@ def test_what_somebody_else_commits_meanwhile_is_kept_and_rotated(
 
     def add_snapshot() -> None:
         """Commit a snapshot with the manifests of the last one, sealed under the present KEK."""
-        now = reopened(t16)
+        now = reopen(t16)
         last = now.metadata.snapshots[-1]
         entry = now.metadata.keys[last.key_id or ""]
         resolver: KeyResolver = now.walk.resolver
@@ -527,7 +531,7 @@ def test_what_somebody_else_commits_meanwhile_is_kept_and_rotated(
         told = {**last.document, "snapshot-id": last.id + 1, "sequence-number": number,
                 "parent-snapshot-id": last.id, "key-id": new.id,
                 "manifest-list": location}  # fmt: skip
-        documents = [*(one.document for one in now.metadata.snapshots), told]
+        documents = [*(snapshot.document for snapshot in now.metadata.snapshots), told]
         now.versions.commit(now.place, now.metadata.with_keys(
             [*now.metadata.keys.values(), new], snapshots=documents,
             last_sequence_number=number, current_snapshot_id=last.id + 1,
@@ -535,34 +539,35 @@ def test_what_somebody_else_commits_meanwhile_is_kept_and_rotated(
         ))  # fmt: skip
 
     old_kek = set(keks(document(t16)))
-    slow = committing_first(table, add_snapshot, 2)
+    slow = with_rival_commits(table, add_snapshot, 2)
     done = rotate_table(slow, what, new_master_key_id="keyB")
     metadata = document(t16)
-    assert [one["snapshot-id"] for one in metadata["snapshots"]] == [*SNAPSHOTS, 1004, 1005]
+    ids = [snapshot["snapshot-id"] for snapshot in metadata["snapshots"]]
+    assert ids == [*SNAPSHOTS, 1004, 1005]
     assert len(manifest_lists(t16)) == 5
     # Nobody asked the key service for anything twice.
     assert Counter(kms.calls) == Counter([("unwrap", "keyA"), ("wrap", "keyB")])
     assert done.table.scan(1005).num_rows == 137
     assert (set(keks(metadata)) == old_kek) == (what == "mek")
-    assert reopened(t16, Refusing("keyA")).scan(1005).num_rows == 137
+    assert reopen(t16, Refusing("keyA")).scan(1005).num_rows == 137
 
     before = files(t16)
     with pytest.raises(mc.CommitConflictError):
-        rotate_table(committing_first(done.table, add_snapshot, 99), what)
+        rotate_table(with_rival_commits(done.table, add_snapshot, 99), what)
     new = {name for name in files(t16) if name not in before and "/other-" not in name}
     assert len(new) == committing.ATTEMPTS  # the other's commits
-    assert reopened(t16).scan().num_rows == 137
+    assert reopen(t16).scan().num_rows == 137
 
 
 def test_files_that_a_first_attempt_wrote_for_nothing_are_removed(
     t16: Path, table: IcebergTable
 ) -> None:
     """Somebody else has rotated the same: all manifests are others by now."""
-    table, rows = resealed(table, scoped("partition=a")), all_rows(table)
+    table, rows = reseal(table, sealer_under("partition=a")), all_rows(table)
     before = files(t16)
-    slow = committing_first(table, lambda: rotate_table(reopened(t16), "kek"), 1)
+    slow = with_rival_commits(table, lambda: rotate_table(reopen(t16), "kek"), 1)
     done = rotate_table(slow, "kek")
-    new = [one for one in files(t16) if one not in before and one.endswith(".avro")]
+    new = [path for path in files(t16) if path not in before and path.endswith(".avro")]
     assert len(new) == 2 * (3 + 3)  # the other's and ours
     assert all_rows(done.table) == rows
 
@@ -570,15 +575,15 @@ def test_files_that_a_first_attempt_wrote_for_nothing_are_removed(
 def test_singly_wrapped_keys_are_asked_for_once_however_often_the_commit_is_tried(
     t16: Path, table: IcebergTable
 ) -> None:
-    resealed(table, single)
+    reseal(table, seal_singly)
 
     def set_property() -> None:
-        now = reopened(t16)
+        now = reopen(t16)
         told = {**now.metadata.properties, "x": now.place.name}
         now.versions.commit(now.place, now.metadata.with_members(properties=told))
 
     kms = SampleKms()
-    rotate_table(committing_first(reopened(t16, kms), set_property, 2), "kek")
+    rotate_table(with_rival_commits(reopen(t16, kms), set_property, 2), "kek")
     assert Counter(kms.calls) == Counter({("unwrap", "keyA"): 8, ("wrap", "keyA"): 8})
     assert document(t16)["properties"]["x"] == "v3.metadata.json"
 
@@ -586,19 +591,19 @@ def test_singly_wrapped_keys_are_asked_for_once_however_often_the_commit_is_trie
 def test_keks_that_come_into_a_store_meanwhile_are_moved_too(
     t16: Path, table: IcebergTable
 ) -> None:
-    store = with_store(t16, table)
+    store = move_kek_to_store(t16, table)
     made = table.walk.resolver.masters.new_keks("keyA", 16, ["late"])[0].key
 
-    slow = committing_first(reopened(t16, key_store=store), lambda: store.replace([made]), 1)
+    slow = with_rival_commits(reopen(t16, key_store=store), lambda: store.replace([made]), 1)
     done = rotate_table(slow, "mek", new_master_key_id="keyB")
-    assert {one.master_key_id for one in store.keys().values()} == {"keyB"}
+    assert {key.master_key_id for key in store.keys().values()} == {"keyB"}
     assert (done.keks, len(store.keys())) == (2, 2)
 
 
 def test_a_store_that_fails_after_the_commit_is_told_and_done_the_next_time(
     t16: Path, table: IcebergTable
 ) -> None:
-    store = with_store(t16, table)
+    store = move_kek_to_store(t16, table)
     late = table.walk.resolver.masters.new_keks("keyA", 16, ["late"])[0].key
 
     class Failing(Store):
@@ -608,19 +613,19 @@ def test_a_store_that_fails_after_the_commit_is_told_and_done_the_next_time(
             super().replace(keys, drop)
 
     failing = Failing(*store.keys().values())
-    slow = committing_first(
-        reopened(t16, key_store=failing), lambda: failing.held.update({late.id: late}), 1
+    slow = with_rival_commits(
+        reopen(t16, key_store=failing), lambda: failing.held.update({late.id: late}), 1
     )
     done = rotate_table(slow, "mek", new_master_key_id="keyB")
     assert done.committed
     assert done.left == (late.id,)
     assert "rotate again" in str(done.advice)
-    assert reopened(t16, key_store=failing).scan().num_rows == 137
+    assert reopen(t16, key_store=failing).scan().num_rows == 137
     again = Store(*failing.held.values())
-    done = rotate_table(reopened(t16, key_store=again), "mek")
+    done = rotate_table(reopen(t16, key_store=again), "mek")
     assert done.left == ()
-    assert {one.master_key_id for one in again.keys().values()} == {"keyB"}
-    assert reopened(t16, Refusing("keyA"), key_store=again).scan().num_rows == 137
+    assert {key.master_key_id for key in again.keys().values()} == {"keyB"}
+    assert reopen(t16, Refusing("keyA"), key_store=again).scan().num_rows == 137
 
 
 # --- catalogs and stores of files ---------------------------------------------------------------
@@ -646,7 +651,7 @@ def test_a_table_of_a_catalog(tmp_path: Path, kms: SampleKms) -> None:
     done = expire_history(table)
     assert load_table(catalog, "n.t", Refusing("keyA")).scan().num_rows == 10
     folder = Path(done.table.place.path).parent
-    assert [one.name for one in folder.glob("*.json")] == [Path(done.table.place.path).name]
+    assert [file.name for file in folder.glob("*.json")] == [Path(done.table.place.path).name]
     assert len(list(folder.parent.rglob("*.parquet"))) == 2
     assert verify_table(done.table).ok
     catalog.close()
@@ -658,17 +663,17 @@ def test_a_table_in_a_store(t16: Path) -> None:
     store.put(str(t16), "/wh/t16", recursive=True)
     where = {"wh:/t16": "/wh/t16", "/warehouse/t16": "/wh/t16"}
 
-    def opened(*refused: str) -> IcebergTable:
+    def open_now(*refused: str) -> IcebergTable:
         return open_table("/wh/t16", Refusing(*refused), location_map=where, filesystem=store)
 
     for what in ("mek", "kek", "dek"):
         new_id = None if what == "dek" else "keyB"
-        rotate_table(opened(), what, new_master_key_id=new_id)
-        assert opened("keyA").scan().num_rows == 137
-    done = expire_history(opened())
+        rotate_table(open_now(), what, new_master_key_id=new_id)
+        assert open_now("keyA").scan().num_rows == 137
+    done = expire_history(open_now())
     assert done.left == ()
-    assert opened("keyA").scan().num_rows == 137
-    assert [one for one in store.find("/wh/t16") if one.endswith(".json")] == [
+    assert open_now("keyA").scan().num_rows == 137
+    assert [path for path in store.find("/wh/t16") if path.endswith(".json")] == [
         "/wh/t16/metadata/v5.metadata.json"
     ]
     store.store.clear()
@@ -680,11 +685,13 @@ def test_a_table_in_a_store(t16: Path) -> None:
 def test_java_reads_rotated_tables_and_goes_on_with_them(t16: Path, java: Judge) -> None:
     where = {**both(t16), str(t16): str(t16)}  # as which Java names what it writes
     table = open_table(t16, SampleKms(), location_map=where)
-    rows = {one: java.read(table.place.path, where, snapshot=one) for one in SNAPSHOTS}
+    rows = {
+        snapshot: java.read(table.place.path, where, snapshot=snapshot) for snapshot in SNAPSHOTS
+    }
     for what, new_id in (("mek", "keyB"), ("kek", None), ("kek", "keyA"), ("mek", None)):
         table = rotate_table(table, what, new_master_key_id=new_id).table  # type: ignore[arg-type]
-        for one in SNAPSHOTS:
-            assert java.read(table.place.path, where, snapshot=one) == rows[one]
+        for snapshot in SNAPSHOTS:
+            assert java.read(table.place.path, where, snapshot=snapshot) == rows[snapshot]
     added = {"id": 7, "name": "seven", "salary": 1.5}
     java.commit(table.place.path, {"do": "append", "rows": [added]}, location_map=where)
     assert added in table.refreshed().scan().to_pylist()
@@ -703,12 +710,12 @@ def test_a_key_that_is_lost_is_reported(
     """Iceberg's Java 1.11 commits snapshots whose keys it doesn't keep."""
     metadata = table.metadata
     id_ = metadata.snapshots[0].key_id or ""
-    keys = [one for one in metadata.keys.values() if one.id != id_]
+    keys = [key for key in metadata.keys.values() if key.id != id_]
     if lost == "kek":
         id_ = "nowhere"
         keys = [*keys, replace(metadata.keys[metadata.snapshots[0].key_id], encrypted_by=id_)]  # type: ignore[index]
     table.versions.commit(table.place, metadata.with_keys(keys))
-    table = reopened(t16, key_store=Store())
+    table = reopen(t16, key_store=Store())
     if (what, lost) == ("kek", "kek"):
         with pytest.raises(mc.KeyNotFoundError, match="nowhere"):
             rotate_table(table, what)
@@ -717,4 +724,4 @@ def test_a_key_that_is_lost_is_reported(
     assert done.lost == (id_,)
     assert f"1 key that snapshots need cannot be found ({id_})" in str(done.advice)
     assert done.fields()["lost"] == [id_]
-    assert rotate_table(reopened(t16, key_store=Store()), what, dry_run=True).lost == (id_,)
+    assert rotate_table(reopen(t16, key_store=Store()), what, dry_run=True).lost == (id_,)

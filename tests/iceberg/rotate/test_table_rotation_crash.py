@@ -18,9 +18,9 @@ from tests.support.cases import each_case
 from tests.support.crash import WRITING, run
 from tests.support.folder_contents import files
 from tests.support.iceberg.by_hand import document, keks
-from tests.support.iceberg.resealed_tables import resealed, scoped, single
+from tests.support.iceberg.resealed_tables import reseal, seal_singly, sealer_under
 from tests.support.iceberg.sample_kms import Refusing
-from tests.support.iceberg.shared_table import SNAPSHOTS, all_rows, reopened
+from tests.support.iceberg.shared_table import SNAPSHOTS, all_rows, reopen
 
 if sys.platform != "linux":
     pytest.skip("steps are counted by names of Linux", allow_module_level=True)
@@ -30,7 +30,7 @@ STEPS = (*WRITING, "makedirs", "mkdir")
 
 def act(what: str, folder: Path, kms: Any = None) -> IcebergTable:
     """Do to the table in a folder what a case is about."""
-    table = reopened(folder, kms, master_key_ids=["keyA", "keyB"])
+    table = reopen(folder, kms, master_key_ids=["keyA", "keyB"])
     if what == "prune":
         return prune_keys(table).table
     if what == "expire":
@@ -44,14 +44,14 @@ def act(what: str, folder: Path, kms: Any = None) -> IcebergTable:
 def prepare(what: str, table: IcebergTable) -> None:
     """Bring the shared table to where a case begins."""
     if what == "kek":
-        resealed(table, scoped("partition=a"))
+        reseal(table, sealer_under("partition=a"))
     elif what == "prune":
         made = table.walk.resolver.masters.new_keks("keyA", 16, ["", ""])
-        keys = [*(one.key.entry() for one in made), *table.metadata.keys.values()]
+        keys = [*(kek.key.entry() for kek in made), *table.metadata.keys.values()]
         table.versions.commit(table.place, table.metadata.with_keys(keys))
     elif what == "expire":
         table = rotate_table(table, "dek").table
-        rotate_table(resealed(table, scoped("partition=a")), "kek")
+        rotate_table(reseal(table, sealer_under("partition=a")), "kek")
 
 
 KILLED_AT_EVERY_STEP = """
@@ -90,8 +90,8 @@ def steps(table, what, stride, names):
         if status != -signal.SIGKILL:
             break
 
-for one in sys.argv[3:]:
-    what, stride = one.split(":")
+for part in sys.argv[3:]:
+    what, stride = part.split(":")
     steps(Path(sys.argv[1], what, "t16"), what, int(stride), sys.argv[2].split(","))
 """
 
@@ -106,9 +106,9 @@ def test_killed_at_any_step_the_table_is_readable_and_the_rest_is_done_the_next_
     for what in STRIDES:
         folder = tmp_path / "steps" / what / "t16"
         shutil.copytree(t16, folder)
-        prepare(what, reopened(folder))
-        rows[what] = reopened(folder).scan().sort_by("id").to_pylist()
-        older[what] = all_rows(reopened(folder))
+        prepare(what, reopen(folder))
+        rows[what] = reopen(folder).scan().sort_by("id").to_pylist()
+        older[what] = all_rows(reopen(folder))
     told = [f"{what}:{stride}" for what, stride in STRIDES.items()]
     process = run(KILLED_AT_EVERY_STEP, tmp_path / "steps", ",".join(STEPS), *told)
     printed, _ = process.communicate(timeout=300)
@@ -125,8 +125,8 @@ def test_killed_at_any_step_the_table_is_readable_and_the_rest_is_done_the_next_
 def check_steps(what: str, steps: Path, rows: list[Any], older: dict[int, list[Any]]) -> None:
     done = {name for name in files(steps / "first" / "t16") if not name.endswith(".tmp")}
     seen = set()
-    for folder in sorted(one / "t16" for one in steps.iterdir() if one.name[0].isdigit()):
-        found = reopened(folder)
+    for folder in sorted(step / "t16" for step in steps.iterdir() if step.name[0].isdigit()):
+        found = reopen(folder)
         seen.add(found.place.name)
         assert found.scan().sort_by("id").to_pylist() == rows
         if what != "expire":
@@ -136,23 +136,23 @@ def check_steps(what: str, steps: Path, rows: list[Any], older: dict[int, list[A
         check(what, folder)
         if what == "expire":
             left = {name for name in files(folder) if not name.endswith(".tmp")}
-            assert versionless(left) == versionless(done)
+            assert without_versions(left) == without_versions(done)
     assert len(seen) == 2  # some were killed before the commit, and some after it
 
 
-def versionless(names: set[str]) -> set[str]:
+def without_versions(names: set[str]) -> set[str]:
     return {name for name in names if not name.endswith(".metadata.json")}
 
 
 def check(what: str, folder: Path) -> None:
     metadata = document(folder)
     if what in ("mek", "kek"):
-        assert reopened(folder, Refusing("keyA")).scan().num_rows == 137
+        assert reopen(folder, Refusing("keyA")).scan().num_rows == 137
     if what == "prune":
         assert len(keks(metadata)) == 1
     if what == "expire":
         assert [path.name for path in (folder / "metadata").glob("*.json")] == [
-            reopened(folder).place.name
+            reopen(folder).place.name
         ]
 
 
@@ -168,21 +168,21 @@ def test_a_disk_that_fails_leaves_the_table_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     if what == "single":
-        resealed(table, single)
+        reseal(table, seal_singly)
         what = "kek"
     else:
         prepare(what, table)
     before = files(t16)
     for after in (0, 1, 3, 4, 6):
         with monkeypatch.context() as patch:
-            if not failing(patch, name, error, after, lambda: act(what, t16)):
+            if not fail_calls(patch, name, error, after, lambda: act(what, t16)):
                 break
         assert files(t16) == before
     act(what, t16)
-    assert reopened(t16).scan().num_rows == 137
+    assert reopen(t16).scan().num_rows == 137
 
 
-def failing(patch: pytest.MonkeyPatch, name: str, error: int, after: int, work: Any) -> bool:
+def fail_calls(patch: pytest.MonkeyPatch, name: str, error: int, after: int, work: Any) -> bool:
     """Have a call of the system fail from a number of calls on; tell whether that was met."""
     real, calls = getattr(os, name), [0]
 
@@ -205,17 +205,17 @@ def failing(patch: pytest.MonkeyPatch, name: str, error: int, after: int, work: 
 @pytest.mark.parametrize(
     ("what", "seal"),
     [
-        ("mek", scoped("day=2026-01-01")),
-        ("kek", scoped("day=2026-01-01")),
-        ("kek", scoped("files")),
-        ("kek", single),
+        ("mek", sealer_under("day=2026-01-01")),
+        ("kek", sealer_under("day=2026-01-01")),
+        ("kek", sealer_under("files")),
+        ("kek", seal_singly),
     ],
 )
 def test_a_service_that_goes_away_after_any_call_leaves_the_table_as_it_was(
     what: str, seal: Any, t16: Path, table: IcebergTable
 ) -> None:
-    resealed(table, seal)
-    before, rows = files(t16), all_rows(reopened(t16))
+    reseal(table, seal)
+    before, rows = files(t16), all_rows(reopen(t16))
     for after in range(100):
         kms = Refusing(after=after)
         try:
@@ -226,7 +226,7 @@ def test_a_service_that_goes_away_after_any_call_leaves_the_table_as_it_was(
             break
     assert 1 < after < 100
     assert len(kms.calls) == after
-    assert all_rows(reopened(t16)) == rows
+    assert all_rows(reopen(t16)) == rows
 
 
 def test_two_rotations_at_once_both_come_to_pass(t16: Path, table: IcebergTable) -> None:
@@ -249,6 +249,6 @@ def test_two_rotations_at_once_both_come_to_pass(t16: Path, table: IcebergTable)
     for thread in threads:
         thread.join()
     assert not failures
-    assert all_rows(reopened(t16)) == rows
+    assert all_rows(reopen(t16)) == rows
     assert len(keks(document(t16))) == 1
-    assert set(SNAPSHOTS) <= {one["snapshot-id"] for one in document(t16)["snapshots"]}
+    assert set(SNAPSHOTS) <= {snapshot["snapshot-id"] for snapshot in document(t16)["snapshots"]}

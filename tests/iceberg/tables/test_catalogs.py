@@ -71,7 +71,7 @@ def table(catalog: SqlCatalog, kms: SampleKms) -> IcebergTable:
     )
 
 
-def stored(folder: Path) -> list[tuple[str, str, str | None]]:
+def catalog_rows(folder: Path) -> list[tuple[str, str, str | None]]:
     """Read the catalog's rows without SQLAlchemy."""
     with sqlite3.connect(folder / "catalog.db") as connection:
         return connection.execute(
@@ -86,12 +86,12 @@ def test_rows_through_a_catalog(
     done = table.append(rows(1, 2))
     done = load_table(catalog, ("shop", "orders"), kms).append(rows(3))
     assert done.scan().sort_by("id").to_pydict() == {"id": [1, 2, 3]}
-    assert [one["id"] for one in java.read(done.place.path)] == [1, 2, 3]
-    ((name, location, previous),) = stored(tmp_path)
+    assert [row["id"] for row in java.read(done.place.path)] == [1, 2, 3]
+    ((name, location, previous),) = catalog_rows(tmp_path)
     assert name == "orders"
     assert location == f"file://{done.place.path}"
     assert previous is not None
-    log = [one["metadata-file"] for one in done.metadata.document["metadata-log"]]
+    log = [entry["metadata-file"] for entry in done.metadata.document["metadata-log"]]
     assert log == [f"file://{first.path}", previous]
     names = sorted(path.name[:6] for path in Path(done.place.path).parent.glob("*.json"))
     assert names == ["00000-", "00001-", "00002-"]
@@ -126,7 +126,7 @@ def test_a_conflict_is_not_overwritten(table: IcebergTable, tmp_path: Path) -> N
     other = table.append(rows(1))
     with pytest.raises(CommitConflictError, match="names another version now"):
         table.versions.commit(table.place, table.metadata)
-    assert stored(tmp_path)[0][1].endswith(other.place.name)
+    assert catalog_rows(tmp_path)[0][1].endswith(other.place.name)
     assert len(list(Path(table.place.path).parent.glob("*.json"))) == 2
 
 
@@ -216,8 +216,8 @@ def test_nothing_is_imported_that_the_table_names(
     """pyiceberg's own load_table does that."""
     commit(
         table,
-        lambda one: one.metadata.with_members(
-            properties={**one.metadata.properties, "py-io-impl": "antigravity.FileIO"}
+        lambda latest: latest.metadata.with_members(
+            properties={**latest.metadata.properties, "py-io-impl": "antigravity.FileIO"}
         ),
     )
     assert load_table(catalog, "shop.orders", kms).append(rows(1)).scan().num_rows == 1
@@ -261,7 +261,7 @@ def test_a_table_that_was_moved(
     done = found.append(rows(2))
     assert done.scan().num_rows == 2
     assert done.place.path.startswith(str(moved))
-    assert stored(tmp_path)[0][1].startswith(f"{table.metadata.location}/metadata/00002-")
+    assert catalog_rows(tmp_path)[0][1].startswith(f"{table.metadata.location}/metadata/00002-")
 
 
 def test_a_dropped_table_is_not_written_to(catalog: SqlCatalog, table: IcebergTable) -> None:
@@ -277,7 +277,7 @@ def test_a_dropped_table_is_not_written_to(catalog: SqlCatalog, table: IcebergTa
 
 
 @pytest.fixture
-def registered(catalog: SqlCatalog, kms: SampleKms, tmp_path: Path) -> IcebergTable:
+def registered_table(catalog: SqlCatalog, kms: SampleKms, tmp_path: Path) -> IcebergTable:
     """Make a table in a folder, and register it in a catalog as it is then."""
     made = create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA").append(rows(1))
     catalog.register_table("shop.taken", made.place.path)
@@ -285,17 +285,17 @@ def registered(catalog: SqlCatalog, kms: SampleKms, tmp_path: Path) -> IcebergTa
 
 
 def test_a_table_that_a_catalog_has_gone_on_with_is_refused_in_its_folder(
-    catalog: SqlCatalog, registered: IcebergTable, kms: SampleKms, tmp_path: Path
+    catalog: SqlCatalog, registered_table: IcebergTable, kms: SampleKms, tmp_path: Path
 ) -> None:
     """A rotation and an expiry there would delete the files of the catalog's table."""
-    here = open_table(registered.place.path, kms)
+    here = open_table(registered_table.place.path, kms)
     load_table(catalog, "shop.taken", kms).append(rows(2))
     before = {path for path in (tmp_path / "t").rglob("*") if path.is_file()}
     uses: list[Callable[[], object]] = [
         lambda: open_table(tmp_path / "t", kms),
         lambda: encrypt_table(tmp_path / "t", tmp_path / "u", kms, master_key_id="keyA"),
     ]
-    for old in (registered, here, open_table(registered.place.path, kms)):
+    for old in (registered_table, here, open_table(registered_table.place.path, kms)):
         assert old.scan().num_rows == 1
         uses += [
             old.refreshed,
@@ -318,23 +318,23 @@ def test_a_table_that_a_catalog_has_gone_on_with_is_refused_in_its_folder(
 
 @pytest.mark.parametrize("key", ["mek", "kek"])
 def test_a_catalogs_version_without_a_new_snapshot_counts_too(
-    catalog: SqlCatalog, registered: IcebergTable, kms: SampleKms, tmp_path: Path, key: Any
+    catalog: SqlCatalog, registered_table: IcebergTable, kms: SampleKms, tmp_path: Path, key: Any
 ) -> None:
     rotate_table(load_table(catalog, "shop.taken", kms), key)
-    for use in (registered.refreshed, partial(rotate_table, registered, "dek")):
+    for use in (registered_table.refreshed, partial(rotate_table, registered_table, "dek")):
         with pytest.raises(FormatError, match="a catalog has continued"):
             use()
     assert load_table(catalog, "shop.taken", kms).scan().num_rows == 1
 
 
 def test_a_fork_of_the_folder_and_the_catalog_is_refused_in_the_folder(
-    catalog: SqlCatalog, registered: IcebergTable, kms: SampleKms, tmp_path: Path
+    catalog: SqlCatalog, registered_table: IcebergTable, kms: SampleKms, tmp_path: Path
 ) -> None:
     """Engines that don't look at the folder let the catalog go on from a version before its newest.
 
     An expiry in the folder would delete what both versions share.
     """
-    registered.append(rows(2))
+    registered_table.append(rows(2))
     newest = (tmp_path / "t/metadata/v3.metadata.json").rename(tmp_path / "v3.metadata.json")
     load_table(catalog, "shop.taken", kms).append(rows(3))
     newest.rename(tmp_path / "t/metadata/v3.metadata.json")
@@ -343,12 +343,12 @@ def test_a_fork_of_the_folder_and_the_catalog_is_refused_in_the_folder(
 
 
 def test_other_metadata_files_in_a_folder_are_no_catalogs_versions_of_its_table(
-    registered: IcebergTable, kms: SampleKms, tmp_path: Path
+    registered_table: IcebergTable, kms: SampleKms, tmp_path: Path
 ) -> None:
     """A copy of an older version, that of another table, and what is damaged."""
     other = create_table(tmp_path / "u", SCHEMA, kms, master_key_id="keyA")
     other = other.append(rows(1)).append(rows(2))
-    data = Path(registered.place.path).read_bytes()
+    data = Path(registered_table.place.path).read_bytes()
     for number, planted in enumerate((data, Path(other.place.path).read_bytes(), b"{}", b"")):
         (tmp_path / f"t/metadata/{number + 7:05}-{uuid.uuid4()}.metadata.json").write_bytes(planted)
     table = open_table(tmp_path / "t", kms).append(rows(2))
@@ -356,10 +356,10 @@ def test_other_metadata_files_in_a_folder_are_no_catalogs_versions_of_its_table(
 
 
 def test_a_table_that_has_gone_on_in_its_folder_is_not_forked_by_the_catalog(
-    catalog: SqlCatalog, registered: IcebergTable, kms: SampleKms
+    catalog: SqlCatalog, registered_table: IcebergTable, kms: SampleKms
 ) -> None:
     table = load_table(catalog, "shop.taken", kms)
-    newer = registered.append(rows(2))
+    newer = registered_table.append(rows(2))
     for use in (partial(table.append, rows(3)), partial(load_table, catalog, "shop.taken", kms)):
         with pytest.raises(FormatError, match=r"newer ones up to v3\.metadata\.json"):
             use()

@@ -87,7 +87,7 @@ def test_java_writes_to_a_new_table(java: Judge, kms: SampleKms, tmp_path: Path)
     java.commit(table.place.path, {"do": "append", "rows": [row]})
     assert table.refreshed().scan().to_pylist() == [row]
     keys = java.keys(table.refreshed().place.path)
-    assert {one["length"] for one in keys if "length" in one} == {32}
+    assert {key["length"] for key in keys if "length" in key} == {32}
 
 
 def test_a_new_table_has_no_rows(kms: SampleKms, tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_a_schema_of_pyiceberg_gets_fresh_ids_and_its_spec_follows(
     )
     table = create_table(tmp_path / "t", schema, kms, master_key_id="keyA", partition_spec=spec)
     found = table.metadata.document
-    assert [one["id"] for one in found["schemas"][0]["fields"]] == [1, 2]
-    assert [one["source-id"] for one in found["partition-specs"][0]["fields"]] == [2, 1]
+    assert [field["id"] for field in found["schemas"][0]["fields"]] == [1, 2]
+    assert [field["source-id"] for field in found["partition-specs"][0]["fields"]] == [2, 1]
     assert found["last-partition-id"] == 1001
 
 

@@ -59,17 +59,17 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlCatalog]:
 
 
 @pytest.fixture(scope="module", params=["1", "2"])
-def either(request: pytest.FixtureRequest, catalog: SqlCatalog) -> Table:
+def plain_table(request: pytest.FixtureRequest, catalog: SqlCatalog) -> Table:
     """A table of each version that is in plaintext; no test changes it."""
-    return of_pyiceberg(catalog, request.param)
+    return create_by_pyiceberg(catalog, request.param)
 
 
 @pytest.fixture(scope="module")
 def source(catalog: SqlCatalog) -> Table:
-    return of_pyiceberg(catalog, "2")
+    return create_by_pyiceberg(catalog, "2")
 
 
-def of_pyiceberg(catalog: SqlCatalog, version: str) -> Table:
+def create_by_pyiceberg(catalog: SqlCatalog, version: str) -> Table:
     """Write snapshots, a partition spec that changes, a schema that does, and deletes."""
     name = f"shop.orders{version}"
     if catalog.table_exists(name):
@@ -97,19 +97,19 @@ def folder_of(source: Table) -> Path:
 
 
 def test_each_snapshot_has_the_rows_that_pyiceberg_reads(
-    java: Judge, either: Table, kms: SampleKms, tmp_path: Path
+    java: Judge, plain_table: Table, kms: SampleKms, tmp_path: Path
 ) -> None:
-    source = either
+    source = plain_table
     before = contents(folder_of(source))
     table = encrypt_table(source, tmp_path / "t", kms, master_key_id="keyA", history=True)
     assert contents(folder_of(source)) == before
-    assert [one.id for one in table.metadata.snapshots] == [
-        one.snapshot_id for one in source.metadata.snapshots
+    assert [snapshot.id for snapshot in table.metadata.snapshots] == [
+        snapshot.snapshot_id for snapshot in source.metadata.snapshots
     ]
-    for one in source.metadata.snapshots:
-        rows = plain_rows(source.scan(snapshot_id=one.snapshot_id).to_arrow())
-        assert java.read(table.place.path, snapshot=one.snapshot_id) == rows
-        assert plain_rows(table.scan(one.snapshot_id)) == rows
+    for snapshot in source.metadata.snapshots:
+        rows = plain_rows(source.scan(snapshot_id=snapshot.snapshot_id).to_arrow())
+        assert java.read(table.place.path, snapshot=snapshot.snapshot_id) == rows
+        assert plain_rows(table.scan(snapshot.snapshot_id)) == rows
     assert plain_rows(table.scan("first")) == plain_rows(ROWS)
     found = java.snapshots(table.place.path)
     assert found["refs"].keys() == {"main", "first"}
@@ -118,8 +118,8 @@ def test_each_snapshot_has_the_rows_that_pyiceberg_reads(
     assert document["format-version"] == 3
     assert document["table-uuid"] != old["table-uuid"]
     assert document["snapshot-log"] == old["snapshot-log"]
-    assert [one["fields"] for one in document["schemas"]] == [
-        one["fields"] for one in old["schemas"]
+    assert [schema["fields"] for schema in document["schemas"]] == [
+        schema["fields"] for schema in old["schemas"]
     ]
     assert document["metadata-log"] == []
 
@@ -131,7 +131,9 @@ def test_the_current_snapshot_alone(
     rows = plain_rows(source.scan().to_arrow())
     assert java.read(table.place.path) == plain_rows(table.scan()) == rows
     found = java.snapshots(table.place.path)
-    assert [one["id"] for one in found["snapshots"]] == [source.metadata.current_snapshot_id]
+    assert [snapshot["id"] for snapshot in found["snapshots"]] == [
+        source.metadata.current_snapshot_id
+    ]
     assert found["refs"].keys() == {"main"}
     live = [Path(task.file.file_path).parent.name for task in source.scan().plan_files()]
     there = [path.parent.name for path in (tmp_path / "t" / "data").rglob("*.parquet")]
@@ -141,12 +143,14 @@ def test_the_current_snapshot_alone(
 def test_what_is_written_is_encrypted(source: Table, kms: SampleKms, tmp_path: Path) -> None:
     """By hand: manifests and lists are AGS1, data is PME, and no value is in any file."""
     encrypt_table(source, tmp_path / "t", kms, master_key_id="keyA", history=True)
-    found = by_hand.opened(tmp_path / "t")
-    live = [one["data_file"] for several in found.entries for one in several if one["status"] != 2]
-    assert sum(by_hand.pyarrow_rows(one).num_rows for one in live) == (
+    found = by_hand.open_table(tmp_path / "t")
+    live = [
+        entry["data_file"] for several in found.entries for entry in several if entry["status"] != 2
+    ]
+    assert sum(by_hand.pyarrow_rows(file).num_rows for file in live) == (
         source.scan().to_arrow().num_rows
     )
-    secrets = [by_hand.parse_key_metadata(one["key_metadata"]).key for one in found.files]
+    secrets = [by_hand.parse_key_metadata(file["key_metadata"]).key for file in found.files]
     for name, data in contents(tmp_path / "t").items():
         if name.startswith("data/"):
             assert data[:4] == data[-4:] == b"PARE"
@@ -197,7 +201,7 @@ def test_keys_as_the_policy_has_them(
         source, tmp_path / "t", kms, master_key_id="keyA", policy=policy, history=True
     )
     assert plain_rows(table.scan()) == plain_rows(source.scan().to_arrow())
-    kinds = [one["kind"] for one in table.keys().to_pylist()]
+    kinds = [key["kind"] for key in table.keys().to_pylist()]
     assert kinds.count("KEK") > 2
     assert kinds.count("manifest list") == len(table.metadata.snapshots)
 
@@ -205,7 +209,7 @@ def test_keys_as_the_policy_has_them(
 # --- tables of Java ------------------------------------------------------------------------------
 
 
-def of_java(java: Judge, folder: Path, version: str, file_format: str = "parquet") -> Path:
+def create_by_java(java: Judge, folder: Path, version: str, file_format: str = "parquet") -> Path:
     """Write deletes: files of positions in version 2, vectors that share a file in version 3."""
     made = java.create(
         folder,
@@ -230,19 +234,23 @@ def of_java(java: Judge, folder: Path, version: str, file_format: str = "parquet
 def test_deletes_apply_to_the_files_that_have_moved(
     java: Judge, kms: SampleKms, tmp_path: Path, version: str, form: str, history: bool
 ) -> None:
-    source = of_java(java, tmp_path / "java", version, form)
+    source = create_by_java(java, tmp_path / "java", version, form)
     lineage = version == "3"  # which version 2 has none of
     snapshots = java.snapshots(source)["snapshots"]
     expected = {
-        one["id"]: java.read(source, snapshot=one["id"], lineage=lineage) for one in snapshots
+        snapshot["id"]: java.read(source, snapshot=snapshot["id"], lineage=lineage)
+        for snapshot in snapshots
     }
     before = contents(tmp_path / "java")
     table = encrypt_table(source, tmp_path / "t", kms, master_key_id="keyA", history=history)
     assert contents(tmp_path / "java") == before
     shutil.rmtree(tmp_path / "java")  # nothing of the copy is there
     assert len(table.metadata.snapshots) == (len(snapshots) if history else 1)
-    for one in table.metadata.snapshots:
-        assert java.read(table.place.path, snapshot=one.id, lineage=lineage) == expected[one.id]
+    for snapshot in table.metadata.snapshots:
+        assert (
+            java.read(table.place.path, snapshot=snapshot.id, lineage=lineage)
+            == expected[snapshot.id]
+        )
     current = [dict(row) for row in expected[snapshots[-1]["id"]]]
     for row in current:
         row.pop("_row_id", None)
@@ -262,12 +270,12 @@ def test_row_ids_of_an_upgraded_table_stay_in_all_snapshots(
     java: Judge, kms: SampleKms, tmp_path: Path
 ) -> None:
     """A row has one id, in whichever snapshot and manifest it is met."""
-    source = of_java(java, tmp_path / "java", "2")
+    source = create_by_java(java, tmp_path / "java", "2")
     source = java.commit(source, {"do": "rewrite-manifests"}, {"do": "append", "rows": JAVAS[:1]})
     table = encrypt_table(source, tmp_path / "t", kms, master_key_id="keyA", history=True)
     ids: dict[str, int] = {}
-    for one in table.metadata.snapshots:
-        found = java.files(table.place.path, snapshot=one.id)["files"]
+    for snapshot in table.metadata.snapshots:
+        found = java.files(table.place.path, snapshot=snapshot.id)["files"]
         data = [file for file in found if file["content"] == 0]
         taken: set[int] = set()
         for file in data:
@@ -279,7 +287,7 @@ def test_row_ids_of_an_upgraded_table_stay_in_all_snapshots(
 
 
 def test_a_table_that_was_moved(java: Judge, kms: SampleKms, tmp_path: Path) -> None:
-    source = of_java(java, tmp_path / "java", "2")
+    source = create_by_java(java, tmp_path / "java", "2")
     rows = java.read(source)
     (tmp_path / "java").rename(tmp_path / "moved")
     moved = tmp_path / "moved" / "metadata" / source.name
@@ -396,11 +404,11 @@ def test_an_error_at_any_step_leaves_nothing(
 def test_what_a_killed_copy_left_is_in_no_ones_way(
     source: Table, kms: SampleKms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: object) -> None:
+    def die(*_: object) -> None:
         raise OSError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("modcrypt.iceberg.format.table_versions._create", killed)
+        patch.setattr("modcrypt.iceberg.format.table_versions._create", die)
         patch.setattr("modcrypt.iceberg.tables.table_copying.Copy.remove", lambda self: None)
         with pytest.raises(OSError, match="killed"):
             encrypt_table(source, tmp_path / "t", kms, master_key_id="keyA")
@@ -409,7 +417,9 @@ def test_what_a_killed_copy_left_is_in_no_ones_way(
     table = encrypt_table(source, tmp_path / "t", kms, master_key_id="keyA")
     assert plain_rows(table.scan()) == plain_rows(source.scan().to_arrow())
     report = verify_table(table)
-    assert {str(Path(one.path).relative_to(tmp_path / "t")) for one in report.orphans or ()} == left
+    assert {
+        str(Path(orphan.path).relative_to(tmp_path / "t")) for orphan in report.orphans or ()
+    } == left
 
 
 # --- delete files --------------------------------------------------------------------------------

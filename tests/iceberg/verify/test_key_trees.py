@@ -25,7 +25,7 @@ from modcrypt.iceberg.rotate.table_rotation import rotate_table
 from tests.support.browser import EVIL, POOR_CONTRAST, Browser, chromium
 from tests.support.cases import each_case
 from tests.support.iceberg import builder
-from tests.support.iceberg.builder import Builder, numbered
+from tests.support.iceberg.builder import Builder, id_field
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
 from tests.support.iceberg.shared_table import both
 from tests.support.shared_vectors import shared_vectors
@@ -33,7 +33,7 @@ from tests.support.shared_vectors import shared_vectors
 __all__ = ["chromium"]  # a fixture
 
 SCHEMA = builder.struct(builder.field(1, "id", "long"))
-FIELDS = pa.schema([numbered(1, "id", pa.int64())])
+FIELDS = pa.schema([id_field(1, "id", pa.int64())])
 STAMP = builder.KEK_TIMESTAMP
 
 
@@ -49,13 +49,13 @@ class TextKms:
     def _key(master_key_id: str, version: int) -> AESGCM:
         return AESGCM(bytes([version]) * 8 + MASTERS[master_key_id][:8])
 
-    def wrapped(self, key: bytes, master_key_id: str, version: int) -> str:
+    def wrap_by(self, key: bytes, master_key_id: str, version: int) -> str:
         nonce = os.urandom(12)
         sealed = nonce + self._key(master_key_id, version).encrypt(nonce, key, None)
         return f"vault:v{version}:{base64.b64encode(sealed).decode()}"
 
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
-        return self.wrapped(key, master_key_id, self.newest)
+        return self.wrap_by(key, master_key_id, self.newest)
 
     def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
         _, version, sealed = wrapped.split(":")
@@ -82,7 +82,7 @@ class Forest(Builder):
 
     def new_kek(self, name: str, version: int, scope: str = "") -> None:
         key = self.keks[name] = os.urandom(16)
-        wrapped = self.kms.wrapped(key, "keyA", version).encode()
+        wrapped = self.kms.wrap_by(key, "keyA", version).encode()
         self.document["encryption-keys"].append(
             {
                 "key-id": name,
@@ -111,8 +111,8 @@ class Forest(Builder):
 
     def sealed_under(self, name: str, file: dict[str, Any], scope: str) -> dict[str, Any]:
         """Seal the key metadata of a file under a KEK, for its manifest."""
-        aad = bound("modcrypt iceberg file", name, STAMP, scope)
-        sealed = builder.sealed(self.keks[name], file["key_metadata"], aad)
+        aad = aad_of("modcrypt iceberg file", name, STAMP, scope)
+        sealed = builder.seal(self.keks[name], file["key_metadata"], aad)
         return {**file, "key_metadata": in_manifest(0x81, name, sealed)}
 
     def wrapped_by(self, master: str, version: int, file: dict[str, Any]) -> dict[str, Any]:
@@ -124,17 +124,17 @@ class Forest(Builder):
         key, prefix = metadata[2:18], metadata[20:36]
         length = metadata[36:]
         told = b"\0" if length == b"\0" else b"\1" + unzigzag(length[1:]).to_bytes(8, "big")
-        wrapped = self.kms.wrapped(key, master, version).encode()
-        sealed = builder.sealed(key, told + prefix, bound(place, master))
+        wrapped = self.kms.wrap_by(key, master, version).encode()
+        sealed = builder.seal(key, told + prefix, aad_of(place, master))
         return len(wrapped).to_bytes(2, "big") + wrapped + sealed
 
-    def one(self, name: str, start: int) -> dict[str, Any]:
+    def ten_rows(self, name: str, start: int) -> dict[str, Any]:
         rows = pa.table({"id": range(start, start + 10)}, schema=FIELDS)
         return self.parquet(f"{name}.parquet", rows)
 
 
-def bound(*texts: str) -> bytes:
-    return b"".join(len(one).to_bytes(4, "big") + one.encode() for one in texts)
+def aad_of(*texts: str) -> bytes:
+    return b"".join(len(text).to_bytes(4, "big") + text.encode() for text in texts)
 
 
 def in_manifest(kind: int, name: str, sealed: bytes) -> bytes:
@@ -164,27 +164,27 @@ def forest(tmp_path: Path, text_kms: TextKms) -> IcebergTable:
     made.new_kek("k2", 2)
     made.new_kek("part", 2, "partition=2026")
     made.new_kek("spare", 1)
-    first = made.manifest([made.one("f1", 0)], added_rows_count=10)
+    first = made.manifest([made.ten_rows("f1", 0)], added_rows_count=10)
     made.under("k1", [first])
-    second = made.sealed_under("part", made.one("f2", 10), "partition=2026")
+    second = made.sealed_under("part", made.ten_rows("f2", 10), "partition=2026")
     made.under("k2", [first, made.manifest([second], added_rows_count=10)])
-    made.single(1, [made.manifest([made.one("f3", 20)], added_rows_count=10)])
-    fourth = made.wrapped_by("keyB", 2, made.one("f4", 30))
+    made.single(1, [made.manifest([made.ten_rows("f3", 20)], added_rows_count=10)])
+    fourth = made.wrapped_by("keyB", 2, made.ten_rows("f4", 30))
     made.under("k2", [made.manifest([fourth], added_rows_count=10)])
     made.write()
     return open_table(tmp_path, text_kms, location_map={made.location: str(tmp_path)})
 
 
-def fresh(table: IcebergTable, kms: TextKms) -> IcebergTable:
+def open_anew(table: IcebergTable, kms: TextKms) -> IcebergTable:
     """Open a table anew, with no key unwrapped."""
     folders = {prefix: place.path for prefix, place in table.walk.locations.folders.items()}
     return open_table(table.place.path, kms, location_map=folders)
 
 
 def names(tree: KeyTree, key_id: str, version: Any = None) -> tuple[set[str], set[str]]:
-    """Give the names of the files that are lost without a key, and of those that are not."""
+    """Return the names of the files that are lost without a key, and of those that are not."""
     found = tree.protected_by(key_id, version)
-    named = [(re.split(r"[/.]", one.location)[-2], one.only) for one in found]
+    named = [(re.split(r"[/.]", file.location)[-2], file.only) for file in found]
     assert len(named) == len(dict(named))
     return {name for name, only in named if only}, {name for name, only in named if not only}
 
@@ -229,9 +229,9 @@ def test_what_is_told_as_lost_is_lost_and_nothing_else(
     snapshots = {1001: {"f1"}, 1002: {"f1", "f2"}, 1003: {"f3"}, 1004: {"f4"}}
     tree = key_tree(forest)
     for version in (1, 2):
-        lost = {one for key in ("keyA", "keyB") for one in names(tree, key, version)[0]}
+        lost = {name for key in ("keyA", "keyB") for name in names(tree, key, version)[0]}
         text_kms.gone = {version}
-        opened = fresh(forest, text_kms)
+        opened = open_anew(forest, text_kms)
         for snapshot, files in snapshots.items():
             if f"snap-{snapshot}" in lost or files & lost:
                 with pytest.raises(ModcryptError):
@@ -242,10 +242,10 @@ def test_what_is_told_as_lost_is_lost_and_nothing_else(
 
 def test_a_version_that_is_not_told_may_be_any(t16: Path) -> None:
     tree = key_tree(open_table(t16, SampleKms(), location_map=both(t16)))
-    assert all(one.certain and one.only for one in tree.protected_by("keyA"))
+    assert all(file.certain and file.only for file in tree.protected_by("keyA"))
     perhaps = tree.protected_by("keyA", 3)
     assert len(perhaps) == 11
-    assert not any(one.certain for one in perhaps)
+    assert not any(file.certain for file in perhaps)
 
 
 def test_after_a_rotation_the_old_master_key_protects_nothing(t16: Path) -> None:
@@ -254,7 +254,7 @@ def test_after_a_rotation_the_old_master_key_protects_nothing(t16: Path) -> None
     tree = key_tree(after)
     assert tree.protected_by("keyA") == []
     assert len(tree.protected_by("keyB")) == 11
-    assert any("older metadata.json" in one.message for one in verify_table(after).findings)
+    assert any("older metadata.json" in finding.message for finding in verify_table(after).findings)
 
 
 def test_the_tree_of_the_table_that_java_wrote(table: IcebergTable) -> None:
@@ -272,13 +272,13 @@ def test_the_tree_of_the_table_that_java_wrote(table: IcebergTable) -> None:
                 expected[max(expected)][list(expected[max(expected)])[-1]].append(file)
     tree = key_tree(table)
     assert {
-        str(one.snapshots[0]): {
+        str(manifest_list.snapshots[0]): {
             tree.manifests[m].location: [tree.files[f].location for f in tree.manifests[m].files]
-            for m in one.manifests
+            for m in manifest_list.manifests
         }
-        for one in tree.lists
+        for manifest_list in tree.lists
     } == expected
-    assert [one.lists for one in tree.keks] == [3]
+    assert [kek.lists for kek in tree.keks] == [3]
 
 
 # --- as text -------------------------------------------------------------------------------------
@@ -319,19 +319,19 @@ def test_what_could_not_be_opened_is_in_the_tree_and_says_why(
     forest: IcebergTable, text_kms: TextKms
 ) -> None:
     text_kms.gone = {1}
-    tree = key_tree(fresh(forest, text_kms))
+    tree = key_tree(open_anew(forest, text_kms))
     assert not tree.whole
     text = tree.to_text()
     assert "KEK k1 [an older version] [not unwrapped]" in text
     assert "Some files could not be read" in text
-    assert "snap-1001" in {re.split(r"[/.]", one.location)[-2] for one in tree.protected_by("k1")}
+    assert "snap-1001" in {re.split(r"[/.]", file.location)[-2] for file in tree.protected_by("k1")}
 
 
 # --- as a page -----------------------------------------------------------------------------------
 
 
-def hostile(tree: KeyTree) -> KeyTree:
-    """Give a tree whose every name is of the worst kind."""
+def hostile_tree(tree: KeyTree) -> KeyTree:
+    """Return a tree whose every name is of the worst kind."""
 
     def spelt(number: int) -> str:
         return EVIL[number % len(EVIL)]
@@ -341,17 +341,19 @@ def hostile(tree: KeyTree) -> KeyTree:
         location=spelt(0),
         uuid=spelt(1),
         keks=tuple(
-            replace(one, id=spelt(n), scope=spelt(n), version=spelt(n), error=spelt(n))
-            for n, one in enumerate(tree.keks)
+            replace(kek, id=spelt(n), scope=spelt(n), version=spelt(n), error=spelt(n))
+            for n, kek in enumerate(tree.keks)
         ),
         lists=tuple(
-            replace(one, location=spelt(n), sealed_by=spelt(n), error=spelt(n))
-            for n, one in enumerate(tree.lists)
+            replace(manifest_list, location=spelt(n), sealed_by=spelt(n), error=spelt(n))
+            for n, manifest_list in enumerate(tree.lists)
         ),
-        manifests=tuple(replace(one, location=spelt(n)) for n, one in enumerate(tree.manifests)),
+        manifests=tuple(
+            replace(manifest, location=spelt(n)) for n, manifest in enumerate(tree.manifests)
+        ),
         files=tuple(
-            replace(one, location=spelt(n), kind=spelt(n), sealed_by=spelt(n))
-            for n, one in enumerate(tree.files)
+            replace(file, location=spelt(n), kind=spelt(n), sealed_by=spelt(n))
+            for n, file in enumerate(tree.files)
         ),
         unused=EVIL,
     )
@@ -385,7 +387,7 @@ def test_a_line_for_each_that_opens_another(chromium: Browser, forest: IcebergTa
 
 
 def test_hostile_names_are_only_ever_text(chromium: Browser, forest: IcebergTable) -> None:
-    page = hostile(key_tree(forest)).to_html()
+    page = hostile_tree(key_tree(forest)).to_html()
     page.encode()
     assert not [c for c in set(page) if not c.isprintable() and c != "\n"]
     chromium.show(page)
@@ -397,7 +399,7 @@ def test_hostile_names_are_only_ever_text(chromium: Browser, forest: IcebergTabl
 
 
 def test_hostile_names_do_nothing_to_a_terminal(forest: IcebergTable) -> None:
-    text = hostile(key_tree(forest)).to_text()
+    text = hostile_tree(key_tree(forest)).to_text()
     assert not [c for c in set(text) if not c.isprintable() and c != "\n"]
 
 
@@ -426,7 +428,7 @@ def test_no_key_is_in_the_tree(table: IcebergTable) -> None:
     out = json.dumps(tree.fields()) + tree.to_html() + tree.to_text() + repr(tree)
     kept = pickle.dumps(tree)
     told = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
-    keys = [bytes.fromhex(one)[2:18] for one in re.findall(r"0120[0-9a-f]{32}", told)]
+    keys = [bytes.fromhex(metadata)[2:18] for metadata in re.findall(r"0120[0-9a-f]{32}", told)]
     assert len(keys) > 12
     for key in (*keys, *MASTERS.values()):
         assert key not in kept

@@ -39,7 +39,7 @@ from modcrypt.iceberg.verify.key_checks import DAY_MS
 from modcrypt.iceberg.verify.table_findings import TableFinding
 from tests.support.cases import each_case
 from tests.support.iceberg import builder
-from tests.support.iceberg.builder import Builder, numbered
+from tests.support.iceberg.builder import Builder, id_field
 from tests.support.iceberg.by_hand import open_ags1, unwrap_entry
 from tests.support.iceberg.java_vector import LOCATION
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
@@ -54,23 +54,24 @@ FILES = {
 }  # fmt: skip
 
 
-def verified(folder: Path, kms: SampleKms | None = None, **how: Any) -> TableVerification:
+def verify_folder(folder: Path, kms: SampleKms | None = None, **how: Any) -> TableVerification:
     opening = {name: how.pop(name) for name in ("require_encrypted", "at_least") if name in how}
     found = open_table(folder, kms or SampleKms(), location_map=both(folder), **opening)
     return verify_table(found, **how)
 
 
 def faults(found: TableVerification) -> list[TableFinding]:
-    return [one for one in found.findings if one.severity == "fault"]
+    return [finding for finding in found.findings if finding.severity == "fault"]
 
 
-def where(found: TableVerification) -> set[str]:
-    """Name the files that have a fault, as the folder has them."""
-    return {"/".join(one.location.split("/")[-2:]) for one in faults(found) if one.location}
+def faulty_files(found: TableVerification) -> set[str]:
+    """Return the names of the files that have a fault."""
+    locations = [finding.location for finding in faults(found) if finding.location]
+    return {"/".join(location.split("/")[-2:]) for location in locations}
 
 
 def words(found: TableVerification) -> set[str]:
-    return {one.word for one in found.findings}
+    return {finding.word for finding in found.findings}
 
 
 def document(folder: Path) -> dict[str, Any]:
@@ -85,11 +86,11 @@ def put(folder: Path, changed: dict[str, Any], name: str = "v1") -> None:
 
 
 def test_the_table_that_java_wrote_is_whole(t16: Path, kms: SampleKms) -> None:
-    found = verified(t16, kms)
+    found = verify_folder(t16, kms)
     assert found.findings == ()
     assert found.ok
     assert found.complete
-    assert [one.what for one in found.not_authenticated] == ["table metadata"]
+    assert [part.what for part in found.not_authenticated] == ["table metadata"]
     assert kms.calls == [("unwrap", "keyA")]
 
 
@@ -97,31 +98,31 @@ def test_its_files_are_those_that_java_lists_each_once(t16: Path) -> None:
     told = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
     manifests = dict(re.findall(r"manifest (\S+) len (\d+)", told))
     data = dict(re.findall(r"(?:data|delete) (\S+) \w+ size (\d+)", told))
-    files = verified(t16).files
-    by_location = {one.location: one.size for one in files}
+    files = verify_folder(t16).files
+    by_location = {file.location: file.size for file in files}
     assert len(files) == len(by_location) == 11
     assert {k: v for k, v in by_location.items() if "/snap-" not in k} == {
         name: int(size) for name, size in (manifests | data).items()
     }
-    assert all(one.ok and one.encrypted and one.tags > 0 for one in files)
+    assert all(file.ok and file.encrypted and file.tags > 0 for file in files)
 
 
 def test_a_snapshot_alone_leaves_out_what_it_does_not_reach(t16: Path) -> None:
-    found = verified(t16, snapshots=[1001])
-    assert {one.location.rpartition("/")[2] for one in found.files} == {
+    found = verify_folder(t16, snapshots=[1001])
+    assert {file.location.rpartition("/")[2] for file in found.files} == {
         "snap-1001.avro", "m1.avro", "p1.parquet", "a1.avro"
     }  # fmt: skip
     assert found.orphans is None
     assert found.ok
     assert not found.complete
-    assert verified(t16, snapshots=["main"]).snapshots == (1003,)
+    assert verify_folder(t16, snapshots=["main"]).snapshots == (1003,)
     with pytest.raises(ValueError, match="snapshot 7 does not exist"):
-        verified(t16, snapshots=[7])
+        verify_folder(t16, snapshots=[7])
 
 
 def test_progress_ends_with_the_bytes_of_all_files(t16: Path) -> None:
     seen: list[int] = []
-    found = verified(t16, progress=seen.append, jobs=1)
+    found = verify_folder(t16, progress=seen.append, jobs=1)
     assert seen == sorted(seen)
     assert seen[-1] == found.bytes == sum((t16 / name).stat().st_size for name in FILES)
 
@@ -138,8 +139,8 @@ def test_a_bit_flipped_anywhere_is_found_in_that_file(t16: Path, name: str) -> N
         damaged = bytearray(whole)
         damaged[place] ^= 0x10
         path.write_bytes(damaged)
-        found = verified(t16)
-        assert where(found) == {name}, place
+        found = verify_folder(t16)
+        assert faulty_files(found) == {name}, place
         assert not found.ok
         assert not found.complete
 
@@ -150,12 +151,12 @@ def test_a_file_cut_short_too_long_empty_or_gone_is_found(t16: Path, name: str) 
     whole = path.read_bytes()
     for changed in (whole[:-1], whole[:-28], whole[:8], b"", whole + b"\0", whole + whole):
         path.write_bytes(changed)
-        found = verified(t16)
-        assert where(found) == {name}
+        found = verify_folder(t16)
+        assert faulty_files(found) == {name}
         assert words(found) <= {"truncation", "format"}
     path.unlink()
-    found = verified(t16)
-    assert where(found) == {name}
+    found = verify_folder(t16)
+    assert faulty_files(found) == {name}
     assert words(found) == {"file"}
     assert not found.complete
 
@@ -173,11 +174,11 @@ def test_files_in_each_others_places_are_found(t16: Path, one: str, other: str) 
     first, second = (t16 / one).read_bytes(), (t16 / other).read_bytes()
     (t16 / one).write_bytes(second)
     (t16 / other).write_bytes(first)
-    assert where(verified(t16)) >= {one, other}
+    assert faulty_files(verify_folder(t16)) >= {one, other}
     # One of the same length is told by its tags.
     size = len(first)
     (t16 / one).write_bytes((second + bytes(size))[: size - 1] + second[-1:])
-    assert where(verified(t16)) >= {one}
+    assert faulty_files(verify_folder(t16)) >= {one}
 
 
 def test_plaintext_in_the_place_of_an_encrypted_file_is_found(t16: Path) -> None:
@@ -186,10 +187,10 @@ def test_plaintext_in_the_place_of_an_encrypted_file_is_found(t16: Path) -> None
     size = (t16 / "data/p1.parquet").stat().st_size
     plain = out.getvalue()
     (t16 / "data/p1.parquet").write_bytes(plain[: size - 8] + bytes(max(0, size - len(plain))))
-    assert where(verified(t16)) == {"data/p1.parquet"}
+    assert faulty_files(verify_folder(t16)) == {"data/p1.parquet"}
     manifest = avro_with([{"a": 1}])
     (t16 / "metadata/m1.avro").write_bytes((manifest + bytes(8000))[:8000])
-    assert "metadata/m1.avro" in where(verified(t16))
+    assert "metadata/m1.avro" in faulty_files(verify_folder(t16))
 
 
 def avro_with(rows: list[dict[str, Any]]) -> bytes:
@@ -200,95 +201,95 @@ def avro_with(rows: list[dict[str, Any]]) -> bytes:
 # --- metadata.json that was altered --------------------------------------------------------------
 
 
-def key_gone(d: dict[str, Any]) -> None:
+def drop_key(d: dict[str, Any]) -> None:
     del d["snapshots"][1]["key-id"]
 
 
-def entry_gone(d: dict[str, Any]) -> None:
+def drop_entry(d: dict[str, Any]) -> None:
     del d["encryption-keys"][2]
 
 
-def kek_gone(d: dict[str, Any]) -> None:
+def drop_kek(d: dict[str, Any]) -> None:
     del d["encryption-keys"][0]
 
 
-def keys_exchanged(d: dict[str, Any]) -> None:
-    one, other = d["snapshots"][0], d["snapshots"][1]
-    one["key-id"], other["key-id"] = other["key-id"], one["key-id"]
+def exchange_keys(d: dict[str, Any]) -> None:
+    first, second = d["snapshots"][0], d["snapshots"][1]
+    first["key-id"], second["key-id"] = second["key-id"], first["key-id"]
 
 
-def entry_altered(d: dict[str, Any]) -> None:
+def alter_entry(d: dict[str, Any]) -> None:
     sealed = bytearray(base64.b64decode(d["encryption-keys"][2]["encrypted-key-metadata"]))
     sealed[20] ^= 1
     d["encryption-keys"][2]["encrypted-key-metadata"] = base64.b64encode(sealed).decode()
 
 
-def timestamp_altered(d: dict[str, Any]) -> None:
+def alter_timestamp(d: dict[str, Any]) -> None:
     d["encryption-keys"][0]["properties"]["KEY_TIMESTAMP"] = "1795237555591"
 
 
-def timestamp_gone(d: dict[str, Any]) -> None:
+def drop_timestamp(d: dict[str, Any]) -> None:
     del d["encryption-keys"][0]["properties"]
 
 
-def kek_under_another_master(d: dict[str, Any]) -> None:
+def claim_another_master(d: dict[str, Any]) -> None:
     d["encryption-keys"][0]["encrypted-by-id"] = "keyB"
 
 
-def older_list_with_its_key(d: dict[str, Any]) -> None:
-    one, other = d["snapshots"][1], d["snapshots"][2]
-    other["manifest-list"], other["key-id"] = one["manifest-list"], one["key-id"]
+def use_older_list(d: dict[str, Any]) -> None:
+    older, newer = d["snapshots"][1], d["snapshots"][2]
+    newer["manifest-list"], newer["key-id"] = older["manifest-list"], older["key-id"]
 
 
-def snapshot_renamed(d: dict[str, Any]) -> None:
+def rename_snapshot(d: dict[str, Any]) -> None:
     d["snapshots"][2]["snapshot-id"] = d["current-snapshot-id"] = 1004
     d["refs"]["main"]["snapshot-id"] = 1004
 
 
-def sequence_raised(d: dict[str, Any]) -> None:
+def raise_sequence(d: dict[str, Any]) -> None:
     d["snapshots"][0]["sequence-number"] = 2
 
 
-def list_outside(d: dict[str, Any]) -> None:
+def move_list_outside(d: dict[str, Any]) -> None:
     d["snapshots"][2]["manifest-list"] = "file:///etc/passwd"
 
 
-def list_above(d: dict[str, Any]) -> None:
+def move_list_above(d: dict[str, Any]) -> None:
     d["snapshots"][2]["manifest-list"] = "/warehouse/t16/../secret"
 
 
-def current_gone(d: dict[str, Any]) -> None:
+def drop_current(d: dict[str, Any]) -> None:
     d["current-snapshot-id"] = 7
 
 
-def branch_astray(d: dict[str, Any]) -> None:
+def lead_branch_astray(d: dict[str, Any]) -> None:
     d["refs"]["old"] = {"snapshot-id": 999, "type": "tag"}
 
 
-def sequence_lowered(d: dict[str, Any]) -> None:
+def lower_sequence(d: dict[str, Any]) -> None:
     d["last-sequence-number"] = 2
 
 
-def columns_exchanged(d: dict[str, Any]) -> None:
+def exchange_columns(d: dict[str, Any]) -> None:
     first, _, third = d["schemas"][0]["fields"]
     first["name"], third["name"] = third["name"], first["name"]
 
 
-def type_altered(d: dict[str, Any]) -> None:
+def alter_type(d: dict[str, Any]) -> None:
     d["schemas"][0]["fields"][0]["type"] = "timestamp"
 
 
-def ids_exchanged(d: dict[str, Any]) -> None:
+def exchange_ids(d: dict[str, Any]) -> None:
     first, second, _ = d["schemas"][0]["fields"]
     first["id"], second["id"] = second["id"], first["id"]
 
 
-def partitions_altered(d: dict[str, Any]) -> None:
+def alter_partitions(d: dict[str, Any]) -> None:
     field = {"source-id": 1, "field-id": 1000, "name": "p", "transform": "bucket[4]"}
     d["partition-specs"][0]["fields"] = [field]
 
 
-def nested_too_deep(d: dict[str, Any]) -> None:
+def nest_too_deep(d: dict[str, Any]) -> None:
     inner: Any = "long"
     for _ in range(400):
         inner = {"type": "list", "element-id": 9, "element": inner, "element-required": False}
@@ -298,27 +299,27 @@ def nested_too_deep(d: dict[str, Any]) -> None:
 @each_case(
     ("change", "word"),
     [
-        (columns_exchanged, "integrity"),
-        (type_altered, "integrity"),
-        (ids_exchanged, "integrity"),
-        (partitions_altered, "integrity"),
-        (nested_too_deep, "integrity"),
-        (key_gone, "plaintext"),
-        (entry_gone, "no-key"),
-        (kek_gone, "no-key"),
-        (keys_exchanged, "truncation"),
-        (entry_altered, "key-material"),
-        (timestamp_altered, "key-material"),
-        (timestamp_gone, "key-material"),
-        (kek_under_another_master, "key-material"),
-        (older_list_with_its_key, "integrity"),
-        (snapshot_renamed, "integrity"),
-        (sequence_raised, "integrity"),
-        (list_outside, "format"),
-        (list_above, "format"),
-        (current_gone, "format"),
-        (branch_astray, "format"),
-        (sequence_lowered, "integrity"),
+        (exchange_columns, "integrity"),
+        (alter_type, "integrity"),
+        (exchange_ids, "integrity"),
+        (alter_partitions, "integrity"),
+        (nest_too_deep, "integrity"),
+        (drop_key, "plaintext"),
+        (drop_entry, "no-key"),
+        (drop_kek, "no-key"),
+        (exchange_keys, "truncation"),
+        (alter_entry, "key-material"),
+        (alter_timestamp, "key-material"),
+        (drop_timestamp, "key-material"),
+        (claim_another_master, "key-material"),
+        (use_older_list, "integrity"),
+        (rename_snapshot, "integrity"),
+        (raise_sequence, "integrity"),
+        (move_list_outside, "format"),
+        (move_list_above, "format"),
+        (drop_current, "format"),
+        (lead_branch_astray, "format"),
+        (lower_sequence, "integrity"),
     ],
 )
 def test_altered_table_metadata_is_found(
@@ -327,8 +328,8 @@ def test_altered_table_metadata_is_found(
     changed = document(t16)
     change(changed)
     put(t16, changed)
-    found = verified(t16)
-    assert word in {one.word for one in faults(found)}
+    found = verify_folder(t16)
+    assert word in {finding.word for finding in faults(found)}
     assert not found.ok
 
 
@@ -341,7 +342,7 @@ def test_what_may_differ_in_a_schema_is_no_fault(t16: Path) -> None:
     newer["fields"][0]["name"] = "number"
     changed["schemas"].append(newer)
     put(t16, changed)
-    assert verified(t16).findings == ()
+    assert verify_folder(t16).findings == ()
 
 
 @pytest.mark.parametrize(
@@ -361,8 +362,8 @@ def test_members_that_hold_anything_else_end_nothing(t16: Path, member: str) -> 
     odd: Any
     for odd in (None, 5, "x", [5, None, {"snapshot-id": []}], {"a": 5, "b": {}}, [[]]):
         put(t16, {**whole, member: odd})
-        found = verified(t16)
-        assert {one.word for one in found.findings} <= {"format"}
+        found = verify_folder(t16)
+        assert {finding.word for finding in found.findings} <= {"format"}
         assert found.tags == 35
 
 
@@ -370,7 +371,9 @@ def test_two_snapshots_of_one_id_are_found(t16: Path) -> None:
     changed = document(t16)
     changed["snapshots"].append(changed["snapshots"][0])
     put(t16, changed)
-    assert any("2 snapshots have the id 1001" in one.message for one in faults(verified(t16)))
+    assert any(
+        "2 snapshots have the id 1001" in finding.message for finding in faults(verify_folder(t16))
+    )
 
 
 def test_an_altered_wrapped_kek_is_never_complete(t16: Path) -> None:
@@ -380,17 +383,17 @@ def test_an_altered_wrapped_kek_is_never_complete(t16: Path) -> None:
     sealed[15] ^= 1
     changed["encryption-keys"][0]["encrypted-key-metadata"] = base64.b64encode(sealed).decode()
     put(t16, changed)
-    found = verified(t16)
+    found = verify_folder(t16)
     assert words(found) == {"denied"}
     assert not found.complete
 
 
 def test_one_snapshot_that_fails_hides_no_other(t16: Path) -> None:
     changed = document(t16)
-    key_gone(changed)
+    drop_key(changed)
     put(t16, changed)
     (t16 / "data/a2.avro").write_bytes(b"AGS1")
-    assert where(verified(t16)) == {"metadata/snap-1002.avro", "data/a2.avro"}
+    assert faulty_files(verify_folder(t16)) == {"metadata/snap-1002.avro", "data/a2.avro"}
 
 
 def test_a_table_put_back_to_an_older_state_is_seen_by_who_remembers_alone(t16: Path) -> None:
@@ -403,12 +406,12 @@ def test_a_table_put_back_to_an_older_state_is_seen_by_who_remembers_alone(t16: 
     put(t16, older)
     for name in ("metadata/snap-1003.avro", "metadata/dm3.avro", "data/dv1.puffin"):
         (t16 / name).unlink()
-    found = verified(t16)
+    found = verify_folder(t16)
     assert found.complete
     (note,) = found.not_authenticated
     assert "at_least" in note.why
     with pytest.raises(IntegrityError, match="older state"):
-        verified(t16, at_least=3)
+        verify_folder(t16, at_least=3)
 
 
 def test_an_older_state_whose_newer_files_are_left_is_warned_of(t16: Path) -> None:
@@ -418,7 +421,7 @@ def test_an_older_state_whose_newer_files_are_left_is_warned_of(t16: Path) -> No
     opened = open_table(t16 / "metadata" / "v1.metadata.json", SampleKms(), location_map=both(t16))
     found = verify_table(opened)
     assert found.ok
-    assert any("newer state" in one.message for one in found.findings)
+    assert any("newer state" in finding.message for finding in found.findings)
 
 
 # --- plaintext -----------------------------------------------------------------------------------
@@ -427,47 +430,49 @@ def test_an_older_state_whose_newer_files_are_left_is_warned_of(t16: Path) -> No
 def test_a_table_made_plaintext_as_a_whole_is_not_opened(t16: Path) -> None:
     changed = document(t16)
     del changed["properties"]["encryption.key-id"], changed["encryption-keys"]
-    for one in changed["snapshots"]:
-        del one["key-id"]
+    for snapshot in changed["snapshots"]:
+        del snapshot["key-id"]
     put(t16, changed)
     with pytest.raises(PlaintextError):
-        verified(t16)
-    assert "no-key" in words(verified(t16, require_encrypted=False))
+        verify_folder(t16)
+    assert "no-key" in words(verify_folder(t16, require_encrypted=False))
 
 
 def test_a_manifest_list_put_there_in_plaintext_is_a_fault_or_a_warning(t16: Path) -> None:
     changed = document(t16)
     path = t16 / "metadata/snap-1003.avro"
     path.write_bytes(open_ags1(path.read_bytes(), unwrap_entry(changed, key_of(changed, 1003))))
-    key_gone_of(changed, 1003)
+    drop_key_of(changed, 1003)
     put(t16, changed)
-    assert where(verified(t16)) == {"metadata/snap-1003.avro"}
-    accepted = verified(t16, require_encrypted=False)
+    assert faulty_files(verify_folder(t16)) == {"metadata/snap-1003.avro"}
+    accepted = verify_folder(t16, require_encrypted=False)
     assert accepted.ok
     assert not accepted.complete
-    warned = [one for one in accepted.findings if one.word == "plaintext"]
-    assert [one.location for one in warned] == ["/warehouse/t16/metadata/snap-1003.avro"]
+    warned = [finding for finding in accepted.findings if finding.word == "plaintext"]
+    assert [finding.location for finding in warned] == ["/warehouse/t16/metadata/snap-1003.avro"]
 
 
 def key_of(changed: dict[str, Any], snapshot: int) -> str:
-    (found,) = (one["key-id"] for one in changed["snapshots"] if one["snapshot-id"] == snapshot)
+    (found,) = (
+        entry["key-id"] for entry in changed["snapshots"] if entry["snapshot-id"] == snapshot
+    )
     return str(found)
 
 
-def key_gone_of(changed: dict[str, Any], snapshot: int) -> None:
-    for one in changed["snapshots"]:
-        if one["snapshot-id"] == snapshot:
-            del one["key-id"]
+def drop_key_of(changed: dict[str, Any], snapshot: int) -> None:
+    for entry in changed["snapshots"]:
+        if entry["snapshot-id"] == snapshot:
+            del entry["key-id"]
 
 
 def test_a_plaintext_table_is_looked_at_as_far_as_that_goes(tmp_path: Path) -> None:
-    made = a_table(tmp_path, encrypted=False)
-    found = checked(made, require_encrypted=False)
+    made = build_table(tmp_path, encrypted=False)
+    found = verify_built(made, require_encrypted=False)
     assert found.findings == ()
     assert found.tags == 0
     assert not found.complete
     (tmp_path / "data" / "p.parquet").write_bytes(b"PAR1")
-    assert not checked(made, require_encrypted=False).ok
+    assert not verify_built(made, require_encrypted=False).ok
 
 
 # --- what writers do wrong -----------------------------------------------------------------------
@@ -478,10 +483,10 @@ AVRO = {
     "name": "r",
     "fields": [{"name": "id", "type": "long", "field-id": 1}],
 }
-ROWS = pa.table({"id": range(40)}, schema=pa.schema([numbered(1, "id", pa.int64())]))
+ROWS = pa.table({"id": range(40)}, schema=pa.schema([id_field(1, "id", pa.int64())]))
 
 
-def a_table(folder: Path, change: Any = None, *, rows: int = 10, **how: Any) -> Builder:
+def build_table(folder: Path, change: Any = None, *, rows: int = 10, **how: Any) -> Builder:
     """Make a table of a Parquet file, an Avro file, and two deletion vectors in one file.
 
     Args:
@@ -502,7 +507,7 @@ def a_table(folder: Path, change: Any = None, *, rows: int = 10, **how: Any) -> 
         change(files)
     data, deletes = [files["p"], files["a"]], [files["v"], files["w"]]
     manifests = [
-        made.manifest(data, added_rows_count=sum(one["record_count"] for one in data)),
+        made.manifest(data, added_rows_count=sum(file["record_count"] for file in data)),
         made.manifest(deletes, content=1, added_rows_count=4),
     ]
     made.snapshot(manifests)
@@ -510,7 +515,7 @@ def a_table(folder: Path, change: Any = None, *, rows: int = 10, **how: Any) -> 
     return made
 
 
-def checked(made: Builder, **how: Any) -> TableVerification:
+def verify_built(made: Builder, **how: Any) -> TableVerification:
     opened = open_table(
         made.folder, SampleKms(), location_map={made.location: str(made.folder)}, **how
     )
@@ -520,14 +525,14 @@ def checked(made: Builder, **how: Any) -> TableVerification:
 @pytest.fixture(scope="module")
 def blocks(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     """A table with an Avro file of several blocks."""
-    return a_table(tmp_path_factory.mktemp("blocks"), rows=250_000)
+    return build_table(tmp_path_factory.mktemp("blocks"), rows=250_000)
 
 
 def test_a_table_of_the_builder_is_whole_but_for_what_its_lists_do_not_say(blocks: Builder) -> None:
-    found = checked(blocks)
+    found = verify_built(blocks)
     assert found.findings == ()
-    assert {one.what for one in found.not_authenticated} == {"table metadata", "snapshot"}
-    (avro,) = (one for one in found.files if one.location.endswith("/a.avro"))
+    assert {part.what for part in found.not_authenticated} == {"table metadata", "snapshot"}
+    (avro,) = (file for file in found.files if file.location.endswith("/a.avro"))
     size = (blocks.folder / "data" / "a.avro").stat().st_size
     assert avro.tags == -(-(size - 8) // ((1 << 20) + 28)) == 3
 
@@ -548,12 +553,12 @@ def test_a_stream_cut_at_a_border_of_blocks_or_with_blocks_moved_is_found(blocks
     try:
         for name, changed in cases.items():
             path.write_bytes(changed)
-            assert where(checked(blocks)) == {"data/a.avro"}, name
+            assert faulty_files(verify_built(blocks)) == {"data/a.avro"}, name
         damaged = bytearray(whole)
         damaged[100] ^= 1
         damaged[-1] ^= 1
         path.write_bytes(damaged)
-        told = " ".join(one.message for one in faults(checked(blocks)))
+        told = " ".join(finding.message for finding in faults(verify_built(blocks)))
         assert "block 0" in told  # a fault ends nothing: the last block is told as well
         assert "block 2" in told
     finally:
@@ -609,7 +614,7 @@ def sealed_under_no_key(files: dict[str, Any]) -> None:
     files["p"]["key_metadata"] = b"\x81\x00\x04lost" + bytes(80)
 
 
-def elsewhere(files: dict[str, Any]) -> None:
+def move_elsewhere(files: dict[str, Any]) -> None:
     files["p"]["file_path"] = "s3://elsewhere/p.parquet"
 
 
@@ -617,7 +622,7 @@ def orc(files: dict[str, Any]) -> None:
     files["a"]["file_format"] = "ORC"
 
 
-def listed_twice(files: dict[str, Any]) -> None:
+def list_twice(files: dict[str, Any]) -> None:
     files["a"] = {**files["p"], "key_metadata": builder.key_metadata(bytes(16), bytes(16), None)}
 
 
@@ -640,8 +645,8 @@ def two_sizes(files: dict[str, Any]) -> None:
         (key_of_another, "p.parquet", "tag"),
         (key_of_nothing, "p.parquet", "key-material"),
         (sealed_under_no_key, "p.parquet", "no-key"),
-        (elsewhere, "p.parquet", "format"),
-        (listed_twice, "p.parquet", "key-material"),
+        (move_elsewhere, "p.parquet", "format"),
+        (list_twice, "p.parquet", "key-material"),
         (two_sizes, "p.parquet", "truncation"),
         (two_sizes, "p.parquet", "format"),
     ],
@@ -649,8 +654,12 @@ def two_sizes(files: dict[str, Any]) -> None:
 def test_entries_that_do_not_fit_their_files_are_found(
     tmp_path: Path, change: Any, name: str, word: str
 ) -> None:
-    found = checked(a_table(tmp_path, change))
-    told = {(one.location or "").rpartition("/")[2] for one in faults(found) if one.word == word}
+    found = verify_built(build_table(tmp_path, change))
+    told = {
+        (finding.location or "").rpartition("/")[2]
+        for finding in faults(found)
+        if finding.word == word
+    }
     assert told == {name}
 
 
@@ -667,11 +676,10 @@ def test_files_that_were_deleted_are_not_missed_and_are_counted(tmp_path: Path) 
     )
     made.snapshot([rows])
     made.write()
-    found = checked(made)
+    found = verify_built(made)
     assert found.findings == ()
-    assert [one.location.rpartition("/")[2] for one in found.files if one.kind == "data"] == [
-        "p.parquet"
-    ]
+    data = [listed.location for listed in found.files if listed.kind == "data"]
+    assert [location.rpartition("/")[2] for location in data] == ["p.parquet"]
 
 
 @pytest.mark.parametrize("name", ["p", "a"])
@@ -681,13 +689,15 @@ def test_an_encrypted_file_whose_key_was_left_out_is_no_plaintext_file(
     def change(files: dict[str, Any]) -> None:
         files[name]["key_metadata"] = None
 
-    found = checked(a_table(tmp_path, change), require_encrypted=False)
-    assert [one.word for one in faults(found)] == ["no-key"]
+    found = verify_built(build_table(tmp_path, change), require_encrypted=False)
+    assert [finding.word for finding in faults(found)] == ["no-key"]
 
 
 def test_files_in_orc_are_warned_of(tmp_path: Path) -> None:
-    found = checked(a_table(tmp_path, orc))
-    assert [(one.word, one.severity) for one in found.findings] == [("unsupported", "warning")]
+    found = verify_built(build_table(tmp_path, orc))
+    assert [(finding.word, finding.severity) for finding in found.findings] == [
+        ("unsupported", "warning")
+    ]
 
 
 def test_counts_of_a_manifest_that_its_list_gives_wrong_are_found(tmp_path: Path) -> None:
@@ -696,7 +706,7 @@ def test_counts_of_a_manifest_that_its_list_gives_wrong_are_found(tmp_path: Path
     right = made.manifest([file], added_rows_count=40)
     made.snapshot([{**right, "deleted_files_count": 1, "added_rows_count": 39}])
     made.write()
-    told = [one.message for one in faults(checked(made))]
+    told = [finding.message for finding in faults(verify_built(made))]
     assert told == [
         "it has 40 added rows, but the manifest list says 39",
         "it has 0 deleted files, but the manifest list says 1",
@@ -709,7 +719,7 @@ def test_lists_that_give_one_manifest_two_keys_are_found(tmp_path: Path) -> None
     made.snapshot([row])
     made.snapshot([{**row, "key_metadata": builder.key_metadata(bytes(16), bytes(16), None)}])
     made.write()
-    (told,) = faults(checked(made))
+    (told,) = faults(verify_built(made))
     assert "different lengths or keys" in told.message
 
 
@@ -733,7 +743,7 @@ def with_keys(folder: Path, key: bytes | None, prefix: bytes | None) -> TableVer
     file = made.avro("a.avro", AVRO, [{"id": 1}])
     made.snapshot([made.manifest([file], added_rows_count=1)])
     made.write()
-    return checked(made)
+    return verify_built(made)
 
 
 def test_keys_and_prefixes_that_files_share_are_found(tmp_path: Path) -> None:
@@ -752,7 +762,7 @@ def test_a_kek_that_is_a_files_key_too_is_found(tmp_path: Path) -> None:
     made.key = made.kek
     made.snapshot([made.manifest([made.avro("a.avro", AVRO, [{"id": 1}])], added_rows_count=1)])
     made.write()
-    told = [one.message for one in faults(checked(made))]
+    told = [finding.message for finding in faults(verify_built(made))]
     assert told.count("its key is the KEK kek") == 3
 
 
@@ -761,8 +771,8 @@ def test_a_kek_that_is_a_files_key_too_is_found(tmp_path: Path) -> None:
 
 def add_kek(folder: Path, *, age_days: int = 0, master: str = "keyA", name: str = "old") -> None:
     changed = document(folder)
-    now = max(int(one["timestamp-ms"]) for one in changed["snapshots"])
-    wrapped = builder.sealed(MASTERS[master], os.urandom(16), None)
+    now = max(int(snapshot["timestamp-ms"]) for snapshot in changed["snapshots"])
+    wrapped = builder.seal(MASTERS[master], os.urandom(16), None)
     changed["encryption-keys"].append(
         {
             "key-id": name,
@@ -776,10 +786,10 @@ def add_kek(folder: Path, *, age_days: int = 0, master: str = "keyA", name: str 
 
 def test_old_and_unused_keys_are_warned_of(t16: Path) -> None:
     add_kek(t16, age_days=800)
-    found = verified(t16)
+    found = verify_folder(t16)
     assert found.ok
     assert found.unused_keys == ("old",)
-    age, unused = (one.message for one in found.findings)
+    age, unused = (finding.message for finding in found.findings)
     assert "is 80" in age
     assert "730" in age
     assert "prune_keys drops them: old" in unused
@@ -789,19 +799,24 @@ def test_entries_of_snapshots_that_are_gone_are_unused(t16: Path) -> None:
     changed = document(t16)
     gone = changed["snapshots"].pop(0)
     put(t16, changed)
-    found = verified(t16)
+    found = verify_folder(t16)
     assert found.unused_keys == (gone["key-id"],)
-    assert [one.path for one in found.orphans or ()] == [str(t16 / "metadata" / "snap-1001.avro")]
+    assert [orphan.path for orphan in found.orphans or ()] == [
+        str(t16 / "metadata" / "snap-1001.avro")
+    ]
 
 
 def test_a_kek_of_the_future_is_warned_of(t16: Path) -> None:
     add_kek(t16, age_days=-400)
-    assert any("days in the future" in one.message for one in verified(t16).findings)
+    assert any("days in the future" in finding.message for finding in verify_folder(t16).findings)
 
 
 def test_a_kek_under_another_master_key_is_a_fault_as_java_fails(t16: Path) -> None:
     add_kek(t16, master="keyB", name="foreign")
-    assert any("foreign" in one.message and "keyB" in one.message for one in faults(verified(t16)))
+    assert any(
+        "foreign" in finding.message and "keyB" in finding.message
+        for finding in faults(verify_folder(t16))
+    )
 
 
 def test_so_it_is_where_the_reader_expects_both_master_keys(t16: Path) -> None:
@@ -836,8 +851,8 @@ def test_a_refusal_of_the_key_service_is_no_fault_of_the_table(
 ) -> None:
     monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
     kms = Refusing(error)
-    found = verified(t16, kms)
-    assert [(one.word, one.severity) for one in found.findings] == [(word, "warning")]
+    found = verify_folder(t16, kms)
+    assert [(finding.word, finding.severity) for finding in found.findings] == [(word, "warning")]
     assert found.ok
     assert not found.complete
     assert found.orphans is None
@@ -852,8 +867,8 @@ def test_of_a_service_that_is_away_not_every_kek_is_asked_for(
     for number in range(3):
         add_kek(t16, name=f"kek-{number}")
     kms = Refusing(TimeoutError())
-    found = verified(t16, kms, jobs=1)
-    assert len([one for one in found.findings if one.word == "unavailable"]) == 4
+    found = verify_folder(t16, kms, jobs=1)
+    assert len([finding for finding in found.findings if finding.word == "unavailable"]) == 4
     assert len(kms.calls) == 4  # attempts, for the first
 
 
@@ -870,9 +885,11 @@ def test_a_service_that_goes_away_is_not_asked_for_every_file(
         made = append(made, pa.table({"id": [start]}))
     kms = Refusing(ConnectionError())
     found = verify_table(open_table(tmp_path, kms), jobs=1)
-    assert [(one.word, one.severity) for one in found.findings] == [("unavailable", "warning")]
+    assert [(finding.word, finding.severity) for finding in found.findings] == [
+        ("unavailable", "warning")
+    ]
     assert len(kms.calls) == 4  # attempts, for the first of four manifest lists
-    assert len([one for one in found.not_authenticated if one.what == "file"]) == 4
+    assert len([part for part in found.not_authenticated if part.what == "file"]) == 4
     assert not found.complete
 
 
@@ -888,24 +905,24 @@ def test_orphans_and_leftovers_are_told_with_their_ages(t16: Path) -> None:
     for beside in ("data/.a1.avro.crc", "metadata/version-hint.text"):
         (t16 / beside).write_bytes(b"crc")
     (t16 / "data" / ".gone.avro.crc").write_bytes(b"crc")
-    found = verified(t16)
+    found = verify_folder(t16)
     assert found.ok
-    told = {Path(one.path).name: one for one in found.orphans or ()}
+    told = {Path(orphan.path).name: orphan for orphan in found.orphans or ()}
     assert set(told) == {"stray.avro", left.name, "leak.parquet", ".gone.avro.crc"}
     assert told["stray.avro"].state == "encrypted"
     assert (told["stray.avro"].age_days or 0) > 300
     assert told[left.name].temporary
     assert told["leak.parquet"].state == "plaintext"
-    (leak,) = (one for one in found.findings if one.word == "plaintext")
+    (leak,) = (finding for finding in found.findings if finding.word == "plaintext")
     assert "leak.parquet" in leak.message
-    assert len([one for one in found.findings if one.word == "orphan"]) == 3
+    assert len([finding for finding in found.findings if finding.word == "orphan"]) == 3
 
 
 def test_orphans_are_not_guessed_where_a_manifest_could_not_be_read(t16: Path) -> None:
     (t16 / "metadata" / "m2.avro").write_bytes(b"AGS1")
-    found = verified(t16)
+    found = verify_folder(t16)
     assert found.orphans is None
-    assert "orphans" in {one.what for one in found.not_authenticated}
+    assert "orphans" in {part.what for part in found.not_authenticated}
 
 
 def test_files_reached_by_links_are_no_orphans(t16: Path, tmp_path: Path) -> None:
@@ -916,12 +933,12 @@ def test_files_reached_by_links_are_no_orphans(t16: Path, tmp_path: Path) -> Non
 
 
 def test_older_metadata_that_keeps_old_keys_is_warned_of(t16: Path) -> None:
-    """What a rotation of the master key leaves behind: the same KEK under the old one."""
+    """A rotation of the master key leaves the same KEK under the old key."""
     rotated = document(t16)
     entry = rotated["encryption-keys"][0]
     old = base64.b64decode(entry["encrypted-key-metadata"])
     kek = SampleKms().unwrap(base64.b64encode(old).decode(), "keyA")
-    wrapped = builder.sealed(MASTERS["keyB"], kek, None)
+    wrapped = builder.seal(MASTERS["keyB"], kek, None)
     entry["encrypted-key-metadata"] = base64.b64encode(wrapped).decode()
     entry["encrypted-by-id"] = rotated["properties"]["encryption.key-id"] = "keyB"
     rotated["metadata-log"] = [
@@ -929,14 +946,14 @@ def test_older_metadata_that_keeps_old_keys_is_warned_of(t16: Path) -> None:
         {"timestamp-ms": 2, "metadata-file": "wh:/t16/metadata/v1.metadata.json"},
     ]
     put(t16, rotated, "v2")
-    found = verified(t16)
+    found = verify_folder(t16)
     assert found.complete
-    kept, missing = sorted(found.findings, key=lambda one: one.word, reverse=True)
+    kept, missing = sorted(found.findings, key=lambda finding: finding.word, reverse=True)
     assert "v1.metadata.json" in kept.message
     assert "expire_history" in kept.message
     assert "v0.metadata.json" in missing.message
     (t16 / "metadata" / "v1.metadata.json").write_text("{}")
-    assert "format" in words(verified(t16))
+    assert "format" in words(verify_folder(t16))
 
 
 def test_statistics_are_told_as_plaintext_and_are_no_orphans(t16: Path) -> None:
@@ -944,10 +961,10 @@ def test_statistics_are_told_as_plaintext_and_are_no_orphans(t16: Path) -> None:
     (t16 / "metadata" / "stats.puffin").write_bytes(b"PFA1")
     changed["statistics"] = [{"statistics-path": "wh:/t16/metadata/stats.puffin"}]
     put(t16, changed)
-    found = verified(t16)
+    found = verify_folder(t16)
     assert found.orphans == ()
     assert found.complete
-    assert "statistics" in {one.what for one in found.not_authenticated}
+    assert "statistics" in {part.what for part in found.not_authenticated}
 
 
 def test_files_kept_elsewhere_are_verified_and_orphans_there_are_not_looked_for(
@@ -966,7 +983,7 @@ def test_files_kept_elsewhere_are_verified_and_orphans_there_are_not_looked_for(
     found = verify_table(open_table(inside, SampleKms(), location_map=folders))
     assert found.findings == ()
     assert found.orphans == ()
-    assert "orphans" in {one.what for one in found.not_authenticated}
+    assert "orphans" in {part.what for part in found.not_authenticated}
 
 
 # --- a table of Java's in many shapes ------------------------------------------------------------
@@ -979,21 +996,21 @@ def people(tmp_path: Path) -> Path:
     return Path(shutil.copytree(source, tmp_path / "people"))
 
 
-def of_people(folder: Path) -> TableVerification:
+def verify_people(folder: Path) -> TableVerification:
     return verify_table(open_table(folder, SampleKms(), location_map={LOCATION: str(folder)}))
 
 
 def test_javas_deletes_partitions_and_changed_schemas_are_whole(people: Path) -> None:
-    """What is on the disk, but metadata.json, is what snapshots reach; Java leaves keys over."""
-    found = of_people(people)
+    """Snapshots reach every file on disk but metadata.json; Java leaves unused keys."""
+    found = verify_people(people)
     stored = {str(path.relative_to(people)) for path in people.rglob("*.*") if path.is_file()}
-    reached = {one.location.removeprefix(LOCATION + "/") for one in found.files}
-    assert {one for one in stored if not one.endswith(".json")} == reached
+    reached = {file.location.removeprefix(LOCATION + "/") for file in found.files}
+    assert {path for path in stored if not path.endswith(".json")} == reached
     assert found.ok
     assert found.complete
     assert found.orphans == ()
     assert found.unused_keys
-    assert sorted(one.age_days >= 730 for one in found.keks) == [False, True]
+    assert sorted(kek.age_days >= 730 for kek in found.keks) == [False, True]
 
 
 def test_a_bit_flipped_in_any_of_its_files_is_found(people: Path) -> None:
@@ -1004,7 +1021,7 @@ def test_a_bit_flipped_in_any_of_its_files_is_found(people: Path) -> None:
         damaged = bytearray(whole)
         damaged[len(whole) // 3] ^= 1
         path.write_bytes(damaged)
-        told = {one.location for one in faults(of_people(people))}
+        told = {finding.location for finding in faults(verify_people(people))}
         path.write_bytes(whole)
         assert told == {f"{LOCATION}/{path.relative_to(people)}"}
 
@@ -1041,19 +1058,19 @@ def test_tables_under_each_policy_are_whole_and_their_damage_is_found(
     found = verify_table(opened)
     assert found.findings == ()
     assert found.complete
-    assert [one.opened for one in found.keks] == [True] * keks
-    assert {one.store for one in found.keks} <= {policy.store.replace("-", " ")}
+    assert [kek.opened for kek in found.keks] == [True] * keks
+    assert {kek.store for kek in found.keks} <= {policy.store.replace("-", " ")}
     if keks:
         assert kms.calls == [("unwrap", "keyA")] * keks
-    data = next(one for one in found.files if one.kind == "data")
+    data = next(file for file in found.files if file.kind == "data")
     path = Path(opened.walk.place(data.location).path)
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
-    assert {one.location for one in faults(verify_table(opened))} == {data.location}
+    assert {finding.location for finding in faults(verify_table(opened))} == {data.location}
     (tmp_path / "keks.json").unlink()
     lost = verify_table(open_table(tmp_path / "t", kms, key_store=store))
-    assert any(one.location == "the key store" for one in lost.findings)
+    assert any(finding.location == "the key store" for finding in lost.findings)
     if policy.store == "key-store":
         assert not lost.complete
 
@@ -1062,9 +1079,9 @@ def test_tables_under_each_policy_are_whole_and_their_damage_is_found(
 
 
 def secrets_of(folder: Path) -> list[bytes]:
-    """Give every plain key of the table, by Java's own listing, and the KEK."""
+    """Return every plain key of the table, by Java's own listing, and the KEK."""
     told = (shared_vectors() / "iceberg-table" / "t16.java-read.txt").read_text()
-    keys = [bytes.fromhex(one)[2:18] for one in re.findall(r"0120[0-9a-f]{32}", told)]
+    keys = [bytes.fromhex(metadata)[2:18] for metadata in re.findall(r"0120[0-9a-f]{32}", told)]
     entry = document(folder)["encryption-keys"][0]["encrypted-key-metadata"]
     return [*keys, SampleKms().unwrap(entry, "keyA"), *MASTERS.values()]
 
@@ -1084,12 +1101,12 @@ def test_no_key_comes_out(t16: Path, table: IcebergTable) -> None:
 
 def test_hostile_names_are_only_ever_text_on_the_page(t16: Path) -> None:
     evil = ("</script><script>alert(1)</script><img src=x>", "a\x00\x1b[31m\u202ecba", "\ud800")
-    found = verified(t16)
+    found = verify_folder(t16)
     findings = tuple(
-        TableFinding(word=one, message=one, severity="fault", location=one) for one in evil
+        TableFinding(word=text, message=text, severity="fault", location=text) for text in evil
     )
-    files = tuple(replace(one, location=evil[0], kind=evil[1]) for one in found.files)
-    keks = tuple(replace(one, id=evil[0], scope=evil[1]) for one in found.keks)
+    files = tuple(replace(file, location=evil[0], kind=evil[1]) for file in found.files)
+    keks = tuple(replace(kek, id=evil[0], scope=evil[1]) for kek in found.keks)
     page = replace(
         found, location=evil[1], uuid=evil[0], findings=findings, files=files, keks=keks
     ).to_html()
@@ -1112,7 +1129,7 @@ def test_a_table_in_a_store_is_verified_and_its_orphans_are_found(t16: Path) -> 
         )
         found = verify_table(opened)
         assert found.complete
-        assert [(one.path, one.state) for one in found.orphans or ()] == [
+        assert [(orphan.path, orphan.state) for orphan in found.orphans or ()] == [
             ("/warehouse/t16/data/stray.avro", "encrypted")
         ]
     finally:
@@ -1120,10 +1137,10 @@ def test_a_table_in_a_store_is_verified_and_its_orphans_are_found(t16: Path) -> 
 
 
 def test_the_first_fault_is_raised_as_reading_would(t16: Path) -> None:
-    verified(t16).raise_for_faults()
+    verify_folder(t16).raise_for_faults()
     (t16 / "data" / "a1.avro").unlink()
     with pytest.raises(OSError, match="could not be read"):
-        verified(t16).raise_for_faults()
+        verify_folder(t16).raise_for_faults()
 
 
 def test_the_manifests_header_is_what_tells_lists_apart(t16: Path) -> None:
@@ -1138,10 +1155,10 @@ def test_the_manifests_header_is_what_tells_lists_apart(t16: Path) -> None:
 def test_the_page_says_that_everything_is_authenticated_or_what_is_not(
     t16: Path, damaged: bool
 ) -> None:
-    """What Iceberg authenticates in no table is told once, folded."""
+    """What Iceberg never authenticates is reported once, folded."""
     if damaged:
         (t16 / "data/p1.parquet").unlink()
-    found = verified(t16)
+    found = verify_folder(t16)
     page = found.to_html()
     assert found.complete is not damaged
     assert ("Everything authenticated</span>" in page) is not damaged

@@ -85,12 +85,12 @@ def test_java_appends_in_between(java: Judge, made: IcebergTable) -> None:
     table = made.append(ROWS.slice(0, 5))
     assert len(java.read(table.place.path)) == table.scan().num_rows == 58
     found = java.snapshots(table.place.path)
-    assert [one["sequence_number"] for one in found["snapshots"]] == [1, 2, 3]
-    assert [(one["first_row_id"], one["added_rows"]) for one in found["snapshots"]] == [
+    assert [snapshot["sequence_number"] for snapshot in found["snapshots"]] == [1, 2, 3]
+    assert [(entry["first_row_id"], entry["added_rows"]) for entry in found["snapshots"]] == [
         (0, 50), (50, 3), (53, 5),
     ]  # fmt: skip
     assert found["next_row_id"] == 58
-    keks = [one for one in java.keys(table.place.path) if one["by"] == "keyA"]
+    keks = [key for key in java.keys(table.place.path) if key["by"] == "keyA"]
     assert len(keks) == 1  # Java uses ours, and we go on with it
 
 
@@ -124,7 +124,7 @@ def test_the_snapshot_is_as_java_writes_it(java: Judge, made: IcebergTable) -> N
 def test_what_is_written_opens_link_by_link(made: IcebergTable, tmp_path: Path) -> None:
     """metadata.json, KEK, list, manifest, file: by cryptography, fastavro and PyArrow."""
     table = made.append(ROWS)
-    found = by_hand.opened(tmp_path / "t")
+    found = by_hand.open_table(tmp_path / "t")
     snapshot = found.metadata["snapshots"][0]
     assert found.list_header["snapshot-id"] == str(snapshot["snapshot-id"])
     assert found.list_header["parent-snapshot-id"] == "null"
@@ -152,13 +152,14 @@ def test_what_is_written_opens_link_by_link(made: IcebergTable, tmp_path: Path) 
 def test_each_file_has_keys_of_its_own(made: IcebergTable, tmp_path: Path) -> None:
     made.append(ROWS)
     made.append(ROWS)
-    found = by_hand.opened(tmp_path / "t")
-    metadata = [one["key_metadata"] for one in (*found.manifests, *found.files)]
+    found = by_hand.open_table(tmp_path / "t")
+    metadata = [file["key_metadata"] for file in (*found.manifests, *found.files)]
     metadata += [
-        by_hand.unwrap_entry(found.metadata, one["key-id"]) for one in found.metadata["snapshots"]
+        by_hand.unwrap_entry(found.metadata, snapshot["key-id"])
+        for snapshot in found.metadata["snapshots"]
     ]
-    keys = [by_hand.parse_key_metadata(one) for one in metadata]
-    assert len({one.key for one in keys}) == len({one.aad_prefix for one in keys}) == 6
+    keys = [by_hand.parse_key_metadata(data) for data in metadata]
+    assert len({key.key for key in keys}) == len({key.aad_prefix for key in keys}) == 6
 
 
 def test_sizes_and_offsets_are_those_of_the_encrypted_file(
@@ -167,7 +168,7 @@ def test_sizes_and_offsets_are_those_of_the_encrypted_file(
     """Java plans by split offsets: row groups must begin there, in the file as it is stored."""
     commit(made, lambda table: with_property(table, "write.parquet.row-group-limit", "20"))
     made.append(ROWS)
-    (file,) = by_hand.opened(tmp_path / "t").files
+    (file,) = by_hand.open_table(tmp_path / "t").files
     keys = by_hand.parse_key_metadata(file["key_metadata"])
     properties = pe.create_decryption_properties(footer_key=keys.key, aad_prefix=keys.aad_prefix)
     stored = pq.ParquetFile(file["file_path"], decryption_properties=properties).metadata
@@ -183,7 +184,7 @@ def test_sizes_and_offsets_are_those_of_the_encrypted_file(
             sizes[column.path_in_schema] = size
     assert file["split_offsets"] == starts
     assert starts[0] == 4
-    by_id = {one["key"]: one["value"] for one in file["column_sizes"]}
+    by_id = {size["key"]: size["value"] for size in file["column_sizes"]}
     assert sorted(by_id.values()) == sorted(sizes.values())
     assert by_id[1] == sizes["id"]
 
@@ -256,14 +257,14 @@ def test_partitions(
     table = table.append(TYPED)
     files = java.files(table.place.path)["files"]
     assert len(files) == partitions
-    assert len({one["partition"] for one in files}) == partitions
+    assert len({file["partition"] for file in files}) == partitions
     assert java.read(table.place.path) == plain_rows(TYPED) == plain_rows(table.scan())
     summary = table.metadata.snapshots[0].document["summary"]
     assert summary["changed-partition-count"] == str(partitions)
     # What Java writes for these rows is in the same partitions, and pruned by the same bounds.
     theirs = java.commit(table.place.path, {"do": "append", "rows": plain_rows(TYPED)})
     found = java.files(theirs)["files"]
-    assert {one["partition"] for one in found} == {one["partition"] for one in files}
+    assert {file["partition"] for file in found} == {file["partition"] for file in files}
     after = open_table(theirs, kms)
     assert after.metadata.current is not None
     manifests = after.walk.manifests(after.metadata.current)
@@ -360,12 +361,12 @@ def test_keys_as_the_policy_has_them(kms: SampleKms, tmp_path: Path, kek_per: An
         partition_spec=spec(("id", BucketTransform(3))),
     ).append(TYPED)  # fmt: skip
     assert plain_rows(table.scan()) == plain_rows(TYPED)
-    keks = [one for one in table.keys().to_pylist() if one["kind"] == "KEK"]
+    keks = [key for key in table.keys().to_pylist() if key["kind"] == "KEK"]
     assert len(keks) == {"partition": 4, "files": 3, "day": 1}[kek_per]
-    sealed = {one["sealed_by"] for one in table.files().to_pylist() if one["kind"] == "data"}
+    sealed = {file["sealed_by"] for file in table.files().to_pylist() if file["kind"] == "data"}
     assert len(sealed) == {"partition": 3, "files": 2, "day": 1}[kek_per]
     again = table.append(TYPED)
-    keks = [one for one in again.keys().to_pylist() if one["kind"] == "KEK"]
+    keks = [key for key in again.keys().to_pylist() if key["kind"] == "KEK"]
     assert len(keks) == {"partition": 4, "files": 5, "day": 1}[kek_per]
 
 
@@ -712,21 +713,21 @@ def test_a_killed_append_leaves_the_old_version(
 
 def test_somebody_else_commits_in_between(made: IcebergTable, tmp_path: Path) -> None:
     table = made.append(ROWS)
-    meddled = interrupted(table, [lambda: made.append(ROWS.slice(0, 1))] * 2)
+    meddled = with_interruptions(table, [lambda: made.append(ROWS.slice(0, 1))] * 2)
     done = append(meddled, ROWS.slice(0, 7))
     assert done.scan().num_rows == 59
-    found = by_hand.opened(tmp_path / "t")
-    assert [one["sequence-number"] for one in found.metadata["snapshots"]] == [1, 2, 3, 4]
-    firsts = [(one["first-row-id"], one["added-rows"]) for one in found.metadata["snapshots"]]
+    found = by_hand.open_table(tmp_path / "t")
+    assert [snapshot["sequence-number"] for snapshot in found.metadata["snapshots"]] == [1, 2, 3, 4]
+    firsts = [(entry["first-row-id"], entry["added-rows"]) for entry in found.metadata["snapshots"]]
     assert firsts == [(0, 50), (50, 1), (51, 1), (52, 7)]
     # What the lost attempts wrote is gone.
-    named = {one["manifest_path"] for one in found.manifests}
-    named |= {one["manifest-list"] for one in found.metadata["snapshots"]}
+    named = {manifest["manifest_path"] for manifest in found.manifests}
+    named |= {snapshot["manifest-list"] for snapshot in found.metadata["snapshots"]}
     assert {str(path) for path in (tmp_path / "t").rglob("*.avro")} == named
 
 
-def interrupted(table: IcebergTable, others: list[Callable[[], object]]) -> IcebergTable:
-    """Give the table with versions of which each commit comes after one of others'."""
+def with_interruptions(table: IcebergTable, others: list[Callable[[], object]]) -> IcebergTable:
+    """Return the table with versions of which each commit comes after one of others'."""
     real = table.versions
 
     class Meddled:
@@ -749,10 +750,10 @@ def test_somebody_else_is_faster_every_time(
     others: list[Callable[[], object]] = [lambda: made.append(ROWS.slice(0, 1))]
     others *= committing.ATTEMPTS
     with pytest.raises(CommitConflictError):
-        append(interrupted(table, others), ROWS.slice(0, 7))
-    found = by_hand.opened(tmp_path / "t")
+        append(with_interruptions(table, others), ROWS.slice(0, 7))
+    found = by_hand.open_table(tmp_path / "t")
     assert {str(path) for path in (tmp_path / "t").rglob("*.parquet")} == {
-        one["file_path"] for one in found.files
+        file["file_path"] for file in found.files
     }
     assert table.refreshed().scan().num_rows == 50 + committing.ATTEMPTS
 
@@ -770,18 +771,20 @@ def test_somebody_else_gives_the_table_another_master_key(
     kms = made.walk.resolver.masters.client
     table = open_table(tmp_path / "t", kms, master_key_ids=expected)
 
-    def moved(one: IcebergTable) -> Any:
+    def move_branch(table: IcebergTable) -> Any:
         keys = [
             dataclasses.replace(
-                key, encrypted_by="keyB", encrypted=one.walk.resolver.masters.move(
+                key, encrypted_by="keyB", encrypted=table.walk.resolver.masters.move(
                     key.encrypted, "keyA", "keyB"
                 ),
             ) if key.encrypted_by == "keyA" else key
-            for key in one.metadata.keys.values()
+            for key in table.metadata.keys.values()
         ]  # fmt: skip
-        return one.metadata.with_keys(keys, properties={**one.metadata.properties, KEY_ID: "keyB"})
+        return table.metadata.with_keys(
+            keys, properties={**table.metadata.properties, KEY_ID: "keyB"}
+        )
 
-    meanwhile = interrupted(table, [lambda: commit(made, moved)])
+    meanwhile = with_interruptions(table, [lambda: commit(made, move_branch)])
     if expected is None:
         with pytest.raises(
             IntegrityError, match=r"open the table again with master_key_ids=\['keyB"
@@ -803,7 +806,7 @@ def test_somebody_else_drops_the_keys(kms: SampleKms, tmp_path: Path, kek_per: A
     )
     table = made.append(ROWS)
     old = set(table.metadata.kek_ids())
-    done = append(interrupted(table, [lambda: rotate_table(made, "kek")]), ROWS)
+    done = append(with_interruptions(table, [lambda: rotate_table(made, "kek")]), ROWS)
     assert not old & set(done.metadata.kek_ids())
     assert open_table(tmp_path / "t", kms).scan().num_rows == 100
 
@@ -816,10 +819,10 @@ def test_somebody_else_changes_the_partitioning(made: IcebergTable, tmp_path: Pa
     ]}]  # fmt: skip
 
     def respec() -> object:
-        return commit(made, lambda one: one.metadata.with_members(partition_specs=other))
+        return commit(made, lambda latest: latest.metadata.with_members(partition_specs=other))
 
     with pytest.raises(CommitConflictError, match="changed the partitioning"):
-        append(interrupted(table, [respec]), ROWS)
+        append(with_interruptions(table, [respec]), ROWS)
     assert files_of(tmp_path) - before == {"t/metadata/v3.metadata.json"}
 
 

@@ -35,55 +35,58 @@ SCHEMA = pa.schema([("id", pa.int64())])
 
 
 @pytest.fixture
-def made(kms: SampleKms, tmp_path: Path) -> IcebergTable:
+def lake(kms: SampleKms, tmp_path: Path) -> IcebergTable:
     return create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA")
 
 
-def noted(table: IcebergTable, text: str = "yes") -> Any:
+def set_note(table: IcebergTable, text: str = "yes") -> Any:
     return table.metadata.with_members(properties={**table.metadata.properties, "note": text})
 
 
-def test_versions_are_counted(made: IcebergTable, tmp_path: Path) -> None:
-    second = commit(made, noted)
-    third = commit(made, noted)  # from an old version: made of the current one
-    assert [one.place.name for one in (second, third)] == ["v2.metadata.json", "v3.metadata.json"]
+def test_versions_are_counted(lake: IcebergTable, tmp_path: Path) -> None:
+    second = commit(lake, set_note)
+    third = commit(lake, set_note)  # from an old version: made of the current one
+    assert [table.place.name for table in (second, third)] == [
+        "v2.metadata.json",
+        "v3.metadata.json",
+    ]
     assert (tmp_path / "t/metadata/version-hint.text").read_text() == "3"
     log = third.metadata.document["metadata-log"]
-    assert [one["metadata-file"] for one in log] == [made.place.path, second.place.path]
-    assert [one["timestamp-ms"] for one in log] == [
-        one.metadata.document["last-updated-ms"] for one in (made, second)
+    assert [entry["metadata-file"] for entry in log] == [lake.place.path, second.place.path]
+    assert [entry["timestamp-ms"] for entry in log] == [
+        table.metadata.document["last-updated-ms"] for table in (lake, second)
     ]
 
 
-def test_java_finds_the_version(java: Judge, made: IcebergTable, tmp_path: Path) -> None:
-    found = commit(commit(made, noted), noted)
+def test_java_finds_the_version(java: Judge, lake: IcebergTable, tmp_path: Path) -> None:
+    found = commit(commit(lake, set_note), set_note)
     java.commit(found.place.path, {"do": "append", "rows": [{"id": 1}]})
-    assert made.refreshed().place.name == "v4.metadata.json"
-    assert commit(made, noted).scan().num_rows == 1
+    assert lake.refreshed().place.name == "v4.metadata.json"
+    assert commit(lake, set_note).scan().num_rows == 1
 
 
-def test_a_conflict_is_not_overwritten(made: IcebergTable) -> None:
-    other = noted(made, "other")
-    made.versions.commit(made.place, other)
+def test_a_conflict_is_not_overwritten(lake: IcebergTable) -> None:
+    other = set_note(lake, "other")
+    lake.versions.commit(lake.place, other)
     with pytest.raises(CommitConflictError, match="not the table's current version any more"):
-        made.versions.commit(made.place, noted(made, "ours"))
-    assert made.refreshed().metadata.properties["note"] == "other"
+        lake.versions.commit(lake.place, set_note(lake, "ours"))
+    assert lake.refreshed().metadata.properties["note"] == "other"
 
 
 def test_of_two_that_look_at_once_one_succeeds(
-    made: IcebergTable, monkeypatch: pytest.MonkeyPatch
+    lake: IcebergTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both see v1 as the current version; the file system lets one of them create v2."""
-    stale = made.place
+    stale = lake.place
     monkeypatch.setattr(FolderVersions, "current", lambda self: stale)
-    made.versions.commit(made.place, noted(made, "first"))
+    lake.versions.commit(lake.place, set_note(lake, "first"))
     with pytest.raises(CommitConflictError):
-        made.versions.commit(made.place, noted(made, "second"))
+        lake.versions.commit(lake.place, set_note(lake, "second"))
     monkeypatch.undo()
-    assert made.refreshed().metadata.properties["note"] == "first"
+    assert lake.refreshed().metadata.properties["note"] == "first"
 
 
-def passed_over(made: IcebergTable, monkeypatch: pytest.MonkeyPatch, *, drop_log: bool) -> None:
+def pass_over(made: IcebergTable, monkeypatch: pytest.MonkeyPatch, *, drop_log: bool) -> None:
     """Have others commit v2 and v3, and remove v1 and v2, just before ours becomes v2."""
     import modcrypt.iceberg.format.table_versions as room
 
@@ -92,7 +95,7 @@ def passed_over(made: IcebergTable, monkeypatch: pytest.MonkeyPatch, *, drop_log
 
     def create(place: Place, data: bytes) -> None:
         monkeypatch.setattr(room, "_create", real)
-        theirs = commit(commit(made, noted), noted)
+        theirs = commit(commit(made, set_note), set_note)
         for name in ("v1.metadata.json", "v2.metadata.json"):
             (folder / name).unlink()
         if drop_log:
@@ -104,28 +107,28 @@ def passed_over(made: IcebergTable, monkeypatch: pytest.MonkeyPatch, *, drop_log
 
 
 def test_a_commit_into_a_gap_is_none(
-    made: IcebergTable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    lake: IcebergTable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Old metadata.json files may be removed: a free number is no proof of being the next."""
-    passed_over(made, monkeypatch, drop_log=False)
+    pass_over(lake, monkeypatch, drop_log=False)
     with pytest.raises(CommitConflictError):
-        made.versions.commit(made.place, noted(made, "lost"))
+        lake.versions.commit(lake.place, set_note(lake, "lost"))
     assert file_names(Place(None, str(tmp_path / "t/metadata"))).count("v2.metadata.json") == 0
-    assert made.refreshed().place.name == "v3.metadata.json"
+    assert lake.refreshed().place.name == "v3.metadata.json"
 
 
 def test_a_commit_of_which_nobody_can_tell_is_no_conflict(
-    made: IcebergTable, monkeypatch: pytest.MonkeyPatch
+    lake: IcebergTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would be made again, and its files be removed, though others may need them."""
-    passed_over(made, monkeypatch, drop_log=True)
+    pass_over(lake, monkeypatch, drop_log=True)
     with pytest.raises(OSError, match="this commit may be lost"):
-        made.versions.commit(made.place, noted(made, "lost"))
-    assert made.refreshed().place.name == "v3.metadata.json"
+        lake.versions.commit(lake.place, set_note(lake, "lost"))
+    assert lake.refreshed().place.name == "v3.metadata.json"
 
 
 def test_a_commit_that_others_go_on_from_stands(
-    made: IcebergTable, monkeypatch: pytest.MonkeyPatch
+    lake: IcebergTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import modcrypt.iceberg.format.table_versions as room
 
@@ -134,24 +137,24 @@ def test_a_commit_that_others_go_on_from_stands(
     def create(place: Place, data: bytes) -> None:
         monkeypatch.setattr(room, "_create", real)
         real(place, data)
-        commit(made, noted)  # v3, from ours
+        commit(lake, set_note)  # v3, from ours
 
     monkeypatch.setattr(room, "_create", create)
-    ours = made.metadata.with_members(last_updated_ms=made.metadata.document["last-updated-ms"] + 1)
-    assert made.versions.commit(made.place, ours).name == "v2.metadata.json"
-    assert made.refreshed().place.name == "v3.metadata.json"
+    ours = lake.metadata.with_members(last_updated_ms=lake.metadata.document["last-updated-ms"] + 1)
+    assert lake.versions.commit(lake.place, ours).name == "v2.metadata.json"
+    assert lake.refreshed().place.name == "v3.metadata.json"
 
 
-def test_a_commit_is_made_again_of_the_newer_version(made: IcebergTable) -> None:
+def test_a_commit_is_made_again_of_the_newer_version(lake: IcebergTable) -> None:
     calls: list[str] = []
 
     def change(table: IcebergTable) -> Any:
         if not calls:
-            made.versions.commit(made.place, noted(made, "other"))
+            lake.versions.commit(lake.place, set_note(lake, "other"))
         calls.append(table.place.name)
         return table.metadata.with_members(properties={**table.metadata.properties, "ours": "yes"})
 
-    found = commit(made, change)
+    found = commit(lake, change)
     assert calls == ["v1.metadata.json", "v2.metadata.json"]
     assert found.metadata.properties["note"] == "other"
     assert found.metadata.properties["ours"] == "yes"
@@ -159,7 +162,7 @@ def test_a_commit_is_made_again_of_the_newer_version(made: IcebergTable) -> None
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_version_that_goes_before_it_is_read_is_not_missed(
-    made: IcebergTable, kms: SampleKms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+    lake: IcebergTable, kms: SampleKms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """Others commit and drop the history between a look for the newest version and reading it."""
     real: Callable[[Any], Place] = FolderVersions.current
@@ -170,48 +173,48 @@ def test_a_version_that_goes_before_it_is_read_is_not_missed(
         if left[0]:
             left[0] -= 1
             again, left[0] = left[0], 0
-            expire_history(commit(made, noted))
+            expire_history(commit(lake, set_note))
             left[0] = again
         return found
 
     monkeypatch.setattr(FolderVersions, "current", current)
     gets: list[Callable[[], IcebergTable]] = [
-        made.refreshed, lambda: open_table(tmp_path / "t", kms), lambda: latest(made)
+        lake.refreshed, lambda: open_table(tmp_path / "t", kms), lambda: latest(lake)
     ]  # fmt: skip
     for get in gets:
         left[0] = times
-        before = real(made.versions)
-        assert get().place == real(made.versions) != before
-    Path(made.refreshed().place.path).unlink()
-    monkeypatch.setattr(FolderVersions, "current", lambda self: made.place)
+        before = real(lake.versions)
+        assert get().place == real(lake.versions) != before
+    Path(lake.refreshed().place.path).unlink()
+    monkeypatch.setattr(FolderVersions, "current", lambda self: lake.place)
     with pytest.raises(FileNotFoundError):
-        made.refreshed()
+        lake.refreshed()
 
 
-def test_what_is_gone_meanwhile_is_looked_for_in_the_newer_version(made: IcebergTable) -> None:
+def test_what_is_gone_meanwhile_is_looked_for_in_the_newer_version(lake: IcebergTable) -> None:
     """Others drop the history that a change was being made of."""
     calls: list[str] = []
 
     def change(table: IcebergTable) -> Any:
         calls.append(table.place.name)
         if len(calls) == 1:
-            expire_history(commit(made, noted))
+            expire_history(commit(lake, set_note))
         raise FileNotFoundError(2, "gone")
 
     with pytest.raises(FileNotFoundError, match="gone"):  # that is not why
-        commit(made, change)
+        commit(lake, change)
     assert calls == ["v1.metadata.json", "v2.metadata.json"]
 
 
-def test_a_hint_that_cannot_be_written_is_no_failure(made: IcebergTable, tmp_path: Path) -> None:
+def test_a_hint_that_cannot_be_written_is_no_failure(lake: IcebergTable, tmp_path: Path) -> None:
     hint = tmp_path / "t/metadata/version-hint.text"
     hint.unlink()
     hint.mkdir()
-    assert commit(made, noted).place.name == "v2.metadata.json"
+    assert commit(lake, set_note).place.name == "v2.metadata.json"
 
 
 def test_paths_as_callers_spell_them(
-    made: IcebergTable, kms: SampleKms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: IcebergTable, kms: SampleKms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path / "t" / "metadata")
     newest = "v1.metadata.json"
@@ -219,7 +222,7 @@ def test_paths_as_callers_spell_them(
         open_table(spelt, kms).refreshed()
     for number, spelt in enumerate(["..", "../", f"{tmp_path}//t"], 2):
         table = open_table(spelt, kms, location_map={str(tmp_path / "t"): tmp_path / "t"})
-        assert commit(table, noted).place.name == f"v{number}.metadata.json"
+        assert commit(table, set_note).place.name == f"v{number}.metadata.json"
 
 
 def test_another_file_system(kms: SampleKms, tmp_path: Path) -> None:
@@ -306,48 +309,48 @@ def test_numbers_of_versions(name: str, number: int | None) -> None:
     assert version_number(name) == number
 
 
-def test_no_version_follows_the_greatest_number(made: IcebergTable, tmp_path: Path) -> None:
+def test_no_version_follows_the_greatest_number(lake: IcebergTable, tmp_path: Path) -> None:
     """One that is planted with it, or the next commit would be found by nobody."""
-    planted = made.place.beside(f"v{10**18 - 1}.metadata.json")
-    Path(planted.path).write_bytes(Path(made.place.path).read_bytes())
+    planted = lake.place.beside(f"v{10**18 - 1}.metadata.json")
+    Path(planted.path).write_bytes(Path(lake.place.path).read_bytes())
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(FormatError, match="no version can follow"):
-        made.append(pa.table({"id": pa.array([1], pa.int64())}))
+        lake.append(pa.table({"id": pa.array([1], pa.int64())}))
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
     Path(planted.path).unlink()
-    assert made.append(pa.table({"id": pa.array([1], pa.int64())})).scan().num_rows == 1
+    assert lake.append(pa.table({"id": pa.array([1], pa.int64())})).scan().num_rows == 1
 
 
 def test_a_catalogs_version_is_not_followed_in_the_folder(
-    made: IcebergTable, kms: SampleKms, tmp_path: Path
+    lake: IcebergTable, kms: SampleKms, tmp_path: Path
 ) -> None:
     name = "00003-8b19a876-2225-48ad-a5f4-1c191de63807.metadata.json"
-    os.rename(made.place.path, tmp_path / "t/metadata" / name)
+    os.rename(lake.place.path, tmp_path / "t/metadata" / name)
     table = open_table(tmp_path / "t/metadata" / name, kms)
     assert table.scan().num_rows == 0
     with pytest.raises(ValueError, match="load_table"):
         table.append(pa.table({"id": [1]}))
 
 
-def test_a_compressed_version_is_followed(made: IcebergTable) -> None:
+def test_a_compressed_version_is_followed(lake: IcebergTable) -> None:
     import gzip
 
-    path = Path(made.place.path)
+    path = Path(lake.place.path)
     path.with_name("v1.gz.metadata.json").write_bytes(gzip.compress(path.read_bytes()))
     path.unlink()
-    assert read_metadata(made.refreshed().place).uuid == made.metadata.uuid
-    assert commit(made, noted).place.name == "v2.metadata.json"
+    assert read_metadata(lake.refreshed().place).uuid == lake.metadata.uuid
+    assert commit(lake, set_note).place.name == "v2.metadata.json"
 
 
 def test_a_link_in_the_place_of_the_hint_is_not_followed(
-    made: IcebergTable, tmp_path: Path
+    lake: IcebergTable, tmp_path: Path
 ) -> None:
     precious = tmp_path / "precious"
     precious.write_text("precious")
     hint = tmp_path / "t" / "metadata" / "version-hint.text"
     hint.unlink()
     hint.symlink_to(precious)
-    commit(made, noted)
+    commit(lake, set_note)
     assert precious.read_text() == "precious"
     assert not hint.is_symlink()
     assert hint.read_text() == "2"

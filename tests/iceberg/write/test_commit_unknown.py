@@ -48,41 +48,41 @@ def then(room: Any, name: str, monkeypatch: pytest.MonkeyPatch, after: Callable[
     """Have others do something once a function has done its work, the first time."""
     real = getattr(room, name)
 
-    def doing(*arguments: Any) -> Any:
+    def do_then(*arguments: Any) -> Any:
         monkeypatch.setattr(room, name, real)
         result = real(*arguments)
         after()
         return result
 
-    monkeypatch.setattr(room, name, doing)
+    monkeypatch.setattr(room, name, do_then)
 
 
 @pytest.fixture
-def made(tmp_path: Path, kms: SampleKms) -> IcebergTable:
+def lake(tmp_path: Path, kms: SampleKms) -> IcebergTable:
     table = create_table(tmp_path / "t", SCHEMA, kms, master_key_id="keyA", policy=FOR_FILES)
     return table.append(ids(1))
 
 
 @pytest.mark.parametrize("kind", ["append", *KINDS])
 def test_a_commit_whose_answer_is_lost_keeps_its_files(
-    made: IcebergTable, kind: Any, monkeypatch: pytest.MonkeyPatch
+    lake: IcebergTable, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others append, and expire the snapshot that was committed: its files are still needed."""
 
     def others() -> None:
-        expire_history(made.append(ids(3)))
+        expire_history(lake.append(ids(3)))
         raise OSError("timed out")
 
     then(versions.FolderVersions, "commit", monkeypatch, others)
     with pytest.raises(OSError, match="timed out"):
-        _ = made.append(ids(2)) if kind == "append" else rotate_table(made, kind)
-    assert rows(made) == ([1, 2, 3] if kind == "append" else [1, 3])
+        _ = lake.append(ids(2)) if kind == "append" else rotate_table(lake, kind)
+    assert rows(lake) == ([1, 2, 3] if kind == "append" else [1, 3])
 
 
 @pytest.mark.parametrize("kind", ["append", *KINDS])
 @pytest.mark.parametrize("error", [FileExistsError(17, "there"), TimeoutError(110, "timed out")])
 def test_a_version_that_is_there_was_created_whatever_the_answer(
-    made: IcebergTable, kind: Any, error: OSError, monkeypatch: pytest.MonkeyPatch
+    lake: IcebergTable, kind: Any, error: OSError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store, or a network file system, did as it was told; the request was made again, unseen."""
 
@@ -90,10 +90,10 @@ def test_a_version_that_is_there_was_created_whatever_the_answer(
         raise error
 
     then(versions, "_create", monkeypatch, answer)
-    done = made.append(ids(2)) if kind == "append" else rotate_table(made, kind).table
+    done = lake.append(ids(2)) if kind == "append" else rotate_table(lake, kind).table
     assert done.place.name == "v3.metadata.json"
-    assert rows(made) == ([1, 2] if kind == "append" else [1])
-    assert verify_table(made.refreshed()).ok
+    assert rows(lake) == ([1, 2] if kind == "append" else [1])
+    assert verify_table(lake.refreshed()).ok
 
 
 def test_a_table_that_is_there_was_created_whatever_the_answer(
@@ -110,33 +110,33 @@ def test_a_table_that_is_there_was_created_whatever_the_answer(
 
 
 def test_a_version_that_is_gone_may_have_been_created(
-    made: IcebergTable, monkeypatch: pytest.MonkeyPatch
+    lake: IcebergTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others went on from it, and dropped the history, before the second request was answered."""
 
     def others() -> None:
-        expire_history(made.append(ids(3)))
+        expire_history(lake.append(ids(3)))
         raise FileExistsError(17, "there")
 
     then(versions, "_create", monkeypatch, others)
     with pytest.raises(OSError, match="the file may have been created"):
-        made.append(ids(2))
-    assert rows(made) == [1, 2, 3]
+        lake.append(ids(2))
+    assert rows(lake) == [1, 2, 3]
 
 
 def test_a_committed_version_is_not_read_again(
-    made: IcebergTable, monkeypatch: pytest.MonkeyPatch
+    lake: IcebergTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error then would have the rows appended twice."""
 
-    def broken() -> None:
+    def fail_reading() -> None:
         def read(place: Place) -> Any:
             raise OSError("broken")
 
         monkeypatch.setattr("modcrypt.iceberg.read.table_version.read_metadata", read)
 
-    then(versions.FolderVersions, "commit", monkeypatch, broken)
-    done = made.append(ids(2))
+    then(versions.FolderVersions, "commit", monkeypatch, fail_reading)
+    done = lake.append(ids(2))
     monkeypatch.undo()
     assert (done.place.name, done.metadata.name) == ("v3.metadata.json", done.place.path)
     assert rows(done) == [1, 2]
@@ -145,7 +145,7 @@ def test_a_committed_version_is_not_read_again(
 
 @pytest.mark.parametrize("kind", ["append", *KINDS])
 def test_expiry_leaves_what_is_about_to_be_taken_back(
-    made: IcebergTable, kind: Any, monkeypatch: pytest.MonkeyPatch
+    lake: IcebergTable, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A late writer takes a number that an expiry has freed; the next is before he finds out.
 
@@ -156,7 +156,7 @@ def test_expiry_leaves_what_is_about_to_be_taken_back(
 
     def create(place: Place, data: bytes) -> None:
         monkeypatch.setattr(versions, "_create", real)
-        newest = made.append(ids(3))
+        newest = lake.append(ids(3))
         newest = expire_history(newest.append(ids(4))).table
         Path(place.path).unlink(missing_ok=True)
         real(place, data)
@@ -164,9 +164,9 @@ def test_expiry_leaves_what_is_about_to_be_taken_back(
 
     monkeypatch.setattr(versions, "_create", create)
     with contextlib.suppress(OSError):  # or nobody can tell: then nothing is removed, either
-        _ = made.append(ids(2)) if kind == "append" else rotate_table(made, kind)
-    assert rows(made)[:3] in ([1, 2, 3], [1, 3, 4])
-    assert verify_table(made.refreshed()).ok
+        _ = lake.append(ids(2)) if kind == "append" else rotate_table(lake, kind)
+    assert rows(lake)[:3] in ([1, 2, 3], [1, 3, 4])
+    assert verify_table(lake.refreshed()).ok
     assert expired[0].unreadable
 
 
@@ -196,30 +196,30 @@ def test_a_store_may_create_a_version_when_nobody_waits_for_it_any_more(
 
 @pytest.mark.parametrize("kind", ["append", *KINDS])
 def test_a_commit_that_fails_leaves_no_file(
-    made: IcebergTable, kind: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    lake: IcebergTable, kind: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def broken(place: Place, data: bytes) -> None:
+    def fail_reading(place: Place, data: bytes) -> None:
         raise OSError("full")
 
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(versions, "_create", broken)
+    monkeypatch.setattr(versions, "_create", fail_reading)
     with pytest.raises(OSError, match="full"):
-        _ = made.append(ids(2)) if kind == "append" else rotate_table(made, kind)
+        _ = lake.append(ids(2)) if kind == "append" else rotate_table(lake, kind)
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_version_that_others_went_on_from_is_not_taken_back(
-    made: IcebergTable, monkeypatch: pytest.MonkeyPatch
+    lake: IcebergTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log of the newest version has it no more, since the history was dropped."""
 
     def others() -> None:
-        expire_history(made.append(ids(3)))
+        expire_history(lake.append(ids(3)))
 
     then(versions, "_create", monkeypatch, others)
     with pytest.raises(OSError, match="this commit may be lost"):
-        made.append(ids(2))
-    assert rows(made) == [1, 2, 3]
+        lake.append(ids(2))
+    assert rows(lake) == [1, 2, 3]
 
 
 def test_a_log_of_one_version_is_enough(
@@ -283,13 +283,13 @@ def test_a_catalog_is_asked_when_its_answer_is_lost(
 ) -> None:
     real = catalogs.CatalogVersions._swap_location
 
-    def swapped(self: Any, *arguments: Any) -> bool:
+    def was_swapped(self: Any, *arguments: Any) -> bool:
         monkeypatch.setattr(catalogs.CatalogVersions, "_swap_location", real)
         if done:
             real(self, *arguments)
         raise OSError("the connection is lost")
 
-    monkeypatch.setattr(catalogs.CatalogVersions, "_swap_location", swapped)
+    monkeypatch.setattr(catalogs.CatalogVersions, "_swap_location", was_swapped)
     try:
         _ = in_catalog.append(ids(2)) if kind == "append" else rotate_table(in_catalog, kind)
     except OSError:

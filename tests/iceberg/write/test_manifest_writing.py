@@ -31,7 +31,7 @@ from modcrypt.iceberg.write.manifest_writing import (
 )
 from tests.support.iceberg.by_hand import avro, open_ags1, parse_key_metadata, unwrap_entry
 from tests.support.iceberg.java_judge import Judge
-from tests.support.iceberg.resealed_tables import rewritten
+from tests.support.iceberg.resealed_tables import write_changed_manifest
 from tests.support.iceberg.sample_kms import SampleKms
 
 JSON_MEMBERS = ("avro.schema", "iceberg.schema", "schema", "partition-spec")
@@ -47,7 +47,7 @@ def java_bytes(table: IcebergTable, manifest: ManifestFile) -> bytes:
     return table.walk.read(manifest.location, table.walk.manifest_keys(manifest), manifest.length)
 
 
-def stored(table: IcebergTable, location: str) -> bytes:
+def load(table: IcebergTable, location: str) -> bytes:
     return Path(table.walk.place(location).path).read_bytes()
 
 
@@ -58,11 +58,11 @@ def assert_same_header(ours: dict[str, Any], javas: dict[str, Any]) -> None:
             assert json.loads(ours[name]) == json.loads(value), name
         else:
             assert ours[name] == value, name
-    ours_schema, javas_schema = (json.loads(one["avro.schema"]) for one in (ours, javas))
+    ours_schema, javas_schema = (json.loads(metadata["avro.schema"]) for metadata in (ours, javas))
     assert [f["name"] for f in ours_schema["fields"]] == [f["name"] for f in javas_schema["fields"]]
 
 
-def written_as_java(table: IcebergTable, manifest: ManifestFile) -> None:
+def check_written_as_java(table: IcebergTable, manifest: ManifestFile) -> None:
     """Write the rows of a manifest of Java's again, and compare file and row."""
     header, rows = avro(java_bytes(table, manifest))
     made = write_manifest(
@@ -70,7 +70,7 @@ def written_as_java(table: IcebergTable, manifest: ManifestFile) -> None:
         snapshot_id=manifest.added_snapshot_id,
     )  # fmt: skip
     assert made["manifest_path"].startswith(f"{table.metadata.location}/metadata/")
-    data = stored(table, made["manifest_path"])
+    data = load(table, made["manifest_path"])
     assert len(data) == made["manifest_length"]
     ours_header, ours_rows = avro(open_ags1(data, made["key_metadata"]()))
     assert_same_header(ours_header, header)
@@ -84,22 +84,22 @@ def written_as_java(table: IcebergTable, manifest: ManifestFile) -> None:
 
 
 def table_rows(table: IcebergTable, manifest: ManifestFile) -> list[dict[str, Any]]:
-    """Give the rows of a manifest as Avro has them, without logical types."""
+    """Return the rows of a manifest as Avro has them, without logical types."""
     return [
         {
-            "status": one.status,
-            "snapshot_id": one.snapshot_id,
+            "status": entry.status,
+            "snapshot_id": entry.snapshot_id,
             "sequence_number": None,
             "file_sequence_number": None,
-            "data_file": dict(one.file),
+            "data_file": dict(entry.file),
         }
-        for one in table.walk.entries(manifest)
+        for entry in table.walk.entries(manifest)
     ]
 
 
 @pytest.mark.parametrize(("snapshot", "which"), [(1001, 0), (1002, 1), (1003, 2)])
 def test_a_manifest_is_as_java_writes_it(table: IcebergTable, snapshot: int, which: int) -> None:
-    written_as_java(table, java_manifests(table, snapshot)[which])
+    check_written_as_java(table, java_manifests(table, snapshot)[which])
 
 
 PARTITIONED: dict[str, Any] = {
@@ -142,7 +142,7 @@ def test_a_partitioned_manifest_is_as_java_writes_it(
     table = open_table(java.commit(made, {"do": "append", "rows": ROWS}), kms)
     for manifest in java_manifests(table):
         assert manifest.row["partitions"][1]["contains_null"]
-        written_as_java(table, manifest)
+        check_written_as_java(table, manifest)
 
 
 def test_values_of_pyiceberg_and_raw_ones_are_written_alike(
@@ -158,8 +158,8 @@ def test_values_of_pyiceberg_and_raw_ones_are_written_alike(
     row["data_file"]["partition"] = partition
     other = write_manifest(table, 0, [row], content=DATA, snapshot_id=7)
     plain = [
-        avro(open_ags1(stored(table, one["manifest_path"]), one["key_metadata"]()))[1]
-        for one in (raw, other)
+        avro(open_ags1(load(table, data["manifest_path"]), data["key_metadata"]()))[1]
+        for data in (raw, other)
     ]
     assert plain[0] == plain[1]
     assert raw["partitions"] == other["partitions"]
@@ -184,7 +184,7 @@ def test_a_uuid_as_a_partition(kms: SampleKms, tmp_path: Path, java: Judge) -> N
     made = java.commit(made, {"do": "append", "rows": [{"u": str(value)}]})
     table = open_table(made, kms)
     (manifest,) = java_manifests(table)
-    written_as_java(table, manifest)
+    check_written_as_java(table, manifest)
     for spelt in (value, value.bytes):
         assert PartitionPaths(table.metadata, 0).path({"u": spelt}) == f"u={value}"
 
@@ -196,7 +196,7 @@ def test_a_uuid_as_a_partition(kms: SampleKms, tmp_path: Path, java: Judge) -> N
 def test_a_manifest_list_is_as_java_writes_it(table: IcebergTable, snapshot: int) -> None:
     found = table.metadata.snapshot(snapshot)
     header, javas = avro(table.walk.read(found.manifest_list, table.walk.list_keys(found)))
-    rows = [dict(one.row) for one in java_manifests(table, snapshot)]
+    rows = [dict(manifest.row) for manifest in java_manifests(table, snapshot)]
     rows[-1] |= {"sequence_number": None, "min_sequence_number": None, "first_row_id": None}
     fields = SnapshotFields(
         snapshot, found.parent, found.sequence_number, found.document["first-row-id"]
@@ -206,7 +206,7 @@ def test_a_manifest_list_is_as_java_writes_it(table: IcebergTable, snapshot: int
     location, entry, next_row_id = write_manifest_list(table, fields, rows, opened)
     metadata = table.metadata.with_keys([*table.metadata.keys.values(), entry])
     key = unwrap_entry(metadata.document, entry.id)
-    ours_header, ours = avro(open_ags1(stored(table, location), key))
+    ours_header, ours = avro(open_ags1(load(table, location), key))
     assert_same_header(ours_header, header)
     assert ours == javas
     assert next_row_id == found.document["first-row-id"] + found.document["added-rows"]
@@ -217,13 +217,13 @@ def test_row_ids_are_assigned_as_the_spec_has_it(table: IcebergTable) -> None:
     model = dict(java_manifests(table, 1001)[0].row)
     names = ("added_rows_count", "existing_rows_count", "first_row_id")
     counts = [(75, 0, 925), (100, 25, None), (0, 100, None), (125, 25, None)]
-    rows = [{**model, **dict(zip(names, one, strict=True))} for one in counts]
+    rows = [{**model, **dict(zip(names, count, strict=True))} for count in counts]
     opened, _ = writing_key(table, KeyPolicy())
     location, entry, following = write_manifest_list(
         table, SnapshotFields(9, 1003, 4, 1000), rows, opened
     )
     metadata = table.metadata.with_keys([*table.metadata.keys.values(), entry])
-    written = avro(open_ags1(stored(table, location), unwrap_entry(metadata.document, entry.id)))
+    written = avro(open_ags1(load(table, location), unwrap_entry(metadata.document, entry.id)))
     assert [row["first_row_id"] for row in written[1]] == [925, 1000, 1125, 1225]
     assert following == 1375
 
@@ -231,37 +231,37 @@ def test_row_ids_are_assigned_as_the_spec_has_it(table: IcebergTable) -> None:
 def test_pyiceberg_reads_what_is_written(table: IcebergTable, tmp_path: Path) -> None:
     """Its own reader of lists and manifests, over the decrypted bytes."""
     opened, _ = writing_key(table, KeyPolicy())
-    rows = [one.row for one in java_manifests(table)]
+    rows = [manifest.row for manifest in java_manifests(table)]
     location, entry, _ = write_manifest_list(table, SnapshotFields(9, 1003, 4, 140), rows, opened)
     metadata = table.metadata.with_keys([*table.metadata.keys.values(), entry])
     plain = tmp_path / "list.avro"
-    plain.write_bytes(open_ags1(stored(table, location), unwrap_entry(metadata.document, entry.id)))
+    plain.write_bytes(open_ags1(load(table, location), unwrap_entry(metadata.document, entry.id)))
     files = PyArrowFileIO()
     found = list(read_manifest_list(files.new_input(str(plain))))
-    assert [one.content for one in found] == [
+    assert [manifest.content for manifest in found] == [
         ManifestContent.DATA, ManifestContent.DATA, ManifestContent.DELETES,
     ]  # fmt: skip
     made = write_manifest(
         table, 0, table_rows(table, java_manifests(table)[0]), content=DATA, snapshot_id=9
     )
-    plain.write_bytes(open_ags1(stored(table, made["manifest_path"]), made["key_metadata"]()))
+    plain.write_bytes(open_ags1(load(table, made["manifest_path"]), made["key_metadata"]()))
     entries = PyManifestFile.from_args(
         manifest_path=str(plain), manifest_length=plain.stat().st_size, partition_spec_id=0,
         content=ManifestContent.DATA, sequence_number=4, added_snapshot_id=9,
     ).fetch_manifest_entry(files)  # fmt: skip
-    assert [one.status for one in entries] == [ManifestEntryStatus.ADDED] * 2
-    assert [one.data_file.record_count for one in entries] == [50, 20]
+    assert [found.status for found in entries] == [ManifestEntryStatus.ADDED] * 2
+    assert [found.data_file.record_count for found in entries] == [50, 20]
 
 
 # --- entries -------------------------------------------------------------------------------------
 
 
 def test_counts_and_least_sequence_number(table: IcebergTable) -> None:
-    (one, two) = table.walk.entries(java_manifests(table, 1001)[0])
+    (first, second) = table.walk.entries(java_manifests(table, 1001)[0])
     rows = [
-        entry_row(one, status=EXISTING),
-        entry_row(two, status=DELETED, snapshot_id=9),
-        {**entry_row(two, status=ADDED, snapshot_id=9), "sequence_number": None},
+        entry_row(first, status=EXISTING),
+        entry_row(second, status=DELETED, snapshot_id=9),
+        {**entry_row(second, status=ADDED, snapshot_id=9), "sequence_number": None},
     ]
     rows[0]["sequence_number"] = 5
     made = write_manifest(table, 0, rows, content=DATA, snapshot_id=9, sequence_number=8)
@@ -291,11 +291,9 @@ def test_a_rewritten_manifest_differs_in_what_was_changed_alone(table: IcebergTa
     def change(row: dict[str, Any]) -> dict[str, Any]:
         return {**row, "data_file": {**row["data_file"], "key_metadata": b"another"}}
 
-    made = rewritten(table, manifest, change)
+    made = write_changed_manifest(table, manifest, change)
     assert made["manifest_path"] != manifest.location
-    ours_header, ours = avro(
-        open_ags1(stored(table, made["manifest_path"]), made["key_metadata"]())
-    )
+    ours_header, ours = avro(open_ags1(load(table, made["manifest_path"]), made["key_metadata"]()))
     assert_same_header(ours_header, header)
     assert ours == [change(row) for row in rows]
     old = parse_key_metadata(manifest.row["key_metadata"]())

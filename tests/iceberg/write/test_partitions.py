@@ -32,7 +32,7 @@ NAN = float("nan")
 UUIDS = [uuid.UUID(int=n << 64 | n) for n in (1, 2, 1 << 63)]
 
 
-def made(folder: Path, kind: IcebergType, transform: Transform[Any, Any]) -> IcebergTable:
+def create(folder: Path, kind: IcebergType, transform: Transform[Any, Any]) -> IcebergTable:
     schema = Schema(NestedField(1, "k", kind), NestedField(2, "id", LongType()))
     spec = PartitionSpec(PartitionField(1, 1000, transform, "part"))
     return create_table(folder, schema, SampleKms(), master_key_id="keyA", partition_spec=spec)
@@ -47,21 +47,21 @@ def data_files(table: IcebergTable) -> int:
 def test_zeros_and_nans(tmp_path: Path, kind: IcebergType, arrow: str) -> None:
     values = [0.0, -0.0, NAN, 1.0, -0.0, None, NAN]
     rows = pa.table({"k": pa.array(values, arrow), "id": range(len(values))})
-    table = made(tmp_path / "t", kind, IdentityTransform()).append(rows)
+    table = create(tmp_path / "t", kind, IdentityTransform()).append(rows)
     found = table.scan().sort_by("id")
     assert found["id"].to_pylist() == list(range(len(values)))
-    assert [str(one) for one in found["k"].to_pylist()] == [str(one) for one in values]
+    assert [str(value) for value in found["k"].to_pylist()] == [str(value) for value in values]
     assert data_files(table) == 5  # 0.0, -0.0, NaN, 1.0, null
 
 
 @pytest.mark.parametrize("transform", [IdentityTransform(), BucketTransform(4)])
 def test_uuids(tmp_path: Path, transform: Transform[Any, Any]) -> None:
-    storage = pa.array([one.bytes for one in [*UUIDS, UUIDS[0]]] + [None], pa.binary(16))
+    storage = pa.array([value.bytes for value in [*UUIDS, UUIDS[0]]] + [None], pa.binary(16))
     rows = pa.table({"k": pa.ExtensionArray.from_storage(pa.uuid(), storage), "id": range(5)})
-    table = made(tmp_path / "t", UUIDType(), transform).append(rows)
+    table = create(tmp_path / "t", UUIDType(), transform).append(rows)
     found = table.scan().sort_by("id")
     assert found["id"].to_pylist() == list(range(5))
-    assert [one and bytes(one.bytes) for one in found["k"].to_pylist()] == storage.to_pylist()
+    assert [value and bytes(value.bytes) for value in found["k"].to_pylist()] == storage.to_pylist()
     assert data_files(table) >= 2
 
 
@@ -88,13 +88,13 @@ def test_statistics_that_leave_nan_out_rule_no_row_out(
     table = create_table(tmp_path / "t", schema, SampleKms(), master_key_id="keyA")
     table = table.append(pa.table({"id": range(len(values)), "k": values}, schema=schema))
     cases: tuple[tuple[str, Callable[[Any], bool]], ...] = (
-        ("k is nan", lambda one: one is not None and math.isnan(one)),
-        ("k != 0.5", lambda one: one is not None and one != 0.5),
-        ("k not in (0.5, 0.7)", lambda one: one not in (0.5, 0.7)),
-        ("k > 0.6", lambda one: one is not None and one > 0.6),
-        ("k <= 0.5", lambda one: one is not None and one <= 0.5),
-        ("k is null", lambda one: one is None),
+        ("k is nan", lambda value: value is not None and math.isnan(value)),
+        ("k != 0.5", lambda value: value is not None and value != 0.5),
+        ("k not in (0.5, 0.7)", lambda value: value not in (0.5, 0.7)),
+        ("k > 0.6", lambda value: value is not None and value > 0.6),
+        ("k <= 0.5", lambda value: value is not None and value <= 0.5),
+        ("k is null", lambda value: value is None),
     )
     for filters, keeps in cases:
-        wanted = [number for number, one in enumerate(values) if keeps(one)]
+        wanted = [number for number, value in enumerate(values) if keeps(value)]
         assert table.scan(filters=filters)["id"].to_pylist() == wanted, filters

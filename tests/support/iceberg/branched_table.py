@@ -25,7 +25,7 @@ BY_KIND = {"spec-id": 0, "fields": [
 
 
 def rows(*ids: int) -> list[dict[str, Any]]:
-    return [{"id": one, "kind": "even" if one % 2 == 0 else "odd"} for one in ids]
+    return [{"id": id_, "kind": "even" if id_ % 2 == 0 else "odd"} for id_ in ids]
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def lake(tmp_path: Path, java: Judge) -> IcebergTable:
     return open_table(folder, SampleKms())
 
 
-def needed(java: Judge, metadata: Path) -> set[str]:
-    """Give the files that Java reads for the snapshots of a metadata.json."""
+def files_needed(java: Judge, metadata: Path) -> set[str]:
+    """Return the files that Java reads for the snapshots of a metadata.json."""
     found = set()
     for snapshot in json.loads(metadata.read_bytes())["snapshots"]:
         found.add(snapshot["manifest-list"])
@@ -62,9 +62,9 @@ def needed(java: Judge, metadata: Path) -> set[str]:
     return found
 
 
-def there(folder: Path) -> set[str]:
+def table_files(folder: Path) -> set[str]:
     names = {str(path) for path in folder.rglob("*") if path.is_file()}
-    return {one for one in names if not one.endswith((".crc", "version-hint.text"))}
+    return {name for name in names if not name.endswith((".crc", "version-hint.text"))}
 
 
 def folder_of(table: IcebergTable) -> Path:

@@ -43,10 +43,10 @@ def struct(*fields: dict[str, Any], schema_id: int = 0) -> dict[str, Any]:
 
 def arrow(fields: Sequence[tuple[int, str, pa.DataType]]) -> pa.Schema:
     """An Arrow schema with field ids; types of structs and lists bring theirs."""
-    return pa.schema([numbered(*one) for one in fields])
+    return pa.schema([id_field(*column) for column in fields])
 
 
-def numbered(id_: int, name: str, type_: pa.DataType) -> pa.Field:
+def id_field(id_: int, name: str, type_: pa.DataType) -> pa.Field:
     return pa.field(name, type_, metadata={b"PARQUET:field_id": str(id_)})
 
 
@@ -74,7 +74,7 @@ def ags1(data: bytes, key: bytes, prefix: bytes) -> bytes:
     return bytes(out)
 
 
-def sealed(key: bytes, data: bytes, aad: bytes | None) -> bytes:
+def seal(key: bytes, data: bytes, aad: bytes | None) -> bytes:
     nonce = os.urandom(12)
     return nonce + AESGCM(key).encrypt(nonce, data, aad)
 
@@ -94,7 +94,7 @@ def pairs(key_id: int, value_id: int, value: str) -> Any:
 
 def entry_schema(partition: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The Avro schema of a manifest; `partition`: Avro fields with ids."""
-    spec = [{**one, **optional(one["type"])} for one in partition]
+    spec = [{**part, **optional(part["type"])} for part in partition]
     file = [
         (134, "content", {"type": "int"}),
         (100, "file_path", {"type": "string"}),
@@ -118,9 +118,9 @@ def entry_schema(partition: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         (1, "snapshot_id", optional("long")),
         (3, "sequence_number", optional("long")),
         (4, "file_sequence_number", optional("long")),
-        (2, "data_file", {"type": {"type": "record", "name": "r2", "fields": spelt(file)}}),
+        (2, "data_file", {"type": {"type": "record", "name": "r2", "fields": avro_fields(file)}}),
     ]
-    return {"type": "record", "name": "manifest_entry", "fields": spelt(entry)}
+    return {"type": "record", "name": "manifest_entry", "fields": avro_fields(entry)}
 
 
 def list_schema() -> dict[str, Any]:
@@ -131,7 +131,7 @@ def list_schema() -> dict[str, Any]:
         (510, "lower_bound", optional("bytes")),
         (511, "upper_bound", optional("bytes")),
     ]
-    record = {"type": "record", "name": "r508", "fields": spelt(summary)}
+    record = {"type": "record", "name": "r508", "fields": avro_fields(summary)}
     fields = [
         (500, "manifest_path", {"type": "string"}),
         (501, "manifest_length", {"type": "long"}),
@@ -149,10 +149,10 @@ def list_schema() -> dict[str, Any]:
         (507, "partitions", optional({"type": "array", "items": record, "element-id": 508})),
         (519, "key_metadata", optional("bytes")),
     ]
-    return {"type": "record", "name": "manifest_file", "fields": spelt(fields)}
+    return {"type": "record", "name": "manifest_file", "fields": avro_fields(fields)}
 
 
-def spelt(fields: Sequence[tuple[int, str, dict[str, Any]]]) -> list[dict[str, Any]]:
+def avro_fields(fields: Sequence[tuple[int, str, dict[str, Any]]]) -> list[dict[str, Any]]:
     return [{"name": name, **more, "field-id": id_} for id_, name, more in fields]
 
 
@@ -218,7 +218,7 @@ class Builder:
             self.document["encryption-keys"] = [
                 {
                     "key-id": "kek",
-                    "encrypted-key-metadata": text(sealed(MASTERS["keyA"], self.kek, None)),
+                    "encrypted-key-metadata": text(seal(MASTERS["keyA"], self.kek, None)),
                     "encrypted-by-id": "keyA",
                     "properties": {"KEY_TIMESTAMP": KEK_TIMESTAMP},
                 }
@@ -227,7 +227,7 @@ class Builder:
     # --- files ----------------------------------------------------------------------------------
 
     def put(self, name: str, data: bytes) -> dict[str, Any]:
-        """Write a file by AGS1; give where it is, how long, and its key metadata."""
+        """Write a file by AGS1; return its location, length and key metadata."""
         metadata = None
         if self.encrypted:
             key, prefix = os.urandom(16), os.urandom(16)
@@ -239,7 +239,7 @@ class Builder:
     def parquet(
         self, name: str, rows: pa.Table, *, row_group: int | None = None, **file: Any
     ) -> dict[str, Any]:
-        """Write a Parquet file; give its `data_file`."""
+        """Write a Parquet file; return its `data_file`."""
         plain = io.BytesIO()
         pq.write_table(rows, plain, row_group_size=row_group, store_schema=False)
         metadata, data = None, plain.getvalue()
@@ -259,12 +259,12 @@ class Builder:
     def avro(
         self, name: str, schema: Any, rows: Sequence[Any], codec: str = "deflate", **file: Any
     ) -> dict[str, Any]:
-        """Write an Avro file; give its `data_file`."""
+        """Write an Avro file; return its `data_file`."""
         found = self.put(f"data/{name}", avro_file(schema, rows, codec=codec))
         return self.file(found, len(rows), "AVRO", **file)
 
     def vectors(self, name: str, deleted: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
-        """Write a Puffin file of deletion vectors by location; give their `data_file`s."""
+        """Write a Puffin file of deletion vectors by location; return their `data_file`s."""
         data, places = bytearray(b"PFA1"), []
         for target, positions in deleted.items():
             bitmap = b"\xd1\xd3\x39\x64" + BitMap64(positions).serialize()
@@ -302,8 +302,10 @@ class Builder:
     def manifest(
         self, files: Sequence[dict[str, Any]], *, content: int = 0, spec_id: int = 0, **row: Any
     ) -> dict[str, Any]:
-        """Write a manifest of added files, or of whole entries; give its row for a list."""
-        entries = [one if "data_file" in one else {"status": 1, "data_file": one} for one in files]
+        """Write a manifest of added files, or of whole entries; return its row for a list."""
+        entries = [
+            file if "data_file" in file else {"status": 1, "data_file": file} for file in files
+        ]
         self.count += 1
         metadata = {
             "schema": json.dumps(self.document["schemas"][0]),
@@ -332,20 +334,20 @@ class Builder:
     def spec(self, spec_id: int) -> list[dict[str, Any]]:
         """The fields of a partition spec."""
         specs = self.document.get("partition-specs", [])
-        return next((one["fields"] for one in specs if one["spec-id"] == spec_id), [])
+        return next((spec["fields"] for spec in specs if spec["spec-id"] == spec_id), [])
 
     def snapshot(self, manifests: Sequence[dict[str, Any]], **more: Any) -> int:
         """Write a manifest list, and make its snapshot the current one."""
         number: int = self.document["last-sequence-number"] + 1
         self.document["last-sequence-number"] = number
         id_ = 1000 + number
-        for one in manifests:  # those of an earlier snapshot have theirs
-            one.setdefault("sequence_number", number)
-            one.setdefault("min_sequence_number", number)
-            one.setdefault("added_snapshot_id", id_)
+        for manifest in manifests:  # those of an earlier snapshot have theirs
+            manifest.setdefault("sequence_number", number)
+            manifest.setdefault("min_sequence_number", number)
+            manifest.setdefault("added_snapshot_id", id_)
         found = self.put(f"metadata/snap-{id_}.avro", avro_file(list_schema(), manifests))
         if self.encrypted:
-            entry = sealed(self.kek, found["key"], KEK_TIMESTAMP.encode())
+            entry = seal(self.kek, found["key"], KEK_TIMESTAMP.encode())
             self.document["encryption-keys"].append(
                 {
                     "key-id": f"list-{id_}",

@@ -12,7 +12,7 @@ from tests.support.iceberg.builder import Builder, arrow
 from tests.support.iceberg.sample_kms import SampleKms
 
 
-def opened(builder: Builder, **options: Any) -> IcebergTable:
+def open_built(builder: Builder, **options: Any) -> IcebergTable:
     return open_table(builder.write(), SampleKms(), **options)
 
 

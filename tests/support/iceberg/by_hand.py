@@ -70,15 +70,15 @@ def open_ags1(data: bytes, key_metadata: bytes) -> bytes:
 
 
 def document(folder: Path) -> dict[str, Any]:
-    """Give the metadata.json with the highest number."""
+    """Return the metadata.json with the highest number."""
     versions = (folder / "metadata").glob("v*.metadata.json")
     newest = max(versions, key=lambda path: int(path.name[1:].partition(".")[0]))
     return json.loads(newest.read_bytes())  # type: ignore[no-any-return]
 
 
 def unwrap_entry(metadata: dict[str, Any], key_id: str) -> bytes:
-    """Give the key metadata of a manifest list: master key, KEK, entry, as Java does it."""
-    keys = {one["key-id"]: one for one in metadata["encryption-keys"]}
+    """Return the key metadata of a manifest list: master key, KEK, entry, as Java does it."""
+    keys = {key["key-id"]: key for key in metadata["encryption-keys"]}
     entry = keys[key_id]
     kek_entry = keys[entry["encrypted-by-id"]]
     assert kek_entry["encrypted-by-id"] == metadata["properties"]["encryption.key-id"]
@@ -105,24 +105,25 @@ class Opened(NamedTuple):
 
 
 def avro(data: bytes) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Give the header and the rows of an Avro file."""
+    """Return the header and the rows of an Avro file."""
     reader = fastavro.reader(io.BytesIO(data))
     return dict(reader.metadata), list(reader)  # type: ignore[arg-type]  # they are records
 
 
-def opened(folder: Path, metadata: dict[str, Any] | None = None) -> Opened:
+def open_table(folder: Path, metadata: dict[str, Any] | None = None) -> Opened:
     """Open the current snapshot of a table whose location is its folder."""
     metadata = metadata or document(folder)
     (current,) = (
-        one for one in metadata["snapshots"]
-        if one["snapshot-id"] == metadata["current-snapshot-id"]
+        snapshot for snapshot in metadata["snapshots"]
+        if snapshot["snapshot-id"] == metadata["current-snapshot-id"]
     )  # fmt: skip
     key = unwrap_entry(metadata, current["key-id"])
     header, manifests = avro(open_ags1(Path(current["manifest-list"]).read_bytes(), key))
     plain = [
-        open_ags1(Path(one["manifest_path"]).read_bytes(), one["key_metadata"]) for one in manifests
+        open_ags1(Path(manifest["manifest_path"]).read_bytes(), manifest["key_metadata"])
+        for manifest in manifests
     ]
-    return Opened(metadata, header, manifests, plain, [avro(one)[1] for one in plain])
+    return Opened(metadata, header, manifests, plain, [avro(text)[1] for text in plain])
 
 
 def pyarrow_rows(file: dict[str, Any]) -> pa.Table:
@@ -139,14 +140,14 @@ def manifest_lists(folder: Path) -> dict[int, bytes]:
     """Open every snapshot's manifest list by hand."""
     metadata = document(folder)
     return {
-        one["snapshot-id"]: open_ags1(
-            (folder / "metadata" / one["manifest-list"].rpartition("/")[2]).read_bytes(),
-            unwrap_entry(metadata, one["key-id"]),
+        snapshot["snapshot-id"]: open_ags1(
+            (folder / "metadata" / snapshot["manifest-list"].rpartition("/")[2]).read_bytes(),
+            unwrap_entry(metadata, snapshot["key-id"]),
         )
-        for one in metadata["snapshots"]
+        for snapshot in metadata["snapshots"]
     }
 
 
 def keks(metadata: dict[str, Any]) -> dict[str, dict[str, Any]]:
     keys = metadata["encryption-keys"]
-    return {one["key-id"]: one for one in keys if "KEY_TIMESTAMP" in one.get("properties", {})}
+    return {key["key-id"]: key for key in keys if "KEY_TIMESTAMP" in key.get("properties", {})}

@@ -26,7 +26,7 @@ def run(tmp_path: Path, kms: SampleKms, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
 
     def runs(*arguments: object, code: int = 0) -> Result:
-        texts = [str(one) for one in arguments]
+        texts = [str(argument) for argument in arguments]
         result = CliRunner().invoke(program, ["iceberg", *texts])
         assert result.exit_code == code, result.output
         return result
@@ -39,7 +39,7 @@ def lines(result: Result) -> list[dict[str, Any]]:
 
 
 def told(result: Result) -> str:
-    """Check that it failed with one line on stderr; give it."""
+    """Check that a run failed with one line on stderr; return that line."""
     assert not result.stdout or list(json.loads(result.stdout)) == ["error", "message", "module"]
     assert result.stderr.startswith("modcrypt: error: ")
     assert result.stderr.count("\n") == 1

@@ -10,7 +10,7 @@ from modcrypt.iceberg import IcebergTable
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 
 
-def committing_first(table: IcebergTable, act: Callable[[], object], times: int) -> IcebergTable:
+def with_rival_commits(table: IcebergTable, act: Callable[[], object], times: int) -> IcebergTable:
     """Return a table that somebody else commits to just before each of its first commits."""
     real, left = table.versions, [times]
 

@@ -1,4 +1,4 @@
-"""What a rotation did, compared with what its dry run said."""
+"""Comparison of a rotation with its dry run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from modcrypt.iceberg.rotate.table_rotation import TableRotation
 
 
 def as_planned(done: TableRotation, planned: TableRotation) -> TableRotation:
-    """Give what was done with what a dry run can't tell in its place."""
+    """Return a result in which values that a dry run can't know come from the dry run."""
     return replace(
         done, dry_run=True, committed=False, table=planned.table, seconds=planned.seconds,
         older_versions=planned.older_versions,

@@ -62,7 +62,7 @@ ANSWER_SECONDS = 120
 
 
 def why_unavailable() -> str | None:
-    """Say why Iceberg's Java can't judge here, as a reason to skip a test; None if it can."""
+    """Return a reason to skip tests that need Iceberg's Java; None if it can run."""
     if reason := why_no_iceberg():
         return reason
     try:
@@ -82,11 +82,11 @@ def _jars() -> list[Path]:
 
 
 def _classes() -> Path:
-    """Give the folder of the compiled program; of several processes, the first one's is kept."""
+    """Return the folder of the compiled program; of several processes, the first one's is kept."""
     sources = sorted(SOURCES.rglob("*.java"))
     digest = hashlib.sha256(VERSION.encode())
-    for one in sources:
-        digest.update(one.read_bytes())
+    for source in sources:
+        digest.update(source.read_bytes())
     folder = cache_folder(f"iceberg-judge-classes-{digest.hexdigest()[:16]}")
     if not folder.exists():
         _compile(sources, folder)
@@ -195,16 +195,16 @@ class Judge:
         location_map: Mapping[str, Any] | None = None,
         snapshot: int | None = None,
     ) -> dict[str, Any]:
-        """Give manifests and live files of a snapshot, each with its key metadata, described."""
+        """Return manifests and live files of a snapshot, each with its key metadata, described."""
         found = self.ask("files", metadata=str(metadata), map=_map(location_map), snapshot=snapshot)
         return dict(found)
 
     def keys(self, metadata: object) -> list[dict[str, Any]]:
-        """Give the table's keys: KEKs unwrapped, entries of manifest lists opened."""
+        """Return the table's keys: KEKs unwrapped, entries of manifest lists opened."""
         return list(self.ask("keys", metadata=str(metadata)))
 
     def snapshots(self, metadata: object) -> dict[str, Any]:
-        """Give `snapshots`, `refs`, `properties`, `current` and `next_row_id`."""
+        """Return `snapshots`, `refs`, `properties`, `current` and `next_row_id`."""
         return dict(self.ask("snapshots", metadata=str(metadata)))
 
     # --- writing ---------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class Judge:
             The path of its metadata.json.
         """
         told = {"format-version": "3", "encryption.key-id": "keyA", **(properties or {})}
-        return self._committed(
+        return self._metadata_path(
             self.ask(
                 "create", folder=str(folder), location=location or str(folder), schema=schema,
                 spec=spec, properties={k: v for k, v in told.items() if v is not None},
@@ -270,7 +270,7 @@ class Judge:
         Returns:
             The path of the new metadata.json.
         """
-        return self._committed(
+        return self._metadata_path(
             self.ask(
                 "commit", metadata=str(metadata), steps=steps, map=_map(location_map),
                 shift_ms=shift_ms, key_id=key_id,
@@ -278,7 +278,7 @@ class Judge:
         )  # fmt: skip
 
     @staticmethod
-    def _committed(found: Mapping[str, Any]) -> Path:
+    def _metadata_path(found: Mapping[str, Any]) -> Path:
         return Path(found["metadata"])
 
 
@@ -290,7 +290,7 @@ def _map(location_map: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def plain_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Give the rows of a scan in the form, and in the order, of those that Java reads."""
+    """Return the rows of a scan in the form, and in the order, of those that Java reads."""
     rows = [{name: as_json(value) for name, value in row.items()} for row in table.to_pylist()]
     return sorted(rows, key=json.dumps)
 
@@ -311,7 +311,7 @@ def as_json(value: Any) -> Any:
     if isinstance(value, float) and not abs(value) < float("inf"):
         return {"inf": "Infinity", "-inf": "-Infinity"}.get(str(value), "NaN")
     if isinstance(value, dict):
-        return {name: as_json(one) for name, one in value.items()}
+        return {name: as_json(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [as_json(one) for one in value]
+        return [as_json(item) for item in value]
     return value

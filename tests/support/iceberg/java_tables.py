@@ -17,7 +17,7 @@ Row: TypeAlias = dict[str, Any]
 
 
 def schema(*fields: tuple[str, Any]) -> dict[str, Any]:
-    """Give a schema as metadata.json has it; the first field is required."""
+    """Return a schema as metadata.json has it; the first field is required."""
     numbered = [
         {"id": n, "name": name, "type": kind, "required": n == 1}
         for n, (name, kind) in enumerate(fields, 1)
@@ -25,8 +25,8 @@ def schema(*fields: tuple[str, Any]) -> dict[str, Any]:
     return {"type": "struct", "schema-id": 0, "fields": numbered}
 
 
-def partitioned(*fields: tuple[int, str, str]) -> dict[str, Any]:
-    """Give a partition spec: the id of a column, a transform, a name."""
+def partition_spec(*fields: tuple[int, str, str]) -> dict[str, Any]:
+    """Return a partition spec: the id of a column, a transform, a name."""
     numbered = [
         {"source-id": source, "field-id": 1000 + n, "transform": transform, "name": name}
         for n, (source, transform, name) in enumerate(fields)
@@ -76,9 +76,9 @@ class Both:
         return open_table(self.metadata, self.kms)
 
     def agree(self) -> list[Row]:
-        """Compare all snapshots, branches and tags; gives the current rows."""
+        """Compare all snapshots, branches and tags; return the current rows."""
         table, told = self.table(), self.java.snapshots(self.metadata)
-        for snapshot in [one["id"] for one in told["snapshots"]]:
+        for snapshot in [entry["id"] for entry in told["snapshots"]]:
             found = plain_rows(table.scan(snapshot))
             assert found == self.java.read(self.metadata, snapshot=snapshot)
         for ref in told["refs"]:
@@ -88,10 +88,10 @@ class Both:
         return current
 
     def formats(self) -> list[str]:
-        """Give content and format of the live files, as Java has them."""
+        """Return content and format of the live files, as Java has them."""
         names = ("data", "position deletes", "equality deletes")
         files = self.java.files(self.metadata)["files"]
-        return sorted(f"{names[one['content']]} {one['format']}" for one in files)
+        return sorted(f"{names[file['content']]} {file['format']}" for file in files)
 
 
 @pytest.fixture
@@ -128,9 +128,9 @@ FULL: Row = {
     "key": "f81d4fae-7dec-11d0-a765-00a0c91e6bf6", "fixed": "0001feff80", "raw": "",
 }  # fmt: skip
 PARTITIONED = {
-    "identity": partitioned((2, "identity", "name")),
-    "bucket": partitioned((1, "bucket[4]", "id_bucket")),
-    "day": partitioned((3, "day", "joined_day")),
-    "truncate": partitioned((2, "truncate[5]", "name_trunc")),
-    "two": partitioned((3, "month", "joined_month"), (2, "identity", "name")),
+    "identity": partition_spec((2, "identity", "name")),
+    "bucket": partition_spec((1, "bucket[4]", "id_bucket")),
+    "day": partition_spec((3, "day", "joined_day")),
+    "truncate": partition_spec((2, "truncate[5]", "name_trunc")),
+    "two": partition_spec((3, "month", "joined_month"), (2, "identity", "name")),
 }

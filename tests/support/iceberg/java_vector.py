@@ -46,7 +46,7 @@ YEARS_MS = 800 * 24 * 60 * 60 * 1000
 
 
 def rows(name: str, *ids: int) -> list[dict[str, Any]]:
-    """Give rows; the column of names is called `name`."""
+    """Return rows; the column of names is called `name`."""
     return [
         {"id": n, name: None if n % 7 == 0 else f"name-{n}", "score": n / 4,
          "born": f"20{n % 30:02}-02-28"}
@@ -55,7 +55,7 @@ def rows(name: str, *ids: int) -> list[dict[str, Any]]:
 
 
 def make(java: Judge, folder: Path) -> Path:
-    """Write the table; gives the path of its metadata.json."""
+    """Write the table; return the path of its metadata.json."""
     told: dict[str, Any] = {"location_map": {LOCATION: folder}, "key_id": "keyA"}
     metadata = java.create(
         folder, SCHEMA, spec=SPEC, location=LOCATION,
@@ -80,7 +80,7 @@ def make(java: Judge, folder: Path) -> Path:
             "promote": [["id", "long"], ["score", "double"]], "add": [["town", "string"]],
         },
         {"do": "spec", "remove": ["id_bucket"], "add": [["town", "identity"]]},
-        {"do": "append", "rows": [{**one, "town": "Ulm"} for one in rows("title", 2**40, 15)]},
+        {"do": "append", "rows": [{**row, "town": "Ulm"} for row in rows("title", 2**40, 15)]},
         {"do": "delete", "column": "id", "values": [5, 8, 15]},
         {"do": "branch", "name": "audit"},
         {"do": "append", "branch": "audit", "rows": rows("title", 20)},
@@ -102,19 +102,19 @@ STOCK_SCHEMA = {
 
 
 def stock(*items: int) -> list[dict[str, Any]]:
-    """Give rows of the table with equality deletes."""
+    """Return rows of the table with equality deletes."""
     colours = (None, "red", "blue")
     weights = (0.0, -0.0, "NaN", None, 2.5)
     return [{"item": n, "colour": colours[n % 3], "weight": weights[n % 5]} for n in items]
 
 
 def make_stock(java: Judge, folder: Path) -> Path:
-    """Write the table with equality deletes; gives the path of its metadata.json."""
+    """Write the table with equality deletes; return the path of its metadata.json."""
     told: dict[str, Any] = {"location_map": {STOCK: folder}}
     metadata = java.create(folder, STOCK_SCHEMA, location=STOCK, properties=ENCRYPTED, **told)
 
     def delete(by: str, *values: Any, **more: Any) -> dict[str, Any]:
-        return {"by": [by], "rows": [{by: one} for one in values], **more}
+        return {"by": [by], "rows": [{by: value} for value in values], **more}
 
     in_red: dict[str, Any] = {"in": {"item": 0, "colour": "red"}}
     return java.commit(
@@ -146,13 +146,13 @@ def make_stock(java: Judge, folder: Path) -> Path:
 
 
 def reachable(java: Judge, metadata: Path, location: str, folder: Path) -> set[Path]:
-    """Give the files that the table's snapshots need, and its metadata.json."""
+    """Return the files that the table's snapshots need, and its metadata.json."""
     found = {metadata}
     for snapshot in java.snapshots(metadata)["snapshots"]:
         told = java.files(metadata, {location: folder}, snapshot["id"])
-        locations = {one["path"] for one in told["manifests"] + told["files"]}
+        locations = {file["path"] for file in told["manifests"] + told["files"]}
         locations.add(told["manifest_list"])
-        found |= {folder / one.removeprefix(f"{location}/") for one in locations}
+        found |= {folder / path.removeprefix(f"{location}/") for path in locations}
     return found
 
 

@@ -19,10 +19,10 @@ from modcrypt.iceberg.write.manifest_writing import (
 from modcrypt.keys import Secret
 
 
-def rewritten(
+def write_changed_manifest(
     table: IcebergTable, manifest: ManifestFile, change: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Write a manifest again with changed entries; give its row for a manifest list."""
+    """Write a manifest again with changed entries; return its row for a manifest list."""
     target = f"{metadata_folder(table.metadata)}/{uuid.uuid4()}-m0.avro"
     old = table.walk.manifest_keys(manifest)
     assert old is not None
@@ -34,7 +34,7 @@ def rewritten(
     return {**manifest.row, **made, "key_metadata": Secret(keys.encode())}
 
 
-def resealed(table: IcebergTable, seal: Callable[[IcebergTable], Any]) -> IcebergTable:
+def reseal(table: IcebergTable, seal: Callable[[IcebergTable], Any]) -> IcebergTable:
     """Seal the key metadata of all files, and of manifest lists, as no Java does."""
     walk, metadata, resolver = table.walk, table.metadata, table.walk.resolver
     of_lists, of_files, keys = seal(table)
@@ -53,7 +53,7 @@ def resealed(table: IcebergTable, seal: Callable[[IcebergTable], Any]) -> Iceber
                     sealed = resolver.seal_metadata(plain, of_files)
                     return {**row, "data_file": {**file, "key_metadata": sealed}}
 
-                done[manifest.location] = rewritten(table, manifest, change)
+                done[manifest.location] = write_changed_manifest(table, manifest, change)
             rows.append(done[manifest.location])
         told = snapshot.document
         fields = SnapshotFields(
@@ -66,21 +66,21 @@ def resealed(table: IcebergTable, seal: Callable[[IcebergTable], Any]) -> Iceber
     return table.at(table.versions.commit(table.place, committing.successor(new, of=table)))
 
 
-def single(table: IcebergTable) -> Any:
+def seal_singly(table: IcebergTable) -> Any:
     key = table.walk.resolver.open_key(IcebergKey.single("keyA"))
     return key, key, []
 
 
-def scoped(scope: str) -> Callable[[IcebergTable], Any]:
+def sealer_under(scope: str) -> Callable[[IcebergTable], Any]:
     def seal(table: IcebergTable) -> Any:
         made = table.walk.resolver.masters.new_keks("keyA", 16, ["", scope])
-        return made[0], made[1], [one.key.entry() for one in made]
+        return made[0], made[1], [kek.key.entry() for kek in made]
 
     return seal
 
 
 def file_keys(table: IcebergTable) -> dict[str, tuple[bytes, bytes]]:
-    """Give how each file's key metadata lies in its manifest, and the key that it comes to."""
+    """Return each file's key metadata as its manifest has it, and the key that it opens to."""
     found = {}
     for snapshot in table.metadata.snapshots:
         for manifest in table.walk.manifests(snapshot):

@@ -16,8 +16,8 @@ def both(folder: Path) -> dict[str, str]:
 
 def expected_rows(ids: list[int]) -> list[dict[str, object]]:
     return [
-        {"id": one, "name": None if one % 7 == 0 else f"name-{one}", "salary": one * 1.5}
-        for one in ids
+        {"id": id_, "name": None if id_ % 7 == 0 else f"name-{id_}", "salary": id_ * 1.5}
+        for id_ in ids
     ]
 
 
@@ -26,9 +26,9 @@ DELETED = {103, 105, 149}
 SNAPSHOTS = (1001, 1002, 1003)
 
 
-def reopened(folder: Path, kms: Any = None, **more: Any) -> IcebergTable:
+def reopen(folder: Path, kms: Any = None, **more: Any) -> IcebergTable:
     return open_table(folder, kms or SampleKms(), location_map=both(folder), **more)
 
 
 def all_rows(table: IcebergTable) -> dict[int, list[dict[str, Any]]]:
-    return {one: table.scan(one).sort_by("id").to_pylist() for one in SNAPSHOTS}
+    return {snapshot: table.scan(snapshot).sort_by("id").to_pylist() for snapshot in SNAPSHOTS}
