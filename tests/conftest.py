@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
@@ -15,6 +18,11 @@ from tests.support.randomness import SEED, examples  # noqa: E402 (as above)
 from tests.support.secret_watch import leftovers, pytest_configure  # noqa: E402 (as above)
 
 __all__ = ["leftovers", "pytest_configure"]  # what a session begins and ends with
+
+# Temporary folders are in memory where there is room: on a disk, a commit waits for many fsyncs.
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # Speed depends on the machine, so no health check and no deadline may judge it.
 settings.register_profile(
