@@ -126,7 +126,9 @@ POLICIES = {
 }
 
 
-STRIDES = {"append": 3, "encrypt": 7, "kek": 7, "dek": 11, "expire": 3}
+STRIDES = {
+    "create": 2, "append": 4, "encrypt": 7, "mek": 2, "kek": 7, "dek": 11, "policy": 2, "expire": 4,
+}  # fmt: skip
 """Of so many steps of a job one fails: each policy begins at another."""
 
 
