@@ -960,7 +960,7 @@ def test_a_wide_column_that_files_lack_takes_no_memory_by_the_row(tmp_path: Path
         builder.snapshot([builder.manifest([builder.parquet("a.parquet", rows)])])
         builder.write()
         with_column(folder, 1, **column)
-    command = [sys.executable, "-c", PEAK, *folders]
+    command = [sys.executable, "-c", PEAK, *map(str, folders)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     for line, (column, refused) in zip(done.stdout.splitlines(), WIDE, strict=True):
         mebibytes, limited = line.split()

@@ -19,6 +19,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import hashlib
+import itertools
 import json
 import os
 import subprocess
@@ -55,6 +56,12 @@ JARS = (
     Jar("org.eclipse.jdt", "ecj", "3.43.0",
         "c786468c65e906498e7e36ece4e0d04c6d3dd34c9a61b34a3a5b512801911a82"),
 )  # fmt: skip
+
+LIBRARIES = (
+    "aircompressor", "avro", "caffeine", "commons", "hadoop-client", "jackson", "jts-core",
+    "parquet", "RoaringBitmap", "slf4j-api", "snappy-java", "zstd-jni",
+)  # fmt: skip
+"""Of PySpark's 280 jars, in each of which Java would look for each class and resource."""
 
 SOURCES = Path(__file__).parent / "java"
 COMPILE_SECONDS = 120
@@ -123,7 +130,8 @@ class Judge:
     """
 
     def __init__(self, masters: Mapping[str, bytes], log: Path) -> None:
-        path = [_classes(), *_jars(), jvm.pyspark_jars() / "*"]
+        libraries = (jvm.pyspark_jars().glob(f"{name}-*.jar") for name in LIBRARIES)
+        path = [_classes(), *_jars(), *itertools.chain.from_iterable(libraries)]
         command = [
             java_program(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
             "-Dlog4j2.level=OFF", "-cp", os.pathsep.join(map(str, path)), "Judge",
