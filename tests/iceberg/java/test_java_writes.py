@@ -60,7 +60,7 @@ def test_all_types(both: Both, file_format: str, key_length: int) -> None:
     assert {key["key_length"] for key in keys} == {key_length}
 
 
-def nested() -> dict[str, Any]:
+def nested_schema() -> dict[str, Any]:
     found = schema(("id", "long"))
     inner = {
         "type": "struct",
@@ -97,7 +97,7 @@ def test_nested_values(both: Both, file_format: str) -> None:
         {"id": 2, "home": None, "tags": [], "scores": [["x", "1.5"], ["y", None]]},
         {"id": 3, "home": {"zip": "", "since": None}, "tags": None, "scores": None},
     ]
-    both.create(nested()).commit({"do": "append", "rows": rows, "format": file_format})
+    both.create(nested_schema()).commit({"do": "append", "rows": rows, "format": file_format})
     assert both.agree() == sorted(rows, key=json.dumps)
 
 
@@ -251,7 +251,7 @@ def test_columns_that_came_with_a_default(both: Both, file_format: str) -> None:
 @pytest.mark.parametrize("file_format", ["parquet", "avro"])
 def test_nested_columns_that_changed(both: Both, file_format: str) -> None:
     old = {"id": 1, "home": {"zip": "89073", "since": "2026-01-31"}, "scores": [["x", "1.5"]]}
-    both.create(nested()).commit({"do": "append", "rows": [old], "format": file_format})
+    both.create(nested_schema()).commit({"do": "append", "rows": [old], "format": file_format})
     both.commit(
         {
             "do": "schema", "add": [["home.city", "string"]], "rename": [["home.zip", "code"]],

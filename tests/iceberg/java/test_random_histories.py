@@ -137,7 +137,7 @@ class History:
         self.both.metadata = Path(table.place.path)
         assert self.both.java.read(self.both.metadata, lineage=True) == before
 
-    def schema_changes(self) -> None:
+    def change_schema(self) -> None:
         if self.changes:
             change = self.changes.pop()
             self.both.commit({"do": "schema", **change})
@@ -149,15 +149,15 @@ class History:
                 self.names[name] = name
                 self.rows = {id_: {**row, name: default} for id_, row in self.rows.items()}
 
-    def partitions_change(self) -> None:
+    def change_partitions(self) -> None:
         if self.partitions:
             self.both.commit({"do": "spec", **self.partitions.pop(0)})
 
-    def manifests_are_rewritten(self) -> None:
+    def rewrite_manifests(self) -> None:
         if self.rows:
             self.both.commit({"do": self.draw.choice(["rewrite-manifests", "compact"])})
 
-    # --- what is there --------------------------------------------------------------------------
+    # --- the check -----------------------------------------------------------------------------
 
     def check(self) -> None:
         table = self.both.table()
@@ -193,10 +193,10 @@ STEPS: list[Callable[[History], None]] = [
     History.modcrypt_appends,
     History.java_deletes,
     History.modcrypt_rotates,
-    History.schema_changes,
-    History.schema_changes,
-    History.partitions_change,
-    History.manifests_are_rewritten,
+    History.change_schema,
+    History.change_schema,
+    History.change_partitions,
+    History.rewrite_manifests,
 ]
 
 
@@ -205,7 +205,7 @@ STEPS: list[Callable[[History], None]] = [
 def test_histories(java: Judge, kms: SampleKms, tmp_path: Path, seed: int) -> None:
     draw = dice(seed)
     history = History(Both(java, kms, tmp_path / "table"), draw)
-    for step in (History.partitions_change, *draw.choices(STEPS, k=12)):
+    for step in (History.change_partitions, *draw.choices(STEPS, k=12)):
         step(history)
         history.check()
     history.both.agree()  # in all snapshots

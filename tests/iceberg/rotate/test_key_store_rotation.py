@@ -62,7 +62,7 @@ class Lake:
     def open(self, *refused: str) -> IcebergTable:
         return open_table(self.folder / "t", Refusing(*refused), key_store=self.store)
 
-    def stored(self) -> set[str]:
+    def kek_ids(self) -> set[str]:
         return set(self.store.keys())
 
 
@@ -91,18 +91,18 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_old_keks_stay_for_older_versions_until_the_history_is_dropped(lake: Lake) -> None:
-    before, older = lake.stored(), lake.table.place.path
+    before, older = lake.kek_ids(), lake.table.place.path
     rotate_table(lake.open(), "kek")
-    assert lake.stored() > before
+    assert lake.kek_ids() > before
     # Somebody has the old version open.
     assert open_table(older, SampleKms(), key_store=lake.store).scan().num_rows == 4
     planned = expire_history(lake.open(), dry_run=True)
-    assert lake.stored() > before
+    assert lake.kek_ids() > before
     done = expire_history(lake.open())
     assert set(planned.keys) == set(done.keys) >= before
     assert (done.unreadable, done.left) == ((), ())
     assert len(done.manifest_lists) == 3
-    assert before.isdisjoint(lake.stored())
+    assert before.isdisjoint(lake.kek_ids())
     report = verify_table(done.table)
     assert report.ok
     assert not report.orphans
@@ -141,10 +141,10 @@ def test_a_rotation_by_a_fast_clock_makes_no_kek_for_each_append(
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: real() + 3600)
         rotate_table(lake.open(), "kek")
-    before = lake.stored()
+    before = lake.kek_ids()
     for _ in range(3):
         lake.open().append(OF_C)
-    assert len(lake.stored() - before) == 1
+    assert len(lake.kek_ids() - before) == 1
 
 
 def test_a_time_of_new_keks_that_is_none_is_an_error(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_time_of_new_keks_that_is_none_is_an_error(tmp_path: Path) -> None:
 def test_a_store_that_the_policy_has_left_is_left_empty(lake: Lake) -> None:
     table = set_policy(lake.open(), KeyPolicy())
     done = expire_history(rotate_table(table, "dek").table)
-    assert lake.stored() == set()
+    assert lake.kek_ids() == set()
     assert ids(open_table(lake.folder / "t", SampleKms())) == [1, 2, 3, 4]
     assert verify_table(done.table).ok
 
@@ -167,30 +167,30 @@ def test_a_kek_that_names_no_table_may_be_anothers(lake: Lake) -> None:
     (made,) = lake.table.walk.resolver.masters.new_keks("keyA", 16, ["partition=kind=a"])
     lake.store.replace([made.key])
     expire_history(rotate_table(lake.open(), "kek").table)
-    assert made.key.id in lake.stored()
+    assert made.key.id in lake.kek_ids()
     assert TABLE not in made.key.properties
 
 
 def test_keks_stay_while_something_cannot_be_deleted(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = lake.stored()
+    before = lake.kek_ids()
     rotate_table(lake.open(), "kek")
     with monkeypatch.context() as patch:
         patch.setattr(expiry, "remove_files", lambda files: [location for location, _ in files])
         done = expire_history(lake.open())
     assert set(done.left) >= before
-    assert lake.stored() >= before
+    assert lake.kek_ids() >= before
     done = expire_history(lake.open())
     assert (done.unreadable, done.left) == ((), ())
-    assert before.isdisjoint(lake.stored())
+    assert before.isdisjoint(lake.kek_ids())
     assert not verify_table(done.table).orphans
 
 
 def test_a_store_that_fails_is_told_and_asked_again(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = lake.stored()
+    before = lake.kek_ids()
     rotate_table(lake.open(), "kek")
 
     def full(*_: object) -> None:
@@ -200,12 +200,12 @@ def test_a_store_that_fails_is_told_and_asked_again(
         patch.setattr(SqliteKeyStore, "replace", full)
         assert set(expire_history(lake.open()).left) >= before
     assert expire_history(lake.open()).left == ()
-    assert before.isdisjoint(lake.stored())
+    assert before.isdisjoint(lake.kek_ids())
     assert ids(lake.table) == [1, 2, 3, 4]
 
 
 def test_a_service_that_is_away_for_a_moment_has_nothing_dropped(lake: Lake) -> None:
-    """Or files that only its answer can tell of would stay for ever."""
+    """Otherwise files that only its answer reveals would stay for ever."""
 
     class Away(SampleKms):
         def unwrap(self, wrapped: str, master_key_id: str, *, aad: bytes = b"") -> bytes:
@@ -222,7 +222,7 @@ def test_a_service_that_is_away_for_a_moment_has_nothing_dropped(lake: Lake) -> 
 
 
 def test_a_lost_master_key_of_old_keks_keeps_no_rotation_up(lake: Lake) -> None:
-    before = lake.stored()
+    before = lake.kek_ids()
     rotate_table(lake.open(), "kek", new_master_key_id="keyB")
     done = rotate_table(lake.open("keyA"), "mek")
     assert set(done.left) == before

@@ -167,7 +167,7 @@ class Planting:
                 )
 
     def plant_links(self) -> None:
-        """Plant other names of what is there: links to folders, and hard links."""
+        """Plant other names of existing files: links to folders, and hard links."""
         for name, target in (("metadata/lnk", "../data"), ("stats", self.outside), ("up", "..")):
             if self.draw.random() < 0.7:
                 (self.folder / name).symlink_to(target)

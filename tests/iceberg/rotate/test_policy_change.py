@@ -153,7 +153,7 @@ def test_keys_of_files_that_the_master_key_wraps_are_not_forgotten(
 def test_keks_in_a_store_that_was_not_given_keep_a_rotation_up(
     tmp_path: Path, kind: Any, moved: bool
 ) -> None:
-    """They would stay under the old master key, also where manifests alone tell of them."""
+    """They would stay under the old master key, even if only manifests list them."""
     store = FileKeyStore.create(tmp_path / "keks.json")
     given = KeyPolicy(kek_per="partition", store="key-store")
     table = two_appends(tmp_path / "t", given, store)

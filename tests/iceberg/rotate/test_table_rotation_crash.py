@@ -183,7 +183,7 @@ def test_a_disk_that_fails_leaves_the_table_as_it_was(
 
 
 def fail_calls(patch: pytest.MonkeyPatch, name: str, error: int, after: int, work: Any) -> bool:
-    """Have a call of the system fail from a number of calls on; tell whether that was met."""
+    """Fail a system call after a number of calls; return whether it came to that."""
     real, calls = getattr(os, name), [0]
 
     def fail(*arguments: Any, **options: Any) -> Any:

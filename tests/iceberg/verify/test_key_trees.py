@@ -105,7 +105,7 @@ class Forest(Builder):
         entry = self.document["encryption-keys"][-1]
         sealed = base64.b64decode(entry["encrypted-key-metadata"])
         metadata = AESGCM(self.kek).decrypt(sealed[:12], sealed[12:], STAMP.encode())
-        found = self._wrapped(metadata, "keyA", version, "modcrypt iceberg manifest list")
+        found = self._wrap(metadata, "keyA", version, "modcrypt iceberg manifest list")
         entry["encrypted-key-metadata"] = base64.b64encode(found).decode()
         entry |= {"encrypted-by-id": "keyA", "properties": {"modcrypt.wrapping": "single"}}
 
@@ -117,10 +117,10 @@ class Forest(Builder):
 
     def wrapped_by(self, master: str, version: int, file: dict[str, Any]) -> dict[str, Any]:
         """Have a master key wrap the key of a file by itself, for its manifest."""
-        sealed = self._wrapped(file["key_metadata"], master, version, "modcrypt iceberg file")
+        sealed = self._wrap(file["key_metadata"], master, version, "modcrypt iceberg file")
         return {**file, "key_metadata": in_manifest(0x82, master, sealed)}
 
-    def _wrapped(self, metadata: bytes, master: str, version: int, place: str) -> bytes:
+    def _wrap(self, metadata: bytes, master: str, version: int, place: str) -> bytes:
         key, prefix = metadata[2:18], metadata[20:36]
         length = metadata[36:]
         told = b"\0" if length == b"\0" else b"\1" + unzigzag(length[1:]).to_bytes(8, "big")

@@ -377,7 +377,7 @@ def test_two_snapshots_of_one_id_are_found(t16: Path) -> None:
 
 
 def test_an_altered_wrapped_kek_is_never_complete(t16: Path) -> None:
-    """This key service can't tell it from a refusal; what lies beneath is told as not seen."""
+    """A key service can't tell this from a refusal; what lies beneath is reported as not seen."""
     changed = document(t16)
     sealed = bytearray(base64.b64decode(changed["encryption-keys"][0]["encrypted-key-metadata"]))
     sealed[15] ^= 1

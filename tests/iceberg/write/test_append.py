@@ -57,7 +57,7 @@ ROWS = small_table(50)
 
 
 @pytest.fixture
-def made(kms: SampleKms, tmp_path: Path) -> IcebergTable:
+def lake(kms: SampleKms, tmp_path: Path) -> IcebergTable:
     return create_table(tmp_path / "t", ROWS.schema, kms, master_key_id="keyA")
 
 
@@ -65,11 +65,11 @@ def files_of(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-# --- what is there -------------------------------------------------------------------------------
+# --- files and keys ------------------------------------------------------------------------------
 
 
-def test_java_reads_what_is_appended(java: Judge, made: IcebergTable) -> None:
-    table = made.append(ROWS).append(ROWS.slice(0, 10))
+def test_java_reads_what_is_appended(java: Judge, lake: IcebergTable) -> None:
+    table = lake.append(ROWS).append(ROWS.slice(0, 10))
     both = pa.concat_tables([ROWS, ROWS.slice(0, 10)])
     assert java.read(table.place.path) == plain_rows(both) == plain_rows(table.scan())
     first = table.metadata.snapshots[0].id
@@ -80,9 +80,9 @@ def test_java_reads_what_is_appended(java: Judge, made: IcebergTable) -> None:
     }  # fmt: skip
 
 
-def test_java_appends_in_between(java: Judge, made: IcebergTable) -> None:
-    java.commit(made.append(ROWS).place.path, {"do": "append", "rows": plain_rows(ROWS)[:3]})
-    table = made.append(ROWS.slice(0, 5))
+def test_java_appends_in_between(java: Judge, lake: IcebergTable) -> None:
+    java.commit(lake.append(ROWS).place.path, {"do": "append", "rows": plain_rows(ROWS)[:3]})
+    table = lake.append(ROWS.slice(0, 5))
     assert len(java.read(table.place.path)) == table.scan().num_rows == 58
     found = java.snapshots(table.place.path)
     assert [snapshot["sequence_number"] for snapshot in found["snapshots"]] == [1, 2, 3]
@@ -94,13 +94,13 @@ def test_java_appends_in_between(java: Judge, made: IcebergTable) -> None:
     assert len(keks) == 1  # Java uses ours, and we go on with it
 
 
-def test_the_snapshot_is_as_java_writes_it(java: Judge, made: IcebergTable) -> None:
+def test_the_snapshot_is_as_java_writes_it(java: Judge, lake: IcebergTable) -> None:
     """Members and numbers, but for those that differ from commit to commit."""
     rows = plain_rows(ROWS)[:5]
-    made = made.append(ROWS.slice(0, 5))
-    java.commit(made.place.path, {"do": "append", "rows": rows})
-    made = made.append(ROWS.slice(0, 5))
-    document = made.metadata.document
+    lake = lake.append(ROWS.slice(0, 5))
+    java.commit(lake.place.path, {"do": "append", "rows": rows})
+    lake = lake.append(ROWS.slice(0, 5))
+    document = lake.metadata.document
     _, javas, ours = document["snapshots"]
     assert javas.keys() == ours.keys()
     javas_summary, ours_summary = dict(javas["summary"]), dict(ours["summary"])
@@ -121,9 +121,9 @@ def test_the_snapshot_is_as_java_writes_it(java: Judge, made: IcebergTable) -> N
     assert 0 < ours["snapshot-id"] < 2**63
 
 
-def test_what_is_written_opens_link_by_link(made: IcebergTable, tmp_path: Path) -> None:
+def test_what_is_written_opens_link_by_link(lake: IcebergTable, tmp_path: Path) -> None:
     """metadata.json, KEK, list, manifest, file: by cryptography, fastavro and PyArrow."""
-    table = made.append(ROWS)
+    table = lake.append(ROWS)
     found = by_hand.open_table(tmp_path / "t")
     snapshot = found.metadata["snapshots"][0]
     assert found.list_header["snapshot-id"] == str(snapshot["snapshot-id"])
@@ -149,9 +149,9 @@ def test_what_is_written_opens_link_by_link(made: IcebergTable, tmp_path: Path) 
     assert table.files().filter(pc.field("kind") == "data").num_rows == 1
 
 
-def test_each_file_has_keys_of_its_own(made: IcebergTable, tmp_path: Path) -> None:
-    made.append(ROWS)
-    made.append(ROWS)
+def test_each_file_has_keys_of_its_own(lake: IcebergTable, tmp_path: Path) -> None:
+    lake.append(ROWS)
+    lake.append(ROWS)
     found = by_hand.open_table(tmp_path / "t")
     metadata = [file["key_metadata"] for file in (*found.manifests, *found.files)]
     metadata += [
@@ -163,11 +163,11 @@ def test_each_file_has_keys_of_its_own(made: IcebergTable, tmp_path: Path) -> No
 
 
 def test_sizes_and_offsets_are_those_of_the_encrypted_file(
-    made: IcebergTable, tmp_path: Path
+    lake: IcebergTable, tmp_path: Path
 ) -> None:
     """Java plans by split offsets: row groups must begin there, in the file as it is stored."""
-    commit(made, lambda table: with_property(table, "write.parquet.row-group-limit", "20"))
-    made.append(ROWS)
+    commit(lake, lambda table: with_property(table, "write.parquet.row-group-limit", "20"))
+    lake.append(ROWS)
     (file,) = by_hand.open_table(tmp_path / "t").files
     keys = by_hand.parse_key_metadata(file["key_metadata"])
     properties = pe.create_decryption_properties(footer_key=keys.key, aad_prefix=keys.aad_prefix)
@@ -373,25 +373,25 @@ def test_keys_as_the_policy_has_them(kms: SampleKms, tmp_path: Path, kek_per: An
 # --- what is appended ----------------------------------------------------------------------------
 
 
-def test_columns_are_found_by_name_and_may_lack(made: IcebergTable) -> None:
-    table = made.append(ROWS.select(["name", "id"]))
+def test_columns_are_found_by_name_and_may_lack(lake: IcebergTable) -> None:
+    table = lake.append(ROWS.select(["name", "id"]))
     assert table.scan(columns=["id", "name"]).sort_by("id").to_pylist() == (
         ROWS.select(["id", "name"]).to_pylist()
     )
     assert table.scan(columns=["price"]).column(0).null_count == 50
 
 
-def test_a_reader_of_batches_is_written_file_by_file(made: IcebergTable) -> None:
-    commit(made, lambda table: with_property(table, "write.target-file-size-bytes", "2000"))
+def test_a_reader_of_batches_is_written_file_by_file(lake: IcebergTable) -> None:
+    commit(lake, lambda table: with_property(table, "write.target-file-size-bytes", "2000"))
     held: list[int] = []
 
     def batches() -> Iterator[pa.RecordBatch]:
         for start in range(0, 50, 10):
-            held.append(len(files_of(Path(made.place.path).parent.parent / "data")))
+            held.append(len(files_of(Path(lake.place.path).parent.parent / "data")))
             yield from ROWS.slice(start, 10).to_batches()
 
-    (Path(made.place.path).parent.parent / "data").mkdir()
-    table = made.append(pa.RecordBatchReader.from_batches(ROWS.schema, batches()))
+    (Path(lake.place.path).parent.parent / "data").mkdir()
+    table = lake.append(pa.RecordBatchReader.from_batches(ROWS.schema, batches()))
     assert plain_rows(table.scan()) == plain_rows(ROWS)
     assert len(table.metadata.snapshots) == 1
     assert held[-1] > 0  # the first file was there before the last batch was asked for
@@ -406,9 +406,9 @@ def test_a_reader_of_batches_in_partitions(kms: SampleKms, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("empty", [ROWS.slice(0, 0), ROWS.slice(0, 0).to_reader()])
-def test_no_rows_are_no_snapshot(made: IcebergTable, tmp_path: Path, empty: Any) -> None:
+def test_no_rows_are_no_snapshot(lake: IcebergTable, tmp_path: Path, empty: Any) -> None:
     before = files_of(tmp_path)
-    table = made.append(empty)
+    table = lake.append(empty)
     assert table.metadata.snapshots == ()
     assert files_of(tmp_path) == before
 
@@ -425,11 +425,11 @@ def test_no_rows_are_no_snapshot(made: IcebergTable, tmp_path: Path, empty: Any)
     ids=["type", "another name", "one more", "float for long", "reader"],
 )
 def test_columns_of_others_are_refused_before_anything_is_written(
-    made: IcebergTable, kms: SampleKms, tmp_path: Path, wrong: Any
+    lake: IcebergTable, kms: SampleKms, tmp_path: Path, wrong: Any
 ) -> None:
     before = files_of(tmp_path)
     with pytest.raises(ValueError):  # noqa: PT011 (pyiceberg's texts)
-        made.append(wrong)
+        lake.append(wrong)
     assert files_of(tmp_path) == before
     assert kms.calls == []
 
@@ -539,42 +539,42 @@ def test_partitions_by_two_fields_of_one_column(
     [(3, None, PlaintextError), (2, "keyA", UnsupportedFormatError)],
 )
 def test_a_table_in_plaintext(
-    made: IcebergTable, kms: SampleKms, tmp_path: Path, version: int, key_id: Any, error: Any
+    lake: IcebergTable, kms: SampleKms, tmp_path: Path, version: int, key_id: Any, error: Any
 ) -> None:
     """Told before anything is written."""
-    changed = {**made.metadata.document, "format-version": version}
+    changed = {**lake.metadata.document, "format-version": version}
     changed["properties"] = {KEY_ID: key_id} if key_id else {}
-    Path(made.place.path).write_text(json.dumps(changed))
+    Path(lake.place.path).write_text(json.dumps(changed))
     before = files_of(tmp_path)
     with pytest.raises(error):
         open_table(tmp_path / "t", kms, require_encrypted=False).append(ROWS)
     assert files_of(tmp_path) == before
 
 
-def test_data_of_another_kind(made: IcebergTable) -> None:
+def test_data_of_another_kind(lake: IcebergTable) -> None:
     with pytest.raises(TypeError, match="not list"):
-        append(made, [{"id": 1}])
+        append(lake, [{"id": 1}])
 
 
-def test_properties_of_the_table_import_nothing(made: IcebergTable) -> None:
+def test_properties_of_the_table_import_nothing(lake: IcebergTable) -> None:
     """pyiceberg would import what `write.py-location-provider.impl` and `py-io-impl` name."""
     for name in ("write.py-location-provider.impl", "py-io-impl"):
-        commit(made, lambda table, name=name: with_property(table, name, "antigravity.Provider"))  # type: ignore[misc]
-    commit(made, lambda table: with_property(table, "write.format.default", "orc"))
-    assert made.append(ROWS).scan().num_rows == 50
+        commit(lake, lambda table, name=name: with_property(table, name, "antigravity.Provider"))  # type: ignore[misc]
+    commit(lake, lambda table: with_property(table, "write.format.default", "orc"))
+    assert lake.append(ROWS).scan().num_rows == 50
 
 
-def test_properties_that_java_has_are_passed_over(made: IcebergTable) -> None:
+def test_properties_that_java_has_are_passed_over(lake: IcebergTable) -> None:
     for name in (
         "row-group-size-bytes",
         "bloom-filter-max-bytes",
         "bloom-filter-enabled.column.id",
     ):
         full = f"write.parquet.{name}"
-        commit(made, lambda table, full=full: with_property(table, full, "1000000"))  # type: ignore[misc]
+        commit(lake, lambda table, full=full: with_property(table, full, "1000000"))  # type: ignore[misc]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert made.append(ROWS).scan().num_rows == 50
+        assert lake.append(ROWS).scan().num_rows == 50
 
 
 # --- all or nothing ------------------------------------------------------------------------------
@@ -586,9 +586,9 @@ def assert_untouched(table: IcebergTable, folder: Path, before: set[str]) -> Non
     assert table.scan().num_rows == 50
 
 
-def test_a_reader_that_fails_in_the_middle(made: IcebergTable, tmp_path: Path) -> None:
-    commit(made, lambda table: with_property(table, "write.target-file-size-bytes", "1000"))
-    table = made.append(ROWS)
+def test_a_reader_that_fails_in_the_middle(lake: IcebergTable, tmp_path: Path) -> None:
+    commit(lake, lambda table: with_property(table, "write.target-file-size-bytes", "1000"))
+    table = lake.append(ROWS)
     before = files_of(tmp_path)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -609,15 +609,15 @@ class Refusing(SampleKms):
         raise PermissionError("no")
 
 
-def test_a_key_service_that_refuses(made: IcebergTable, tmp_path: Path) -> None:
+def test_a_key_service_that_refuses(lake: IcebergTable, tmp_path: Path) -> None:
     before = files_of(tmp_path)
     with pytest.raises(KeyAccessDeniedError):
         open_table(tmp_path / "t", Refusing()).append(ROWS)
     assert files_of(tmp_path) == before
 
 
-def test_a_file_that_is_too_large_for_the_disk(made: IcebergTable, tmp_path: Path) -> None:
-    table = made.append(ROWS)
+def test_a_file_that_is_too_large_for_the_disk(lake: IcebergTable, tmp_path: Path) -> None:
+    table = lake.append(ROWS)
     before = files_of(tmp_path)
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -639,9 +639,9 @@ STEPS = ["data", "manifest", "list", "version"]
 
 @pytest.mark.parametrize("step", STEPS)
 def test_an_error_at_any_step_leaves_the_table_as_it_was(
-    made: IcebergTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    lake: IcebergTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    table = made.append(ROWS)
+    table = lake.append(ROWS)
     before = files_of(tmp_path)
     at_step(monkeypatch, step, full)
     with pytest.raises(OSError, match="the disk is full"):
@@ -674,17 +674,17 @@ def at_step(patch: pytest.MonkeyPatch, step: str, action: Callable[[], None]) ->
 
 
 def test_an_error_after_the_commit_removes_nothing(
-    made: IcebergTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: IcebergTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The version is there, though whoever made it is told otherwise: its files must stay."""
-    table = made.append(ROWS)
+    table = lake.append(ROWS)
     real = FolderVersions.commit
 
-    def committed(self: FolderVersions, base: Any, metadata: Any) -> Any:
+    def commit_once(self: FolderVersions, base: Any, metadata: Any) -> Any:
         real(self, base, metadata)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(FolderVersions, "commit", committed)
+    monkeypatch.setattr(FolderVersions, "commit", commit_once)
     with pytest.raises(KeyboardInterrupt):
         table.append(ROWS)
     monkeypatch.undo()
@@ -692,9 +692,9 @@ def test_an_error_after_the_commit_removes_nothing(
 
 
 def test_a_killed_append_leaves_the_old_version(
-    made: IcebergTable, kms: SampleKms, tmp_path: Path
+    lake: IcebergTable, kms: SampleKms, tmp_path: Path
 ) -> None:
-    table = made.append(ROWS)
+    table = lake.append(ROWS)
     for step in STEPS:
         child = os.fork()
         if not child:
@@ -711,9 +711,9 @@ def test_a_killed_append_leaves_the_old_version(
 # --- others at the same time ---------------------------------------------------------------------
 
 
-def test_somebody_else_commits_in_between(made: IcebergTable, tmp_path: Path) -> None:
-    table = made.append(ROWS)
-    meddled = with_interruptions(table, [lambda: made.append(ROWS.slice(0, 1))] * 2)
+def test_somebody_else_commits_in_between(lake: IcebergTable, tmp_path: Path) -> None:
+    table = lake.append(ROWS)
+    meddled = with_interruptions(table, [lambda: lake.append(ROWS.slice(0, 1))] * 2)
     done = append(meddled, ROWS.slice(0, 7))
     assert done.scan().num_rows == 59
     found = by_hand.open_table(tmp_path / "t")
@@ -743,11 +743,11 @@ def with_interruptions(table: IcebergTable, others: list[Callable[[], object]]) 
 
 
 def test_somebody_else_is_faster_every_time(
-    made: IcebergTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: IcebergTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(committing, "FIRST_PAUSE", 0)
-    table = made.append(ROWS)
-    others: list[Callable[[], object]] = [lambda: made.append(ROWS.slice(0, 1))]
+    table = lake.append(ROWS)
+    others: list[Callable[[], object]] = [lambda: lake.append(ROWS.slice(0, 1))]
     others *= committing.ATTEMPTS
     with pytest.raises(CommitConflictError):
         append(with_interruptions(table, others), ROWS.slice(0, 7))
@@ -760,15 +760,15 @@ def test_somebody_else_is_faster_every_time(
 
 @pytest.mark.parametrize("expected", [None, ["keyA", "keyB"]])
 def test_somebody_else_gives_the_table_another_master_key(
-    made: IcebergTable, tmp_path: Path, expected: list[str] | None
+    lake: IcebergTable, tmp_path: Path, expected: list[str] | None
 ) -> None:
     """The key metadata is sealed under keys of the version that the commit follows.
 
     Whether somebody rotated the key or altered metadata.json, an append can't tell: only a key that
     the caller expects is followed.
     """
-    made.append(ROWS)
-    kms = made.walk.resolver.masters.client
+    lake.append(ROWS)
+    kms = lake.walk.resolver.masters.client
     table = open_table(tmp_path / "t", kms, master_key_ids=expected)
 
     def move_branch(table: IcebergTable) -> Any:
@@ -784,7 +784,7 @@ def test_somebody_else_gives_the_table_another_master_key(
             keys, properties={**table.metadata.properties, KEY_ID: "keyB"}
         )
 
-    meanwhile = with_interruptions(table, [lambda: commit(made, move_branch)])
+    meanwhile = with_interruptions(table, [lambda: commit(lake, move_branch)])
     if expected is None:
         with pytest.raises(
             IntegrityError, match=r"open the table again with master_key_ids=\['keyB"
@@ -811,24 +811,24 @@ def test_somebody_else_drops_the_keys(kms: SampleKms, tmp_path: Path, kek_per: A
     assert open_table(tmp_path / "t", kms).scan().num_rows == 100
 
 
-def test_somebody_else_changes_the_partitioning(made: IcebergTable, tmp_path: Path) -> None:
-    table = made.append(ROWS)
+def test_somebody_else_changes_the_partitioning(lake: IcebergTable, tmp_path: Path) -> None:
+    table = lake.append(ROWS)
     before = files_of(tmp_path)
     other = [{"spec-id": 0, "fields": [
         {"name": "id", "transform": "identity", "source-id": 1, "field-id": 1000},
     ]}]  # fmt: skip
 
     def respec() -> object:
-        return commit(made, lambda latest: latest.metadata.with_members(partition_specs=other))
+        return commit(lake, lambda latest: latest.metadata.with_members(partition_specs=other))
 
     with pytest.raises(CommitConflictError, match="changed the partitioning"):
         append(with_interruptions(table, [respec]), ROWS)
     assert files_of(tmp_path) - before == {"t/metadata/v3.metadata.json"}
 
 
-def test_two_processes_append_at_once(made: IcebergTable, tmp_path: Path) -> None:
+def test_two_processes_append_at_once(lake: IcebergTable, tmp_path: Path) -> None:
     """Some have to try again; no row is lost, and none is there twice."""
-    kms = made.walk.resolver.masters.client
+    kms = lake.walk.resolver.masters.client
     children = []
     for number in range(2):
         child = os.fork()
@@ -836,7 +836,7 @@ def test_two_processes_append_at_once(made: IcebergTable, tmp_path: Path) -> Non
             os._exit(append_often(tmp_path / "t", kms, number))
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
-    table = made.refreshed()
+    table = lake.refreshed()
     assert sorted(table.scan(columns=["id"]).column(0).to_pylist()) == sorted(
         number * 100 + step for number in range(2) for step in range(5)
     )
