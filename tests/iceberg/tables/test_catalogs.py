@@ -369,10 +369,10 @@ def test_a_table_that_has_gone_on_in_its_folder_is_not_forked_by_the_catalog(
 
 
 def test_a_catalog_whose_version_the_folder_has_expired_names_the_newest_one(
-    catalog: SqlCatalog, registered: IcebergTable, kms: SampleKms
+    catalog: SqlCatalog, registered_table: IcebergTable, kms: SampleKms
 ) -> None:
     """Nothing on disk shows a registration, so this expiry deletes what the catalog's row names."""
-    newest = expire_history(rotate_table(registered, "dek").table).table
+    newest = expire_history(rotate_table(registered_table, "dek").table).table
     with pytest.raises(FormatError, match=f"newer ones up to {newest.place.name}: register that"):
         load_table(catalog, "shop.taken", kms)
     catalog.drop_table("shop.taken")
@@ -381,10 +381,10 @@ def test_a_catalog_whose_version_the_folder_has_expired_names_the_newest_one(
 
 
 def test_maintenance_by_the_catalog_deletes_nothing_that_the_folder_has_continued(
-    catalog: SqlCatalog, registered: IcebergTable, kms: SampleKms, tmp_path: Path
+    catalog: SqlCatalog, registered_table: IcebergTable, kms: SampleKms, tmp_path: Path
 ) -> None:
     table = load_table(catalog, "shop.taken", kms)
-    registered.append(rows(2))
+    registered_table.append(rows(2))
     before = {path for path in (tmp_path / "t").rglob("*") if path.is_file()}
     uses: list[Callable[[], object]] = [
         partial(rotate_table, table, "dek"),
