@@ -12,8 +12,8 @@ import click
 import modcrypt
 from modcrypt.cli.ags1 import ags1
 from modcrypt.cli.doctor import doctor
-from modcrypt.cli.examine import inspect, verify
 from modcrypt.cli.iceberg.iceberg_group import iceberg
+from modcrypt.cli.inspect import inspect
 from modcrypt.cli.keys import keys
 from modcrypt.cli.output.failures import EXIT_CODES, explain
 from modcrypt.cli.output.signals import Stopped
@@ -23,6 +23,7 @@ from modcrypt.cli.shared import drop_stdout, print_line
 from modcrypt.cli.shred import shred
 from modcrypt.cli.spark_jar import spark_jar
 from modcrypt.cli.tables import cat, head, schema
+from modcrypt.cli.verify import verify
 
 __all__ = ["program"]
 

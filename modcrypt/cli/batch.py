@@ -2,6 +2,9 @@
 
 A failed file does not stop the others. Each file appears complete or not at all, so an interrupted
 run leaves finished files and untouched ones; a record tells the next run which are finished.
+
+This module has more than 400 lines because pairing files, running, recording and reporting share
+the state of one run.
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
@@ -27,6 +29,7 @@ from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.failures import Failure, common_code, explain, printable
 from modcrypt.cli.output.progress import batch_bar
 from modcrypt.cli.shared import combine_options, convert, format_table, print_line
+from modcrypt.cli.source_files import File, Files, files_options, join_name, size_of
 from modcrypt.fork_safety import fork_safe
 from modcrypt.report.text import format_size
 
@@ -38,15 +41,11 @@ if TYPE_CHECKING:  # not to be loaded for the help
 __all__ = [
     "Batch",
     "Conversion",
-    "File",
-    "Files",
     "Task",
     "batch_options",
     "digest_of",
-    "files_options",
     "in_place_option",
     "record_option",
-    "size_of",
 ]
 
 Progress: TypeAlias = Callable[[int], None]
@@ -55,19 +54,6 @@ Progress: TypeAlias = Callable[[int], None]
 
 in_place_option = click.option(
     "--in-place", is_flag=True, help="Overwrite SOURCE in place; omit DESTINATION."
-)
-files_options = combine_options(
-    click.option(
-        "--glob",
-        metavar="PATTERN",
-        help='For folders: process only files whose path matches PATTERN, for example "*.parquet".',
-    ),
-    click.option(
-        "--jobs",
-        metavar="N",
-        type=click.IntRange(min=1),
-        help="For folders: number of files processed concurrently. Default: number of processors.",
-    ),
 )
 record_option = click.option(
     "--record",
@@ -93,113 +79,6 @@ _NOT_RECORDED = {
     "passphrase_file", "passphrase_env", "passphrase_fd",
     "new_passphrase_file", "new_passphrase_env", "new_passphrase_fd",
 }  # fmt: skip
-
-
-# --- which files ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A single file, or a file of a folder.
-
-    Attributes:
-        name: Path or URL, as the library takes it.
-        place: Location of the file.
-        inside: Path within the folder; empty for a single file.
-    """
-
-    name: str
-    place: Place
-    inside: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """The files at a path or URL: one file, or the visible files of a folder.
-
-    Attributes:
-        where: The path or URL.
-        folder: Whether it is a folder.
-        members: The files, sorted by path.
-    """
-
-    where: str
-    folder: bool
-    members: tuple[File, ...]
-
-    @classmethod
-    def find(
-        cls,
-        where: str,
-        glob: str | None,
-        without: Sequence[str | None] = (),
-        *,
-        as_read: bool = False,
-    ) -> Files:
-        """Find the files.
-
-        Args:
-            where: Path or URL.
-            glob: Pattern that files of a folder must match; None for all.
-            without: Paths of files that the run itself writes to, which are skipped.
-            as_read: Whether to skip files of incomplete writes, as readers of the folder do.
-
-        Raises:
-            FileNotFoundError: The path does not exist.
-            click.UsageError: A folder has no matching files.
-        """
-        from modcrypt.io.places import Place
-        from modcrypt.io.stores import locate
-
-        place = Place(*locate(where, None))
-        if not _is_folder(where, place):
-            return cls(where, False, (File(where, place),))
-        from modcrypt.parquet.datasets.discovery import list_files, split_hidden
-
-        places = list_files(where, None)
-        if as_read:
-            places, _ = split_hidden(places)
-        own = {os.path.realpath(path) for path in without if path is not None}
-        members = [_make_file(where, place, entry) for entry in places]
-        visible = [file for file in members if file.place.resolve().path not in own]
-        if not visible:
-            raise click.UsageError(f"{where}: no files found; name a file, or a folder with files")
-        matching = [file for file in visible if _matches(file.inside, glob)]
-        if not matching:
-            raise click.UsageError(f"none of the {len(visible)} files in {where} matches {glob}")
-        return cls(where, True, tuple(matching))
-
-
-def _is_folder(where: str, place: Place) -> bool:
-    if place.filesystem is None:
-        return os.path.isdir(place.path)
-    from modcrypt.parquet.datasets.discovery import is_dataset
-
-    return is_dataset(where, None)
-
-
-def _make_file(where: str, folder: Place, place: Place) -> File:
-    inside = place.path[len(folder.path) :].lstrip("/")
-    return File(_join_name(where, folder, inside), place, inside)
-
-
-def _join_name(where: str, folder: Place, inside: str) -> str:
-    """Return a path within a folder as the library takes it: as a path or a URL."""
-    if folder.filesystem is None:
-        return os.path.join(folder.path, inside)
-    from modcrypt.io.stores import locate
-
-    name = f"{where.rstrip('/')}/{inside}"
-    path = f"{folder.path.rstrip('/')}/{inside}"
-    if locate(name, None)[1].lstrip("/") != path.lstrip("/"):
-        raise click.UsageError(
-            f"{where}: paths of files cannot be appended to this URL; name the files themselves"
-        )
-    return name
-
-
-def _matches(inside: str, glob: str | None) -> bool:
-    return glob is None or PurePosixPath(inside).match(glob)
 
 
 # --- what is done with them ----------------------------------------------------------------------
@@ -508,7 +387,7 @@ def _make_folder_pairs(files: Files, destination: str, place: Place) -> Iterator
     folder = Folder(destination, None)
     sources = {file.place.resolve().path for file in files.members}
     for file in files.members:
-        name = _join_name(destination, place, file.inside)
+        name = join_name(destination, place, file.inside)
         target = place.below(file.inside)
         if (
             place.filesystem is files.members[0].place.filesystem
@@ -741,16 +620,6 @@ class _Meter:
             if finished is not None:
                 self._files, self._finished = self._files + 1, self._finished + finished
             self._update_bar(self._finished + sum(self._running.values()), self._files)
-
-
-def size_of(place: Place) -> int | None:
-    """Return the size of a local file; None for remote files, which would cost a request each."""
-    if place.filesystem is not None:
-        return None
-    try:
-        return os.stat(place.path).st_size
-    except OSError:
-        return None
 
 
 # --- the report ----------------------------------------------------------------------------------

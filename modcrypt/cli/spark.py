@@ -2,6 +2,9 @@
 
 Only references to keys are sent to Spark, so what they refer to must exist on the driver and on
 all executors. Therefore file descriptors and typed passphrases are not supported.
+
+This module has more than 400 lines because each command needs a short function here, and all share
+the session and the way from options to references.
 """
 
 from __future__ import annotations

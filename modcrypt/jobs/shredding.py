@@ -11,6 +11,9 @@ the store as a whole, or by deleting it with its last key. So a file is readable
 every moment.
 
 The removed bytes may survive in places that have no name: `REMAINS` lists them.
+
+This module has more than 400 lines because one run must keep footers, external key material and
+master keys in step.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Both are bounded for every table: of many branches of one kind, the first are drawn and the others
 counted. A manifest that several snapshots share is drawn in full only under the first of them.
+
+This module has more than 400 lines because text, page and picture draw the same lines of one tree.
 """
 
 from __future__ import annotations

@@ -21,6 +21,9 @@ such a key and wraps it again. With `derived=true`, AAD becomes the `context` th
 older version ignores associated data.
 
 modcrypt follows no redirects, because they would receive the token.
+
+This module has more than 400 lines because wrapping, key management and the handling of answers are
+one client of one HTTP API.
 """
 
 from __future__ import annotations

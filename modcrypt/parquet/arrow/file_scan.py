@@ -3,6 +3,8 @@
     keys of the columns -> rows that may match -> lots of row groups -> chunks, or single pages
 
 PyArrow judges the statistics, decodes, and applies the filter.
+
+This module has more than 400 lines because choosing, decrypting and decoding share one scan's plan.
 """
 
 from __future__ import annotations

@@ -1,0 +1,218 @@
+"""`modcrypt inspect`: show what Parquet files reveal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from modcrypt.cli.examine import HtmlPage, find_files, html_options, properties_of_options
+from modcrypt.cli.options.kms_options import audit_option, reading_service_options
+from modcrypt.cli.options.parquet_options import parquet_key_options
+from modcrypt.cli.output.failures import (
+    Failure,
+    common_code,
+    explain,
+    printable,
+    use_option_names,
+)
+from modcrypt.cli.output.progress import files_bar
+from modcrypt.cli.shared import (
+    format_table,
+    lines_option,
+    prefix_options,
+    print_facts,
+    print_line,
+    root_option,
+)
+from modcrypt.cli.source_files import File, files_options
+from modcrypt.cli.spark import inspect_on_spark, spark_option
+
+if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.parquet.verify.inspection import ColumnInspection, Inspection
+
+__all__ = ["inspect"]
+
+# click keeps the lines of a paragraph after \b as they are.
+_INSPECT_EXAMPLE = """\b
+Examples: what anyone can see; all modules, with the keys; a drawing
+  modcrypt inspect orders.enc.parquet
+  modcrypt inspect --key-file footer.key --column-key price=file:price.key --modules \\
+      orders.enc.parquet
+  modcrypt inspect --kms file:lake.keyring --html orders.html orders.kms.parquet"""
+
+
+@click.command(epilog=_INSPECT_EXAMPLE)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option(
+    "--modules", "pages", is_flag=True, help="Show the position of every module, including pages."
+)
+@parquet_key_options
+@prefix_options
+@root_option
+@reading_service_options
+@audit_option
+@files_options
+@spark_option
+@html_options
+@lines_option
+def inspect(
+    *,
+    paths: tuple[str, ...],
+    pages: bool,
+    glob: str | None,
+    jobs: int | None,
+    html: str | None,
+    force: bool,
+    spark_master: str | None,
+    as_json: bool,
+    **reading: Any,
+) -> int:
+    """Show how Parquet files are encrypted, and what they reveal.
+
+    PATH is a file or a folder. No key is needed; with keys, inspect shows more, and which keys
+    fit. It does not open pages; use verify to check them. The exit code is 1 if one of several
+    files could not be inspected, and 4 if the key service is unavailable.
+    """
+    if spark_master is not None:
+        return inspect_on_spark(spark_master, paths, reading, as_json=as_json)
+    from modcrypt.parquet.verify.inspection import inspect_parquet
+
+    files = find_files(paths, glob)
+    page = HtmlPage(html, force, files)
+    properties = properties_of_options(reading, paths, files)
+    look = partial(inspect_parquet, properties=properties, pages=pages)
+    if len(files) == 1:
+        single = look(files[0].name)
+        page.write(single.to_html)
+        _print_inspection(single, pages, as_json)
+        return 4 * single.kms_unavailable
+    codes = set[int]()
+    for number, (file, inspection) in enumerate(_inspect_each(files, look, jobs)):
+        if isinstance(inspection, Failure):
+            codes.add(inspection.code)
+            _print_failure(file, inspection, as_json)
+            continue
+        if number and not as_json:
+            print_line("")
+        _print_inspection(inspection, pages, as_json)
+        codes |= {4} if inspection.kms_unavailable else set()
+    return common_code(codes)
+
+
+def _inspect_each(
+    files: Sequence[File], look: Callable[[str], Inspection], jobs: int | None
+) -> Iterator[tuple[File, Inspection | Failure]]:
+    from modcrypt.io.threads import usable_cores
+
+    def inspect_file(file: File) -> Inspection | Failure:
+        try:
+            return look(file.name)
+        except Exception as error:  # inspect the other files nevertheless
+            return explain(error, ())
+
+    with ExitStack() as stack:
+        bar = stack.enter_context(files_bar("Inspecting"))
+        pool = stack.enter_context(ThreadPoolExecutor(jobs or usable_cores(), "modcrypt-files"))
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+        for number, inspection in enumerate(pool.map(inspect_file, files)):
+            bar(number + 1, len(files))
+            yield files[number], inspection
+
+
+def _print_failure(file: File, failure: Failure, as_json: bool) -> None:
+    if as_json:
+        print_line(json.dumps({"name": file.name, **failure.fields()}))
+        return
+    message = failure.message.removeprefix(f"{file.name}: ")
+    click.echo(f"modcrypt: {printable(file.name)}: {failure.word}: {message}", err=True)
+
+
+def _print_inspection(inspection: Inspection, pages: bool, as_json: bool) -> None:
+    if as_json:
+        fields = inspection.fields()
+        if not pages:
+            del fields["regions"]
+        print_line(json.dumps(fields))
+        return
+    print_line(f"{printable(inspection.name)}: {inspection.size:,} bytes")
+    print_facts(inspection.facts())
+    if inspection.columns:
+        print_line("")
+        print_line(_format_columns(inspection))
+    for heading, sentences in (
+        ("Visible without keys:", inspection.leaks if inspection.encrypted else ()),
+        ("Hidden here:", inspection.hidden),
+        ("Peculiar:", inspection.quirks),
+    ):
+        _print_list(heading, sentences)
+    if pages:
+        print_line("")
+        print_line(_format_modules(inspection))
+
+
+def _print_list(heading: str, sentences: Sequence[str]) -> None:
+    if sentences:
+        print_line(f"\n{heading}")
+        print_line(
+            "\n".join(f"  {printable(use_option_names(sentence))}" for sentence in sentences)
+        )
+
+
+def _format_columns(inspection: Inspection) -> str:
+    fits = {True: "yes", False: "no", None: None}
+    rows = [
+        (
+            column.path,
+            column.physical_type if column.logical_type is None else column.logical_type,
+            column.key or "plaintext",
+            None if column.key is None or column.key_info.kind == "none" else str(column.key_info),
+            fits[column.has_key],
+            column.codec,
+            column.compressed_size,
+            column.uncompressed_size,
+            column.values,
+            _format_visible(column) if inspection.encrypted else None,
+        )
+        for column in inspection.columns or ()
+    ]
+    titles = (
+        "column", "type", "encryption", "key metadata", "key given", "codec", "stored", "unpacked",
+        "values", "visible",
+    )  # fmt: skip
+    shown = [
+        n for n, title in enumerate(titles) if n < 3 or any(row[n] is not None for row in rows)
+    ]
+    left = [at for at, n in enumerate(shown) if titles[n] not in ("stored", "unpacked", "values")]
+    return format_table(
+        [titles[n] for n in shown], [[row[n] for n in shown] for row in rows], left=left
+    )
+
+
+def _format_visible(column: ColumnInspection) -> str | None:
+    if "pages" in column.visible:
+        return "everything"
+    return ", ".join(column.visible) or None
+
+
+def _format_modules(inspection: Inspection) -> str:
+    rows = [
+        (
+            region.kind,
+            region.row_group,
+            region.path,
+            region.page,
+            region.start,
+            region.size,
+            region.key,
+            region.state,
+        )
+        for region in inspection.regions
+    ]
+    titles = ("module", "row group", "column", "page", "offset", "size", "key", "state")
+    return format_table(titles, rows, left=(0, 2, 6, 7))

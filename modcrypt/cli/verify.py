@@ -1,0 +1,359 @@
+"""`modcrypt verify`: check whether Parquet files are authentic."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from modcrypt.cli.batch import digest_of, record_option
+from modcrypt.cli.examine import HtmlPage, find_files, html_options, properties_of_options
+from modcrypt.cli.options.kms_options import audit_option, reading_service_options, refuse
+from modcrypt.cli.options.parquet_options import accept_option, parquet_key_options
+from modcrypt.cli.output.failures import module_fields, printable, use_option_names
+from modcrypt.cli.output.progress import progress_bar
+from modcrypt.cli.shared import (
+    format_table,
+    lines_option,
+    prefix_options,
+    print_line,
+    root_option,
+    shared_prefix_option,
+    threads_option,
+)
+from modcrypt.cli.source_files import File, files_options, size_of
+from modcrypt.cli.spark import spark_option, verify_on_spark
+from modcrypt.errors import KmsUnavailableError
+from modcrypt.report.text import format_count, format_size
+
+if TYPE_CHECKING:  # not to be loaded for the help
+    from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+    from modcrypt.parquet.format.findings import Finding, Unauthenticated
+    from modcrypt.parquet.verify.verification_results import DatasetVerification, Verification
+
+__all__ = ["verify"]
+
+# click keeps the lines of a paragraph after \b as they are.
+_VERIFY_EXAMPLE = """\b
+Examples: one file with its keys; a folder that must be fully authentic
+  modcrypt verify --key-file footer.key --column-key price=file:price.key \\
+      orders.enc.parquet
+  modcrypt verify --kms file:lake.keyring --strict lake
+
+\b
+Exit codes: 0 no fault; 1 a fault, or with --strict something not authenticated;
+3 nothing could be checked without a key, or a key of --policy is refused or missing;
+4 the key service is unavailable"""
+
+
+@click.command(epilog=_VERIFY_EXAMPLE)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@parquet_key_options
+@prefix_options
+@shared_prefix_option
+@root_option
+@accept_option
+@reading_service_options
+@click.option(
+    "--aad-prefix-template",
+    metavar="TEXT",
+    help="With several files: AAD prefix of each file, in which {i} is its number.",
+)
+@click.option(
+    "--expected-parts",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="With --aad-prefix-template: number of files, to detect removed ones.",
+)
+@click.option(
+    "--expected-rows",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Total number of rows, to detect row groups dropped by a holder of the footer key.",
+)
+@click.option("--strict", is_flag=True, help="Exit with 1 also if something was not authenticated.")
+@audit_option
+@files_options
+@record_option
+@threads_option("Number of threads for a single file. Default: by file size and processors.")
+@spark_option
+@html_options
+@lines_option
+def verify(
+    *,
+    paths: tuple[str, ...],
+    aad_prefix_template: str | None,
+    expected_parts: int | None,
+    expected_rows: int | None,
+    shared_aad_prefix: bool,
+    strict: bool,
+    glob: str | None,
+    jobs: int | None,
+    record: str | None,
+    threads: int | None,
+    html: str | None,
+    force: bool,
+    spark_master: str | None,
+    as_json: bool,
+    **reading: Any,
+) -> int:
+    """Verify that Parquet files are authentic and consistent.
+
+    PATH is a file or a folder. verify checks every tag of every module, and that the contents fit
+    together, but decodes no data. It continues after a fault and reports all of them. Without some
+    or all keys, it checks what it can see, and reports what it could not authenticate. With
+    --record, an interrupted run resumes with the files not yet found correct; a completed run
+    starts again from the beginning.
+    """
+    if spark_master is not None:
+        options = {**reading, "shared_aad_prefix": shared_aad_prefix}
+        return verify_on_spark(spark_master, paths, options, strict=strict, as_json=as_json)
+    _check_set_options(aad_prefix_template, expected_parts)
+    if record is not None:
+        refuse(_SET_PARAMETERS, "--record skips files, but this option needs all of them")
+    files = find_files(paths, glob)
+    page = HtmlPage(html, force, files)
+    properties = properties_of_options(reading, paths, files)
+    if record is not None:
+        return _verify_with_record(
+            files, properties, strict, jobs, as_json, record, shared_aad_prefix=shared_aad_prefix
+        )
+    if len(files) == 1 and aad_prefix_template is None and expected_parts is None:
+        return _verify_one(files[0], properties, expected_rows, threads, strict, page, as_json)
+    return _verify_all(
+        files, properties, strict, jobs, as_json,
+        aad_prefix_template=aad_prefix_template, expected_parts=expected_parts,
+        expected_rows=expected_rows, shared_aad_prefix=shared_aad_prefix,
+    )  # fmt: skip
+
+
+_SET_PARAMETERS = {"aad_prefix_template", "expected_parts", "expected_rows", "html"}
+
+
+def _verify_with_record(
+    files: Sequence[File], properties: FileDecryptionProperties | None, strict: bool,
+    jobs: int | None, as_json: bool, path: str, **of_set: Any,
+) -> int:  # fmt: skip
+    """Verify the files that an interrupted run of this command has not found correct."""
+    from modcrypt.jobs.run_record import RunRecord, stamps_of
+
+    run = {"command": "verify", "options": digest_of(click.get_current_context().params)}
+    places = {file.place.path: file.place for file in files}
+    if len(places) < len(files):
+        raise click.UsageError("--record needs files of a single store; verify one store at a time")
+    with RunRecord(path, run, lambda entry: "ended" not in entry, write=True, alone=True) as record:
+        verified = {
+            file.place.path
+            for file in files
+            if record.find_done(file.place.full_name, stamps_of(file.place)) is not None
+        }
+        if verified:
+            click.echo(
+                f"modcrypt: {format_count(len(verified), 'file')} found correct before: only "
+                "compared with the others",
+                err=True,
+            )
+
+        def note(name: str, verification: Verification) -> None:
+            if verification.modules and _exit_code(verification, [verification], strict) == 0:
+                record.note(places[name].full_name, stamps_of(places[name]), result="ok")
+
+        code = _verify_all(
+            files, properties, strict, jobs, as_json, each=note, verified=verified, **of_set
+        )
+        record.end()
+    return code
+
+
+def _check_set_options(template: str | None, parts: int | None) -> None:
+    if parts is not None and template is None:
+        raise click.UsageError("--expected-parts needs --aad-prefix-template")
+    if template is not None:
+        refuse(
+            {"aad_prefix", "aad_prefix_hex", "aad_prefix_file"},
+            "--aad-prefix-template sets the AAD prefix of each file",
+        )
+        if "{i}" not in template:
+            raise click.UsageError("--aad-prefix-template needs {i} in place of the number")
+
+
+def _verify_one(
+    file: File, properties: FileDecryptionProperties | None, expected_rows: int | None,
+    threads: int | None, strict: bool, page: HtmlPage, as_json: bool,
+) -> int:  # fmt: skip
+    from modcrypt.parquet.verify.file_verification import verify_parquet
+
+    started = time.perf_counter()
+    with progress_bar("Verifying", size_of(file.place)) as progress:
+        verification = verify_parquet(
+            file.name,
+            properties,
+            threads=threads,
+            progress=progress,
+            expected_rows=expected_rows,
+            regions=page.out is not None,
+        )
+    page.write(verification.to_html)
+    code = _exit_code(verification, [verification], strict)
+    if as_json:
+        seconds = round(time.perf_counter() - started, 6)
+        print_line(json.dumps({**_verification_fields(verification), "seconds": seconds}))
+        return code
+    if verification.findings:
+        print_line(_format_findings([(None, finding) for finding in verification.findings]))
+    _print_unauthenticated((None, note) for note in verification.not_authenticated)
+    print_line(
+        f"{printable(verification.name)}: "
+        f"{_verdict([verification], verification.findings, verification.complete)}"
+    )
+    return code
+
+
+def _verify_all(
+    files: Sequence[File], properties: FileDecryptionProperties | None, strict: bool,
+    jobs: int | None, as_json: bool, **of_set: Any,
+) -> int:  # fmt: skip
+    from modcrypt.parquet.verify.dataset_verification import verify_dataset
+
+    started = time.perf_counter()
+    sizes = [size_of(file.place) for file in files]
+    total = None if None in sizes else sum(size or 0 for size in sizes)
+    with progress_bar("Verifying", total) as progress:
+        verification = verify_dataset(
+            [file.name for file in files], properties, jobs=jobs, progress=progress, **of_set
+        )
+    code = _exit_code(verification, verification.files, strict)
+    seconds = round(time.perf_counter() - started, 6)
+    if as_json:
+        _print_set_as_json(verification, seconds)
+        return code
+    findings: list[tuple[str | None, Finding]] = [
+        (file.name, finding) for file in verification.files for finding in file.findings
+    ]
+    findings += [(None, finding) for finding in verification.findings]
+    if findings:
+        print_line(_format_findings(findings))
+    _print_unauthenticated(
+        [
+            *((file.name, note) for file in verification.files for note in file.not_authenticated),
+            *((None, note) for note in verification.not_authenticated),
+        ]
+    )
+    everything = [finding for _, finding in findings]
+    print_line(
+        f"{len(verification.files)} files: "
+        f"{_verdict(verification.files, everything, verification.complete)}"
+    )
+    return code
+
+
+def _print_set_as_json(verification: DatasetVerification, seconds: float) -> None:
+    for file in verification.files:
+        print_line(json.dumps(_verification_fields(file)))
+    totals = {
+        "files": len(verification.files),
+        "ok": verification.ok,
+        "complete": verification.complete,
+        "num_rows": verification.num_rows,
+        "findings": [_finding_fields(finding) for finding in verification.findings],
+        "not_authenticated": [note.fields() for note in verification.not_authenticated],
+        "seconds": seconds,
+    }
+    print_line(json.dumps(totals))
+
+
+# --- what it found -------------------------------------------------------------------------------
+
+
+def _exit_code(
+    verification: Verification | DatasetVerification, files: Sequence[Verification], strict: bool
+) -> int:
+    """Return the exit code: a fault takes precedence over a key that cannot be retrieved."""
+    if not verification.ok:
+        return 1
+    words = {note.word for file in files for note in file.not_authenticated} - {None}
+    if KmsUnavailableError.word in words:
+        return 4
+    encrypted = [file for file in files if file.encrypted]
+    unchecked = bool(encrypted) and not any(file.modules for file in encrypted)
+    if unchecked or (words and click.get_current_context().params["policy_file"] is not None):
+        return 3
+    return int(strict and not verification.complete)
+
+
+def _verification_fields(verification: Verification) -> dict[str, Any]:
+    fields = verification.fields()
+    del fields["regions"]
+    return {**fields, "findings": [_finding_fields(finding) for finding in verification.findings]}
+
+
+def _finding_fields(finding: Finding) -> dict[str, Any]:
+    module = None if finding.module is None else module_fields(finding.module)
+    return {**finding.fields(), "message": use_option_names(finding.message), "module": module}
+
+
+def _format_findings(findings: Sequence[tuple[str | None, Finding]]) -> str:
+    """Return the table of findings, with file names if there are several files."""
+    rows = [
+        (
+            name,
+            finding.severity,
+            finding.word,
+            None if finding.module is None else str(finding.module),
+            None if finding.start is None else f"{finding.start}-{finding.end}",
+            _finding_text(finding),
+        )
+        for name, finding in findings
+    ]
+    titles = ("file", "severity", "error", "module", "bytes", "meaning")
+    first = 0 if any(name is not None for name, _ in findings) else 1
+    return format_table(titles[first:], [row[first:] for row in rows], left=range(6))
+
+
+def _finding_text(finding: Finding) -> str:
+    """Return the message without its leading module, which has a column of its own."""
+    return use_option_names(finding.message).removeprefix(f"{finding.module}: ")
+
+
+def _print_unauthenticated(named_notes: Iterable[tuple[str | None, Unauthenticated]]) -> None:
+    """Print what was not authenticated; parts open by design share a line, without reasons.
+
+    Args:
+        named_notes: Notes with the names of their files; None for a note about a set of files.
+    """
+    from modcrypt.parquet.format.findings import fold
+
+    notes = list(named_notes)
+    lines = [
+        f"  {note.what}{_format_file_count(note.files)}: {use_option_names(note.why)}"
+        for note in fold(pair for pair in notes if not pair[1].by_design)
+    ]
+    if lines:
+        print_line("\n".join(["Not authenticated:", *map(printable, lines)]))
+    if open_parts := fold(pair for pair in notes if pair[1].by_design):
+        names = (f"{note.what}{_format_file_count(note.files)}" for note in open_parts)
+        print_line(printable(f"Open by design: {'; '.join(names)}"))
+
+
+def _format_file_count(count: int) -> str:
+    return f" ({count} file{'s' * (count != 1)})" if count else ""
+
+
+def _verdict(files: Sequence[Verification], findings: Sequence[Finding], complete: bool) -> str:
+    faults = sum(finding.severity == "fault" for finding in findings)
+    modules, size = sum(f.modules for f in files), sum(f.authenticated_bytes for f in files)
+    checked = f"{modules:,} modules authenticated, {format_size(size)}"
+    if faults:
+        return f"{faults} fault{'s' * (faults != 1)}; {checked}"
+    if complete:
+        return f"authentic; {checked}"
+    if not any(file.encrypted for file in files):
+        return "not encrypted, so nothing is authenticated; no fault found"
+    if not modules:
+        away = any(finding.word == KmsUnavailableError.word for finding in findings)
+        why = "because the key service is unavailable" if away else "without a key"
+        return f"nothing could be checked {why}; no fault found"
+    return f"no fault found, but not everything is authenticated; {checked}"
