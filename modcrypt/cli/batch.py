@@ -486,7 +486,7 @@ class _Run:
                 self._failed.set()
         result.seconds = time.perf_counter() - started
         result.sizes = size, None if result.failure else size_of(pair.place)
-        meter.done(size)
+        meter.count_file(size)
         return result
 
     def _convert_file(self, pair: _Pair, progress: Progress) -> _Result:
@@ -610,7 +610,7 @@ class _Meter:
 
         return progress
 
-    def done(self, size: int | None) -> None:
+    def count_file(self, size: int | None) -> None:
         """Count a file as finished, whatever its result."""
         self._show(0, size or 0)
 

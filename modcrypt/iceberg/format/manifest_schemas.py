@@ -62,42 +62,42 @@ def as_json(document: Any) -> str:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
-def _required(id_: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
+def _require(id_: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
+    """Return a required field."""
     return NestedField(id_, name, kind, required=True, doc=doc)
 
 
-def _optional(id_: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
+def _allow(id_: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
+    """Return an optional field."""
     return NestedField(id_, name, kind, required=False, doc=doc)
 
 
 _INT, _LONG, _STRING, _BINARY = IntegerType(), LongType(), StringType(), BinaryType()
 
 _SUMMARY = StructType(
-    _required(509, "contains_null", BooleanType(), "True if any file has a null partition value"),
-    _optional(518, "contains_nan", BooleanType(), "True if any file has a nan partition value"),
-    _optional(510, "lower_bound", _BINARY, "Partition lower bound for all files"),
-    _optional(511, "upper_bound", _BINARY, "Partition upper bound for all files"),
+    _require(509, "contains_null", BooleanType(), "True if any file has a null partition value"),
+    _allow(518, "contains_nan", BooleanType(), "True if any file has a nan partition value"),
+    _allow(510, "lower_bound", _BINARY, "Partition lower bound for all files"),
+    _allow(511, "upper_bound", _BINARY, "Partition upper bound for all files"),
 )
 
 LIST_SCHEMA = Schema(
-    _required(500, "manifest_path", _STRING, "Location URI with FS scheme"),
-    _required(501, "manifest_length", _LONG, "Total file size in bytes"),
-    _required(502, "partition_spec_id", _INT, "Spec ID used to write"),
-    _required(517, "content", _INT, "Contents of the manifest: 0=data, 1=deletes"),
-    _required(515, "sequence_number", _LONG, "Sequence number when the manifest was added"),
-    _required(516, "min_sequence_number", _LONG, "Lowest sequence number in the manifest"),
-    _required(503, "added_snapshot_id", _LONG, "Snapshot ID that added the manifest"),
-    _required(504, "added_files_count", _INT, "Added entry count"),
-    _required(505, "existing_files_count", _INT, "Existing entry count"),
-    _required(506, "deleted_files_count", _INT, "Deleted entry count"),
-    _required(512, "added_rows_count", _LONG, "Added rows count"),
-    _required(513, "existing_rows_count", _LONG, "Existing rows count"),
-    _required(514, "deleted_rows_count", _LONG, "Deleted rows count"),
-    _optional(507, "partitions", ListType(508, _SUMMARY, True), "Summary for each partition"),
-    _optional(519, "key_metadata", _BINARY, "Encryption key metadata blob"),
-    _optional(
-        520, "first_row_id", _LONG, "Starting row ID to assign to new rows in ADDED data files"
-    ),
+    _require(500, "manifest_path", _STRING, "Location URI with FS scheme"),
+    _require(501, "manifest_length", _LONG, "Total file size in bytes"),
+    _require(502, "partition_spec_id", _INT, "Spec ID used to write"),
+    _require(517, "content", _INT, "Contents of the manifest: 0=data, 1=deletes"),
+    _require(515, "sequence_number", _LONG, "Sequence number when the manifest was added"),
+    _require(516, "min_sequence_number", _LONG, "Lowest sequence number in the manifest"),
+    _require(503, "added_snapshot_id", _LONG, "Snapshot ID that added the manifest"),
+    _require(504, "added_files_count", _INT, "Added entry count"),
+    _require(505, "existing_files_count", _INT, "Existing entry count"),
+    _require(506, "deleted_files_count", _INT, "Deleted entry count"),
+    _require(512, "added_rows_count", _LONG, "Added rows count"),
+    _require(513, "existing_rows_count", _LONG, "Existing rows count"),
+    _require(514, "deleted_rows_count", _LONG, "Deleted rows count"),
+    _allow(507, "partitions", ListType(508, _SUMMARY, True), "Summary for each partition"),
+    _allow(519, "key_metadata", _BINARY, "Encryption key metadata blob"),
+    _allow(520, "first_row_id", _LONG, "Starting row ID to assign to new rows in ADDED data files"),
     schema_id=0,
 )
 LIST_NAMES = tuple(field.name for field in LIST_SCHEMA.fields)
@@ -117,30 +117,30 @@ _REFERENCED = (
 _ROW_ID = "The first row ID assigned to the first row in the data file"
 
 _FILE_FIELDS = (
-    _required(134, "content", _INT, _CONTENT),
-    _required(100, "file_path", _STRING, "Location URI with FS scheme"),
-    _required(101, "file_format", _STRING, "File format name: avro, orc, or parquet"),
-    _required(102, "partition", StructType(), _PARTITION),
-    _required(103, "record_count", _LONG, "Number of records in the file"),
-    _required(104, "file_size_in_bytes", _LONG, "Total file size in bytes"),
-    _optional(108, "column_sizes", _counts_by_column(117, 118, _LONG),
+    _require(134, "content", _INT, _CONTENT),
+    _require(100, "file_path", _STRING, "Location URI with FS scheme"),
+    _require(101, "file_format", _STRING, "File format name: avro, orc, or parquet"),
+    _require(102, "partition", StructType(), _PARTITION),
+    _require(103, "record_count", _LONG, "Number of records in the file"),
+    _require(104, "file_size_in_bytes", _LONG, "Total file size in bytes"),
+    _allow(108, "column_sizes", _counts_by_column(117, 118, _LONG),
          "Map of column id to total size on disk"),
-    _optional(109, "value_counts", _counts_by_column(119, 120, _LONG),
+    _allow(109, "value_counts", _counts_by_column(119, 120, _LONG),
          "Map of column id to total count, including null and NaN"),
-    _optional(110, "null_value_counts", _counts_by_column(121, 122, _LONG), _NULLS),
-    _optional(137, "nan_value_counts", _counts_by_column(138, 139, _LONG), _NANS),
-    _optional(125, "lower_bounds", _counts_by_column(126, 127, _BINARY),
+    _allow(110, "null_value_counts", _counts_by_column(121, 122, _LONG), _NULLS),
+    _allow(137, "nan_value_counts", _counts_by_column(138, 139, _LONG), _NANS),
+    _allow(125, "lower_bounds", _counts_by_column(126, 127, _BINARY),
          "Map of column id to lower bound"),
-    _optional(128, "upper_bounds", _counts_by_column(129, 130, _BINARY),
+    _allow(128, "upper_bounds", _counts_by_column(129, 130, _BINARY),
          "Map of column id to upper bound"),
-    _optional(131, "key_metadata", _BINARY, "Encryption key metadata blob"),
-    _optional(132, "split_offsets", ListType(133, _LONG, True), "Splittable offsets"),
-    _optional(135, "equality_ids", ListType(136, _INT, True), "Equality comparison field IDs"),
-    _optional(140, "sort_order_id", _INT, "Sort order ID"),
-    _optional(142, "first_row_id", _LONG, _ROW_ID),
-    _optional(143, "referenced_data_file", _STRING, _REFERENCED),
-    _optional(144, "content_offset", _LONG, "The offset in the file where the content starts"),
-    _optional(145, "content_size_in_bytes", _LONG,
+    _allow(131, "key_metadata", _BINARY, "Encryption key metadata blob"),
+    _allow(132, "split_offsets", ListType(133, _LONG, True), "Splittable offsets"),
+    _allow(135, "equality_ids", ListType(136, _INT, True), "Equality comparison field IDs"),
+    _allow(140, "sort_order_id", _INT, "Sort order ID"),
+    _allow(142, "first_row_id", _LONG, _ROW_ID),
+    _allow(143, "referenced_data_file", _STRING, _REFERENCED),
+    _allow(144, "content_offset", _LONG, "The offset in the file where the content starts"),
+    _allow(145, "content_size_in_bytes", _LONG,
          "The length of referenced content stored in the file"),
 )  # fmt: skip
 FILE_NAMES = tuple(field.name for field in _FILE_FIELDS)
@@ -150,17 +150,17 @@ ENTRY_NAMES = ("status", "snapshot_id", "sequence_number", "file_sequence_number
 def entry_schema(partition: StructType) -> Schema:
     """Return the schema of a manifest's entries; all partition values are optional."""
     values = StructType(
-        *(_optional(field.field_id, field.name, field.field_type) for field in partition.fields)
+        *(_allow(field.field_id, field.name, field.field_type) for field in partition.fields)
     )
     file = StructType(
-        *(_required(102, "partition", values, _PARTITION) if field.field_id == 102 else field
+        *(_require(102, "partition", values, _PARTITION) if field.field_id == 102 else field
           for field in _FILE_FIELDS)
     )  # fmt: skip
     return Schema(
-        _required(0, "status", _INT),
-        _optional(1, "snapshot_id", _LONG),
-        _optional(3, "sequence_number", _LONG),
-        _optional(4, "file_sequence_number", _LONG),
-        _required(2, "data_file", file),
+        _require(0, "status", _INT),
+        _allow(1, "snapshot_id", _LONG),
+        _allow(3, "sequence_number", _LONG),
+        _allow(4, "file_sequence_number", _LONG),
+        _require(2, "data_file", file),
         schema_id=0,
     )

@@ -323,7 +323,7 @@ class _Rekeying:
                 data = file.read()
         else:
             data = walk.read(entry.location, walk.file_keys(entry), entry.size)
-        moved = move_deletes(data, entry.file_format, self._renaming(table), entry.location)
+        moved = move_deletes(data, entry.file_format, self._make_rename(table), entry.location)
         changes = move_bounds(entry, moved.bounds)
         if entry.file_format != "PARQUET":
             keys = write_ags1(walk.locations, location, moved.data, length)
@@ -333,7 +333,7 @@ class _Rekeying:
         changes = {**changes, "split_offsets": written.split_offsets}
         return _RewrittenFile(location, written.keys, changes)
 
-    def _renaming(self, table: IcebergTable) -> Callable[[str], str]:
+    def _make_rename(self, table: IcebergTable) -> Callable[[str], str]:
         def rename(location: str) -> str:
             with contextlib.suppress(ValueError):  # it is outside of the table
                 moved = self.moved.get(table.walk.locations.key(location))
@@ -385,7 +385,7 @@ class _Rekeying:
         }
         changes = {**moved.changes, "key_metadata": key_metadata}
         if (target := entry.file.get("referenced_data_file")) is not None:
-            changes["referenced_data_file"] = self._renaming(table)(target)
+            changes["referenced_data_file"] = self._make_rename(table)(target)
         size = moved.keys.file_length
         new = entry_row(
             entry, status=ADDED, **members, file_path=moved.location, file_size_in_bytes=size,
