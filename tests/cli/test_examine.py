@@ -725,3 +725,18 @@ def test_a_resumed_verification_compares_files_that_all_are_correct(lake: Path) 
     interrupted(lake / "record.jsonl")
     (totals,) = all_lines(lake, *command, code=1)
     assert (totals["files"], len(totals["findings"])) == (0, 1)
+
+
+def test_a_file_that_cannot_be_read_again_is_verified_again(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("verify", *KEYS, "lake", "--record", "record.jsonl")
+    ran(lake, *command)
+    interrupted(lake / "record.jsonl")
+
+    def fail(*_: object) -> None:
+        raise PermissionError
+
+    name = "modcrypt.parquet.verify.dataset_verification.identify_source"
+    monkeypatch.setattr(name, fail)
+    assert all_lines(lake, *command)[-1]["files"] == 3

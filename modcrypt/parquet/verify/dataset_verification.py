@@ -115,11 +115,10 @@ def verify_dataset(
     if not places:
         raise ValueError(f"there are no files in {where!r}")
     template = None if aad_prefix_template is None else PrefixTemplate(aad_prefix_template)
-    earlier = [place for place in places if place.path in verified]
-    places = [place for place in places if place.path not in verified]
     run = _FileRun(places, properties, template, expected_parts, regions)
+    earlier = run.set_aside(verified)
     files = run.check(jobs, progress, each)
-    file_set = _FileSet(places, files, run.parts, run.identify(earlier))
+    file_set = _FileSet(run.places, files, run.parts, earlier)
     if template is None:
         file_set.compare_prefixes(fault=run.demands_prefix and not shared_aad_prefix)
     else:
@@ -206,15 +205,23 @@ class _FileRun:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def identify(self, places: Sequence[Place]) -> list[tuple[Place, FileAad]]:
-        """Return what identifies files that an earlier run verified."""
+    def set_aside(self, verified: Collection[str]) -> list[tuple[Place, FileAad]]:
+        """Remove the files that an earlier run verified, and return what identifies them."""
 
-        def identify_file(place: Place) -> FileAad:
-            with open_source_at(place) as source:
-                return identify_source(source, self._choose_properties(place))
+        def identify_file(place: Place) -> FileAad | None:
+            try:
+                with open_source_at(place) as source:
+                    return identify_source(source, self._choose_properties(place))
+            except OSError:  # verifying the file reports it
+                return None
 
+        known = [place for place in self.places if place.path in verified]
         with ThreadPoolExecutor(MAX_FILES, "modcrypt-verify-file") as pool:
-            return list(zip(places, pool.map(identify_file, places), strict=True))
+            aads = zip(known, pool.map(identify_file, known), strict=True)
+            found = [(place, aad) for place, aad in aads if aad is not None]
+        paths = {place.path for place, _ in found}
+        self.places = [place for place in self.places if place.path not in paths]
+        return found
 
     def _verify_file(self, number: int, threads: int | None) -> CheckedFile:
         def note_progress(done: int) -> None:
