@@ -5,6 +5,7 @@ Nothing expected here comes from modcrypt: vectors, `cryptography`'s one-shot AE
 
 from __future__ import annotations
 
+import hmac
 import importlib.resources
 import json
 import os
@@ -605,3 +606,11 @@ def test_forked_processes_do_not_repeat_nonces() -> None:
         [sys.executable, "-c", FORKS], capture_output=True, text=True, check=True, timeout=60
     )
     assert answer.stdout.split() == ["960", "960"]
+
+
+def test_keyed_hashes_are_hmacs_under_a_key_derived_for_their_label() -> None:
+    """HKDF (RFC 5869) is written out: one block of output, and a salt of zeros for none."""
+    extracted = hmac.digest(bytes(32), b"k" * 16, "sha256")
+    derived = hmac.digest(extracted, b"a label" + b"\x01", "sha256")
+    expected = hmac.digest(derived, b"a value", "sha256").hex()
+    assert aead.keyed_hash(Key(b"k" * 16), b"a label")(b"a value") == expected

@@ -123,3 +123,15 @@ def test_key_services_files_and_keys_work_in_a_child_whatever_was_locked(
     assert len(locks) > 5
     while_held(locks, work)
     file.close()
+
+
+def test_a_child_encrypts_under_a_kek_of_its_own() -> None:
+    """Parent and child would each count only their own uses of a KEK that they share."""
+    wrapper = KeyWrapper(MemoryKms(), cache_lifetime=600)
+    kek = wrapper.get_writing_kek("kf")
+
+    def work() -> None:
+        assert wrapper.get_writing_kek("kf") is not kek
+
+    in_child(work)
+    assert wrapper.get_writing_kek("kf") is kek

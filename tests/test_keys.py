@@ -21,7 +21,7 @@ import modcrypt
 from modcrypt import keys
 from modcrypt.aead import CtrCipher, GcmCipher
 from modcrypt.errors import KeyExhaustedError
-from modcrypt.keys import Key, as_key, invocation_counter, key_bytes
+from modcrypt.keys import Key, Secret, as_key, invocation_counter, key_bytes
 from tests.support.cases import each_case
 from tests.support.module_spans import list_modules
 from tests.support.tables import small_table, write_plain
@@ -254,3 +254,16 @@ def test_a_key_that_runs_out_leaves_no_file(tmp_path: Path, left: int) -> None:
         modcrypt.encrypt_parquet(plain, tmp_path / "sealed.parquet", properties)
     assert [path.name for path in tmp_path.iterdir()] == ["plain.parquet"]
     assert key.invocations == 2**32
+
+
+def test_secrets_are_equal_by_value_to_other_secrets_only() -> None:
+    assert Secret(b"a") == Secret(b"a")
+    assert hash(Secret(b"a")) == hash(Secret(b"a"))
+    assert Secret(b"a") != Secret(b"b")
+    assert Secret(b"a") != b"a"
+
+
+@pytest.mark.parametrize("spread", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_secrets_cannot_be_pickled_or_copied(spread: Callable[[Any], object]) -> None:
+    with pytest.raises(TypeError, match="a Secret can't be pickled or copied"):
+        spread(Secret(b"a"))

@@ -30,7 +30,7 @@ from modcrypt import (
 )
 from modcrypt.io.places import Place
 from modcrypt.io.sources import MemorySource
-from modcrypt.kms.wrapping import REFUSAL_LIFETIME, KeyWrapper
+from modcrypt.kms.wrapping import REFUSAL_LIFETIME, KeyWrapper, Refusals
 from modcrypt.pkmt1.material import KeyMaterial, external_name
 from tests.support.cases import each_case
 from tests.support.kms.memory_kms import MASTERS, MemoryKms, seal, unseal
@@ -834,3 +834,60 @@ def test_a_master_key_that_grants_some_keys_is_asked_for_all(tmp_path: Path) -> 
     kms = Asked(lambda master: KeyDisabledError("off") if next(count) % 2 else None)
     read = mc.read_table(path, mc.KeyTools(kms).decryption(on_missing_key="null"))
     assert sum(read[name].null_count for name in WIDE) == 30
+
+
+def answer_with(refusals: Refusals, master: str, error: Exception) -> None:
+    """Have a service answer the request for a key with an error."""
+    with refusals.count_refusals(master):
+        raise error
+
+
+def test_a_key_is_not_tried_after_three_damaged_ones() -> None:
+    refusals = Refusals()
+    for _ in range(3):
+        with pytest.raises(KeyMaterialError, match="damaged"):
+            answer_with(refusals, "kf", KeyMaterialError("damaged"))
+    with pytest.raises(KeyMaterialError, match="key not tried, because 3 other keys"):
+        answer_with(refusals, "kf", KeyMaterialError("damaged"))
+
+
+def test_a_master_key_that_refused_three_times_gives_its_last_answer() -> None:
+    refusals = Refusals()
+    for answer in ("first", "second", "third"):
+        with pytest.raises(KeyDisabledError, match=answer):
+            answer_with(refusals, "kf", KeyDisabledError(answer))
+    with pytest.raises(KeyDisabledError, match="third"):
+        answer_with(refusals, "kf", KeyDisabledError("fourth"))
+
+
+def test_a_key_is_not_requested_after_sixteen_master_keys_refused() -> None:
+    refusals = Refusals()
+    for number in range(16):
+        with pytest.raises(KeyAccessDeniedError):
+            answer_with(refusals, f"k{number}", KeyAccessDeniedError("no"))
+    with pytest.raises(KeyRetrievalError, match="16 other master keys"):
+        answer_with(refusals, "k16", KeyAccessDeniedError("no"))
+    with pytest.raises(KeyAccessDeniedError):
+        answer_with(refusals, "k0", KeyAccessDeniedError("no"))
+
+
+def test_locks_of_keks_are_dropped_after_the_request() -> None:
+    kms = MemoryKms()
+    reader, key = wrapper(kms), Key.generate()
+    assert reader.unwrap(wrapped(kms, key)) == key
+    assert not reader._locks
+
+
+def test_a_full_cache_of_keks_and_refusals_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modcrypt.kms.wrapping.MAX_CACHED", 2)
+    kms = MemoryKms()
+    first, second = wrapped(kms), wrapped(kms)
+    refused = wrapped(kms, master="kc1")
+    refuse(kms, KeyDisabledError, "kc1")
+    reader = wrapper(kms)
+    reader.unwrap(first)
+    with pytest.raises(KeyDisabledError):
+        reader.unwrap(refused)
+    assert (len(reader._reading), len(reader._refused)) == (1, 1)
+    reader.unwrap(second)
+    assert (len(reader._reading), len(reader._refused)) == (1, 0)
