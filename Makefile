@@ -12,7 +12,7 @@ LOCK := requirements-dev.lock
 # Tests start hundreds of Python processes, and pytest rewrites each test file: both keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-random lint bench pipeline vectors lock audit clean
+.PHONY: demo test test-random mutants lint bench pipeline vectors lock audit clean
 
 demo: $(VENV)/demo
 	$(BIN)/python tools/demo.py
@@ -27,6 +27,11 @@ test-random: $(VENV)/dev
 	@echo "repeat with: make test-random SEED=$(SEED)"
 	MODCRYPT_TEST_SEED=$(SEED) $(BIN)/python -m pytest -n auto --dist worksteal -m seeded \
 		--hypothesis-seed=$(SEED) $(PYTEST_ARGS)
+
+# Put small faults into the core modules and count those that tests notice;
+# `make mutants MUTANT_ARGS="--number 5 keys"` puts fewer into one module.
+mutants: $(VENV)/dev
+	$(BIN)/python -m tools.mutants $(MUTANT_ARGS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
