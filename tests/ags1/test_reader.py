@@ -48,6 +48,7 @@ from modcrypt import (
     decrypt_ags1,
 )
 from modcrypt.ags1 import UNVERIFIED, blocks, reader
+from modcrypt.ags1.lengths import check_length
 from modcrypt.io import buffers
 from modcrypt.io.sources import FileSource
 from tests.support.ags1.sources import KINDS, Store, source_of
@@ -1269,3 +1270,11 @@ def test_one_reader_serves_a_pool_that_reads_it_in_parts() -> None:
     with new_reader(stream, aad_prefix=PREFIX) as file, ThreadPoolExecutor(4) as pool:
         parts = pool.map(lambda at: file.read_at(at, 700_000), range(0, file.size, 700_000))
         assert b"".join(parts) == plain
+
+
+def test_an_error_tells_which_way_a_length_is_wrong() -> None:
+    check_length(8, 8, "a stream")
+    check_length(8, None, "a stream")
+    for actual, how in ((7, "cut short"), (9, "too long")):
+        with pytest.raises(TruncationError, match=f"a stream: {how}: {actual} bytes"):
+            check_length(actual, 8, "a stream")
