@@ -56,12 +56,14 @@ def folder(tmp_path: Path) -> Path:
 def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("once")
     (folder / "notes.txt").write_bytes(NOTES)
-    done(run_here(folder, "encrypt", "--new-key-metadata", "notes.key", "notes.txt", "notes.ags1"))
+    check_ok(
+        run_here(folder, "encrypt", "--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
+    )
     return folder
 
 
 @pytest.fixture
-def sealed(folder: Path, once: Path) -> Path:
+def sealed_folder(folder: Path, once: Path) -> Path:
     """The same with notes.ags1 under notes.key, which is key metadata."""
     for name in ("notes.ags1", "notes.key"):
         shutil.copy(once / name, folder)
@@ -90,7 +92,7 @@ def run(
 
 
 def run_here(folder: Path, *arguments: str | Path) -> Answer:
-    """Run it in this process, where nothing but its answer matters."""
+    """Run the command line in this process."""
     with contextlib.chdir(folder):
         result = CliRunner().invoke(
             app.program,
@@ -112,26 +114,26 @@ def start(folder: Path, *arguments: str, **more: Any) -> subprocess.Popen[bytes]
 
 
 def invoke(folder: Path, *arguments: str) -> Result:
-    """Run it in this process, where neither pipes nor descriptors matter."""
+    """Run the command line in this process, where neither pipes nor descriptors matter."""
     with contextlib.chdir(folder):
         return CliRunner().invoke(app.program, ("ags1", *arguments))
 
 
-def refused(result: Result, code: int, word: str) -> str:
-    """Check as `failed` does, and that stdout is empty."""
+def check_refusal(result: Result, code: int, word: str) -> str:
+    """Check as `check_failure` does, and that stdout is empty."""
     assert result.stdout == ""
-    return failed(Answer((), result.exit_code, b"", result.stderr.encode()), code, word)
+    return check_failure(Answer((), result.exit_code, b"", result.stderr.encode()), code, word)
 
 
-def done(answer: Answer) -> bytes:
-    """Check that all went well, without a word on stderr; give stdout."""
+def check_ok(answer: Answer) -> bytes:
+    """Check that the command succeeded without stderr; return stdout."""
     assert (answer.returncode, answer.stderr) == (0, b"")
     out: bytes = answer.stdout
     return out
 
 
-def failed(answer: Answer, code: int, word: str) -> str:
-    """Check the exit code and the one line on stderr; give the message."""
+def check_failure(answer: Answer, code: int, word: str) -> str:
+    """Check the exit code and the one line on stderr; return the message."""
     assert answer.returncode == code, answer.stderr
     line = answer.stderr.decode()
     begin = f"modcrypt: error: {word}: "
@@ -144,7 +146,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def opened_by_metadata(folder: Path, name: str = "notes.key") -> bytes:
+def open_by_metadata(folder: Path, name: str = "notes.key") -> bytes:
     stream = (folder / "notes.ags1").read_bytes()
     key, prefix, length = taken_apart((folder / name).read_bytes())
     assert length == len(stream)
@@ -162,7 +164,7 @@ def test_what_the_program_encrypts_opens_after_the_spec(
     key = bytes(range(size))
     private(folder / "own.key", key.hex().encode())
     (folder / "notes.txt").write_bytes(NOTES[:count])
-    printed = done(
+    printed = check_ok(
         run_here(folder, "encrypt", *KEY, "--aad-prefix-hex", "00fF", "notes.txt", "notes.ags1")
     )
     stream = (folder / "notes.ags1").read_bytes()
@@ -176,7 +178,7 @@ def java_files() -> Iterator[dict[str, Any]]:
 
 
 def options_of(folder: Path, case: dict[str, Any]) -> list[str]:
-    """Give key, AAD prefix and trusted length of a case of Java's."""
+    """Return the options for key, AAD prefix and trusted length of a case."""
     private(folder / "own.key", case["key"].encode())
     prefix = case["aad_prefix"]
     length = case.get("trusted_length", case.get("file_length"))
@@ -191,7 +193,7 @@ def test_files_by_java_decrypt(folder: Path) -> None:
     for case in java_files():
         options = options_of(folder, case)
         path = shared_vectors() / "ags1" / case["file"]
-        done(run_here(folder, "decrypt", *options, "--force", path, "back.txt"))
+        check_ok(run_here(folder, "decrypt", *options, "--force", path, "back.txt"))
         data = (folder / "back.txt").read_bytes()
         assert hashlib.sha256(data).hexdigest() == case["plain_sha256"], case["file"]
 
@@ -224,26 +226,30 @@ def test_fresh_key_metadata_opens_the_stream(folder: Path, size: int | None) -> 
     option = () if size is None else ("--key-length", str(size))
     files = ("--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
     answer = run(folder, "encrypt", *option, *files, umask=0)
-    assert done(answer) == f"{NOTES_LENGTH}\n".encode()
+    assert check_ok(answer) == f"{NOTES_LENGTH}\n".encode()
     assert stat.S_IMODE((folder / "notes.key").stat().st_mode) == 0o600
     assert stat.S_IMODE((folder / "notes.ags1").stat().st_mode) == 0o666
     assert len(taken_apart((folder / "notes.key").read_bytes())[0]) == (size or 16)
-    assert opened_by_metadata(folder) == NOTES
+    assert open_by_metadata(folder) == NOTES
     assert names(folder) == {"notes.txt", "own.key", "notes.key", "notes.ags1"}
 
 
-def test_each_file_gets_a_key_of_its_own(sealed: Path) -> None:
-    done(run_here(sealed, "encrypt", "--new-key-metadata", "other.key", "notes.txt", "other.ags1"))
+def test_each_file_gets_a_key_of_its_own(sealed_folder: Path) -> None:
+    check_ok(
+        run_here(
+            sealed_folder, "encrypt", "--new-key-metadata", "other.key", "notes.txt", "other.ags1"
+        )
+    )
     first, second = (
-        taken_apart((sealed / name).read_bytes()) for name in ("notes.key", "other.key")
+        taken_apart((sealed_folder / name).read_bytes()) for name in ("notes.key", "other.key")
     )
     assert first[0] != second[0]
     assert first[1] != second[1]
 
 
 @pytest.mark.parametrize("form", ["raw", "hex", "HEX", "base64", "base64 of URLs"])
-def test_key_metadata_is_read_raw_and_as_text(sealed: Path, form: str) -> None:
-    raw = (sealed / "notes.key").read_bytes()
+def test_key_metadata_is_read_raw_and_as_text(sealed_folder: Path, form: str) -> None:
+    raw = (sealed_folder / "notes.key").read_bytes()
     spelt = {
         "raw": raw,
         "hex": raw.hex().encode() + b"\n",
@@ -251,8 +257,8 @@ def test_key_metadata_is_read_raw_and_as_text(sealed: Path, form: str) -> None:
         "base64": base64.b64encode(raw) + b"\r\n",
         "base64 of URLs": base64.urlsafe_b64encode(raw).rstrip(b"="),
     }[form]
-    private(sealed / "notes.key", spelt)
-    assert invoke(sealed, "cat", *METADATA, "notes.ags1").stdout_bytes == NOTES
+    private(sealed_folder / "notes.key", spelt)
+    assert invoke(sealed_folder, "cat", *METADATA, "notes.ags1").stdout_bytes == NOTES
 
 
 @pytest.mark.parametrize(
@@ -269,7 +275,7 @@ def test_key_metadata_opens_java_s_files(folder: Path, case: str, aad_prefix: bo
     metadata = b"\1" + bytes([2 * len(key)]) + key + middle + b"\2" + length
     private(folder / "java.key", metadata.hex().encode())
     path = shared_vectors() / "ags1" / java["file"]
-    data = done(run_here(folder, "cat", "--key-metadata-file", "java.key", path))
+    data = check_ok(run_here(folder, "cat", "--key-metadata-file", "java.key", path))
     assert hashlib.sha256(data).hexdigest() == java["plain_sha256"]
 
 
@@ -277,23 +283,23 @@ def test_key_metadata_without_a_length_does_for_writing_and_needs_one_for_readin
     folder: Path,
 ) -> None:
     private(folder / "notes.key", b"\1\x20" + FOOTER_KEY + b"\0\0")
-    printed = done(run_here(folder, "encrypt", *METADATA, "notes.txt", "notes.ags1"))
+    printed = check_ok(run_here(folder, "encrypt", *METADATA, "notes.txt", "notes.ags1"))
     assert opened((folder / "notes.ags1").read_bytes(), FOOTER_KEY) == NOTES
     reading = ("cat", *METADATA, "notes.ags1")
-    assert "--length" in failed(run_here(folder, *reading), 2, "usage")
-    assert done(run_here(folder, *reading, "--length", printed.decode().strip())) == NOTES
+    assert "--length" in check_failure(run_here(folder, *reading), 2, "usage")
+    assert check_ok(run_here(folder, *reading, "--length", printed.decode().strip())) == NOTES
 
 
-def test_key_metadata_of_a_written_file_is_not_used_again(sealed: Path) -> None:
-    answer = run_here(sealed, "encrypt", *METADATA, "notes.txt", "other.ags1")
-    assert "--new-key-metadata" in failed(answer, 2, "usage")
-    assert "other.ags1" not in names(sealed)
+def test_key_metadata_of_a_written_file_is_not_used_again(sealed_folder: Path) -> None:
+    answer = run_here(sealed_folder, "encrypt", *METADATA, "notes.txt", "other.ags1")
+    assert "--new-key-metadata" in check_failure(answer, 2, "usage")
+    assert "other.ags1" not in names(sealed_folder)
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o604])
-def test_key_metadata_that_others_can_read_is_warned_of(sealed: Path, mode: int) -> None:
-    (sealed / "notes.key").chmod(mode)
-    result = invoke(sealed, "cat", *METADATA, "notes.ags1")
+def test_key_metadata_that_others_can_read_is_warned_of(sealed_folder: Path, mode: int) -> None:
+    (sealed_folder / "notes.key").chmod(mode)
+    result = invoke(sealed_folder, "cat", *METADATA, "notes.ags1")
     assert (result.exit_code, result.stdout_bytes) == (0, NOTES)
     warning = f"other users can read key metadata file notes.key (mode {mode:04o})"
     assert (warning in result.stderr) == (mode != 0o600)
@@ -310,10 +316,12 @@ def test_key_metadata_that_others_can_read_is_warned_of(sealed: Path, mode: int)
         lambda raw: b"",
     ],
 )
-def test_damaged_key_metadata_is_3_and_not_shown(sealed: Path, damage: Any) -> None:
-    raw = (sealed / "notes.key").read_bytes()
-    private(sealed / "notes.key", damage(raw))
-    message = refused(invoke(sealed, "cat", *METADATA, "notes.ags1"), 3, "key-material")
+def test_damaged_key_metadata_is_3_and_not_shown(sealed_folder: Path, damage: Any) -> None:
+    raw = (sealed_folder / "notes.key").read_bytes()
+    private(sealed_folder / "notes.key", damage(raw))
+    message = check_refusal(
+        invoke(sealed_folder, "cat", *METADATA, "notes.ags1"), 3, "key-material"
+    )
     assert "notes.key" in message
     key = taken_apart(raw)[0]
     assert not [s for s in (key.hex(), repr(key)[2:-1]) if s[:12] in message]
@@ -328,23 +336,23 @@ def test_sealed_key_metadata_is_under_the_master_key_that_is_expected(folder: Pa
     assert invoke(folder, "encrypt", *forged, "notes.txt", "forged.ags1").exit_code == 0
     for service in (("--policy", "lake.toml"), ("--kms", "file:lake.keyring#footer")):
         reading = ("cat", "--key-metadata-file", "notes.sealed", *service, "forged.ags1")
-        message = refused(invoke(folder, *reading), 3, "key-material")
+        message = check_refusal(invoke(folder, *reading), 3, "key-material")
         assert "'other', not under 'footer'; pass --master-key" in message
         assert invoke(folder, *reading, "--master-key", "other").stdout_bytes == NOTES
 
 
 def test_the_wrong_sort_of_key_metadata_file_is_3(folder: Path) -> None:
     reading = ("cat", "notes.txt", "--key-metadata-file")
-    assert "metadata" in refused(invoke(folder, *reading, "absent"), 3, "no-key")
-    refused(invoke(folder, *reading, "."), 3, "key-material")
+    assert "metadata" in check_refusal(invoke(folder, *reading, "absent"), 3, "no-key")
+    check_refusal(invoke(folder, *reading, "."), 3, "key-material")
 
 
-def test_key_metadata_among_the_arguments_is_not_repeated(sealed: Path) -> None:
-    raw = (sealed / "notes.key").read_bytes()
+def test_key_metadata_among_the_arguments_is_not_repeated(sealed_folder: Path) -> None:
+    raw = (sealed_folder / "notes.key").read_bytes()
     spellings = [raw.hex(), base64.b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode()]
     for text in [*spellings, raw.replace(b"\0", b"").decode("utf-8", "surrogateescape")]:
         for option in ("--key-metadata-file", "--key-file", "--length", "--aad-prefix-hex", "--x"):
-            result = invoke(sealed, "cat", *KEY, option, text, "notes.ags1", "--json")
+            result = invoke(sealed_folder, "cat", *KEY, option, text, "notes.ags1", "--json")
             assert result.exit_code in (2, 3)
             assert text not in result.output
             assert not [s for s in (raw.hex(), repr(raw)[2:-1]) if s[4:20] in result.output]
@@ -354,65 +362,71 @@ def test_key_metadata_among_the_arguments_is_not_repeated(sealed: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["encrypt", "decrypt"])
-def test_a_destination_is_replaced_only_on_request(sealed: Path, command: str) -> None:
-    (sealed / "dear").write_bytes(b"dear")
+def test_a_destination_is_replaced_only_on_request(sealed_folder: Path, command: str) -> None:
+    (sealed_folder / "dear").write_bytes(b"dear")
     options = (*KEY, "notes.txt") if command == "encrypt" else (*METADATA, "notes.ags1")
-    assert "--force" in failed(run_here(sealed, command, *options, "dear"), 2, "file")
-    assert (sealed / "dear").read_bytes() == b"dear"
-    assert run_here(sealed, command, *options, "dear", "--force").returncode == 0
-    assert (sealed / "dear").read_bytes()[:4] == (b"AGS1" if command == "encrypt" else NOTES[:4])
+    assert "--force" in check_failure(run_here(sealed_folder, command, *options, "dear"), 2, "file")
+    assert (sealed_folder / "dear").read_bytes() == b"dear"
+    assert run_here(sealed_folder, command, *options, "dear", "--force").returncode == 0
+    assert (sealed_folder / "dear").read_bytes()[:4] == (
+        b"AGS1" if command == "encrypt" else NOTES[:4]
+    )
 
 
 @pytest.mark.parametrize("there", ["file", "dangling link"])
-def test_key_metadata_is_replaced_only_on_request(sealed: Path, there: str) -> None:
-    old = (sealed / "notes.key").read_bytes()
+def test_key_metadata_is_replaced_only_on_request(sealed_folder: Path, there: str) -> None:
+    old = (sealed_folder / "notes.key").read_bytes()
     if there == "dangling link":
-        (sealed / "notes.key").unlink()
-        (sealed / "notes.key").symlink_to("elsewhere.key")
+        (sealed_folder / "notes.key").unlink()
+        (sealed_folder / "notes.key").symlink_to("elsewhere.key")
     again = ("encrypt", "--new-key-metadata", "notes.key", "notes.txt", "more.ags1")
-    assert "notes.key: destination exists" in failed(run_here(sealed, *again), 2, "file")
-    assert "more.ags1" not in names(sealed)
-    done(run_here(sealed, *again[:-1], "notes.ags1", "--force"))
-    assert (sealed / "notes.key").read_bytes() != old
-    assert opened_by_metadata(sealed) == NOTES
-    assert (sealed / "notes.key").is_symlink() == (there == "dangling link")
-    assert not [name for name in names(sealed) if name.endswith((".new", ".tmp"))]
+    assert "notes.key: destination exists" in check_failure(
+        run_here(sealed_folder, *again), 2, "file"
+    )
+    assert "more.ags1" not in names(sealed_folder)
+    check_ok(run_here(sealed_folder, *again[:-1], "notes.ags1", "--force"))
+    assert (sealed_folder / "notes.key").read_bytes() != old
+    assert open_by_metadata(sealed_folder) == NOTES
+    assert (sealed_folder / "notes.key").is_symlink() == (there == "dangling link")
+    assert not [name for name in names(sealed_folder) if name.endswith((".new", ".tmp"))]
 
 
-def test_a_replaced_key_file_becomes_private(sealed: Path) -> None:
-    (sealed / "notes.key").chmod(0o644)
+def test_a_replaced_key_file_becomes_private(sealed_folder: Path) -> None:
+    (sealed_folder / "notes.key").chmod(0o644)
     files = ("--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
-    done(run_here(sealed, "encrypt", *files, "--force"))
-    assert stat.S_IMODE((sealed / "notes.key").stat().st_mode) == 0o600
+    check_ok(run_here(sealed_folder, "encrypt", *files, "--force"))
+    assert stat.S_IMODE((sealed_folder / "notes.key").stat().st_mode) == 0o600
 
 
-def test_what_an_interrupted_run_left_is_not_replaced(sealed: Path) -> None:
-    (sealed / "notes.key.new").write_bytes(b"the only key")
+def test_what_an_interrupted_run_left_is_not_replaced(sealed_folder: Path) -> None:
+    (sealed_folder / "notes.key.new").write_bytes(b"the only key")
     files = ("--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
-    message = failed(run_here(sealed, "encrypt", *files, "--force"), 2, "usage")
+    message = check_failure(run_here(sealed_folder, "encrypt", *files, "--force"), 2, "usage")
     assert "notes.key.new" in message
-    assert (sealed / "notes.key.new").read_bytes() == b"the only key"
-    assert opened_by_metadata(sealed) == NOTES
+    assert (sealed_folder / "notes.key.new").read_bytes() == b"the only key"
+    assert open_by_metadata(sealed_folder) == NOTES
 
 
 @pytest.mark.parametrize("where", ["notes.txt", "./notes.ags1", "-", "/dev/null", "."])
-def test_key_metadata_does_not_go_where_something_else_is(sealed: Path, where: str) -> None:
+def test_key_metadata_does_not_go_where_something_else_is(sealed_folder: Path, where: str) -> None:
     files = ("--new-key-metadata", where, "notes.txt", "notes.ags1", "--force")
-    assert "--new-key-metadata" in failed(run_here(sealed, "encrypt", *files), 2, "usage")
-    assert (sealed / "notes.txt").read_bytes() == NOTES
-    assert opened_by_metadata(sealed) == NOTES
+    assert "--new-key-metadata" in check_failure(
+        run_here(sealed_folder, "encrypt", *files), 2, "usage"
+    )
+    assert (sealed_folder / "notes.txt").read_bytes() == NOTES
+    assert open_by_metadata(sealed_folder) == NOTES
 
 
 def test_a_missing_folder_for_key_metadata_is_known_before_the_work(folder: Path) -> None:
     """Nobody writes into the FIFO, so that what waits for it would never end."""
     os.mkfifo(folder / "fifo")
     files = ("--new-key-metadata", "absent/notes.key", "fifo", "notes.ags1")
-    failed(run(folder, "encrypt", *files, timeout=30), 2, "file")
+    check_failure(run(folder, "encrypt", *files, timeout=30), 2, "file")
     assert names(folder) == {"notes.txt", "own.key", "fifo"}
 
 
 def test_a_file_can_be_encrypted_in_place(folder: Path) -> None:
-    done(run_here(folder, "encrypt", *KEY, "--force", "notes.txt", "notes.txt"))
+    check_ok(run_here(folder, "encrypt", *KEY, "--force", "notes.txt", "notes.txt"))
     assert opened((folder / "notes.txt").read_bytes(), FOOTER_KEY) == NOTES
 
 
@@ -426,9 +440,9 @@ def test_a_pipe_through_both_gives_the_same_again(folder: Path) -> None:
         f"modcrypt: encrypted length: {NOTES_LENGTH}\n".encode(),
     )
     (folder / "notes.ags1").write_bytes(sent.stdout)
-    assert opened_by_metadata(folder) == NOTES
-    assert done(run(folder, "decrypt", *METADATA, "-", "-", input=sent.stdout)) == NOTES
-    assert done(run(folder, "cat", *METADATA, "-", input=sent.stdout)) == NOTES
+    assert open_by_metadata(folder) == NOTES
+    assert check_ok(run(folder, "decrypt", *METADATA, "-", "-", input=sent.stdout)) == NOTES
+    assert check_ok(run(folder, "cat", *METADATA, "-", input=sent.stdout)) == NOTES
 
 
 def test_bytes_of_the_standard_input_are_taken_as_they_are(folder: Path) -> None:
@@ -445,13 +459,13 @@ def test_of_a_file_that_is_partly_read_the_rest_is_meant(folder: Path) -> None:
     assert opened(sent.stdout, FOOTER_KEY) == NOTES[1000:]
 
 
-def test_a_redirected_file_is_checked_before_anything_is_given(sealed: Path) -> None:
-    with (sealed / "notes.ags1").open("rb") as file:
-        assert done(run(sealed, "cat", *METADATA, "-", stdin=file)) == NOTES
-    os.truncate(sealed / "notes.ags1", NOTES_LENGTH - 1)
-    with (sealed / "notes.ags1").open("rb") as file:
-        answer = run(sealed, "cat", *METADATA, "-", stdin=file)
-    failed(answer, 1, "truncation")
+def test_a_redirected_file_is_checked_before_anything_is_given(sealed_folder: Path) -> None:
+    with (sealed_folder / "notes.ags1").open("rb") as file:
+        assert check_ok(run(sealed_folder, "cat", *METADATA, "-", stdin=file)) == NOTES
+    os.truncate(sealed_folder / "notes.ags1", NOTES_LENGTH - 1)
+    with (sealed_folder / "notes.ags1").open("rb") as file:
+        answer = run(sealed_folder, "cat", *METADATA, "-", stdin=file)
+    check_failure(answer, 1, "truncation")
     assert answer.stdout == b""
 
 
@@ -463,7 +477,7 @@ def test_fifos_and_descriptors_do_for_paths(folder: Path) -> None:
         with cat(stdin=file, stdout=subprocess.PIPE) as feed:
             assert feed.stdout is not None
             fd = feed.stdout.fileno()
-            done(
+            check_ok(
                 run(folder, "encrypt", *KEY, f"/dev/fd/{fd}", "notes.ags1", pass_fds=[fd]),
             )
     assert opened((folder / "notes.ags1").read_bytes(), FOOTER_KEY) == NOTES
@@ -484,26 +498,28 @@ def test_a_pipe_as_destination_needs_no_force_and_leaves_stdout_for_the_length(
         (folder / "notes.txt").write_bytes(NOTES[:1000])
         answer = run(folder, "encrypt", *KEY, "notes.txt", f"/dev/fd/{write}", pass_fds=[write])
         os.close(write)
-        assert done(answer) == b"1036\n"
+        assert check_ok(answer) == b"1036\n"
         assert opened(reader.read(), FOOTER_KEY) == NOTES[:1000]
 
 
 @pytest.mark.parametrize("cut", [1, FRAME, FRAME + 5])
-def test_a_pipe_cut_short_gives_what_authenticated_and_is_1(sealed: Path, cut: int) -> None:
-    data = (sealed / "notes.ags1").read_bytes()[:-cut]
+def test_a_pipe_cut_short_gives_what_authenticated_and_is_1(sealed_folder: Path, cut: int) -> None:
+    data = (sealed_folder / "notes.ags1").read_bytes()[:-cut]
     for command in (("cat", *METADATA, "-"), ("decrypt", *METADATA, "-", "-")):
-        answer = run(sealed, *command, input=data)
-        failed(answer, 1, "truncation")
+        answer = run(sealed_folder, *command, input=data)
+        check_failure(answer, 1, "truncation")
         assert NOTES.startswith(answer.stdout)
         assert len(answer.stdout) >= MIB
-    failed(run(sealed, "decrypt", *METADATA, "-", "back.txt", input=data), 1, "truncation")
-    assert "back.txt" not in names(sealed)
+    check_failure(
+        run(sealed_folder, "decrypt", *METADATA, "-", "back.txt", input=data), 1, "truncation"
+    )
+    assert "back.txt" not in names(sealed_folder)
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(sealed: Path) -> None:
+def test_a_reader_that_goes_away_ends_it_quietly(sealed_folder: Path) -> None:
     for command in (("cat", *METADATA, "notes.ags1"), ("decrypt", *METADATA, "notes.ags1", "-")):
         for more in ((), ("--json",)):
-            with start(sealed, *command, *more) as process:
+            with start(sealed_folder, *command, *more) as process:
                 assert process.stdout is not None
                 assert process.stderr is not None
                 assert process.stdout.read(10) == NOTES[:10]
@@ -512,19 +528,19 @@ def test_a_reader_that_goes_away_ends_it_quietly(sealed: Path) -> None:
             assert process.returncode == 128 + signal.SIGPIPE
 
 
-def test_inspect_ends_quietly_too(sealed: Path) -> None:
+def test_inspect_ends_quietly_too(sealed_folder: Path) -> None:
     read, write = os.pipe()
     os.close(read)
-    answer = run(sealed, "inspect", "notes.ags1", stdout=write)
+    answer = run(sealed_folder, "inspect", "notes.ags1", stdout=write)
     os.close(write)
     assert (answer.returncode, answer.stderr) == (128 + signal.SIGPIPE, b"")
 
 
-def test_a_closed_standard_stream_is_2(sealed: Path) -> None:
+def test_a_closed_standard_stream_is_2(sealed_folder: Path) -> None:
     for redirection in ("<&-", ">&-"):
         command = f"{PROGRAM} ags1 cat {' '.join(METADATA)} - {redirection}"
         answer = subprocess.run(
-            ["bash", "-c", command], cwd=sealed, stderr=subprocess.PIPE, check=False
+            ["bash", "-c", command], cwd=sealed_folder, stderr=subprocess.PIPE, check=False
         )
         assert (answer.returncode, b"is closed" in answer.stderr) == (2, True)
 
@@ -532,8 +548,8 @@ def test_a_closed_standard_stream_is_2(sealed: Path) -> None:
 # --- the trusted length --------------------------------------------------------------------------
 
 
-def encrypted(folder: Path) -> bytes:
-    done(run_here(folder, "encrypt", *KEY, "notes.txt", "notes.ags1"))
+def encrypt_notes(folder: Path) -> bytes:
+    check_ok(run_here(folder, "encrypt", *KEY, "notes.txt", "notes.ags1"))
     return (folder / "notes.ags1").read_bytes()
 
 
@@ -541,9 +557,9 @@ READING = [("cat", "notes.ags1"), ("decrypt", "notes.ags1", "back.txt")]
 
 
 def test_without_a_length_it_says_what_to_do(folder: Path) -> None:
-    encrypted(folder)
+    encrypt_notes(folder)
     for command in READING:
-        message = failed(run_here(folder, *command, *KEY), 2, "usage")
+        message = check_failure(run_here(folder, *command, *KEY), 2, "usage")
         assert "--length N" in message
         assert "--unverified-length" in message
         assert "UNVERIFIED" not in message
@@ -552,30 +568,31 @@ def test_without_a_length_it_says_what_to_do(folder: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [-FRAME, -1, 1])
 def test_another_length_is_1_and_nothing_is_given(folder: Path, wrong: int) -> None:
-    encrypted(folder)
+    encrypt_notes(folder)
     for command in READING:
         answer = run_here(folder, *command, *KEY, "--length", str(NOTES_LENGTH + wrong))
-        assert f"{NOTES_LENGTH} bytes" in failed(answer, 1, "truncation")
+        assert f"{NOTES_LENGTH} bytes" in check_failure(answer, 1, "truncation")
         assert answer.stdout == b""
     assert "back.txt" not in names(folder)
 
 
 def test_a_stream_that_lost_its_last_block_passes_only_unverified(folder: Path) -> None:
-    (folder / "notes.ags1").write_bytes(encrypted(folder)[: 8 + 3 * FRAME])
-    failed(
+    (folder / "notes.ags1").write_bytes(encrypt_notes(folder)[: 8 + 3 * FRAME])
+    check_failure(
         run_here(folder, "cat", *KEY, "--length", str(NOTES_LENGTH), "notes.ags1"), 1, "truncation"
     )
     assert (
-        done(run_here(folder, "cat", *KEY, "--unverified-length", "notes.ags1")) == NOTES[: 3 * MIB]
+        check_ok(run_here(folder, "cat", *KEY, "--unverified-length", "notes.ags1"))
+        == NOTES[: 3 * MIB]
     )
 
 
-def test_the_length_of_key_metadata_is_not_overruled(sealed: Path) -> None:
+def test_the_length_of_key_metadata_is_not_overruled(sealed_folder: Path) -> None:
     reading = ("cat", *METADATA, "notes.ags1")
-    message = failed(run_here(sealed, *reading, "--length", "36"), 2, "usage")
+    message = check_failure(run_here(sealed_folder, *reading, "--length", "36"), 2, "usage")
     assert str(NOTES_LENGTH) in message
-    os.truncate(sealed / "notes.ags1", 8 + FRAME)
-    failed(run_here(sealed, *reading, "--unverified-length"), 1, "truncation")
+    os.truncate(sealed_folder / "notes.ags1", 8 + FRAME)
+    check_failure(run_here(sealed_folder, *reading, "--unverified-length"), 1, "truncation")
 
 
 # --- what does not authenticate ------------------------------------------------------------------
@@ -583,32 +600,32 @@ def test_the_length_of_key_metadata_is_not_overruled(sealed: Path) -> None:
 
 @pytest.mark.parametrize("block", [0, 2, 3])
 def test_a_flipped_byte_names_its_block_and_nothing_of_it_is_given(
-    sealed: Path, block: int
+    sealed_folder: Path, block: int
 ) -> None:
-    data = bytearray((sealed / "notes.ags1").read_bytes())
+    data = bytearray((sealed_folder / "notes.ags1").read_bytes())
     data[8 + block * FRAME + 14] ^= 1
-    (sealed / "notes.ags1").write_bytes(data)
-    answer = run_here(sealed, "cat", *METADATA, "notes.ags1")
-    assert failed(answer, 1, "tag").startswith(f"block {block}: ")
+    (sealed_folder / "notes.ags1").write_bytes(data)
+    answer = run_here(sealed_folder, "cat", *METADATA, "notes.ags1")
+    assert check_failure(answer, 1, "tag").startswith(f"block {block}: ")
     assert answer.stdout == NOTES[: block * MIB]
-    answer = run_here(sealed, "decrypt", *METADATA, "--json", "notes.ags1", "back.txt")
+    answer = run_here(sealed_folder, "decrypt", *METADATA, "--json", "notes.ags1", "back.txt")
     error = json.loads(answer.stdout)
     assert (error["error"], error["module"]) == ("tag", {"type": "block", "block": block})
-    assert "back.txt" not in names(sealed)
+    assert "back.txt" not in names(sealed_folder)
 
 
 def test_a_wrong_key_or_prefix_is_1(folder: Path) -> None:
-    done(run_here(folder, "encrypt", *KEY, "--aad-prefix", "a", "notes.txt", "notes.ags1"))
+    check_ok(run_here(folder, "encrypt", *KEY, "--aad-prefix", "a", "notes.txt", "notes.ags1"))
     reading = ("cat", "--length", str(NOTES_LENGTH), "notes.ags1", *KEY)
-    assert done(run_here(folder, *reading, "--aad-prefix-hex", "61")) == NOTES
+    assert check_ok(run_here(folder, *reading, "--aad-prefix-hex", "61")) == NOTES
     (folder / "prefix").write_bytes(b"a")
-    assert done(run_here(folder, *reading, "--aad-prefix-file", "prefix")) == NOTES
+    assert check_ok(run_here(folder, *reading, "--aad-prefix-file", "prefix")) == NOTES
     for prefix in ((), ("--aad-prefix", "b")):
         answer = run_here(folder, *reading, *prefix)
-        failed(answer, 1, "tag")
+        check_failure(answer, 1, "tag")
         assert answer.stdout == b""
     private(folder / "own.key", OTHER_KEY)
-    failed(run_here(folder, *reading, "--aad-prefix", "a"), 1, "tag")
+    check_failure(run_here(folder, *reading, "--aad-prefix", "a"), 1, "tag")
 
 
 @pytest.mark.parametrize(
@@ -625,14 +642,16 @@ def test_a_wrong_key_or_prefix_is_1(folder: Path) -> None:
 )
 def test_what_is_no_stream_is_1(folder: Path, data: bytes, word: str) -> None:
     (folder / "odd").write_bytes(data)
-    refused(invoke(folder, "decrypt", *KEY, "--unverified-length", "odd", "back.txt"), 1, word)
-    refused(invoke(folder, "inspect", "odd"), 1, word)
+    check_refusal(
+        invoke(folder, "decrypt", *KEY, "--unverified-length", "odd", "back.txt"), 1, word
+    )
+    check_refusal(invoke(folder, "inspect", "odd"), 1, word)
     assert "back.txt" not in names(folder)
 
 
 def test_a_pipe_without_a_stream_is_1(folder: Path) -> None:
-    failed(run(folder, "inspect", "-", input=b"AGS1"), 1, "truncation")
-    failed(run(folder, "cat", *KEY, "--length", "5", "-", input=b"no stream"), 1, "format")
+    check_failure(run(folder, "inspect", "-", input=b"AGS1"), 1, "truncation")
+    check_failure(run(folder, "cat", *KEY, "--length", "5", "-", input=b"no stream"), 1, "format")
 
 
 # --- inspect and --json --------------------------------------------------------------------------
@@ -641,7 +660,7 @@ def test_a_pipe_without_a_stream_is_1(folder: Path) -> None:
 @pytest.mark.parametrize("count", [0, MIB, 2 * MIB + 7])
 def test_inspect_needs_no_key_and_its_sizes_add_up(folder: Path, count: int) -> None:
     (folder / "notes.txt").write_bytes(NOTES[:count])
-    stream = encrypted(folder)
+    stream = encrypt_notes(folder)
     (folder / "own.key").unlink()
     expected = {
         "block_length": MIB,
@@ -653,11 +672,11 @@ def test_inspect_needs_no_key_and_its_sizes_add_up(folder: Path, count: int) -> 
         "encrypted_bytes": len(stream),
         "authenticated": False,
     }
-    shown = json.loads(done(run_here(folder, "inspect", "--json", "notes.ags1")))
+    shown = json.loads(check_ok(run_here(folder, "inspect", "--json", "notes.ags1")))
     assert shown == {"file": "notes.ags1", **expected}
-    shown = json.loads(done(run(folder, "inspect", "--json", "-", input=stream)))
+    shown = json.loads(check_ok(run(folder, "inspect", "--json", "-", input=stream)))
     assert shown == {"file": "-", **expected}
-    *lines, warning = done(run_here(folder, "inspect", "notes.ags1")).decode().splitlines()
+    *lines, warning = check_ok(run_here(folder, "inspect", "notes.ags1")).decode().splitlines()
     assert [int(line.split()[-1]) for line in lines] == list(expected.values())[:-1]
     assert "not authenticated" in warning
 
@@ -665,32 +684,32 @@ def test_inspect_needs_no_key_and_its_sizes_add_up(folder: Path, count: int) -> 
 def test_json_results_have_sizes_and_seconds(folder: Path) -> None:
     files = {"source": "notes.txt", "destination": "notes.ags1"}
     sizes = {"source_bytes": len(NOTES), "destination_bytes": NOTES_LENGTH}
-    result = json.loads(done(run_here(folder, "encrypt", *KEY, "--json", *files.values())))
+    result = json.loads(check_ok(run_here(folder, "encrypt", *KEY, "--json", *files.values())))
     assert result.pop("seconds") > 0
     assert result == {**files, **sizes, "encrypted_bytes": NOTES_LENGTH}
 
     files = {"source": "notes.ags1", "destination": "back.txt"}
     sizes = {"source_bytes": NOTES_LENGTH, "destination_bytes": len(NOTES)}
     length = ("--length", str(NOTES_LENGTH), "--json")
-    result = json.loads(done(run_here(folder, "decrypt", *KEY, *length, *files.values())))
+    result = json.loads(check_ok(run_here(folder, "decrypt", *KEY, *length, *files.values())))
     assert result.pop("seconds") > 0
     assert result == {**files, **sizes, "plaintext_bytes": len(NOTES)}
 
 
-def test_with_the_stream_on_stdout_json_is_on_stderr(sealed: Path) -> None:
-    answer = run_here(sealed, "cat", *METADATA, "--json", "notes.ags1")
+def test_with_the_stream_on_stdout_json_is_on_stderr(sealed_folder: Path) -> None:
+    answer = run_here(sealed_folder, "cat", *METADATA, "--json", "notes.ags1")
     assert answer.stdout == NOTES
     result = json.loads(answer.stderr)
     assert (result["file"], result["plaintext_bytes"]) == ("notes.ags1", len(NOTES))
 
-    answer = run(sealed, "encrypt", *KEY, "--json", "-", "-", input=NOTES)
+    answer = run(sealed_folder, "encrypt", *KEY, "--json", "-", "-", input=NOTES)
     assert opened(answer.stdout, FOOTER_KEY) == NOTES
     result = json.loads(answer.stderr)
     assert result["encrypted_bytes"] == NOTES_LENGTH
     assert (result["source_bytes"], result["destination_bytes"]) == (None, None)
 
-    stream = (sealed / "notes.ags1").read_bytes()[:-1]
-    answer = run(sealed, "decrypt", *METADATA, "--json", "-", "-", input=stream)
+    stream = (sealed_folder / "notes.ags1").read_bytes()[:-1]
+    answer = run(sealed_folder, "decrypt", *METADATA, "--json", "-", "-", input=stream)
     assert NOTES.startswith(answer.stdout)
     line, error = answer.stderr.decode().splitlines()
     assert json.loads(error)["error"] == "truncation"
@@ -729,11 +748,11 @@ def test_with_the_stream_on_stdout_json_is_on_stderr(sealed: Path) -> None:
     ],
 )
 def test_wrong_options_are_2_and_explained_in_one_line(
-    sealed: Path, arguments: tuple[str, ...], part: str
+    sealed_folder: Path, arguments: tuple[str, ...], part: str
 ) -> None:
-    before = names(sealed)
-    assert part in refused(invoke(sealed, *arguments), 2, "usage")
-    assert names(sealed) == before
+    before = names(sealed_folder)
+    assert part in check_refusal(invoke(sealed_folder, *arguments), 2, "usage")
+    assert names(sealed_folder) == before
 
 
 @pytest.mark.parametrize(
@@ -743,7 +762,7 @@ def test_wrong_options_are_2_and_explained_in_one_line(
 def test_paths_that_do_not_do_are_2(folder: Path, source: str, destination: str) -> None:
     before = names(folder)
     files = ("--new-key-metadata", "notes.key", source, destination)
-    failed(run_here(folder, "encrypt", "--force", *files), 2, "file")
+    check_failure(run_here(folder, "encrypt", "--force", *files), 2, "file")
     assert names(folder) == before
 
 
@@ -769,7 +788,7 @@ run()
 """
 
 
-def killed_before(folder: Path, change: int, *arguments: str) -> int:
+def kill_before(folder: Path, change: int, *arguments: str) -> int:
     return subprocess.run(
         [sys.executable, "-c", KILLED, str(change), "ags1", *arguments],
         cwd=folder, env=environment(), capture_output=True, check=False,
@@ -782,10 +801,10 @@ def test_kill_9_never_leaves_a_new_stream_without_its_key(folder: Path) -> None:
     for change in range(20):
         for name in ("notes.key", "notes.ags1"):
             (folder / name).unlink(missing_ok=True)
-        code = killed_before(folder, change, "encrypt", *files)
+        code = kill_before(folder, change, "encrypt", *files)
         if "notes.ags1" in names(folder):
             published += 1
-            assert opened_by_metadata(folder) == NOTES
+            assert open_by_metadata(folder) == NOTES
         elif "notes.key" in names(folder):  # complete, or not there
             assert taken_apart((folder / "notes.key").read_bytes())[2] == NOTES_LENGTH
         if code == 0:
@@ -802,9 +821,9 @@ def test_kill_9_never_loses_the_key_of_what_is_replaced(folder: Path) -> None:
     for change in range(20):
         (folder / "notes.key.new").unlink(missing_ok=True)
         (folder / "notes.txt").write_bytes(b"old")
-        done(run_here(folder, "encrypt", "--force", *files))
+        check_ok(run_here(folder, "encrypt", "--force", *files))
         (folder / "notes.txt").write_bytes(b"new")
-        code = killed_before(folder, change, "encrypt", "--force", *files)
+        code = kill_before(folder, change, "encrypt", "--force", *files)
         stream = (folder / "notes.ags1").read_bytes()
         beside = "notes.key.new" in names(folder)
         keys = [
@@ -862,7 +881,7 @@ def test_a_full_disk_is_74_and_leaves_nothing(folder: Path, size: int, force: bo
     """A file size limit stands for the disk: it fails in write(2) too."""
     files = ("--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
     if force:
-        done(run(folder, "encrypt", *files))
+        check_ok(run(folder, "encrypt", *files))
         key = (folder / "notes.key").read_bytes()
     (folder / "notes.txt").write_bytes(bytes(size))
     limit = (
@@ -875,17 +894,17 @@ def test_a_full_disk_is_74_and_leaves_nothing(folder: Path, size: int, force: bo
         [sys.executable, "-c", limit, PROGRAM, "ags1", "encrypt", *options],
         cwd=folder, env=environment(), capture_output=True, check=False,
     )  # fmt: skip
-    failed(answer, 74, "file")
+    check_failure(answer, 74, "file")
     assert names(folder) == before
     if force:
         assert (folder / "notes.key").read_bytes() == key
-        assert opened_by_metadata(folder) == NOTES
+        assert open_by_metadata(folder) == NOTES
 
 
-def test_a_full_device_is_74(sealed: Path) -> None:
+def test_a_full_device_is_74(sealed_folder: Path) -> None:
     with open("/dev/full", "wb") as full:
-        failed(run(sealed, "cat", *METADATA, "notes.ags1", stdout=full), 74, "file")
-    failed(run(sealed, "decrypt", *METADATA, "notes.ags1", "/dev/full"), 74, "file")
+        check_failure(run(sealed_folder, "cat", *METADATA, "notes.ags1", stdout=full), 74, "file")
+    check_failure(run(sealed_folder, "decrypt", *METADATA, "notes.ags1", "/dev/full"), 74, "file")
 
 
 @pytest.mark.parametrize("size", [100, 5 * MIB])
@@ -930,7 +949,7 @@ def test_help_and_usage_errors_import_nothing_heavy(arguments: tuple[str, ...]) 
 def test_the_group_without_a_command_shows_its_help(tmp_path: Path) -> None:
     answer = run(tmp_path)
     assert (answer.returncode, answer.stdout) == (2, b"")
-    assert answer.stderr == done(run(tmp_path, "--help"))
+    assert answer.stderr == check_ok(run(tmp_path, "--help"))
 
 
 @pytest.mark.parametrize("command", [None, "encrypt", "decrypt", "cat", "inspect"])
@@ -939,15 +958,15 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str | None) -
     (folder / "notes.txt").write_bytes(b"first\nsecond\n")
     if command in ("decrypt", "cat", "inspect"):
         files = ("--new-key-metadata", "notes.key", "notes.txt", "notes.ags1")
-        done(run_here(folder, "encrypt", *files))
+        check_ok(run_here(folder, "encrypt", *files))
     passphrase = "examples are not asked for one"
     modcrypt.Keyring.create(folder / "lake.keyring", passphrase=passphrase).create_key("footer")
     kms = ("--kms", "file:lake.keyring#footer")
     path = {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}", "MODCRYPT_PASSPHRASE": passphrase}
     if command == "decrypt":
-        sealed = ("--new-key-metadata", "notes.sealed", *kms, "notes.txt", "notes.kms.ags1")
-        done(run(folder, "encrypt", *sealed, env=path))
-    text = done(run_here(folder, *([] if command is None else [command]), "--help")).decode()
+        sealed_folder = ("--new-key-metadata", "notes.sealed", *kms, "notes.txt", "notes.kms.ags1")
+        check_ok(run(folder, "encrypt", *sealed_folder, env=path))
+    text = check_ok(run_here(folder, *([] if command is None else [command]), "--help")).decode()
     joined = text.replace("\\\n", " ")
     lines = [line for line in joined.splitlines() if line.startswith("    ") and "modcrypt" in line]
     assert lines

@@ -24,7 +24,7 @@ from modcrypt.cli import batch
 from modcrypt.io.places import Place
 from modcrypt.parquet.crypto.write_notes import NOTES
 from tests.support.cases import each_case
-from tests.support.cli.answers import lines, ran, refused
+from tests.support.cli.answers import check_refusal, lines, run_ok
 from tests.support.cli.program import KEY, SLOW, environment, invoke, private, run
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.tables import read_with_pyarrow, small_table, write_plain
@@ -45,9 +45,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def sealed(folder: Path) -> Path:
+def sealed_folder(folder: Path) -> Path:
     """The same with the files of `lake` encrypted in `sealed`."""
-    ran(folder, "encrypt", *KEY, "lake", "sealed")
+    run_ok(folder, "encrypt", *KEY, "lake", "sealed")
     return folder
 
 
@@ -64,7 +64,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_pyarrow_reads_every_file_of_a_folder_that_was_encrypted(folder: Path) -> None:
-    said = ran(folder, "encrypt", *KEY, "lake", "out/sealed")
+    said = run_ok(folder, "encrypt", *KEY, "lake", "out/sealed")
     assert said.startswith("4 files: 4 encrypted; ")
     assert files_in(folder / "out" / "sealed") == sorted(NAMES)
     for rows, name in enumerate(NAMES, 10):
@@ -72,23 +72,23 @@ def test_pyarrow_reads_every_file_of_a_folder_that_was_encrypted(folder: Path) -
         assert theirs.equals(small_table(rows))
 
 
-def test_a_folder_comes_back_byte_for_byte(sealed: Path) -> None:
-    ran(sealed, "decrypt", *KEY, "sealed/", "again/")
-    before = contents(sealed / "lake")
-    assert contents(sealed / "again") == {name: before[name] for name in NAMES}
+def test_a_folder_comes_back_byte_for_byte(sealed_folder: Path) -> None:
+    run_ok(sealed_folder, "decrypt", *KEY, "sealed/", "again/")
+    before = contents(sealed_folder / "lake")
+    assert contents(sealed_folder / "again") == {name: before[name] for name in NAMES}
 
 
-def test_a_copy_lacks_the_files_of_a_write_that_is_not_complete(sealed: Path) -> None:
+def test_a_copy_lacks_the_files_of_a_write_that_is_not_complete(sealed_folder: Path) -> None:
     """Readers of the source pass over them; the copy has no note that hides them."""
-    notes = sealed / "sealed" / NOTES
+    notes = sealed_folder / "sealed" / NOTES
     notes.mkdir()
     note = {"host": "h", "time": 0, "hidden": [sorted(NAMES)[0]]}
     (notes / "job.json").write_text(json.dumps(note))
-    ran(sealed, "decrypt", *KEY, "sealed", "copy")
-    assert files_in(sealed / "copy") == sorted(NAMES)[1:]
+    run_ok(sealed_folder, "decrypt", *KEY, "sealed", "copy")
+    assert files_in(sealed_folder / "copy") == sorted(NAMES)[1:]
     # In place all change their keys, so that the write can be completed.
     new = ("--new-key-file", "name.key")
-    assert ran(sealed, "rekey", *KEY, *new, "--in-place", "sealed").startswith("4 files")
+    assert run_ok(sealed_folder, "rekey", *KEY, *new, "--in-place", "sealed").startswith("4 files")
 
 
 @pytest.mark.parametrize("source", [".", "../{}/lake", "{}/lake", "file://{}/lake", "a link"])
@@ -97,7 +97,7 @@ def test_a_folder_may_be_named_in_many_ways(folder: Path, source: str) -> None:
     where = folder / "lake" if source == "." else folder
     name = source.format(folder.name if source.startswith("..") else folder)
     key = ("--key-file", str(folder / "footer.key"))
-    ran(where, "encrypt", *key, name, f"file://{folder}/s%20t")
+    run_ok(where, "encrypt", *key, name, f"file://{folder}/s%20t")
     assert files_in(folder / "s t") == sorted(NAMES)
 
 
@@ -105,15 +105,15 @@ def test_folders_of_a_store_do_too(folder: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     store = fsspec.filesystem("memory")
     try:
-        ran(folder, "encrypt", *KEY, "lake", "memory://bucket/sealed")
+        run_ok(folder, "encrypt", *KEY, "lake", "memory://bucket/sealed")
         found = [f"/bucket/sealed/{name}" for name in sorted(NAMES)]
         assert sorted(store.find("/bucket")) == found
-        ran(folder, "decrypt", *KEY, "memory://bucket/sealed", "memory://bucket/plain")
-        ran(folder, "encrypt", *KEY, "memory://bucket/plain", "again")
-        assert "same folder" in refused(
+        run_ok(folder, "decrypt", *KEY, "memory://bucket/sealed", "memory://bucket/plain")
+        run_ok(folder, "encrypt", *KEY, "memory://bucket/plain", "again")
+        assert "same folder" in check_refusal(
             invoke(folder, "decrypt", *KEY, "memory://bucket/plain", "memory://bucket/plain/")
         )
-        assert "within SOURCE" in refused(
+        assert "within SOURCE" in check_refusal(
             invoke(folder, "decrypt", *KEY, "memory://bucket", "memory://bucket/x")
         )
     finally:
@@ -124,19 +124,19 @@ def test_folders_of_a_store_do_too(folder: Path) -> None:
 
 def test_a_link_and_what_it_leads_to_are_one_file(folder: Path) -> None:
     (folder / "lake" / "z.parquet").symlink_to("d.parquet")
-    assert ran(folder, "encrypt", *KEY, "lake", "out").startswith("4 files: ")
+    assert run_ok(folder, "encrypt", *KEY, "lake", "out").startswith("4 files: ")
 
 
 def test_a_pattern_narrows_a_folder(folder: Path) -> None:
     (folder / "lake" / "notes.txt").write_text("no Parquet")
     everything = invoke(folder, "encrypt", *KEY, "lake", "all", "--json")
     assert (everything.exit_code, lines(everything)[1]["failed"]) == (1, 1)
-    ran(folder, "encrypt", *KEY, "lake", "out", "--glob", "*.parquet")
+    run_ok(folder, "encrypt", *KEY, "lake", "out", "--glob", "*.parquet")
     assert files_in(folder / "out") == sorted(NAMES)
-    ran(folder, "encrypt", *KEY, "lake", "norway", "--glob", "country=NO/*.parquet")
+    run_ok(folder, "encrypt", *KEY, "lake", "norway", "--glob", "country=NO/*.parquet")
     assert files_in(folder / "norway") == ["country=NO/a.parquet", "country=NO/b.parquet"]
     none = invoke(folder, "encrypt", *KEY, "lake", "none", "--glob", "*.orc")
-    assert "none of the 5 files in lake matches *.orc" in refused(none)
+    assert "none of the 5 files in lake matches *.orc" in check_refusal(none)
 
 
 def test_each_file_has_its_line_of_json_and_then_there_are_totals(folder: Path) -> None:
@@ -163,7 +163,7 @@ def test_each_file_has_its_line_of_json_and_then_there_are_totals(folder: Path) 
 
 def test_what_was_left_out_is_told_once_for_all_files(folder: Path) -> None:
     keys = (*KEY, "--column-key", "name=file:name.key")
-    ran(folder, "encrypt", *keys, "lake", "sealed")
+    run_ok(folder, "encrypt", *keys, "lake", "sealed")
     result = invoke(folder, "decrypt", *KEY, "--on-missing-key", "drop", "sealed", "out")
     assert result.exit_code == 0
     assert (
@@ -177,13 +177,13 @@ def test_files_are_worked_on_at_once(folder: Path, monkeypatch: pytest.MonkeyPat
     encrypt = modcrypt.encrypt_parquet
     threads = set()
 
-    def waiting(*args: Any, **more: Any) -> None:
+    def wait(*args: Any, **more: Any) -> None:
         both.wait()
         threads.add(more["threads"])
         encrypt(*args, **more)
 
-    monkeypatch.setattr(modcrypt, "encrypt_parquet", waiting)
-    ran(folder, "encrypt", *KEY, "lake", "out", "--jobs", "2")
+    monkeypatch.setattr(modcrypt, "encrypt_parquet", wait)
+    run_ok(folder, "encrypt", *KEY, "lake", "out", "--jobs", "2")
     assert threads == {1}  # the files have the processors already
     assert files_in(folder / "out") == sorted(NAMES)
 
@@ -191,38 +191,40 @@ def test_files_are_worked_on_at_once(folder: Path, monkeypatch: pytest.MonkeyPat
 # --- files that fail -----------------------------------------------------------------------------
 
 
-def test_one_file_that_fails_does_not_stop_the_others(sealed: Path) -> None:
-    bad = sealed / "sealed" / NAMES[1]
+def test_one_file_that_fails_does_not_stop_the_others(sealed_folder: Path) -> None:
+    bad = sealed_folder / "sealed" / NAMES[1]
     bad.write_bytes(bad.read_bytes()[:-9])
-    answer = run(sealed, "decrypt", *KEY, "sealed", "out")
+    answer = run(sealed_folder, "decrypt", *KEY, "sealed", "out")
     titles, failure, summary = answer.stdout.splitlines()
     assert (answer.returncode, answer.stderr) == (1, "")
     assert titles.split() == ["file", "error", "message"]
     assert failure.split()[:2] == [f"sealed/{NAMES[1]}", "format"]
     assert summary.startswith("4 files: 3 decrypted, 1 failed; ")
-    assert files_in(sealed / "out") == sorted({*NAMES} - {NAMES[1]})
+    assert files_in(sealed_folder / "out") == sorted({*NAMES} - {NAMES[1]})
 
 
-def test_a_failure_s_line_of_json_names_the_module(sealed: Path) -> None:
-    bad = sealed / "sealed" / "d.parquet"
+def test_a_failure_s_line_of_json_names_the_module(sealed_folder: Path) -> None:
+    bad = sealed_folder / "sealed" / "d.parquet"
     data = bytearray(bad.read_bytes())
     data[40] ^= 1
     bad.write_bytes(data)
-    files, totals = lines(invoke(sealed, "decrypt", *KEY, "sealed", "out", "--json"))
+    files, totals = lines(invoke(sealed_folder, "decrypt", *KEY, "sealed", "out", "--json"))
     assert [file["result"] for file in files] == ["decrypted"] * 3 + ["tag"]
     assert files[3]["module"]["path"] == "id"
     assert files[3]["message"].startswith("dictionary page header, row group 0, column id: ")
     assert (totals["decrypted"], totals["failed"]) == (3, 1)
 
 
-def test_where_all_failed_for_one_reason_the_exit_code_is_its_own(sealed: Path) -> None:
-    private(sealed / "other.key", b"1" * 16)
-    assert invoke(sealed, "decrypt", "sealed", "out").exit_code == 3
-    assert invoke(sealed, "decrypt", "--key-file", "other.key", "sealed", "out").exit_code == 1
-    assert invoke(sealed, "encrypt", *KEY, "sealed", "out").exit_code == 5
-    (sealed / "sealed" / "a.parquet").write_bytes(b"no Parquet")
-    assert invoke(sealed, "encrypt", *KEY, "sealed", "out").exit_code == 1
-    assert not (sealed / "out").exists() or files_in(sealed / "out") == []
+def test_where_all_failed_for_one_reason_the_exit_code_is_its_own(sealed_folder: Path) -> None:
+    private(sealed_folder / "other.key", b"1" * 16)
+    assert invoke(sealed_folder, "decrypt", "sealed", "out").exit_code == 3
+    assert (
+        invoke(sealed_folder, "decrypt", "--key-file", "other.key", "sealed", "out").exit_code == 1
+    )
+    assert invoke(sealed_folder, "encrypt", *KEY, "sealed", "out").exit_code == 5
+    (sealed_folder / "sealed" / "a.parquet").write_bytes(b"no Parquet")
+    assert invoke(sealed_folder, "encrypt", *KEY, "sealed", "out").exit_code == 1
+    assert not (sealed_folder / "out").exists() or files_in(sealed_folder / "out") == []
 
 
 def test_fail_fast_begins_no_further_file(folder: Path) -> None:
@@ -242,12 +244,12 @@ def test_a_bug_in_one_file_is_told_without_values(
 ) -> None:
     encrypt = modcrypt.encrypt_parquet
 
-    def broken(source: str, *args: Any, **more: Any) -> None:
+    def fail_on_one(source: str, *args: Any, **more: Any) -> None:
         if source.endswith("b.parquet"):
             raise RuntimeError("plaintext of a page")
         encrypt(source, *args, **more)
 
-    monkeypatch.setattr(modcrypt, "encrypt_parquet", broken)
+    monkeypatch.setattr(modcrypt, "encrypt_parquet", fail_on_one)
     result = invoke(folder, "encrypt", *KEY, "lake", "out")
     assert (result.exit_code, "plaintext" in result.output) == (70, False)
     assert "3 encrypted, 1 failed" in result.stdout
@@ -300,7 +302,7 @@ def test_destinations_that_exist_are_refused_one_by_one(folder: Path) -> None:
     expected = "out/d.parquet: destination exists; pass --force to replace it"
     assert files[3]["message"] == expected
     assert (folder / "out" / "d.parquet").read_bytes() == b"dear"
-    ran(folder, "encrypt", *KEY, "lake", "out", "--force")
+    run_ok(folder, "encrypt", *KEY, "lake", "out", "--force")
     assert (folder / "out" / "d.parquet").read_bytes()[:4] == b"PARE"
 
 
@@ -329,7 +331,7 @@ def test_folders_that_do_not_fit_together_are_refused(
     (folder / "back" / "a.parquet").symlink_to("../lake/country=NO/a.parquet")
     before = contents(folder)
     result = invoke(folder, "encrypt", *KEY, "--force", source, destination)
-    assert part in refused(result, word)
+    assert part in check_refusal(result, word)
     assert contents(folder) == before
 
 
@@ -338,7 +340,7 @@ def test_folders_that_do_not_fit_together_are_refused(
 )
 def test_options_of_folders_are_refused_for_a_file(folder: Path, options: tuple[str, ...]) -> None:
     result = invoke(folder, "encrypt", *KEY, *options, "lake/d.parquet", "out")
-    assert f"{options[0]}: this needs a folder" in refused(result)
+    assert f"{options[0]}: this needs a folder" in check_refusal(result)
 
 
 # --- in place ------------------------------------------------------------------------------------
@@ -346,31 +348,35 @@ def test_options_of_folders_are_refused_for_a_file(folder: Path, options: tuple[
 
 def test_files_are_replaced_in_place_on_request(folder: Path) -> None:
     before = contents(folder / "lake")
-    assert "--in-place" in refused(invoke(folder, "encrypt", *KEY, "lake"))
-    assert "no DESTINATION" in refused(invoke(folder, "encrypt", *KEY, "--in-place", "lake", "out"))
+    assert "--in-place" in check_refusal(invoke(folder, "encrypt", *KEY, "lake"))
+    assert "no DESTINATION" in check_refusal(
+        invoke(folder, "encrypt", *KEY, "--in-place", "lake", "out")
+    )
     assert contents(folder / "lake") == before
-    ran(folder, "encrypt", *KEY, "--in-place", "lake")
+    run_ok(folder, "encrypt", *KEY, "--in-place", "lake")
     assert read_with_pyarrow(folder / "lake" / NAMES[0], FOOTER_KEY).equals(small_table(10))
     assert contents(folder / "lake").keys() == before.keys()
-    ran(folder, "decrypt", *KEY, "--in-place", "lake")
+    run_ok(folder, "decrypt", *KEY, "--in-place", "lake")
     assert contents(folder / "lake") == before
 
 
 def test_one_file_is_replaced_in_place(folder: Path) -> None:
     before = (folder / "lake" / "d.parquet").read_bytes()
-    assert ran(folder, "encrypt", *KEY, "--in-place", "lake/d.parquet") == ""
+    assert run_ok(folder, "encrypt", *KEY, "--in-place", "lake/d.parquet") == ""
     assert (folder / "lake" / "d.parquet").read_bytes()[:4] == b"PARE"
-    said = json.loads(ran(folder, "decrypt", *KEY, "--in-place", "lake/d.parquet", "--json"))
+    said = json.loads(run_ok(folder, "decrypt", *KEY, "--in-place", "lake/d.parquet", "--json"))
     assert said["source"] == said["destination"] == "lake/d.parquet"
     assert (folder / "lake" / "d.parquet").read_bytes() == before
 
 
 @pytest.mark.parametrize("how", ["drop", "null"])
-def test_columns_without_a_key_are_not_lost_in_place(sealed: Path, how: str) -> None:
-    before = contents(sealed / "sealed")
+def test_columns_without_a_key_are_not_lost_in_place(sealed_folder: Path, how: str) -> None:
+    before = contents(sealed_folder / "sealed")
     options = ("--on-missing-key", how, "--in-place")
-    assert "lose columns" in refused(invoke(sealed, "decrypt", *KEY, *options, "sealed"))
-    assert contents(sealed / "sealed") == before
+    assert "lose columns" in check_refusal(
+        invoke(sealed_folder, "decrypt", *KEY, *options, "sealed")
+    )
+    assert contents(sealed_folder / "sealed") == before
 
 
 # --- dry runs and records ------------------------------------------------------------------------
@@ -378,11 +384,11 @@ def test_columns_without_a_key_are_not_lost_in_place(sealed: Path, how: str) -> 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(folder: Path) -> None:
     before = contents(folder)
-    plan = ran(folder, "encrypt", *KEY, "lake", "out", "--dry-run", "--record", "run.jsonl")
+    plan = run_ok(folder, "encrypt", *KEY, "lake", "out", "--dry-run", "--record", "run.jsonl")
     *would, summary = plan.splitlines()
     assert would == [f"would encrypt lake/{name} to out/{name}" for name in NAMES]
     assert summary.startswith("4 files: 4 to encrypt; ")
-    in_place = ran(folder, "encrypt", *KEY, "--in-place", "lake/d.parquet", "--dry-run")
+    in_place = run_ok(folder, "encrypt", *KEY, "--in-place", "lake/d.parquet", "--dry-run")
     assert in_place.startswith("would encrypt lake/d.parquet\n1 file: 1 to encrypt; ")
     assert contents(folder) == before
     (folder / "out").mkdir()
@@ -408,7 +414,7 @@ def test_recorded_files_are_skipped_until_they_change(folder: Path) -> None:
     assert results(folder, *encrypt, "--dry-run") == ["skipped"] * 4
     assert results(folder, *encrypt, "--force") == ["skipped"] * 4
     assert contents(folder / "out") == before
-    assert ran(folder, *encrypt, *RECORD) == "4 files: 4 skipped\n"
+    assert run_ok(folder, *encrypt, *RECORD) == "4 files: 4 skipped\n"
     (folder / "out" / NAMES[0]).unlink()
     (folder / "out" / NAMES[1]).write_bytes(b"somebody's own")
     write_plain(folder / "lake" / NAMES[2], small_table(99))
@@ -437,14 +443,14 @@ def test_files_replaced_in_place_are_recorded_as_they_are_left(folder: Path) -> 
     assert results(folder, *encrypt) == ["skipped"] * 3 + ["encrypted"]
 
 
-def test_a_failed_file_is_tried_again(sealed: Path) -> None:
-    bad = sealed / "sealed" / NAMES[1]
+def test_a_failed_file_is_tried_again(sealed_folder: Path) -> None:
+    bad = sealed_folder / "sealed" / NAMES[1]
     data = bad.read_bytes()
     bad.write_bytes(data[:-9])
     decrypt = ("decrypt", *KEY, "sealed", "out")
-    assert results(sealed, *decrypt) == ["decrypted", "format", "decrypted", "decrypted"]
+    assert results(sealed_folder, *decrypt) == ["decrypted", "format", "decrypted", "decrypted"]
     bad.write_bytes(data)
-    assert results(sealed, *decrypt) == ["skipped", "decrypted", "skipped", "skipped"]
+    assert results(sealed_folder, *decrypt) == ["skipped", "decrypted", "skipped", "skipped"]
 
 
 def test_what_a_killed_run_published_but_did_not_note_is_done_again(folder: Path) -> None:
@@ -486,7 +492,7 @@ def test_a_run_that_was_killed_is_taken_up(large: Path) -> None:
         assert process.stdout is not None
         while not (large / "out" / "0.parquet").exists():
             assert process.stdout.readline() == "writing\n"
-        while process.stdout.readline() == "writing\n" and not temporary(large / "out"):
+        while process.stdout.readline() == "writing\n" and not temporary_files(large / "out"):
             pass
         process.kill()
     assert process.returncode == -signal.SIGKILL
@@ -502,7 +508,7 @@ def test_a_run_that_was_killed_is_taken_up(large: Path) -> None:
         read_with_pyarrow(large / "out" / f"{number}.parquet", FOOTER_KEY)
 
 
-def temporary(folder: Path) -> list[Path]:
+def temporary_files(folder: Path) -> list[Path]:
     return list(folder.glob(".modcrypt-*"))
 
 
@@ -510,7 +516,7 @@ def test_two_runs_do_not_share_a_record(folder: Path) -> None:
     with (folder / "run.jsonl").open("wb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         result = invoke(folder, "encrypt", *KEY, *RECORD, "lake", "out")
-    assert "another run is writing to the record run.jsonl" in refused(result)
+    assert "another run is writing to the record run.jsonl" in check_refusal(result)
     assert not (folder / "out").exists()
 
 
@@ -519,15 +525,15 @@ def test_a_record_and_an_audit_in_the_folder_are_none_of_its_files(folder: Path)
     ring.create_key("footer")
     own = ("--record", "lake/run.jsonl", "--audit", "lake/audit.jsonl")
     encrypt = ("encrypt", "--kms", "file:lake.keyring#footer", *own, "lake")
-    assert ran(folder, *encrypt, "one").startswith("4 files: 4 encrypted; ")
-    assert ran(folder, *encrypt, "two").startswith("4 files: 4 encrypted; ")
+    assert run_ok(folder, *encrypt, "one").startswith("4 files: 4 encrypted; ")
+    assert run_ok(folder, *encrypt, "two").startswith("4 files: 4 encrypted; ")
     assert (folder / "lake" / "audit.jsonl").exists()
-    assert ran(folder, *encrypt, "two") == "4 files: 4 skipped\n"
+    assert run_ok(folder, *encrypt, "two") == "4 files: 4 skipped\n"
 
 
 def test_a_record_that_cannot_be_written_is_2(folder: Path) -> None:
     result = invoke(folder, "encrypt", *KEY, "lake", "out", "--record", "absent/run.jsonl")
-    refused(result, "file")
+    check_refusal(result, "file")
     assert not (folder / "out").exists()
 
 
@@ -558,13 +564,13 @@ def test_a_signal_leaves_what_is_done_and_nothing_half_done(
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "writing\n"
-        assert temporary(large / "out")
+        assert temporary_files(large / "out")
         process.send_signal(number)
         out, err = process.communicate()
     assert process.returncode == 128 + number
     assert err == f"modcrypt: error: interrupted: ended by {number.name}\n"
     assert json.loads(out.splitlines()[-1])["error"] == "interrupted"
-    assert not temporary(large / "out")
+    assert not temporary_files(large / "out")
     assert len(files_in(large / "out")) < 3
     for name in files_in(large / "out"):
         read_with_pyarrow(large / "out" / name, FOOTER_KEY)

@@ -63,26 +63,26 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _calm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have no variable of who runs the tests count."""
+    """Unset the variables of whoever runs the tests."""
     for name in list(os.environ):
         if checkup._SECRET_VARIABLE.search(name):
             monkeypatch.delenv(name)
 
 
 def checks(folder: Path, *arguments: str, code: int = 0) -> Checks:
-    """Give what it found beyond the machine itself."""
+    """Run doctor; return its checks, except those of the machine."""
     result = invoke(folder, "doctor", "--json", *arguments)
     assert (result.exit_code, result.stderr) == (code, "")
     told = json.loads(result.stdout)
     found: Checks = told["checks"]
     for state in ("ok", "hint", "warn", "fail"):
-        assert told[state] == sum(one["state"] == state for one in found)
-    assert [one["check"] for one in found[: len(OF_THE_MACHINE)]] == OF_THE_MACHINE
+        assert told[state] == sum(check["state"] == state for check in found)
+    assert [check["check"] for check in found[: len(OF_THE_MACHINE)]] == OF_THE_MACHINE
     return found[len(OF_THE_MACHINE) :]
 
 
-def told(found: Checks) -> list[tuple[str, str]]:
-    return [(one["check"], one["state"]) for one in found]
+def states_of(found: Checks) -> list[tuple[str, str]]:
+    return [(check["check"], check["state"]) for check in found]
 
 
 # --- the machine ---------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def told(found: Checks) -> list[tuple[str, str]]:
 
 def test_a_machine_that_runs_the_tests_is_fit(tmp_path: Path) -> None:
     answer = run_program(tmp_path, "doctor", "--json")
-    found = {one["check"]: one for one in json.loads(answer.stdout)["checks"]}
+    found = {check["check"]: check for check in json.loads(answer.stdout)["checks"]}
     assert (answer.returncode, answer.stderr, list(found)) == (0, "", OF_THE_MACHINE)
     assert ".".join(map(str, sys.version_info[:3])) in found["python"]["message"]
     for package in ("cryptography", "pyarrow", "thriftpy2"):
@@ -139,7 +139,7 @@ def test_slow_aes_is_a_warning_which_strict_takes_for_a_failure(
 def test_a_umask_that_lets_others_in_is_told(mask: int, state: str) -> None:
     before = os.umask(mask)
     try:
-        found = next(one for one in machine_checks.machine() if one.check == "umask")
+        found = next(finding for finding in machine_checks.machine() if finding.check == "umask")
         assert os.umask(mask) == mask  # it is as it was
     finally:
         os.umask(before)
@@ -185,7 +185,7 @@ def test_variables_with_secrets_are_told_by_name_alone(
 
 def test_a_private_keyring_and_its_master_keys_are_fine(folder: Path) -> None:
     found = checks(folder, "--policy", "lake.toml")
-    assert told(found) == [
+    assert states_of(found) == [
         ("policy", "ok"), ("keyring", "ok"), ("keyring", "warn"),
         ("master key footer", "ok"), ("master key pii", "ok"),
     ]  # fmt: skip
@@ -199,25 +199,25 @@ def test_a_sealed_keyring_is_told_from_one_in_the_clear(
     tmp_path.chmod(0o700)
     modcrypt.Keyring.create(tmp_path / "lake.keyring", passphrase=PHRASE).create_key("footer")
     found = checks(tmp_path, *RING, "--offline")
-    assert told(found) == [("keyring", "ok"), ("keyring", "ok"), ("key service", "hint")]
+    assert states_of(found) == [("keyring", "ok"), ("keyring", "ok"), ("key service", "hint")]
     assert "encrypted with a passphrase" in found[1]["message"]
     private(tmp_path / "phrase", PHRASE.encode())
     options = ("--passphrase-file", "phrase")
-    assert told(checks(tmp_path, *RING, *options))[2:] == [
+    assert states_of(checks(tmp_path, *RING, *options))[2:] == [
         ("passphrase file", "ok"), ("master key footer", "ok"),
     ]  # fmt: skip
     (tmp_path / "phrase").chmod(0o640)
     result = invoke(tmp_path, "doctor", *RING, *options)
     assert "fail  passphrase file: phrase: other users can access it (mode 0640)" in result.stdout
     by_uri = ("--kms", "file:lake.keyring?passphrase=file:phrase")
-    assert ("passphrase file", "fail") in told(checks(tmp_path, *by_uri, "--offline", code=1))
+    assert ("passphrase file", "fail") in states_of(checks(tmp_path, *by_uri, "--offline", code=1))
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
 def test_a_keyring_that_others_may_use_fails(folder: Path, mode: int) -> None:
     (folder / "lake.keyring").chmod(mode)
     found = checks(folder, *RING, "--offline", code=1)
-    assert told(found)[0] == ("keyring", "fail")
+    assert states_of(found)[0] == ("keyring", "fail")
     assert f"{mode:04o}" in found[0]["message"]
 
 
@@ -227,24 +227,27 @@ def test_a_keyring_in_a_folder_that_others_write_into_fails(
 ) -> None:
     folder.chmod(mode)
     found = checks(folder, *RING, "--offline", code=int(state == "fail"))
-    assert told(found)[0] == ("keyring", state)
+    assert states_of(found)[0] == ("keyring", state)
 
 
 def test_a_malformed_or_missing_keyring_fails(folder: Path) -> None:
     private(folder / "lake.keyring", b"{}")
-    assert told(checks(folder, *RING, "--offline", code=1))[:2] == [
+    assert states_of(checks(folder, *RING, "--offline", code=1))[:2] == [
         ("keyring", "ok"), ("keyring", "fail"),
     ]  # fmt: skip
-    assert ("key service", "fail") in told(checks(folder, *RING, code=1))
+    assert ("key service", "fail") in states_of(checks(folder, *RING, code=1))
     (folder / "lake.keyring").unlink()
-    assert told(checks(folder, *RING, code=1)) == [("keyring", "fail"), ("key service", "fail")]
+    assert states_of(checks(folder, *RING, code=1)) == [
+        ("keyring", "fail"),
+        ("key service", "fail"),
+    ]
 
 
 def test_files_with_secrets_are_named(folder: Path) -> None:
     (folder / "open.key").write_bytes(OTHER_KEY)
     (folder / "open.key").chmod(0o644)
     files = ("--file", "footer.key", "--file", "open.key", "--file", "absent")
-    assert told(checks(folder, *files, code=1)) == [
+    assert states_of(checks(folder, *files, code=1)) == [
         ("file", "ok"), ("file", "fail"), ("file", "fail"),
     ]  # fmt: skip
 
@@ -259,17 +262,17 @@ def test_a_wrong_policy_is_told_with_all_its_faults(folder: Path) -> None:
     assert "footer_kee" in found["message"]
     assert "double_wrapping" in found["message"]
     more = checks(folder, "--policy", "lake.toml", *RING, code=1)  # the rest is looked at
-    assert ("master key footer", "ok") in told(more)
+    assert ("master key footer", "ok") in states_of(more)
 
 
 def test_a_policy_that_others_may_alter_is_a_warning(folder: Path) -> None:
     (folder / "lake.toml").chmod(0o666)
-    assert told(checks(folder, "--policy", "lake.toml"))[0] == ("policy", "warn")
+    assert states_of(checks(folder, "--policy", "lake.toml"))[0] == ("policy", "warn")
 
 
 def test_a_policy_without_a_key_service_is_fine(folder: Path) -> None:
     (folder / "lake.toml").write_text('footer_key = "footer"\n')
-    assert told(checks(folder, "--policy", "lake.toml")) == [("policy", "ok")]
+    assert states_of(checks(folder, "--policy", "lake.toml")) == [("policy", "ok")]
 
 
 def test_master_keys_that_are_missing_or_disabled_fail(folder: Path) -> None:
@@ -277,11 +280,11 @@ def test_master_keys_that_are_missing_or_disabled_fail(folder: Path) -> None:
     ring.disable_key("footer")
     ring.destroy_key("pii")
     found = checks(folder, "--policy", "lake.toml", code=1)
-    states = dict(told(found))
+    states = dict(states_of(found))
     assert (states["master key footer"], states["master key pii"]) == ("fail", "fail")
-    assert "disabled" in next(one for one in found if "footer" in one["check"])["message"]
+    assert "disabled" in next(check for check in found if "footer" in check["check"])["message"]
     named = ("--kms", "file:lake.keyring#nothing")
-    assert ("master key nothing", "fail") in told(checks(folder, *named, code=1))
+    assert ("master key nothing", "fail") in states_of(checks(folder, *named, code=1))
 
 
 def test_a_service_that_only_wraps_or_only_unwraps_is_a_warning(folder: Path) -> None:
@@ -359,9 +362,9 @@ def test_a_parquet_files_master_keys_are_named_and_its_footer_opened(folder: Pat
 
 
 def test_parquet_files_that_are_plain_damaged_or_under_another_key_fail(folder: Path) -> None:
-    assert told(checks(folder, "--file", "plain.parquet", code=1)) == [("file", "fail")]
+    assert states_of(checks(folder, "--file", "plain.parquet", code=1)) == [("file", "fail")]
     private(folder / "footer.key", FOOTER_KEY)
-    assert told(checks(folder, *KEY, "--file", "own.parquet", code=1)) == [("file", "fail")]
+    assert states_of(checks(folder, *KEY, "--file", "own.parquet", code=1)) == [("file", "fail")]
     flip(folder / "kms.parquet", (folder / "kms.parquet").stat().st_size - 30)
     found = checks(folder, *RING, "--file", "kms.parquet", code=1)[-1]
     assert found["state"] == "fail"
@@ -446,7 +449,7 @@ def test_a_secret_in_running_text_is_a_failure(folder: Path, text: str) -> None:
 )
 def test_what_may_be_a_secret_is_a_warning(folder: Path, event: Any, why: str) -> None:
     log_of(folder, event)
-    assert told(checks(folder, "--spark-event-log", "app-1")) == [("event log", "warn")], why
+    assert states_of(checks(folder, "--spark-event-log", "app-1")) == [("event log", "warn")], why
 
 
 @each_case(
@@ -470,7 +473,7 @@ def test_what_may_be_a_secret_is_a_warning(folder: Path, event: Any, why: str) -
 )
 def test_what_is_no_secret_is_not_reported(folder: Path, event: Any) -> None:
     log_of(folder, event)
-    assert told(checks(folder, "--spark-event-log", "app-1")) == [("event log", "ok")]
+    assert states_of(checks(folder, "--spark-event-log", "app-1")) == [("event log", "ok")]
 
 
 @pytest.mark.parametrize("key", [FOOTER_KEY, COLUMN_KEY, OTHER_KEY])
@@ -483,7 +486,7 @@ def test_keys_that_are_in_use_are_found_under_any_name(folder: Path, key: bytes)
     for number, text in enumerate(spellings):
         log_of(folder, {"spark.innocent": f"a{{{text}}}b"}, name=f"app-{number}")
         options = ("--spark-event-log", f"app-{number}")
-        assert told(checks(folder, *options)) == [("event log", "ok")]
+        assert states_of(checks(folder, *options)) == [("event log", "ok")]
         found = checks(folder, *RING, *KEY, *options, code=1)[-1]
         assert (found["where"]["name"], found["where"]["line"]) == ("spark.innocent", 1)
         assert text not in json.dumps(found)
@@ -519,15 +522,17 @@ def test_compressed_logs_are_read_to_where_they_break_off(folder: Path, codec: s
     path = log_of(folder, {"spark.modcrypt.passphrase": PHRASE}, *[noise] * 3)
     with pa.CompressedOutputStream(str(folder / "whole"), codec) as out:
         out.write(path.read_bytes())
-    assert told(checks(folder, "--spark-event-log", "whole", code=1)) == [("event log", "fail")]
+    assert states_of(checks(folder, "--spark-event-log", "whole", code=1)) == [
+        ("event log", "fail")
+    ]
     rest = [os.urandom(200_000).hex() for _ in range(3)]
-    long = log_of(folder, {"spark.modcrypt.passphrase": PHRASE}, *({"n": one} for one in rest))
+    long = log_of(folder, {"spark.modcrypt.passphrase": PHRASE}, *({"n": value} for value in rest))
     with pa.CompressedOutputStream(str(folder / "whole"), codec) as out:
         out.write(long.read_bytes())
     data = (folder / "whole").read_bytes()
     (folder / "cut").write_bytes(data[: len(data) * 2 // 3])
     found = checks(folder, "--spark-event-log", "cut", code=1)
-    assert told(found) == [("event log", "fail"), ("event log", "warn")]
+    assert states_of(found) == [("event log", "fail"), ("event log", "warn")]
     assert "only the first 2 events were read" in found[1]["message"]
 
 
@@ -538,7 +543,7 @@ def test_a_folder_is_searched_with_what_is_below_it(folder: Path) -> None:
     log_of(below, {"spark.modcrypt.passphrase": PHRASE}, name="events_1_app-2")
     (below / "appstatus_app-2").touch()
     found = checks(folder, "--spark-event-log", "logs", code=1)
-    assert told(found) == [("event log", "ok"), ("event log", "fail")]
+    assert states_of(found) == [("event log", "ok"), ("event log", "fail")]
     assert found[1]["where"]["file"] == "logs/eventlog_v2_app-2/events_1_app-2"
 
 
@@ -547,7 +552,7 @@ def test_what_is_no_log_is_told(folder: Path) -> None:
     (folder / "lzf").write_bytes(b"ZV\x01rest")
     for path, state in (("lake.toml", "warn"), ("empty", "warn"), ("lzf", "warn"), ("no", "fail")):
         found = checks(folder, "--spark-event-log", path, code=int(state == "fail"))
-        assert told(found) == [("event log", state)]
+        assert states_of(found) == [("event log", state)]
 
 
 def test_an_endless_line_is_not_read_into_memory(
@@ -630,7 +635,7 @@ for codec in ("clean", "none", "zstd", "lz4", "snappy", "lzf"):  # a JVM keeps i
 
 @pytest.fixture(scope="module")
 def spark_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder with one folder of logs for each codec, and one for a clean session."""
+    """Return a folder with one folder of logs per codec, and one for a clean session."""
     if reason := why_unavailable():
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("spark")
@@ -646,21 +651,21 @@ def spark_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_what_leaks_into_a_log_of_spark_is_found(spark_logs: Path, codec: str) -> None:
     result = invoke(spark_logs, "doctor", "--spark-event-log", codec, "--json")
-    found = [one["where"] for one in json.loads(result.stdout)["checks"] if one["where"]]
+    found = [check["where"] for check in json.loads(result.stdout)["checks"] if check["where"]]
     assert result.exit_code == 1
-    assert {one["name"] for one in found} >= {
+    assert {leak["name"] for leak in found} >= {
         "spark.hadoop.parquet.encryption.key.list",
         "parquet.encryption.key.list",
         "spark.modcrypt.passphrase",
     }
-    assert ("footerkey" in {one["name"] for one in found}) == (codec == "none")  # it wrote a file
+    assert ("footerkey" in {leak["name"] for leak in found}) == (codec == "none")  # it wrote a file
     for secret in (BASE64, HEX, PHRASE):
         assert secret not in result.output
     if codec == "none":
         (log,) = (spark_logs / codec).glob("local-*")
         lines = log.read_text().splitlines()
-        for one in found:
-            assert BASE64 in lines[one["line"] - 1] or PHRASE in lines[one["line"] - 1]
+        for leak in found:
+            assert BASE64 in lines[leak["line"] - 1] or PHRASE in lines[leak["line"] - 1]
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import pytest
 import modcrypt
 from modcrypt.errors import KeyDisabledError, KeyMaterialError
 from tests.support.cases import each_case
-from tests.support.cli.answers import ran, refused
+from tests.support.cli.answers import check_refusal, run_ok
 from tests.support.cli.program import KEY, NAME_KEY, invoke, private
 from tests.support.forging import flip
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
     private(tmp_path / "name.key", COLUMN_KEY.hex().encode())
     private(tmp_path / "other.key", OTHER_KEY.hex().encode())
     write_plain(tmp_path / "plain.parquet")
-    ran(tmp_path, "encrypt", *KEYS, "plain.parquet", "sealed.parquet")
+    run_ok(tmp_path, "encrypt", *KEYS, "plain.parquet", "sealed.parquet")
     return tmp_path
 
 
@@ -44,7 +44,7 @@ def lake(folder: Path) -> Path:
     (folder / "plain").mkdir()
     for number in range(3):
         shutil.copy(folder / "plain.parquet", folder / "plain" / f"part-{number}.parquet")
-    ran(folder, "encrypt", *KEYS, "plain", "lake")
+    run_ok(folder, "encrypt", *KEYS, "plain", "lake")
     return folder
 
 
@@ -63,7 +63,7 @@ def all_lines(folder: Path, *arguments: str, code: int = 0) -> list[dict[str, An
 
 
 def body_of(folder: Path, path: str, kind: str = "data page") -> dict[str, Any]:
-    """Find the module of a column."""
+    """Return the region of a column's module."""
     shown = as_json(folder, "inspect", *KEYS, "--modules", "sealed.parquet")
     found = [m for m in shown["regions"] if (m["kind"], m["path"]) == (kind, path)]
     module: dict[str, Any] = found[0]
@@ -74,7 +74,7 @@ def body_of(folder: Path, path: str, kind: str = "data page") -> dict[str, Any]:
 
 
 def test_without_a_key_it_tells_what_everybody_sees(folder: Path) -> None:
-    said = ran(folder, "inspect", "sealed.parquet")
+    said = run_ok(folder, "inspect", "sealed.parquet")
     size = (folder / "sealed.parquet").stat().st_size
     assert said.startswith(f"sealed.parquet: {size:,} bytes\n")
     assert "AES_GCM_V1" in said
@@ -90,7 +90,7 @@ def test_without_a_key_it_tells_what_everybody_sees(folder: Path) -> None:
 def test_with_keys_it_tells_the_columns_and_which_keys_fit(folder: Path) -> None:
     rows = dict(
         line.split(maxsplit=1)
-        for line in ran(folder, "inspect", *KEY, "sealed.parquet").split("\n\n")[1].splitlines()
+        for line in run_ok(folder, "inspect", *KEY, "sealed.parquet").split("\n\n")[1].splitlines()
     )
     metadata = pq.read_metadata(folder / "plain.parquet")
     schema = [metadata.schema.column(c).path for c in range(metadata.num_columns)]
@@ -122,7 +122,7 @@ def test_the_module_table_covers_the_file_without_gaps(folder: Path) -> None:
 def test_the_module_table_says_the_same_to_people(folder: Path) -> None:
     options = ("inspect", *KEYS, "--modules", "sealed.parquet")
     regions = as_json(folder, *options)["regions"]
-    title, *lines = ran(folder, *options).rpartition("\n\n")[2].splitlines()
+    title, *lines = run_ok(folder, *options).rpartition("\n\n")[2].splitlines()
     assert title.split()[:4] == ["module", "row", "group", "column"]
     assert len(lines) == len(regions)
     for line, region in zip(lines, regions, strict=True):
@@ -136,9 +136,9 @@ def test_a_key_service_is_told_from_the_key_metadata_alone(folder: Path) -> None
     ring = modcrypt.Keyring.create(folder / "lake.keyring", plaintext=True)
     ring.create_key("footer"), ring.create_key("pii")
     named = ("--kms", "file:lake.keyring#footer", "--column-master-key", "name=pii")
-    ran(folder, "encrypt", *named, "--plaintext-footer", "plain.parquet", "kms.parquet")
+    run_ok(folder, "encrypt", *named, "--plaintext-footer", "plain.parquet", "kms.parquet")
     (folder / "lake.keyring").rename(folder / "away")
-    said = ran(folder, "inspect", "kms.parquet")
+    said = run_ok(folder, "inspect", "kms.parquet")
     assert "master key footer" in said
     assert "master key pii" in said
     (folder / "away").rename(folder / "lake.keyring")
@@ -148,7 +148,7 @@ def test_a_key_service_is_told_from_the_key_metadata_alone(folder: Path) -> None
 
 
 def test_a_plaintext_file_is_shown_as_what_it_is(folder: Path) -> None:
-    said = ran(folder, "inspect", "plain.parquet")
+    said = run_ok(folder, "inspect", "plain.parquet")
     assert "Encryption" in said
     assert "none" in said
     assert "Visible without keys" not in said
@@ -164,19 +164,19 @@ def test_files_of_folders_are_shown_one_after_the_other(lake: Path) -> None:
     assert heads == ["lake/part-0.parquet", "lake/part-2.parquet", "sealed.parquet"]
     assert result.stderr.startswith("modcrypt: lake/part-1.parquet: format: ")
     found = all_lines(lake, "inspect", "lake", "--glob", "*-[12].*", code=1)
-    assert [one["name"] for one in found] == ["lake/part-1.parquet", "lake/part-2.parquet"]
-    assert [one.get("error") for one in found] == ["format", None]
+    assert [file["name"] for file in found] == ["lake/part-1.parquet", "lake/part-2.parquet"]
+    assert [file.get("error") for file in found] == ["format", None]
 
 
 def test_no_parquet_file_is_1(folder: Path) -> None:
-    refused(invoke(folder, "inspect", "name.key"), "format", 1)
+    check_refusal(invoke(folder, "inspect", "name.key"), "format", 1)
 
 
 # --- verify --------------------------------------------------------------------------------------
 
 
 def test_an_authentic_file_is_0_also_when_all_must_be(folder: Path) -> None:
-    said = ran(folder, "verify", *KEYS, "--strict", "sealed.parquet")
+    said = run_ok(folder, "verify", *KEYS, "--strict", "sealed.parquet")
     assert said.splitlines()[-1].startswith("sealed.parquet: authentic; ")
     found = as_json(folder, "verify", *KEYS, "sealed.parquet")
     assert (found["ok"], found["complete"], found["findings"]) == (True, True, [])
@@ -184,7 +184,7 @@ def test_an_authentic_file_is_0_also_when_all_must_be(folder: Path) -> None:
 
 
 def test_what_there_was_no_key_for_is_said(folder: Path) -> None:
-    said = ran(folder, "verify", *KEY, "sealed.parquet")
+    said = run_ok(folder, "verify", *KEY, "sealed.parquet")
     assert "\n  column name: there is no key for it\n" in said
     verdict = said.splitlines()[-1]
     assert verdict.startswith(
@@ -206,9 +206,10 @@ def test_each_fault_is_told_with_module_and_bytes(folder: Path, kind: str) -> No
     for place in places:
         flip(folder / "sealed.parquet", place["start"] + 20)
     found = as_json(folder, "verify", *KEYS, "sealed.parquet", code=1)
-    faults = [one for one in found["findings"] if one["word"] == "tag"]
+    faults = [finding for finding in found["findings"] if finding["word"] == "tag"]
     assert [
-        (one["module"]["type"], one["module"]["path"], one["start"], one["end"]) for one in faults
+        (fault["module"]["type"], fault["module"]["path"], fault["start"], fault["end"])
+        for fault in faults
     ] == [(kind, place["path"], place["start"], place["end"]) for place in places]
     result = invoke(folder, "verify", *KEYS, "sealed.parquet")
     assert (result.exit_code, result.stderr) == (1, "")
@@ -226,26 +227,26 @@ def test_a_wrong_key_is_1(folder: Path) -> None:
 
 
 def test_a_plaintext_file_is_wrong_only_where_keys_are_given(folder: Path) -> None:
-    said = ran(folder, "verify", "plain.parquet")
+    said = run_ok(folder, "verify", "plain.parquet")
     assert "not encrypted" in said.splitlines()[-1]
     assert invoke(folder, "verify", "--strict", "plain.parquet").exit_code == 1
     found = as_json(folder, "verify", *KEY, "plain.parquet", code=1)
-    assert [one["word"] for one in found["findings"]] == ["plaintext"]
+    assert [finding["word"] for finding in found["findings"]] == ["plaintext"]
 
 
 def test_pages_without_tags_must_be_asked_for_and_are_told(folder: Path) -> None:
     ctr = ("--algorithm", "AES_GCM_CTR_V1", "--force")
-    ran(folder, "encrypt", *KEY, *ctr, "plain.parquet", "sealed.parquet")
+    run_ok(folder, "encrypt", *KEY, *ctr, "plain.parquet", "sealed.parquet")
     assert invoke(folder, "verify", *KEY, "sealed.parquet").exit_code == 1
     accept = ("verify", *KEY, "--accept", "AES_GCM_CTR_V1", "sealed.parquet")
-    assert "\n  pages" in ran(folder, *accept)
+    assert "\n  pages" in run_ok(folder, *accept)
     assert invoke(folder, *accept, "--strict").exit_code == 1
 
 
 def test_the_rows_and_the_prefix_that_are_expected_are_checked(folder: Path) -> None:
     rows = small_table().num_rows
     verify = ("verify", *KEYS, "sealed.parquet")
-    ran(folder, *verify, "--expected-rows", str(rows))
+    run_ok(folder, *verify, "--expected-rows", str(rows))
     found = as_json(folder, *verify, "--expected-rows", str(rows + 1), code=1)
     assert found["findings"][0]["word"] == "truncation"
     assert as_json(folder, *verify, "--aad-prefix", "x", code=1)["findings"]
@@ -253,7 +254,7 @@ def test_the_rows_and_the_prefix_that_are_expected_are_checked(folder: Path) -> 
 
 def test_no_parquet_file_is_a_finding(folder: Path) -> None:
     found = as_json(folder, "verify", *KEY, "name.key", code=1)
-    assert [one["word"] for one in found["findings"]] == ["format"]
+    assert [finding["word"] for finding in found["findings"]] == ["format"]
 
 
 def test_a_key_among_the_findings_is_none(folder: Path) -> None:
@@ -267,14 +268,14 @@ def test_a_key_among_the_findings_is_none(folder: Path) -> None:
 
 
 def test_the_files_of_a_folder_are_verified_together(lake: Path) -> None:
-    said = ran(lake, "verify", *KEYS, "lake", "--jobs", "2")
+    said = run_ok(lake, "verify", *KEYS, "lake", "--jobs", "2")
     assert said.splitlines()[-1].startswith("3 files: authentic; ")
     *files, totals = all_lines(lake, "verify", *KEYS, "lake")
     assert [file["name"] for file in files] == [f"lake/part-{n}.parquet" for n in range(3)]
     assert (totals["files"], totals["ok"], totals["complete"]) == (3, True, True)
     assert totals["num_rows"] == 3 * small_table().num_rows
     assert invoke(lake, "verify", "lake").exit_code == 3
-    ran(lake, "verify", *KEYS, "--strict", "lake", "--glob", "*-[12].*")
+    run_ok(lake, "verify", *KEYS, "--strict", "lake", "--glob", "*-[12].*")
 
 
 def test_faults_are_told_by_file_and_do_not_stop_the_others(lake: Path) -> None:
@@ -300,17 +301,17 @@ def test_faults_are_told_by_file_and_do_not_stop_the_others(lake: Path) -> None:
 def test_a_set_that_is_numbered_is_checked_for_what_is_missing(lake: Path) -> None:
     for number in range(3):
         prefix = ("--aad-prefix", f"lake/{number}", "--force")
-        ran(lake, "encrypt", *KEYS, *prefix, "plain.parquet", f"lake/part-{number}.parquet")
+        run_ok(lake, "encrypt", *KEYS, *prefix, "plain.parquet", f"lake/part-{number}.parquet")
     verify = ("verify", *KEYS, "--aad-prefix-template", "lake/{i}", "lake")
-    assert "pass --expected-parts" in ran(lake, *verify)
-    ran(lake, *verify, "--strict", "--expected-parts", "3")
+    assert "pass --expected-parts" in run_ok(lake, *verify)
+    run_ok(lake, *verify, "--strict", "--expected-parts", "3")
     rows = str(3 * small_table().num_rows)
-    ran(lake, *verify, "--strict", "--expected-parts", "3", "--expected-rows", rows)
+    run_ok(lake, *verify, "--strict", "--expected-parts", "3", "--expected-rows", rows)
     assert invoke(lake, *verify, "--expected-rows", "1").exit_code == 1
     assert invoke(lake, *verify, "--expected-parts", "4").exit_code == 1
     (lake / "lake" / "part-2.parquet").unlink()
     found = all_lines(lake, *verify, "--expected-parts", "3", code=1)[-1]
-    assert [one["word"] for one in found["findings"]] == ["aad-prefix"]
+    assert [finding["word"] for finding in found["findings"]] == ["aad-prefix"]
     (lake / "lake" / "part-0.parquet").unlink()
     assert invoke(lake, *verify, "--expected-parts", "3").exit_code == 1
 
@@ -320,25 +321,27 @@ def test_a_set_that_is_numbered_is_checked_for_what_is_missing(lake: Path) -> No
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
 def test_a_page_is_drawn_that_needs_nothing_else(folder: Path, command: str) -> None:
-    ran(folder, command, *KEYS, "--html", "out.html", "sealed.parquet")
+    run_ok(folder, command, *KEYS, "--html", "out.html", "sealed.parquet")
     page = (folder / "out.html").read_text()
     assert page.startswith("<!")
     assert "address.city" in page
     assert "Content-Security-Policy" in page
     before = (folder / "out.html").read_bytes()
     again = (command, *KEYS, "--html", "out.html", "sealed.parquet")
-    assert "--force" in refused(invoke(folder, *again), "file")
+    assert "--force" in check_refusal(invoke(folder, *again), "file")
     assert (folder / "out.html").read_bytes() == before
-    ran(folder, *again, "--force")
+    run_ok(folder, *again, "--force")
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
 def test_a_page_never_takes_the_place_of_a_file_that_is_looked_at(lake: Path, command: str) -> None:
     before = (lake / "sealed.parquet").read_bytes()
     own = (command, *KEYS, "--force", "--html", "./sealed.parquet", "sealed.parquet")
-    assert "is the file to draw" in refused(invoke(lake, *own))
+    assert "is the file to draw" in check_refusal(invoke(lake, *own))
     assert (lake / "sealed.parquet").read_bytes() == before
-    assert "PATH names 3" in refused(invoke(lake, command, *KEYS, "--html", "out.html", "lake"))
+    assert "PATH names 3" in check_refusal(
+        invoke(lake, command, *KEYS, "--html", "out.html", "lake")
+    )
     assert not (lake / "out.html").exists()
 
 
@@ -373,14 +376,14 @@ def test_wrong_options_are_2_and_explained_in_one_line(
     folder: Path, arguments: tuple[str, ...], word: str, part: str
 ) -> None:
     (folder / "empty").mkdir()
-    assert part in refused(invoke(folder, *arguments), word)
+    assert part in check_refusal(invoke(folder, *arguments), word)
 
 
 def test_names_in_files_cannot_forge_lines_or_colours(folder: Path) -> None:
     hostile = "a\nmodcrypt: authentic\x1b[2J"
     write_plain(folder / "plain.parquet", pa.table({hostile: [1, 2], "b": [1, 2]}))
     own = ("--column-key", f"{hostile}=file:name.key", "--plaintext-footer", "--force")
-    ran(folder, "encrypt", *KEY, *own, "plain.parquet", "sealed.parquet")
+    run_ok(folder, "encrypt", *KEY, *own, "plain.parquet", "sealed.parquet")
     os.rename(folder / "sealed.parquet", folder / "b\nad\x1b.parquet")
     for command in (("inspect", "--modules"), ("verify",)):
         for keys in ((), KEY):
@@ -392,16 +395,16 @@ def test_names_in_files_cannot_forge_lines_or_colours(folder: Path) -> None:
 # --- a verification that is taken up --------------------------------------------------------------
 
 
-def interrupted(record: Path) -> None:
-    """Take away what says that the run came to its end."""
+def cut_record(record: Path) -> None:
+    """Remove the line that marks the end of the run."""
     lines = record.read_bytes().splitlines()
     record.write_bytes(b"\n".join(line for line in lines if b'"end": true' not in line) + b"\n")
 
 
 def test_an_interrupted_verification_goes_on_with_what_it_has_not_found_right(lake: Path) -> None:
     command = ("verify", *KEYS, "lake", "--record", "record.jsonl")
-    ran(lake, *command)
-    interrupted(lake / "record.jsonl")
+    run_ok(lake, *command)
+    cut_record(lake / "record.jsonl")
     flip(lake / "lake" / "part-1.parquet", 200)  # and so it is another file by now
     found = invoke(lake, *command)
     assert found.exit_code == 1
@@ -421,20 +424,20 @@ def test_files_with_faults_are_looked_at_again(lake: Path) -> None:
     command = ("verify", *KEYS, "lake", "--record", "record.jsonl")
     flip(lake / "lake" / "part-1.parquet", 200)
     all_lines(lake, *command, code=1)
-    interrupted(lake / "record.jsonl")
+    cut_record(lake / "record.jsonl")
     again = all_lines(lake, *command, code=1)
     assert again[-1]["files"] == 1
 
 
 def test_a_record_and_a_whole_set_exclude_each_other(lake: Path) -> None:
     command = ("verify", *KEYS, "lake", "--record", "record.jsonl")
-    said = refused(invoke(lake, *command, "--expected-rows", "9"))
+    said = check_refusal(invoke(lake, *command, "--expected-rows", "9"))
     assert "--expected-rows: --record skips files" in said
 
 
 def test_a_record_is_not_written_over_a_file(lake: Path) -> None:
     before = (lake / "sealed.parquet").read_bytes()
-    said = refused(invoke(lake, "verify", *KEYS, "lake", "--record", "sealed.parquet"))
+    said = check_refusal(invoke(lake, "verify", *KEYS, "lake", "--record", "sealed.parquet"))
     assert "is not the record of a run" in said
     assert (lake / "sealed.parquet").read_bytes() == before
 
@@ -460,11 +463,11 @@ def kms(folder: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryKms:
     monkeypatch.setattr("modcrypt.open_kms", lambda uri, **options: found)
     monkeypatch.setattr("modcrypt.kms.client.time.sleep", lambda _: None)
     (folder / "policy.toml").write_text(POLICY_TEXT)
-    ran(folder, "encrypt", *POLICY, "plain.parquet", "secret.parquet")
+    run_ok(folder, "encrypt", *POLICY, "plain.parquet", "secret.parquet")
     (folder / "copies").mkdir()
     for number in range(2):
         shutil.copy(folder / "plain.parquet", folder / "copies" / f"{number}.parquet")
-    ran(folder, "encrypt", *POLICY, "copies", "many")
+    run_ok(folder, "encrypt", *POLICY, "copies", "many")
     found.calls.clear()
     return found
 
@@ -472,17 +475,20 @@ def kms(folder: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryKms:
 def test_columns_that_the_policy_leaves_in_plaintext_are_no_findings(
     folder: Path, kms: MemoryKms
 ) -> None:
-    said = ran(folder, "verify", *POLICY, "--strict", "secret.parquet").splitlines()
+    said = run_ok(folder, "verify", *POLICY, "--strict", "secret.parquet").splitlines()
     assert said[0] == "Open by design: file crypto metadata; column day"
     assert said[1].startswith("secret.parquet: authentic; ")
     assert len(said) == 2
     found = as_json(folder, "verify", *POLICY, "--strict", "secret.parquet")
     assert (found["complete"], found["findings"]) == (True, [])
-    assert {one["path"] for one in found["not_authenticated"] if one["by_design"]} == {None, "day"}
-    said = ran(folder, "verify", *POLICY, "--strict", "many").splitlines()
+    assert {part["path"] for part in found["not_authenticated"] if part["by_design"]} == {
+        None,
+        "day",
+    }
+    said = run_ok(folder, "verify", *POLICY, "--strict", "many").splitlines()
     assert said[0] == "Open by design: file crypto metadata (2 files); column day (2 files)"
     # Without the policy, nobody has said that the column may be so.
-    said = ran(folder, "verify", "--kms", "test:", "secret.parquet").splitlines()
+    said = run_ok(folder, "verify", "--kms", "test:", "secret.parquet").splitlines()
     assert said[:2] == ["Not authenticated:", "  column day: it is in plaintext"]
     assert invoke(folder, "verify", "--kms", "test:", "--strict", "secret.parquet").exit_code == 1
 
@@ -509,7 +515,7 @@ UNOPENED: list[tuple[str, Callable[[MemoryKms, str], object], int, str]] = [
     ),
 ]
 each_reason = each_case(
-    ("word", "happen", "code", "why"), UNOPENED, ids=[one[0] for one in UNOPENED]
+    ("word", "happen", "code", "why"), UNOPENED, ids=[case[0] for case in UNOPENED]
 )
 
 
@@ -525,7 +531,7 @@ def test_a_key_of_the_policy_that_cannot_be_had_is_told_with_its_reason(
         columns = "column score, address.zip, address.city"
         assert f"\n  {columns}{files}: {why.format('kc2')}\n" in f"\n{result.stdout}"
     found = as_json(folder, "verify", *POLICY, "secret.parquet", code=code)
-    assert {one["word"] for one in found["not_authenticated"]} == {None, word}
+    assert {part["word"] for part in found["not_authenticated"]} == {None, word}
     # Without a policy, nobody has said that the caller should have all keys.
     partly = invoke(folder, "verify", "--kms", "test:", "secret.parquet")
     assert partly.exit_code == (4 if code == 4 else 0)
@@ -558,7 +564,7 @@ def test_parts_whose_keys_cannot_be_had_are_not_called_foreign(
         modcrypt.write_table(small_table(), path, modcrypt.KeyTools(kms).encryption(policy))
     parts = ("--aad-prefix-template", "part-{i}", "--expected-parts", "2", "many")
     assert invoke(folder, "verify", *POLICY, *parts).exit_code == 1  # by another policy
-    ran(folder, "verify", "--kms", "test:", "--strict", *parts)
+    run_ok(folder, "verify", "--kms", "test:", "--strict", *parts)
     kms.unavailable = True
     result = invoke(folder, "verify", "--kms", "test:", *parts)
     assert result.exit_code == 4
@@ -669,21 +675,23 @@ def test_a_file_under_another_master_key_is_refused_until_that_is_declared(
     text = POLICY_TEXT.replace("kf", "other").replace("kc1", "other1").replace("kc2", "other2")
     kms.masters |= {"other1": b"a master of columns"[:16], "other2": b"another of columns"[:16]}
     (folder / "theirs.toml").write_text(text)
-    ran(folder, "encrypt", "--policy", "theirs.toml", "plain.parquet", "forged.parquet")
+    run_ok(folder, "encrypt", "--policy", "theirs.toml", "plain.parquet", "forged.parquet")
     kms.calls.clear()
     found = as_json(folder, "verify", *POLICY, "forged.parquet", code=1)
-    assert [one["word"] for one in found["findings"]] == ["key-material"]
-    said = refused(invoke(folder, "decrypt", *POLICY, "forged.parquet", "out"), "key-material", 3)
+    assert [finding["word"] for finding in found["findings"]] == ["key-material"]
+    said = check_refusal(
+        invoke(folder, "decrypt", *POLICY, "forged.parquet", "out"), "key-material", 3
+    )
     assert "footer key: the key in" in said
     assert "master key 'other', not under 'kf'; pass --master-key to accept" in said
     assert not kms.calls
     declared = ("--master-key", "other", "--master-key", "other1", "--master-key", "other2")
-    ran(folder, "verify", *POLICY, *declared, "--strict", "forged.parquet")
-    ran(folder, "decrypt", *POLICY, *declared, "forged.parquet", "out")
-    ran(folder, "verify", "--kms", "test:", *declared, "forged.parquet")
+    run_ok(folder, "verify", *POLICY, *declared, "--strict", "forged.parquet")
+    run_ok(folder, "decrypt", *POLICY, *declared, "forged.parquet", "out")
+    run_ok(folder, "verify", "--kms", "test:", *declared, "forged.parquet")
     lacking = invoke(folder, "verify", "--kms", "test:", *declared[:2], "forged.parquet")
     assert lacking.exit_code == 1
-    refused(invoke(folder, "verify", *declared, *KEY, "sealed.parquet"))
+    check_refusal(invoke(folder, "verify", *declared, *KEY, "sealed.parquet"))
 
 
 # --- files that a resumed run skips --------------------------------------------------------------
@@ -694,8 +702,8 @@ PREFIX = ("--aad-prefix", "orders")
 
 def test_a_resumed_verification_compares_all_files(lake: Path) -> None:
     command = ("verify", *KEYS, "lake", "--record", "record.jsonl")
-    ran(lake, *command)
-    interrupted(lake / "record.jsonl")
+    run_ok(lake, *command)
+    cut_record(lake / "record.jsonl")
     shutil.copy(lake / "lake" / "part-0.parquet", lake / "lake" / "part-3.parquet")
     *files, found = all_lines(lake, *command, code=1)
     assert [Path(file["name"]).name for file in files] == ["part-3.parquet"]
@@ -709,11 +717,11 @@ def test_a_resumed_verification_finds_repeated_prefixes(folder: Path) -> None:
     (folder / "lake").mkdir()
     for number in range(2):
         target = f"lake/part-{number}.parquet"
-        ran(folder, "encrypt", *KEYS, *PREFIX, "plain.parquet", target)
-    ran(folder, "encrypt", *KEYS, *PREFIX, "--no-store-aad-prefix", "plain.parquet", "lake/2.pq")
+        run_ok(folder, "encrypt", *KEYS, *PREFIX, "plain.parquet", target)
+    run_ok(folder, "encrypt", *KEYS, *PREFIX, "--no-store-aad-prefix", "plain.parquet", "lake/2.pq")
     command = ("verify", *KEYS, *PREFIX, "lake", "--record", "record.jsonl")
     whole = all_lines(folder, *command, code=1)[-1]["findings"]
-    interrupted(folder / "record.jsonl")
+    cut_record(folder / "record.jsonl")
     assert all_lines(folder, *command, code=1)[-1]["findings"] == whole
     assert "3 files have the same AAD prefix" in whole[0]["message"]
 
@@ -722,7 +730,7 @@ def test_a_resumed_verification_compares_files_that_all_are_correct(lake: Path) 
     shutil.copy(lake / "lake" / "part-0.parquet", lake / "lake" / "part-3.parquet")
     command = ("verify", *KEYS, "lake", "--record", "record.jsonl")
     all_lines(lake, *command, code=1)
-    interrupted(lake / "record.jsonl")
+    cut_record(lake / "record.jsonl")
     (totals,) = all_lines(lake, *command, code=1)
     assert (totals["files"], len(totals["findings"])) == (0, 1)
 
@@ -731,8 +739,8 @@ def test_a_file_that_cannot_be_read_again_is_verified_again(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ("verify", *KEYS, "lake", "--record", "record.jsonl")
-    ran(lake, *command)
-    interrupted(lake / "record.jsonl")
+    run_ok(lake, *command)
+    cut_record(lake / "record.jsonl")
 
     def fail(*_: object) -> None:
         raise PermissionError

@@ -32,7 +32,7 @@ from modcrypt.cli import app
 from tests.support.ags1.standard_streams import opened, taken_apart
 from tests.support.cases import each_case
 from tests.support.cli import program
-from tests.support.cli.program import Answer, failed, private
+from tests.support.cli.program import Answer, check_failure, private
 from tests.support.folder_contents import names
 from tests.support.forging import flip
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
@@ -81,25 +81,25 @@ def run(folder: Path, *arguments: str, passphrase: str | None = PASSPHRASE, **mo
 
 
 def run_here(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Answer:
-    """Run it in this process, where nothing but its answer matters."""
+    """Run the command line in this process."""
     return program.run(folder, *arguments, env={"MODCRYPT_PASSPHRASE": PASSPHRASE, **(env or {})})
 
 
-def done(answer: Answer) -> str:
-    """Check that all went well, without a word on stderr; give stdout."""
+def check_ok(answer: Answer) -> str:
+    """Check that the command succeeded without stderr; return stdout."""
     assert (answer.returncode, answer.stderr) == (0, "")
     return answer.stdout
 
 
 def invoke(folder: Path, *arguments: str) -> Result:
-    """Run it in this process, for what needs no passphrase."""
+    """Run the command line in this process, without a passphrase."""
     with contextlib.chdir(folder):
         return CliRunner().invoke(app.program, arguments)
 
 
-def refused(result: Result, word: str = "usage", code: int = 2) -> str:
+def check_refusal(result: Result, word: str = "usage", code: int = 2) -> str:
     answer = Answer((), result.exit_code, result.stdout, result.stderr)
-    return failed(answer, code, word)
+    return check_failure(answer, code, word)
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +107,12 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A keyring of footer (imported) and pii, made by the program."""
     folder = tmp_path_factory.mktemp("once")
     private(folder / "footer.key", FOOTER_KEY.hex().encode())
-    made = done(run_here(folder, "keys", "create", *RING, "footer", "--import-file", "footer.key"))
+    made = check_ok(
+        run_here(folder, "keys", "create", *RING, "footer", "--import-file", "footer.key")
+    )
     assert made == "created footer, version 1\n"
     value = {"PII_KEY": base64.b64encode(COLUMN_KEY).decode()}
-    done(run_here(folder, "keys", "create", *RING, "pii", "--import-env", "PII_KEY", env=value))
+    check_ok(run_here(folder, "keys", "create", *RING, "pii", "--import-env", "PII_KEY", env=value))
     return folder
 
 
@@ -132,16 +134,16 @@ def clear(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ran(folder: Path, *arguments: str) -> str:
-    """Run it with a keyring in the clear, in this process."""
+def run_ok(folder: Path, *arguments: str) -> str:
+    """Run a command that must succeed with a plaintext keyring, in this process."""
     result = invoke(folder, *arguments)
     assert (result.exit_code, result.stderr) == (0, "")
     return result.stdout
 
 
-def encrypted(folder: Path, name: str = "sealed.parquet", *options: str) -> Path:
+def encrypt_file(folder: Path, name: str = "sealed.parquet", *options: str) -> Path:
     options = (*options, "--column-master-key", "name=pii", "plain.parquet", name)
-    ran(folder, "encrypt", *FOOTER, *options)
+    run_ok(folder, "encrypt", *FOOTER, *options)
     return folder / name
 
 
@@ -155,7 +157,7 @@ def test_files_by_a_policy_from_the_keyring_to_the_end_of_a_key(
     (folder / "lake.toml").write_text(POLICY.replace("INTERNAL", str(internal).lower()))
     policy, lake = ("--policy", "lake.toml"), folder / "lake"
     lake.mkdir()
-    done(run_here(folder, "encrypt", *policy, "plain.parquet", "lake/part-00.parquet"))
+    check_ok(run_here(folder, "encrypt", *policy, "plain.parquet", "lake/part-00.parquet"))
     ring = modcrypt.Keyring(folder / "lake.keyring", passphrase=PASSPHRASE)
     tools, how = modcrypt.KeyTools(ring), modcrypt.Policy.load(folder / "lake.toml")
     for number in range(1, 20):
@@ -163,13 +165,13 @@ def test_files_by_a_policy_from_the_keyring_to_the_end_of_a_key(
         modcrypt.encrypt_parquet(folder / "plain.parquet", path, tools.encryption(how))
 
     # Without keys: which master key opens what.
-    scanned = done(run(folder, "keys", "scan", "lake/part-00.parquet", passphrase=None))
+    scanned = check_ok(run(folder, "keys", "scan", "lake/part-00.parquet", passphrase=None))
     storage = "internal" if internal else "external"
     rows = [line.split() for line in scanned.splitlines()[1:]]
     kek = rows[0][4]
     assert len(bytes.fromhex(kek)) == 4
     assert rows[0] == ["lake/part-00.parquet", "(footer)", "footer", "1", kek, storage]
-    everything = done(run_here(folder, "keys", "scan", *policy, "lake", "--json"))
+    everything = check_ok(run_here(folder, "keys", "scan", *policy, "lake", "--json"))
     keys = [json.loads(line) for line in everything.splitlines()]
     assert len(keys) == 20 * 4
     assert {(key["column"], key["master_key_id"], key["version"]) for key in keys} == {
@@ -181,7 +183,7 @@ def test_files_by_a_policy_from_the_keyring_to_the_end_of_a_key(
     assert {key["storage"] for key in keys} == {storage}
 
     # There and back; the prefix binds the file to its name.
-    done(run_here(folder, "decrypt", *policy, "lake/part-00.parquet", "out.parquet"))
+    check_ok(run_here(folder, "decrypt", *policy, "lake/part-00.parquet", "out.parquet"))
     assert pq.read_table(folder / "out.parquet").equals(small_table())
     shutil.copytree(lake, folder / "old")
 
@@ -203,18 +205,18 @@ def test_files_by_a_policy_from_the_keyring_to_the_end_of_a_key(
     assert totals["keys"] == 19 * 3
     (lake / "part-07.parquet").write_bytes(data)
     repaired = ("keys", "rotate", *policy, "lake/part-07.parquet")
-    assert done(run_here(folder, *repaired)).endswith(
+    assert check_ok(run_here(folder, *repaired)).endswith(
         ": 1 rotated; 1 keys\n" if internal else "s\n"
     )
 
     # What was wrapped under version 1 opens no more; what was rotated does.
     disable = ("keys", "disable", *policy, "footer", "--version", "1")
-    assert done(run_here(folder, *disable)) == "disabled footer, versions up to 1\n"
+    assert check_ok(run_here(folder, *disable)) == "disabled footer, versions up to 1\n"
     old = run_here(folder, "decrypt", *policy, "old/part-00.parquet", "old.parquet")
-    assert "version 1 of master key footer is disabled" in failed(old, 3, "disabled")
+    assert "version 1 of master key footer is disabled" in check_failure(old, 3, "disabled")
     for name in ("part-00.parquet", "part-07.parquet", "part-19.parquet"):
         out = ("--force", f"lake/{name}", "out.parquet")
-        done(run_here(folder, "decrypt", *policy, *out))
+        check_ok(run_here(folder, "decrypt", *policy, *out))
         assert pq.read_table(folder / "out.parquet").equals(small_table())
     assert "old.parquet" not in names(folder)
 
@@ -226,7 +228,7 @@ def test_files_by_a_policy_from_the_keyring_to_the_end_of_a_key(
 @pytest.mark.parametrize("single", [False, True], ids=["double", "single"])
 def test_pyarrow_reads_what_the_program_encrypts(clear: Path, external: bool, single: bool) -> None:
     options = ["--external-key-material"] * external + ["--single-wrapping"] * single
-    path = encrypted(clear, "sealed.parquet", "--plaintext-column", "flag", *options)
+    path = encrypt_file(clear, "sealed.parquet", "--plaintext-column", "flag", *options)
     assert (clear / "_KEY_MATERIAL_FOR_sealed.parquet.json").exists() == external
     properties = FACTORY.file_decryption_properties(
         pe.KmsConnectionConfig(), pe.DecryptionConfiguration(), path, LOCAL
@@ -242,7 +244,7 @@ def test_the_program_decrypts_what_pyarrow_writes(clear: Path) -> None:
     properties = FACTORY.file_encryption_properties(pe.KmsConnectionConfig(), configuration)
     table = small_table().select(["id", "name"])
     pq.write_table(table, clear / "sealed.parquet", encryption_properties=properties)
-    ran(clear, *DECRYPT, "sealed.parquet", "out.parquet")
+    run_ok(clear, *DECRYPT, "sealed.parquet", "out.parquet")
     assert pq.read_table(clear / "out.parquet").equals(table)
 
 
@@ -251,7 +253,7 @@ def test_sealed_key_metadata_opens_after_its_description(clear: Path, size: str)
     notes = b"first\nsecond\n"
     (clear / "notes.txt").write_bytes(notes)
     new = ("--new-key-metadata", "notes.key", "--key-length", size)
-    length = ran(clear, "ags1", "encrypt", *new, *FOOTER, "notes.txt", "notes.ags1")
+    length = run_ok(clear, "ags1", "encrypt", *new, *FOOTER, "notes.txt", "notes.ags1")
     sealed = (clear / "notes.key").read_bytes()
     assert (sealed.count(b"\n"), sealed[-1:]) == (1, b"\n")
     members = json.loads(sealed)
@@ -270,31 +272,31 @@ def test_sealed_key_metadata_opens_after_its_description(clear: Path, size: str)
 def test_a_stream_under_sealed_key_metadata_comes_back(folder: Path) -> None:
     (folder / "notes.txt").write_bytes(b"first\nsecond\n")
     new = ("--new-key-metadata", "notes.key", *RING, "--master-key", "pii", "--json")
-    done(run_here(folder, "ags1", "encrypt", *new, "notes.txt", "notes.ags1"))
+    check_ok(run_here(folder, "ags1", "encrypt", *new, "notes.txt", "notes.ags1"))
     assert stat.S_IMODE((folder / "notes.key").stat().st_mode) == 0o600
     (folder / "notes.key").chmod(0o644)  # of what is sealed nobody is warned
     key = ("--key-metadata-file", "notes.key")
-    assert done(run_here(folder, "ags1", "cat", *key, *RING, "notes.ags1")) == "first\nsecond\n"
-    done(run_here(folder, "ags1", "decrypt", *key, *RING, "notes.ags1", "again.txt"))
+    assert check_ok(run_here(folder, "ags1", "cat", *key, *RING, "notes.ags1")) == "first\nsecond\n"
+    check_ok(run_here(folder, "ags1", "decrypt", *key, *RING, "notes.ags1", "again.txt"))
     assert (folder / "again.txt").read_bytes() == b"first\nsecond\n"
-    assert "encrypted length" in done(run_here(folder, "ags1", "inspect", "notes.ags1"))
+    assert "encrypted length" in check_ok(run_here(folder, "ags1", "inspect", "notes.ags1"))
     without = run_here(folder, "ags1", "cat", *key, "notes.ags1")
-    assert "--kms" in failed(without, 2, "usage")
-    done(run_here(folder, "keys", "disable", *RING, "pii"))
-    failed(run_here(folder, "ags1", "cat", *key, *RING, "notes.ags1"), 3, "disabled")
+    assert "--kms" in check_failure(without, 2, "usage")
+    check_ok(run_here(folder, "keys", "disable", *RING, "pii"))
+    check_failure(run_here(folder, "ags1", "cat", *key, *RING, "notes.ags1"), 3, "disabled")
 
 
 def test_key_metadata_in_the_clear_does_not_pass_for_sealed(clear: Path) -> None:
-    ran(clear, "ags1", "encrypt", "--new-key-metadata", "k", "plain.parquet", "plain.ags1")
+    run_ok(clear, "ags1", "encrypt", "--new-key-metadata", "k", "plain.parquet", "plain.ags1")
     result = invoke(clear, "ags1", "cat", "--key-metadata-file", "k", *RING, "plain.ags1")
-    assert "is not encrypted" in refused(result, "key-material", 3)
+    assert "is not encrypted" in check_refusal(result, "key-material", 3)
 
 
 def test_a_stream_gets_no_file_if_the_key_service_refuses(clear: Path) -> None:
     before = names(clear)
     new = ("--new-key-metadata", "k", *RING, "--master-key", "absent")
-    refused(invoke(clear, "ags1", "encrypt", *new, "plain.parquet", "out"), "no-key", 3)
-    refused(invoke(clear, "ags1", "encrypt", "--new-key-metadata", "k", *RING, "x", "out"))
+    check_refusal(invoke(clear, "ags1", "encrypt", *new, "plain.parquet", "out"), "no-key", 3)
+    check_refusal(invoke(clear, "ags1", "encrypt", "--new-key-metadata", "k", *RING, "x", "out"))
     assert names(clear) == before
 
 
@@ -304,7 +306,7 @@ def test_a_stream_gets_no_file_if_the_key_service_refuses(clear: Path) -> None:
 def test_a_passphrase_comes_from_file_variable_and_descriptor(folder: Path) -> None:
     private(folder / "phrase", f"{PASSPHRASE}\r\nsecond line\n".encode())
     listed = ("keys", "list", *RING)
-    expected = done(run(folder, *listed))
+    expected = check_ok(run(folder, *listed))
     ways: list[tuple[str, ...]] = [
         ("--passphrase-file", "phrase"),
         ("--passphrase-env", "PHRASE"),
@@ -313,12 +315,12 @@ def test_a_passphrase_comes_from_file_variable_and_descriptor(folder: Path) -> N
     given: dict[str, Any] = {"passphrase": None, "env": {"PHRASE": PASSPHRASE}}
     for way in ways:
         told = f"{PASSPHRASE}\n" if way[0] == "--passphrase-fd" else ""
-        assert done(run(folder, *listed, *way, input=told, **given)) == expected
+        assert check_ok(run(folder, *listed, *way, input=told, **given)) == expected
     for where in ("env:PHRASE", "file:phrase"):
         uri = f"file:lake.keyring?passphrase={where}#footer"
-        assert done(run(folder, "keys", "list", "--kms", uri, **given)) == expected
+        assert check_ok(run(folder, "keys", "list", "--kms", uri, **given)) == expected
     # What is given goes before the default.
-    done(run(folder, *listed, *ways[1], passphrase="wrong", env={"PHRASE": PASSPHRASE}))
+    check_ok(run(folder, *listed, *ways[1], passphrase="wrong", env={"PHRASE": PASSPHRASE}))
 
 
 def test_a_new_keyring_takes_its_passphrase_in_the_same_ways(tmp_path: Path) -> None:
@@ -330,7 +332,7 @@ def test_a_new_keyring_takes_its_passphrase_in_the_same_ways(tmp_path: Path) -> 
     ]
     for uri, way in ways:
         create = ("keys", "create", "--kms", uri, *way, "kf")
-        done(run(tmp_path, *create, input=PASSPHRASE, passphrase=None))
+        check_ok(run(tmp_path, *create, input=PASSPHRASE, passphrase=None))
         path = tmp_path / uri[5]
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         (master,) = modcrypt.Keyring(path, passphrase=PASSPHRASE).list_keys()
@@ -339,26 +341,30 @@ def test_a_new_keyring_takes_its_passphrase_in_the_same_ways(tmp_path: Path) -> 
 
 def test_a_new_keyring_is_where_its_uri_says(tmp_path: Path) -> None:
     create = ("keys", "create", "--plaintext", "--kms", "file:50%25%20x.keyring#kf", "kf")
-    ran(tmp_path, *create)
+    run_ok(tmp_path, *create)
     assert names(tmp_path) == {"50% x.keyring"}
-    assert "already" in refused(invoke(tmp_path, *create))
+    assert "already" in check_refusal(invoke(tmp_path, *create))
 
 
 @pytest.mark.parametrize("key_id", ["", "a\nb", "k" * 1025], ids=["empty", "line", "long"])
 def test_an_id_that_no_key_can_have_leaves_no_keyring_behind(tmp_path: Path, key_id: str) -> None:
     create = ("keys", "create", *RING, key_id)
-    assert "1 to 1024 printable" in refused(invoke(tmp_path, *create, "--plaintext"))
+    assert "1 to 1024 printable" in check_refusal(invoke(tmp_path, *create, "--plaintext"))
     # Before anyone is asked for a passphrase.
-    assert "printable" in failed(run(tmp_path, *create, passphrase=None), 2, "usage")
+    assert "printable" in check_failure(run(tmp_path, *create, passphrase=None), 2, "usage")
     assert names(tmp_path) == set()
 
 
 def test_a_wrong_passphrase_is_3(folder: Path) -> None:
-    message = failed(run(folder, "keys", "list", *RING, passphrase="wrong horse"), 3, "denied")
+    message = check_failure(
+        run(folder, "keys", "list", *RING, passphrase="wrong horse"), 3, "denied"
+    )
     assert "passphrase is wrong" in message
     assert "wrong horse" not in message
     unset = ("--kms", "file:lake.keyring?passphrase=env:UNSET")
-    assert "UNSET" in failed(run(folder, "keys", "list", *unset, passphrase=None), 3, "denied")
+    assert "UNSET" in check_failure(
+        run(folder, "keys", "list", *unset, passphrase=None), 3, "denied"
+    )
 
 
 def test_without_a_passphrase_or_a_terminal_it_says_how_to_give_one(folder: Path) -> None:
@@ -367,7 +373,7 @@ def test_without_a_passphrase_or_a_terminal_it_says_how_to_give_one(folder: Path
         ("keys", "create", "--kms", "file:new.keyring", "kf"),
         ("encrypt", *FOOTER, "plain.parquet", "out"),
     ):
-        message = failed(run(folder, *arguments, passphrase=None), 2, "usage")
+        message = check_failure(run(folder, *arguments, passphrase=None), 2, "usage")
         for way in ("--passphrase-file", "--passphrase-env", "--passphrase-fd", "terminal"):
             assert way in message
         assert "MODCRYPT_PASSPHRASE" in message
@@ -384,25 +390,25 @@ def test_what_stands_for_a_reference_is_not_repeated(folder: Path) -> None:
         answer = run(folder, "keys", "list", *RING, wrong)
         assert (answer.returncode, secret in answer.stderr) == (2, "fd" in wrong)
     uri = f"file:lake.keyring?passphrase={secret}"
-    assert secret not in failed(run(folder, "keys", "list", "--kms", uri), 2, "usage")
+    assert secret not in check_failure(run(folder, "keys", "list", "--kms", uri), 2, "usage")
 
 
 def test_a_keyring_in_the_clear_is_made_by_choice_alone(tmp_path: Path) -> None:
     create = ("keys", "create", *RING)
-    assert ran(tmp_path, *create, "--plaintext", "kf") == "created kf, version 1\n"
+    assert run_ok(tmp_path, *create, "--plaintext", "kf") == "created kf, version 1\n"
     assert json.loads((tmp_path / "lake.keyring").read_text())["protection"] == "none"
-    ran(tmp_path, *create, "--plaintext", "kc")
+    run_ok(tmp_path, *create, "--plaintext", "kc")
     assert len(modcrypt.Keyring(tmp_path / "lake.keyring").list_keys()) == 2
     # A passphrase that is given is one that is meant.
-    message = failed(run(tmp_path, "keys", "list", *RING), 3, "key")
+    message = check_failure(run(tmp_path, "keys", "list", *RING), 3, "key")
     assert "in plaintext" in message
     assert "MODCRYPT_PASSPHRASE" in message
 
 
 def test_plaintext_does_not_go_with_a_sealed_keyring_or_a_passphrase(folder: Path) -> None:
     create = ("keys", "create", *RING, "--plaintext", "kf")
-    assert "is encrypted" in refused(invoke(folder, *create))
-    assert "--passphrase-env" in refused(invoke(folder, *create, "--passphrase-env", "X"))
+    assert "is encrypted" in check_refusal(invoke(folder, *create))
+    assert "--passphrase-env" in check_refusal(invoke(folder, *create, "--passphrase-env", "X"))
 
 
 # --- on a terminal -------------------------------------------------------------------------------
@@ -439,7 +445,7 @@ class Terminal:
         return bool(termios.tcgetattr(self.controller)[3] & termios.ECHO)
 
     def end(self) -> tuple[int, str, str]:
-        """Give exit code, stdout, and what was shown since the last answer."""
+        """Return exit code, stdout, and what was shown since the last answer."""
         with contextlib.suppress(OSError):  # how Linux says that the other side is closed
             while data := os.read(self.controller, 4096):
                 self.shown += data
@@ -502,7 +508,7 @@ def test_it_is_asked_for_where_standard_input_is_a_pipe(folder: Path) -> None:
 def test_rotation_shows_files_and_their_rate_on_a_terminal(clear: Path) -> None:
     (clear / "lake").mkdir()
     for number in range(3):
-        encrypted(clear, f"lake/{number}.parquet")
+        encrypt_file(clear, f"lake/{number}.parquet")
     script = (
         "import modcrypt.cli.output.progress as progress\n"
         "progress.SHOW_AFTER = progress.REFRESH_EVERY = 0\n"
@@ -531,10 +537,10 @@ def test_rotation_shows_files_and_their_rate_on_a_terminal(clear: Path) -> None:
 
 
 def test_a_list_tells_all_but_the_values(clear: Path) -> None:
-    ran(clear, "keys", "rotate", *RING, "--key", "footer")
-    ran(clear, "keys", "disable", *RING, "footer", "--version", "1", "--json")
-    ran(clear, "keys", "disable", *RING, "pii")
-    titles, footer, pii = ran(clear, "keys", "list", *RING).splitlines()
+    run_ok(clear, "keys", "rotate", *RING, "--key", "footer")
+    run_ok(clear, "keys", "disable", *RING, "footer", "--version", "1", "--json")
+    run_ok(clear, "keys", "disable", *RING, "pii")
+    titles, footer, pii = run_ok(clear, "keys", "list", *RING).splitlines()
     assert titles.split() == [
         "master",
         "key",
@@ -546,51 +552,51 @@ def test_a_list_tells_all_but_the_values(clear: Path) -> None:
     ]
     assert (footer.split()[:3], footer.split()[4]) == (["footer", "2", "enabled"], "1")
     assert (pii.split()[:3], pii.split()[4]) == (["pii", "1", "disabled"], "-")
-    listed = json.loads(ran(clear, "keys", "list", *RING, "--json"))["keys"]
-    assert [(one["id"], one["version"], one["enabled"]) for one in listed] == [
+    listed = json.loads(run_ok(clear, "keys", "list", *RING, "--json"))["keys"]
+    assert [(version["id"], version["version"], version["enabled"]) for version in listed] == [
         ("footer", 2, True),
         ("pii", 1, False),
     ]
     assert listed[0]["disabled_versions"] == [1]
-    assert all(one["created"].endswith("Z") for one in listed)
+    assert all(version["created"].endswith("Z") for version in listed)
 
 
 def test_master_keys_are_made_once_and_described_as_json(clear: Path) -> None:
-    made = json.loads(ran(clear, "keys", "create", *RING, "new", "--json"))
+    made = json.loads(run_ok(clear, "keys", "create", *RING, "new", "--json"))
     assert (made["id"], made["version"], made["enabled"]) == ("new", 1, True)
-    rotated = json.loads(ran(clear, "keys", "rotate", *RING, "--key", "new", "--json"))
+    rotated = json.loads(run_ok(clear, "keys", "rotate", *RING, "--key", "new", "--json"))
     assert (rotated["id"], rotated["version"]) == ("new", 2)
-    assert "already" in refused(invoke(clear, "keys", "create", *RING, "new"))
+    assert "already" in check_refusal(invoke(clear, "keys", "create", *RING, "new"))
 
 
 def test_a_destroyed_key_is_gone_for_good(clear: Path) -> None:
-    path = encrypted(clear)
+    path = encrypt_file(clear)
     destroy = ("keys", "destroy", *RING, "pii")
-    assert "--yes" in refused(invoke(clear, *destroy))
-    ran(clear, *DECRYPT, str(path), "out.parquet")
-    assert ran(clear, *destroy, "--yes") == "destroyed pii\n"
+    assert "--yes" in check_refusal(invoke(clear, *destroy))
+    run_ok(clear, *DECRYPT, str(path), "out.parquet")
+    assert run_ok(clear, *destroy, "--yes") == "destroyed pii\n"
     assert base64.b64encode(COLUMN_KEY) not in (clear / "lake.keyring").read_bytes()
     result = invoke(clear, *DECRYPT, "--force", str(path), "out.parquet")
-    assert "destroyed" in refused(result, "disabled", 3)
+    assert "destroyed" in check_refusal(result, "disabled", 3)
 
 
 def test_destroyed_keys_are_listed_as_destroyed(clear: Path) -> None:
-    path = encrypted(clear)
-    ran(clear, "keys", "rotate", *RING, "--key", "footer")
-    ran(clear, "keys", "destroy", *RING, "footer", "--version", "1", "--yes")
-    ran(clear, "keys", "destroy", *RING, "pii", "--yes")
-    footer, pii = ran(clear, "keys", "list", *RING).splitlines()[-2:]
+    path = encrypt_file(clear)
+    run_ok(clear, "keys", "rotate", *RING, "--key", "footer")
+    run_ok(clear, "keys", "destroy", *RING, "footer", "--version", "1", "--yes")
+    run_ok(clear, "keys", "destroy", *RING, "pii", "--yes")
+    footer, pii = run_ok(clear, "keys", "list", *RING).splitlines()[-2:]
     assert "enabled" in footer
     assert footer.endswith("1 (destroyed)")
     assert " destroyed " in pii
-    listed = json.loads(ran(clear, "keys", "list", *RING, "--json"))["keys"]
+    listed = json.loads(run_ok(clear, "keys", "list", *RING, "--json"))["keys"]
     assert [key["destroyed"] for key in listed] == [False, True]
     assert [key["destroyed_versions"] for key in listed] == [[1], []]
     scanned = invoke(clear, "keys", "scan", *RING, str(path))
     assert scanned.exit_code == 3  # the only file, for want of a key
     assert "version 1 of master key footer is destroyed" in scanned.stderr
     assert "footer (destroyed)" in scanned.stdout
-    assert "(destroyed)" not in ran(clear, "keys", "scan", str(path))
+    assert "(destroyed)" not in run_ok(clear, "keys", "scan", str(path))
 
 
 class NoVersions:
@@ -611,11 +617,11 @@ def test_a_key_of_a_service_without_versions_is_destroyed(
         "modcrypt.kms.references._load_entry_point", lambda scheme: lambda uri: service
     )
     destroy = ("keys", "destroy", "--kms", "other:x", "pii", "--yes")
-    assert "whole keys" in refused(invoke(clear, *destroy, "--version", "1"))
+    assert "whole keys" in check_refusal(invoke(clear, *destroy, "--version", "1"))
     assert service.destroyed == ""
-    assert ran(clear, *destroy) == "destroyed pii\n"
+    assert run_ok(clear, *destroy) == "destroyed pii\n"
     assert service.destroyed == "pii"
-    assert json.loads(ran(clear, *destroy, "--json"))["destroyed"] is True
+    assert json.loads(run_ok(clear, *destroy, "--json"))["destroyed"] is True
 
 
 def test_what_a_key_service_does_not_offer_is_2(clear: Path, monkeypatch: Any) -> None:
@@ -628,9 +634,9 @@ def test_what_a_key_service_does_not_offer_is_2(clear: Path, monkeypatch: Any) -
         ("disable", *env, "LAKE_KEY"),
         ("destroy", *env, "LAKE_KEY", "--yes"),
     ):
-        assert "the service's own tools" in refused(invoke(clear, "keys", *arguments))
-    ran(clear, "encrypt", *env, "plain.parquet", "sealed.parquet")
-    ran(clear, "decrypt", *env, "sealed.parquet", "out.parquet")
+        assert "the service's own tools" in check_refusal(invoke(clear, "keys", *arguments))
+    run_ok(clear, "encrypt", *env, "plain.parquet", "sealed.parquet")
+    run_ok(clear, "decrypt", *env, "sealed.parquet", "out.parquet")
     assert pq.read_table(clear / "out.parquet").equals(small_table())
 
 
@@ -638,7 +644,7 @@ def test_what_a_key_service_does_not_offer_is_2(clear: Path, monkeypatch: Any) -
 
 
 def test_every_option_beside_a_key_service_reaches_the_file(clear: Path) -> None:
-    path = encrypted(
+    path = encrypt_file(
         clear,
         "sealed.parquet",
         *("--plaintext-footer", "--plaintext-column", "flag", "--algorithm", "AES_GCM_CTR_V1"),
@@ -649,20 +655,22 @@ def test_every_option_beside_a_key_service_reaches_the_file(clear: Path) -> None
     assert b"lake/sealed.parquet" in data
     assert b'"doubleWrapping":false' in data
     assert pq.read_table(path, columns=["flag"]).equals(small_table().select(["flag"]))
-    scan = ran(clear, "keys", "scan", str(path), "--json")
+    scan = run_ok(clear, "keys", "scan", str(path), "--json")
     keys = [json.loads(line) for line in scan.splitlines()]
     assert {key["column"] for key in keys} == {None, "name", "address.zip", "address.city"}
     back = (*DECRYPT, str(path), "out.parquet")
-    refused(invoke(clear, *back), "unsupported", 5)
-    ran(clear, *back, "--accept", "AES_GCM_CTR_V1", "--aad-prefix", "lake/sealed.parquet")
+    check_refusal(invoke(clear, *back), "unsupported", 5)
+    run_ok(clear, *back, "--accept", "AES_GCM_CTR_V1", "--aad-prefix", "lake/sealed.parquet")
     assert (clear / "out.parquet").read_bytes() == (clear / "plain.parquet").read_bytes()
 
 
 def test_a_prefix_that_is_not_stored_is_needed_again(clear: Path) -> None:
-    path = encrypted(clear, "sealed.parquet", "--aad-prefix-hex", "c3a4", "--no-store-aad-prefix")
+    path = encrypt_file(
+        clear, "sealed.parquet", "--aad-prefix-hex", "c3a4", "--no-store-aad-prefix"
+    )
     back = (*DECRYPT, str(path), "out.parquet")
-    assert "--aad-prefix" in refused(invoke(clear, *back), "aad-prefix", 1)
-    ran(clear, *back, "--aad-prefix", "ä")
+    assert "--aad-prefix" in check_refusal(invoke(clear, *back), "aad-prefix", 1)
+    run_ok(clear, *back, "--aad-prefix", "ä")
 
 
 def test_kms_goes_before_the_key_service_of_a_policy(clear: Path) -> None:
@@ -670,25 +678,25 @@ def test_kms_goes_before_the_key_service_of_a_policy(clear: Path) -> None:
     policy = 'kms = "file:../absent.keyring"\nfooter_key = "footer"\n'
     (clear / "sub" / "lake.toml").write_text(policy)
     options = ("--policy", "sub/lake.toml", "plain.parquet", "sealed.parquet")
-    assert "absent.keyring" in refused(invoke(clear, "encrypt", *options), "file")
-    ran(clear, "encrypt", *RING, *options)
-    ran(clear, "decrypt", *RING, "--policy", "sub/lake.toml", "sealed.parquet", "out.parquet")
+    assert "absent.keyring" in check_refusal(invoke(clear, "encrypt", *options), "file")
+    run_ok(clear, "encrypt", *RING, *options)
+    run_ok(clear, "decrypt", *RING, "--policy", "sub/lake.toml", "sealed.parquet", "out.parquet")
     (clear / "sub" / "lake.toml").write_text('footer_key = "footer"\n')
-    assert "--kms" in refused(invoke(clear, "encrypt", *options))
+    assert "--kms" in check_refusal(invoke(clear, "encrypt", *options))
 
 
 def test_a_keyring_lies_beside_the_policy_that_names_it(clear: Path) -> None:
     (clear / "lake.toml").write_text('kms = "file:lake.keyring"\nfooter_key = "footer"\n')
     (clear / "sub").mkdir()
     files = (str(clear / "plain.parquet"), "sealed.parquet")
-    ran(clear / "sub", "encrypt", "--policy", "../lake.toml", *files)
+    run_ok(clear / "sub", "encrypt", "--policy", "../lake.toml", *files)
 
 
 def test_columns_whose_master_key_is_refused_count_as_missing(clear: Path) -> None:
-    path = encrypted(clear)
-    ran(clear, "keys", "disable", *RING, "pii")
+    path = encrypt_file(clear)
+    run_ok(clear, "keys", "disable", *RING, "pii")
     back = (*DECRYPT, str(path), "out.parquet")
-    assert "column name" in refused(invoke(clear, *back), "disabled", 3)
+    assert "column name" in check_refusal(invoke(clear, *back), "disabled", 3)
     for choice in ("drop", "null"):
         result = invoke(clear, *back, "--force", "--json", "--on-missing-key", choice)
         assert result.exit_code == 0
@@ -699,16 +707,16 @@ def test_columns_whose_master_key_is_refused_count_as_missing(clear: Path) -> No
 
 
 def test_modules_are_listed_with_a_key_service(clear: Path) -> None:
-    encrypted(clear)
-    shown = json.loads(ran(clear, "inspect", *RING, "--modules", "--json", "sealed.parquet"))
+    encrypt_file(clear)
+    shown = json.loads(run_ok(clear, "inspect", *RING, "--modules", "--json", "sealed.parquet"))
     assert {region["path"] for region in shown["regions"]} >= {"id", "name", "address.zip"}
 
 
 def test_audit_has_every_use_of_a_key(clear: Path) -> None:
-    path, audit = str(encrypted(clear, "sealed.parquet", "--audit", "a.jsonl")), ("--audit",)
-    ran(clear, *DECRYPT, "--audit", "b.jsonl", path, "out.parquet")
-    ran(clear, "inspect", *RING, *audit, "c.jsonl", path)
-    ran(clear, "keys", "rotate", *RING, "--what", "kek", *audit, "d.jsonl", path)
+    path, audit = str(encrypt_file(clear, "sealed.parquet", "--audit", "a.jsonl")), ("--audit",)
+    run_ok(clear, *DECRYPT, "--audit", "b.jsonl", path, "out.parquet")
+    run_ok(clear, "inspect", *RING, *audit, "c.jsonl", path)
+    run_ok(clear, "keys", "rotate", *RING, "--what", "kek", *audit, "d.jsonl", path)
     told = {}
     for name in "abcd":
         lines = (clear / f"{name}.jsonl").read_text().splitlines()
@@ -727,8 +735,8 @@ def test_audit_has_every_use_of_a_key(clear: Path) -> None:
 
 
 def test_an_audit_notes_what_was_refused(clear: Path) -> None:
-    path = encrypted(clear)
-    ran(clear, "keys", "disable", *RING, "footer")
+    path = encrypt_file(clear)
+    run_ok(clear, "keys", "disable", *RING, "footer")
     invoke(clear, *DECRYPT, "--audit", "a.jsonl", str(path), "out.parquet")
     events = [json.loads(line) for line in (clear / "a.jsonl").read_text().splitlines()]
     assert {event["result"] for event in events} == {"disabled"}
@@ -742,7 +750,7 @@ def lake(clear: Path) -> Path:
     """The same with three files in lake."""
     (clear / "lake").mkdir()
     for number in range(3):
-        encrypted(clear, f"lake/{number}.parquet")
+        encrypt_file(clear, f"lake/{number}.parquet")
     return clear
 
 
@@ -753,8 +761,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_dry_run_changes_nothing(lake: Path) -> None:
     before = contents(lake / "lake"), (lake / "lake.keyring").read_bytes()
     rotate = ("keys", "rotate", *RING, "--dry-run", "lake")
-    assert ran(lake, *rotate) == "3 files: 3 current; 0 keys\n"
-    assert ran(lake, *rotate, "--what", "kek") == "3 files: 3 to rotate; 6 keys\n"
+    assert run_ok(lake, *rotate) == "3 files: 3 current; 0 keys\n"
+    assert run_ok(lake, *rotate, "--what", "kek") == "3 files: 3 to rotate; 6 keys\n"
     with_key = invoke(lake, *rotate, "--key", "footer")
     assert with_key.stdout == "3 files: 3 to rotate; 3 keys\n"
     assert with_key.stderr == "modcrypt: would add a version to footer\n"
@@ -762,55 +770,55 @@ def test_a_dry_run_changes_nothing(lake: Path) -> None:
 
 
 def test_files_move_under_another_master_key(lake: Path) -> None:
-    ran(lake, "keys", "create", *RING, "vault=2")
+    run_ok(lake, "keys", "create", *RING, "vault=2")
     rotate = ("keys", "rotate", *RING, "--new-master-key", "footer=pii")
-    assert ran(lake, *rotate, "lake") == "3 files: 3 rotated; 3 keys\n"
-    assert "footer" not in {key["master_key_id"] for key in scanned(lake, *RING, "lake")}
-    ran(lake, "keys", "disable", *RING, "footer")
-    ran(lake, *DECRYPT, "lake/0.parquet", "out.parquet")
+    assert run_ok(lake, *rotate, "lake") == "3 files: 3 rotated; 3 keys\n"
+    assert "footer" not in {key["master_key_id"] for key in scan(lake, *RING, "lake")}
+    run_ok(lake, "keys", "disable", *RING, "footer")
+    run_ok(lake, *DECRYPT, "lake/0.parquet", "out.parquet")
 
 
 def test_fresh_data_keys_seal_every_page_again(lake: Path) -> None:
     before = contents(lake / "lake")
     rotate = ("keys", "rotate", *RING, "--what", "dek", "lake")
-    assert ran(lake, *rotate).startswith("3 files: 3 rotated; ")
+    assert run_ok(lake, *rotate).startswith("3 files: 3 rotated; ")
     after = contents(lake / "lake")
     assert all(after[name][:200] != before[name][:200] for name in before)
-    ran(lake, *DECRYPT, "lake/2.parquet", "out.parquet")
+    run_ok(lake, *DECRYPT, "lake/2.parquet", "out.parquet")
     assert pq.read_table(lake / "out.parquet").equals(small_table())
 
 
 def test_a_recorded_run_is_taken_up(lake: Path) -> None:
     rotate = ("keys", "rotate", *RING, "--what", "kek", "--record", "run.jsonl", "lake")
-    assert ran(lake, *rotate) == "3 files: 3 rotated; 6 keys\n"
-    encrypted(lake, "lake/3.parquet")
+    assert run_ok(lake, *rotate) == "3 files: 3 rotated; 6 keys\n"
+    encrypt_file(lake, "lake/3.parquet")
     record = lake / "run.jsonl"
     lines = record.read_bytes().splitlines()
     record.write_bytes(b"\n".join(line for line in lines if b'"end"' not in line))  # as if killed
     taken_up = invoke(lake, *rotate[:-1], "--key", "footer", "lake")
     assert taken_up.stdout == "4 files: 1 rotated, 3 skipped; 2 keys\n"
     assert "no version is added" in taken_up.stderr
-    assert ran(lake, *rotate) == "4 files: 4 rotated; 8 keys\n"  # a run of its own
+    assert run_ok(lake, *rotate) == "4 files: 4 rotated; 8 keys\n"  # a run of its own
 
 
 def test_what_was_disabled_is_enabled_again(lake: Path) -> None:
-    ran(lake, "keys", "disable", *RING, "footer")
+    run_ok(lake, "keys", "disable", *RING, "footer")
     assert invoke(lake, *DECRYPT, "lake/0.parquet", "out.parquet").exit_code == 3
-    assert ran(lake, "keys", "enable", *RING, "footer") == "enabled footer\n"
-    ran(lake, *DECRYPT, "lake/0.parquet", "out.parquet")
+    assert run_ok(lake, "keys", "enable", *RING, "footer") == "enabled footer\n"
+    run_ok(lake, *DECRYPT, "lake/0.parquet", "out.parquet")
 
 
 def test_a_version_that_was_disabled_is_enabled_again(lake: Path) -> None:
-    ran(lake, "keys", "rotate", *RING, "--key", "footer")
-    ran(lake, "keys", "disable", *RING, "footer", "--version", "1")
+    run_ok(lake, "keys", "rotate", *RING, "--key", "footer")
+    run_ok(lake, "keys", "disable", *RING, "footer", "--version", "1")
     assert invoke(lake, *DECRYPT, "lake/0.parquet", "out.parquet").exit_code == 3
-    enabled = ran(lake, "keys", "enable", *RING, "footer", "--version", "1")
+    enabled = run_ok(lake, "keys", "enable", *RING, "footer", "--version", "1")
     assert enabled == "enabled footer, version 1\n"
-    ran(lake, *DECRYPT, "lake/0.parquet", "out.parquet")
+    run_ok(lake, *DECRYPT, "lake/0.parquet", "out.parquet")
 
 
-def scanned(folder: Path, *arguments: str) -> list[dict[str, Any]]:
-    lines = ran(folder, "keys", "scan", "--json", *arguments).splitlines()
+def scan(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    lines = run_ok(folder, "keys", "scan", "--json", *arguments).splitlines()
     return [json.loads(line) for line in lines]
 
 
@@ -840,9 +848,9 @@ def test_a_corrupt_key_is_a_finding_of_the_one_file(lake: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_2(clear: Path) -> None:
-    refused(invoke(clear, "keys", "rotate", *RING, "--key", "footer", "absent"), "file")
+    check_refusal(invoke(clear, "keys", "rotate", *RING, "--key", "footer", "absent"), "file")
     assert modcrypt.Keyring(clear / "lake.keyring").list_keys()[0].version == 1
-    refused(invoke(clear, "keys", "scan", "absent"), "file")
+    check_refusal(invoke(clear, "keys", "scan", "absent"), "file")
 
 
 # --- key services that fail ----------------------------------------------------------------------
@@ -864,7 +872,7 @@ def test_a_key_service_that_is_not_there_is_4(
     monkeypatch.setenv("VAULT_TOKEN", "t0ken-of-the-test")
     vault = ("--kms", f"hcvault://127.0.0.1:{nobody}/transit/keys/footer?tls=off")
     result = invoke(clear, "encrypt", *vault, "plain.parquet", "out")
-    assert "t0ken" not in refused(result, "unavailable", 4)
+    assert "t0ken" not in check_refusal(result, "unavailable", 4)
     assert names(clear) == {"lake.keyring", "plain.parquet"}
 
 
@@ -874,7 +882,7 @@ def test_a_missing_extra_is_2_and_says_what_to_install(clear: Path) -> None:
         [sys.executable, "-c", script, "keys", "list", "--kms", "hcvault://127.0.0.1/transit"],
         cwd=clear, env=environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert 'pip install "modcrypt[vault]"' in failed(answer, 2, "usage")
+    assert 'pip install "modcrypt[vault]"' in check_failure(answer, 2, "usage")
 
 
 @each_case(
@@ -896,7 +904,7 @@ def test_a_secret_in_a_uri_is_not_repeated(
     clear: Path, arguments: tuple[str, ...], uri: str
 ) -> None:
     for more in ((), ("--json",)):
-        result = invoke(clear, *(one.format(uri) for one in arguments), *more)
+        result = invoke(clear, *(argument.format(uri) for argument in arguments), *more)
         assert result.exit_code in (1, 2, 3)
         assert "31415926" not in result.output
 
@@ -918,7 +926,7 @@ def test_no_secret_shows_in_any_output(folder: Path) -> None:
     ]
     assert [answer.returncode for answer in answers] == [0, 2, 0, 0, 0, 0, 3, 0, 3]
     output = "".join(answer.stdout + answer.stderr for answer in answers)
-    files = b"".join(one.read_bytes() for one in folder.iterdir() if one.name != "phrase")
+    files = b"".join(path.read_bytes() for path in folder.iterdir() if path.name != "phrase")
     keys = [FOOTER_KEY, COLUMN_KEY, base64.b64decode(value["NEW_KEY"])]
     for secret in (PASSPHRASE.encode(), *keys):
         for text in (secret, secret.hex().encode(), base64.b64encode(secret)):
@@ -954,7 +962,7 @@ EXPLICIT = [
 def test_what_a_policy_says_is_not_said_again(clear: Path, option: tuple[str, ...]) -> None:
     (clear / "lake.toml").write_text('kms = "file:lake.keyring"\nfooter_key = "footer"\n')
     files = ("plain.parquet", "out")
-    message = refused(invoke(clear, "encrypt", "--policy", "lake.toml", *option, *files))
+    message = check_refusal(invoke(clear, "encrypt", "--policy", "lake.toml", *option, *files))
     assert message.startswith(f"{option[0]}: ")
     assert "out" not in names(clear)
 
@@ -965,7 +973,7 @@ def test_explicit_keys_and_a_key_service_exclude_each_other(
     clear: Path, command: str, option: tuple[str, ...]
 ) -> None:
     files = ("plain.parquet", "out")[: 1 if command == "inspect" else 2]
-    assert option[0] in refused(invoke(clear, command, *FOOTER, *option, *files))
+    assert option[0] in check_refusal(invoke(clear, command, *FOOTER, *option, *files))
 
 
 @each_case(
@@ -1013,23 +1021,23 @@ def test_wrong_options_are_2_and_explained_in_one_line(
     clear: Path, arguments: tuple[str, ...], part: str
 ) -> None:
     before = contents(clear)
-    assert part in refused(invoke(clear, *arguments))
+    assert part in check_refusal(invoke(clear, *arguments))
     assert contents(clear) == before
 
 
 def test_a_wrong_policy_is_2_and_told_by_its_name(clear: Path) -> None:
     (clear / "lake.toml").write_text('footer_key = "k"\nmaster = 1\n')
     result = invoke(clear, "encrypt", "--policy", "lake.toml", "plain.parquet", "out")
-    assert refused(result) == "lake.toml: invalid policy: unknown member master"
+    assert check_refusal(result) == "lake.toml: invalid policy: unknown member master"
     result = invoke(clear, "encrypt", "--policy", "absent.toml", "plain.parquet", "out")
-    assert "absent.toml" in refused(result, "file")
+    assert "absent.toml" in check_refusal(result, "file")
 
 
 def test_the_last_equals_sign_parts_column_and_master_key(clear: Path) -> None:
     write_plain(clear / "plain.parquet", pa.table({"a=b": [1], "c": [2]}))
     options = ("--column-master-key", "a=b=pii", "--plaintext-footer")
-    ran(clear, "encrypt", *FOOTER, *options, "plain.parquet", "sealed.parquet")
-    found = {key["column"]: key["master_key_id"] for key in scanned(clear, "sealed.parquet")}
+    run_ok(clear, "encrypt", *FOOTER, *options, "plain.parquet", "sealed.parquet")
+    found = {key["column"]: key["master_key_id"] for key in scan(clear, "sealed.parquet")}
     assert found == {None: "footer", "a=b": "pii"}
 
 
@@ -1077,7 +1085,7 @@ def test_a_keyring_loads_no_other_key_service(clear: Path) -> None:
 def test_the_group_without_a_command_shows_its_help(tmp_path: Path) -> None:
     answer = run(tmp_path, "keys")
     assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr == done(run(tmp_path, "keys", "--help"))
+    assert answer.stderr == check_ok(run(tmp_path, "keys", "--help"))
 
 
 @each_case("command", [None, "create", "list", "rotate", "disable", "enable", "destroy", "scan"])
@@ -1094,18 +1102,20 @@ def test_the_examples_of_the_help_texts_run(tmp_path: Path, command: str | None)
             ring.rotate_key("footer")
         how = modcrypt.KeyTools(ring).encryption(modcrypt.Policy(footer_key="footer"))
         modcrypt.encrypt_parquet(tmp_path / "orders.parquet", tmp_path / "lake/a.parquet", how)
-    help_text = done(run_here(tmp_path, "keys", *([] if command is None else [command]), "--help"))
+    help_text = check_ok(
+        run_here(tmp_path, "keys", *([] if command is None else [command]), "--help")
+    )
     joined = help_text.replace("\\\n", " ")
     lines = [line for line in joined.splitlines() if line.startswith("    modcrypt ")]
     assert lines
     for line in lines:
-        done(run_here(tmp_path, *shlex.split(line)[1:]))
+        check_ok(run_here(tmp_path, *shlex.split(line)[1:]))
 
 
 def test_a_prefix_with_the_files_name_is_taken_on_both_ways(lake: Path) -> None:
     prefix = ("--aad-prefix", "people/{name}")
-    ran(lake, "encrypt", "--kms", f"{RING[1]}#footer", *prefix, "plain.parquet", "named.parquet")
-    ran(lake, *DECRYPT, *prefix, "named.parquet", "named.out.parquet")
+    run_ok(lake, "encrypt", "--kms", f"{RING[1]}#footer", *prefix, "plain.parquet", "named.parquet")
+    run_ok(lake, *DECRYPT, *prefix, "named.parquet", "named.out.parquet")
     (lake / "named.parquet").rename(lake / "other.parquet")
     result = invoke(lake, *DECRYPT, *prefix, "other.parquet", "other.out.parquet")
     assert result.exit_code == 1
@@ -1113,7 +1123,7 @@ def test_a_prefix_with_the_files_name_is_taken_on_both_ways(lake: Path) -> None:
 
 
 def test_a_rotation_that_fails_for_want_of_a_key_alone_says_so(lake: Path) -> None:
-    ran(lake, "keys", "disable", *RING, "footer")
+    run_ok(lake, "keys", "disable", *RING, "footer")
     assert invoke(lake, "keys", "rotate", *RING, "--what", "kek", "lake").exit_code == 3
     (lake / "lake" / "0.parquet").write_bytes(b"no Parquet")
     assert invoke(lake, "keys", "rotate", *RING, "--what", "kek", "lake").exit_code == 1

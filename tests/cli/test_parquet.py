@@ -29,8 +29,8 @@ from tests.support.cli.program import (
     NAME_KEY,
     PROGRAM,
     SLOW,
+    check_failure,
     environment,
-    failed,
     invoke,
     private,
     run,
@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def sealed(folder: Path) -> Path:
+def sealed_folder(folder: Path) -> Path:
     """The same with sealed.parquet, whose column `name` has its own key."""
     assert (
         run(folder, "encrypt", *KEY, *NAME_KEY, "plain.parquet", "sealed.parquet").returncode == 0
@@ -128,7 +128,7 @@ def test_every_encrypt_option_reaches_the_file(folder: Path) -> None:
     flags = pq.read_table(folder / "sealed.parquet", columns=["flag"])  # by legacy readers too
     assert flags.equals(small_table().select(["flag"]))
     back = ("decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet")
-    failed(run(folder, *back), 5, "unsupported")
+    check_failure(run(folder, *back), 5, "unsupported")
     assert run(folder, *back, "--accept", "AES_GCM_CTR_V1").returncode == 0
     assert (folder / "out.parquet").read_bytes() == (folder / "plain.parquet").read_bytes()
 
@@ -143,10 +143,10 @@ def test_an_aad_prefix_that_is_not_stored_must_be_given(folder: Path) -> None:
     assert b"orders/part-0" not in (folder / "sealed.parquet").read_bytes()
     theirs = read_with_pyarrow(folder / "sealed.parquet", FOOTER_KEY, b"orders/part-0")
     assert theirs.equals(small_table())
-    message = failed(run(folder, "decrypt", *KEY, "sealed.parquet", "out"), 1, "aad-prefix")
+    message = check_failure(run(folder, "decrypt", *KEY, "sealed.parquet", "out"), 1, "aad-prefix")
     assert "--aad-prefix" in message
     other = ("--aad-prefix", "orders/part-1")
-    failed(run(folder, "decrypt", *KEY, *other, "sealed.parquet", "out"), 1, "tag")
+    check_failure(run(folder, "decrypt", *KEY, *other, "sealed.parquet", "out"), 1, "tag")
     assert run(folder, "decrypt", *KEY, *prefix, "sealed.parquet", "out").returncode == 0
 
 
@@ -167,18 +167,20 @@ def test_v2_levels_in_plaintext_stay_readable(folder: Path) -> None:
     assert levels not in sizes["encrypted"]
 
 
-def test_columns_without_a_key_are_dropped_on_request(sealed: Path) -> None:
+def test_columns_without_a_key_are_dropped_on_request(sealed_folder: Path) -> None:
     drop = ("--on-missing-key", "drop")
-    assert run(sealed, "decrypt", *KEY, *drop, "sealed.parquet", "out.parquet").returncode == 0
-    assert pq.read_table(sealed / "out.parquet").equals(small_table().drop_columns(["name"]))
+    assert (
+        run(sealed_folder, "decrypt", *KEY, *drop, "sealed.parquet", "out.parquet").returncode == 0
+    )
+    assert pq.read_table(sealed_folder / "out.parquet").equals(small_table().drop_columns(["name"]))
 
 
-def test_columns_without_a_key_are_filled_with_nulls_on_request(sealed: Path) -> None:
+def test_columns_without_a_key_are_filled_with_nulls_on_request(sealed_folder: Path) -> None:
     null = ("--on-missing-key", "null", "--json")
-    done = run(sealed, "decrypt", *KEY, *null, "sealed.parquet", "out.parquet")
+    done = run(sealed_folder, "decrypt", *KEY, *null, "sealed.parquet", "out.parquet")
     assert json.loads(done.stdout)["nulls"] == ["name"]
     assert "columns filled with nulls because their key is missing: name" in done.stderr
-    read = pq.read_table(sealed / "out.parquet")
+    read = pq.read_table(sealed_folder / "out.parquet")
     assert read["name"].null_count == read.num_rows
     assert read.drop_columns(["name"]).equals(small_table().drop_columns(["name"]))
 
@@ -187,18 +189,18 @@ def test_a_signed_footer_can_be_left_unchecked(folder: Path) -> None:
     options = ("--plaintext-footer", "--plaintext-column", "id")
     run(folder, "encrypt", *KEY, *options, "plain.parquet", "sealed.parquet")
     files = ("sealed.parquet", "out.parquet")
-    assert "--no-check-footer" in failed(run(folder, "decrypt", *files), 3, "no-key")
+    assert "--no-check-footer" in check_failure(run(folder, "decrypt", *files), 3, "no-key")
     unchecked = ("--no-check-footer", "--on-missing-key", "drop")
     assert run(folder, "decrypt", *unchecked, *files).returncode == 0
     assert pq.read_table(folder / "out.parquet").equals(small_table().select(["id"]))
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(sealed: Path) -> None:
+def test_a_reader_that_goes_away_ends_it_quietly(sealed_folder: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     answer = subprocess.run(
         [PROGRAM, "inspect", "--modules", *KEY, *NAME_KEY, "sealed.parquet"],
-        cwd=sealed, stdout=write, stderr=subprocess.PIPE, check=False,
+        cwd=sealed_folder, stdout=write, stderr=subprocess.PIPE, check=False,
     )  # fmt: skip
     os.close(write)
     assert (answer.returncode, answer.stderr) == (128 + signal.SIGPIPE, b"")
@@ -207,56 +209,60 @@ def test_a_reader_that_goes_away_ends_it_quietly(sealed: Path) -> None:
 # --- exit codes ----------------------------------------------------------------------------------
 
 
-def test_a_flipped_byte_is_1_and_names_the_module(sealed: Path) -> None:
+def test_a_flipped_byte_is_1_and_names_the_module(sealed_folder: Path) -> None:
     options = ("--json", *KEY, *NAME_KEY, "sealed.parquet")
-    regions = json.loads(run(sealed, "inspect", "--modules", *options).stdout)["regions"]
+    regions = json.loads(run(sealed_folder, "inspect", "--modules", *options).stdout)["regions"]
     target = next(m for m in regions if m["kind"] == "data page" and m["path"] == "name")
-    flip(sealed / "sealed.parquet", target["start"] + 20)
-    before = names(sealed)
-    answer = run(sealed, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet")
-    assert failed(answer, 1, "tag").startswith("data page, row group 0, column name, page 0: ")
-    answer = run(sealed, "decrypt", *options, "out.parquet")
+    flip(sealed_folder / "sealed.parquet", target["start"] + 20)
+    before = names(sealed_folder)
+    answer = run(sealed_folder, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet")
+    assert check_failure(answer, 1, "tag").startswith(
+        "data page, row group 0, column name, page 0: "
+    )
+    answer = run(sealed_folder, "decrypt", *options, "out.parquet")
     error = json.loads(answer.stdout)
     address = {k: target[k] for k in ("row_group", "column", "path", "page")}
     address["type"] = target["kind"]
     assert (answer.returncode, error["error"], error["module"]) == (1, "tag", address)
-    assert names(sealed) == before
+    assert names(sealed_folder) == before
 
 
 @pytest.mark.parametrize("cut", [1, 100, 1000])
-def test_a_file_cut_short_is_1(sealed: Path, cut: int) -> None:
-    data = (sealed / "sealed.parquet").read_bytes()
-    (sealed / "sealed.parquet").write_bytes(data[:-cut])
-    answer = run(sealed, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet")
-    failed(answer, 1, "format")
+def test_a_file_cut_short_is_1(sealed_folder: Path, cut: int) -> None:
+    data = (sealed_folder / "sealed.parquet").read_bytes()
+    (sealed_folder / "sealed.parquet").write_bytes(data[:-cut])
+    answer = run(sealed_folder, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet")
+    check_failure(answer, 1, "format")
 
 
 def test_plaintext_where_encrypted_was_expected_is_1(folder: Path) -> None:
-    failed(run(folder, "decrypt", *KEY, "plain.parquet", "out.parquet"), 1, "plaintext")
+    check_failure(run(folder, "decrypt", *KEY, "plain.parquet", "out.parquet"), 1, "plaintext")
 
 
 def test_no_parquet_file_is_1(folder: Path) -> None:
-    failed(run(folder, "encrypt", *KEY, "name.key", "out.parquet"), 1, "format")
+    check_failure(run(folder, "encrypt", *KEY, "name.key", "out.parquet"), 1, "format")
 
 
-def test_a_wrong_key_is_1(sealed: Path) -> None:
-    private(sealed / "footer.key", OTHER_KEY)
-    failed(run(sealed, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet"), 1, "tag")
+def test_a_wrong_key_is_1(sealed_folder: Path) -> None:
+    private(sealed_folder / "footer.key", OTHER_KEY)
+    check_failure(
+        run(sealed_folder, "decrypt", *KEY, *NAME_KEY, "sealed.parquet", "out.parquet"), 1, "tag"
+    )
 
 
 @pytest.mark.parametrize(
     ("command", "source"), [("encrypt", "plain.parquet"), ("decrypt", "sealed.parquet")]
 )
 def test_an_existing_destination_is_2_unless_forced(
-    sealed: Path, command: str, source: str
+    sealed_folder: Path, command: str, source: str
 ) -> None:
     options = (command, *KEY, *NAME_KEY, source, "out.parquet")
-    (sealed / "out.parquet").write_bytes(b"dear")
-    assert "--force" in failed(run(sealed, *options), 2, "file")
-    assert (sealed / "out.parquet").read_bytes() == b"dear"
-    assert run(sealed, *options, "--force").returncode == 0
+    (sealed_folder / "out.parquet").write_bytes(b"dear")
+    assert "--force" in check_failure(run(sealed_folder, *options), 2, "file")
+    assert (sealed_folder / "out.parquet").read_bytes() == b"dear"
+    assert run(sealed_folder, *options, "--force").returncode == 0
     magic = b"PARE" if command == "encrypt" else b"PAR1"
-    assert (sealed / "out.parquet").read_bytes()[:4] == magic
+    assert (sealed_folder / "out.parquet").read_bytes()[:4] == magic
 
 
 def test_urls_do_for_files(folder: Path) -> None:
@@ -267,7 +273,7 @@ def test_urls_do_for_files(folder: Path) -> None:
     result = json.loads(answer.stdout)
     assert [result[k] for k in ("source", "destination", "source_bytes")] == [*urls, None]
     assert read_with_pyarrow(folder / "out.parquet", FOOTER_KEY).equals(small_table())
-    assert "--force" in failed(run(folder, "encrypt", *KEY, *urls), 2, "file")
+    assert "--force" in check_failure(run(folder, "encrypt", *KEY, *urls), 2, "file")
 
 
 def test_a_file_can_be_encrypted_in_place(folder: Path) -> None:
@@ -283,29 +289,33 @@ def test_a_file_can_be_encrypted_in_place(folder: Path) -> None:
 )
 def test_paths_that_do_not_do_are_2(folder: Path, source: str, destination: str) -> None:
     before = names(folder)
-    failed(run(folder, "encrypt", *KEY, "--force", source, destination), 2, "file")
+    check_failure(run(folder, "encrypt", *KEY, "--force", source, destination), 2, "file")
     assert names(folder) == before
 
 
 def test_an_unknown_column_is_2(folder: Path) -> None:
     answer = run(folder, "encrypt", *KEY, "--plaintext-column", "nmae", "plain.parquet", "out")
-    message = failed(answer, 2, "usage")
+    message = check_failure(answer, 2, "usage")
     assert "nmae" in message
     assert "address.zip" in message
 
 
-def test_a_missing_key_is_3_and_says_how_to_give_it(sealed: Path) -> None:
-    answer = run(sealed, "decrypt", *KEY, "sealed.parquet", "out.parquet")
-    message = failed(answer, 3, "no-key")
+def test_a_missing_key_is_3_and_says_how_to_give_it(sealed_folder: Path) -> None:
+    answer = run(sealed_folder, "decrypt", *KEY, "sealed.parquet", "out.parquet")
+    message = check_failure(answer, 3, "no-key")
     assert "column name" in message
     assert "--column-key" in message
     assert "--on-missing-key drop" in message
-    message = failed(run(sealed, "decrypt", "sealed.parquet", "out.parquet"), 3, "no-key")
+    message = check_failure(
+        run(sealed_folder, "decrypt", "sealed.parquet", "out.parquet"), 3, "no-key"
+    )
     assert "--key-file" in message
 
 
-def test_encrypting_twice_is_5(sealed: Path) -> None:
-    failed(run(sealed, "encrypt", *KEY, "sealed.parquet", "out.parquet"), 5, "unsupported")
+def test_encrypting_twice_is_5(sealed_folder: Path) -> None:
+    check_failure(
+        run(sealed_folder, "encrypt", *KEY, "sealed.parquet", "out.parquet"), 5, "unsupported"
+    )
 
 
 def test_a_full_disk_is_74_and_leaves_nothing(folder: Path) -> None:
@@ -319,7 +329,7 @@ def test_a_full_disk_is_74_and_leaves_nothing(folder: Path) -> None:
         [sys.executable, "-c", limit, PROGRAM, "encrypt", *KEY, *PLAIN_TO_OUT],
         cwd=folder, env=environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    failed(answer, 74, "file")
+    check_failure(answer, 74, "file")
     assert names(folder) == before
 
 
@@ -354,10 +364,10 @@ def test_every_error_class_has_its_exit_code() -> None:
 
 
 def test_a_bug_is_70_and_shows_no_values(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*args: object, **more: object) -> None:
+    def fail(*args: object, **more: object) -> None:
         raise RuntimeError("plaintext of a page")
 
-    monkeypatch.setattr(modcrypt, "encrypt_parquet", broken)
+    monkeypatch.setattr(modcrypt, "encrypt_parquet", fail)
     result = invoke(folder, "encrypt", *KEY, "plain.parquet", "out.parquet")
     assert result.exit_code == 70
     assert "internal: unexpected RuntimeError in tests.cli.test_parquet, line " in result.stderr
@@ -474,29 +484,31 @@ def test_a_tilde_in_a_column_key_is_the_home_folder(folder: Path) -> None:
 def test_a_file_without_a_key_is_3(folder: Path, size: int) -> None:
     private(folder / "footer.key", b"\xff" * size)
     answer = run(folder, "encrypt", *KEY, "plain.parquet", "out.parquet")
-    assert "footer.key" in failed(answer, 3, "key-material")
+    assert "footer.key" in check_failure(answer, 3, "key-material")
 
 
 def test_what_may_be_a_raw_key_or_base64_is_not_guessed(folder: Path) -> None:
     text = base64.b64encode(bytes(range(24)))
     private(folder / "footer.key", text)
     answer = run(folder, "encrypt", *KEY, "plain.parquet", "out.parquet")
-    assert "newline" in failed(answer, 3, "key-material")
+    assert "newline" in check_failure(answer, 3, "key-material")
     private(folder / "footer.key", text + b"\n")
     assert run(folder, "encrypt", *KEY, "plain.parquet", "out.parquet").returncode == 0
     assert read_with_pyarrow(folder / "out.parquet", bytes(range(24))).equals(small_table())
 
 
 def test_the_wrong_sort_of_key_file_is_3(folder: Path) -> None:
-    failed(run(folder, "encrypt", "--key-file", "no.key", "plain.parquet", "out"), 3, "no-key")
+    check_failure(
+        run(folder, "encrypt", "--key-file", "no.key", "plain.parquet", "out"), 3, "no-key"
+    )
     answer = run(folder, "encrypt", "--key-file", ".", "plain.parquet", "out")
-    failed(answer, 3, "key-material")
+    check_failure(answer, 3, "key-material")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
 def test_a_key_file_that_may_not_be_read_is_denied(folder: Path) -> None:
     (folder / "footer.key").chmod(0)
-    failed(run(folder, "encrypt", *KEY, "plain.parquet", "out.parquet"), 3, "denied")
+    check_failure(run(folder, "encrypt", *KEY, "plain.parquet", "out.parquet"), 3, "denied")
 
 
 def test_a_denied_key_file_is_3_for_root_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -526,7 +538,7 @@ def test_one_descriptor_gives_one_key(folder: Path) -> None:
             *("plain.parquet", "out.parquet"),
             pass_fds=[file.fileno()],
         )
-    assert "use a separate descriptor" in failed(answer, 3, "no-key")
+    assert "use a separate descriptor" in check_failure(answer, 3, "no-key")
 
 
 def test_a_terminal_is_not_read_for_keys(folder: Path) -> None:
@@ -538,7 +550,7 @@ def test_a_terminal_is_not_read_for_keys(folder: Path) -> None:
     finally:
         os.close(controller)
         os.close(terminal)
-    assert "terminal" in failed(answer, 2, "usage")
+    assert "terminal" in check_failure(answer, 2, "usage")
 
 
 def spellings(key: bytes) -> Iterator[str]:
@@ -584,18 +596,28 @@ def test_a_key_among_the_arguments_is_not_repeated(
         assert text not in result.output
 
 
-def test_no_key_shows_in_any_output(sealed: Path) -> None:
-    (sealed / "name.key").chmod(0o644)
-    flip(sealed / "sealed.parquet", 40)
+def test_no_key_shows_in_any_output(sealed_folder: Path) -> None:
+    (sealed_folder / "name.key").chmod(0o644)
+    flip(sealed_folder / "sealed.parquet", 40)
     answers = [
-        run_program(sealed, "encrypt", *KEY, *NAME_KEY, "--json", "plain.parquet", "new.parquet"),
-        run_program(sealed, "inspect", "--modules", *KEY, *NAME_KEY, "new.parquet"),
-        run_program(sealed, "decrypt", *KEY, *NAME_KEY, "--json", "sealed.parquet", "out.parquet"),
-        run_program(sealed, "decrypt", *KEY, "new.parquet", "out.parquet"),
-        run_program(sealed, "decrypt", *NAME_KEY, "new.parquet", "out.parquet"),
-        run_program(sealed, "encrypt", *KEY, *NAME_KEY, *NAME_KEY, *PLAIN_TO_OUT),
         run_program(
-            sealed, "decrypt", "--key-env", "SHORT", "x", "y", env={"SHORT": FOOTER_KEY.hex()[2:]}
+            sealed_folder, "encrypt", *KEY, *NAME_KEY, "--json", "plain.parquet", "new.parquet"
+        ),
+        run_program(sealed_folder, "inspect", "--modules", *KEY, *NAME_KEY, "new.parquet"),
+        run_program(
+            sealed_folder, "decrypt", *KEY, *NAME_KEY, "--json", "sealed.parquet", "out.parquet"
+        ),
+        run_program(sealed_folder, "decrypt", *KEY, "new.parquet", "out.parquet"),
+        run_program(sealed_folder, "decrypt", *NAME_KEY, "new.parquet", "out.parquet"),
+        run_program(sealed_folder, "encrypt", *KEY, *NAME_KEY, *NAME_KEY, *PLAIN_TO_OUT),
+        run_program(
+            sealed_folder,
+            "decrypt",
+            "--key-env",
+            "SHORT",
+            "x",
+            "y",
+            env={"SHORT": FOOTER_KEY.hex()[2:]},
         ),
     ]
     assert [answer.returncode for answer in answers] == [0, 0, 1, 3, 3, 2, 3]
@@ -682,7 +704,7 @@ def test_hostile_column_names_cannot_forge_lines_or_colours(folder: Path) -> Non
     write_plain(folder / "plain.parquet", pa.table({hostile: [1, 2]}))
     options = (*KEY, "--column-key", f"{hostile}=file:name.key", "plain.parquet", "sealed.parquet")
     assert run(folder, "encrypt", *options).returncode == 0
-    message = failed(run(folder, "decrypt", *KEY, "sealed.parquet", "out"), 3, "no-key")
+    message = check_failure(run(folder, "decrypt", *KEY, "sealed.parquet", "out"), 3, "no-key")
     assert r"a\nmodcrypt: error: none\x1b[2J" in message
     column = ("--column-key", f"{hostile}=file:name.key")
     table = run(folder, "inspect", *KEY, *column, "--modules", "sealed.parquet").stdout
@@ -764,7 +786,7 @@ def test_without_click_it_says_what_to_install(tmp_path: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
-    assert "pip install 'modcrypt[cli]'" in failed(answer, 2, "usage")
+    assert "pip install 'modcrypt[cli]'" in check_failure(answer, 2, "usage")
 
 
 # --- signals and progress ------------------------------------------------------------------------
@@ -843,7 +865,7 @@ def test_ignored_signals_stay_ignored() -> None:
 
 
 def on_terminal(folder: Path, show_after: str, *options: str, **env: str) -> tuple[str, str]:
-    """Encrypt with stderr on a terminal; give what is shown there, and stdout."""
+    """Encrypt with stderr on a terminal; return what it shows, and stdout."""
     controller, terminal = pty.openpty()
     arguments = ("encrypt", *KEY, "--force", "--threads", "1", *options)
     answer = subprocess.run(

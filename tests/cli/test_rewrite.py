@@ -17,7 +17,7 @@ import modcrypt
 from modcrypt.cli.parquet import encrypt
 from modcrypt.cli.rewrite import mask, rekey, share
 from tests.support.cases import each_case
-from tests.support.cli.answers import LOST_KEYS, lines, ran, refused
+from tests.support.cli.answers import LOST_KEYS, check_refusal, lines, run_ok
 from tests.support.cli.program import KEY, NAME_KEY, Answer, invoke, private, run, run_program
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.kms.pyarrow_keyring import FACTORY, LOCAL
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
     private(tmp_path / "new.key", OTHER_KEY.hex().encode())
     write_plain(tmp_path / "plain.parquet")
     prefix = ("--aad-prefix", "old/prefix", "--footer-key-metadata", "old-footer")
-    ran(tmp_path, "encrypt", *OLD, *prefix, "plain.parquet", "sealed.parquet")
+    run_ok(tmp_path, "encrypt", *OLD, *prefix, "plain.parquet", "sealed.parquet")
     return tmp_path
 
 
@@ -64,7 +64,7 @@ def read_by_kms(path: Path) -> pa.Table:
 
 
 def test_pyarrow_reads_a_rekeyed_file_with_the_new_key_alone(folder: Path) -> None:
-    assert ran(folder, "rekey", *OLD, *NEW_KEY, *FILES) == ""
+    assert run_ok(folder, "rekey", *OLD, *NEW_KEY, *FILES) == ""
     assert read_with_pyarrow(folder / "out.parquet", OTHER_KEY).equals(small_table())
     data = (folder / "out.parquet").read_bytes()
     assert b"old/prefix" not in data  # nothing of the old ones stays
@@ -87,7 +87,7 @@ def test_every_new_option_reaches_the_file(folder: Path) -> None:
         *("--new-aad-prefix", "new/prefix", "--new-footer-key-metadata", "n€w"),
         *("--new-column-key-metadata", "address=k=a"),
     )
-    ran(folder, "rekey", *OLD, *NEW_KEY, *new, *FILES)
+    run_ok(folder, "rekey", *OLD, *NEW_KEY, *new, *FILES)
     data = (folder / "out.parquet").read_bytes()
     assert data[:4] == b"PAR1"
     for stored in (b"new/prefix", "n€w".encode(), b"k=a"):
@@ -96,13 +96,13 @@ def test_every_new_option_reaches_the_file(folder: Path) -> None:
     assert flags.equals(small_table().select(["flag"]))
     back = ("--key-file", "new.key", "--column-key", "address=file:name.key")
     accept = ("--accept", "AES_GCM_CTR_V1", "--aad-prefix", "new/prefix")
-    ran(folder, "decrypt", *back, *accept, "out.parquet", "again.parquet")
+    run_ok(folder, "decrypt", *back, *accept, "out.parquet", "again.parquet")
     assert (folder / "again.parquet").read_bytes() == (folder / "plain.parquet").read_bytes()
 
 
 def test_a_new_prefix_that_is_not_stored_must_be_known(folder: Path) -> None:
     new = ("--new-aad-prefix-hex", "ff00", "--new-no-store-aad-prefix")
-    ran(folder, "rekey", *OLD, *NEW_KEY, *new, *FILES)
+    run_ok(folder, "rekey", *OLD, *NEW_KEY, *new, *FILES)
     theirs = read_with_pyarrow(folder / "out.parquet", OTHER_KEY, b"\xff\0")
     assert theirs.equals(small_table())
 
@@ -111,7 +111,7 @@ def test_a_new_prefix_that_is_not_stored_must_be_known(folder: Path) -> None:
 def test_given_keys_give_way_to_those_of_a_keyring(ring: Path, external: bool) -> None:
     new = ["--new-kms", "file:lake.keyring#footer", "--new-column-master-key", "name=pii"]
     new += ["--new-single-wrapping", *["--new-external-key-material"] * external]
-    said = json.loads(ran(ring, "rekey", *OLD, *new, *FILES, "--json"))
+    said = json.loads(run_ok(ring, "rekey", *OLD, *new, *FILES, "--json"))
     assert read_by_kms(ring / "out.parquet").equals(small_table())
     assert said["destination"] == "out.parquet"
     assert "name" in said["resealed"]
@@ -125,14 +125,14 @@ def test_a_folder_goes_from_one_policy_to_another(ring: Path) -> None:
     (ring / "lake").mkdir()
     for number in range(3):
         files = ("plain.parquet", f"lake/{number}.parquet")
-        ran(ring, "encrypt", "--policy", "old.toml", *files)
+        run_ok(ring, "encrypt", "--policy", "old.toml", *files)
     both = ("--policy", "old.toml", "--new-policy", "new.toml", "--audit", "audit.jsonl")
-    plan = ran(ring, "rekey", *both, "lake", "next", "--dry-run")
+    plan = run_ok(ring, "rekey", *both, "lake", "next", "--dry-run")
     assert plan.splitlines()[0] == "would rekey lake/0.parquet to next/0.parquet"
-    assert ran(ring, "rekey", *both, "lake", "next").startswith("3 files: 3 rekeyed; ")
+    assert run_ok(ring, "rekey", *both, "lake", "next").startswith("3 files: 3 rekeyed; ")
     for number in range(3):
         assert read_by_kms(ring / "next" / f"{number}.parquet").equals(small_table())
-    scanned = ran(ring, "keys", "scan", "next", "--json").splitlines()
+    scanned = run_ok(ring, "keys", "scan", "next", "--json").splitlines()
     assert {json.loads(line)["master_key_id"] for line in scanned} == {"pii", None}
     events = [json.loads(line) for line in (ring / "audit.jsonl").read_text().splitlines()]
     told = {(event["operation"], event["master_key_id"]) for event in events}
@@ -140,7 +140,7 @@ def test_a_folder_goes_from_one_policy_to_another(ring: Path) -> None:
 
 
 def test_files_are_rekeyed_in_place(folder: Path) -> None:
-    assert ran(folder, "rekey", *OLD, *NEW_KEY, "--in-place", "sealed.parquet") == ""
+    assert run_ok(folder, "rekey", *OLD, *NEW_KEY, "--in-place", "sealed.parquet") == ""
     assert read_with_pyarrow(folder / "sealed.parquet", OTHER_KEY).equals(small_table())
 
 
@@ -154,16 +154,18 @@ def test_columns_without_a_key_are_left_out_but_not_in_place(folder: Path) -> No
     theirs = read_with_pyarrow(folder / "out.parquet", OTHER_KEY)
     assert theirs.equals(small_table().drop_columns(["name"]))
     before = (folder / "sealed.parquet").read_bytes()
-    assert "lose columns" in refused(
+    assert "lose columns" in check_refusal(
         invoke(folder, "rekey", *missing, "--in-place", "sealed.parquet")
     )
-    refused(invoke(folder, "rekey", *KEY, *NEW_KEY, "--in-place", "sealed.parquet"), "no-key", 3)
+    check_refusal(
+        invoke(folder, "rekey", *KEY, *NEW_KEY, "--in-place", "sealed.parquet"), "no-key", 3
+    )
     assert (folder / "sealed.parquet").read_bytes() == before
 
 
 def test_unchanged_columns_keep_their_bytes_on_request(folder: Path) -> None:
     new = (*NEW_KEY, "--new-column-key", "name=file:name.key", "--new-aad-prefix", "old/prefix")
-    said = json.loads(ran(folder, "rekey", *OLD, *new, "--keep-unchanged", *FILES, "--json"))
+    said = json.loads(run_ok(folder, "rekey", *OLD, *new, "--keep-unchanged", *FILES, "--json"))
     assert said["kept"] == ["name"]
     properties = modcrypt.FileDecryptionProperties(
         footer_key=OTHER_KEY, column_keys={"name": COLUMN_KEY}
@@ -173,7 +175,7 @@ def test_unchanged_columns_keep_their_bytes_on_request(folder: Path) -> None:
 
 def test_a_signed_footer_that_was_altered_is_not_signed_anew(folder: Path) -> None:
     signed = ("--plaintext-footer", "--plaintext-column", "flag", "--force")
-    ran(folder, "encrypt", *OLD, *signed, "plain.parquet", "sealed.parquet")
+    run_ok(folder, "encrypt", *OLD, *signed, "plain.parquet", "sealed.parquet")
     data = bytearray((folder / "sealed.parquet").read_bytes())
     data[data.rindex(b"pandas") if b"pandas" in data else data.rindex(b"flag")] ^= 1
     (folder / "sealed.parquet").write_bytes(data)
@@ -188,12 +190,12 @@ def test_a_signed_footer_that_was_altered_is_not_signed_anew(folder: Path) -> No
 def test_columns_are_masked_under_the_keys_that_the_file_has(ring: Path) -> None:
     kms = ("--kms", "file:lake.keyring#footer")
     own = ("--column-master-key", "name=pii", "--column-master-key", "price=pii", "--force")
-    ran(ring, "encrypt", *kms, *own, "plain.parquet", "sealed.parquet")
+    run_ok(ring, "encrypt", *kms, *own, "plain.parquet", "sealed.parquet")
     how = ("--null", "price", "--drop", "address", "--hash", "name", "--hash-key-file", "new.key")
-    said = refused(invoke(ring, "mask", *kms, *how, *FILES), "key-material", 3)
+    said = check_refusal(invoke(ring, "mask", *kms, *how, *FILES), "key-material", 3)
     assert "'pii', not under 'footer'" in said  # the URI says that it is all under `footer`
     also = ("--master-key", "pii")
-    said = json.loads(ran(ring, "mask", *kms, *also, *how, *FILES, "--json"))
+    said = json.loads(run_ok(ring, "mask", *kms, *also, *how, *FILES, "--json"))
     assert said["nulls"] == ["price"]
     assert said["hashed"] == ["name"]
     assert said["dropped"] == ["address.zip", "address.city"]
@@ -211,7 +213,7 @@ def test_columns_are_masked_under_the_keys_that_the_file_has(ring: Path) -> None
 
 
 def test_masked_columns_get_new_keys_on_request(folder: Path) -> None:
-    ran(folder, "mask", *OLD, "--drop", "name", *NEW_KEY, *FILES)
+    run_ok(folder, "mask", *OLD, "--drop", "name", *NEW_KEY, *FILES)
     theirs = read_with_pyarrow(folder / "out.parquet", OTHER_KEY)
     assert theirs.equals(small_table().drop_columns(["name"]))
 
@@ -220,10 +222,10 @@ def test_a_folder_is_masked_in_place(folder: Path) -> None:
     (folder / "lake").mkdir()
     for number in range(2):
         (folder / "sealed.parquet").rename(folder / "lake" / f"{number}.parquet")
-        ran(folder, "encrypt", *KEY, "plain.parquet", "sealed.parquet")
+        run_ok(folder, "encrypt", *KEY, "plain.parquet", "sealed.parquet")
     masked = ("mask", *OLD, "--drop", "name", "--in-place", "lake", "--record", "run.jsonl")
-    assert ran(folder, *masked).startswith("2 files: 2 masked; ")
-    assert ran(folder, *masked) == "2 files: 2 skipped\n"
+    assert run_ok(folder, *masked).startswith("2 files: 2 masked; ")
+    assert run_ok(folder, *masked) == "2 files: 2 skipped\n"
     for number in range(2):
         path = folder / "lake" / f"{number}.parquet"
         theirs = read_with_pyarrow(path, FOOTER_KEY, None if number else b"old/prefix")
@@ -235,7 +237,7 @@ def test_a_folder_is_masked_in_place(folder: Path) -> None:
 
 def test_a_partner_gets_the_columns_that_are_named_and_no_others(folder: Path) -> None:
     options = (*KEY, *NEW_KEY, "--new-plaintext-footer", "--column", "id", "--column", "tags")
-    said = json.loads(ran(folder, "share", *options, *FILES, "--json"))
+    said = json.loads(run_ok(folder, "share", *options, *FILES, "--json"))
     assert set(said["resealed"]) == {"id", "tags.list.element"}
     keys = pe.create_decryption_properties(footer_key=OTHER_KEY)
     with pq.ParquetFile(folder / "out.parquet", decryption_properties=keys) as file:
@@ -245,8 +247,8 @@ def test_a_partner_gets_the_columns_that_are_named_and_no_others(folder: Path) -
 
 
 def test_sharing_needs_no_keys_of_other_columns(folder: Path) -> None:
-    refused(invoke(folder, "share", *KEY, *NEW_KEY, "--column", "name", *FILES), "no-key", 3)
-    ran(folder, "share", *KEY, *NEW_KEY, "--column", "id", *FILES)
+    check_refusal(invoke(folder, "share", *KEY, *NEW_KEY, "--column", "name", *FILES), "no-key", 3)
+    run_ok(folder, "share", *KEY, *NEW_KEY, "--column", "id", *FILES)
     theirs = read_with_pyarrow(folder / "out.parquet", OTHER_KEY)
     assert theirs.equals(small_table().select(["id"]))
 
@@ -254,7 +256,7 @@ def test_sharing_needs_no_keys_of_other_columns(folder: Path) -> None:
 def test_a_folder_is_shared_by_key_service(ring: Path) -> None:
     (ring / "lake").mkdir()
     for number in range(2):
-        ran(ring, "encrypt", *OLD, "plain.parquet", f"lake/{number}.parquet")
+        run_ok(ring, "encrypt", *OLD, "plain.parquet", f"lake/{number}.parquet")
     new = ("--new-kms", "file:lake.keyring", "--new-master-key", "pii", "--column", "address")
     result = invoke(ring, "share", *KEY, *new, "lake", "partner", "--json")
     files, totals = lines(result)
@@ -273,9 +275,9 @@ def test_every_option_of_encrypt_has_its_new_one(command: Any) -> None:
         "audit", "in_place", "glob", "jobs", "record", "dry_run", "fail_fast", "force", "threads",
         "as_json", "source", "destination", "spark_master", "keep_unknown_fields",
     }  # fmt: skip
-    of_encrypt = {one.opts[0] for one in encrypt.params if one.name not in common}
+    of_encrypt = {option.opts[0] for option in encrypt.params if option.name not in common}
     assert "--key-file" in of_encrypt
-    new = {one.opts[0] for one in command.params if one.opts[0].startswith("--new-")}
+    new = {option.opts[0] for option in command.params if option.opts[0].startswith("--new-")}
     assert new == {f"--new-{name[2:]}" for name in of_encrypt}
 
 
@@ -323,7 +325,7 @@ def test_wrong_options_are_2_and_explained_in_one_line(
     folder: Path, arguments: tuple[str, ...], part: str
 ) -> None:
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert part in refused(invoke(folder, *arguments))
+    assert part in check_refusal(invoke(folder, *arguments))
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
@@ -332,9 +334,9 @@ def test_an_existing_destination_is_2_unless_forced(folder: Path, command: str) 
     more = {"rekey": (), "mask": ("--null", "id"), "share": ("--column", "id")}[command]
     (folder / "out.parquet").write_bytes(b"dear")
     options = (command, *OLD, *NEW_KEY, *more, *FILES)
-    assert "--force" in refused(invoke(folder, *options), "file")
+    assert "--force" in check_refusal(invoke(folder, *options), "file")
     assert (folder / "out.parquet").read_bytes() == b"dear"
-    ran(folder, *options, "--force")
+    run_ok(folder, *options, "--force")
     assert (folder / "out.parquet").read_bytes()[:4] == b"PARE"
 
 
@@ -385,9 +387,9 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str) -> None:
     (folder / "lake.toml").write_text(policy)
     (folder / "next.toml").write_text(policy.replace("footer_key", 'aad_prefix = "x"\nfooter_key'))
     keys = (*KEY, "--column-key", "price=file:price.key")
-    ran(folder, "encrypt", *keys, "orders.parquet", "orders.enc.parquet")
+    run_ok(folder, "encrypt", *keys, "orders.parquet", "orders.enc.parquet")
     (folder / "lake").mkdir()
-    ran(folder, "encrypt", "--policy", "lake.toml", "orders.parquet", "lake/0.parquet")
+    run_ok(folder, "encrypt", "--policy", "lake.toml", "orders.parquet", "lake/0.parquet")
     help_text = run(folder, command, "--help").stdout.replace("\\\n", " ")
     typed = [line for line in help_text.splitlines() if line.startswith("    modcrypt ")]
     assert len(typed) == {"rekey": 3, "mask": 2, "share": 1}[command]
@@ -415,7 +417,7 @@ def test_unknown_fields_are_kept_on_request_alone(
     plain, _ = with_unknown_fields((folder / "plain.parquet").read_bytes())
     (folder / "plain.parquet").write_bytes(plain)
     keep = "--keep-unknown-fields"
-    ran(folder, "encrypt", *OLD, keep, "--force", "plain.parquet", "sealed.parquet")
+    run_ok(folder, "encrypt", *OLD, keep, "--force", "plain.parquet", "sealed.parquet")
     assert invoke(folder, verb, *how).exit_code == 0
     assert marker("FileMetaData") not in (folder / "out.parquet").read_bytes()
     assert invoke(folder, verb, keep, "--force", *how).exit_code == 0

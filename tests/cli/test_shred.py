@@ -112,13 +112,13 @@ def test_json_has_a_line_for_each_file_and_the_totals(folder: Path) -> None:
     result = invoke(folder, *RING, "--column", "name", "--yes", "--prove", "--json", "lake")
     assert (result.exit_code, result.stderr) == (0, "")
     told = lines(result)
-    assert [(one["file"], one["result"], one["keys"], one["columns"]) for one in told[:3]] == [
+    assert [(line["file"], line["result"], line["keys"], line["columns"]) for line in told[:3]] == [
         (f"lake/part-{n}.parquet", "shredded", 1, ["name"]) for n in range(3)
     ]
     totals = told[3]
     assert (totals["files"], totals["shredded"], totals["keys"]) == (3, 3, 3)
     assert totals["dry_run"] is False
-    assert [one["keys"][0]["state"] for one in told[4:7]] == ["gone"] * 3
+    assert [line["keys"][0]["state"] for line in told[4:7]] == ["gone"] * 3
     proof = told[7]
     assert (proof["proof"], proof["ok"], proof["files"]) == ("shredded", True, 3)
     assert proof["criteria"] == {"columns": ["name"], "master_keys": [], "everything": False}
@@ -147,7 +147,7 @@ def test_a_partition_goes_without_a_key_service(folder: Path) -> None:
     result = invoke(folder, "--all", "--yes", "--prove", "lake")
     assert result.exit_code == 0
     assert "3 files: 3 shredded; 4 keys, 3 files as a whole" in result.stdout
-    assert sorted(one.name for one in (folder / "lake").iterdir()) == [
+    assert sorted(path.name for path in (folder / "lake").iterdir()) == [
         f"part-{n}.parquet" for n in range(3)
     ]
     for number in range(3):
@@ -159,7 +159,7 @@ def test_an_interrupted_run_is_taken_up_by_its_record(folder: Path) -> None:
     how = (*RING, "--column", "name", "--yes", "--record", "run.jsonl", "--json")
     assert invoke(folder, *how, "lake/part-1.parquet").exit_code == 0
     result = invoke(folder, *how, "lake")
-    assert [one["result"] for one in lines(result)[:3]] == ["shredded", "skipped", "shredded"]
+    assert [line["result"] for line in lines(result)[:3]] == ["shredded", "skipped", "shredded"]
 
 
 def test_a_policy_says_which_prefix_files_have(folder: Path) -> None:
@@ -201,7 +201,7 @@ def test_files_that_fail_are_listed_and_the_exit_code_is_of_their_reason(folder:
     ring.disable_key("t6")
     ring.disable_key("t7")
     result = invoke(folder, *RING, "--column", "name", "--yes", "--json", "lake")
-    assert result.exit_code == 3 or {one["result"] for one in lines(result)[:3]} == {"disabled"}
+    assert result.exit_code == 3 or {line["result"] for line in lines(result)[:3]} == {"disabled"}
     pq.write_table(TABLE, folder / "plain.parquet")
     result = invoke(folder, "--all", "--yes", "plain.parquet")
     assert result.exit_code == 1

@@ -28,7 +28,7 @@ import pytest
 import modcrypt
 from modcrypt.cli.output.rows import align_cells, format_cell
 from tests.support.cases import each_case
-from tests.support.cli.program import KEY, PROGRAM, environment, failed, invoke, private, run
+from tests.support.cli.program import KEY, PROGRAM, check_failure, environment, invoke, private, run
 from tests.support.folder_contents import names
 from tests.support.forging import flip
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
@@ -45,11 +45,11 @@ def folder(tmp_path: Path) -> Path:
     write_plain(tmp_path / "plain.parquet")
     private(tmp_path / "footer.key", FOOTER_KEY)
     private(tmp_path / "name.key", COLUMN_KEY.hex().encode() + b"\n")
-    sealed(tmp_path, column_keys={"name": COLUMN_KEY, "address.zip": COLUMN_KEY})
+    write_sealed(tmp_path, column_keys={"name": COLUMN_KEY, "address.zip": COLUMN_KEY})
     return tmp_path
 
 
-def sealed(folder: Path, name: str = "sealed.parquet", **how: Any) -> Path:
+def write_sealed(folder: Path, name: str = "sealed.parquet", **how: Any) -> Path:
     properties = modcrypt.FileEncryptionProperties(
         **{"footer_key": FOOTER_KEY, "plaintext_columns": ["flag"], **how}
     )
@@ -57,14 +57,14 @@ def sealed(folder: Path, name: str = "sealed.parquet", **how: Any) -> Path:
     return folder / name
 
 
-def written(folder: Path, table: pa.Table, **options: Any) -> Path:
+def write_clear(folder: Path, table: pa.Table, **options: Any) -> Path:
     """Seal a table of the test's own, all under the footer key."""
     write_plain(folder / "plain.parquet", table, **options)
-    return sealed(folder, "own.parquet", plaintext_columns=())
+    return write_sealed(folder, "own.parquet", plaintext_columns=())
 
 
 def lake(folder: Path, **how: Any) -> pa.Table:
-    """Write the folder `lake` of two countries; give what it holds, in the order of its files."""
+    """Write the folder `lake` of two countries; return its rows in the order of its files."""
     countries = pa.array(["NO" if n % 2 else "SE" for n in range(50)])
     table = small_table().append_column("country", countries)
     properties = modcrypt.FileEncryptionProperties(footer_key=FOOTER_KEY)
@@ -72,8 +72,8 @@ def lake(folder: Path, **how: Any) -> pa.Table:
     return table.sort_by([("country", "ascending"), ("id", "ascending")])
 
 
-def good(folder: Path, *arguments: str, stderr: str = "") -> str:
-    """Run it, in this process; check that all went well and give stdout."""
+def run_ok(folder: Path, *arguments: str, stderr: str = "") -> str:
+    """Run a command that must succeed, in this process; return stdout."""
     result = invoke(folder, *arguments)
     assert (result.exit_code, result.stderr) == (0, stderr)
     return result.stdout
@@ -87,16 +87,16 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 
 def test_the_footer_key_shows_the_arrow_schema_and_every_columns_key(folder: Path) -> None:
-    told = json.loads(good(folder, "schema", *KEY, "--json", "sealed.parquet"))
+    told = json.loads(run_ok(folder, "schema", *KEY, "--json", "sealed.parquet"))
     theirs = pq.read_schema(folder / "plain.parquet")
-    assert [(one["name"], one["type"], one["nullable"]) for one in told["fields"]] == [
-        (one.name, str(one.type), one.nullable) for one in theirs
+    assert [(field["name"], field["type"], field["nullable"]) for field in told["fields"]] == [
+        (field.name, str(field.type), field.nullable) for field in theirs
     ]
     paths = pq.read_metadata(folder / "plain.parquet").schema
-    assert [one["column"] for one in told["columns"]] == [
+    assert [column["column"] for column in told["columns"]] == [
         paths.column(number).path for number in range(len(paths))
     ]
-    keys = {one["column"]: one["key"] for one in told["columns"]}
+    keys = {column["column"]: column["key"] for column in told["columns"]}
     assert keys.pop("flag") == "plaintext"
     assert (keys.pop("name"), keys.pop("address.zip")) == ("column key", "column key")
     assert set(keys.values()) == {"footer key"}
@@ -105,7 +105,7 @@ def test_the_footer_key_shows_the_arrow_schema_and_every_columns_key(folder: Pat
 
 
 def test_the_table_tells_the_keys_within_a_group(folder: Path) -> None:
-    text = good(folder, "schema", *KEY, "sealed.parquet")
+    text = run_ok(folder, "schema", *KEY, "sealed.parquet")
     rows = [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
     assert rows[0] == ["column", "type", "nullable", "key"]
     assert ["flag", "bool", "yes", "plaintext"] in rows
@@ -117,8 +117,8 @@ def test_parquet_text_has_the_structure_that_pyarrow_shows(folder: Path) -> None
     table = small_table().append_column(
         "m", pa.array([[("k", [1])]] * 50, pa.map_(pa.string(), pa.list_(pa.int32())))
     )
-    written(folder, table)
-    ours = good(folder, "schema", "--parquet", *KEY, "own.parquet")
+    write_clear(folder, table)
+    ours = run_ok(folder, "schema", "--parquet", *KEY, "own.parquet")
     theirs = str(pq.ParquetFile(folder / "plain.parquet").schema).split("{", 1)[1]
     shape = re.compile(
         r"^( *)(optional|required|repeated) (group|\S+) (?:field_id=-?\d+ )?(\w+)", re.MULTILINE
@@ -140,27 +140,29 @@ def test_master_keys_are_told_where_the_key_service_opens_the_footer(folder: Pat
     how = modcrypt.Policy(footer_key="footer", column_keys={"pii": ["name"]})
     encryption = modcrypt.KeyTools(ring).encryption(how)
     modcrypt.encrypt_parquet(folder / "plain.parquet", folder / "kms.parquet", encryption)
-    assert "column key under pii" in good(folder, "schema", *RING, "kms.parquet")
-    told = json.loads(good(folder, "schema", *RING, "--json", "kms.parquet"))
-    masters = {one["column"]: one["master_key"] for one in told["columns"]}
+    assert "column key under pii" in run_ok(folder, "schema", *RING, "kms.parquet")
+    told = json.loads(run_ok(folder, "schema", *RING, "--json", "kms.parquet"))
+    masters = {column["column"]: column["master_key"] for column in told["columns"]}
     assert {name for name, master in masters.items() if master == "pii"} == {"name"}
 
 
 def test_a_signed_schema_is_trusted_by_request_alone(folder: Path) -> None:
-    sealed(folder, "signed.parquet", plaintext_footer=True)
-    assert "--no-check-footer" in failed(run(folder, "schema", "signed.parquet"), 3, "no-key")
+    write_sealed(folder, "signed.parquet", plaintext_footer=True)
+    assert "--no-check-footer" in check_failure(
+        run(folder, "schema", "signed.parquet"), 3, "no-key"
+    )
     unchecked = invoke(folder, "schema", "--no-check-footer", "--json", "signed.parquet")
     assert unchecked.stderr.startswith("modcrypt: warning: the footer's signature is not verified")
     told = json.loads(unchecked.stdout)
     assert (told["footer"], told["authenticated"]) == ("plaintext", False)
-    assert json.loads(good(folder, "schema", *KEY, "--json", "signed.parquet"))["authenticated"]
+    assert json.loads(run_ok(folder, "schema", *KEY, "--json", "signed.parquet"))["authenticated"]
     flip(folder / "signed.parquet", (folder / "signed.parquet").stat().st_size - 20)
-    failed(run(folder, "schema", *KEY, "signed.parquet"), 1, "signature")
+    check_failure(run(folder, "schema", *KEY, "signed.parquet"), 1, "signature")
 
 
 @pytest.mark.parametrize("command", ["schema", "head", "cat"])
 def test_plaintext_files_are_read_by_request_alone(folder: Path, command: str) -> None:
-    failed(run(folder, command, *KEY, "plain.parquet"), 1, "plaintext")
+    check_failure(run(folder, command, *KEY, "plain.parquet"), 1, "plaintext")
     assert invoke(folder, command, "--allow-plaintext", "plain.parquet").exit_code == 0
 
 
@@ -173,30 +175,30 @@ def test_a_plaintext_files_schema_comes_with_a_warning(folder: Path) -> None:
 
 def test_the_schema_of_a_folder_has_what_its_folders_spell(folder: Path) -> None:
     lake(folder)
-    told = json.loads(good(folder, "schema", *KEY, "--json", "lake"))
+    told = json.loads(run_ok(folder, "schema", *KEY, "--json", "lake"))
     assert told["files"] == 2
     assert told["fields"][-1] == {
         "name": "country", "type": "string", "nullable": True, "partition": True,
     }  # fmt: skip
-    assert good(folder, "schema", *KEY, "lake").splitlines()[-1].endswith("(folder)")
+    assert run_ok(folder, "schema", *KEY, "lake").splitlines()[-1].endswith("(folder)")
 
 
 def test_hostile_names_cannot_forge_lines_or_colours(folder: Path) -> None:
     hostile = "a\n}  # footer key\x1b[2J"
-    written(folder, pa.table({hostile: ["b\nc\x1b[2J\u202e"], "ok": [1]}))
+    write_clear(folder, pa.table({hostile: ["b\nc\x1b[2J\u202e"], "ok": [1]}))
     for command in (("schema",), ("schema", "--parquet"), ("schema", "--json"), ("head",)):
-        text = good(folder, *command, *KEY, "own.parquet")
+        text = run_ok(folder, *command, *KEY, "own.parquet")
         assert "\x1b" not in text
         assert "\u202e" not in text
         assert "a\n}" not in text
-    assert len(good(folder, "head", *KEY, "own.parquet").splitlines()) == 2
+    assert len(run_ok(folder, "head", *KEY, "own.parquet").splitlines()) == 2
 
 
 # --- head ----------------------------------------------------------------------------------------
 
 
 def test_head_shows_the_first_rows_and_nulls(folder: Path) -> None:
-    text = good(
+    text = run_ok(
         folder, "head", "-n", "3", *KEY, *NAME_KEY, "--columns", "name,id", "sealed.parquet"
     )
     assert text.splitlines() == ["name    id", "null     0", "name-1   1", "name-2   2"]
@@ -204,7 +206,7 @@ def test_head_shows_the_first_rows_and_nulls(folder: Path) -> None:
 
 def test_head_as_json_is_the_first_rows(folder: Path) -> None:
     options = ("--columns", "id,name,day", "--column", "flag", "--json")
-    rows = lines(good(folder, "head", "-n", "8", *KEY, *NAME_KEY, *options, "sealed.parquet"))
+    rows = lines(run_ok(folder, "head", "-n", "8", *KEY, *NAME_KEY, *options, "sealed.parquet"))
     theirs = small_table().select(["id", "name", "day", "flag"]).slice(0, 8).to_pylist()
     assert rows == [{**row, "day": row["day"].isoformat()} for row in theirs]
 
@@ -213,7 +215,7 @@ def test_head_as_json_is_the_first_rows(folder: Path) -> None:
 def test_head_gives_no_more_rows_than_asked_for_or_there(
     folder: Path, count: str, rows: int
 ) -> None:
-    text = good(folder, "head", "-n", count, *KEY, "--column", "id", "sealed.parquet")
+    text = run_ok(folder, "head", "-n", count, *KEY, "--column", "id", "sealed.parquet")
     assert text.split() == ["id", *map(str, range(rows))]
 
 
@@ -233,52 +235,54 @@ def test_head_gives_no_more_rows_than_asked_for_or_there(
 def test_where_keeps_the_rows_for_which_it_is_true(
     folder: Path, conditions: list[str], ids: list[int]
 ) -> None:
-    where = [part for one in conditions for part in ("--where", one)]
+    where = [part for condition in conditions for part in ("--where", condition)]
     options = (*KEY, *NAME_KEY, "--column", "id", "sealed.parquet")
-    assert lines(good(folder, "head", "--json", *where, *options)) == [{"id": n} for n in ids]
-    assert lines(good(folder, "cat", *where, *options)) == [{"id": n} for n in ids]
+    assert lines(run_ok(folder, "head", "--json", *where, *options)) == [{"id": n} for n in ids]
+    assert lines(run_ok(folder, "cat", *where, *options)) == [{"id": n} for n in ids]
 
 
 def test_the_longest_name_that_fits_is_meant_by_a_condition(folder: Path) -> None:
-    written(folder, pa.table({"a": ["b = 1", "x"], "a = b": [1, 2]}))
-    rows = lines(good(folder, "cat", *KEY, "--where", "a = b = 1", "own.parquet"))
+    write_clear(folder, pa.table({"a": ["b = 1", "x"], "a = b": [1, 2]}))
+    rows = lines(run_ok(folder, "cat", *KEY, "--where", "a = b = 1", "own.parquet"))
     assert rows == [{"a": "b = 1", "a = b": 1}]
 
 
 def test_head_does_not_read_what_it_does_not_show(folder: Path) -> None:
     """Damage in the second row group, and in a column that is not asked for."""
-    path = written(folder, pa.table({"id": range(200), "other": range(200)}), row_group_size=100)
+    path = write_clear(
+        folder, pa.table({"id": range(200), "other": range(200)}), row_group_size=100
+    )
     spans = list_modules(path, modcrypt.FileDecryptionProperties(footer_key=FOOTER_KEY))
     pages = [s for s in spans if s.module.type.name == "DATA_PAGE"]
     for span in pages:
         if span.module.row_group == 1 or span.module.path == "other":
             flip(path, span.end - 1)
     options = (*KEY, "--column", "id", "own.parquet")
-    assert good(folder, "head", "-n", "100", *options).split()[-1] == "99"
-    failed(run(folder, "head", "-n", "101", *options), 1, "tag")
-    failed(run(folder, "head", "-n", "1", *KEY, "own.parquet"), 1, "tag")
+    assert run_ok(folder, "head", "-n", "100", *options).split()[-1] == "99"
+    check_failure(run(folder, "head", "-n", "101", *options), 1, "tag")
+    check_failure(run(folder, "head", "-n", "1", *KEY, "own.parquet"), 1, "tag")
 
 
 def test_head_opens_single_pages_where_a_page_index_leads_to_them(folder: Path) -> None:
     how = {"write_page_index": True, "data_page_size": 800, "write_batch_size": 100}
     ids = pa.table({"id": pa.array(range(1000), pa.int64())})
-    path = written(folder, ids, use_dictionary=False, compression="none", **how)
+    path = write_clear(folder, ids, use_dictionary=False, compression="none", **how)
     properties = modcrypt.FileDecryptionProperties(footer_key=FOOTER_KEY)
     spans = list_modules(path, properties)
     pages = [span for span in spans if span.module.type.name == "DATA_PAGE"]
     assert len(pages) == 10
     flip(path, pages[2].end - 1)
-    assert good(folder, "head", "-n", "200", *KEY, "own.parquet").split()[-1] == "199"
-    failed(run(folder, "head", "-n", "201", *KEY, "own.parquet"), 1, "tag")
+    assert run_ok(folder, "head", "-n", "200", *KEY, "own.parquet").split()[-1] == "199"
+    check_failure(run(folder, "head", "-n", "201", *KEY, "own.parquet"), 1, "tag")
 
 
 def test_long_values_are_cut_and_those_like_null_quoted(folder: Path) -> None:
-    written(folder, pa.table({"text": ["x" * 10_000, "", "null", None], "n": [1, 22, 3, 4]}))
-    shown = good(folder, "head", *KEY, "own.parquet").splitlines()
+    write_clear(folder, pa.table({"text": ["x" * 10_000, "", "null", None], "n": [1, 22, 3, 4]}))
+    shown = run_ok(folder, "head", *KEY, "own.parquet").splitlines()
     assert shown[0] == "text" + " " * 36 + "   n"
     assert shown[1] == "x" * 39 + "…   1"
     assert [line.split()[0] for line in shown[2:]] == ['""', '"null"', "null"]
-    whole = good(folder, "head", "--json", *KEY, "own.parquet")
+    whole = run_ok(folder, "head", "--json", *KEY, "own.parquet")
     assert lines(whole)[0]["text"] == "x" * 10_000
 
 
@@ -290,7 +294,7 @@ def test_wide_characters_keep_the_columns_straight() -> None:
 
 
 def on_terminal(folder: Path, columns: int, *arguments: str) -> tuple[int, str, str]:
-    """Run it with stdout on a terminal; give the exit code, what is shown there, and stderr."""
+    """Run it with stdout on a terminal; return the exit code, what is shown there, and stderr."""
     import fcntl
     import termios
 
@@ -336,14 +340,14 @@ def test_pyarrow_reads_the_arrow_stream(folder: Path) -> None:
 
 
 def test_pandas_reads_the_lines_of_json(folder: Path) -> None:
-    text = good(folder, "cat", *KEY, *NAME_KEY, "sealed.parquet")
+    text = run_ok(folder, "cat", *KEY, *NAME_KEY, "sealed.parquet")
     theirs = small_table().to_pandas()
     ours = pd.read_json(io.StringIO(text), lines=True, dtype=False)
     assert list(ours) == list(theirs)
     assert ours["id"].tolist() == theirs["id"].tolist()
     assert ours["score"].tolist() == theirs["score"].tolist()
-    assert [decimal.Decimal(one) for one in ours["price"]] == theirs["price"].tolist()
-    days = [datetime.date.fromisoformat(one) for one in ours["day"]]
+    assert [decimal.Decimal(price) for price in ours["price"]] == theirs["price"].tolist()
+    days = [datetime.date.fromisoformat(day) for day in ours["day"]]
     assert days == theirs["day"].tolist()
     rows = lines(text)
     assert [row["name"] for row in rows] == small_table()["name"].to_pylist()
@@ -352,7 +356,7 @@ def test_pandas_reads_the_lines_of_json(folder: Path) -> None:
 
 
 def test_pyarrow_reads_the_csv(folder: Path) -> None:
-    text = good(folder, "cat", "--format", "csv", *KEY, *NAME_KEY, "sealed.parquet")
+    text = run_ok(folder, "cat", "--format", "csv", *KEY, *NAME_KEY, "sealed.parquet")
     flat = small_table().drop_columns(["address", "tags"])
     how = pyarrow.csv.ConvertOptions(
         column_types=flat.schema, strings_can_be_null=True, quoted_strings_can_be_null=False
@@ -365,7 +369,7 @@ def test_pyarrow_reads_the_csv(folder: Path) -> None:
 
 
 def special() -> tuple[pa.Table, list[dict[str, Any]]]:
-    """Give values that JSON has no form for, and how they are spelt."""
+    """Return values that JSON has no form for, and their spelling."""
     unknown = pa.map_(pa.string(), pa.timestamp("us", "Evil/Zone"))
     number = uuid.UUID(int=7)
     fields: dict[str, tuple[pa.DataType, Any, Any]] = {
@@ -399,16 +403,16 @@ def special() -> tuple[pa.Table, list[dict[str, Any]]]:
 
 def test_what_json_has_no_form_for_is_text(folder: Path) -> None:
     table, spelt = special()
-    written(folder, table)
-    text = good(folder, "cat", *KEY, "own.parquet")
+    write_clear(folder, table)
+    text = run_ok(folder, "cat", *KEY, "own.parquet")
     assert "\x1b" not in text
     assert lines(text) == spelt
 
 
 def test_csv_spells_values_as_the_lines_of_json_do(folder: Path) -> None:
     table, (spelt, _) = special()
-    written(folder, table)
-    text = good(folder, "cat", "--format", "csv", *KEY, "own.parquet")
+    write_clear(folder, table)
+    text = run_ok(folder, "cat", "--format", "csv", *KEY, "own.parquet")
     row, nulls = csv.DictReader(io.StringIO(text))
     own = {"nan", "endless", "map", "deep"}
     assert {name: row[name] for name in row if name not in own} == {
@@ -449,59 +453,61 @@ def test_safe_csv_has_no_formulas_and_the_same_numbers(folder: Path, kind: pa.Da
             "list": pa.array([["=1"]] * len(FORMULAS)),
         }
     )
-    written(folder, table)
-    text = good(folder, "cat", "--format", "csv", "--safe", *KEY, "own.parquet")
+    write_clear(folder, table)
+    text = run_ok(folder, "cat", "--format", "csv", "--safe", *KEY, "own.parquet")
     titles, *rows = csv.reader(io.StringIO(text, newline=""))
     assert titles == ["'=text", "'=text", "number", "list"]
     assert [row[0] for row in rows] == list(FORMULAS.values())
     assert all(row[1][:1] not in tuple("=+-@\t\r") for row in rows)
     assert {(row[2], row[3]) for row in rows} == {("-1.5", '["=1"]')}
-    plain = good(folder, "cat", "--format", "csv", *KEY, "own.parquet")
+    plain = run_ok(folder, "cat", "--format", "csv", *KEY, "own.parquet")
     assert [row[0] for row in csv.reader(io.StringIO(plain, newline=""))][1:] == list(FORMULAS)
 
 
 def test_safe_is_for_csv_alone(folder: Path) -> None:
-    assert "--safe" in failed(run(folder, "cat", "--safe", *KEY, "sealed.parquet"), 2, "usage")
+    assert "--safe" in check_failure(
+        run(folder, "cat", "--safe", *KEY, "sealed.parquet"), 2, "usage"
+    )
 
 
 def test_nothing_at_all_has_a_header_or_a_schema_all_the_same(folder: Path) -> None:
-    written(folder, small_table(0))
-    assert good(folder, "cat", *KEY, "own.parquet") == ""
-    assert good(folder, "cat", *KEY, "--format", "csv", "--columns", "day,id", "own.parquet") == (
+    write_clear(folder, small_table(0))
+    assert run_ok(folder, "cat", *KEY, "own.parquet") == ""
+    assert run_ok(folder, "cat", *KEY, "--format", "csv", "--columns", "day,id", "own.parquet") == (
         '"day","id"\n'
     )
-    good(folder, "cat", *KEY, "--format", "arrow", "-o", "out.arrows", "own.parquet")
+    run_ok(folder, "cat", *KEY, "--format", "arrow", "-o", "out.arrows", "own.parquet")
     with pa.OSFile(str(folder / "out.arrows")) as file:
         assert pa.ipc.open_stream(file).read_all().equals(small_table(0))
     none = (*KEY, "--format", "csv", "--column", "id", "--where", "id > 1000", "sealed.parquet")
-    assert good(folder, "cat", *none) == '"id"\n'
+    assert run_ok(folder, "cat", *none) == '"id"\n'
 
 
 def test_batches_with_dictionaries_of_their_own_make_one_stream(folder: Path) -> None:
     words = pa.array([f"w{n // 100}" for n in range(300)]).dictionary_encode()
-    written(folder, pa.table({"word": words}), row_group_size=100)
-    good(folder, "cat", *KEY, "--format", "arrow", "-o", "out.arrows", "own.parquet")
+    write_clear(folder, pa.table({"word": words}), row_group_size=100)
+    run_ok(folder, "cat", *KEY, "--format", "arrow", "-o", "out.arrows", "own.parquet")
     with pa.OSFile(str(folder / "out.arrows")) as file:
         read = pa.ipc.open_stream(file).read_all()
     assert read["word"].to_pylist() == words.to_pylist()
 
 
 def test_columns_without_a_key_are_left_out_or_null_on_request(folder: Path) -> None:
-    drop = good(folder, "cat", *KEY, "--on-missing-key", "drop", "sealed.parquet")
+    drop = run_ok(folder, "cat", *KEY, "--on-missing-key", "drop", "sealed.parquet")
     assert "name" not in lines(drop)[1]
-    null = good(folder, "cat", *KEY, "--on-missing-key", "null", "sealed.parquet")
+    null = run_ok(folder, "cat", *KEY, "--on-missing-key", "null", "sealed.parquet")
     assert {row["name"] for row in lines(null)} == {None}
-    assert "--column-key" in failed(run(folder, "cat", *KEY, "sealed.parquet"), 3, "no-key")
+    assert "--column-key" in check_failure(run(folder, "cat", *KEY, "sealed.parquet"), 3, "no-key")
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "arrow"])
 def test_text_that_is_no_utf_8_is_1(folder: Path, form: str) -> None:
     offsets = pa.array([0, 1], pa.int32()).buffers()[1]
     broken = pa.StringArray.from_buffers(1, offsets, pa.py_buffer(b"\xff"))
-    written(folder, pa.table({"text": broken}))
+    write_clear(folder, pa.table({"text": broken}))
     options = ("--format", form, *KEY, "-o", "out", "own.parquet")
-    assert "column text" in failed(run(folder, "cat", *options), 1, "format")
-    failed(run(folder, "head", *KEY, "own.parquet"), 1, "format")
+    assert "column text" in check_failure(run(folder, "cat", *options), 1, "format")
+    check_failure(run(folder, "head", *KEY, "own.parquet"), 1, "format")
 
 
 # --- where it goes -------------------------------------------------------------------------------
@@ -509,7 +515,7 @@ def test_text_that_is_no_utf_8_is_1(folder: Path, form: str) -> None:
 
 def test_a_file_says_how_many_rows_it_has(folder: Path) -> None:
     options = ("cat", *KEY, *NAME_KEY, "--json", "-o", "out.jsonl", "sealed.parquet")
-    assert json.loads(good(folder, *options)) == {
+    assert json.loads(run_ok(folder, *options)) == {
         "path": "sealed.parquet", "destination": "out.jsonl", "format": "jsonl", "rows": 50,
     }  # fmt: skip
     assert len(lines((folder / "out.jsonl").read_text())) == 50
@@ -518,18 +524,18 @@ def test_a_file_says_how_many_rows_it_has(folder: Path) -> None:
 def test_a_file_that_is_there_is_kept_unless_forced(folder: Path) -> None:
     (folder / "out.jsonl").write_text("dear")
     options = ("cat", *KEY, *NAME_KEY, "-o", "out.jsonl", "sealed.parquet")
-    assert "--force" in failed(run(folder, *options), 2, "file")
+    assert "--force" in check_failure(run(folder, *options), 2, "file")
     assert (folder / "out.jsonl").read_text() == "dear"
-    good(folder, *options, "--force")
+    run_ok(folder, *options, "--force")
     assert len(lines((folder / "out.jsonl").read_text())) == 50
 
 
 @pytest.fixture
-def damaged(folder: Path) -> Path:
+def damaged_folder(folder: Path) -> Path:
     """The folder with own.parquet, whose last row group of 33 MB does not authenticate."""
     ids = pa.table({"id": pa.array(range(6_000_000), pa.int64())})
     how = {"row_group_size": 4_500_000, "compression": "none", "use_dictionary": False}
-    path = written(folder, ids, **how)
+    path = write_clear(folder, ids, **how)
     properties = modcrypt.FileDecryptionProperties(footer_key=FOOTER_KEY)
     pages = [
         span for span in list_modules(path, properties) if span.module.type.name == "DATA_PAGE"
@@ -539,10 +545,10 @@ def damaged(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", ["csv", "arrow"])
-def test_an_output_that_breaks_off_says_so(damaged: Path, form: str) -> None:
+def test_an_output_that_breaks_off_says_so(damaged_folder: Path, form: str) -> None:
     options = ("cat", "--format", form, *KEY, "own.parquet")
     answer = subprocess.run(
-        [PROGRAM, *options], cwd=damaged, env=environment(), capture_output=True, check=False
+        [PROGRAM, *options], cwd=damaged_folder, env=environment(), capture_output=True, check=False
     )
     said = answer.stderr.decode().splitlines()
     assert (answer.returncode, len(said)) == (1, 2)
@@ -552,9 +558,9 @@ def test_an_output_that_breaks_off_says_so(damaged: Path, form: str) -> None:
     rows = answer.stdout.count(b"\n") - 1 if form == "csv" else _rows(answer.stdout)
     assert rows == int(found[1]) == 4_500_000  # the row group that authenticates, and no more
     if form == "csv":
-        before = names(damaged)
-        failed(run(damaged, *options, "-o", "out.csv"), 1, "tag")
-        assert names(damaged) == before
+        before = names(damaged_folder)
+        check_failure(run(damaged_folder, *options, "-o", "out.csv"), 1, "tag")
+        assert names(damaged_folder) == before
 
 
 def _rows(stream: bytes) -> int:
@@ -562,7 +568,7 @@ def _rows(stream: bytes) -> int:
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(folder: Path) -> None:
-    written(folder, pa.table({"id": range(200_000)}))
+    write_clear(folder, pa.table({"id": range(200_000)}))
     for command in ("cat", "head"):
         read, write = os.pipe()
         os.close(read)
@@ -582,7 +588,7 @@ def test_an_arrow_stream_is_not_written_to_a_terminal(folder: Path) -> None:
 
 
 def test_csv_on_a_terminal_gives_it_no_orders(folder: Path) -> None:
-    written(folder, pa.table({"text": ["a\x1b[2J", "ö"]}))
+    write_clear(folder, pa.table({"text": ["a\x1b[2J", "ö"]}))
     code, shown, said = on_terminal(folder, 80, "cat", "--format", "csv", *KEY, "own.parquet")
     assert (code, said) == (0, "")
     assert shown.splitlines() == ['"text"', '"a\\x1b[2J"', '"ö"']
@@ -595,7 +601,7 @@ def test_csv_on_a_terminal_gives_it_no_orders(folder: Path) -> None:
 def test_a_folders_rows_have_what_the_folders_spell(folder: Path, form: str) -> None:
     table = lake(folder).select(["id", "country"])
     options = ("--format", form, "--columns", "id,country", *KEY, "-o", "out", "lake")
-    good(folder, "cat", *options)
+    run_ok(folder, "cat", *options)
     if form == "arrow":
         with pa.OSFile(str(folder / "out")) as file:
             assert pa.ipc.open_stream(file).read_all().equals(table)
@@ -607,10 +613,10 @@ def test_a_folders_rows_have_what_the_folders_spell(folder: Path, form: str) -> 
 
 def test_head_and_where_work_across_the_files_of_a_folder(folder: Path) -> None:
     table = lake(folder)
-    rows = lines(good(folder, "head", "-n", "30", "--json", "--column", "id", *KEY, "lake"))
+    rows = lines(run_ok(folder, "head", "-n", "30", "--json", "--column", "id", *KEY, "lake"))
     assert [row["id"] for row in rows] == table["id"].to_pylist()[:30]
     where = ("--where", "country = SE", "--where", "id < 4")
-    rows = lines(good(folder, "head", "--json", "--column", "id", *where, *KEY, "lake"))
+    rows = lines(run_ok(folder, "head", "--json", "--column", "id", *where, *KEY, "lake"))
     assert [row["id"] for row in rows] == [0, 2]
 
 
@@ -624,13 +630,13 @@ def test_prefixes_by_a_template_tell_that_no_part_is_missing(folder: Path, comma
         )
         modcrypt.write_table(small_table(2), path, own)
     template = ("--aad-prefix-template", "orders.{i}", "--expected-parts")
-    good(folder, command, *KEY, *template, "3", "parts")
-    assert "parts are missing" in failed(
+    run_ok(folder, command, *KEY, *template, "3", "parts")
+    assert "parts are missing" in check_failure(
         run(folder, command, *KEY, *template, "4", "parts"), 1, "aad-prefix"
     )
-    failed(run(folder, command, *KEY, "parts"), 1, "aad-prefix")
+    check_failure(run(folder, command, *KEY, "parts"), 1, "aad-prefix")
     one = ("--aad-prefix", "orders.1", "parts/p1.parquet")
-    good(folder, command, *KEY, *one)
+    run_ok(folder, command, *KEY, *one)
 
 
 # --- help and options ----------------------------------------------------------------------------
@@ -703,13 +709,13 @@ def test_the_examples_of_the_help_texts_run(folder: Path, command: str) -> None:
     write_plain(folder / "plain.parquet", orders)
     private(folder / "price.key", COLUMN_KEY)
     keys = {"column_keys": {"price": COLUMN_KEY}, "plaintext_columns": ()}
-    sealed(folder, "orders.enc.parquet", **keys)
+    write_sealed(folder, "orders.enc.parquet", **keys)
     ring = modcrypt.Keyring.create(folder / "lake.keyring", plaintext=True)
     ring.create_key("footer")
     how = modcrypt.KeyTools(ring).encryption(modcrypt.Policy(footer_key="footer"))
     modcrypt.encrypt_parquet(folder / "plain.parquet", folder / "orders.kms.parquet", how)
-    joined = good(folder, command, "--help").replace("\\\n", " ")
+    joined = run_ok(folder, command, "--help").replace("\\\n", " ")
     examples = [line for line in joined.splitlines() if line.startswith("    modcrypt ")]
     assert len(examples) >= 2
     for line in examples:
-        good(folder, *shlex.split(line)[1:])
+        run_ok(folder, *shlex.split(line)[1:])

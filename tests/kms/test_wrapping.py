@@ -874,15 +874,15 @@ def test_a_key_is_not_requested_after_sixteen_master_keys_refused() -> None:
 def test_locks_of_keks_are_dropped_after_the_request() -> None:
     kms = MemoryKms()
     reader, key = wrapper(kms), Key.generate()
-    assert reader.unwrap(wrapped(kms, key)) == key
+    assert reader.unwrap(wrap_key(kms, key)) == key
     assert not reader._locks
 
 
 def test_a_full_cache_of_keks_and_refusals_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modcrypt.kms.wrapping.MAX_CACHED", 2)
     kms = MemoryKms()
-    first, second = wrapped(kms), wrapped(kms)
-    refused = wrapped(kms, master="kc1")
+    first, second = wrap_key(kms), wrap_key(kms)
+    refused = wrap_key(kms, master="kc1")
     refuse(kms, KeyDisabledError, "kc1")
     reader = wrapper(kms)
     reader.unwrap(first)

@@ -1,4 +1,4 @@
-"""What the tests of Spark share: one session with its event log, and processes with another one.
+"""Fixtures of the Spark tests: one session with its event log, and processes with other Sparks.
 
 A JVM holds one Spark context, and a process one JVM: what needs other settings runs as a script in
 another process. `local-cluster` and Spark Connect have one each, which stays for all such scripts.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="package")
 def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the folder that the session keeps its files in; its event log is in `events`."""
+    """Return the folder of the session's files; its event log is in `events`."""
     return tmp_path_factory.mktemp("spark")
 
 
@@ -71,7 +71,7 @@ def spark(spark_folder: Path, store: ObjectStore) -> Iterator[Any]:
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
-    """Give Spark with two executors in processes of their own."""
+    """Start a Spark with two executors in processes of their own."""
     if reason := why_unavailable():
         pytest.skip(reason)
     with closing(Elsewhere("local-cluster[2,1,1024]", tmp_path_factory.mktemp("cluster"))) as it:
@@ -80,7 +80,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
 
 @pytest.fixture(scope="package")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
-    """Give a client of Spark Connect, and its server."""
+    """Start a client of Spark Connect, and its server."""
     if reason := why_unavailable():
         pytest.skip(reason)
     for package in ("grpc", "grpc_status", "zstandard"):
@@ -118,7 +118,7 @@ def run_python(tmp_path: Path) -> RunPython:
 
 @pytest.fixture(scope="session")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """Make a keyring, whose passphrase is in a file, and a policy; and keys in files."""
+    """Create a keyring whose passphrase is in a file, a policy, and keys in files."""
     folder = tmp_path_factory.mktemp("lake")
     ring = mc.Keyring.create(folder / "lake.keyring", passphrase=PASSPHRASE)
     for number, name in enumerate(("lake-footer", "lake-pii")):

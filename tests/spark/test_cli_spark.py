@@ -58,7 +58,9 @@ def run(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def runs(*arguments: object, code: int = 0, on_spark: bool = True) -> Result:
         asked.clear()
-        result = CliRunner().invoke(program, [str(one) for one in (*arguments, "--spark", "here")])
+        result = CliRunner().invoke(
+            program, [str(argument) for argument in (*arguments, "--spark", "here")]
+        )
         assert result.exit_code == code, result.output
         assert asked == ["here"] * on_spark
         return result
@@ -68,7 +70,7 @@ def run(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> list[str]:
-    """Write keys to files; give the options that name them, relative to the folder."""
+    """Write keys to files; return the options that name them, relative to the folder."""
     given = {"f.key": FOOTER_KEY, "c.key": COLUMN_KEY, "o.key": OTHER_KEY, "h.key": HASH_KEY}
     for name, key in given.items():
         (tmp_path / name).write_text(key.hex())
@@ -78,7 +80,7 @@ def keys(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def ring(tmp_path: Path) -> mc.Keyring:
-    """Make a keyring under a passphrase; it is in the test's folder as `lake.keyring`."""
+    """Create a keyring under a passphrase, `lake.keyring` in the test's folder."""
     (tmp_path / "pass").write_text("of many words\n")
     (tmp_path / "pass").chmod(0o600)
     ring = mc.Keyring.create(tmp_path / "lake.keyring", passphrase="of many words")
@@ -148,10 +150,10 @@ def test_mask_share_and_inspect_take_folders(
     for number, name in enumerate(NAMES):
         before = small_table(10 + number)
         ours = read_with_pyarrow(tmp_path / "masked" / name, OTHER_KEY)
-        assert ours.column_names == [one for one in before.column_names if one != "address"]
+        assert ours.column_names == [name for name in before.column_names if name != "address"]
         expected = [
-            None if one is None else mask_hash(HASH_KEY, one.encode())
-            for one in before["name"].to_pylist()
+            None if value is None else mask_hash(HASH_KEY, value.encode())
+            for value in before["name"].to_pylist()
         ]
         assert ours["name"].to_pylist() == expected
         theirs = read_with_pyarrow(tmp_path / "partner" / name, OTHER_KEY)
@@ -185,7 +187,7 @@ def test_a_keyring_of_options_or_of_a_policy_is_rotated_scanned_and_verified(
     result = run("keys", "rotate", *both, "--key", "kf", "out")
     assert result.stdout.endswith("3 files: 3 rotated\n")
     found = lines(run("keys", "scan", *both, "out", "--json"))
-    assert {(one["master_key_id"], one["version"]) for one in found} == {("kf", "2"), ("kc", "1")}
+    assert {(row["master_key_id"], row["version"]) for row in found} == {("kf", "2"), ("kc", "1")}
     assert len(found) == 6
 
     result = run("verify", *both, "--strict", "out")

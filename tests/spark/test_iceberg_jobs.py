@@ -54,7 +54,7 @@ def table(kms: str, tmp_path: Path) -> IcebergTable:
 
 
 def deks(table: IcebergTable) -> dict[str, bytes]:
-    """Give the keys of the current snapshot's data files, by location."""
+    """Return the keys of the current snapshot's data files by location."""
     found: dict[str, bytes] = {}
     snapshot = table.snapshot()
     assert snapshot is not None
@@ -90,11 +90,11 @@ def job_keys(monkeypatch: pytest.MonkeyPatch) -> list[OpenKey]:
     made: list[OpenKey] = []
     make: Callable[..., list[OpenKey]] = MasterKeys.new_keks
 
-    def noted(*arguments: Any, **options: Any) -> list[OpenKey]:
+    def note(*arguments: Any, **options: Any) -> list[OpenKey]:
         made.extend(found := make(*arguments, **options))
         return found
 
-    monkeypatch.setattr(MasterKeys, "new_keks", noted)
+    monkeypatch.setattr(MasterKeys, "new_keks", note)
     return made
 
 
@@ -115,37 +115,41 @@ def test_executors_write_the_files_anew_and_spark_sees_no_key(
         read = read_with_pyarrow(Path(location), key, prefixes(done.table)[location])
         assert read.num_rows == 50
     assert job_keys
-    keks = [key_bytes(one._kek) for one in job_keys if one._kek is not None]
+    keks = [key_bytes(key._kek) for key in job_keys if key._kek is not None]
     secrets = [MASTER, PASSPHRASE, *old.values(), *new.values(), *keks]
     out = capfd.readouterr()
     log = everything_in(spark_folder / "events")
     assert b"mapInArrow" in log or b"MapInArrow" in log  # it was on, and it was Spark's work
     seen = log + everything_in(spark_folder) + f"{out}{done}{done.fields()}".encode()
-    shown = [secret for secret in secrets for one in spellings(secret) if one in seen]
+    shown = [secret for secret in secrets for spelling in spellings(secret) if spelling in seen]
     assert not shown
 
 
 def test_what_is_sent_to_executors_holds_no_key(
     table: IcebergTable, kms: str, tmp_path: Path
 ) -> None:
-    work, items, job = prepared(table, kms)
+    work, items, job = prepare(table, kms)
     list(work.run([batch_of(items)]))  # which opens the key service, and the job's key
     serializer: Any = CloudPickleSerializer()  # type: ignore[no-untyped-call]  # pyspark types few
     assert job._kek is not None
     secrets = [MASTER, PASSPHRASE, key_bytes(job._kek), *deks(table).values()]
-    for one in (work, *items):
-        sent = serializer.dumps(one) + repr(one).encode()
+    for value in (work, *items):
+        sent = serializer.dumps(value) + repr(value).encode()
         assert not [secret for secret in secrets for each in spellings(secret) if each in sent]
 
 
-def prepared(table: IcebergTable, kms: str) -> tuple[TableRekeyJob, list[RekeyItem], OpenKey]:
-    """Give what a driver sends: the work, and an item for each data file."""
+def prepare(table: IcebergTable, kms: str) -> tuple[TableRekeyJob, list[RekeyItem], OpenKey]:
+    """Return what a driver sends: the work, and an item for each data file."""
     from modcrypt.iceberg.keys.key_resolver import seal_for_manifest
 
     (job,) = table.walk.resolver.masters.new_keks("lake", 16, [""])
     snapshot = table.snapshot()
     assert snapshot is not None
-    entries = [entry for one in table.walk.manifests(snapshot) for entry in table.walk.entries(one)]
+    entries = [
+        entry
+        for manifest in table.walk.manifests(snapshot)
+        for entry in table.walk.entries(manifest)
+    ]
     items = []
     for entry in entries:
         keys = table.walk.file_keys(entry)
@@ -161,17 +165,17 @@ def prepared(table: IcebergTable, kms: str) -> tuple[TableRekeyJob, list[RekeyIt
 
 def batch_of(items: list[RekeyItem]) -> pa.RecordBatch:
     names = ("location", "file_format", "size", "sealed")
-    return pa.RecordBatch.from_pylist([{n: getattr(one, n) for n in names} for one in items])
+    return pa.RecordBatch.from_pylist([{n: getattr(item, n) for n in names} for item in items])
 
 
 def test_a_task_that_runs_twice_writes_files_of_its_own_each_time(
     table: IcebergTable, kms: str
 ) -> None:
-    work, items, _ = prepared(table, kms)
+    work, items, _ = prepare(table, kms)
     runs = [next(work.run([batch_of(items[:1])])).to_pylist()[0] for _ in range(2)]
-    assert [one["word"] for one in runs] == [None, None]
-    assert len({one["location"] for one in runs}) == 2
-    assert all(Path(one["location"]).stat().st_size == one["size"] for one in runs)
+    assert [row["word"] for row in runs] == [None, None]
+    assert len({row["location"] for row in runs}) == 2
+    assert all(Path(row["location"]).stat().st_size == row["size"] for row in runs)
 
 
 def test_a_file_that_fails_ends_the_rotation_and_leaves_the_table_as_it_was(
@@ -245,51 +249,53 @@ def test_the_command_line_has_spark_do_it(
 POLICIES = [KeyPolicy(wrapping="single", kek_per="files"), KeyPolicy(kek_per="files", files=1)]
 
 
-def keyed(folder: Path, kms: str, policy: KeyPolicy) -> IcebergTable:
-    """Make a table of three manifests in which keys are sealed."""
+def create_keyed_table(folder: Path, kms: str, policy: KeyPolicy) -> IcebergTable:
+    """Create a table of three manifests that contain encrypted keys."""
     made = create_table(folder, PARTS[0].schema, kms, master_key_id="lake", policy=policy)
     for part in PARTS[:3]:
         made = made.append(part)
     return made
 
 
-def sealing(table: IcebergTable) -> set[str]:
-    return {one["sealed_by"] for one in table.files().to_pylist() if one["kind"] == "data"}
+def sealing_keys(table: IcebergTable) -> set[str]:
+    return {file["sealed_by"] for file in table.files().to_pylist() if file["kind"] == "data"}
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda one: one.wrapping)
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.wrapping)
 def test_executors_write_manifests_anew_and_spark_sees_no_key(
     spark: Any, spark_folder: Path, kms: str, tmp_path: Path, job_keys: list[OpenKey],
     capfd: pytest.CaptureFixture[str], policy: KeyPolicy,
 ) -> None:  # fmt: skip
-    table = keyed(tmp_path / "t", kms, policy)
+    table = create_keyed_table(tmp_path / "t", kms, policy)
     mc.open_kms(kms).create_key("vault")  # type: ignore[attr-defined]  # a keyring's
-    old, before, there = deks(table), sealing(table), set((tmp_path / "t").rglob("*.avro"))
+    old, before, there = deks(table), sealing_keys(table), set((tmp_path / "t").rglob("*.avro"))
     done = rotate_table_keks(spark, table, Settings(kms=kms), new_master_key_id="vault")
     assert (done.manifests, done.manifest_lists, done.committed) == (3, 3, True)
     assert deks(done.table) == old
-    assert before.isdisjoint(sealing(done.table))
+    assert before.isdisjoint(sealing_keys(done.table))
     if policy.wrapping == "single":
-        assert sealing(done.table) == {"vault"}
+        assert sealing_keys(done.table) == {"vault"}
     assert len(set((tmp_path / "t").rglob("*.avro")) - there) == 6  # and none of the old is gone
-    assert {one.name for one in (tmp_path / "t/data").iterdir()} == {Path(one).name for one in old}
+    assert {path.name for path in (tmp_path / "t/data").iterdir()} == {
+        Path(path).name for path in old
+    }
     current = open_table(tmp_path / "t", kms, master_key_ids=["vault"])
     assert rows(current) == pa.concat_tables(PARTS[:3])
     assert verify_table(current).ok
-    keks = [key_bytes(one._kek) for one in job_keys if one._kek is not None]
+    keks = [key_bytes(key._kek) for key in job_keys if key._kek is not None]
     out = capfd.readouterr()
     seen = everything_in(spark_folder) + f"{out}{done}{done.fields()}".encode()
     secrets = [MASTER, PASSPHRASE, *old.values(), *keks]
-    assert not [secret for secret in secrets for one in spellings(secret) if one in seen]
+    assert not [secret for secret in secrets for spelling in spellings(secret) if spelling in seen]
 
 
 def test_a_manifest_that_fails_leaves_the_table_as_it_was(
     spark: Any, kms: str, tmp_path: Path
 ) -> None:
-    table = keyed(tmp_path / "t", kms, POLICIES[0])
+    table = create_keyed_table(tmp_path / "t", kms, POLICIES[0])
 
     def before() -> dict[Path, bytes]:
-        return {one: one.read_bytes() for one in (tmp_path / "t").rglob("*") if one.is_file()}
+        return {path: path.read_bytes() for path in (tmp_path / "t").rglob("*") if path.is_file()}
 
     there = before()
     (tmp_path / "other").write_bytes(b"another passphrase")
@@ -301,6 +307,6 @@ def test_a_manifest_that_fails_leaves_the_table_as_it_was(
 
 
 def test_a_dry_run_of_keks_needs_no_spark(kms: str, tmp_path: Path) -> None:
-    table = keyed(tmp_path / "t", kms, POLICIES[0])
+    table = create_keyed_table(tmp_path / "t", kms, POLICIES[0])
     done = rotate_table_keks(None, table, Settings(kms=kms), dry_run=True)  # type: ignore[arg-type]
     assert (done.manifests, done.committed) == (3, False)

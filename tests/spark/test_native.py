@@ -97,7 +97,7 @@ def rows_of(frame: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def ring(tmp_path: Path) -> Keyring:
-    """Give a sealed keyring of this test's own; `uri` leads to it."""
+    """Create an encrypted keyring for this test; `uri_of` returns its URI."""
     ring = Keyring.create(tmp_path / "lake.keyring", passphrase=PASSPHRASE)
     (tmp_path / "lake.pass").write_text(f"{PASSPHRASE}\n")
     for name in IDS:
@@ -120,7 +120,7 @@ def bao(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bao]:
 
 @pytest.fixture(scope="module")
 def transit(bao: Bao) -> str:
-    """Give the mount of an engine with our master keys; `bao.folder / "token"` has a token."""
+    """Return the mount of an engine with our master keys; `bao.folder / "token"` has a token."""
     mount = bao.mount()
     for name in IDS:
         bao.judge().secrets.transit.create_key(name, mount_point=mount)
@@ -136,7 +136,7 @@ def vault_uri(bao: Bao, mount: str, query: str = "") -> str:
 
 @pytest.fixture
 def session(spark: Any) -> Any:
-    """Give a session whose settings are this test's alone."""
+    """Return a session with settings of its own."""
     return spark.newSession()
 
 
@@ -164,7 +164,7 @@ def jar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def start_jvm(jar: Path) -> Iterator[Callable[[], Jvm]]:
-    """Give what starts a small JVM with Spark's jars and ours, in the environment as it is."""
+    """Return a function that starts a small JVM with Spark's jars and ours."""
     started: list[Jvm] = []
 
     def start() -> Jvm:
@@ -172,8 +172,8 @@ def start_jvm(jar: Path) -> Iterator[Callable[[], Jvm]]:
         return started[-1]
 
     yield start
-    for one in started:
-        one.close()
+    for running in started:
+        running.close()
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +200,7 @@ def test_scrypt_in_java_derives_what_openssl_derives(jvm: Any, n: int, r: int, p
 
 
 class JavaError(Exception):
-    """What a client in Java throws: its class and message."""
+    """An exception of a client in Java: its class and message."""
 
 
 class JavaClient:
@@ -415,9 +415,9 @@ def test_the_keyring_in_java_refuses_a_former_state_of_one_that_it_has_seen(
     ring.rotate_key("kf")
     assert '"2"' in java.wrap(KEYS[0], "kf")
     path.write_bytes(before)
-    for one in (java, JavaClient(jvm, uri_of(ring))):
+    for client in (java, JavaClient(jvm, uri_of(ring))):
         with pytest.raises(JavaError, match="older than the one that this process has read"):
-            one.wrap(KEYS[0], "kf")
+            client.wrap(KEYS[0], "kf")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -604,7 +604,7 @@ def policy_of(case: Mapping[str, Any], **more: Any) -> mc.Policy:
 def service(
     request: pytest.FixtureRequest, bao: Bao, transit: str, ring: Keyring
 ) -> Callable[[str], str]:
-    """Give what gives the URI of a key service."""
+    """Return a function that returns the URI of a key service."""
     return {"keyring": uri_of(ring), "vault": vault_uri(bao, transit)}.__getitem__
 
 
@@ -738,11 +738,11 @@ def test_two_keyrings_with_the_same_ids_are_kept_apart(
     other = Keyring.create(tmp_path / "other.keyring", passphrase=PASSPHRASE)
     (tmp_path / "other.pass").write_text(PASSPHRASE)
     other.create_key("kf")
-    for number, one in enumerate((ring, other)):
+    for number, keyring in enumerate((ring, other)):
         session = spark.newSession()
-        native(session, policy=mc.Policy(footer_key="kf", kms=uri_of(one)))
+        native(session, policy=mc.Policy(footer_key="kf", kms=uri_of(keyring)))
         session.range(5).write.parquet(str(tmp_path / str(number)))
-        found = mc.read_table(tmp_path / str(number), mc.KeyTools(one).decryption())
+        found = mc.read_table(tmp_path / str(number), mc.KeyTools(keyring).decryption())
         assert sorted(found["id"].to_pylist()) == list(range(5))
     with pytest.raises(Exception, match="does not unwrap under master key kf"):
         session.read.parquet(str(tmp_path / "0")).collect()
@@ -751,7 +751,7 @@ def test_two_keyrings_with_the_same_ids_are_kept_apart(
 def test_a_session_encrypts_by_its_policy_and_by_the_next_and_then_by_none(
     session: Any, ring: Keyring, tmp_path: Path
 ) -> None:
-    def written(name: str) -> tuple[bytes, bytes]:
+    def write(name: str) -> tuple[bytes, bytes]:
         frame = session.range(5).selectExpr("id", "id as name").coalesce(1)
         frame.write.parquet(str(tmp_path / name))
         (file,) = (tmp_path / name).glob("part-*.parquet")
@@ -759,7 +759,7 @@ def test_a_session_encrypts_by_its_policy_and_by_the_next_and_then_by_none(
 
     uri = uri_of(ring)
     native(session, policy=mc.Policy(footer_key="kf", kms=uri))
-    end, data = written("uniform")
+    end, data = write("uniform")
     assert (end, data.count(b"PKMT1")) == (b"PARE", 1)
     native(
         session,
@@ -767,10 +767,10 @@ def test_a_session_encrypts_by_its_policy_and_by_the_next_and_then_by_none(
             footer_key="kf", column_keys={"kc2": ["name"]}, plaintext_footer=True, kms=uri
         ),
     )
-    end, data = written("columns")
+    end, data = write("columns")
     assert (end, data.count(b"PKMT1")) == (b"PAR1", 2)
     native(session, kms=uri)
-    assert written("none")[1].count(b"PKMT1") == 0
+    assert write("none")[1].count(b"PKMT1") == 0
     assert session.read.parquet(str(tmp_path / "uniform")).count() == 5
 
 
@@ -816,7 +816,7 @@ def test_what_a_file_says_of_its_key_service_is_never_contacted(
 URI = "file:/lake.keyring"
 
 
-def said(**more: Any) -> dict[str, str]:
+def options_said(**more: Any) -> dict[str, str]:
     schema = more.pop("schema", None)
     policy = mc.Policy(**{"footer_key": "kf", "kms": URI, **more})
     options = native_options(policy, schema=schema)
@@ -825,7 +825,7 @@ def said(**more: Any) -> dict[str, str]:
 
 
 def test_a_policy_without_columns_is_uniform_encryption() -> None:
-    options = said(plaintext_footer=True, encryption_algorithm="AES_GCM_CTR_V1")
+    options = options_said(plaintext_footer=True, encryption_algorithm="AES_GCM_CTR_V1")
     assert options["uniform.key"] == "kf"
     assert (options["footer.key"], options["column.keys"]) == ("", "")
     assert (options["plaintext.footer"], options["algorithm"]) == ("true", "AES_GCM_CTR_V1")
@@ -833,7 +833,7 @@ def test_a_policy_without_columns_is_uniform_encryption() -> None:
 
 def test_groups_become_their_leaves_and_all_else_the_footer_keys() -> None:
     column_keys = {"kc1": ["address", "counts", "id"], "kc2": ["tags", "address.city"]}
-    options = said(column_keys=column_keys, schema=SCHEMA)
+    options = options_said(column_keys=column_keys, schema=SCHEMA)
     assert options["column.keys"] == (
         "kc1:id,address.zip,counts.key_value.key,counts.key_value.value;"
         "kc2:address.city,tags.list.element"
@@ -842,7 +842,7 @@ def test_groups_become_their_leaves_and_all_else_the_footer_keys() -> None:
 
 
 def test_with_plaintext_columns_every_other_leaf_is_named() -> None:
-    options = said(
+    options = options_said(
         column_keys={"kc2": ["name"]},
         plaintext_columns=["id", "address.zip", "counts"],
         schema=SCHEMA,
@@ -850,30 +850,30 @@ def test_with_plaintext_columns_every_other_leaf_is_named() -> None:
     assert options["column.keys"] == "kc2:name;kf:score,address.city,tags.list.element"
     assert options["complete.columns"] == "false"
     with pytest.raises(ValueError, match="pass schema, that of"):
-        said(column_keys={"kc2": ["name"]}, plaintext_columns=["id"])
+        options_said(column_keys={"kc2": ["name"]}, plaintext_columns=["id"])
     with pytest.raises(ValueError, match="name columns to encrypt"):
-        said(plaintext_columns=SCHEMA.names, schema=SCHEMA)
+        options_said(plaintext_columns=SCHEMA.names, schema=SCHEMA)
 
 
 @pytest.mark.parametrize("name", ["a,b", "a:b", "a;b", " a", "a ", "${user.home}"])
 def test_names_that_the_options_cannot_spell_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="can't express names of columns that contain , : ;"):
-        said(column_keys={"kc1": [name]})
+        options_said(column_keys={"kc1": [name]})
     for ids in ({"column_keys": {name: ["a"]}}, {"footer_key": name}):
         with pytest.raises(ValueError, match="can't express ids of master keys that contain , : ;"):
-            said(**ids)
+            options_said(**ids)
     schema = types.StructType([types.StructField(name, types.LongType()), *SCHEMA.fields])
-    assert said(column_keys={"kc2": ["name"]}, schema=schema)["column.keys"] == "kc2:name"
+    assert options_said(column_keys={"kc2": ["name"]}, schema=schema)["column.keys"] == "kc2:name"
 
 
 def test_what_spark_cannot_write_is_refused() -> None:
     with pytest.raises(ValueError, match="does not support an AAD prefix"):
-        said(aad_prefix="lake/{name}")
+        options_said(aad_prefix="lake/{name}")
     with pytest.raises(ValueError, match="columns that the schema lacks: nobody, zip"):
-        said(column_keys={"kc1": ["zip", "nobody", "name"]}, schema=SCHEMA)
+        options_said(column_keys={"kc1": ["zip", "nobody", "name"]}, schema=SCHEMA)
     dotted = types.StructType([*SCHEMA.fields, types.StructField("address.zip", types.LongType())])
     with pytest.raises(ValueError, match="have the same dotted name"):
-        said(column_keys={"kc1": ["name"]}, schema=dotted)
+        options_said(column_keys={"kc1": ["name"]}, schema=dotted)
 
 
 def test_pages_have_no_levels_in_the_clear_unless_the_policy_says_so(
@@ -1071,7 +1071,7 @@ def test_neither_log_nor_settings_nor_plans_hold_a_secret(
         found = session.read.options(**native_options(kms=kms)).parquet(str(tmp_path / str(number)))
         assert found.where("name <> ''").count() == 9
         shown.append(found._jdf.queryExecution().toString())
-        shown += [str(one) for one in session.sql("SET").collect()]
+        shown += [str(row) for row in session.sql("SET").collect()]
     shown.append(str(session.sparkContext.getConf().getAll()))
     (log,) = (spark_folder / "events").iterdir()
     shown.append(log.read_text())

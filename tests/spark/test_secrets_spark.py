@@ -21,9 +21,9 @@ from tests.support.spark.lake import COLUMN, FOOTER, SECRETS, Lake
 from tests.support.tables import small_table
 
 
-def shown(data: bytes) -> list[bytes]:
-    """Give the secrets that are in some bytes, in whatever spelling."""
-    return [secret for secret in SECRETS for one in spellings(secret) if one in data]
+def find_secrets(data: bytes) -> list[bytes]:
+    """Return the secrets that bytes contain, in any spelling."""
+    return [secret for secret in SECRETS for spelling in spellings(secret) if spelling in data]
 
 
 def everything_in(folder: Path) -> bytes:
@@ -32,9 +32,9 @@ def everything_in(folder: Path) -> bytes:
 
 def test_the_search_finds_each_spelling() -> None:
     for text in (COLUMN, COLUMN.hex().encode(), b"x" + COLUMN, repr(COLUMN).encode()):
-        assert shown(b"..." + text + b"...") == [COLUMN] * len(shown(text))
-        assert shown(text)
-    assert not shown(b"file:/etc/footer.key")
+        assert find_secrets(b"..." + text + b"...") == [COLUMN] * len(find_secrets(text))
+        assert find_secrets(text)
+    assert not find_secrets(b"file:/etc/footer.key")
 
 
 def test_nothing_of_a_key_is_in_the_event_log_the_plans_or_sparks_files(
@@ -70,9 +70,9 @@ def test_nothing_of_a_key_is_in_the_event_log_the_plans_or_sparks_files(
     log = everything_in(spark_folder / "events")
     assert log.count(b"SparkListenerSQLExecutionStart") >= 8  # it was on, and is written out
     assert b"lake.toml" in log  # what SQL says is logged: references alone
-    assert not shown(log)
-    assert not shown(everything_in(spark_folder))
-    assert not shown("\n".join([out.out, out.err, *texts]).encode())
+    assert not find_secrets(log)
+    assert not find_secrets(everything_in(spark_folder))
+    assert not find_secrets("\n".join([out.out, out.err, *texts]).encode())
 
 
 def test_nothing_of_a_key_is_in_what_is_sent_to_executors(lake: Lake, tmp_path: Path) -> None:
@@ -84,10 +84,10 @@ def test_nothing_of_a_key_is_in_what_is_sent_to_executors(lake: Lake, tmp_path: 
         settings.decryption()
         source = ModcryptDataSource({**options, "path": str(tmp_path)})
         sent = [settings, source, source.reader(schema), source.writer(schema, overwrite=True)]
-        for one in sent:
-            pickled: bytes = serializer.dumps(one)
-            assert not shown(pickled)
-            assert not shown(repr(one).encode())
+        for value in sent:
+            pickled: bytes = serializer.dumps(value)
+            assert not find_secrets(pickled)
+            assert not find_secrets(repr(value).encode())
 
 
 OPTIONS_WITH_KEYS = [
@@ -115,9 +115,9 @@ def test_a_key_given_as_an_option_is_refused_at_once_and_not_repeated(
     for error in (reading, writing):
         assert re.search(REFUSED, str(error.value))
     told = f"{reading.value}\n{writing.value}".encode()
-    assert not shown(told)
+    assert not find_secrets(told)
     assert b"Zx9!kQ2vLw8" not in told
-    assert not shown(everything_in(spark_folder / "events"))
+    assert not find_secrets(everything_in(spark_folder / "events"))
     assert not (tmp_path / "t").exists()
 
 
@@ -131,4 +131,4 @@ def test_a_wrong_key_does_not_show_what_it_opened(spark: Any, lake: Lake, tmp_pa
     with pytest.raises(PySparkException, match="TagMismatchError") as caught:
         spark.read.format("modcrypt").options(**wrong).load(str(tmp_path / "t")).collect()
     assert "the plaintext" not in str(caught.value)
-    assert not shown(str(caught.value).encode())
+    assert not find_secrets(str(caught.value).encode())

@@ -43,8 +43,8 @@ def encryption(**more: Any) -> mc.FileEncryptionProperties:
 def write(path: Path, table: pa.Table, **options: Any) -> Path:
     """Write a file, encrypted, and beside its folder the same in plaintext."""
     plain = path.parent.with_name(f"{path.parent.name}-plain") / path.name
-    for one in (path, plain):
-        one.parent.mkdir(parents=True, exist_ok=True)
+    for file in (path, plain):
+        file.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, plain, **options)
     mc.encrypt_parquet(plain, path, encryption())
     return path
@@ -350,7 +350,7 @@ def test_every_file_is_in_just_one_task_or_cut_into_equal_shares(tmp_path: Path)
     a, c = (str(tmp_path / name) for name in "ac")
     small = [TableFile(f"{n}", 8 << 10) for n in range(20_000)]
     tasks = assign_pieces(small, 128 << 20)
-    assert [piece.path for task in tasks for piece in task.pieces] == [one.path for one in small]
+    assert [piece.path for task in tasks for piece in task.pieces] == [file.path for file in small]
     assert all(len(task.pieces) <= 500 for task in tasks)
     assert len(tasks) < 1000
     some = assign_pieces(
@@ -361,7 +361,7 @@ def test_every_file_is_in_just_one_task_or_cut_into_equal_shares(tmp_path: Path)
     ]  # fmt: skip
     identities = [{piece.identity for task in some for piece in task.pieces if piece.path == path}
                   for path in (a, "b", c)]  # fmt: skip
-    assert [len(one) for one in identities] == [1, 1, 1]
+    assert [len(versions) for versions in identities] == [1, 1, 1]
     assert identities[1] == {None}
     assert identities[0] != identities[2]
     (tmp_path / "large").write_bytes(b"not a Parquet file")
@@ -372,8 +372,8 @@ def test_every_file_is_in_just_one_task_or_cut_into_equal_shares(tmp_path: Path)
     ] == [6, 2]
 
 
-def replaced(path: Path, data: bytes) -> None:
-    """Put another file in the place of one."""
+def replace(path: Path, data: bytes) -> None:
+    """Replace a file by another."""
     path.with_name("other").write_bytes(data)
     path.with_name("other").replace(path)
 
@@ -398,7 +398,7 @@ def test_shares_of_two_versions_of_a_file_are_not_put_together(
             properties = mc.FileEncryptionProperties(footer_key=FOOTER, **how)
             mc.write_table(table, path, properties, row_group_size=400 // row_groups)
         versions.append(path.read_bytes())
-    replaced(path, versions[0])
+    replace(path, versions[0])
     more = {"requireEncrypted": "false"} if kind == "plaintext" else {"aadPrefix": "t"}
     options = {"footerKey": lake.by_keys["footerKey"], "path": str(path), **more}
     source = ModcryptDataSource({**options, "maxSplitBytes": str(path.stat().st_size // 2)})
@@ -407,11 +407,11 @@ def test_shares_of_two_versions_of_a_file_are_not_put_together(
     assert len(tasks) > 1
     assert count(reader, tasks) == 400
     for other in versions[1:]:
-        replaced(path, other)
+        replace(path, other)
         with pytest.raises(OSError, match=r"replaced while it was being read.*read it again"):
             list(reader.read(tasks[1]))
         assert count(reader, reader.partitions()) == 400
-    replaced(path, versions[0])  # the same bytes in another file are the same version
+    replace(path, versions[0])  # the same bytes in another file are the same version
     assert count(reader, tasks) == 400
 
 
@@ -581,7 +581,7 @@ def test_paths_are_those_of_spark_and_hadoop(lake: Lake, tmp_path: Path) -> None
     for spelt in (f"file:{tmp_path}", f"file://{tmp_path}", str(tmp_path)):
         (tmp_path / "f.parquet").write_bytes(b"PAR1")
         options = read_options({"PATH": spelt, **lake.by_keys})[1]
-        assert [one.path for one in find_files(options)] == [str(tmp_path / "f.parquet")]
+        assert [file.path for file in find_files(options)] == [str(tmp_path / "f.parquet")]
     several = read_options({"paths": json.dumps([str(tmp_path)] * 2), **lake.by_keys})[1]
     assert len(find_files(several)) == 2
 

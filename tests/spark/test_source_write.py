@@ -52,7 +52,7 @@ ROWS = 400
 
 @pytest.fixture(scope="module")
 def people(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
-    """Give the rows of `small_table`, as Spark reads them from plaintext."""
+    """Return the rows of `small_table` as Spark reads them from plaintext."""
     path = tmp_path_factory.mktemp("people") / "plain.parquet"
     pq.write_table(small_table(ROWS), path)
     frame: DataFrame = spark.read.parquet(str(path))
@@ -168,10 +168,10 @@ def test_files_of_a_table_cannot_exchange_partitions(
     assert load(spark, tmp_path, by_path).count() == ROWS
     part = {**by_path, "root": str(tmp_path)}
     assert load(spark, tmp_path / "part=1", part).count() == ROWS // 2
-    one, other = (next((tmp_path / f"part={n}").glob("*.parquet")) for n in (0, 1))
+    first, other = (next((tmp_path / f"part={n}").glob("*.parquet")) for n in (0, 1))
     spare = tmp_path / "part=0" / "_spare"
-    one.rename(spare)
-    other.rename(one)
+    first.rename(spare)
+    other.rename(first)
     spare.rename(other)
     with pytest.raises(PySparkException, match=r"aad|AAD"):
         load(spark, tmp_path, by_path).count()
@@ -217,7 +217,7 @@ def test_a_table_without_rows_keeps_its_columns(
 # --- all or nothing ------------------------------------------------------------------------------
 
 
-def failing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def fail_halfway(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield batch
         if batch["id"][0].as_py() >= ROWS // 2:
@@ -227,7 +227,9 @@ def failing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def test_a_job_that_fails_leaves_nothing_and_takes_nothing(
     spark: Any, lake: Lake, people: DataFrame, tmp_path: Path
 ) -> None:
-    doomed = people.orderBy("id").repartitionByRange(4, "id").mapInArrow(failing, people.schema)
+    doomed = (
+        people.orderBy("id").repartitionByRange(4, "id").mapInArrow(fail_halfway, people.schema)
+    )
     options = lake.variant("external", "internal_key_material = false")
     with pytest.raises(PySparkException, match="told to fail"):
         save(doomed, tmp_path / "new", options)
@@ -276,7 +278,7 @@ def test_what_can_not_be_published_is_taken_back(lake: Lake, tmp_path: Path) -> 
 # --- killed drivers ------------------------------------------------------------------------------
 
 
-def staged(table: Path, job: str, ids: range, *, material: bool = True) -> list[Written]:
+def stage(table: Path, job: str, ids: range, *, material: bool = True) -> list[Written]:
     """Write what the tasks of a job would have written, each file in a folder of its own."""
     written = []
     for number in ids:
@@ -293,7 +295,7 @@ def staged(table: Path, job: str, ids: range, *, material: bool = True) -> list[
 
 
 def ids_in(table: Path) -> list[int]:
-    """Read the rows of a table; none where it has no files."""
+    """Return the sorted ids of a table, none if it has no files."""
     opening = mc.FileDecryptionProperties(footer_key=FOOTER)
     try:
         return sorted(mc.read_table(table, opening, columns=["id"])["id"].to_pylist())
@@ -314,8 +316,8 @@ GONE = {
 CHANGES = {"os.link", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "fcntl.flock"}
 
 
-def killed_at(change: int, table: Path, messages: list[Written], overwrite: bool) -> bool:
-    """Publish in a process that is killed before a change of the file system; say if it was."""
+def publish_and_kill(change: int, table: Path, messages: list[Written], overwrite: bool) -> bool:
+    """Publish in a process that is killed before a change of the file system; return if it was."""
     if (child := os.fork()) == 0:
         left = [change]
 
@@ -339,23 +341,25 @@ def test_a_driver_that_is_killed_while_it_publishes_leaves_all_or_nothing(
 ) -> None:
     """At whatever change of the file system; the next write leaves no trace of it."""
     template = tmp_path / "template"
-    publish_files(str(template), staged(template, "0" * 16, range(90, 93)), overwrite=False)
+    publish_files(str(template), stage(template, "0" * 16, range(90, 93)), overwrite=False)
     remove_job(str(template), "0" * 16)
     first, old, new = "a" * 16, [90, 91, 92], [0, 1, 2]
-    messages = staged(template, first, range(3))
+    messages = stage(template, first, range(3))
     both = new if overwrite else new + old
     seen = []
     for change in itertools.count():
         table = tmp_path / f"{change}"
         shutil.copytree(template, table)
-        folders = [table / Path(one.folder).relative_to(template) for one in messages]
-        here = [Written(str(f), one.files) for f, one in zip(folders, messages, strict=True)]
-        killed = killed_at(change, table, here, overwrite)
+        folders = [table / Path(message.folder).relative_to(template) for message in messages]
+        here = [
+            Written(str(f), message.files) for f, message in zip(folders, messages, strict=True)
+        ]
+        killed = publish_and_kill(change, table, here, overwrite)
         seen.append(ids_in(table))
         assert seen[-1] in (old, both)
         if (table / f"_tmp_{first}").exists():
             (table / f"_tmp_{first}" / "_running").write_text(json.dumps(GONE))
-        publish_files(str(table), staged(table, "b" * 16, range(50, 52)), overwrite=False)
+        publish_files(str(table), stage(table, "b" * 16, range(50, 52)), overwrite=False)
         remove_job(str(table), "b" * 16)
         assert ids_in(table) == sorted([*seen[-1], 50, 51])
         assert [path.name for path in table.glob("_*")] == []
@@ -368,7 +372,7 @@ def test_a_driver_that_is_killed_while_it_publishes_leaves_all_or_nothing(
 
 
 def test_a_publication_that_goes_on_is_left_alone(tmp_path: Path) -> None:
-    messages = staged(tmp_path, "a" * 16, range(3))
+    messages = stage(tmp_path, "a" * 16, range(3))
     reached, go_on = threading.Event(), threading.Event()
 
     def hook(source: Place, target: Place) -> None:
@@ -382,10 +386,10 @@ def test_a_publication_that_goes_on_is_left_alone(tmp_path: Path) -> None:
         done = pool.submit(publish_files, str(tmp_path), messages, overwrite=False)
         assert reached.wait(60)
         patch.setattr(writing, "_move", move)
-        other = staged(tmp_path, "b" * 16, range(10, 12))
+        other = stage(tmp_path, "b" * 16, range(10, 12))
         publish_files(str(tmp_path), other, overwrite=False)
         assert ids_in(tmp_path) == [10, 11]
-        publish_files(str(tmp_path), staged(tmp_path, "c" * 16, range(20, 22)), overwrite=True)
+        publish_files(str(tmp_path), stage(tmp_path, "c" * 16, range(20, 22)), overwrite=True)
         assert ids_in(tmp_path) == [20, 21]
         go_on.set()
         assert len(done.result(60)) == 3
@@ -397,13 +401,13 @@ def test_a_note_leads_out_of_no_folder(tmp_path: Path) -> None:
     table, outside = tmp_path / "t", tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("somebody else's")
-    publish_files(str(table), staged(table, "0" * 16, range(2)), overwrite=False)
+    publish_files(str(table), stage(table, "0" * 16, range(2)), overwrite=False)
     (table / "link").symlink_to(outside)
     notes = table / NOTES
     notes.mkdir()
     note = {"host": abandoned.identify_host(), "time": 0}
     (notes / "x.json").write_text(json.dumps({**note, "hidden": ["link/file"]}))
-    publish_files(str(table), staged(table, "b" * 16, range(10, 12)), overwrite=False)
+    publish_files(str(table), stage(table, "b" * 16, range(10, 12)), overwrite=False)
     assert (outside / "file").read_text() == "somebody else's"
     (table / "link").unlink()
     assert ids_in(table) == [0, 1, 10, 11]
@@ -490,14 +494,16 @@ def test_an_attempt_that_outlives_its_job_leaves_nothing(
         writer = Writer(settings, options, schema, overwrite=False)
         begun: list[list[str]] = []
 
-        def aborted(writer: Writer = writer, begun: list[list[str]] = begun) -> Iterator[Any]:
+        def abort_meanwhile(
+            writer: Writer = writer, begun: list[list[str]] = begun
+        ) -> Iterator[Any]:
             yield from batches[:3]
             begun.append(files_in(tmp_path))
             pickle.loads(pickle.dumps(writer)).abort([None])
             yield from batches[3:]
 
         with pytest.raises((InterruptedError, FileNotFoundError)):
-            writer.write(aborted())
+            writer.write(abort_meanwhile())
         assert any(name.startswith("_tmp_") for name in begun[0])
         assert list(tmp_path.iterdir()) == []
 
@@ -558,7 +564,7 @@ def test_tables_in_a_store(spark: Any, store: ObjectStore, lake: Lake, tmp_path:
     back = spark.read.format("modcrypt").options(**options).load(table)
     frame = frame.drop("flag")  # in the names of folders, it is text
     assert sorted(map(str, back.drop("flag").collect())) == sorted(map(str, frame.collect()))
-    keys = [one["Key"] for one in judge.list_objects_v2(Bucket="written")["Contents"]]
+    keys = [entry["Key"] for entry in judge.list_objects_v2(Bucket="written")["Contents"]]
     assert len(keys) == 8  # of two tasks in two folders, each a file and its key material
     assert {key.rpartition("/")[0] for key in keys} == {"t/flag=false", "t/flag=true"}
     files = SubTreeFileSystem("written", store.arrow())

@@ -33,7 +33,7 @@ QUERY = "0f5d4c1e-8a4b-4a66-9d3e-2b7c1d0e9f88"
 
 @pytest.fixture(params=["policy", "external"])
 def options(lake: Lake, request: pytest.FixtureRequest) -> dict[str, str]:
-    """Give policies: keys wrapped in the files, and beside them."""
+    """Return options of policies that keep wrapped keys in the files, and beside them."""
     if request.param == "policy":
         return lake.by_policy
     return lake.variant("external", "internal_key_material = false")
@@ -50,7 +50,7 @@ def put(folder: Path, name: str, ids: range, **more: Any) -> Path:
 
 
 def keys(lake: Lake) -> dict[str, str]:
-    """Give the options that read what `put` writes."""
+    """Return the options that read what `put` writes."""
     return {"footerKey": lake.by_keys["footerKey"]}
 
 
@@ -58,7 +58,7 @@ def run(
     spark: Any, source: Path, reading: Mapping[str, str], sink: Path, writing: Mapping[str, str],
     **more: Any,
 ) -> Any:  # fmt: skip
-    """Stream what is there from a folder into another one; give the query, which has ended."""
+    """Stream the files of a folder into another; return the query, which has ended."""
     frame = spark.readStream.format("modcrypt").options(**reading)
     if "schema" in more:
         frame = frame.schema(more["schema"])
@@ -75,7 +75,7 @@ def run(
 
 
 def ids_in(folder: Path, decryption: mc.FileDecryptionProperties) -> list[int]:
-    """Read a table, and compare its rows with the ones that were put in; give their ids."""
+    """Compare the rows of a table with those that `put` wrote; return their ids."""
     table = mc.read_table(folder, decryption).sort_by("id")
     ids: list[int] = table["id"].to_pylist()
     for row in table.to_pylist():
@@ -230,7 +230,7 @@ def reader(lake: Lake, folder: object, **more: str) -> Any:
 
 
 def after(reader: Any, start: Any = None, most: int | None = None) -> tuple[list[str], Any]:
-    """Give the files of the next batch, and the offset after it, as Spark keeps it."""
+    """Return the files of the next batch, and the offset after it as Spark stores it."""
     limit = ReadAllAvailable() if most is None else ReadMaxFiles(most)
     start = reader.initialOffset() if start is None else start
     end = json.loads(json.dumps(reader.latestOffset(start, limit)))
@@ -245,13 +245,13 @@ def read(reader: Any, start: Any, end: Any) -> list[int]:
 def test_what_is_there_now_is_all_that_available_now_takes(lake: Lake, tmp_path: Path) -> None:
     put(tmp_path, "b.parquet", range(3))
     put(tmp_path, "a.parquet", range(3, 6))
-    one = reader(lake, tmp_path)
-    one.prepareForTriggerAvailableNow()
+    source = reader(lake, tmp_path)
+    source.prepareForTriggerAvailableNow()
     put(tmp_path, "0.parquet", range(6, 9))
-    first, end = after(one, most=1)
-    second, end = after(one, end, most=5)
+    first, end = after(source, most=1)
+    second, end = after(source, end, most=5)
     assert (first, second) == (["b.parquet"], ["a.parquet"])
-    assert after(one, end) == ([], end)
+    assert after(source, end) == ([], end)
     assert after(reader(lake, tmp_path), end)[0] == ["0.parquet"]  # a later run
 
 
@@ -259,23 +259,23 @@ def test_what_is_written_again_is_read_as_it_is_and_not_taken_again(
     lake: Lake, tmp_path: Path
 ) -> None:
     path = put(tmp_path, "a.parquet", range(3))
-    one = reader(lake, tmp_path)
-    start, (_, end) = one.initialOffset(), after(one)
+    source = reader(lake, tmp_path)
+    start, (_, end) = source.initialOffset(), after(source)
     put(tmp_path, "a.parquet", range(10, 14))
     os.utime(path, (10**6, 10**6))
-    assert read(one, start, end) == [10, 11, 12, 13]
-    assert after(one, end) == ([], end)
-    assert one.partitions(end, end) == []
+    assert read(source, start, end) == [10, 11, 12, 13]
+    assert after(source, end) == ([], end)
+    assert source.partitions(end, end) == []
 
 
 def test_what_is_gone_fails_the_batch_unless_that_is_wanted(lake: Lake, tmp_path: Path) -> None:
     for number, name in enumerate("abc"):
         put(tmp_path, name, range(number * 3, number * 3 + 3))
-    one = reader(lake, tmp_path)
-    start, (_, end) = one.initialOffset(), after(one)
+    source = reader(lake, tmp_path)
+    start, (_, end) = source.initialOffset(), after(source)
     (tmp_path / "b").unlink()
     with pytest.raises(FileNotFoundError, match=r"b and 0 more.*ignoreMissingFiles"):
-        one.partitions(start, end)
+        source.partitions(start, end)
     other = reader(lake, tmp_path, ignoreMissingFiles="true")
     assert read(other, start, end) == [0, 1, 2, 6, 7, 8]
     assert after(other, end) == ([], end)
@@ -285,23 +285,23 @@ def test_parts_of_a_file_that_is_replaced_meanwhile_are_not_put_together(
     lake: Lake, tmp_path: Path
 ) -> None:
     put(tmp_path, "a.parquet", range(20), row_group_size=5)
-    one = reader(lake, tmp_path, maxSplitBytes="4000")
-    start, (_, end) = one.initialOffset(), after(one)
-    tasks = one.partitions(start, end)
+    source = reader(lake, tmp_path, maxSplitBytes="4000")
+    start, (_, end) = source.initialOffset(), after(source)
+    tasks = source.partitions(start, end)
     assert len(tasks) > 1
-    assert sorted(read(one, start, end)) == list(range(20))
-    list(one.read(tasks[0]))
+    assert sorted(read(source, start, end)) == list(range(20))
+    list(source.read(tasks[0]))
     put(tmp_path, "a.parquet", range(20, 40), row_group_size=5)
     with pytest.raises(OSError, match="replaced while it was being read"):
-        list(one.read(tasks[1]))
+        list(source.read(tasks[1]))
 
 
 def test_offsets_of_somebody_else_are_refused(lake: Lake, tmp_path: Path) -> None:
     put(tmp_path, "a.parquet", range(3))
-    one = reader(lake, tmp_path)
-    _, end = after(one)
+    source = reader(lake, tmp_path)
+    _, end = after(source)
     with pytest.raises(ValueError, match="do not belong to one batch"):
-        one.partitions({"files": [], "seen": "x" * 12}, end)
+        source.partitions({"files": [], "seen": "x" * 12}, end)
 
 
 @pytest.mark.parametrize(
@@ -327,17 +327,17 @@ def test_what_spark_pickles_has_no_key(lake: Lake, tmp_path: Path) -> None:
     for options in (lake.by_keys, lake.by_policy):
         given = {**options, "path": str(tmp_path)}
         both = stream_reader(given, SCHEMA), stream_writer(given, SCHEMA, overwrite=False)
-        for one in (pickle.dumps(both), repr(both).encode()):
+        for form in (pickle.dumps(both), repr(both).encode()):
             for secret in SECRETS:
                 for spelling in (secret, secret.hex().encode(), b64encode(secret)):
-                    assert spelling not in one
+                    assert spelling not in form
 
 
 # --- batches that are killed while they are published --------------------------------------------
 
 
 def task(base: str, number: int, run: str, ids: range, encryption: Any) -> Written:
-    """Write what a task does, as it names it; give what it tells."""
+    """Write the files of a task under its names; return its message."""
     folder = f"{staging_folder(base, QUERY)}/_tmp_{QUERY}-7-{run}/{number:05}-{number}"
     name = f"part-{number:05}-{QUERY}-7-{run}-{number}-0.parquet"
     mc.write_dataset(
@@ -362,7 +362,7 @@ def test_a_batch_killed_at_whatever_step_is_completed_once(
     first = [task(base, n, "one", range(n * 10, n * 10 + 10), encryption) for n in range(2)]
     left = steps
 
-    def counted(original: Any) -> Any:
+    def count_down(original: Any) -> Any:
         def step(*arguments: Any) -> Any:
             nonlocal left
             if left <= 0:
@@ -375,7 +375,7 @@ def test_a_batch_killed_at_whatever_step_is_completed_once(
     with monkeypatch.context() as patch:
         patch.setattr(batches, "_AT_ONCE", 1)
         for name in ("_write_record", "_move", "remove_job"):  # 1, 4, 1 again, 1
-            patch.setattr(batches, name, counted(getattr(batches, name)))
+            patch.setattr(batches, name, count_down(getattr(batches, name)))
         try:
             publish_batch(base, QUERY, 7, first)
         except Killed:
@@ -476,14 +476,14 @@ def test_streams_go_through_stores(lake: Lake, tmp_path: Path) -> None:
         names = [path.rpartition("/")[2] for path in store.find(base)]
         assert len([name for name in names if name.startswith("part-")]) == 2
         assert not [path for path in store.find(base) if "_tmp_" in path]
-        one = reader(lake, base)
-        files, end = after(one, most=1)
+        source = reader(lake, base)
+        files, end = after(source, most=1)
         assert "one" in files[0]
-        assert read(one, one.initialOffset(), end) == list(range(5))
-        (file,), last = after(one, end)
-        assert read(one, end, last) == list(range(5, 9))
+        assert read(source, source.initialOffset(), end) == list(range(5))
+        (file,), last = after(source, end)
+        assert read(source, end, last) == list(range(5, 9))
         store.rm_file(f"{base}/{file}")
         with pytest.raises(FileNotFoundError, match="ignoreMissingFiles"):
-            one.partitions(end, last)
+            source.partitions(end, last)
     finally:
         store.rm(base, recursive=True)

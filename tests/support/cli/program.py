@@ -31,7 +31,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def run(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Answer:
-    """Run it in this process, where nothing but its answer matters."""
+    """Run the command line in this process."""
     runner = CliRunner(env={"NO_COLOR": None, "FORCE_COLOR": None, **(env or {})})
     with contextlib.chdir(folder):
         result = runner.invoke(app.program, arguments, prog_name="modcrypt", catch_exceptions=False)
@@ -52,8 +52,8 @@ def run_program(
     )
 
 
-def failed(answer: Answer, code: int, word: str) -> str:
-    """Check an answer's exit code and its one line on stderr; give the message."""
+def check_failure(answer: Answer, code: int, word: str) -> str:
+    """Check an answer's exit code and its one line on stderr; return the message."""
     assert (answer.returncode, answer.stdout) == (code, "")
     start = f"modcrypt: error: {word}: "
     assert answer.stderr.startswith(start)

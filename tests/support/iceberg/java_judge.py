@@ -37,7 +37,7 @@ from tests.support.java.iceberg_java import (
     VERSION,
     Jar,
     cache_folder,
-    fetched_jars,
+    fetch_jars,
     iceberg_jars,
     java_program,
 )
@@ -85,7 +85,7 @@ def why_unavailable() -> str | None:
 
 
 def _jars() -> list[Path]:
-    return [*iceberg_jars(), *fetched_jars(JARS, f"iceberg-judge-{VERSION}")]
+    return [*iceberg_jars(), *fetch_jars(JARS, f"iceberg-judge-{VERSION}")]
 
 
 def _classes() -> Path:

@@ -213,7 +213,7 @@ class JavaError(jvm.JavaError):
 
 
 class KeyMetadata(NamedTuple):
-    """What Iceberg's standard key metadata hold."""
+    """The fields of Iceberg's standard key metadata."""
 
     key: bytes
     aad_prefix: bytes | None
@@ -237,24 +237,24 @@ def why_unavailable() -> str | None:
 
 
 def iceberg_jars() -> list[Path]:
-    """Give the jars, fetched if need be."""
-    return fetched_jars(JARS, f"iceberg-{VERSION}")
+    """Return the jars, fetched if need be."""
+    return fetch_jars(JARS, f"iceberg-{VERSION}")
 
 
 def cache_folder(name: str) -> Path:
-    """Give a folder of the user's cache, which may not be there yet."""
+    """Return a folder of the user's cache, which may not exist yet."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "modcrypt-tests" / name
 
 
-def fetched_jars(jars: Sequence[Jar], name: str) -> list[Path]:
-    """Give jars that a folder of the cache has, fetched if need be; or those of the user's."""
+def fetch_jars(jars: Sequence[Jar], name: str) -> list[Path]:
+    """Return the jars of a folder of the cache, fetched if need be, or the user's."""
     if named := os.environ.get("MODCRYPT_ICEBERG_JARS"):
         return [_only(Path(named), f"{jar.name}-[0-9]*.jar") for jar in jars]
     folder = cache_folder(name)
     if not folder.exists():
         _fetch(folder, jars)
-    return _verified(folder, jars)
+    return _verify_jars(folder, jars)
 
 
 def _only(folder: Path, pattern: str) -> Path:
@@ -264,7 +264,7 @@ def _only(folder: Path, pattern: str) -> Path:
     return found[0]
 
 
-def _verified(folder: Path, jars: Sequence[Jar]) -> list[Path]:
+def _verify_jars(folder: Path, jars: Sequence[Jar]) -> list[Path]:
     paths = [folder / f"{jar.name}-{jar.version}.jar" for jar in jars]
     for path, jar in zip(paths, jars, strict=True):
         if hashlib.sha256(path.read_bytes()).hexdigest() != jar.sha256:
@@ -284,7 +284,7 @@ def _fetch(folder: Path, jars: Sequence[Jar]) -> None:
         ]  # fmt: skip
         subprocess.run(command, check=True, capture_output=True, timeout=FETCH_SECONDS)
         fetched = Path(temporary, "jars")
-        _verified(fetched, jars)
+        _verify_jars(fetched, jars)
         try:
             fetched.rename(folder)
         except OSError:
@@ -311,7 +311,7 @@ def _ivy() -> list[str]:
 
 
 def java_program() -> str:
-    """Give the program that starts a JVM."""
+    """Return the program that starts a JVM."""
     home = os.environ.get("JAVA_HOME")
     return str(Path(home, "bin", "java")) if home else "java"
 
@@ -482,7 +482,7 @@ class IcebergJava:
         A round is a whole stream, AES-128 with an AAD prefix of 16 bytes, on one thread, from
         one array into another; both stay the same. Decrypted blocks go into one of 1 MiB.
         """
-        with self._prepared(mib):
+        with self._prepare_stream(mib):
             rounds_of = {
                 "encrypt": self._harness.encryptRound,
                 "decrypt": self._harness.decryptRound,
@@ -496,12 +496,12 @@ class IcebergJava:
         self, mib: int, reads: int, size: int = 4096, warm_up: int = 2000
     ) -> list[float]:
         """Seconds of each of many reads at random places of one open stream in memory."""
-        with self._prepared(mib):
+        with self._prepare_stream(mib):
             taken = self._harness.randomReads(size, warm_up, reads)
         return list(struct.unpack(f">{reads}d", taken))
 
     @contextmanager
-    def _prepared(self, mib: int) -> Iterator[None]:
+    def _prepare_stream(self, mib: int) -> Iterator[None]:
         with jvm.java_errors(JavaError):
             self._harness.prepare(mib)
             try:

@@ -40,7 +40,7 @@ def why_unavailable() -> str | None:
 
 
 def pyspark_jars() -> Path:
-    """Give the folder of pyspark's jars."""
+    """Return the folder of pyspark's jars."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("pyspark is not installed")

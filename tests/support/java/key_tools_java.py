@@ -35,7 +35,7 @@ class MemoryKms:
 
     @classmethod
     def of(cls, masters: Mapping[str, bytes]) -> MemoryKms:
-        """Give a service with one version of each master key."""
+        """Return a service with one version of each master key."""
         return cls({name: [key] for name, key in masters.items()})
 
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
@@ -68,12 +68,12 @@ class MemoryKms:
             del versions[:-1]
 
     def without(self, *master_key_ids: str) -> MemoryKms:
-        """Give another one, which lacks some master keys."""
+        """Return a copy that lacks some master keys."""
         left = {name: v for name, v in self.versions.items() if name not in master_key_ids}
         return MemoryKms(left)
 
     def newest(self) -> dict[str, bytes]:
-        """Give the newest version of every master key."""
+        """Return the newest version of every master key."""
         return {name: versions[-1] for name, versions in self.versions.items()}
 
     def count(self, operation: str) -> int:
@@ -186,7 +186,7 @@ class JavaKeyTools:
         return path
 
     def knows(self, kms: MemoryKms) -> None:
-        """Give the service in Java the master keys of that in Python, and forget all else."""
+        """Copy the master keys of the service in Python to that in Java, and drop all others."""
         self._kms.reset()
         for name, versions in kms.versions.items():
             for version in versions:
@@ -239,7 +239,7 @@ class JavaKeyTools:
             keytools.KeyToolkit.rotateMasterKeys(str(folder), self.configuration(**settings))
 
     def configuration(self, **settings: Any) -> Any:
-        """Give Hadoop's configuration; `footer_key` is `parquet.encryption.footer.key`."""
+        """Return Hadoop's configuration; `footer_key` is `parquet.encryption.footer.key`."""
         made = self._jvm.org.apache.hadoop.conf.Configuration()
         made.setClassLoader(self._loader)
         for name, value in {**properties(), **prefixed(settings)}.items():
@@ -251,7 +251,7 @@ class JavaKeyTools:
 
 
 def properties() -> dict[str, str]:
-    """Give the properties that lead the key tools to the service."""
+    """Return the properties that lead the key tools to the service."""
     return {
         "parquet.crypto.factory.class": FACTORY,
         "parquet.encryption.kms.client.class": "MemoryKms",

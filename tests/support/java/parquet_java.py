@@ -187,7 +187,7 @@ public class Harness {
 
 
 class ReadOptions(TypedDict, total=False):
-    """What every reading method takes. Without keys and prefix nothing is decrypted."""
+    """Options of every reading method. Without keys and prefix nothing is decrypted."""
 
     footer_key: bytes | None
     column_keys: Mapping[Column, bytes]  #: by leaf column
@@ -391,8 +391,8 @@ class ParquetJava:
             try:
                 full, schema = reader.getFileMetaData().getSchema(), None
                 for column in options.get("columns") or ():
-                    one = self._harness.project(full, self._path(column))
-                    schema = one if schema is None else schema.union(one)
+                    projection = self._harness.project(full, self._path(column))
+                    schema = projection if schema is None else schema.union(projection)
                 yield reader, schema or full, row_filter
             finally:
                 reader.close()

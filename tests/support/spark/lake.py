@@ -41,13 +41,13 @@ class Lake:
         }
 
     def variant(self, name: str, text: str) -> dict[str, str]:
-        """Give the options of another policy: this one's lines, and others."""
+        """Return the options of another policy: this one's lines after `text`."""
         path = self.folder / f"{name}.toml"
         path.write_text(f"{text}\n{self.policy.read_text()}")
         return {"policy": str(path)}
 
     def open(self, options: Mapping[str, str]) -> FileDecryptionProperties:
-        """Give the same keys to modcrypt itself."""
+        """Return the same keys as properties of modcrypt."""
         from modcrypt.spark.source.options import read_options
 
         return read_options({**options, "path": "."})[0].decryption()

@@ -14,11 +14,11 @@ from typing import TypeAlias
 from tests.support.spark.lake import PASSPHRASE
 
 RunPython: TypeAlias = Callable[..., str]
-"""`run_python(script, *arguments)` gives what a script prints; it fails the test that fails."""
+"""`run_python(script, *arguments)` returns what a script prints, and raises if it fails."""
 
 
 def spark_settings(folder: Path) -> dict[str, str]:
-    """Give the settings of a small Spark that answers to nobody else, and logs all it does."""
+    """Return the settings of a small Spark that only this machine reaches, with an event log."""
     for name in ("local", "warehouse", "events"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     return {
@@ -88,7 +88,7 @@ class Elsewhere:
             )  # fmt: skip
 
     def run(self, script: str, *arguments: object, timeout: float = 300) -> str:
-        """Run a script, whose arguments are `sys.argv[1:]`; give what it prints."""
+        """Run a script with arguments, its `sys.argv[1:]`; return what it prints."""
         path = self.folder / "script.py"
         path.write_text(script)
         stdin, stdout = self._process.stdin, self._process.stdout
@@ -104,7 +104,7 @@ class Elsewhere:
 
     @property
     def errors(self) -> str:
-        """What the process has said on stderr."""
+        """The process's stderr so far."""
         return (self.folder / "errors").read_text(errors="replace")
 
     def close(self) -> None:
@@ -121,5 +121,5 @@ ELSEWHERE_PASSPHRASE = "ELSEWHERE_PASSPHRASE"
 
 
 def spark_environment() -> dict[str, str]:
-    """Give the environment of a process that starts Spark."""
+    """Return the environment of a process that starts Spark."""
     return os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
